@@ -1,0 +1,39 @@
+"""Typed errors. Each says what happened and carries the exit code of the programs."""
+
+from __future__ import annotations
+
+
+class AlfLiteError(Exception):
+    """An error whose message is written for the user and needs no traceback."""
+
+    exit_code = 1
+
+
+class ConfigError(AlfLiteError, ValueError):
+    """A configuration, flag or path cannot be used."""
+
+    exit_code = 2
+
+
+class CheckpointError(AlfLiteError, ValueError):
+    """A checkpoint or data set is damaged or does not fit the algorithm."""
+
+    exit_code = 3
+
+
+class EnvError(AlfLiteError, RuntimeError):
+    """An environment failed or contradicted its own specification."""
+
+    exit_code = 4
+
+
+class DivergedError(AlfLiteError, RuntimeError):
+    """Training produced a NaN or infinite loss, gradient or parameter."""
+
+    exit_code = 5
+
+
+class WorkerError(AlfLiteError, RuntimeError):
+    """A worker process of the library died or stopped answering."""
+
+    exit_code = 6

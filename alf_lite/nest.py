@@ -1,0 +1,225 @@
+"""Nests: tuples, lists, dicts and NamedTuples with tensors (or anything else) as leaves.
+
+``()`` is the empty nest and means "absent"; ``None`` has no leaves either. The leaves of
+a dict come in the order of its sorted keys, those of a NamedTuple in field order. More
+node types join with :func:`register_node`, as the distributions do.
+
+The traversal is optree's. What this module adds: strict structures (a leaf never
+silently matches a whole sub-nest) and errors that name the path of the leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import optree
+import torch
+from torch import Tensor
+
+from alf_lite.tensor_specs import TensorSpec
+
+Nest = Any
+
+_NAMESPACE = "alf_lite"
+
+
+def register_node(
+    cls: type,
+    flatten_fn: Callable[[Any], tuple[Sequence[Nest], Any]],
+    unflatten_fn: Callable[[Any, Sequence[Nest]], Any],
+) -> None:
+    """Makes instances of ``cls`` inner nodes of nests.
+
+    Args:
+        cls: the exact type; subclasses are registered on their own.
+        flatten_fn: object -> (children, metadata). Metadata is hashable and compared
+            with ``==`` when structures are compared.
+        unflatten_fn: (metadata, children) -> object. It must accept children of any
+            type, because a nest of specs is rebuilt with the same nodes.
+    """
+    optree.register_pytree_node(
+        cls, flatten_fn, unflatten_fn, namespace=_NAMESPACE
+    )
+
+
+def flatten(nest: Nest) -> list[Any]:
+    """The leaves of ``nest`` in their fixed order."""
+    return optree.tree_leaves(nest, namespace=_NAMESPACE)
+
+
+def flatten_with_path(nest: Nest) -> list[tuple[str, Any]]:
+    """The leaves with their paths, such as ``("observation['arm'][0]", leaf)``."""
+    accessors, leaves, _ = optree.tree_flatten_with_accessor(
+        nest, namespace=_NAMESPACE
+    )
+    return [(_path(a), leaf) for a, leaf in zip(accessors, leaves, strict=True)]
+
+
+def map_structure(fn: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
+    """``fn`` applied to the corresponding leaves of nests of one structure.
+
+    Raises:
+        ValueError: if the structures differ; the message names the first difference.
+    """
+    if not others:
+        return optree.tree_map(fn, nest, namespace=_NAMESPACE)
+    leaves, structure = optree.tree_flatten(nest, namespace=_NAMESPACE)
+    columns = [leaves]
+    for other in others:
+        other_leaves, other_structure = optree.tree_flatten(
+            other, namespace=_NAMESPACE
+        )
+        if other_structure != structure:
+            raise ValueError(_difference(nest, other))
+        columns.append(other_leaves)
+    return optree.tree_unflatten(structure, map(fn, *columns))
+
+
+def map_structure_with_path(fn: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
+    """As :func:`map_structure`; ``fn`` gets the leaf's path as its first argument."""
+    assert_same_structure(nest, *others)
+    paths = [path for path, _ in flatten_with_path(nest)]
+    columns = [flatten(n) for n in (nest, *others)]
+    return pack_sequence_as(nest, [fn(*row) for row in zip(paths, *columns, strict=True)])
+
+
+def pack_sequence_as(nest: Nest, flat: Iterable[Any]) -> Nest:
+    """A nest with the structure of ``nest`` and the leaves ``flat``.
+
+    Raises:
+        ValueError: if the number of leaves differs.
+    """
+    structure = optree.tree_structure(nest, namespace=_NAMESPACE)
+    leaves = list(flat)
+    if len(leaves) != structure.num_leaves:
+        raise ValueError(
+            f"pack_sequence_as: the structure has {structure.num_leaves} leaves, "
+            f"got {len(leaves)} values. Structure: {structure}"
+        )
+    return optree.tree_unflatten(structure, leaves)
+
+
+def assert_same_structure(nest: Nest, *others: Nest) -> None:
+    """Raises ValueError naming the first difference, if the structures differ."""
+    structure = optree.tree_structure(nest, namespace=_NAMESPACE)
+    for other in others:
+        if optree.tree_structure(other, namespace=_NAMESPACE) != structure:
+            raise ValueError(_difference(nest, other))
+
+
+def stack(nests: Sequence[Nest], dim: int = 0) -> Nest:
+    """One nest whose leaves stack those of ``nests`` along a new dimension."""
+    return _join(nests, torch.stack, dim, "stack")
+
+
+def cat(nests: Sequence[Nest], dim: int = 0) -> Nest:
+    """One nest whose leaves concatenate those of ``nests``."""
+    return _join(nests, torch.cat, dim, "cat")
+
+
+def extract_spec(nest: Nest, from_dim: int = 1) -> Nest:
+    """The TensorSpec of every leaf, without its first ``from_dim`` dimensions."""
+    return map_structure(lambda t: TensorSpec.from_tensor(t, from_dim), nest)
+
+
+def zeros(specs: Nest, outer_dims: Sequence[int] = ()) -> Nest:
+    """Zero tensors for a nest of specs, each of shape ``outer_dims + spec.shape``."""
+    return map_structure(lambda spec: spec.zeros(outer_dims), specs)
+
+
+def is_empty(nest: Nest) -> bool:
+    """Whether the nest has no leaves."""
+    return optree.tree_structure(nest, namespace=_NAMESPACE).num_leaves == 0
+
+
+def batch_size(nest: Nest) -> int:
+    """The size of the first dimension, which all leaves must share."""
+    sizes = {path: leaf.shape[0] for path, leaf in flatten_with_path(nest)}
+    if not sizes:
+        raise ValueError("batch_size: the nest has no leaves")
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"batch_size: the leaves disagree: {sizes}")
+    return next(iter(sizes.values()))
+
+
+def _join(
+    nests: Sequence[Nest], join: Callable[..., Tensor], dim: int, name: str
+) -> Nest:
+    if not nests:
+        raise ValueError(f"{name}: no nests to join")
+    leaves, structure = optree.tree_flatten(nests[0], namespace=_NAMESPACE)
+    columns = [leaves]
+    for other in nests[1:]:
+        other_leaves, other_structure = optree.tree_flatten(
+            other, namespace=_NAMESPACE
+        )
+        if other_structure != structure:
+            raise ValueError(_difference(nests[0], other))
+        columns.append(other_leaves)
+    return optree.tree_unflatten(
+        structure, [join(column, dim) for column in zip(*columns, strict=True)]
+    )
+
+
+def _path(accessor: optree.PyTreeAccessor) -> str:
+    # codify writes "root.field['key'][0]"; the root's own name says nothing.
+    return accessor.codify("").removeprefix(".") or "<root>"
+
+
+def _difference(expected: Nest, got: Nest, path: str = "") -> str:
+    """The first difference of two structures, in words."""
+    where = path or "<root>"
+    try:
+        expected_children, got_children = (
+            optree.tree_flatten_one_level(n, namespace=_NAMESPACE) if _is_node(n) else None
+            for n in (expected, got)
+        )
+    except ValueError as error:  # pragma: no cover - optree's own wording
+        return f"{where}: {error}"
+    if expected_children is None or got_children is None:
+        return (
+            f"nest structures differ at {where}: expected {_describe(expected)}, "
+            f"got {_describe(got)}"
+        )
+    if type(expected) is not type(got):
+        return (
+            f"nest structures differ at {where}: expected a "
+            f"{type(expected).__name__}, got a {type(got).__name__}"
+        )
+    expected_entries, got_entries = expected_children[2], got_children[2]
+    if list(expected_entries) != list(got_entries):
+        missing = [e for e in expected_entries if e not in got_entries]
+        extra = [e for e in got_entries if e not in expected_entries]
+        return (
+            f"nest structures differ at {where}: missing {missing}, unexpected {extra}"
+        )
+    if expected_children[1] != got_children[1]:
+        return (
+            f"nest structures differ at {where}: {type(expected).__name__} nodes of "
+            f"different kinds: {expected_children[1]} and {got_children[1]}"
+        )
+    fields = getattr(type(expected), "_fields", None)
+    for entry, e, g in zip(
+        expected_entries, expected_children[0], got_children[0], strict=True
+    ):
+        structures = [optree.tree_structure(n, namespace=_NAMESPACE) for n in (e, g)]
+        if structures[0] != structures[1]:
+            step = f".{fields[entry]}" if fields else f"[{entry!r}]"
+            return _difference(e, g, (path + step).removeprefix("."))
+    return f"nest structures differ at {where}"  # pragma: no cover - not reachable
+
+
+def _is_node(nest: Nest) -> bool:
+    structure = optree.tree_structure(nest, namespace=_NAMESPACE)
+    return not optree.treespec_is_leaf(structure)
+
+
+def _describe(nest: Nest) -> str:
+    if isinstance(nest, Tensor):
+        return f"a tensor of shape {tuple(nest.shape)}"
+    if not _is_node(nest):
+        return f"a leaf of type {type(nest).__name__}"
+    if is_empty(nest):
+        return f"an empty nest ({nest!r})"
+    return f"a {type(nest).__name__} with {len(flatten(nest))} leaves"
