@@ -1,0 +1,67 @@
+"""Installs alf_lite. Tool settings: pyproject.toml; tested versions: constraints.txt."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+VERSION = re.search(
+    r'^__version__ = "(.+)"$', (ROOT / "alf_lite/__init__.py").read_text(), re.MULTILINE
+)
+assert VERSION is not None
+
+# Lower bounds only: an upper bound here makes the library impossible to install beside
+# others once a dependency moves on.
+CORE = [
+    "torch>=2.8",
+    "numpy>=1.26",
+    "gymnasium>=1.1",
+    "gin-config>=0.5",
+    "absl-py>=2.0",
+    "optree>=0.14",
+    "tensorboard>=2.15",
+    "rich>=13.0",
+]
+
+EXTRAS = {
+    "mujoco": ["gymnasium[mujoco]>=1.1"],
+    "atari": ["ale-py>=0.10", "opencv-python-headless>=4.8"],
+    "box2d": ["gymnasium[box2d]>=1.1"],
+    "envpool": ["envpool>=1.1"],
+    "minari": ["minari>=0.5", "h5py>=3.10", "pillow>=10.0"],
+    "ray": ["ray>=2.40"],
+    "tune": ["optuna>=4.0"],
+    "wandb": ["wandb>=0.18"],
+    "plot": ["matplotlib>=3.8"],
+    "video": ["imageio>=2.34", "imageio-ffmpeg>=0.5", "pygame-ce>=2.5"],
+    "export": ["onnx>=1.17", "onnxscript>=0.3", "onnxruntime>=1.20"],
+    "test": ["pytest>=8.0", "pytest-xdist>=3.5"],
+}
+EXTRAS["dev"] = [
+    *EXTRAS["test"],
+    "ruff>=0.9",
+    "mypy>=1.13",
+    "codespell>=2.3",
+    "pre-commit>=4.0",
+]
+
+setup(
+    name="alf_lite",
+    version=VERSION.group(1),
+    description="Compact, fast, algorithm-centric reinforcement learning in PyTorch",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    install_requires=CORE,
+    extras_require=EXTRAS,
+    # The confs live at the top of the repository, where people look for them, and are
+    # installed as alf_lite/confs, so that --conf=NAME works from any folder.
+    packages=[*find_packages(include=["alf_lite", "alf_lite.*"]), "alf_lite.confs"],
+    package_dir={"alf_lite.confs": "confs"},
+    package_data={"alf_lite": ["py.typed"], "alf_lite.confs": ["*.gin"]},
+    zip_safe=False,
+)
