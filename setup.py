@@ -1,4 +1,4 @@
-"""Installs alf_lite. Tool settings: pyproject.toml; tested versions: constraints.txt."""
+"""Installs alf_lite. Tool settings: pyproject.toml; versions: constraints.txt."""
 
 from __future__ import annotations
 
