@@ -1,13 +1,14 @@
 """The data that travels through the library, and its time convention.
 
-Time convention. ``reward[t]``, ``discount[t]`` and ``prev_action[t]`` belong to *arriving*
-at step t: they were caused by the action taken at t-1. The TD target of step t is
+Time convention. ``reward[t]``, ``discount[t]`` and ``prev_action[t]`` belong to
+*arriving* at step t: they were caused by the action taken at t-1. The TD target of
+step t, valid where step_type[t] ≠ LAST, is
 
-    reward[t+1] + γ · discount[t+1] · V(observation[t+1]),   valid where step_type[t] ≠ LAST
+    reward[t+1] + γ · discount[t+1] · V(observation[t+1])
 
-``discount`` is the environment's, without γ: 0 only where the state is truly terminal. A
-time limit is LAST with discount 1 and is bootstrapped. The step after a LAST ignores its
-action and is the FIRST of the next episode, with reward 0.
+``discount`` is the environment's, without γ: 0 only where the state is truly terminal.
+A time limit is LAST with discount 1 and is bootstrapped. The step after a LAST ignores
+its action and is the FIRST of the next episode, with reward 0.
 
 Shapes. ``[B, ...]`` at rollout, ``[T, B, ...]`` in an unroll and in every loss,
 ``[B, T, ...]`` when sampled from a replay buffer.
@@ -40,7 +41,9 @@ class TimeStep(NamedTuple):
     """What the environment returns, one row per environment."""
 
     step_type: Tensor | tuple = ()  # [B] int32, a StepType
-    reward: Tensor | tuple = ()  # [B] or [B, D], of the action that led here; 0 at FIRST
+    reward: (
+        Tensor | tuple
+    ) = ()  # [B] or [B, D], of the action that led here; 0 at FIRST
     discount: Tensor | tuple = ()  # [B], 0 where the state is terminal, else 1
     observation: Nest = ()  # [B, ...]
     prev_action: Nest = ()  # [B, ...], the action that led here; zeros at FIRST

@@ -1,8 +1,8 @@
-"""Nests: tuples, lists, dicts and NamedTuples with tensors (or anything else) as leaves.
+"""Nests: tuples, lists, dicts and NamedTuples with tensors or anything as leaves.
 
-``()`` is the empty nest and means "absent"; ``None`` has no leaves either. The leaves of
-a dict come in the order of its sorted keys, those of a NamedTuple in field order. More
-node types join with :func:`register_node`, as the distributions do.
+``()`` is the empty nest and means "absent"; ``None`` has no leaves either. The leaves
+of a dict come in the order of its sorted keys, those of a NamedTuple in field order.
+More node types join with :func:`register_node`, as the distributions do.
 
 The traversal is optree's. What this module adds: strict structures (a leaf never
 silently matches a whole sub-nest) and errors that name the path of the leaf.
@@ -38,9 +38,7 @@ def register_node(
         unflatten_fn: (metadata, children) -> object. It must accept children of any
             type, because a nest of specs is rebuilt with the same nodes.
     """
-    optree.register_pytree_node(
-        cls, flatten_fn, unflatten_fn, namespace=_NAMESPACE
-    )
+    optree.register_pytree_node(cls, flatten_fn, unflatten_fn, namespace=_NAMESPACE)
 
 
 def flatten(nest: Nest) -> list[Any]:
@@ -50,9 +48,7 @@ def flatten(nest: Nest) -> list[Any]:
 
 def flatten_with_path(nest: Nest) -> list[tuple[str, Any]]:
     """The leaves with their paths, such as ``("observation['arm'][0]", leaf)``."""
-    accessors, leaves, _ = optree.tree_flatten_with_accessor(
-        nest, namespace=_NAMESPACE
-    )
+    accessors, leaves, _ = optree.tree_flatten_with_accessor(nest, namespace=_NAMESPACE)
     return [(_path(a), leaf) for a, leaf in zip(accessors, leaves, strict=True)]
 
 
@@ -67,9 +63,7 @@ def map_structure(fn: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
     leaves, structure = optree.tree_flatten(nest, namespace=_NAMESPACE)
     columns = [leaves]
     for other in others:
-        other_leaves, other_structure = optree.tree_flatten(
-            other, namespace=_NAMESPACE
-        )
+        other_leaves, other_structure = optree.tree_flatten(other, namespace=_NAMESPACE)
         if other_structure != structure:
             raise ValueError(_difference(nest, other))
         columns.append(other_leaves)
@@ -81,7 +75,9 @@ def map_structure_with_path(fn: Callable[..., Any], nest: Nest, *others: Nest) -
     assert_same_structure(nest, *others)
     paths = [path for path, _ in flatten_with_path(nest)]
     columns = [flatten(n) for n in (nest, *others)]
-    return pack_sequence_as(nest, [fn(*row) for row in zip(paths, *columns, strict=True)])
+    return pack_sequence_as(
+        nest, [fn(*row) for row in zip(paths, *columns, strict=True)]
+    )
 
 
 def pack_sequence_as(nest: Nest, flat: Iterable[Any]) -> Nest:
@@ -151,9 +147,7 @@ def _join(
     leaves, structure = optree.tree_flatten(nests[0], namespace=_NAMESPACE)
     columns = [leaves]
     for other in nests[1:]:
-        other_leaves, other_structure = optree.tree_flatten(
-            other, namespace=_NAMESPACE
-        )
+        other_leaves, other_structure = optree.tree_flatten(other, namespace=_NAMESPACE)
         if other_structure != structure:
             raise ValueError(_difference(nests[0], other))
         columns.append(other_leaves)
@@ -172,7 +166,9 @@ def _difference(expected: Nest, got: Nest, path: str = "") -> str:
     where = path or "<root>"
     try:
         expected_children, got_children = (
-            optree.tree_flatten_one_level(n, namespace=_NAMESPACE) if _is_node(n) else None
+            optree.tree_flatten_one_level(n, namespace=_NAMESPACE)
+            if _is_node(n)
+            else None
             for n in (expected, got)
         )
     except ValueError as error:  # pragma: no cover - optree's own wording

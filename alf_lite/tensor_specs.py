@@ -175,7 +175,9 @@ class BoundedTensorSpec(TensorSpec):
         if not self.is_bounded:
             normal = torch.randn(shape, dtype=torch.float64, generator=generator)
             clipped = torch.minimum(torch.maximum(normal, low), high)
-            drawn = torch.where(torch.isfinite(low) & torch.isfinite(high), drawn, clipped)
+            drawn = torch.where(
+                torch.isfinite(low) & torch.isfinite(high), drawn, clipped
+            )
         return drawn.to(self._dtype)
 
     def _key(self) -> tuple:
@@ -183,8 +185,9 @@ class BoundedTensorSpec(TensorSpec):
 
     def __repr__(self) -> str:
         return (
-            f"BoundedTensorSpec(shape={tuple(self._shape)}, dtype={_name(self._dtype)}, "
-            f"minimum={_short(self._minimum)}, maximum={_short(self._maximum)})"
+            f"BoundedTensorSpec(shape={tuple(self._shape)}, "
+            f"dtype={_name(self._dtype)}, minimum={_short(self._minimum)}, "
+            f"maximum={_short(self._maximum)})"
         )
 
 

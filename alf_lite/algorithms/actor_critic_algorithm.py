@@ -1,0 +1,234 @@
+"""Advantage actor-critic.
+
+Mnih et al., "Asynchronous Methods for Deep Reinforcement Learning", arXiv:1602.01783,
+in its synchronous form (A2C), with the advantages of Schulman et al., arXiv:1506.02438.
+
+Differences from the paper:
+
+1. The advantage is the generalized one; ``td_lambda=1`` gives the paper's.
+2. One Adam or RMSprop for both networks, which share nothing by default.
+3. A step that ends by a time limit is bootstrapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.config import TrainerConfig, configurable
+from alf_lite.data_structures import AlgStep, LossInfo, TimeStep
+from alf_lite.environments.environment import Environment
+from alf_lite.networks.actor_networks import ActorDistributionNetwork
+from alf_lite.networks.network import Network
+from alf_lite.networks.value_networks import ValueNetwork
+from alf_lite.optimizers.optimizers import Optimizer
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils import distributions, losses, value_ops
+
+Nest = Any
+
+
+class ActorCriticState(NamedTuple):
+    """Recurrent states; both empty for feed-forward networks."""
+
+    actor: Nest = ()  # [B, ...]
+    value: Nest = ()  # [B, ...]
+
+
+class ActorCriticInfo(NamedTuple):
+    """From ``rollout_step`` to ``train_step``, and from there to ``calc_loss``."""
+
+    action: Nest = ()  # [T, B, ...] a_t
+    action_distribution: Nest = ()  # [T, B, ...] π(·|s_t)
+    value: Tensor | tuple = ()  # [T, B] or [T, B, D], V(s_t)
+    reward: Tensor | tuple = ()  # [T, B] or [T, B, D], came with s_t
+    discount: Tensor | tuple = ()  # [T, B] 0 where s_t is terminal
+    step_type: Tensor | tuple = ()  # [T, B]
+
+
+class ActorCriticLossInfo(NamedTuple):
+    """The parts of the loss, [T, B] each."""
+
+    policy_loss: Tensor
+    value_loss: Tensor
+    entropy: Tensor
+
+
+@configurable
+class ActorCriticAlgorithm(RLAlgorithm):
+    """A2C with generalized advantage estimates."""
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        action_spec: NestedTensorSpec,
+        *,
+        reward_spec: TensorSpec = TensorSpec(()),
+        actor_network_ctor: Callable[..., Network] = ActorDistributionNetwork,
+        value_network_ctor: Callable[..., Network] = ValueNetwork,
+        gamma: float = 0.99,
+        td_lambda: float = 0.95,
+        use_gae: bool = True,
+        entropy_regularization: float = 0.01,
+        value_loss_weight: float = 0.5,
+        normalize_advantages: bool = False,
+        reward_weights: Sequence[float] | None = None,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        debug_summaries: bool = False,
+        name: str | None = None,
+    ) -> None:
+        """Builds the actor and, for training, the value network.
+
+        Args:
+            observation_spec: of one observation.
+            action_spec: of one action; any nest that the actor network can handle.
+            reward_spec: rank 0 or 1.
+            actor_network_ctor: called as ``ctor(observation_spec, action_spec)``.
+            value_network_ctor: called as ``ctor(observation_spec, reward_spec)``.
+            gamma: γ in [0, 1].
+            td_lambda: λ of the advantages and of the value's target, in [0, 1].
+            use_gae: advantages are GAE(λ); otherwise R - V, with R the n-step return
+                up to the end of the unroll (TD(λ=1)) for the policy and the λ-return
+                for the value.
+            entropy_regularization: weight of the entropy bonus.
+            value_loss_weight: weight of the squared value error.
+            normalize_advantages: to mean 0 and deviation 1 over the valid steps.
+            reward_weights: see :class:`RLAlgorithm`, as for what follows.
+
+        Raises:
+            ValueError: if a coefficient is out of its range.
+        """
+        _check_unit_interval(gamma=gamma, td_lambda=td_lambda)
+        actor_network = actor_network_ctor(observation_spec, action_spec)
+        value_network = None
+        value_state_spec: NestedTensorSpec = ()
+        if not is_eval:
+            value_network = value_network_ctor(observation_spec, reward_spec)
+            value_state_spec = value_network.state_spec
+        super().__init__(
+            observation_spec,
+            action_spec,
+            reward_spec=reward_spec,
+            train_state_spec=ActorCriticState(
+                actor=actor_network.state_spec, value=value_state_spec
+            ),
+            predict_state_spec=ActorCriticState(actor=actor_network.state_spec),
+            is_on_policy=True,
+            reward_weights=reward_weights,
+            env=env,
+            config=config,
+            optimizer=optimizer,
+            checkpoint=checkpoint,
+            is_eval=is_eval,
+            debug_summaries=debug_summaries,
+            name=name,
+        )
+        self._actor_network = actor_network
+        self._value_network = value_network
+        self._gamma = gamma
+        self._td_lambda = td_lambda
+        self._use_gae = use_gae
+        self._entropy_regularization = entropy_regularization
+        self._value_loss_weight = value_loss_weight
+        self._normalize_advantages = normalize_advantages
+
+    # Acting
+
+    def predict_step(self, inputs: TimeStep, state: ActorCriticState) -> AlgStep:
+        """Acts greedily, or as ``TrainerConfig.epsilon_greedy`` says."""
+        distribution, actor_state = self._actor_network(inputs.observation, state.actor)
+        epsilon = 0.0 if self._config is None else self._config.epsilon_greedy
+        return AlgStep(
+            output=distributions.epsilon_greedy(distribution, epsilon),
+            state=ActorCriticState(actor=actor_state),
+        )
+
+    def rollout_step(self, inputs: TimeStep, state: ActorCriticState) -> AlgStep:
+        """Samples an action. The value is left to training, which batches it."""
+        distribution, actor_state = self._actor_network(inputs.observation, state.actor)
+        action = distributions.sample(distribution)
+        value_state = state.value
+        if not nest.is_empty(value_state):
+            _, value_state = self._value_network(inputs.observation, value_state)
+        return AlgStep(
+            output=action,
+            state=ActorCriticState(actor=actor_state, value=value_state),
+            info=ActorCriticInfo(action=action),
+        )
+
+    # Learning
+
+    def train_step(
+        self, inputs: TimeStep, state: ActorCriticState, rollout_info: ActorCriticInfo
+    ) -> AlgStep:
+        """Evaluates both networks on the steps of the unroll."""
+        distribution, actor_state = self._actor_network(inputs.observation, state.actor)
+        value, value_state = self._value_network(inputs.observation, state.value)
+        info = ActorCriticInfo(
+            action=rollout_info.action,
+            action_distribution=distribution,
+            value=value,
+            reward=inputs.reward,
+            discount=inputs.discount,
+            step_type=inputs.step_type,
+        )
+        return AlgStep(
+            output=rollout_info.action,
+            state=ActorCriticState(actor=actor_state, value=value_state),
+            info=info,
+        )
+
+    def calc_loss(self, info: ActorCriticInfo) -> LossInfo:
+        """−A_t log π(a_t|s_t) + c_v (R_t − V(s_t))² − c_e H(π(·|s_t)), [T-1, B]."""
+        advantage, value_target = self._estimate(info)
+        distribution = nest.map_structure(lambda t: t[:-1], info.action_distribution)
+        action = nest.map_structure(lambda t: t[:-1], info.action)
+        log_prob = distributions.log_prob(distribution, action)
+        entropy = distributions.entropy(distribution)
+        policy_loss = -advantage * log_prob
+        value_loss = self._sum_dims(losses.squared(value_target, info.value[:-1]))
+        loss = (
+            policy_loss
+            + self._value_loss_weight * value_loss
+            - self._entropy_regularization * entropy
+        )
+        return LossInfo(
+            loss=loss, extra=ActorCriticLossInfo(policy_loss, value_loss, entropy)
+        )
+
+    def _estimate(self, info: ActorCriticInfo) -> tuple[Tensor, Tensor]:
+        """Advantages [T-1, B] and value targets [T-1, B] or [T-1, B, D], detached."""
+        value = info.value.detach()
+        discount = self._gamma * info.discount
+        args = (info.reward, value, info.step_type, discount)
+        if self._use_gae:
+            advantage = value_ops.generalized_advantage_estimation(
+                *args, self._td_lambda
+            )
+            value_target = advantage + value[:-1]
+        else:
+            advantage = value_ops.discounted_return(*args) - value[:-1]
+            value_target = value_ops.lambda_return(*args, self._td_lambda)
+        advantage = self.scalar_reward(advantage)
+        if self._normalize_advantages:
+            valid = info.step_type[:-1] != 2
+            advantage = losses.normalize(advantage, valid)
+        return advantage, value_target
+
+    def _sum_dims(self, value: Tensor) -> Tensor:
+        """[..., D] of a reward of several dimensions → [...]."""
+        return value.sum(-1) if self.has_multidim_reward else value
+
+
+def _check_unit_interval(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name} must lie in [0, 1], got {value}")

@@ -1,0 +1,393 @@
+"""The base of everything that is trained: method contract, optimizers, updates."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from alf_lite import nest
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, StepType, TimeStep
+from alf_lite.errors import DivergedError
+from alf_lite.optimizers.optimizers import Optimizer
+from alf_lite.optimizers.parameter_ownership import Claim, assign_parameters
+from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.utils import checkpoint as checkpoints
+from alf_lite.utils import summary
+from alf_lite.utils.losses import masked_mean
+from alf_lite.utils.recurrent_state import reset_state
+
+Nest = Any
+
+
+class Algorithm(nn.Module):
+    """A module that acts, computes its own loss and owns its optimizers.
+
+    The methods in the order a step of training calls them. This is the whole
+    contract between an algorithm and the loops around it:
+
+        rollout_step → preprocess_experience → train_step → calc_loss → after_update
+        → after_train_iter,   and predict_step for evaluation.
+
+    Algorithms nest: a child algorithm is an ordinary submodule, with optimizers of its
+    own or without.
+
+    Args:
+        train_state_spec: recurrent state of ``train_step``; ``()`` if stateless.
+        rollout_state_spec: that of ``rollout_step``; None means the one above.
+        predict_state_spec: that of ``predict_step``; None means as the rollout's.
+        optimizer: trains every parameter below this module that no child's optimizer
+            claims. More are added with :meth:`add_optimizer`.
+        checkpoint: ``"prefix@path"`` loads the part of a checkpoint below ``prefix``
+            into this module before training starts.
+        config: of the training run; only the algorithm that trains itself needs it.
+        debug_summaries: also write the expensive summaries.
+        name: in summaries and messages; the class name by default.
+    """
+
+    def __init__(
+        self,
+        *,
+        train_state_spec: NestedTensorSpec = (),
+        rollout_state_spec: NestedTensorSpec | None = None,
+        predict_state_spec: NestedTensorSpec | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        config: TrainerConfig | None = None,
+        debug_summaries: bool = False,
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        if rollout_state_spec is None:
+            rollout_state_spec = train_state_spec
+        if predict_state_spec is None:
+            predict_state_spec = rollout_state_spec
+        self._train_state_spec = train_state_spec
+        self._rollout_state_spec = rollout_state_spec
+        self._predict_state_spec = predict_state_spec
+        self._checkpoint = checkpoint
+        self._config = config
+        self._debug_summaries = debug_summaries
+        self._name = name or type(self).__name__
+        self._claims: list[tuple[Optimizer, list[nn.Module] | None]] = []
+        if optimizer is not None:
+            self._claims.append((optimizer, None))
+        self._optimizers: list[tuple[str, Optimizer]] | None = None
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def train_state_spec(self) -> NestedTensorSpec:
+        return self._train_state_spec
+
+    @property
+    def rollout_state_spec(self) -> NestedTensorSpec:
+        return self._rollout_state_spec
+
+    @property
+    def predict_state_spec(self) -> NestedTensorSpec:
+        return self._predict_state_spec
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are; the CPU if there are none."""
+        parameter = next(self.parameters(), None)
+        return torch.device("cpu") if parameter is None else parameter.device
+
+    def get_initial_train_state(self, batch_size: int) -> Nest:
+        """Zeros [B, ...]."""
+        return self._zeros(self._train_state_spec, batch_size)
+
+    def get_initial_rollout_state(self, batch_size: int) -> Nest:
+        """Zeros [B, ...]."""
+        return self._zeros(self._rollout_state_spec, batch_size)
+
+    def get_initial_predict_state(self, batch_size: int) -> Nest:
+        """Zeros [B, ...]."""
+        return self._zeros(self._predict_state_spec, batch_size)
+
+    def _zeros(self, specs: NestedTensorSpec, batch_size: int) -> Nest:
+        if nest.is_empty(specs):
+            return specs
+        device = self.device
+        return nest.map_structure(lambda s: s.zeros((batch_size,)).to(device), specs)
+
+    # The contract
+
+    def predict_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
+        """Acts for evaluation. inputs [B, ...]; by default as ``rollout_step``."""
+        return self.rollout_step(inputs, state)
+
+    def rollout_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
+        """Acts for training.
+
+        Args:
+            inputs: [B, ...].
+            state: [B, ...], zeros where the step is FIRST.
+
+        Returns:
+            The action, the next state, and as info what later training needs: what
+            ``train_step`` must find or, if the algorithm has no ``train_step``, what
+            ``calc_loss`` needs, with gradient.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no rollout_step")
+
+    def preprocess_experience(
+        self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
+    ) -> tuple[TimeStep, Nest]:
+        """Prepares a whole batch once, before its updates, without gradient.
+
+        Args:
+            root_inputs: [B, T, ...].
+            rollout_info: [B, T, ...]; its structure may be changed.
+            batch_info: where the rows come from; empty fields if from an unroll.
+        """
+        return root_inputs, rollout_info
+
+    def train_step(self, inputs: TimeStep, state: Nest, rollout_info: Nest) -> AlgStep:
+        """One training step on stored experience.
+
+        Called once with [T·B, ...] if ``train_state_spec`` is empty, else T times with
+        [B, ...]. The returned info goes to ``calc_loss``; the output is not used.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no train_step")
+
+    def calc_loss(self, info: Nest) -> LossInfo:
+        """The loss of every step, [T, B] or, without its last row, [T-1, B].
+
+        Args:
+            info: [T, B, ...], from ``train_step`` (from ``rollout_step`` if there is
+                no ``train_step``). The last row of an unroll only bootstraps; a loss
+                given for it is not used.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no calc_loss")
+
+    def train_step_offline(
+        self, inputs: TimeStep, state: Nest, rollout_info: Nest
+    ) -> AlgStep:
+        """As ``train_step``, for the offline part of hybrid training."""
+        return self.train_step(inputs, state, rollout_info)
+
+    def calc_loss_offline(self, info: Nest) -> LossInfo:
+        """As ``calc_loss``, for the offline part of hybrid training."""
+        return self.calc_loss(info)
+
+    def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
+        """Called after every gradient step, [T, B, ...]: target networks go here."""
+
+    def after_train_iter(self, root_inputs: TimeStep, rollout_info: Nest) -> None:
+        """Called once per iteration that unrolled, with the unroll [T, B, ...]."""
+
+    def should_stop_updates(self, loss_info: LossInfo) -> bool:
+        """Whether to skip the remaining updates on this batch, asked after each."""
+        return False
+
+    # Optimizers
+
+    def add_optimizer(self, optimizer: Optimizer, modules: list[nn.Module]) -> None:
+        """Gives the parameters of ``modules``, parts of this one, to ``optimizer``."""
+        self._claims.append((optimizer, list(modules)))
+
+    def optimizers(self) -> list[tuple[str, Optimizer]]:
+        """Every optimizer in this tree with the name of its owner.
+
+        Raises:
+            ConfigError: if a parameter has no optimizer or more than one.
+        """
+        if self._optimizers is None:
+            self._optimizers = assign_parameters(
+                dict(self.named_parameters()), self._collect_claims()
+            )
+        return self._optimizers
+
+    def _collect_claims(self) -> list[Claim]:
+        paths = {id(module): path for path, module in self.named_modules()}
+        claims = []
+        for path, module in self.named_modules():
+            if not isinstance(module, Algorithm):
+                continue
+            for optimizer, modules in module._claims:
+                prefixes = (
+                    [path] if modules is None else [paths[id(m)] for m in modules]
+                )
+                claims.append(Claim(prefixes, optimizer, explicit=modules is not None))
+        return claims
+
+    def setup_training(self) -> None:
+        """Assigns the optimizers and loads the parts named by ``checkpoint``.
+
+        Called once before training; a second call does nothing.
+        """
+        if self._optimizers is not None:
+            return
+        self.optimizers()
+        self.load_checkpoint_parts()
+
+    def load_checkpoint_parts(self) -> None:
+        """Loads ``checkpoint="prefix@path"`` of this algorithm and of its children."""
+        for path, module in self.named_modules():
+            if isinstance(module, Algorithm) and module._checkpoint:
+                part = checkpoints.load_prefix(module._checkpoint)
+                what = f"{path or type(module).__name__} from {module._checkpoint}"
+                checkpoints.load_module_state(module, part, what)
+
+    # Training on one batch
+
+    def batch_loss(
+        self, inputs: TimeStep, state: Nest, rollout_info: Nest, valid: Tensor
+    ) -> tuple[LossInfo, Nest]:
+        """The aggregated loss of one time-major batch, and the info it came from.
+
+        Args:
+            inputs: [T, B, ...].
+            state: [B, ...], the state before the first row.
+            rollout_info: [T, B, ...].
+            valid: [T, B] bool, the steps that count.
+        """
+        info = self._collect_train_info(inputs, state, rollout_info)
+        return self.aggregate_loss(self.calc_loss(info), valid), info
+
+    def _collect_train_info(
+        self, inputs: TimeStep, state: Nest, rollout_info: Nest
+    ) -> Nest:
+        num_steps, batch_size = inputs.step_type.shape
+        if self.is_temporally_independent or num_steps == 1:
+            flat_inputs, flat_info = nest.map_structure(
+                lambda t: t.flatten(0, 1), (inputs, rollout_info)
+            )
+            info = self.train_step(flat_inputs, state, flat_info).info
+            return nest.map_structure(
+                lambda t: t.unflatten(0, (num_steps, batch_size)), info
+            )
+        initial_state = self.get_initial_train_state(batch_size)
+        infos = []
+        for t in range(num_steps):
+            step_inputs, step_info = nest.map_structure(
+                lambda x, t=t: x[t], (inputs, rollout_info)
+            )
+            state = reset_state(state, initial_state, step_inputs.is_first())
+            step = self.train_step(step_inputs, state, step_info)
+            state = step.state
+            infos.append(step.info)
+        return nest.stack(infos)
+
+    @property
+    def is_temporally_independent(self) -> bool:
+        """Whether ``train_step`` takes all steps of a batch in one call."""
+        config = self._config
+        if config is not None and config.temporally_independent_train_step is not None:
+            return config.temporally_independent_train_step
+        return nest.is_empty(self._train_state_spec)
+
+    def aggregate_loss(self, loss_info: LossInfo, valid: Tensor) -> LossInfo:
+        """Reduces the loss to one number: the mean over the valid steps.
+
+        Args:
+            loss_info: ``loss`` [T, B] or [T-1, B], or () if there is a scalar_loss.
+            valid: [T, B] bool; its first rows belong to those of the loss.
+
+        Returns:
+            ``loss`` [] and ``extra`` with the same means.
+        """
+        total: Tensor | float = 0.0
+        if not isinstance(loss_info.loss, tuple):
+            total = masked_mean(loss_info.loss, valid[: loss_info.loss.shape[0]])
+        if not isinstance(loss_info.scalar_loss, tuple):
+            total = total + loss_info.scalar_loss
+        if not isinstance(total, Tensor):
+            raise ValueError(
+                f"{self._name}.calc_loss returned a LossInfo without a loss: "
+                "set loss [T, B] or scalar_loss []"
+            )
+        extra = nest.map_structure(
+            lambda t: (
+                masked_mean(t.detach(), valid[: t.shape[0]])
+                if t.ndim == 2
+                else t.detach()
+            ),
+            loss_info.extra,
+        )
+        return loss_info._replace(loss=total, extra=extra)
+
+    def update_with_gradient(self, loss_info: LossInfo) -> list[Tensor]:
+        """One gradient step of every optimizer on ``loss_info.loss`` [].
+
+        Returns:
+            The gradient norm [] of every optimizer before clipping.
+
+        Raises:
+            DivergedError: if the loss or a gradient is NaN or infinite. A non-finite
+                loss is found before any parameter changes.
+        """
+        check_finite = self._config is None or self._config.check_finite
+        if check_finite and not math.isfinite(loss_info.loss.item()):
+            raise DivergedError(self._describe_bad_loss(loss_info))
+        optimizers = self.optimizers()
+        for _, optimizer in optimizers:
+            optimizer.zero_grad()
+        loss_info.loss.backward()
+        norms = [optimizer.step() for _, optimizer in optimizers]
+        if check_finite and not all(math.isfinite(norm.item()) for norm in norms):
+            raise DivergedError(self._describe_bad_gradient())
+        return norms
+
+    def _describe_bad_loss(self, loss_info: LossInfo) -> str:
+        bad = [
+            path
+            for path, value in nest.flatten_with_path(loss_info.extra)
+            if not torch.isfinite(value).all()
+        ]
+        parameters = [
+            name for name, p in self.named_parameters() if not p.isfinite().all()
+        ]
+        return (
+            f"{self._name}: the loss is {loss_info.loss.item()}; non-finite loss "
+            f"parts: {bad or 'none'}; non-finite parameters: "
+            f"{parameters[:5] or 'none'}. Likely causes: a too large learning rate, "
+            "unscaled rewards or observations, no gradient clipping. No parameter was "
+            "changed by this update."
+        )
+
+    def _describe_bad_gradient(self) -> str:
+        bad = [
+            name
+            for name, p in self.named_parameters()
+            if p.grad is not None and not p.grad.isfinite().all()
+        ]
+        return (
+            f"{self._name}: the loss is finite, but the gradient is not, of "
+            f"{bad[:5]} ({len(bad)} parameters). Likely causes: a square root, "
+            "logarithm or division at its limit, or a too large learning rate."
+        )
+
+    def summarize_train(
+        self, loss_info: LossInfo, gradient_norms: list[Tensor]
+    ) -> None:
+        """Writes the loss, its parts and the gradient norms of the last update."""
+        if not summary.should_record():
+            return
+        with summary.scope(self._name):
+            summary.scalar("loss", loss_info.loss)
+            for path, value in nest.flatten_with_path(loss_info.extra):
+                if value.ndim == 0:
+                    summary.scalar(f"loss/{path}", value)
+        for (name, optimizer), norm in zip(
+            self.optimizers(), gradient_norms, strict=True
+        ):
+            summary.scalar(f"optimizer/{name}/gradient_norm", norm)
+            summary.scalar(f"optimizer/{name}/learning_rate", optimizer.learning_rate)
+        if self._config is not None and self._config.summarize_grads_and_vars:
+            for name, parameter in self.named_parameters():
+                summary.histogram(f"parameters/{name}", parameter)
+                if parameter.grad is not None:
+                    summary.histogram(f"gradients/{name}", parameter.grad)
+
+
+def valid_steps(step_type: Tensor) -> Tensor:
+    """Whether the step has a transition: bool, False where LAST. Any shape."""
+    return step_type != int(StepType.LAST)

@@ -1,0 +1,53 @@
+"""Builds the algorithm that a configuration describes."""
+
+from __future__ import annotations
+
+import inspect
+
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.config import TrainerConfig
+from alf_lite.data_transformers.create_data_transformer import create_data_transformer
+from alf_lite.environments.environment import Environment
+from alf_lite.errors import ConfigError
+
+
+def create_algorithm(
+    config: TrainerConfig, env: Environment, *, is_eval: bool = False
+) -> RLAlgorithm:
+    """The algorithm of ``config.algorithm_ctor`` with its data transformers.
+
+    Args:
+        config: names the algorithm, the data transformers and the device.
+        env: gives the specs; the algorithm trains in it unless ``is_eval``.
+        is_eval: build only what acting needs.
+
+    Raises:
+        ConfigError: if ``algorithm_ctor`` is not set or builds something else.
+    """
+    if config.algorithm_ctor is None:
+        raise ConfigError(
+            "TrainerConfig.algorithm_ctor is not set. Name an algorithm in the conf, "
+            "such as: TrainerConfig.algorithm_ctor = @PPOAlgorithm"
+        )
+    transformer = create_data_transformer(
+        config.data_transformer_ctor, env.observation_spec, env.reward_spec
+    )
+    arguments = {
+        "observation_spec": transformer.transformed_observation_spec,
+        "action_spec": env.action_spec,
+        "reward_spec": env.reward_spec,
+        "env": None if is_eval else env,
+        "config": config,
+        "debug_summaries": config.debug_summaries,
+    }
+    # Own algorithms need not know of is_eval; then they build everything.
+    if "is_eval" in inspect.signature(config.algorithm_ctor).parameters:
+        arguments["is_eval"] = is_eval
+    algorithm = config.algorithm_ctor(**arguments)
+    if not isinstance(algorithm, RLAlgorithm):
+        raise ConfigError(
+            "TrainerConfig.algorithm_ctor must build an RLAlgorithm, got a "
+            f"{type(algorithm).__name__}"
+        )
+    algorithm.data_transformer = transformer
+    return algorithm.to(config.device)

@@ -1,0 +1,254 @@
+"""Proximal policy optimization with the clipped surrogate.
+
+Schulman et al., "Proximal Policy Optimization Algorithms", arXiv:1707.06347.
+
+Differences from the paper:
+
+1. The advantages are normalised in every mini-batch (``normalize_advantages``).
+2. Actor and value network are separate by default.
+3. Optional clipping of the value (``value_clip``) and early stop of the updates of an
+   iteration by the KL divergence (``target_kl``), both in wide use.
+4. A step that ends by a time limit is bootstrapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.algorithms.actor_critic_algorithm import (
+    ActorCriticAlgorithm,
+    ActorCriticInfo,
+    ActorCriticState,
+)
+from alf_lite.config import TrainerConfig, configurable
+from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, TimeStep
+from alf_lite.environments.environment import Environment
+from alf_lite.networks.actor_networks import ActorDistributionNetwork
+from alf_lite.networks.network import Network
+from alf_lite.networks.value_networks import ValueNetwork
+from alf_lite.optimizers.optimizers import Optimizer
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils import distributions, losses, value_ops
+
+Nest = Any
+
+
+class PPOInfo(NamedTuple):
+    """From ``preprocess_experience`` through ``train_step`` to ``calc_loss``."""
+
+    action: Nest  # [T, B, ...] a_t
+    log_prob: Tensor  # [T, B] log π_old(a_t|s_t)
+    advantage: Tensor  # [T, B] A_t
+    value_target: Tensor  # [T, B] or [T, B, D]
+    old_value: Tensor  # [T, B] or [T, B, D], V_old(s_t)
+    valid: Tensor  # [T, B] bool, steps with a transition in this unroll
+    action_distribution: Nest = ()  # [T, B, ...] π(·|s_t), with gradient
+    value: Tensor | tuple = ()  # [T, B] or [T, B, D], V(s_t), with gradient
+
+
+class PPOLossInfo(NamedTuple):
+    """The parts of the loss and its diagnostics, [T, B] each."""
+
+    policy_loss: Tensor
+    value_loss: Tensor
+    entropy: Tensor
+    approx_kl: Tensor  # (r - 1) - log r, an unbiased low-variance estimate
+    clip_fraction: Tensor
+
+
+@configurable
+class PPOAlgorithm(ActorCriticAlgorithm):
+    """PPO-clip.
+
+    The passes over an unroll and their mini-batches are those of
+    ``TrainerConfig.num_updates_per_train_iter``, ``mini_batch_size`` and
+    ``mini_batch_length`` (1 for feed-forward networks).
+    """
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        action_spec: NestedTensorSpec,
+        *,
+        reward_spec: TensorSpec = TensorSpec(()),
+        actor_network_ctor: Callable[..., Network] = ActorDistributionNetwork,
+        value_network_ctor: Callable[..., Network] = ValueNetwork,
+        gamma: float = 0.99,
+        td_lambda: float = 0.95,
+        clip_epsilon: float = 0.2,
+        value_clip: float | None = None,
+        target_kl: float | None = None,
+        entropy_regularization: float = 0.0,
+        value_loss_weight: float = 0.5,
+        normalize_advantages: bool = True,
+        reward_weights: Sequence[float] | None = None,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        debug_summaries: bool = False,
+        name: str | None = None,
+    ) -> None:
+        """Builds the networks; see :class:`ActorCriticAlgorithm` for what is not here.
+
+        Args:
+            clip_epsilon: ε of the surrogate.
+            value_clip: how far the value may move from the old one; None for no limit.
+            target_kl: no more updates on this unroll once the approximate KL divergence
+                from the old policy exceeds 1.5 times this; None for no limit.
+
+        Raises:
+            ValueError: if a coefficient is out of its range.
+        """
+        for key, value in {
+            "clip_epsilon": clip_epsilon,
+            "value_clip": value_clip,
+            "target_kl": target_kl,
+        }.items():
+            if value is not None and not value > 0:
+                raise ValueError(f"{key} must be positive, got {value}")
+        super().__init__(
+            observation_spec,
+            action_spec,
+            reward_spec=reward_spec,
+            actor_network_ctor=actor_network_ctor,
+            value_network_ctor=value_network_ctor,
+            gamma=gamma,
+            td_lambda=td_lambda,
+            entropy_regularization=entropy_regularization,
+            value_loss_weight=value_loss_weight,
+            normalize_advantages=normalize_advantages,
+            reward_weights=reward_weights,
+            env=env,
+            config=config,
+            optimizer=optimizer,
+            checkpoint=checkpoint,
+            is_eval=is_eval,
+            debug_summaries=debug_summaries,
+            name=name,
+        )
+        self._clip_epsilon = clip_epsilon
+        self._value_clip = value_clip
+        self._target_kl = target_kl
+
+    # Acting
+
+    def rollout_step(self, inputs: TimeStep, state: ActorCriticState) -> AlgStep:
+        """Samples an action and keeps π_old; recurrent networks also evaluate V_old."""
+        distribution, actor_state = self._actor_network(inputs.observation, state.actor)
+        action = distributions.sample(distribution)
+        value: Tensor | tuple = ()
+        value_state = state.value
+        if not nest.is_empty(value_state):
+            value, value_state = self._value_network(inputs.observation, value_state)
+        return AlgStep(
+            output=action,
+            state=ActorCriticState(actor=actor_state, value=value_state),
+            info=ActorCriticInfo(
+                action=action, action_distribution=distribution, value=value
+            ),
+        )
+
+    # Learning
+
+    def preprocess_experience(
+        self,
+        root_inputs: TimeStep,
+        rollout_info: ActorCriticInfo,
+        batch_info: BatchInfo,
+    ) -> tuple[TimeStep, PPOInfo]:
+        """Computes what stays fixed during the updates: log π_old, A and the target."""
+        value = rollout_info.value
+        if isinstance(value, tuple):
+            flat = nest.map_structure(
+                lambda t: t.flatten(0, 1), root_inputs.observation
+            )
+            value, _ = self._value_network(flat)
+            value = value.unflatten(0, root_inputs.step_type.shape)
+        advantage = value_ops.generalized_advantage_estimation(
+            root_inputs.reward,
+            value,
+            root_inputs.step_type,
+            self._gamma * root_inputs.discount,
+            self._td_lambda,
+            time_major=False,
+        )  # [B, T-1] or [B, T-1, D]
+        advantage = torch.cat([advantage, torch.zeros_like(advantage[:, :1])], dim=1)
+        valid = root_inputs.step_type != 2
+        valid[:, -1] = False
+        info = PPOInfo(
+            action=rollout_info.action,
+            log_prob=distributions.log_prob(
+                rollout_info.action_distribution, rollout_info.action
+            ),
+            advantage=self.scalar_reward(advantage),
+            value_target=advantage + value,
+            old_value=value,
+            valid=valid,
+        )
+        return root_inputs, info
+
+    def train_step(
+        self, inputs: TimeStep, state: ActorCriticState, rollout_info: PPOInfo
+    ) -> AlgStep:
+        """Evaluates the current networks on the steps of the unroll."""
+        distribution, actor_state = self._actor_network(inputs.observation, state.actor)
+        value, value_state = self._value_network(inputs.observation, state.value)
+        return AlgStep(
+            output=rollout_info.action,
+            state=ActorCriticState(actor=actor_state, value=value_state),
+            info=rollout_info._replace(action_distribution=distribution, value=value),
+        )
+
+    def calc_loss(self, info: PPOInfo) -> LossInfo:
+        """−L^CLIP + c_v (V − R)² − c_e H, eq. 9 of the paper, [T, B]."""
+        log_prob = distributions.log_prob(info.action_distribution, info.action)
+        log_ratio = log_prob - info.log_prob
+        ratio = log_ratio.exp()
+        policy_loss = self._surrogate_loss(ratio, info)
+        value_loss = self._value_loss(info)
+        entropy = distributions.entropy(info.action_distribution)
+        loss = (
+            policy_loss
+            + self._value_loss_weight * value_loss
+            - self._entropy_regularization * entropy
+        )
+        extra = PPOLossInfo(
+            policy_loss=policy_loss,
+            value_loss=value_loss,
+            entropy=entropy,
+            approx_kl=ratio - 1 - log_ratio,
+            clip_fraction=((ratio - 1).abs() > self._clip_epsilon).float(),
+        )
+        return LossInfo(loss=loss, extra=extra)
+
+    def _surrogate_loss(self, ratio: Tensor, info: PPOInfo) -> Tensor:
+        """Eq. 7: −min(r A, clip(r, 1 − ε, 1 + ε) A)."""
+        advantage = info.advantage
+        if self._normalize_advantages:
+            advantage = losses.normalize(advantage, info.valid)
+        clipped = ratio.clamp(1 - self._clip_epsilon, 1 + self._clip_epsilon)
+        return -torch.minimum(ratio * advantage, clipped * advantage)
+
+    def _value_loss(self, info: PPOInfo) -> Tensor:
+        """(V − R)², or the larger of that and the error of the clipped value."""
+        loss = losses.squared(info.value_target, info.value)
+        if self._value_clip is not None:
+            moved = (info.value - info.old_value).clamp(
+                -self._value_clip, self._value_clip
+            )
+            clipped = info.old_value + moved
+            loss = torch.maximum(loss, losses.squared(info.value_target, clipped))
+        return self._sum_dims(loss)
+
+    def should_stop_updates(self, loss_info: LossInfo) -> bool:
+        """Stops once the policy moved 1.5 times as far as ``target_kl`` wants."""
+        if self._target_kl is None:
+            return False
+        return bool(loss_info.extra.approx_kl > 1.5 * self._target_kl)

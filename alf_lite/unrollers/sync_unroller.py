@@ -1,0 +1,183 @@
+"""Collects experience from one batched environment in this process."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from alf_lite import nest
+from alf_lite.data_structures import AlgStep, Experience, TimeStep
+from alf_lite.environments.environment import Environment
+from alf_lite.unrollers.unroll_storage import UnrollStorage
+from alf_lite.utils.recurrent_state import reset_state
+
+Nest = Any
+
+
+class Policy(Protocol):
+    """What an unroller needs to know of an algorithm."""
+
+    device: torch.device
+
+    def rollout_step(self, inputs: TimeStep, state: Nest) -> AlgStep: ...
+
+    def transform_timestep(
+        self, time_step: TimeStep, state: Nest
+    ) -> tuple[TimeStep, Nest]: ...
+
+    def get_initial_rollout_state(self, batch_size: int) -> Nest: ...
+
+    def get_initial_transform_state(self, batch_size: int) -> Nest: ...
+
+
+class Unroll(NamedTuple):
+    """The result of an unroll of T steps.
+
+    Without gradient both parts are views of the unroller's storage, valid until its
+    next unroll.
+    """
+
+    experience: Experience  # [T, B, ...], or [T+1, B, ...] with a bootstrap row
+    time_steps: TimeStep  # [T+1, B, ...] untransformed; row T starts the next unroll
+    env_step_seconds: float
+    is_first_unroll: bool  # row 0 of time_steps has not been in an earlier unroll
+
+
+class SyncUnroller:
+    """Steps ``policy`` and ``env`` in turn, in the calling process.
+
+    Args:
+        env: the batched environment; closed by its owner.
+        policy: acts; its ``rollout_step`` runs under inference mode, so that no
+            autograd bookkeeping is done, unless ``with_grad``.
+        with_grad: keep the graph of ``rollout_step`` for a later backward pass.
+        overwrite_policy_output: store the action that the environment says it executed
+            (``prev_action`` of the next step) instead of the policy's.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        policy: Policy,
+        *,
+        with_grad: bool = False,
+        overwrite_policy_output: bool = False,
+    ) -> None:
+        self._env = env
+        self._policy = policy
+        self._with_grad = with_grad
+        self._overwrite_policy_output = overwrite_policy_output
+        self._raw_rows = UnrollStorage()
+        self._policy_rows = UnrollStorage()
+        self._time_step: TimeStep | None = None
+        self._is_fresh = True
+        self._policy_state: Nest = ()
+        self._transform_state: Nest = ()
+
+    def reset(self, seed: int | None = None) -> None:
+        """Starts new episodes in all environments, with zero recurrent states."""
+        with torch.inference_mode(not self._with_grad):
+            self._time_step = self._env.reset(seed)
+            batch_size = self._env.batch_size
+            self._policy_state = self._policy.get_initial_rollout_state(batch_size)
+            self._transform_state = self._policy.get_initial_transform_state(batch_size)
+        self._is_fresh = True
+
+    def unroll(self, length: int, bootstrap: bool) -> Unroll:
+        """Collects ``length`` steps of every environment.
+
+        Args:
+            length: T, the number of environment steps.
+            bootstrap: whether the experience ends with one more row for the step that
+                the last action led to. The next unroll starts with that step again.
+        """
+        if self._time_step is None:
+            self.reset()
+        is_first_unroll, self._is_fresh = self._is_fresh, False
+        with torch.inference_mode(not self._with_grad):
+            rows = self._run(length, length + bootstrap)
+        if self._with_grad:
+            experience, time_steps, env_seconds = self._stack(*rows)
+        else:
+            env_seconds = rows[2]
+            time_steps = self._raw_rows.read(0, length + 1)
+            experience = self._policy_rows.read(0, length + bootstrap)
+        if experience.time_step == ():
+            # Nothing was transformed: the raw rows serve both purposes.
+            inputs = nest.map_structure(lambda t: t[: length + bootstrap], time_steps)
+            experience = experience._replace(time_step=inputs)
+        return Unroll(experience, time_steps, env_seconds, is_first_unroll)
+
+    def _run(
+        self, length: int, num_rows: int
+    ) -> tuple[list[Experience], list[TimeStep], float]:
+        """Steps ``length`` times and lets the policy act on ``num_rows`` rows."""
+        policy, env = self._policy, self._env
+        initial_state = policy.get_initial_rollout_state(env.batch_size)
+        has_state = not nest.is_empty(initial_state)
+        kept: list[Experience] = []
+        raw: list[TimeStep] = []
+        env_seconds = 0.0
+        time_step = self._on_device(self._time_step)
+        self._keep_raw(raw, 0, time_step, length + 1)
+        for t in range(num_rows):
+            state = self._policy_state
+            if has_state:
+                state = reset_state(state, initial_state, time_step.is_first())
+            inputs, transform_state = policy.transform_timestep(
+                time_step, self._transform_state
+            )
+            step = policy.rollout_step(inputs, state)
+            action = step.output
+            is_transformed = inputs is not time_step
+            if t < length:
+                begin = time.perf_counter()
+                self._time_step = env.step(
+                    nest.map_structure(torch.Tensor.detach, action)
+                    if self._with_grad
+                    else action
+                )
+                env_seconds += time.perf_counter() - begin
+                time_step = self._on_device(self._time_step)
+                self._keep_raw(raw, t + 1, time_step, length + 1)
+                self._policy_state = step.state
+                self._transform_state = transform_state
+                if self._overwrite_policy_output:
+                    action = time_step.prev_action
+            row = Experience(
+                time_step=inputs if is_transformed else (),
+                action=action,
+                rollout_info=step.info,
+                state=state,
+            )
+            if self._with_grad:
+                kept.append(row)
+            else:
+                self._policy_rows.write(t, row, num_rows)
+        if self._with_grad:
+            # The next unroll has its own graph.
+            self._policy_state = nest.map_structure(
+                torch.Tensor.detach, self._policy_state
+            )
+        return kept, raw, env_seconds
+
+    def _keep_raw(
+        self, raw: list[TimeStep], row: int, time_step: TimeStep, num_rows: int
+    ) -> None:
+        if self._with_grad:
+            raw.append(time_step)
+        else:
+            self._raw_rows.write(row, time_step, num_rows)
+
+    def _stack(
+        self, kept: list[Experience], raw: list[TimeStep], env_seconds: float
+    ) -> tuple[Experience, TimeStep, float]:
+        return nest.stack(kept), nest.stack(raw), env_seconds
+
+    def _on_device(self, time_step: TimeStep) -> TimeStep:
+        device = self._policy.device
+        if time_step.reward.device == device:
+            return time_step
+        return nest.map_structure(lambda t: t.to(device, non_blocking=True), time_step)

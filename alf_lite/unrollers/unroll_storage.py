@@ -1,0 +1,70 @@
+"""Preallocated storage for the rows of an unroll."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+
+Nest = Any
+
+
+class UnrollStorage:
+    """Rows of one nest, written one by one and read as a nest of [T, B, ...] views.
+
+    The memory is allocated for the first nest written and reused by every later unroll:
+    what :meth:`read` returns is valid until the rows are written again.
+    """
+
+    def __init__(self) -> None:
+        self._nest: Nest = ()
+        self._rows: list[list[Tensor]] = []
+
+    def write(self, row: int, values: Nest, num_rows: int) -> None:
+        """Copies ``values``, a nest of [B, ...] tensors, into ``row`` of ``num_rows``.
+
+        Raises:
+            ValueError: if the structure, a shape or a dtype differs from the first
+                nest written. Checked for row 0 of every unroll.
+        """
+        if len(self._rows) < num_rows:
+            self._allocate(values, num_rows)
+        if row == 0:
+            self._check(values)
+        leaves = nest.flatten(values)
+        if leaves:
+            torch._foreach_copy_(self._rows[row], leaves)
+
+    def read(self, begin: int, end: int) -> Nest:
+        """Rows ``begin`` to ``end`` (exclusive) as views [end - begin, B, ...]."""
+        return nest.map_structure(lambda buffer: buffer[begin:end], self._nest)
+
+    def _allocate(self, values: Nest, num_rows: int) -> None:
+        # Ordinary tensors even when acting runs in inference mode: training reads them.
+        with torch.inference_mode(False):
+            self._nest = nest.map_structure(
+                lambda t: torch.empty(
+                    (num_rows, *t.shape), dtype=t.dtype, device=t.device
+                ),
+                values,
+            )
+        columns = [list(buffer.unbind(0)) for buffer in nest.flatten(self._nest)]
+        self._rows = [list(row) for row in zip(*columns, strict=True)] or [
+            [] for _ in range(num_rows)
+        ]
+
+    def _check(self, values: Nest) -> None:
+        nest.assert_same_structure(self._nest, values)
+        stored = nest.flatten(self._nest)
+        for (path, leaf), buffer in zip(
+            nest.flatten_with_path(values), stored, strict=True
+        ):
+            if leaf.shape != buffer.shape[1:] or leaf.dtype != buffer.dtype:
+                raise ValueError(
+                    f"unroll: {path} was {tuple(buffer.shape[1:])} {buffer.dtype} in "
+                    f"earlier steps, got {tuple(leaf.shape)} {leaf.dtype}. "
+                    "rollout_step must return the same shapes at every step."
+                )

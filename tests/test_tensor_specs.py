@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+
+
+def test_zeros_and_ones_have_outer_dims_and_dtype():
+    spec = TensorSpec((2, 3), torch.int64)
+    assert spec.zeros((4,)).shape == (4, 2, 3)
+    assert spec.ones().dtype == torch.int64
+    assert spec.ones((5,)).sum() == 30
+
+
+@pytest.mark.parametrize(
+    ("dtype", "discrete"),
+    [
+        (torch.float32, False),
+        (torch.int64, True),
+        (torch.uint8, True),
+        (torch.bool, True),
+    ],
+)
+def test_integers_and_bool_are_discrete(dtype, discrete):
+    spec = TensorSpec((), dtype)
+    assert spec.is_discrete is discrete
+    assert spec.is_continuous is not discrete
+    assert spec.sample((7,)).dtype == dtype
+
+
+def test_numel_and_ndim():
+    assert TensorSpec((2, 3)).numel == 6
+    assert TensorSpec(()).numel == 1
+    assert TensorSpec((2, 3)).ndim == 2
+
+
+def test_from_tensor_drops_the_batch_dimensions():
+    spec = TensorSpec.from_tensor(torch.zeros(5, 7, 3, dtype=torch.int32), from_dim=2)
+    assert spec == TensorSpec((3,), torch.int32)
+    with pytest.raises(ValueError, match="at least 3 batch dimensions"):
+        TensorSpec.from_tensor(torch.zeros(5), from_dim=3)
+
+
+def test_equality_needs_type_shape_dtype_and_bounds():
+    bounded = BoundedTensorSpec((2,), torch.float32, -1, [1, 2])
+    assert bounded == BoundedTensorSpec((2,), torch.float32, [-1, -1], [1, 2])
+    assert bounded != BoundedTensorSpec((2,), torch.float32, -1, 2)
+    assert bounded != TensorSpec((2,))
+    assert hash(bounded) == hash(BoundedTensorSpec((2,), torch.float32, -1, [1, 2]))
+    assert TensorSpec((2,)) != TensorSpec((3,))
+
+
+def test_samples_respect_per_element_bounds_and_reach_them():
+    spec = BoundedTensorSpec((3,), torch.int64, [0, -2, 5], [1, 2, 5])
+    drawn = spec.sample((2000,))
+    assert (drawn.amin(0).tolist(), drawn.amax(0).tolist()) == ([0, -2, 5], [1, 2, 5])
+    continuous = BoundedTensorSpec((2,), torch.float32, [-2, 0], [2, 0.5]).sample(
+        (2000,)
+    )
+    assert (continuous.amin(0) >= torch.tensor([-2.0, 0])).all()
+    assert (continuous.amax(0) <= torch.tensor([2.0, 0.5])).all()
+    assert continuous[:, 0].std() > 1
+
+
+def test_unbounded_elements_sample_finite_values():
+    spec = BoundedTensorSpec((2,), torch.float32, [-np.inf, 0], [np.inf, 1])
+    assert not spec.is_bounded
+    drawn = spec.sample((100,))
+    assert drawn.isfinite().all()
+    assert (drawn[:, 1] >= 0).all()
+
+
+def test_sampling_is_reproducible_with_a_generator():
+    spec = BoundedTensorSpec((2,))
+    draws = [spec.sample((3,), torch.Generator().manual_seed(1)) for _ in range(2)]
+    assert torch.equal(*draws)
+
+
+def test_bounds_are_read_only():
+    with pytest.raises(ValueError, match="read-only"):
+        BoundedTensorSpec((2,)).minimum[0] = 3
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ((2, 1), "must not exceed"),
+        ((np.nan, 1), "must not be NaN"),
+        (([0, 0, 0], 1), r"shape \(3,\) does not broadcast to \(2,\)"),
+    ],
+)
+def test_bad_bounds_are_refused(bounds, message):
+    with pytest.raises(ValueError, match=message):
+        BoundedTensorSpec((2,), torch.float32, *bounds)
+
+
+def test_the_dtype_must_be_torchs():
+    with pytest.raises(TypeError, match=r"torch\.dtype"):
+        TensorSpec((2,), np.float32)
+
+
+def test_repr_shows_what_matters():
+    text = repr(BoundedTensorSpec((2,), torch.float32, -1, [1, 2]))
+    assert text == (
+        "BoundedTensorSpec(shape=(2,), dtype=float32, minimum=-1.0, maximum=[1. 2.])"
+    )
