@@ -1,0 +1,245 @@
+"""One checkpoint directory on disk: written so that it appears whole or not at all.
+
+A directory is written under a temporary name, every file is flushed to the disk, a
+manifest with the size and sha256 of every file comes last, and one rename makes it
+visible. A process that is killed at any point leaves either the complete directory or
+only a temporary one, which the next :func:`recover` removes.
+
+Reading trusts nothing: the manifest is bounded, names must be plain, sizes are compared
+before anything is allocated and hashes before anything is parsed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from alf_lite.errors import CheckpointError
+
+FORMAT = "alf_lite-checkpoint"
+SCHEMA = 1
+MANIFEST_NAME = "manifest.json"
+
+Content = bytes | memoryview
+
+_MAX_MANIFEST_BYTES = 16 * 1024 * 1024
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+# Prefixes of directories that are not (or no longer) checkpoints.
+_UNFINISHED = ".tmp-"
+_REPLACED = ".old-"
+_DELETED = ".deleted-"
+
+
+def fault_point(name: str) -> None:
+    """Does nothing. Tests replace it to fail or die between any two writes."""
+
+
+def write(
+    path: Path, contents: Mapping[str, Content], manifest: Mapping[str, Any]
+) -> None:
+    """Writes the directory ``path``, replacing one of the same name.
+
+    Args:
+        path: the final name.
+        contents: file name -> bytes.
+        manifest: further entries for the manifest, as JSON data.
+
+    Raises:
+        CheckpointError: if the disk refuses; nothing is left behind and everything
+            written earlier is untouched.
+    """
+    temporary = path.with_name(f"{_UNFINISHED}{path.name}-{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
+        _write_files(temporary, contents, manifest)
+        fault_point("before rename")
+        _put_in_place(temporary, path)
+    except OSError as error:
+        needed = sum(len(content) for content in contents.values())
+        raise CheckpointError(_explain_write_error(path, needed, error)) from error
+    finally:
+        # After success there is no such directory any more.
+        shutil.rmtree(temporary, ignore_errors=True)
+    fault_point("after rename")
+
+
+def remove(path: Path) -> None:
+    """Deletes a checkpoint; a crash half-way leaves nothing that looks like one."""
+    deleted = path.with_name(f"{_DELETED}{path.name}-{os.getpid()}")
+    path.rename(deleted)
+    fault_point("before delete")
+    shutil.rmtree(deleted, ignore_errors=True)
+
+
+def recover(directory: Path) -> None:
+    """Cleans up after a process that died while writing or deleting.
+
+    Only the process that owns ``directory`` may call it.
+    """
+    for entry in sorted(directory.glob(".*-*")):
+        if entry.name.startswith(_REPLACED):
+            # It died between moving the old one away and the new one in.
+            path = entry.with_name(entry.name.removeprefix(_REPLACED))
+            if not path.exists():
+                entry.rename(path)
+                continue
+        if entry.name.startswith((_REPLACED, _UNFINISHED, _DELETED)):
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint, checked for its form and the names it lists.
+
+    Raises:
+        CheckpointError: naming the file and the reason.
+    """
+    file_path = path / MANIFEST_NAME
+    with _open_regular(file_path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > _MAX_MANIFEST_BYTES:
+            raise CheckpointError(
+                f"{file_path}: {size} bytes, expected at most {_MAX_MANIFEST_BYTES}"
+            )
+        text = file.read()
+    try:
+        manifest = json.loads(text, object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file_path}: not valid JSON ({error})") from error
+    _check_manifest(file_path, manifest)
+    return manifest
+
+
+@contextlib.contextmanager
+def open_verified(
+    path: Path, manifest: Mapping[str, Any], name: str
+) -> Iterator[BinaryIO]:
+    """Opens a file of a checkpoint after comparing its size and sha256.
+
+    The file is hashed and read through the same handle, so that nothing can be put in
+    its place between the two.
+    """
+    expected = manifest["files"][name]
+    with _open_regular(path / name) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != expected["bytes"]:
+            raise CheckpointError(
+                f"{path / name}: {size} bytes, the manifest says {expected['bytes']}"
+            )
+        if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
+            raise CheckpointError(
+                f"{path / name}: the content does not match its sha256; it was "
+                "changed or damaged after it was written"
+            )
+        file.seek(0)
+        yield file
+
+
+def _write_files(
+    directory: Path, contents: Mapping[str, Content], manifest: Mapping[str, Any]
+) -> None:
+    files = {}
+    for name, content in contents.items():
+        assert _PLAIN_NAME.fullmatch(name), name
+        _write_file(directory / name, content)
+        digest = hashlib.sha256(content).hexdigest()
+        files[name] = {"bytes": len(content), "sha256": digest}
+    entries = {"format": FORMAT, "schema": SCHEMA, **manifest, "files": files}
+    text = json.dumps(entries, indent=1, allow_nan=False)
+    _write_file(directory / MANIFEST_NAME, text.encode())
+    _sync_directory(directory)
+
+
+def _write_file(path: Path, content: Content) -> None:
+    fault_point(f"before {path.name}")
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        fault_point(f"before fsync of {path.name}")
+        os.fsync(file.fileno())
+
+
+def _put_in_place(temporary: Path, path: Path) -> None:
+    if path.exists():
+        # A directory cannot be renamed over a filled one; recover() undoes this step.
+        replaced = path.with_name(f"{_REPLACED}{path.name}")
+        path.rename(replaced)
+        fault_point("before replacing")
+        temporary.rename(path)
+        shutil.rmtree(replaced, ignore_errors=True)
+    else:
+        temporary.rename(path)
+    _sync_directory(path.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _open_regular(path: Path) -> BinaryIO:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+        file = os.fdopen(descriptor, "rb")
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise CheckpointError(f"{path}: not a regular file")
+    return file
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        raise ValueError("a key appears twice")
+    return entries
+
+
+def _check_manifest(file_path: Path, manifest: Any) -> None:
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise CheckpointError(f"{file_path}: not a manifest of an alf_lite checkpoint")
+    schema = manifest.get("schema")
+    if not isinstance(schema, int) or schema < 1:
+        raise CheckpointError(f"{file_path}: unknown schema {schema!r}")
+    if schema > SCHEMA:
+        raise CheckpointError(
+            f"{file_path}: schema {schema}, written by alf_lite "
+            f"{manifest.get('alf_lite')}; this version reads up to schema {SCHEMA}. "
+            "Update alf_lite."
+        )
+    files = manifest.get("files")
+    if not isinstance(files, dict):
+        raise CheckpointError(f"{file_path}: lists no files")
+    for name, entry in files.items():
+        if not _PLAIN_NAME.fullmatch(name):
+            raise CheckpointError(f"{file_path}: refused the file name {name!r}")
+        if (
+            not isinstance(entry, dict)
+            or not isinstance(entry.get("bytes"), int)
+            or not isinstance(entry.get("sha256"), str)
+        ):
+            raise CheckpointError(f"{file_path}: no size and sha256 for {name!r}")
+
+
+def _explain_write_error(path: Path, needed: int, error: OSError) -> str:
+    message = f"could not write checkpoint {path}: {error.strerror or error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        try:
+            free = shutil.disk_usage(path.parent).free
+            message += f" (needed {needed / 1e6:.1f} MB, free {free / 1e6:.1f} MB)"
+        except OSError:
+            message += f" (needed {needed / 1e6:.1f} MB)"
+    return f"{message}. Earlier checkpoints are untouched."
