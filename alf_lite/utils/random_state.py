@@ -1,0 +1,116 @@
+"""Every global random number generator of a process: seed, save, restore.
+
+The state is plain data (ints, floats, strings, tensors), so that it can be stored in a
+checkpoint that ``torch.load(weights_only=True)`` reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+# The bounds that every consumer of a seed accepts: NumPy takes 32 unsigned bits, some
+# environments only non-negative signed ones.
+MAX_SEED = 2**31 - 1
+
+
+def new_seed() -> int:
+    """A seed from the operating system's entropy, for runs that were given none."""
+    return int.from_bytes(os.urandom(4), "little") & MAX_SEED
+
+
+def derive_seed(seed: int, *keys: str | int) -> int:
+    """A seed for one purpose, the same in every process and on every platform.
+
+    ``derive_seed(seed, "evaluation", 20)`` and ``derive_seed(seed, "evaluation", 21)``
+    are unrelated, as are those of neighbouring seeds.
+
+    Args:
+        seed: the seed of the run.
+        *keys: what the derived seed is for.
+
+    Returns:
+        A seed in [0, ``MAX_SEED``].
+    """
+    words = [
+        zlib.crc32(key.encode()) if isinstance(key, str) else int(key) for key in keys
+    ]
+    entropy = np.random.SeedSequence([seed, *words])
+    return int(entropy.generate_state(1)[0]) & MAX_SEED
+
+
+def seed_everything(seed: int) -> None:
+    """Seeds Python's, NumPy's global and all of torch's generators."""
+    random.seed(seed)
+    # Environments of other people draw from the global generator.
+    np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002
+    torch.manual_seed(seed)
+
+
+def force_deterministic() -> None:
+    """Makes torch use deterministic algorithms only, and raise where it has none."""
+    # cuBLAS reads this when its first handle is created.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+
+
+def get_state() -> dict[str, Any]:
+    """The state of every global generator, as data."""
+    name, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": {
+            "bit_generator": name,
+            # uint32 has no torch arithmetic; int64 holds every value.
+            "keys": torch.from_numpy(np.asarray(keys).astype(np.int64)),
+            "position": int(position),
+            "has_gauss": int(has_gauss),
+            "cached_gaussian": float(cached),
+        },
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def set_state(state: dict[str, Any]) -> None:
+    """Restores what :func:`get_state` returned.
+
+    The CUDA part is ignored where the number of devices differs: such a run is not
+    reproducible to the bit anyway.
+    """
+    version, internal, gauss_next = state["python"]
+    random.setstate((version, tuple(internal), gauss_next))
+    numpy_state = state["numpy"]
+    np.random.set_state(  # noqa: NPY002
+        (
+            numpy_state["bit_generator"],
+            numpy_state["keys"].numpy().astype(np.uint32),
+            numpy_state["position"],
+            numpy_state["has_gauss"],
+            numpy_state["cached_gaussian"],
+        )
+    )
+    torch.set_rng_state(state["torch"])
+    cuda = state.get("cuda", [])
+    if torch.cuda.is_available() and len(cuda) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(cuda)
+
+
+@contextlib.contextmanager
+def preserved() -> Iterator[None]:
+    """Restores every global generator on leaving, whatever was drawn inside."""
+    state = get_state()
+    try:
+        yield
+    finally:
+        set_state(state)
