@@ -1,0 +1,115 @@
+"""What every environment is to the rest of the library."""
+
+from __future__ import annotations
+
+import abc
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from alf_lite.data_structures import TimeStep
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+
+Nest = Any
+
+
+class Environment(abc.ABC):
+    """A batch of B independent environments that step together.
+
+    ``reset`` and ``step`` return a TimeStep of [B, ...] tensors, which belongs to the
+    caller: no later call changes it (``env_id``, which never changes, is shared). The
+    time convention is that of ``data_structures``: the step after a LAST ignores its
+    action and is the FIRST of the next episode.
+
+    Subclasses implement the abstract members and pass
+    ``alf_lite.testing.environment_contract.EnvironmentContract``.
+    """
+
+    @property
+    @abc.abstractmethod
+    def batch_size(self) -> int:
+        """B, the number of environments."""
+
+    @property
+    @abc.abstractmethod
+    def observation_spec(self) -> NestedTensorSpec:
+        """Of one observation, without the batch dimension."""
+
+    @property
+    @abc.abstractmethod
+    def action_spec(self) -> NestedTensorSpec:
+        """Of one action as the agent chooses it, without the batch dimension."""
+
+    @property
+    def reward_spec(self) -> TensorSpec:
+        """``()`` or, for a reward with several parts, ``(D,)``."""
+        return TensorSpec(())
+
+    @property
+    def env_info_spec(self) -> NestedTensorSpec:
+        """Of ``TimeStep.env_info``; empty if none was asked for."""
+        return ()
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the environment says about itself, such as ``render_fps``."""
+        return {}
+
+    @property
+    def name(self) -> str:
+        """For messages and logs."""
+        return type(self).__name__
+
+    @property
+    @abc.abstractmethod
+    def current_time_step(self) -> TimeStep:
+        """What the last ``reset`` or ``step`` returned.
+
+        Raises:
+            RuntimeError: if there was none.
+        """
+
+    @abc.abstractmethod
+    def reset(self, seed: int | None = None) -> TimeStep:
+        """Starts a new episode in every environment.
+
+        Args:
+            seed: fixes everything that the environments will do from here on. None
+                continues their random streams.
+
+        Returns:
+            The FIRST steps, [B, ...].
+        """
+
+    @abc.abstractmethod
+    def step(self, action: Nest) -> TimeStep:
+        """Takes one step in every environment.
+
+        Args:
+            action: a nest like ``action_spec`` of [B, ...] tensors.
+
+        Returns:
+            [B, ...]; rows that were LAST before are now FIRST.
+
+        Raises:
+            EnvError: if an environment fails or contradicts its own spaces.
+        """
+
+    def render(self) -> np.ndarray | None:
+        """A frame [height, width, 3] uint8 of environment 0, None if it has none."""
+        return None
+
+    def close(self) -> None:  # noqa: B027 - many environments hold nothing
+        """Releases what the environment holds; may be called more than once."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
