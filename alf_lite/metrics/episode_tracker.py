@@ -1,0 +1,238 @@
+"""What all metrics are computed from: the episodes in the unrolls of environments."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.data_structures import TimeStep
+from alf_lite.errors import CheckpointError
+from alf_lite.metrics.episode_sums import EpisodeSums, FinishedEpisodes
+from alf_lite.metrics.recent_rows import RecentRows
+from alf_lite.metrics.step_arrays import StepArrays, step_arrays
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.linear_recurrence import linear_recurrence
+
+Nest = Any
+
+
+class EpisodeMeans(NamedTuple):
+    """Means over the recorded episodes; NaN while there is none.
+
+    In an episode of length L, step 0 is FIRST and step L is LAST. With the discount d
+    of the environment, the discounted return from step t is
+
+        G_t = r_{t+1} + γ d_{t+1} G_{t+1},   G_L = 0
+    """
+
+    length: np.ndarray  # [], L
+    episode_return: np.ndarray  # [*reward shape], Σ_{t=1}^{L} r_t
+    discounted_return: np.ndarray  # [*reward shape], (1/L) Σ_{t=0}^{L-1} G_t
+    reward: np.ndarray  # [*reward shape], (1/L) Σ_{t=1}^{L} r_t
+    start_discounted_return: np.ndarray  # [*reward shape], G_0
+    info_mean: Nest  # as env_info_spec, (1/L) Σ_{t=1}^{L} info_t
+    info_last: Nest  # as env_info_spec, info_L
+
+
+class EpisodeTracker:
+    """Follows the episodes of batched environments through their unrolls.
+
+    The means are those of the last ``buffer_size`` episodes of which both the FIRST and
+    the LAST step were seen. FIRST steps are not environment steps; reward and env_info
+    that come with them are ignored. All sums are float64.
+
+    Args:
+        reward_spec: of one reward.
+        env_info_spec: of the env_info of one step.
+        batch_size: number of environments; every ``env_id`` is below it.
+        buffer_size: number of episodes that the means are taken over.
+        gamma: γ of the discounted returns.
+
+    Raises:
+        ValueError: if a number is out of range.
+    """
+
+    def __init__(
+        self,
+        reward_spec: TensorSpec,
+        env_info_spec: NestedTensorSpec,
+        *,
+        batch_size: int,
+        buffer_size: int,
+        gamma: float,
+    ) -> None:
+        for name, value in (("batch_size", batch_size), ("buffer_size", buffer_size)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if not 0.0 <= gamma <= 1.0:
+            raise ValueError(f"gamma must be in [0, 1], got {gamma}")
+        self._reward_spec = reward_spec
+        self._env_info_spec = env_info_spec
+        self._batch_size = batch_size
+        self._gamma = gamma
+        num_infos = sum(spec.numel for spec in nest.flatten(env_info_spec))
+        # The sums of an episode: its steps, the rewards, the rewards with each of the
+        # two weights of _arrival_weights, the env_info.
+        self._sum_sizes = [1, *[reward_spec.numel] * 3, num_infos]
+        self._sums = EpisodeSums(batch_size, sum(self._sum_sizes))
+        # A recorded episode: what EpisodeMeans is the mean of.
+        self._record_sizes = [1, *[reward_spec.numel] * 4, num_infos, num_infos]
+        self._recorded = RecentRows(buffer_size, sum(self._record_sizes))
+        self._next_weights = np.zeros((batch_size, 2))  # of the next reward to arrive
+        self.num_env_steps = 0
+        self.num_episodes = 0  # LAST steps seen
+
+    def observe(self, time_step: TimeStep) -> None:
+        """Takes in raw time steps [T, B, ...], each step once and in its order.
+
+        Args:
+            time_step: ``env_id`` says which environment column b is, the same for all
+                T; if it is absent, environment b. ``observation`` and ``prev_action``
+                are not looked at.
+
+        Raises:
+            ValueError: if shapes or ids are not as the specs say.
+        """
+        steps = step_arrays(
+            time_step, self._reward_spec, self._env_info_spec, self._batch_size
+        )
+        if steps.is_first.size == 0:
+            return
+        weights = self._arrival_weights(steps)
+        values = np.concatenate(
+            (
+                np.ones((*steps.is_first.shape, 1)),
+                steps.rewards,
+                weights[..., :1] * steps.rewards,
+                weights[..., 1:] * steps.rewards,
+                steps.infos,
+            ),
+            axis=2,
+        )
+        values[steps.is_first] = 0.0
+        finished = self._sums.add(steps.is_first, steps.is_last, values, steps.env_ids)
+        if len(finished.sums):
+            self._record(finished, steps.infos[finished.last_step, finished.column])
+        self.num_env_steps += int(np.count_nonzero(~steps.is_first))
+        self.num_episodes += int(np.count_nonzero(steps.is_last))
+
+    def _arrival_weights(self, steps: StepArrays) -> np.ndarray:
+        """How often the reward of each step counts in sums of discounted returns.
+
+        In Σ_t G_t the reward r_t counts q_t times, in G_0 it counts p_t times:
+
+            q_{t+1} = 1 + γ d_t q_t,   p_{t+1} = γ d_t p_t,   q_1 = p_1 = 1
+
+        Returns:
+            [T, B, 2], q and p of every step; anything at FIRST.
+        """
+        is_first = steps.is_first[..., None]
+        decay = np.where(is_first, 0.0, self._gamma * steps.discounts)
+        growth = np.concatenate((np.ones(is_first.shape), is_first), axis=2)
+        arriving = self._next_weights[steps.env_ids]
+        following = linear_recurrence(decay, growth, arriving)
+        self._next_weights[steps.env_ids] = following[-1]
+        return np.concatenate((arriving[None], following[:-1]))
+
+    def _record(self, finished: FinishedEpisodes, last_infos: np.ndarray) -> None:
+        lengths, returns, sums_of_returns, start_returns, infos = _split(
+            finished.sums, self._sum_sizes
+        )
+        record = (
+            lengths,
+            returns,
+            sums_of_returns / lengths,
+            returns / lengths,
+            start_returns,
+            infos / lengths,
+            last_infos,
+        )
+        self._recorded.append(np.concatenate(record, axis=1))
+
+    def means(self) -> EpisodeMeans:
+        """The means over the recorded episodes."""
+        length, *returns, info_mean, info_last = _split(
+            self._recorded.mean(), self._record_sizes
+        )
+        reward_shape = tuple(self._reward_spec.shape)
+        return EpisodeMeans(
+            length.reshape(()),
+            *[r.reshape(reward_shape) for r in returns],
+            self._pack_infos(info_mean),
+            self._pack_infos(info_last),
+        )
+
+    def _pack_infos(self, row: np.ndarray) -> Nest:
+        specs = nest.flatten(self._env_info_spec)
+        parts = _split(row, [spec.numel for spec in specs])
+        return nest.pack_sequence_as(
+            self._env_info_spec,
+            [
+                part.reshape(tuple(spec.shape))
+                for part, spec in zip(parts, specs, strict=False)
+            ],
+        )
+
+    def drop_open_episodes(self) -> None:
+        """Forgets the episodes that have not ended, as after a reset."""
+        self._sums.drop_open()
+
+    def reset(self) -> None:
+        """Forgets everything."""
+        self._sums.drop_open()
+        self._recorded.clear()
+        self._next_weights[:] = 0.0
+        self.num_env_steps = self.num_episodes = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that later results depend on, as ints and tensors."""
+        return {
+            "num_env_steps": self.num_env_steps,
+            "num_episodes": self.num_episodes,
+            "num_recorded": self._recorded.num_appended,
+        } | {name: torch.tensor(array) for name, array in self._arrays().items()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continues where ``state_dict`` was taken.
+
+        Raises:
+            CheckpointError: if entries or shapes differ; nothing has changed then.
+        """
+        expected = self.state_dict()
+        if state_dict.keys() != expected.keys():
+            raise CheckpointError(
+                f"metrics: expected the entries {sorted(expected)}, "
+                f"got {sorted(state_dict)}"
+            )
+        arrays = self._arrays()
+        for name, array in arrays.items():
+            saved: Tensor = state_dict[name]
+            if tuple(saved.shape) != array.shape:
+                raise CheckpointError(
+                    f"metrics: '{name}' was saved with the shape {tuple(saved.shape)}, "
+                    f"now it is {array.shape}. The number of environments, the reward, "
+                    "the env_info keys and the buffer size must be those of the "
+                    "saved run."
+                )
+        for name, array in arrays.items():
+            array[...] = state_dict[name].numpy()
+        self.num_env_steps = int(state_dict["num_env_steps"])
+        self.num_episodes = int(state_dict["num_episodes"])
+        self._recorded.num_appended = int(state_dict["num_recorded"])
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return {
+            "recorded": self._recorded.rows,
+            "open_sums": self._sums.open_sums,
+            "is_open": self._sums.is_open,
+            "next_weights": self._next_weights,
+        }
+
+
+def _split(columns: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
+    """Cuts the last dimension into parts of the given sizes."""
+    return np.split(columns, np.cumsum(sizes)[:-1], axis=-1) if sizes else []

@@ -1,0 +1,207 @@
+"""The metrics of a training run, computed from raw time steps.
+
+All of them look at one :class:`EpisodeTracker`, which observes every unroll once; a
+metric only says which of its numbers it is. Averages are means over the last
+``buffer_size`` episodes, every episode counting once, and NaN before the first one has
+ended. Step 0 of an episode is its FIRST and step L its LAST step, so L is its length.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from alf_lite import nest
+from alf_lite.config import configurable
+from alf_lite.data_structures import TimeStep
+from alf_lite.metrics.episode_tracker import EpisodeTracker
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.nest_paths import path_parts
+
+Nest = Any
+
+
+class Metric(ABC):
+    """A number, or a nest of numbers, about the episodes of a tracker."""
+
+    def __init__(self, tracker: EpisodeTracker) -> None:
+        self._tracker = tracker
+
+    @property
+    def name(self) -> str:
+        """What summaries call it."""
+        return type(self).__name__
+
+    @abstractmethod
+    def result(self) -> Nest:
+        """The value now: Python numbers, and lists of them where there are several."""
+
+
+class NumberOfEpisodes(Metric):
+    """The number of LAST steps."""
+
+    def result(self) -> int:
+        return self._tracker.num_episodes
+
+
+class EnvironmentSteps(Metric):
+    """The number of steps that are not FIRST, of all environments together."""
+
+    def result(self) -> int:
+        return self._tracker.num_env_steps
+
+
+class AverageReturn(Metric):
+    """The undiscounted return of an episode, Σ_{t=1}^{L} r_t."""
+
+    def result(self) -> Nest:
+        return self._tracker.means().episode_return.tolist()
+
+
+class AverageEpisodeLength(Metric):
+    """The number of steps of an episode that are not FIRST, L."""
+
+    def result(self) -> float:
+        return self._tracker.means().length.tolist()
+
+
+class AverageEnvInfo(Metric):
+    """The declared env_info of an episode: its mean over the steps and its last value.
+
+    The mean is (1/L) Σ_{t=1}^{L} info_t, right for velocities and parts of the reward;
+    the last value is info_L, right for success flags and counters. Both are reported,
+    as ``{"mean": ..., "last": ...}`` of the nest that the environment declares, or
+    ``()`` if it declares none.
+    """
+
+    def result(self) -> Nest:
+        means = self._tracker.means()
+        if nest.is_empty(means.info_mean):
+            return ()
+        return nest.map_structure(
+            np.ndarray.tolist, {"mean": means.info_mean, "last": means.info_last}
+        )
+
+
+class AverageDiscountedReturn(Metric):
+    """The discounted return from a step of an episode, averaged over its steps.
+
+        (1/L) Σ_{t=0}^{L-1} G_t,   G_t = r_{t+1} + γ d_{t+1} G_{t+1},   G_L = 0
+
+    with the discount d of the environment. It is what a value function predicts on
+    average, except that an episode cut by a time limit is not bootstrapped.
+    """
+
+    def result(self) -> Nest:
+        return self._tracker.means().discounted_return.tolist()
+
+
+class AverageReward(Metric):
+    """The reward per step of an episode, (1/L) Σ_{t=1}^{L} r_t."""
+
+    def result(self) -> Nest:
+        return self._tracker.means().reward.tolist()
+
+
+class EpisodicStartAverageDiscountedReturn(Metric):
+    """The discounted return from the start of an episode.
+
+        G_0 = Σ_{t=1}^{L} (Π_{s=1}^{t-1} γ d_s) r_t
+
+    with the discount d of the environment.
+    """
+
+    def result(self) -> Nest:
+        return self._tracker.means().start_discounted_return.tolist()
+
+
+class MetricSet(Sequence[Metric]):
+    """Metrics of one tracker: observed together, read one by one.
+
+    Args:
+        tracker: what the metrics look at.
+        metrics: in the order of the sequence.
+    """
+
+    def __init__(self, tracker: EpisodeTracker, metrics: Sequence[Metric]) -> None:
+        self._tracker = tracker
+        self._metrics = tuple(metrics)
+
+    def __len__(self) -> int:
+        return len(self._metrics)
+
+    def __iter__(self) -> Iterator[Metric]:
+        return iter(self._metrics)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._metrics[index]
+
+    def observe(self, time_step: TimeStep) -> None:
+        """Takes in raw time steps [T, B, ...], each step once and in its order."""
+        self._tracker.observe(time_step)
+
+    def results(self) -> dict[str, float]:
+        """All numbers there are by now, named as in ``AverageEnvInfo/last/success``."""
+        named = {
+            "/".join((metric.name, *path_parts(path))): value
+            for metric in self._metrics
+            for path, value in nest.flatten_with_path(metric.result())
+        }
+        return {name: value for name, value in named.items() if not math.isnan(value)}
+
+    def drop_open_episodes(self) -> None:
+        """Forgets the episodes that have not ended, as after a reset."""
+        self._tracker.drop_open_episodes()
+
+    def reset(self) -> None:
+        """Starts all metrics anew."""
+        self._tracker.reset()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that later results depend on, as ints and tensors."""
+        return self._tracker.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continues where ``state_dict`` was taken; CheckpointError if it cannot."""
+        self._tracker.load_state_dict(state_dict)
+
+
+@configurable
+def create_metrics(
+    reward_spec: TensorSpec,
+    env_info_spec: NestedTensorSpec,
+    batch_size: int,
+    buffer_size: int,
+    gamma: float = 0.99,
+) -> MetricSet:
+    """The eight metrics of a training run; the first two are the axes of summaries.
+
+    Args:
+        reward_spec: of one reward.
+        env_info_spec: of the env_info of one step.
+        batch_size: number of environments.
+        buffer_size: number of episodes that averages are taken over.
+        gamma: γ of the discounted returns.
+    """
+    tracker = EpisodeTracker(
+        reward_spec,
+        env_info_spec,
+        batch_size=batch_size,
+        buffer_size=buffer_size,
+        gamma=gamma,
+    )
+    kinds = (
+        NumberOfEpisodes,
+        EnvironmentSteps,
+        AverageReturn,
+        AverageEpisodeLength,
+        AverageEnvInfo,
+        AverageDiscountedReturn,
+        AverageReward,
+        EpisodicStartAverageDiscountedReturn,
+    )
+    return MetricSet(tracker, [kind(tracker) for kind in kinds])

@@ -1,0 +1,104 @@
+"""Checked numpy views of what metrics read from time steps."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.data_structures import StepType, TimeStep
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+
+Nest = Any
+
+
+class StepArrays(NamedTuple):
+    """An unroll of T steps of B environments."""
+
+    is_first: np.ndarray  # [T, B]
+    is_last: np.ndarray  # [T, B]
+    discounts: np.ndarray  # [T, B, 1] float64
+    rewards: np.ndarray  # [T, B, elements of the reward] float64
+    infos: np.ndarray  # [T, B, elements of all parts of env_info] float64
+    env_ids: np.ndarray  # [B], which environment each column is
+
+
+def step_arrays(
+    time_step: TimeStep,
+    reward_spec: TensorSpec,
+    env_info_spec: NestedTensorSpec,
+    batch_size: int,
+) -> StepArrays:
+    """Converts time steps [T, B, ...] of at most ``batch_size`` environments.
+
+    Raises:
+        ValueError: if shapes or ids are not as the specs say.
+    """
+    step_type = _to_numpy(time_step.step_type)
+    if step_type.ndim != 2:
+        raise ValueError(f"step_type: expected the shape [T, B], got {step_type.shape}")
+    outer_dims = step_type.shape
+    return StepArrays(
+        is_first=step_type == StepType.FIRST,
+        is_last=step_type == StepType.LAST,
+        discounts=_to_rows("discount", time_step.discount, TensorSpec(), outer_dims),
+        rewards=_to_rows("reward", time_step.reward, reward_spec, outer_dims),
+        infos=_info_rows(time_step.env_info, env_info_spec, outer_dims),
+        env_ids=_env_ids(time_step.env_id, outer_dims, batch_size),
+    )
+
+
+def _env_ids(
+    env_id: Tensor | tuple, outer_dims: tuple[int, ...], batch_size: int
+) -> np.ndarray:
+    if isinstance(env_id, tuple):  # absent
+        env_ids = np.arange(outer_dims[1])
+    else:
+        by_step = _to_numpy(env_id)
+        if by_step.shape != outer_dims or (by_step != by_step[:1]).any():
+            raise ValueError(
+                f"env_id: expected the shape {outer_dims} and one environment per "
+                f"column, got the shape {by_step.shape}: {by_step.tolist()}"
+            )
+        env_ids = by_step[0] if len(by_step) else np.arange(outer_dims[1])
+    if env_ids.size and not 0 <= env_ids.min() <= env_ids.max() < batch_size:
+        raise ValueError(
+            f"env_id: expected ids in [0, {batch_size}), got {env_ids.tolist()}. "
+            "batch_size must be the number of environments."
+        )
+    if len(set(env_ids.tolist())) < env_ids.size:
+        raise ValueError(f"env_id: {env_ids.tolist()} names an environment twice")
+    return env_ids
+
+
+def _info_rows(
+    env_info: Nest, env_info_spec: NestedTensorSpec, outer_dims: tuple[int, ...]
+) -> np.ndarray:
+    named_specs = nest.flatten_with_path(env_info_spec)
+    if not named_specs:
+        return np.zeros((*outer_dims, 0))
+    nest.assert_same_structure(env_info_spec, env_info)
+    rows = [
+        _to_rows(f"env_info{path}", part, spec, outer_dims)
+        for (path, spec), part in zip(named_specs, nest.flatten(env_info), strict=True)
+    ]
+    return np.concatenate(rows, axis=2)
+
+
+def _to_rows(
+    name: str, tensor: Tensor, spec: TensorSpec, outer_dims: tuple[int, ...]
+) -> np.ndarray:
+    """[T, B, *spec.shape] → [T, B, spec.numel] float64."""
+    expected = (*outer_dims, *spec.shape)
+    if tuple(tensor.shape) != expected:
+        raise ValueError(
+            f"{name}: expected the shape {expected} with [T, B] = {list(outer_dims)}, "
+            f"got {tuple(tensor.shape)}"
+        )
+    return _to_numpy(tensor).reshape(*outer_dims, spec.numel).astype(np.float64)
+
+
+def _to_numpy(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy()

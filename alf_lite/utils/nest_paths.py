@@ -1,0 +1,18 @@
+"""The paths of leaves, as ``nest.flatten_with_path`` writes them, taken apart."""
+
+from __future__ import annotations
+
+import re
+
+
+def path_parts(path: str) -> list[str]:
+    """The keys, fields and indices of a path, outermost first.
+
+    ``"observation['arm'][0]"`` has the parts ``["observation", "arm", "0"]``; the path
+    of a nest that is one leaf has none.
+    """
+    if path == "<root>":
+        return []
+    # ['key'], ["key"], [index] or field
+    parts = re.findall(r"\['(.*?)'\]|\[\"(.*?)\"\]|\[(.*?)\]|([^.\[]+)", path)
+    return ["".join(groups) for groups in parts]

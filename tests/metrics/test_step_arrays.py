@@ -1,0 +1,72 @@
+"""Time steps that contradict their specs are refused with what was expected."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from alf_lite.data_structures import TimeStep
+from alf_lite.metrics.step_arrays import step_arrays
+from alf_lite.tensor_specs import TensorSpec
+
+INFO_SPEC = {"speed": TensorSpec((2,)), "success": TensorSpec((), torch.bool)}
+
+
+def make_time_step(**changes):
+    time_step = TimeStep(
+        step_type=torch.tensor([[0, 1], [2, 1], [0, 2]], dtype=torch.int32),
+        reward=torch.arange(6.0).reshape(3, 2),
+        discount=torch.ones(3, 2),
+        env_id=torch.tensor([[3, 1]] * 3, dtype=torch.int32),
+        env_info={"speed": torch.rand(3, 2, 2), "success": torch.ones(3, 2).bool()},
+    )
+    return time_step._replace(**changes)
+
+
+def convert(time_step):
+    return step_arrays(time_step, TensorSpec(()), INFO_SPEC, batch_size=4)
+
+
+def test_fields_become_float64_rows():
+    time_step = make_time_step()
+    steps = convert(time_step)
+    assert steps.is_first.tolist() == [[True, False], [False, False], [True, False]]
+    assert steps.is_last.tolist() == [[False, False], [True, False], [False, True]]
+    assert steps.rewards.dtype == steps.infos.dtype == np.float64
+    np.testing.assert_array_equal(steps.rewards[..., 0], time_step.reward.numpy())
+    np.testing.assert_array_equal(
+        steps.infos[..., :2], time_step.env_info["speed"].double().numpy()
+    )
+    assert (steps.infos[..., 2] == 1).all()
+    assert steps.env_ids.tolist() == [3, 1]
+
+
+def test_without_ids_column_b_is_environment_b():
+    assert convert(make_time_step(env_id=())).env_ids.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"step_type": torch.zeros(3)}, r"step_type: expected the shape \[T, B\]"),
+        ({"reward": torch.zeros(3, 2, 1)}, r"reward: expected .*\(3, 2\).*\(3, 2, 1\)"),
+        ({"discount": torch.zeros(2, 3)}, r"discount: expected .*\(3, 2\).*\(2, 3\)"),
+        ({"env_id": torch.tensor([[0, 4]] * 3)}, r"ids in \[0, 4\), got \[0, 4\]"),
+        ({"env_id": torch.tensor([[-1, 0]] * 3)}, r"ids in \[0, 4\), got \[-1, 0\]"),
+        (
+            {"env_id": torch.tensor([[2, 2]] * 3)},
+            r"\[2, 2\] names an environment twice",
+        ),
+        ({"env_id": torch.tensor([[0, 1], [1, 0], [0, 1]])}, "one environment per"),
+        ({"env_id": torch.tensor([0, 1])}, r"expected the shape \(3, 2\)"),
+        ({"env_info": {"speed": torch.rand(3, 2, 2)}}, "success"),
+        (
+            {"env_info": {"speed": torch.rand(3, 2), "success": torch.ones(3, 2)}},
+            r"env_info\['speed'\]: expected the shape \(3, 2, 2\)",
+        ),
+    ],
+)
+def test_contradictions_are_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        convert(make_time_step(**changes))
