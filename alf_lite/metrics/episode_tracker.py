@@ -158,12 +158,16 @@ class EpisodeTracker:
         length, *returns, info_mean, info_last = _split(
             self._recorded.mean(), self._record_sizes
         )
-        reward_shape = tuple(self._reward_spec.shape)
+        shape = tuple(self._reward_spec.shape)
+        total, discounted, per_step, from_start = [r.reshape(shape) for r in returns]
         return EpisodeMeans(
-            length.reshape(()),
-            *[r.reshape(reward_shape) for r in returns],
-            self._pack_infos(info_mean),
-            self._pack_infos(info_last),
+            length=length.reshape(()),
+            episode_return=total,
+            discounted_return=discounted,
+            reward=per_step,
+            start_discounted_return=from_start,
+            info_mean=self._pack_infos(info_mean),
+            info_last=self._pack_infos(info_last),
         )
 
     def _pack_infos(self, row: np.ndarray) -> Nest:

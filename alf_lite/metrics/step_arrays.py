@@ -36,7 +36,7 @@ def step_arrays(
     Raises:
         ValueError: if shapes or ids are not as the specs say.
     """
-    step_type = _to_numpy(time_step.step_type)
+    step_type = _to_numpy("step_type", time_step.step_type)
     if step_type.ndim != 2:
         raise ValueError(f"step_type: expected the shape [T, B], got {step_type.shape}")
     outer_dims = step_type.shape
@@ -56,7 +56,7 @@ def _env_ids(
     if isinstance(env_id, tuple):  # absent
         env_ids = np.arange(outer_dims[1])
     else:
-        by_step = _to_numpy(env_id)
+        by_step = _to_numpy("env_id", env_id)
         if by_step.shape != outer_dims or (by_step != by_step[:1]).any():
             raise ValueError(
                 f"env_id: expected the shape {outer_dims} and one environment per "
@@ -88,17 +88,20 @@ def _info_rows(
 
 
 def _to_rows(
-    name: str, tensor: Tensor, spec: TensorSpec, outer_dims: tuple[int, ...]
+    name: str, tensor: Tensor | tuple, spec: TensorSpec, outer_dims: tuple[int, ...]
 ) -> np.ndarray:
     """[T, B, *spec.shape] → [T, B, spec.numel] float64."""
+    array = _to_numpy(name, tensor)
     expected = (*outer_dims, *spec.shape)
-    if tuple(tensor.shape) != expected:
+    if array.shape != expected:
         raise ValueError(
             f"{name}: expected the shape {expected} with [T, B] = {list(outer_dims)}, "
-            f"got {tuple(tensor.shape)}"
+            f"got {array.shape}"
         )
-    return _to_numpy(tensor).reshape(*outer_dims, spec.numel).astype(np.float64)
+    return array.reshape(*outer_dims, spec.numel).astype(np.float64)
 
 
-def _to_numpy(tensor: Tensor) -> np.ndarray:
+def _to_numpy(name: str, tensor: Tensor | tuple) -> np.ndarray:
+    if isinstance(tensor, tuple):
+        raise ValueError(f"{name}: expected a tensor [T, B, ...], it is absent")
     return tensor.detach().cpu().numpy()

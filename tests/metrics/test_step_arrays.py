@@ -51,6 +51,7 @@ def test_without_ids_column_b_is_environment_b():
     [
         ({"step_type": torch.zeros(3)}, r"step_type: expected the shape \[T, B\]"),
         ({"reward": torch.zeros(3, 2, 1)}, r"reward: expected .*\(3, 2\).*\(3, 2, 1\)"),
+        ({"reward": ()}, r"reward: expected a tensor \[T, B, ...\], it is absent"),
         ({"discount": torch.zeros(2, 3)}, r"discount: expected .*\(3, 2\).*\(2, 3\)"),
         ({"env_id": torch.tensor([[0, 4]] * 3)}, r"ids in \[0, 4\), got \[0, 4\]"),
         ({"env_id": torch.tensor([[-1, 0]] * 3)}, r"ids in \[0, 4\), got \[-1, 0\]"),
