@@ -1,0 +1,144 @@
+"""Element-wise losses, and statistics over the valid steps of a batch.
+
+A mask ``valid`` [T, B] is True where a step counts. Tensors [T, B, ...] are masked
+along their first two dimensions. What stands at the other steps does not matter, not
+even NaN.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from alf_lite.utils.tensor_utils import expand_dims_as
+
+
+def squared(x: Tensor, y: Tensor) -> Tensor:
+    """(x − y)², not halved.
+
+    Raises:
+        ValueError: if the shapes differ: broadcasting [B] against [B, 1] is a mistake
+            that no error would show.
+    """
+    _check_same_shape(x, y, "squared")
+    return (x - y).square()
+
+
+def huber(x: Tensor, y: Tensor, delta: float = 1.0) -> Tensor:
+    """½ (x − y)² where |x − y| ≤ δ, and δ (|x − y| − ½ δ) beyond.
+
+    Raises:
+        ValueError: if the shapes differ or δ is not positive.
+    """
+    _check_same_shape(x, y, "huber")
+    if not delta > 0:
+        raise ValueError(f"huber: delta must be positive, got {delta}")
+    error = (x - y).abs()
+    quadratic = error.clamp(max=delta)
+    # Equal to both branches: ½ q² + δ (|e| − q) with q = min(|e|, δ).
+    return 0.5 * quadratic.square() + delta * (error - quadratic)
+
+
+def masked_mean(
+    x: Tensor, valid: Tensor | None = None, weights: Tensor | None = None
+) -> Tensor:
+    """Mean of the entries of the valid steps, each multiplied with its weight.
+
+        Σ_{t,b} valid · weight · x / Σ_{t,b} valid
+
+    The weights scale a step's part in the gradient, as importance weights must; they
+    do not change what the sum is divided by.
+
+    Args:
+        x: [T, B] or [T, B, ...].
+        valid: [T, B] bool; None: all.
+        weights: [B] or [T, B]; None: 1.
+
+    Returns:
+        []; 0 if no step is valid.
+
+    Raises:
+        ValueError: if the shapes do not fit.
+    """
+    if weights is not None:
+        if weights.ndim < x.ndim and weights.shape == x.shape[1 : 1 + weights.ndim]:
+            weights = weights.expand(x.shape[: 1 + weights.ndim])  # [B] → [T, B]
+        x = expand_dims_as(weights, x) * x
+    if valid is None:
+        return x.mean()
+    total, count = _masked_sum_and_count(x, valid)
+    return total / count.clamp(min=1)
+
+
+def normalize(x: Tensor, valid: Tensor | None = None, epsilon: float = 1e-8) -> Tensor:
+    """(x − mean) / (std + ε) over the valid steps; 0 at the others.
+
+    The standard deviation is the population's, so that a single step gives 0, not NaN.
+    Entries that are all equal give 0 too.
+
+    Args:
+        x: [T, B] or any other shape.
+        valid: bool, of the shape of ``x`` or its first dimensions; None: all.
+        epsilon: ε, against division by almost 0.
+    """
+    deviation, std = _deviation_and_std(x, valid)
+    # Without spread there is nothing to normalize.
+    return torch.where(std > 0, deviation / (std + epsilon), 0.0)
+
+
+def explained_variance(
+    prediction: Tensor, target: Tensor, valid: Tensor | None = None
+) -> Tensor:
+    """1 − Var(target − prediction) / Var(target) over the valid steps.
+
+    1: perfect up to a constant. 0: no better than a constant. Negative: worse.
+
+    Args:
+        prediction: [T, B] or any other shape.
+        target: the same.
+        valid: bool, of the shape of ``target`` or its first dimensions; None: all.
+
+    Returns:
+        []; 0 if the targets do not vary.
+
+    Raises:
+        ValueError: if the shapes do not fit.
+    """
+    _check_same_shape(prediction, target, "explained_variance")
+    _, std = _deviation_and_std(target, valid)
+    _, residual_std = _deviation_and_std(target - prediction, valid)
+    return torch.where(std > 0, 1 - (residual_std / std).square(), 0.0)
+
+
+def _deviation_and_std(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The deviation from the mean, 0 where not valid, and the standard deviation [].
+
+    The latter is 0 where it is only the rounding of the mean of equal entries.
+    """
+    if valid is None:
+        count: Tensor | int = x.numel()
+        mean = x.mean()
+        deviation = x - mean
+    else:
+        total, count = _masked_sum_and_count(x, valid)
+        count = count.clamp(min=1)
+        mean = total / count
+        deviation = torch.where(expand_dims_as(valid, x), x - mean, 0.0)
+    std = torch.linalg.vector_norm(deviation) / count**0.5
+    rounding = 4 * torch.finfo(x.dtype).eps * mean.abs()
+    return deviation, torch.where(std > rounding, std, 0.0)
+
+
+def _masked_sum_and_count(x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum of the entries of the valid steps and their number."""
+    entries_per_step = x.numel() // max(valid.numel(), 1)
+    total = torch.where(expand_dims_as(valid, x), x, 0.0).sum()
+    return total, valid.sum() * entries_per_step
+
+
+def _check_same_shape(x: Tensor, y: Tensor, function: str) -> None:
+    if x.shape != y.shape:
+        raise ValueError(
+            f"{function}: the shapes must be equal, got {list(x.shape)} and "
+            f"{list(y.shape)}"
+        )

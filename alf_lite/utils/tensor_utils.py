@@ -1,0 +1,63 @@
+"""Small operations on tensors and nests that have no better home."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+
+
+def expand_dims_as(x: Tensor, y: Tensor) -> Tensor:
+    """``x`` with dimensions of size 1 appended, until it has as many as ``y``.
+
+    So a mask [T, B] multiplies a reward [T, B, D]. A view if possible.
+
+    Raises:
+        ValueError: if ``x`` has more dimensions than ``y``, or the sizes of the
+            dimensions they share differ.
+    """
+    if x.shape != y.shape[: x.ndim]:
+        raise ValueError(
+            f"expand_dims_as: shape {list(y.shape)} does not begin with {list(x.shape)}"
+        )
+    return x if x.ndim == y.ndim else x.reshape(x.shape + (1,) * (y.ndim - x.ndim))
+
+
+def select(values: Tensor, indices: Tensor) -> Tensor:
+    """One entry of the last dimension per row, such as Q(s, a) out of Q(s, ·).
+
+    Args:
+        values: [..., N].
+        indices: [...], integers in [0, N).
+
+    Returns:
+        [...].
+
+    Raises:
+        ValueError: if the shapes do not fit.
+    """
+    if values.shape[:-1] != indices.shape:
+        raise ValueError(
+            f"select: indices {list(indices.shape)} must have the shape of values "
+            f"{list(values.shape)} without the last dimension"
+        )
+    return values.gather(-1, indices.long().unsqueeze(-1)).squeeze(-1)
+
+
+def swap_batch_time(experience: Any) -> Any:
+    """[B, T, ...] ↔ [T, B, ...] for every leaf of a nest; views."""
+    return nest.map_structure(lambda t: t.transpose(0, 1), experience)
+
+
+def global_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """The Euclidean norm [] of all entries of all tensors; 0 if there are none.
+
+    The tensors are on one device. No synchronization with it.
+    """
+    if not tensors:
+        return torch.zeros(())
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(tensors))))
