@@ -1,0 +1,163 @@
+"""Counts environment steps inside the environment, the same way for every library.
+
+Import this module before torch and numpy: it holds them to one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[_variable] = "1"
+
+import gymnasium as gym
+import torch
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
+
+torch.set_num_threads(1)
+
+CART_POLE = "CountedCartPole-v1"
+HALF_CHEETAH = "CountedHalfCheetah-v5"
+PACKAGES = (
+    "alf_lite",
+    "torch",
+    "numpy",
+    "gymnasium",
+    "mujoco",
+    "stable_baselines3",
+    "tensordict",
+)
+
+
+class StepCounter:
+    """Environment steps of this process, with a time mark every so many steps.
+
+    Steps that an automatic reset swallows do not reach the environment and so do not
+    count.
+    """
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._mark_every = 1
+        self._next_mark = 0
+        self._marks: list[tuple[int, float, float]] = []  # steps, wall s, own CPU s
+
+    def start(self, steps_per_iteration: int) -> None:
+        """Marks fall on the first step of each iteration: they bound whole ones."""
+        self.__init__()
+        self._mark_every = steps_per_iteration
+
+    def add(self, steps: int = 1) -> None:
+        if self._steps >= self._next_mark:
+            self._marks.append((self._steps, time.perf_counter(), time.process_time()))
+            self._next_mark += self._mark_every
+        self._steps += steps
+
+    def rates(self, skip: float = 0.25) -> dict[str, float]:
+        """Steps per second after the first ``skip`` of the iterations.
+
+        What is skipped holds the warm-up: imports, first allocations, compilation.
+        """
+        marks = self._marks[int(len(self._marks) * skip) :]
+        if len(marks) < 2:
+            raise ValueError(
+                f"{self._steps} environment steps are too few to measure: expected "
+                f"several iterations of {self._mark_every} steps"
+            )
+        (steps, wall, cpu), (last_steps, last_wall, last_cpu) = marks[0], marks[-1]
+        return {
+            "env_steps": self._steps,
+            "steps_per_second": (last_steps - steps) / (last_wall - wall),
+            "steps_per_cpu_second": (last_steps - steps) / (last_cpu - cpu),
+        }
+
+
+counter = StepCounter()
+
+
+class CountedCartPole(CartPoleEnv):
+    def step(self, action: Any) -> Any:
+        counter.add()
+        return super().step(action)
+
+
+class CountedCartPoleVector(CartPoleVectorEnv):
+    def step(self, action: Any) -> Any:
+        counter.add(self.num_envs - int(self.prev_done.sum()))
+        return super().step(action)
+
+
+def register_counted_environments() -> None:
+    """Registers the stock environments, plus the counter, under their own names."""
+    gym.register(
+        CART_POLE,
+        entry_point=CountedCartPole,
+        vector_entry_point=CountedCartPoleVector,
+        max_episode_steps=500,
+    )
+    gym.register(HALF_CHEETAH, entry_point=_half_cheetah, max_episode_steps=1000)
+
+
+def _half_cheetah(**kwargs: Any) -> gym.Env:
+    # Imported late: mujoco is there for those who run this benchmark only.
+    from gymnasium.envs.mujoco.half_cheetah_v5 import HalfCheetahEnv
+
+    class CountedHalfCheetah(HalfCheetahEnv):
+        def step(self, action: Any) -> Any:
+            counter.add()
+            return super().step(action)
+
+    return CountedHalfCheetah(**kwargs)
+
+
+def peak_memory_mib() -> float:
+    """Peak resident memory of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def versions(*names: str) -> dict[str, str]:
+    """Installed versions of those of ``names`` that are installed."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def parse_options(
+    description: str, libraries: Sequence[str], num_env_steps: int, num_envs: int = 8
+) -> argparse.Namespace:
+    """The command line of one benchmark; the last two arguments are defaults."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--library", choices=libraries, required=True)
+    parser.add_argument("--num_env_steps", type=int, default=num_env_steps)
+    parser.add_argument("--num_envs", type=int, default=num_envs)
+    parser.add_argument("--script", help="CleanRL's or LeanRL's PPO, in your checkout")
+    options = parser.parse_args()
+    if options.library.startswith(("cleanrl", "leanrl")) and not options.script:
+        parser.error(f"--library={options.library} needs --script=PATH")
+    return options
+
+
+def report(benchmark: str, options: argparse.Namespace) -> None:
+    """Prints one JSON object as the last line of the output, for ``run.py``."""
+    record = {
+        "benchmark": benchmark,
+        "library": options.library,
+        "num_envs": options.num_envs,
+        **counter.rates(),
+        "peak_memory_mib": peak_memory_mib(),
+        "versions": versions(*PACKAGES),
+    }
+    print("\n" + json.dumps(record), flush=True)
