@@ -1,0 +1,263 @@
+"""Values that change in the course of training: learning rates, ε, loss weights.
+
+A scheduler is called without arguments and returns a float. It is a pure function of
+the training progress: two calls at the same progress return the same, whatever
+happened in between. So it has nothing to save, may be shared, and follows when progress
+jumps, as it does when a run is resumed with more iterations and 100 percent become 50.
+
+The progress is ``alf_lite.utils.schedulers.progress``, which the trainer keeps. A
+``progress_type`` names one of its counters: "percent" in [0, 1], "iterations",
+"env_steps" or "global_counter".
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import itertools
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+
+from torch import Tensor
+
+from alf_lite.config import configurable
+from alf_lite.utils.progress import Progress, progress
+
+__all__ = [
+    "ConstantScheduler",
+    "CyclicalScheduler",
+    "ExponentialScheduler",
+    "LinearScheduler",
+    "Progress",
+    "Scheduler",
+    "StepScheduler",
+    "as_scheduler",
+    "progress",
+]
+
+_PROGRESS_TYPES = ("percent", "iterations", "env_steps", "global_counter")
+_progress_of_point = itemgetter(0)
+
+
+class Scheduler(abc.ABC):
+    """A function of the training progress."""
+
+    progress_type: str
+
+    def __call__(self) -> float:
+        """The value at the current progress."""
+        return float(self.value_at(getattr(progress, self.progress_type)))
+
+    @abc.abstractmethod
+    def value_at(self, x: float) -> float:
+        """The value when the counter is at ``x``."""
+
+    def _check(self, condition: bool, message: str) -> None:
+        if not condition:
+            raise ValueError(f"{type(self).__name__}: {message}")
+
+    def _check_progress_type(self) -> None:
+        self._check(
+            self.progress_type in _PROGRESS_TYPES,
+            f"progress_type must be one of {', '.join(_PROGRESS_TYPES)}, "
+            f"got {self.progress_type!r}",
+        )
+
+    def _check_finite(self, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            self._check(
+                _is_finite_number(value), f"{name} must be a number, got {value!r}"
+            )
+
+
+class _ScheduleScheduler(Scheduler):
+    """Base of those that are given by a list of points."""
+
+    schedule: Sequence[tuple[float, float]]
+
+    def __post_init__(self) -> None:
+        self._check_progress_type()
+        self._check(len(self.schedule) > 0, "schedule is empty")
+        for i, point in enumerate(self.schedule):
+            self._check(
+                isinstance(point, tuple | list)
+                and len(point) == 2
+                and all(map(_is_finite_number, point)),
+                f"schedule[{i}] must be a pair of numbers (progress, value), "
+                f"got {point!r}",
+            )
+        xs = [x for x, _ in self.schedule]
+        self._check(
+            all(a < b for a, b in itertools.pairwise(xs)),
+            f"the progress of a schedule must rise from point to point, got {xs}",
+        )
+        upper = 1 if self.progress_type == "percent" else math.inf
+        self._check(
+            xs[0] >= 0 and xs[-1] <= upper,
+            f"the progress of a schedule over {self.progress_type!r} must lie in "
+            f"[0, {upper}], got {xs}",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ConstantScheduler(Scheduler):
+    """The same value always. In a conf, the number itself is enough."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        self._check_finite("value")
+
+    def __call__(self) -> float:
+        return self.value
+
+    def value_at(self, x: float) -> float:
+        return self.value
+
+
+@configurable
+@dataclasses.dataclass(frozen=True)
+class StepScheduler(_ScheduleScheduler):
+    """Constant between jumps.
+
+    Args:
+        schedule: (progress, value) pairs in rising order: ``value`` holds as long as
+            the counter is below ``progress``. The last value holds for ever.
+        progress_type: see the top of this module.
+    """
+
+    schedule: Sequence[tuple[float, float]]
+    progress_type: str = "percent"
+
+    def value_at(self, x: float) -> float:
+        index = bisect_right(self.schedule, x, key=_progress_of_point)
+        return self.schedule[min(index, len(self.schedule) - 1)][1]
+
+
+@configurable
+@dataclasses.dataclass(frozen=True)
+class LinearScheduler(_ScheduleScheduler):
+    """Straight lines between points, constant before the first and after the last.
+
+    Args:
+        schedule: (progress, value) points in rising order of progress.
+        progress_type: see the top of this module.
+    """
+
+    schedule: Sequence[tuple[float, float]]
+    progress_type: str = "percent"
+
+    def value_at(self, x: float) -> float:
+        index = bisect_right(self.schedule, x, key=_progress_of_point)
+        if index == 0 or index == len(self.schedule):
+            return self.schedule[max(index - 1, 0)][1]
+        (x0, value0), (x1, value1) = self.schedule[index - 1 : index + 1]
+        fraction = (x - x0) / (x1 - x0)
+        return (1 - fraction) * value0 + fraction * value1
+
+
+@configurable
+@dataclasses.dataclass(frozen=True)
+class ExponentialScheduler(Scheduler):
+    """Approaches ``end_value``: end + (initial − end) · decay_rate^(x / decay_time).
+
+    Args:
+        initial_value: at progress 0.
+        decay_time: progress after which ``decay_rate`` of the distance is left.
+        decay_rate: in (0, 1]; 1/e by default.
+        end_value: what the value decays to.
+        progress_type: see the top of this module.
+    """
+
+    initial_value: float
+    decay_time: float
+    decay_rate: float = math.exp(-1)
+    end_value: float = 0.0
+    progress_type: str = "percent"
+
+    def __post_init__(self) -> None:
+        self._check_progress_type()
+        self._check_finite("initial_value", "decay_time", "decay_rate", "end_value")
+        self._check(
+            self.decay_time > 0, f"decay_time must be positive, got {self.decay_time}"
+        )
+        self._check(
+            0 < self.decay_rate <= 1,
+            f"decay_rate must lie in (0, 1], got {self.decay_rate}",
+        )
+
+    def value_at(self, x: float) -> float:
+        left = self.decay_rate ** (x / self.decay_time)
+        return self.end_value + (self.initial_value - self.end_value) * left
+
+
+@configurable
+@dataclasses.dataclass(frozen=True)
+class CyclicalScheduler(Scheduler):
+    """Goes from ``base_value`` to ``bound_value`` and back, again and again.
+
+    Args:
+        base_value: at progress 0 and after every full cycle.
+        bound_value: after every half cycle.
+        half_cycle_size: progress from one to the other.
+        shape: "linear", "cosine" (flat at both values), or "step" (half a cycle each).
+        progress_type: see the top of this module.
+    """
+
+    base_value: float
+    bound_value: float
+    half_cycle_size: float
+    shape: str = "linear"
+    progress_type: str = "percent"
+
+    def __post_init__(self) -> None:
+        self._check_progress_type()
+        self._check_finite("base_value", "bound_value", "half_cycle_size")
+        self._check(
+            self.half_cycle_size > 0,
+            f"half_cycle_size must be positive, got {self.half_cycle_size}",
+        )
+        self._check(
+            self.shape in ("linear", "cosine", "step"),
+            f"shape must be 'linear', 'cosine' or 'step', got {self.shape!r}",
+        )
+
+    def value_at(self, x: float) -> float:
+        phase = x / self.half_cycle_size % 2  # 0 … 1 to the bound, 1 … 2 back
+        if self.shape == "step":
+            fraction = float(phase >= 1)
+        elif self.shape == "cosine":
+            fraction = 0.5 * (1 - math.cos(math.pi * phase))
+        else:
+            fraction = 1 - abs(1 - phase)
+        return (1 - fraction) * self.base_value + fraction * self.bound_value
+
+
+def as_scheduler(value: float | Tensor | Callable[[], float]) -> Callable[[], float]:
+    """A number as a constant scheduler; a scheduler or other function as it is.
+
+    Raises:
+        ValueError: if the number is not finite.
+        TypeError: if ``value`` is neither.
+    """
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return ConstantScheduler(float(value))
+    if isinstance(value, type) or not callable(value):
+        raise TypeError(
+            f"expected a number or a scheduler, got {value!r}. In a conf, a scheduler "
+            "is written @LinearScheduler(), with parentheses."
+        )
+    return value
+
+
+def _is_finite_number(value: object) -> bool:
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+    )

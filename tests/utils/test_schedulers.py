@@ -1,0 +1,175 @@
+"""Schedulers are pure functions of progress with known values."""
+
+from __future__ import annotations
+
+import math
+
+import gin
+import pytest
+import torch
+
+from alf_lite.utils.schedulers import (
+    ConstantScheduler,
+    CyclicalScheduler,
+    ExponentialScheduler,
+    LinearScheduler,
+    StepScheduler,
+    as_scheduler,
+    progress,
+)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_progress():
+    progress.reset()
+    yield
+    progress.reset()
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [(0, 1.0), (2500, 0.7625), (5000, 0.525), (10_000, 0.05), (10**9, 0.05)],
+)
+def test_linear_decay_of_epsilon(x, expected):
+    scheduler = LinearScheduler([(0, 1.0), (10_000, 0.05)], "env_steps")
+    progress.env_steps = x
+    assert scheduler() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [
+        (0, 0.95),
+        (1e3, 0.869112),
+        (1e4, 0.412698),
+        (2e4, 0.215035),
+        (1e5, 0.100039),
+        (1e9, 0.1),
+    ],
+)
+def test_exponential_decay_of_epsilon_stops_at_its_end_value(x, expected):
+    scheduler = ExponentialScheduler(
+        0.95, decay_time=10_000, end_value=0.1, progress_type="env_steps"
+    )
+    progress.env_steps = x
+    assert scheduler() == pytest.approx(expected, abs=1e-6)
+
+
+def test_exponential_halves_every_decay_time():
+    scheduler = ExponentialScheduler(8.0, decay_time=3, decay_rate=0.5)
+    assert [scheduler.value_at(x) for x in (0, 3, 6, 9)] == [8, 4, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [(0.0, 2.0), (0.2, 2.0), (0.3, 3.0), (0.4, 4.0), (0.6, 2.0), (0.8, 0.0), (1.0, 0)],
+)
+def test_linear_goes_through_all_points(x, expected):
+    scheduler = LinearScheduler([(0.2, 2.0), (0.4, 4.0), (0.8, 0.0)])
+    assert scheduler.value_at(x) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"), [(0.0, 3.0), (0.49, 3.0), (0.5, 2.0), (0.99, 2.0), (1.0, 2.0)]
+)
+def test_step_holds_a_value_until_its_progress(x, expected):
+    assert StepScheduler([(0.5, 3.0), (1.0, 2.0)]).value_at(x) == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ("linear", [1, 2, 3, 2, 1, 2]),
+        ("cosine", [1, 2, 3, 2, 1, 2]),
+        ("step", [1, 1, 3, 3, 1, 1]),
+    ],
+)
+def test_cyclical_returns_to_its_base(shape, expected):
+    scheduler = CyclicalScheduler(1.0, 3.0, half_cycle_size=10, shape=shape)
+    got = [scheduler.value_at(x) for x in (0, 5, 10, 15, 20, 25)]
+    assert got == pytest.approx(expected)
+
+
+def test_cosine_is_flat_at_its_ends():
+    scheduler = CyclicalScheduler(0.0, 1.0, half_cycle_size=1, shape="cosine")
+    assert scheduler.value_at(0.25) == pytest.approx((1 - math.sqrt(0.5)) / 2)
+    assert scheduler.value_at(0.01) < 0.001
+
+
+@pytest.mark.parametrize(
+    "counter", ["percent", "iterations", "env_steps", "global_counter"]
+)
+def test_each_progress_type_reads_its_own_counter(counter):
+    scheduler = LinearScheduler([(0, 0.0), (1, 1.0)], progress_type=counter)
+    setattr(progress, counter, 1)
+    assert scheduler() == 1.0
+    progress.reset()
+    assert scheduler() == 0.0
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        LinearScheduler([(0.0, 1.0), (1.0, 0.0)]),
+        StepScheduler([(0.5, 1.0), (1.0, 0.0)]),
+        ExponentialScheduler(1.0, 0.1),
+        CyclicalScheduler(0.0, 1.0, 0.25),
+    ],
+    ids=lambda s: type(s).__name__,
+)
+def test_value_depends_on_progress_only_even_when_it_goes_back(scheduler):
+    points = [i / 20 for i in range(21)]
+    forward = [scheduler.value_at(x) for x in points]
+    assert [scheduler.value_at(x) for x in reversed(points)] == forward[::-1]
+
+
+def test_numbers_and_functions_become_schedulers():
+    assert as_scheduler(3)() == 3.0
+    assert as_scheduler(torch.tensor(0.5))() == 0.5
+    scheduler = ConstantScheduler(1.0)
+    assert as_scheduler(scheduler) is scheduler
+    assert as_scheduler(lambda: 7.0)() == 7.0
+
+
+@pytest.mark.parametrize("value", [None, "1e-3", True, LinearScheduler, [0.1]])
+def test_other_values_are_refused(value):
+    with pytest.raises(TypeError, match="expected a number or a scheduler"):
+        as_scheduler(value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LinearScheduler([]), "schedule is empty"),
+        (lambda: LinearScheduler([(0, 1), 2]), r"schedule\[1\] must be a pair .*got 2"),
+        (lambda: LinearScheduler([(0, math.nan)]), r"schedule\[0\]"),
+        (lambda: LinearScheduler([(0, "1e-3")]), "got .0, '1e-3'."),
+        (lambda: LinearScheduler([(0.5, 1), (0.5, 2)]), r"must rise .*\[0.5, 0.5\]"),
+        (lambda: StepScheduler([(0, 1), (1000, 2)]), r"in \[0, 1\], got \[0, 1000\]"),
+        (lambda: StepScheduler([(-1, 1)], "iterations"), r"in \[0, inf\], got \[-1\]"),
+        (lambda: LinearScheduler([(0, 1)], "steps"), "must be one of percent, .*steps"),
+        (lambda: ExponentialScheduler(1.0, 0.0), "decay_time must be positive, got 0"),
+        (lambda: ExponentialScheduler(1.0, 1.0, 1.5), "decay_rate .*got 1.5"),
+        (lambda: ExponentialScheduler(math.inf, 1.0), "initial_value .*got inf"),
+        (lambda: CyclicalScheduler(0, 1, -1), "half_cycle_size must be positive"),
+        (lambda: CyclicalScheduler(0, 1, 1, "sine"), "shape .*got 'sine'"),
+        (lambda: ConstantScheduler(math.nan), "value must be a number, got nan"),
+    ],
+)
+def test_bad_parameters_are_errors_with_the_value(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_confs_configure_schedulers():
+    try:
+        gin.parse_config(
+            """
+            LinearScheduler.schedule = [(0, 3e-4), (1, 0.0)]
+            CyclicalScheduler.shape = "step"
+            """
+        )
+        assert LinearScheduler().value_at(0.5) == pytest.approx(1.5e-4)
+        assert CyclicalScheduler(0, 1, 2).shape == "step"
+    finally:
+        gin.clear_config()
