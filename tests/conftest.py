@@ -1,12 +1,13 @@
-"""What every test gets: one thread, and no setting left over from another test."""
+"""Set-up that every test shares."""
 
-from __future__ import annotations
+import pytest
 
-import os
+from alf_lite import config_files
 
-# Before torch is imported anywhere: two threads slow nets of this size down.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import torch
-
-torch.set_num_threads(1)
+@pytest.fixture(autouse=True)
+def _no_bindings_left():
+    """gin's bindings belong to the process: none may reach the next test."""
+    config_files.reset()
+    yield
+    config_files.reset()

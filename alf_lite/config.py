@@ -1,0 +1,121 @@
+"""Configuration: the ``configurable`` decorator and the settings of a training run."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from alf_lite.config_values import field_problems, ranged
+from alf_lite.configurable import configurable, configurable_enum, keep_scope
+from alf_lite.errors import ConfigError
+
+__all__ = ["TrainerConfig", "configurable", "configurable_enum", "keep_scope"]
+
+
+@configurable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainerConfig:
+    """How one run trains. An iteration is one unroll and the updates that follow it.
+
+    Raises:
+        ConfigError: naming every field whose value is of the wrong type or out of
+            range, and fields that contradict each other.
+    """
+
+    # What is trained, and where it is written
+    root_dir: str = ""  # directory of the run; --root_dir sets it
+    algorithm_ctor: Callable[..., Any] | None = None  # the algorithm's class
+    data_transformer_ctor: Callable[..., Any] | Sequence[Callable[..., Any]] | None = (
+        None  # one or several, applied in this order
+    )
+    random_seed: int | None = ranged(None, at_least=0, at_most=2**32 - 1)
+    # ↑ None: chosen by the trainer and written to the log
+
+    # How long; at least one of the two, the first that is reached ends the run
+    num_iterations: int = ranged(0, at_least=0)  # iterations; 0: no limit
+    num_env_steps: int = ranged(0, at_least=0)  # of all environments; 0: no limit
+
+    # Unroll
+    unroll_length: float = ranged(8, above=0)  # steps per environment and iteration
+    unroll_with_grad: bool = False  # losses may reach back into rollout_step
+    use_rollout_state: bool = False  # train from the stored state, not from zeros
+
+    # Update
+    temporally_independent_train_step: bool | None = None  # None: if it has no state
+    mask_out_loss_for_last_step: bool = True  # no transition starts at LAST
+    num_updates_per_train_iter: int = ranged(1, at_least=1)  # on-policy: epochs
+    mini_batch_size: int | None = ranged(None, at_least=1)  # sequences; None: all
+    mini_batch_length: int | None = ranged(None, at_least=1)  # steps; None: unroll's
+
+    # Evaluation, in environments of its own
+    evaluate: bool = False  # at the end of the run, and every eval_interval
+    eval_interval: int = ranged(0, at_least=0)  # iterations; 0: only at the end
+    num_eval_episodes: int = ranged(10, at_least=1)  # episodes per evaluation
+    num_eval_environments: int = ranged(1, at_least=1)  # stepped side by side
+    epsilon_greedy: float = ranged(0.0, at_least=0, at_most=1)  # 0 mode, 1 sample
+    early_stop_return: float | None = ranged(None)  # stop at this mean return
+
+    # Checkpoints
+    num_checkpoints: int = ranged(10, at_least=0)  # over the run; 0: only at the end
+    keep_checkpoints: int = ranged(3, at_least=1)  # newest; the best one stays too
+
+    # Summaries
+    summary_interval: int = ranged(50, at_least=1)  # iterations
+    summarize_first_interval: bool = True  # every iteration of the first interval
+    summaries_flush_secs: float = ranged(10, above=0)  # seconds
+    metric_min_buffer_size: int = ranged(100, at_least=1)  # episodes averaged over
+    debug_summaries: bool = False  # also what is expensive to compute
+    summarize_grads_and_vars: bool = False  # histograms of every parameter
+    summarize_action_distributions: bool = False  # their parameters and entropy
+
+    # Execution
+    compile: bool = False  # torch.compile the act and the update functions
+    device: str = "cpu"  # of the networks: cpu, cuda, cuda:1, mps
+    num_threads: int = ranged(1, at_least=1)  # of torch; small networks need one
+    check_finite: bool = True  # stop at the first NaN or infinite loss
+
+    def __post_init__(self) -> None:
+        problems = field_problems(self)
+        if "device" not in problems and not re.fullmatch(
+            r"(cpu|cuda|mps|xpu)(:\d+)?", self.device
+        ):
+            problems["device"] = (
+                f"got {self.device!r}, expected cpu, cuda, cuda:1 or mps"
+            )
+        lines = [f"{name}: {problem}" for name, problem in problems.items()]
+        lines += [
+            text
+            for fields, text in self._conflicts()
+            if problems.keys().isdisjoint(fields)
+        ]
+        if lines:
+            raise ConfigError("TrainerConfig cannot be used.\n  " + "\n  ".join(lines))
+
+    def _conflicts(self) -> list[tuple[set[str], str]]:
+        """The fields of every conflict, and what to do about it."""
+        conflicts: list[tuple[set[str], str]] = []
+        if self.num_iterations == 0 and self.num_env_steps == 0:
+            conflicts.append(
+                (
+                    {"num_iterations", "num_env_steps"},
+                    "num_iterations and num_env_steps are both 0, the run would never "
+                    "end: set at least one of them.",
+                )
+            )
+        if not self.evaluate:
+            unread = {
+                "eval_interval": self.eval_interval != 0,
+                "early_stop_return": self.early_stop_return is not None,
+            }
+            conflicts += [
+                (
+                    {"evaluate", name},
+                    f"{name} is {getattr(self, name)!r} but evaluate is False: set "
+                    f"evaluate = True or leave {name} out.",
+                )
+                for name, is_set in unread.items()
+                if is_set
+            ]
+        return conflicts

@@ -1,0 +1,187 @@
+"""What to tell the user about a conf that cannot be read, instead of what gin says."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Iterable
+
+from alf_lite import config_registry
+
+_LITERALS = {"true": "True", "false": "False", "none": "None", "null": "None"}
+_NEEDS_QUOTES = "strings need quotes"
+_IN_CALL = re.compile(r"\n  In call to configurable '([^']+)' \(")
+_MISSING = re.compile(
+    r"Required bindings for `(.+?)` not provided in config: \[(.+?)\]"
+)
+_NO_VALUES = re.compile(
+    r"\n  No values supplied by Gin or caller for arguments: \[(.+?)\]"
+)
+
+
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """`` Did you mean …?`` with the nearest names, or an empty string."""
+    by_lower = {candidate.lower(): candidate for candidate in candidates}
+    near = difflib.get_close_matches(name.lower(), list(by_lower), n=3, cutoff=0.6)
+    if not near:
+        return ""
+    return f" Did you mean {' or '.join(repr(by_lower[n]) for n in near)}?"
+
+
+def unknown_configurable(name: str) -> str:
+    """For a name that no configurable has, or that several have."""
+    several = config_registry.matches(name)
+    if several:
+        return f"{name!r} may be {' or '.join(map(repr, several))}: write one in full."
+    last = name.rpartition(".")[2]
+    by_name: dict[str, str] = {}
+    for selector in config_registry.names():
+        by_name[selector.rpartition(".")[2]] = config_registry.short_name(selector)
+    suggestion = did_you_mean(last, by_name)
+    return (
+        f"there is no configurable {name!r}.{suggestion} A conf has to import the "
+        f"module that defines it: `import some.module`."
+    )
+
+
+def unknown_parameter(selector: str, parameter: str) -> str:
+    """For a parameter that the configurable does not take."""
+    target = config_registry.target(selector)
+    known = config_registry.parameter_names(target) or []
+    name = config_registry.short_name(selector)
+    message = f"{name!r} has no parameter {parameter!r}."
+    bases = config_registry.bases_with_parameter(target, parameter)
+    if bases:
+        return f"{message} {bases[0]!r} has it: bind `{bases[0]}.{parameter}`."
+    suggestion = did_you_mean(parameter, known)
+    if suggestion:
+        return message + suggestion
+    shown = ", ".join(known[:15]) + (", …" if len(known) > 15 else "")
+    return f"{message} It has: {shown or 'none'}."
+
+
+def unknown_module(module: str) -> str:
+    """For an import of a module that does not exist."""
+    package, _, _ = module.rpartition(".")
+    suggestion = ""
+    try:
+        spec = importlib.util.find_spec(package) if package else None
+    except (ImportError, ValueError):
+        spec = None
+    if spec is not None and spec.submodule_search_locations:
+        siblings = pkgutil.iter_modules(spec.submodule_search_locations)
+        names = [f"{package}.{sibling.name}" for sibling in siblings]
+        suggestion = did_you_mean(module, names)
+    elif package:
+        return unknown_module(package)
+    return f"there is no module {module!r}." + (
+        suggestion
+        or " A module of your own has to be in the current directory or on PYTHONPATH."
+    )
+
+
+def unreadable_statement(
+    source: str, *, is_macro: Callable[[str], bool], in_shell: bool, said: str
+) -> str:
+    """For a statement that gin's parser refuses.
+
+    Args:
+        source: the statement as written.
+        is_macro: whether a macro of this name is defined.
+        in_shell: whether it was written on a command line.
+        said: what gin's parser said; used where we know no better.
+    """
+    key, equals, value = (part.strip() for part in source.partition("="))
+    if not equals:
+        return (
+            f"`{_cut(source)}` is no statement. Expected `Name.parameter = value`, "
+            f"`MACRO = value`, `import module` or `include 'file'`."
+        )
+    value = value.partition(" #")[0].rstrip()
+    hint = _value_hint(key, value, is_macro) or _generic_hint(said)
+    if in_shell and hint.startswith(_NEEDS_QUOTES):
+        hint += f" In a shell: --gin_param='{key}=\"{value}\"'"
+    return f"`{_cut(f'{key} = {value}')}` cannot be read: {hint}"
+
+
+def _value_hint(key: str, value: str, is_macro: Callable[[str], bool]) -> str | None:
+    name = value.removesuffix("()")
+    if not value:
+        return "the value is missing."
+    if value.lower() in _LITERALS:
+        return f"write `{key} = {_LITERALS[value.lower()]}`."
+    if is_macro(value):
+        return f"a macro is referred to as `{key} = %{value}`."
+    if config_registry.matches(name):
+        return f"a configurable is referred to as `{key} = @{value}`."
+    if re.fullmatch(r"(float\(.*\)|[+-]?(inf|nan|infinity))", value, re.IGNORECASE):
+        return "gin has no infinity or NaN. Use None, or leave the parameter out."
+    if re.fullmatch(r"[\w.]+\(.*\)", value):
+        return (
+            "gin calls no functions. Write the value itself, or @name() for a "
+            "configurable."
+        )
+    if re.fullmatch(r"[\d.eE_+\-*/% ()]+", value):
+        return "gin does no arithmetic. Write the result as one number."
+    if re.fullmatch(r"[^\[({'\"]*,.*", value):
+        return f"several values need brackets: `{key} = ({value})`."
+    return _quotes_hint(key, value)
+
+
+def _quotes_hint(key: str, value: str) -> str | None:
+    outside = re.sub(r"\"[^\"]*\"|'[^']*'", "", value)
+    if "'" in outside or '"' in outside:
+        return "a quote is never closed."
+    if value[0] not in "[({@%" and not set(value) & set("'\"="):
+        return f'{_NEEDS_QUOTES}: `{key} = "{value}"`.'
+    bare = re.search(r"(?<![@%\w./-])[A-Za-z_][\w./-]*", outside)
+    if bare and bare[0] not in ("True", "False", "None"):
+        return f'inside of brackets, too, strings need quotes: `"{bare[0]}"`.'
+    return None
+
+
+def _generic_hint(said: str) -> str:
+    """The words of gin's parser, where they help."""
+    if "Expected newline" in said:
+        return "there is something after the value."
+    first = said.partition("\n")[0].strip().rstrip(".")
+    if not first or " object at 0x" in first:
+        return "the value is malformed."
+    return f"{first[0].lower()}{first[1:]}."
+
+
+def _cut(source: str, length: int = 100) -> str:
+    source = " ".join(source.split())
+    return source if len(source) <= length else f"{source[: length - 1]}…"
+
+
+# Errors of calls
+
+
+def unwrap(error: BaseException) -> BaseException:
+    """The exception that was raised, out of the proxies that gin puts around it."""
+    while True:
+        lookup = vars(type(error)).get("__getattr__")
+        if lookup is None or "ExceptionProxy" not in lookup.__qualname__:
+            return error
+        error = inspect.getclosurevars(lookup).nonlocals["exception"]
+
+
+def called_configurables(error: BaseException) -> list[str]:
+    """Names of the configurables that ``error`` passed through, innermost first."""
+    return _IN_CALL.findall(str(error))
+
+
+def missing_parameters(error: BaseException) -> tuple[str, list[str]] | None:
+    """The configurable and its parameters that nobody gave, if that is the error."""
+    text = str(error)
+    missing = _MISSING.search(text)
+    if missing:
+        return missing[1], re.findall(r"'(\w+)'", missing[2])
+    missing = _NO_VALUES.search(text)
+    if missing:
+        return called_configurables(error)[0], re.findall(r"'(\w+)'", missing[1])
+    return None

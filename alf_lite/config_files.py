@@ -1,0 +1,256 @@
+"""The configuration of a process: read confs, save them, say what was not used.
+
+A conf is a gin file. It is a program: it imports modules and calls what they define, so
+treat a conf of somebody else as you would treat their script.
+
+    parse_config("ppo_cart_pole", ["TrainerConfig.random_seed = 1"])
+    with gin_errors():
+        trainer = Trainer(TrainerConfig())
+    check_unused_bindings()
+
+gin's bindings belong to the process. A child process gets :func:`user_config_text`, or
+a :class:`ConfiguredCall`, and reads it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Generic, NoReturn, ParamSpec, TypeVar
+
+import gin
+
+# Registers TrainerConfig, which a conf may bind without importing anything.
+import alf_lite.config  # noqa: F401
+from alf_lite import config_errors, config_registry
+from alf_lite.config_checks import check_bindings
+from alf_lite.config_reader import COMMAND_LINE, ConfigReader
+from alf_lite.config_registry import Binding
+from alf_lite.config_sources import find_conf, packaged_confs
+from alf_lite.errors import AlfLiteError, ConfigError
+
+__all__ = [
+    "ConfiguredCall",
+    "check_unused_bindings",
+    "find_conf",
+    "gin_errors",
+    "inoperative_config_text",
+    "operative_config_text",
+    "packaged_confs",
+    "parse_config",
+    "parse_config_text",
+    "reset",
+    "unused_bindings",
+    "user_config_text",
+]
+
+_logger = logging.getLogger(__name__)
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+# What was read in this process; gin's own tables are as global.
+_reader = ConfigReader()
+_strict = False
+
+
+def parse_config(
+    conf: str | None, gin_params: Sequence[str] = (), strict: bool = False
+) -> None:
+    """Reads a conf, then the bindings of the command line, which override it.
+
+    After that the bindings are locked. If anything is wrong nothing stays bound.
+
+    Args:
+        conf: path or name of a packaged conf, see :func:`find_conf`; None for none.
+        gin_params: statements such as ``"TrainerConfig.random_seed = 1"``.
+        strict: whether :func:`check_unused_bindings` raises.
+
+    Raises:
+        ConfigError: saying what is wrong, in which file and line, and what to do.
+    """
+    with _reading(strict) as reader:
+        if conf is not None:
+            reader.read_file(find_conf(conf))
+        for parameter in gin_params:
+            if not reader.read_text(parameter, COMMAND_LINE, Path()):
+                raise ConfigError(f"{COMMAND_LINE}={parameter!r} binds nothing.")
+
+
+def parse_config_text(text: str) -> None:
+    """Reads the text of a conf, as :func:`user_config_text` returns it.
+
+    Raises:
+        ConfigError: as :func:`parse_config`.
+    """
+    with _reading(strict=False) as reader:
+        reader.read_text(text, "config text", Path())
+
+
+@contextmanager
+def _reading(strict: bool) -> Iterator[ConfigReader]:
+    global _reader, _strict
+    if gin.config_is_locked():
+        raise ConfigError(
+            "this process has its configuration already. Call reset() before another "
+            "one is read."
+        )
+    reader = ConfigReader()
+    try:
+        yield reader
+        check_bindings(reader.bindings)
+        _finalize()
+    except BaseException:
+        reset()
+        raise
+    _reader, _strict = reader, strict
+
+
+def _finalize() -> None:
+    """Locks the bindings, after hooks that the user has registered with gin."""
+    try:
+        gin.finalize()
+    except ValueError as error:
+        raise ConfigError(str(error).partition(" in config string")[0]) from error
+
+
+def reset() -> None:
+    """Removes every binding and unlocks, as in a process that has just started."""
+    global _reader, _strict
+    config_registry.clear()
+    _reader, _strict = ConfigReader(), False
+
+
+# The texts that are saved with a run
+
+
+def user_config_text() -> str:
+    """What the user gave, files inlined, then the command line: a conf of its own.
+
+    It needs no file, so that any process can read it in any directory.
+    """
+    return _reader.text()
+
+
+def operative_config_text() -> str:
+    """What was used so far, defaults included, as a conf that gives the same run."""
+    return gin.operative_config_str()
+
+
+def inoperative_config_text() -> str:
+    """What was bound and not used so far, with the reason."""
+    lines = [f"# {reason}\n{b.source}" for b, reason in _unused()]
+    return "# Bound but never used\n\n" + ("\n".join(lines) or "# None.") + "\n"
+
+
+def unused_bindings() -> list[str]:
+    """The bindings that nothing has read so far: file, line and reason.
+
+    Meaningful once everything is built.
+    """
+    return [f"{binding}  ({reason})" for binding, reason in _unused()]
+
+
+def _unused() -> list[tuple[Binding, str]]:
+    found = []
+    for key, binding in _reader.bindings.items():
+        reason = config_registry.why_unused(key)
+        if reason is not None:
+            found.append((binding, reason))
+    return found
+
+
+def check_unused_bindings() -> None:
+    """Reports the bindings that nothing has read. Call it when everything is built.
+
+    Raises:
+        ConfigError: if there are any and the config was parsed as strict.
+    """
+    unused = unused_bindings()
+    if not unused:
+        return
+    message = "these bindings have no effect:\n  " + "\n  ".join(unused)
+    if _strict:
+        raise ConfigError(f"{message}\nRemove them, or leave --strict_config out.")
+    _logger.warning("%s", message)
+
+
+# Errors while objects are built
+
+
+@contextmanager
+def gin_errors() -> Iterator[None]:
+    """Turns what configurables raise while they are built into errors for the user.
+
+    A missing value, and a TypeError or ValueError of a constructor, become a
+    ConfigError with the lines of the confs that bind the parameters it speaks of. Typed
+    errors lose what gin adds to them. Everything else passes.
+
+    To be used around the building of objects, not around training: there a ValueError
+    is not the fault of the conf.
+
+    Raises:
+        ConfigError: as described.
+    """
+    try:
+        yield
+    except Exception as error:
+        _raise_translated(error)
+
+
+def _raise_translated(error: Exception) -> NoReturn:
+    original = config_errors.unwrap(error)
+    called = config_errors.called_configurables(error)
+    missing = config_errors.missing_parameters(error)
+    if missing is not None:
+        name, parameters = missing
+        shown = " and ".join(f"`{name}.{parameter}`" for parameter in parameters)
+        raise ConfigError(
+            f"{shown} must be set, in the conf or by --gin_param."
+        ) from original
+    if isinstance(original, AlfLiteError) and not isinstance(original, ConfigError):
+        raise original from original.__cause__
+    if isinstance(original, ConfigError) or (
+        called and isinstance(original, (TypeError, ValueError))
+    ):
+        name = "" if isinstance(original, ConfigError) else f"{called[0]}: "
+        lines = [f"{name}{original}", *_bindings_spoken_of(str(original), called)]
+        raise ConfigError("\n  ".join(lines)) from original
+    raise error
+
+
+def _bindings_spoken_of(message: str, called: Sequence[str]) -> list[str]:
+    """The bindings of the called configurables whose parameter the message names."""
+    words = set(re.findall(r"\w+", message))
+    return [
+        str(binding)
+        for key, binding in _reader.bindings.items()
+        if key.parameter in words and key.selector.rpartition(".")[2] in called
+    ][:5]
+
+
+# Other processes
+
+
+class ConfiguredCall(Generic[_P, _R]):
+    """A function that runs with the bindings of this process in any process.
+
+    Picklable if the function is. A process that is started by ``spawn`` or
+    ``forkserver`` imports configurables afresh and would run with their defaults.
+    """
+
+    def __init__(self, function: Callable[_P, _R]) -> None:
+        self._function = function
+        self._config_text = user_config_text()
+        self._configured_process = os.getpid()
+
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if os.getpid() != self._configured_process:
+            if user_config_text() != self._config_text:  # equal after a fork
+                reset()
+                parse_config_text(self._config_text)
+            self._configured_process = os.getpid()
+        return self._function(*args, **kwargs)

@@ -1,0 +1,224 @@
+"""What gin knows: the configurables, their parameters, what is bound, what was used.
+
+gin has no public way to list these, yet every helpful message needs them. All use of
+gin's private tables is in this file; gin-config has not changed them since 2021.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import gin
+from gin import config as gin_config
+
+MACRO = "gin.macro"
+CONSTANT = "gin.constant"
+SINGLETON = "gin.singleton"
+
+
+class BindingKey(NamedTuple):
+    """What a line of a conf binds."""
+
+    scope: str  # "" outside of any scope, "a/b" for nested ones
+    selector: str  # complete name of the configurable, "module.Name"
+    parameter: str
+
+    def __str__(self) -> str:
+        if self.selector == MACRO:
+            return self.scope
+        scope = f"{self.scope}/" if self.scope else ""
+        return f"{scope}{short_name(self.selector)}.{self.parameter}"
+
+
+@dataclass(frozen=True)
+class Binding:
+    """One binding of a conf or of the command line."""
+
+    key: BindingKey
+    value: Any  # may hold gin's references
+    where: str  # "file:line" or "--gin_param"
+    source: str  # as written
+
+    def __str__(self) -> str:
+        return f"{self.where}: {' '.join(self.source.split())[:100]}"
+
+
+def names() -> list[str]:
+    """Complete names of all configurables, without gin's own."""
+    selectors = (selector for selector, _ in gin_config._REGISTRY.items())
+    return [selector for selector in selectors if not selector.startswith("gin.")]
+
+
+def matches(name: str) -> list[str]:
+    """Complete names of the configurables that ``name`` may stand for."""
+    return sorted(gin_config._REGISTRY.matching_selectors(name))
+
+
+def short_name(selector: str) -> str:
+    """The shortest name that only this configurable has."""
+    return str(gin_config._REGISTRY.minimal_selector(selector))
+
+
+def target(selector: str) -> Callable[..., Any] | None:
+    """The function or class as it was before gin wrapped it; None if unknown."""
+    registered = gin_config._REGISTRY.get(selector)
+    return None if registered is None else registered.wrapped
+
+
+def forget(selector: str) -> None:
+    """Removes a configurable, so that its name can be registered again."""
+    gin_config._REGISTRY.pop(selector)
+
+
+def construction_function(function_or_class: Any) -> Callable[..., Any]:
+    """The function whose parameters are configured: the ``__init__`` of a class."""
+    if not inspect.isclass(function_or_class):
+        return function_or_class
+    for base in function_or_class.__mro__:
+        for name in ("__init__", "__new__"):
+            if name in base.__dict__:
+                return getattr(base, name)
+    raise AssertionError(f"{function_or_class} does not derive from object")
+
+
+def parameters(function_or_class: Any) -> list[inspect.Parameter] | None:
+    """The parameters that a caller can give, None where Python does not know them.
+
+    ``self`` is left out. A class without constructor has none.
+    """
+    function = construction_function(function_or_class)
+    if function in (object.__init__, object.__new__):
+        return []
+    try:
+        found = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # written in C, without a signature
+        return None
+    return found[1:] if inspect.isclass(function_or_class) else found
+
+
+def parameter_names(function_or_class: Any) -> list[str] | None:
+    """Names that may be bound; None if every name is accepted."""
+    found = parameters(function_or_class)
+    if found is None or any(p.kind is p.VAR_KEYWORD for p in found):
+        return None
+    return [
+        p.name for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
+
+
+def bases_with_parameter(function_or_class: Any, parameter: str) -> list[str]:
+    """Short names of the configurable base classes that take ``parameter``."""
+    if not inspect.isclass(function_or_class):
+        return []
+    registered = {target(name): name for name in names()}
+    return [
+        short_name(registered[base])
+        for base in function_or_class.__mro__[1:]
+        if base in registered and parameter in (parameter_names(base) or [])
+    ]
+
+
+def bound() -> dict[BindingKey, Any]:
+    """Everything that is bound now, from confs and from Python."""
+    return {
+        BindingKey(scope, selector, parameter): value
+        for (scope, selector), values in gin_config._CONFIG.items()
+        for parameter, value in values.items()
+    }
+
+
+def statement(key: BindingKey, value: Any) -> str:
+    """The line of a conf that binds ``value``; a comment if no conf can hold it."""
+    if gin_config._is_literally_representable(value):
+        return f"{key} = {value!r}"
+    return f"# {key} = {value!r} cannot be written in a conf"
+
+
+def references(value: Any) -> list[gin_config.ConfigurableReference]:
+    """All references in a value, however deep: @name, @name(), %MACRO, %CONSTANT."""
+    return list(gin_config.iterate_references(value))
+
+
+def macros_in(value: Any) -> list[str]:
+    """Names of the macros that ``value`` refers to."""
+    return [
+        "/".join(reference.scopes)
+        for reference in references(value)
+        if reference.configurable.selector == MACRO
+    ]
+
+
+def macro_key(name: str) -> BindingKey:
+    """The key under which the value of a macro is bound."""
+    return BindingKey(name, MACRO, "value")
+
+
+def macro_names() -> list[str]:
+    """The macros that are defined now."""
+    return [key.scope for key in bound() if key.selector == MACRO]
+
+
+def is_macro(name: str) -> bool:
+    """Whether a macro of this name is defined now."""
+    return macro_key(name) in bound()
+
+
+def modules_of(bindings: Mapping[BindingKey, Any]) -> set[str]:
+    """The modules that define the configurables which ``bindings`` speak of."""
+    selectors = {key.selector for key in bindings}
+    for value in bindings.values():
+        selectors |= {r.configurable.selector for r in references(value)}
+    modules = {getattr(target(selector), "__module__", "") for selector in selectors}
+    return {m for m in modules if m in sys.modules} - {"__main__", gin_config.__name__}
+
+
+def _used() -> Mapping[tuple[str, str], Mapping[str, Any]]:
+    """(active scope, selector) → the values that calls took from gin or a default."""
+    return gin_config._OPERATIVE_CONFIG
+
+
+def why_unused(key: BindingKey) -> str | None:
+    """Why no call has read this binding so far; None if one has.
+
+    An argument that the caller passes beats the binding, so does the same parameter
+    bound in a deeper scope.
+    """
+    calls = [
+        (scope, values)
+        for (scope, selector), values in _used().items()
+        if selector == key.selector and _is_prefix(key.scope, scope)
+    ]
+    if not calls:
+        if key.selector == MACRO:
+            return "the macro is never referred to"
+        where = f" in scope {key.scope!r}" if key.scope else ""
+        return f"{short_name(key.selector)} was not called{where}"
+    calls = [(scope, values) for scope, values in calls if key.parameter in values]
+    if not calls:
+        return "every caller passed its own value"
+    if all(_is_shadowed(key, scope) for scope, _ in calls):
+        return "bindings of deeper scopes replaced it"
+    return None
+
+
+def _is_prefix(scope: str, active: str) -> bool:
+    parts = scope.split("/") if scope else []
+    return active.split("/")[: len(parts)] == parts
+
+
+def _is_shadowed(key: BindingKey, active: str) -> bool:
+    return any(
+        len(other.scope) > len(key.scope)
+        and other[1:] == key[1:]
+        and _is_prefix(other.scope, active)
+        for other in bound()
+    )
+
+
+def clear() -> None:
+    """Forgets every binding, singleton and recorded use; configurables stay."""
+    gin.clear_config()

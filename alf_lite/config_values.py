@@ -1,0 +1,153 @@
+"""Whether a value fits a type annotation and a range."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import inspect
+import math
+import numbers
+import types
+import typing
+from typing import Any, Literal, Union
+
+# Stands for what is only known once a configurable is called; fits every annotation.
+UNKNOWN = object()
+
+_SEQUENCES = (list, tuple, collections.abc.Sequence, collections.abc.Iterable)
+_MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+_NAMES = {
+    int: "an int",
+    float: "a number",
+    bool: "True or False",
+    str: "a string in quotes",
+    type(None): "None",
+}
+
+
+def fits(value: Any, annotation: Any) -> bool:
+    """Whether ``value`` is what ``annotation`` asks for.
+
+    A bool is not a number, an int is a float, a list is a tuple. Annotations that
+    cannot be judged at run time (type variables, protocols, strings) fit everything.
+    """
+    if value is UNKNOWN or annotation in (Any, object):
+        return True
+    if annotation is None:
+        return value is None
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return any(fits(value, argument) for argument in arguments)
+    if origin is Literal:
+        return any(type(a) is type(value) and a == value for a in arguments)
+    if origin is typing.Annotated:
+        return fits(value, arguments[0])
+    return _fits_class(value, origin or annotation, arguments)
+
+
+def _fits_class(value: Any, cls: Any, arguments: tuple[Any, ...]) -> bool:
+    if cls is int:
+        return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if cls is float:
+        return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if cls is collections.abc.Callable:
+        return callable(value)
+    if cls in _SEQUENCES:
+        return isinstance(value, (list, tuple)) and _items_fit(value, arguments)
+    if cls in _MAPPINGS:
+        return isinstance(value, collections.abc.Mapping)
+    if not inspect.isclass(cls):
+        return True
+    try:
+        return isinstance(value, cls)
+    except TypeError:  # a protocol
+        return True
+
+
+def _items_fit(values: list[Any] | tuple[Any, ...], arguments: tuple[Any, ...]) -> bool:
+    if not arguments:
+        return True
+    if len(arguments) == 1 or arguments[-1] is Ellipsis:
+        return all(fits(value, arguments[0]) for value in values)
+    return len(values) == len(arguments) and all(map(fits, values, arguments))
+
+
+def describe(annotation: Any) -> str:
+    """The annotation in words, for "expected …"."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return " or ".join(describe(argument) for argument in arguments)
+    if origin is Literal:
+        return " or ".join(map(repr, arguments))
+    cls = origin or annotation
+    if cls is collections.abc.Callable:
+        return "a callable"
+    if cls in _SEQUENCES and arguments:
+        return f"a list, each item {describe(arguments[0])}"
+    return _NAMES.get(cls, getattr(cls, "__name__", str(cls)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The accepted range of a number; every bound is inclusive except ``above``."""
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+
+    def __contains__(self, value: float) -> bool:
+        return (
+            math.isfinite(value)
+            and (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+        )
+
+    def __str__(self) -> str:
+        bounds = (("≥", self.at_least), (">", self.above), ("≤", self.at_most))
+        shown = [f"{sign} {bound}" for sign, bound in bounds if bound is not None]
+        return " and ".join(shown) or "finite"
+
+
+def ranged(
+    default: Any,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+) -> Any:
+    """A dataclass field with a range, for :func:`field_problems`."""
+    accepted = Range(at_least, above, at_most)
+    return dataclasses.field(default=default, metadata={"range": accepted})
+
+
+def field_problems(instance: Any) -> dict[str, str]:
+    """Field name → what is wrong with its value, for all fields of a dataclass."""
+    annotations = typing.get_type_hints(type(instance))
+    problems = {}
+    for field in dataclasses.fields(instance):
+        value = getattr(instance, field.name)
+        expected = _expected(value, annotations[field.name], field.metadata)
+        if expected is not None:
+            problems[field.name] = f"got {shorten(value)}, expected {expected}"
+    return problems
+
+
+def _expected(
+    value: Any, annotation: Any, metadata: collections.abc.Mapping[Any, Any]
+) -> str | None:
+    """What was expected if ``value`` is not that, else None."""
+    accepted = metadata.get("range", Range())
+    if not fits(value, annotation):
+        bounds = f" {accepted}" if "range" in metadata else ""
+        return f"{describe(annotation)}{bounds}"
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if is_number and value not in accepted:
+        return f"a value {accepted}"
+    return None
+
+
+def shorten(value: Any, length: int = 60) -> str:
+    """``repr(value)``, cut in the middle of nowhere if it is too long for a message."""
+    text = repr(value)
+    return text if len(text) <= length else f"{text[: length - 1]}…"
