@@ -1,0 +1,204 @@
+"""Running statistics of nests of tensors, and scaling by them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from alf_lite import nest
+from alf_lite.tensor_specs import NestedTensorSpec
+
+Nest = Any
+NormalizerMode = Literal["running", "adaptive", "moving"]
+
+# A feature that varies less than float32 resolves is constant.
+_RELATIVE_RESOLUTION = 1e-7
+_SMALLEST_STD = 1e-30
+
+
+class Normalizer(nn.Module):
+    """Brings every element of a nest to mean 0 and standard deviation 1.
+
+    :meth:`update` merges a batch of n vectors, with mean m and variance v, into the
+    statistics of the N vectors before them (Chan et al. 1979). With δ = m - mean,
+
+        variance ← (1 - α) variance + α v + α (1 - α) δ²,   mean ← mean + α δ
+
+    The mode gives the weight α of the batch:
+
+    * ``"running"``: all data count the same, α = n / (N + n).
+    * ``"adaptive"``: α = 1 - (N / (N + n))^speed. The last 1/speed of the data matter
+      most, so the statistics follow a changing policy, ever more slowly. With speed 1
+      it is ``"running"``.
+    * ``"moving"``: α = 1 - (1 - update_rate)^n, an exponential moving average.
+
+    Between updates nothing changes. Before the first one the mean is 0 and the standard
+    deviation 1; an element that has been constant so far has the standard deviation 1.
+
+    Args:
+        spec: nest of the specs of one vector.
+        zero_mean: whether to subtract the mean; if not, only the scale changes.
+        mode: see above.
+        speed: of the mode ``"adaptive"``, at least 1.
+        update_rate: of the mode ``"moving"``, in (0, 1), per vector.
+
+    Raises:
+        ValueError: if an argument is out of range or ``spec`` is empty.
+    """
+
+    mean: Tensor  # [elements of all leaves] float64
+    variance: Tensor  # [elements of all leaves] float64
+    count: Tensor  # [] int64, number of vectors seen
+
+    def __init__(
+        self,
+        spec: NestedTensorSpec,
+        *,
+        zero_mean: bool = True,
+        mode: NormalizerMode = "running",
+        speed: float = 8.0,
+        update_rate: float = 1e-4,
+    ) -> None:
+        super().__init__()
+        if mode not in get_args(NormalizerMode):
+            raise ValueError(
+                f"mode must be one of {list(get_args(NormalizerMode))}, got {mode!r}"
+            )
+        if not 1 <= speed < math.inf:
+            raise ValueError(f"speed must be at least 1, got {speed}")
+        if not 0 < update_rate < 1:
+            raise ValueError(f"update_rate must be in (0, 1), got {update_rate}")
+        if nest.is_empty(spec):
+            raise ValueError("there is nothing to normalize: the spec is empty")
+        self._spec = spec
+        self._named_specs = nest.flatten_with_path(spec)
+        self._zero_mean = zero_mean
+        self._mode = mode
+        self._speed = speed
+        self._update_rate = update_rate
+        num_elements = sum(leaf.numel for _, leaf in self._named_specs)
+        self.register_buffer("mean", torch.zeros(num_elements, dtype=torch.float64))
+        self.register_buffer("variance", torch.ones(num_elements, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self._seen_mean: Tensor | None = None
+        self._seen_version = -1
+        self._leaf_scalings: list[tuple[Tensor, Tensor]] = []
+
+    @torch.no_grad()
+    def update(self, batch: Nest) -> None:
+        """Merges a batch into the statistics.
+
+        Args:
+            batch: [..., *spec.shape] in every leaf, with the same leading dimensions.
+
+        Raises:
+            ValueError: if shapes differ from the specs, or if there is a NaN or an
+                infinity, with its path and index. The statistics have not changed then.
+        """
+        nest.assert_same_structure(self._spec, batch)
+        leaves = nest.flatten(batch)
+        rows = torch.cat(
+            [
+                _to_rows(path, leaf, tuple(spec.shape)).to(self.mean)
+                for (path, spec), leaf in zip(self._named_specs, leaves, strict=True)
+            ],
+            dim=1,
+        )  # [n, elements], float64
+        if len(rows) == 0:
+            return
+        batch_mean = rows.mean(dim=0)
+        batch_variance = (rows - batch_mean).square().mean(dim=0)
+        if not torch.isfinite(batch_mean + batch_variance).all():
+            raise ValueError(_where_not_finite(self._named_specs, leaves))
+
+        weight = self._weight(len(rows))
+        delta = batch_mean - self.mean
+        self.variance.lerp_(batch_variance, weight)
+        self.variance.add_(delta.square(), alpha=weight * (1.0 - weight))
+        self.mean.add_(delta, alpha=weight)
+        self.count.add_(len(rows))
+
+    def _weight(self, num_new: int) -> float:
+        """α, the weight of ``num_new`` vectors against all before them."""
+        num_seen = int(self.count)
+        if num_seen == 0:
+            return 1.0
+        if self._mode == "moving":
+            return 1.0 - (1.0 - self._update_rate) ** num_new
+        speed = self._speed if self._mode == "adaptive" else 1.0
+        return 1.0 - (num_seen / (num_seen + num_new)) ** speed
+
+    def normalize(self, inputs: Nest, clip: float | None = None) -> Nest:
+        """Subtracts the mean and divides by the standard deviation.
+
+        Args:
+            inputs: [..., *spec.shape] in every leaf, with any leading dimensions.
+            clip: bounds the results to [-clip, clip].
+
+        Returns:
+            A new nest; the leaves keep their floating dtype, others become float32.
+        """
+        outputs = []
+        leaves = nest.flatten(inputs)
+        for leaf, (mean, scale) in zip(leaves, self._scalings(), strict=True):
+            # Subtract first: x · scale - mean · scale would lose digits.
+            scaled = (leaf - mean).mul_(scale) if self._zero_mean else leaf * scale
+            outputs.append(scaled if clip is None else scaled.clamp_(-clip, clip))
+        return nest.pack_sequence_as(self._spec, outputs)
+
+    def _scalings(self) -> list[tuple[Tensor, Tensor]]:
+        """Mean and 1 / standard deviation of every leaf, in the leaf's dtype.
+
+        Computed anew only when the statistics have changed, in whatever way: by an
+        update, by loading a state, by a copy into the buffers, by a move to a device.
+        """
+        mean, variance = self.mean, self.variance
+        version = mean._version + variance._version
+        if mean is not self._seen_mean or version != self._seen_version:
+            self._leaf_scalings = self._compute_scalings()
+            self._seen_mean, self._seen_version = mean, version
+        return self._leaf_scalings
+
+    @torch.no_grad()
+    def _compute_scalings(self) -> list[tuple[Tensor, Tensor]]:
+        std = self.variance.sqrt()
+        is_constant = std <= _RELATIVE_RESOLUTION * self.mean.abs() + _SMALLEST_STD
+        scale = torch.where(is_constant, 1.0, std.reciprocal())
+        scalings, begin = [], 0
+        for _, spec in self._named_specs:
+            part = slice(begin, begin + spec.numel)
+            dtype = spec.dtype if spec.is_continuous else torch.float32
+            scalings.append(
+                (
+                    self.mean[part].reshape(spec.shape).to(dtype),
+                    scale[part].reshape(spec.shape).to(dtype),
+                )
+            )
+            begin += spec.numel
+        return scalings
+
+
+def _to_rows(path: str, leaf: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """[..., *shape] → [n, elements of shape]."""
+    num_outer = leaf.ndim - len(shape)
+    if num_outer < 0 or tuple(leaf.shape[num_outer:]) != shape:
+        raise ValueError(
+            f"{path}: expected the shape [..., {', '.join(map(str, shape))}], "
+            f"got {tuple(leaf.shape)}"
+        )
+    return leaf.reshape(math.prod(leaf.shape[:num_outer]), math.prod(shape))
+
+
+def _where_not_finite(named_specs: list, leaves: list[Tensor]) -> str:
+    for (path, _), leaf in zip(named_specs, leaves, strict=True):
+        bad = torch.nonzero(~torch.isfinite(leaf))
+        if len(bad):
+            index = tuple(bad[0].tolist())
+            return (
+                f"{path}: {leaf[index].item()} at index {index}. Statistics need "
+                "finite numbers; they were left as they were"
+            )
+    return "numbers so large that their variance overflows"
