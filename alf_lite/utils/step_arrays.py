@@ -1,4 +1,4 @@
-"""Checked numpy views of what metrics read from time steps."""
+"""Checked numpy arrays of what metrics and reward statistics read from time steps."""
 
 from __future__ import annotations
 
@@ -28,10 +28,17 @@ class StepArrays(NamedTuple):
 def step_arrays(
     time_step: TimeStep,
     reward_spec: TensorSpec,
-    env_info_spec: NestedTensorSpec,
-    batch_size: int,
+    env_info_spec: NestedTensorSpec = (),
+    batch_size: int | None = None,
 ) -> StepArrays:
-    """Converts time steps [T, B, ...] of at most ``batch_size`` environments.
+    """Converts time steps [T, B, ...].
+
+    Args:
+        time_step: ``env_id`` says which environment each column is, the same for all
+            T; if it is absent, column b is environment b.
+        reward_spec: of one reward.
+        env_info_spec: of the env_info of one step; () to leave it out.
+        batch_size: number of environments; every ``env_id`` is below it.
 
     Raises:
         ValueError: if shapes or ids are not as the specs say.
@@ -51,7 +58,7 @@ def step_arrays(
 
 
 def _env_ids(
-    env_id: Tensor | tuple, outer_dims: tuple[int, ...], batch_size: int
+    env_id: Tensor | tuple, outer_dims: tuple[int, ...], batch_size: int | None
 ) -> np.ndarray:
     if isinstance(env_id, tuple):  # absent
         env_ids = np.arange(outer_dims[1])
@@ -63,13 +70,14 @@ def _env_ids(
                 f"column, got the shape {by_step.shape}: {by_step.tolist()}"
             )
         env_ids = by_step[0] if len(by_step) else np.arange(outer_dims[1])
-    if env_ids.size and not 0 <= env_ids.min() <= env_ids.max() < batch_size:
+    ids = env_ids.tolist()
+    if ids and (min(ids) < 0 or (batch_size is not None and max(ids) >= batch_size)):
         raise ValueError(
-            f"env_id: expected ids in [0, {batch_size}), got {env_ids.tolist()}. "
-            "batch_size must be the number of environments."
+            f"env_id: expected ids in [0, {batch_size}), got {ids}. batch_size must be "
+            "the number of environments."
         )
-    if len(set(env_ids.tolist())) < env_ids.size:
-        raise ValueError(f"env_id: {env_ids.tolist()} names an environment twice")
+    if len(set(ids)) < len(ids):
+        raise ValueError(f"env_id: {ids} names an environment twice")
     return env_ids
 
 
