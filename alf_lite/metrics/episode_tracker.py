@@ -13,9 +13,9 @@ from alf_lite.data_structures import TimeStep
 from alf_lite.errors import CheckpointError
 from alf_lite.metrics.episode_sums import EpisodeSums, FinishedEpisodes
 from alf_lite.metrics.recent_rows import RecentRows
-from alf_lite.utils.step_arrays import StepArrays, step_arrays
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils.linear_recurrence import linear_recurrence
+from alf_lite.utils.step_arrays import StepArrays, step_arrays
 
 Nest = Any
 

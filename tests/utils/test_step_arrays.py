@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from alf_lite.data_structures import TimeStep
-from alf_lite.utils.step_arrays import step_arrays
 from alf_lite.tensor_specs import TensorSpec
+from alf_lite.utils.step_arrays import step_arrays
 
 INFO_SPEC = {"speed": TensorSpec((2,)), "success": TensorSpec((), torch.bool)}
 
