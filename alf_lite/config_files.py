@@ -8,19 +8,20 @@ treat a conf of somebody else as you would treat their script.
         trainer = Trainer(TrainerConfig())
     check_unused_bindings()
 
-gin's bindings belong to the process. A child process gets :func:`user_config_text`, or
-a :class:`ConfiguredCall`, and reads it again.
+gin's bindings belong to the process. A process that is started by ``spawn`` or
+``forkserver`` imports configurables afresh and would run with their defaults. It gets
+:func:`user_config_text` and begins with :func:`parse_config_text`. Send it objects,
+not classes that a conf refers to: those do not pickle.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Generic, NoReturn, ParamSpec, TypeVar
+from typing import NoReturn
 
 import gin
 
@@ -34,7 +35,6 @@ from alf_lite.config_sources import find_conf, packaged_confs
 from alf_lite.errors import AlfLiteError, ConfigError
 
 __all__ = [
-    "ConfiguredCall",
     "check_unused_bindings",
     "find_conf",
     "gin_errors",
@@ -49,8 +49,6 @@ __all__ = [
 ]
 
 _logger = logging.getLogger(__name__)
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 # What was read in this process; gin's own tables are as global.
 _reader = ConfigReader()
@@ -75,17 +73,25 @@ def parse_config(
     with _reading(strict) as reader:
         if conf is not None:
             reader.read_file(find_conf(conf))
+        if gin_params:
+            reader.add_comment("From the command line:")
         for parameter in gin_params:
             if not reader.read_text(parameter, COMMAND_LINE, Path()):
                 raise ConfigError(f"{COMMAND_LINE}={parameter!r} binds nothing.")
 
 
 def parse_config_text(text: str) -> None:
-    """Reads the text of a conf, as :func:`user_config_text` returns it.
+    """Makes ``text`` the configuration of this process, whatever it was before.
+
+    For child processes, with the :func:`user_config_text` of their parent; one that was
+    forked has it already and keeps it.
 
     Raises:
         ConfigError: as :func:`parse_config`.
     """
+    if gin.config_is_locked() and user_config_text() == text:
+        return
+    reset()
     with _reading(strict=False) as reader:
         reader.read_text(text, "config text", Path())
 
@@ -230,27 +236,3 @@ def _bindings_spoken_of(message: str, called: Sequence[str]) -> list[str]:
         for key, binding in _reader.bindings.items()
         if key.parameter in words and key.selector.rpartition(".")[2] in called
     ][:5]
-
-
-# Other processes
-
-
-class ConfiguredCall(Generic[_P, _R]):
-    """A function that runs with the bindings of this process in any process.
-
-    Picklable if the function is. A process that is started by ``spawn`` or
-    ``forkserver`` imports configurables afresh and would run with their defaults.
-    """
-
-    def __init__(self, function: Callable[_P, _R]) -> None:
-        self._function = function
-        self._config_text = user_config_text()
-        self._configured_process = os.getpid()
-
-    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if os.getpid() != self._configured_process:
-            if user_config_text() != self._config_text:  # equal after a fork
-                reset()
-                parse_config_text(self._config_text)
-            self._configured_process = os.getpid()
-        return self._function(*args, **kwargs)

@@ -73,19 +73,26 @@ class ConfigReader:
                 continue
             count += 1
             where = name if name == COMMAND_LINE else f"{name}:{statement.line}"
+            included = None
             try:
                 parsed = self._parse(statement, name)
                 if isinstance(parsed, config_parser.IncludeStatement):
-                    self._include(parsed.filename, folder, including)
+                    included = find_conf(parsed.filename, folder)
                 elif isinstance(parsed, config_parser.ImportStatement):
                     self._import(statement.source, parsed.module)
                 else:
                     self._bind(parsed, statement.source, where, bound_here)
-            except _PlacedError:
-                raise
             except ConfigError as error:
-                raise _PlacedError(f"{where}: {error}") from error.__cause__
+                raise ConfigError(f"{where}: {error}") from error.__cause__
+            if included is not None:
+                self.add_comment(f"{parsed.filename}:")
+                self.read_file(included, including)
+                self.add_comment(f"end of {parsed.filename}")
         return count
+
+    def add_comment(self, comment: str) -> None:
+        """Adds a line to the text that this reader returns."""
+        self._pieces.append((f"# {comment}", None))
 
     def _parse(self, statement: Statement, name: str) -> Any:
         """The statement as gin's parser sees it."""
@@ -102,12 +109,6 @@ class ConfigReader:
                 said=str(getattr(error, "msg", error)),
             )
             raise ConfigError(message) from error
-
-    def _include(self, name: str, folder: Path, including: tuple[Path, ...]) -> None:
-        path = find_conf(name, folder)
-        self._pieces.append((f"# include {name!r}:", None))
-        self.read_file(path, including)
-        self._pieces.append((f"# end of {name!r}", None))
 
     def _import(self, source: str, module: str) -> None:
         if module.startswith("__gin__"):
@@ -186,7 +187,7 @@ class ConfigReader:
         modules = sorted(config_registry.modules_of(bound) - self._imported)
         if modules:
             lines = [*(f"import {module}" for module in modules), "", *lines]
-        return "\n".join(lines).strip() + "\n"
+        return "\n".join([*lines, ""]).lstrip() if lines else ""
 
     def _is_in_force(self, binding: Binding, bound: dict[BindingKey, Any]) -> bool:
         return (
@@ -194,10 +195,6 @@ class ConfigReader:
             and binding.key in bound
             and repr(bound[binding.key]) == repr(binding.value)
         )
-
-
-class _PlacedError(ConfigError):
-    """Says already in which file and line it happened."""
 
 
 class _Delegate(gin_config.ParserDelegate):
