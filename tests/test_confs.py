@@ -1,0 +1,80 @@
+"""Every conf builds, trains for two iterations and uses all that it binds."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from alf_lite import config_files
+from alf_lite.config import TrainerConfig
+from alf_lite.trainers.trainer import Trainer
+from tests.source_code import ROOT
+
+CONFS = sorted(path.relative_to(ROOT) for path in (ROOT / "confs").rglob("*.gin"))
+# Extra -> a module that it installs.
+EXTRAS = {"atari": "ale_py", "box2d": "Box2D", "envpool": "envpool", "mujoco": "mujoco"}
+# What a conf is shortened to; everything else stays as it is.
+SHORTENED = [
+    "TrainerConfig.num_iterations = 2",
+    "TrainerConfig.num_env_steps = 0",
+    "TrainerConfig.random_seed = 0",
+    "TrainerConfig.num_eval_episodes = 1",
+    "TrainerConfig.num_eval_environments = 1",
+]
+
+
+@pytest.fixture(autouse=True)
+def _no_bindings() -> Iterator[None]:
+    config_files.reset()
+    yield
+    config_files.reset()
+
+
+def header(text: str) -> str:
+    """The comment that a conf begins with."""
+    lines = text.splitlines()
+    end = next(i for i, line in enumerate(lines) if not line.startswith("#"))
+    return "\n".join(lines[:end])
+
+
+def missing_extras(text: str) -> list[str]:
+    """The extras that a conf's header asks for and that are not installed."""
+    needed = re.findall(r"pip install 'alf_lite\[(\w+)\]'", header(text))
+    return [extra for extra in needed if not importlib.util.find_spec(EXTRAS[extra])]
+
+
+@pytest.mark.parametrize("conf", CONFS, ids=lambda conf: conf.stem)
+def test_a_conf_trains_and_uses_every_binding(conf, tmp_path):
+    if missing := missing_extras((ROOT / conf).read_text(encoding="utf-8")):
+        pytest.skip(f"needs pip install 'alf_lite[{','.join(missing)}]'")
+    config_files.parse_config(str(ROOT / conf), SHORTENED, strict=True)
+    result = Trainer(TrainerConfig(), tmp_path / "run").train()
+    assert result.iterations == 2
+    assert result.env_steps > 0
+    assert result.evaluation is None or math.isfinite(result.evaluation.mean)
+    assert result.checkpoint is not None
+    assert result.checkpoint.is_dir()
+
+
+@pytest.mark.parametrize("conf", CONFS, ids=lambda conf: conf.stem)
+def test_a_conf_says_what_it_trains_and_where_its_score_is(conf):
+    text = header((ROOT / conf).read_text(encoding="utf-8"))
+    assert len(text.splitlines()[0]) > 10
+    assert "Scores: confs/README.md." in text
+    assert "Override most often:" in text
+
+
+def test_there_are_confs():
+    assert {"ppo_cart_pole", "ac_cart_pole"} <= {conf.stem for conf in CONFS}
+
+
+def test_the_extras_of_a_conf_are_read_from_its_header():
+    text = (
+        "# PPO (pip install 'alf_lite[mujoco]').\n\n# pip install 'alf_lite[box2d]'\n"
+    )
+    present = importlib.util.find_spec("mujoco") is not None
+    assert missing_extras(text) == ([] if present else ["mujoco"])

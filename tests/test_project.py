@@ -1,0 +1,127 @@
+"""The project around the code: what is installed, and that the documents are true."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.source_code import ROOT
+
+CONFS = sorted(path.stem for path in (ROOT / "confs").glob("*.gin"))
+DOCUMENTS = [
+    *ROOT.glob("*.md"),
+    *(ROOT / "docs").glob("*.md"),
+    *(ROOT / "confs").glob("*.md"),
+    *(ROOT / "benchmarks").glob("*.md"),
+]
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def commands(document: str) -> list[str]:
+    """The blocks that a document marks as shell."""
+    return re.findall(r"```bash\n(.*?)```", document, re.DOTALL)
+
+
+def setup_constant(name: str) -> dict[str, list[str]] | list[str]:
+    """A constant of setup.py, without running it."""
+    for node in ast.parse(read("setup.py")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return ast.literal_eval(node.value)
+    raise AssertionError(f"setup.py has no {name}")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The folder that a normal installation would copy the package to."""
+    folder = tmp_path_factory.mktemp("installed")
+    subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", folder],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    return folder
+
+
+def test_confs_and_type_marker_are_installed(installed):
+    confs = sorted(p.stem for p in (installed / "alf_lite" / "confs").rglob("*.gin"))
+    assert confs == CONFS
+    assert (installed / "alf_lite" / "py.typed").exists()
+
+
+def test_nothing_else_is_installed(installed):
+    assert [path.name for path in installed.iterdir()] == ["alf_lite"]
+
+
+def test_an_installed_conf_is_found_by_its_name_from_any_folder(installed, tmp_path):
+    code = (
+        "from alf_lite.config_files import find_conf\nprint(find_conf('ppo_cart_pole'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=dict(os.environ, PYTHONPATH=str(installed)),
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    expected = installed / "alf_lite" / "confs" / "ppo_cart_pole.gin"
+    assert done.stdout.strip() == str(expected)
+
+
+def test_dependencies_have_lower_bounds_only():
+    extras = setup_constant("EXTRAS")
+    requirements = [*setup_constant("CORE"), *(r for e in extras.values() for r in e)]
+    for requirement in requirements:
+        assert re.fullmatch(r"[\w.-]+(\[\w+\])?>=[\d.]+", requirement), requirement
+
+
+def test_the_constraints_pin_what_the_tests_install():
+    pinned = {
+        line.split("==")[0].lower().replace("_", "-")
+        for line in read("constraints.txt").splitlines()
+        if "==" in line
+    }
+    extras = setup_constant("EXTRAS")
+    for requirement in [*setup_constant("CORE"), *extras["test"], *extras["mujoco"]]:
+        name = re.match(r"[\w-]+", requirement).group()
+        assert name.lower().replace("_", "-") in pinned, name
+
+
+def test_ci_runs_the_test_command_of_the_readme():
+    install_and_train, install_and_test = commands(read("README.md"))[:2]
+    assert "alf_lite.bin.train" in install_and_train
+    assert "pytest" in install_and_test
+    assert install_and_test in read(".ci/run")
+
+
+def test_the_readme_is_short():
+    assert len(read("README.md").splitlines()) <= 150
+
+
+def test_every_conf_is_in_the_readme_and_has_its_score():
+    for conf in CONFS:
+        assert f"`{conf}`" in read("README.md"), conf
+        assert re.search(rf"^\| `{conf}` \|", read("confs/README.md"), re.MULTILINE)
+
+
+def test_confs_that_documents_name_exist():
+    for document in DOCUMENTS:
+        for conf in re.findall(r"--conf=(\w+)\b", document.read_text(encoding="utf-8")):
+            assert conf in (*CONFS, "my_conf"), f"{document}: --conf={conf}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+def test_links_between_documents_lead_somewhere(document):
+    text = document.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)", text):
+        if not target.startswith("http"):
+            assert (document.parent / target).exists(), target
