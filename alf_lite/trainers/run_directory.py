@@ -1,0 +1,187 @@
+"""The directory of one run: who owns it, and where its files are."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import fcntl
+import json
+import logging
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import alf_lite
+from alf_lite.errors import ConfigError
+
+_logger = logging.getLogger(__name__)
+
+# What the user gave (rebuilds the run), what of it was used, and what was not.
+USER_CONFIG = "user.gin"
+OPERATIVE_CONFIG = "operative.gin"
+INOPERATIVE_CONFIG = "inoperative.gin"
+
+
+class RunDirectory:
+    """``root_dir`` and the lock that only one training process can hold.
+
+    The lock is the kernel's: it ends with the process, however that dies.
+
+    Args:
+        root_dir: created if it does not exist.
+
+    Raises:
+        ConfigError: if it is not a directory that can be written.
+    """
+
+    def __init__(self, root_dir: str | os.PathLike[str]) -> None:
+        if not os.fspath(root_dir):
+            raise ConfigError("no root_dir given: where should the run be stored?")
+        self.path = Path(root_dir).expanduser()
+        self._lock_file: IO[str] | None = None
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def train_summaries(self) -> Path:
+        return self.path / "train"
+
+    @property
+    def eval_summaries(self) -> Path:
+        return self.path / "eval"
+
+    @property
+    def run_file(self) -> Path:
+        return self.path / "run.json"
+
+    def acquire(self) -> None:
+        """Takes the lock.
+
+        Raises:
+            ConfigError: naming the holder, if another process trains here; or naming
+                the reason, if nothing can be written here.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock_file = (self.path / ".lock").open("a+", encoding="utf-8")
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ConfigError(
+                f"root_dir {str(self.path)!r} cannot be used: {reason}"
+            ) from error
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                holder = self._read_holder()
+                self._lock_file.close()
+                self._lock_file = None
+                raise ConfigError(
+                    f"another run is training in {self.path}: {holder}. Wait for it, "
+                    "stop it, or use another root_dir."
+                ) from error
+            _logger.warning("%s: no file locks here (%s)", self.path, error)
+        self._lock_file.truncate(0)
+        self._lock_file.write(
+            f"process {os.getpid()} on {socket.gethostname()}, "
+            f"since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+        )
+        self._lock_file.flush()
+
+    def release(self) -> None:
+        """Gives the lock back. A second call does nothing."""
+        if self._lock_file is not None:
+            self._lock_file.close()
+            self._lock_file = None
+
+    def __enter__(self) -> RunDirectory:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def write_run_file(self, **entries: Any) -> None:
+        """Records who runs here, as JSON, for tools that look after runs."""
+        record = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "command": sys.argv,
+            "alf_lite": alf_lite.__version__,
+            **entries,
+        }
+        self._write(self.run_file, json.dumps(record, indent=1) + "\n")
+
+    def write_config_texts(self, texts: dict[str, str]) -> None:
+        """Writes the texts of the configuration.
+
+        What the user gave is compared with that of the previous run in this directory,
+        and the difference is logged.
+        """
+        user_file = self.path / USER_CONFIG
+        if USER_CONFIG in texts and user_file.exists():
+            previous = user_file.read_text(encoding="utf-8", errors="replace")
+            changes = changed_lines(previous, texts[USER_CONFIG])
+            if changes:
+                _logger.warning(
+                    "The configuration differs from that of the earlier run in %s:\n%s",
+                    self.path,
+                    "\n".join(changes),
+                )
+        for name, text in texts.items():
+            self._write(self.path / name, text)
+
+    def read_user_config(self) -> str:
+        """What the user gave to the run in this directory.
+
+        Raises:
+            ConfigError: if there is no run.
+        """
+        user_file = self.path / USER_CONFIG
+        try:
+            return user_file.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ConfigError(
+                f"{self.path} holds no run: {user_file} cannot be read ({reason})"
+            ) from error
+
+    def _read_holder(self) -> str:
+        try:
+            text = (self.path / ".lock").read_text(encoding="utf-8").strip()
+        except OSError:
+            text = ""
+        return text or "process unknown"
+
+    def _write(self, path: Path, text: str) -> None:
+        # Readers never see half of it.
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+
+
+def changed_lines(previous: str, current: str) -> list[str]:
+    """The lines that were removed (-) and added (+), without context or comments."""
+
+    def settings(text: str) -> list[str]:
+        lines = [line.rstrip() for line in text.splitlines()]
+        return [line for line in lines if line and not line.lstrip().startswith("#")]
+
+    difference = difflib.unified_diff(settings(previous), settings(current), n=0)
+    return [
+        f"  {line[0]} {line[1:]}"
+        for line in difference
+        if line[0] in "+-" and not line.startswith(("+++", "---"))
+    ]

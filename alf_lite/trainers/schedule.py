@@ -1,0 +1,52 @@
+"""When a run ends, is evaluated and is checkpointed: integer arithmetic, no state."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from alf_lite.config import TrainerConfig
+
+
+class Limits(NamedTuple):
+    """The length of a run; it ends when the first of the two is reached."""
+
+    num_iterations: int  # 0: no limit
+    num_env_steps: int  # 0: no limit
+
+    @classmethod
+    def from_config(cls, config: TrainerConfig) -> Limits:
+        return cls(config.num_iterations, config.num_env_steps)
+
+    def are_reached(self, iterations: int, env_steps: int) -> bool:
+        return (0 < self.num_iterations <= iterations) or (
+            0 < self.num_env_steps <= env_steps
+        )
+
+    def fraction(self, iterations: int, env_steps: int) -> float:
+        """How much of the run is done, in [0, 1]."""
+        fractions = [0.0]
+        if self.num_iterations:
+            fractions.append(iterations / self.num_iterations)
+        if self.num_env_steps:
+            fractions.append(env_steps / self.num_env_steps)
+        return min(1.0, max(fractions))
+
+    def slot(self, iterations: int, env_steps: int, num_slots: int) -> int:
+        """Which of ``num_slots`` equal parts of the run has been completed."""
+        slots = [0]
+        if self.num_iterations:
+            slots.append(iterations * num_slots // self.num_iterations)
+        if self.num_env_steps:
+            slots.append(env_steps * num_slots // self.num_env_steps)
+        return min(num_slots, max(slots))
+
+
+def is_evaluation_due(iteration: int, last: int | None, interval: int) -> bool:
+    """Whether to evaluate after ``iteration``: at every multiple, 0 included, once.
+
+    Args:
+        iteration: iterations completed.
+        last: when the last evaluation was; None if there was none.
+        interval: iterations between two evaluations; 0 means never.
+    """
+    return interval > 0 and iteration % interval == 0 and iteration != last

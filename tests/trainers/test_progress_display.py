@@ -1,0 +1,110 @@
+"""Tests of alf_lite.trainers.progress_display."""
+
+from __future__ import annotations
+
+import io
+import math
+import subprocess
+import sys
+
+import pytest
+
+from alf_lite.trainers import progress_display
+from alf_lite.trainers.progress_display import (
+    ProgressBar,
+    ProgressLines,
+    Status,
+    create_progress_display,
+    format_seconds,
+)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(progress_display, "time", clock)
+    return clock
+
+
+def test_terminal_gets_a_bar_and_everything_else_lines():
+    assert isinstance(create_progress_display(Terminal()), ProgressBar)
+    assert isinstance(create_progress_display(io.StringIO()), ProgressLines)
+
+
+def test_line_tells_speed_return_and_time_to_go(clock):
+    stream = io.StringIO()
+    display = ProgressLines(stream)
+    display.start(Status(0.5, 50, 5000, math.nan))  # resumed half-way
+    clock.now += 10
+    display.show(Status(0.6, 60, 6000, 123.456))
+    clock.now += 10
+    display.show(Status(0.7, 70, 8000, math.nan))
+    assert stream.getvalue().splitlines() == [
+        " 60%  iteration 60  6000 steps  100 steps/s  return 123.5  ETA 0:00:40",
+        " 70%  iteration 70  8000 steps  200 steps/s  return -  ETA 0:00:30",
+    ]
+
+
+def test_lines_come_at_every_tenth_and_after_five_seconds(clock):
+    display = ProgressLines(io.StringIO())
+    display.start(Status(0.0, 0, 0, math.nan))
+    assert not display.is_due(0.09)
+    assert display.is_due(0.1)
+    display.show(Status(0.1, 1, 1, math.nan))
+    assert not display.is_due(0.15)
+    clock.now += 5
+    assert display.is_due(0.15)
+
+
+def test_long_runs_print_at_most_a_line_per_minute(clock):
+    display = ProgressLines(io.StringIO())
+    display.start(Status(0.0, 0, 0, math.nan))
+    clock.now += 36_000
+    display.show(Status(0.05, 1, 1, math.nan))
+    clock.now += 59
+    assert not display.is_due(0.05)
+    clock.now += 1
+    assert display.is_due(0.05)
+
+
+def test_bar_shows_the_status_and_is_redrawn_at_most_four_times_a_second(clock):
+    stream = Terminal()
+    display = create_progress_display(stream)
+    display.start(Status(0.0, 0, 0, math.nan))
+    assert display.is_due(0.0)
+    clock.now += 1
+    display.show(Status(0.25, 10, 1000, 20.0))
+    assert not display.is_due(0.3)
+    clock.now += 0.25
+    assert display.is_due(0.3)
+    display.close()
+    display.close()
+    text = stream.getvalue()
+    assert "25%" in text
+    assert "1000 steps  1000 steps/s  return 20  ETA 0:00:03" in text
+
+
+def test_unknown_time_is_a_dash():
+    assert format_seconds(math.nan) == "-"
+    assert format_seconds(3725.4) == "1:02:05"
+
+
+def test_rich_is_not_imported_without_a_bar():
+    code = (
+        "import sys; from alf_lite.trainers import progress_display as p; "
+        "p.create_progress_display(); assert 'rich' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stderr=subprocess.PIPE)
