@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gin.config import ConfigurableReference
@@ -30,7 +31,7 @@ def check_bindings(bindings: Bindings) -> None:
     for find in (_undefined_macros, _unset, _infinite, _wrong_types):
         problems = list(find(bindings))
         if problems:
-            more = ["…"] * (len(problems) > _MAX_PROBLEMS)
+            more = ["..."] * (len(problems) > _MAX_PROBLEMS)
             raise ConfigError("\n".join(problems[:_MAX_PROBLEMS] + more))
     _warn_of_repeated_calls(bindings)
 
@@ -66,7 +67,7 @@ def _unset(bindings: Bindings) -> Iterator[str]:
             if _is_constant(reference, "gin.REQUIRED"):
                 yield (
                     f"{binding.where}: {str(binding.key)!r} has to be set: "
-                    f"--gin_param='{binding.key}=…'."
+                    f"--gin_param='{binding.key}=...'."
                 )
 
 
@@ -96,18 +97,34 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 def _wrong_types(bindings: Bindings) -> Iterator[str]:
     for binding in bindings.values():
-        parameter = binding.key.parameter
+        value, parameter = binding.value, binding.key.parameter
         annotations = _annotations(binding.key.selector)
-        if parameter.endswith("_ctor") and _is_instance(binding.value):
-            reference = repr(binding.value).removesuffix("()")
+        if parameter.endswith("_ctor") and _is_instance(value):
+            reference = repr(value).removesuffix("()")
             yield (
                 f"{binding}: {parameter} is called later. Write `{reference}` without "
                 "the parentheses."
             )
-        elif parameter in annotations:
+        elif parameter in annotations and not _is_default(binding):
             annotation = annotations[parameter]
-            if not config_values.fits(_known(binding.value), annotation):
-                yield f"{binding}: expected {config_values.describe(annotation)}."
+            if not config_values.fits(_known(value), annotation):
+                expected = config_values.describe(annotation)
+                is_class = (
+                    isinstance(value, ConfigurableReference) and not value.evaluate
+                )
+                hint = f" Write `{value!r}()` to call it." if is_class else ""
+                yield f"{binding}: expected {expected}.{hint}"
+
+
+def _is_default(binding: Binding) -> bool:
+    """Whether the value is the parameter's default, which is right by definition."""
+    target = config_registry.target(binding.key.selector)
+    return any(
+        parameter.name == binding.key.parameter
+        and type(parameter.default) is type(binding.value)
+        and parameter.default == binding.value
+        for parameter in config_registry.parameters(target) or []
+    )
 
 
 def _known(value: Any) -> Any:
@@ -140,9 +157,7 @@ def _annotations(selector: str) -> dict[str, Any]:
     target = config_registry.target(selector)
     if target is None or hasattr(target, "__post_init__"):
         return {}
-    function: Callable[..., Any] = config_registry.construction_function(target)
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
+    function = inspect.unwrap(config_registry.construction_function(target))
     try:
         return typing.get_type_hints(function)
     except Exception:  # a name that is imported for type checkers only

@@ -59,7 +59,7 @@ def unknown_parameter(selector: str, parameter: str) -> str:
     suggestion = did_you_mean(parameter, known)
     if suggestion:
         return message + suggestion
-    shown = ", ".join(known[:15]) + (", …" if len(known) > 15 else "")
+    shown = ", ".join(known[:15]) + (", ..." if len(known) > 15 else "")
     return f"{message} It has: {shown or 'none'}."
 
 
@@ -155,7 +155,7 @@ def _generic_hint(said: str) -> str:
 
 def _cut(source: str, length: int = 100) -> str:
     source = " ".join(source.split())
-    return source if len(source) <= length else f"{source[: length - 1]}…"
+    return source if len(source) <= length else f"{source[: length - 3]}..."
 
 
 # Errors of calls

@@ -91,7 +91,7 @@ def parameters(function_or_class: Any) -> list[inspect.Parameter] | None:
     ``self`` is left out. A class without constructor has none.
     """
     function = construction_function(function_or_class)
-    if function in (object.__init__, object.__new__):
+    if inspect.unwrap(function) in (object.__init__, object.__new__):
         return []
     try:
         found = list(inspect.signature(function).parameters.values())

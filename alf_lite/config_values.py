@@ -96,15 +96,16 @@ class Range:
     at_most: float | None = None
 
     def __contains__(self, value: float) -> bool:
+        is_finite = isinstance(value, numbers.Integral) or math.isfinite(value)
         return (
-            math.isfinite(value)
+            is_finite
             and (self.at_least is None or value >= self.at_least)
             and (self.above is None or value > self.above)
             and (self.at_most is None or value <= self.at_most)
         )
 
     def __str__(self) -> str:
-        bounds = (("≥", self.at_least), (">", self.above), ("≤", self.at_most))
+        bounds = ((">=", self.at_least), (">", self.above), ("<=", self.at_most))
         shown = [f"{sign} {bound}" for sign, bound in bounds if bound is not None]
         return " and ".join(shown) or "finite"
 
@@ -139,7 +140,7 @@ def _expected(
     """What was expected if ``value`` is not that, else None."""
     accepted = metadata.get("range", Range())
     if not fits(value, annotation):
-        bounds = f" {accepted}" if "range" in metadata else ""
+        bounds = f", {accepted}" if "range" in metadata else ""
         return f"{describe(annotation)}{bounds}"
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if is_number and value not in accepted:
@@ -148,6 +149,6 @@ def _expected(
 
 
 def shorten(value: Any, length: int = 60) -> str:
-    """``repr(value)``, cut in the middle of nowhere if it is too long for a message."""
+    """``repr(value)``, cut if it is too long for a message."""
     text = repr(value)
-    return text if len(text) <= length else f"{text[: length - 1]}…"
+    return text if len(text) <= length else f"{text[: length - 3]}..."

@@ -1,0 +1,233 @@
+"""The decorator: what it refuses, what it leaves alone, scopes and enums."""
+
+import ast
+import copy
+import enum
+import inspect
+import pickle
+import threading
+
+import gin
+import pytest
+
+from alf_lite import config_files
+from alf_lite.config import configurable, configurable_enum, keep_scope
+from tests.source_code import parse_package
+
+PER_STEP = {
+    "calc_loss",
+    "forward",
+    "predict_step",
+    "preprocess_experience",
+    "rollout_step",
+    "step",
+    "train_step",
+}
+
+
+@configurable
+class Motor:
+    def __init__(self, power=1.0, *, name="m"):
+        self.power, self.name = power, name
+
+
+@configurable
+class QuietMotor(Motor):
+    pass
+
+
+@configurable("tuned_gain", denylist=["offset"])
+def gain(factor=2.0, offset=0.0):
+    return factor + offset
+
+
+@configurable_enum
+class Gear(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+def test_it_is_used_with_and_without_arguments():
+    gin.parse_config("Motor.power = 3.0\ntuned_gain.factor = 5.0")
+    assert Motor().power == 3.0
+    assert gain() == 5.0
+    with pytest.raises(ValueError, match="denylist"):
+        gin.parse_config("tuned_gain.offset = 1.0")
+
+
+def test_a_class_stays_the_same_class():
+    assert isinstance(Motor(), Motor)
+    assert list(inspect.signature(Motor).parameters) == ["power", "name"]
+    assert pickle.loads(pickle.dumps(Motor)) is Motor
+    assert pickle.loads(pickle.dumps(Motor(4.0))).power == 4.0
+    assert copy.deepcopy(Motor(4.0)).power == 4.0
+
+
+def test_methods_are_not_wrapped():
+    class Plain:
+        def step(self):
+            return 1
+
+    step = Plain.step
+    assert configurable(Plain).step is step
+
+
+def test_any_keyword_is_refused_because_it_accepts_every_misspelling():
+    with pytest.raises(TypeError, match=r"takes \*\*options"):
+
+        @configurable
+        def build(size=1, **options):
+            return size, options
+
+    with pytest.raises(TypeError, match=r"takes \*\*kwargs"):
+
+        @configurable("wide")
+        class Wide:
+            def __init__(self, **kwargs):
+                self.kwargs = kwargs
+
+
+def test_any_keyword_of_an_inherited_constructor_is_refused():
+    class Parent:
+        def __init__(self, **kwargs):
+            self.kwargs = kwargs
+
+    with pytest.raises(TypeError, match="Name the parameters"):
+
+        @configurable
+        class Child(Parent):
+            pass
+
+
+def test_a_class_without_constructor_has_no_parameters():
+    @configurable
+    class Bare:
+        pass
+
+    assert isinstance(Bare(), Bare)
+    with pytest.raises(ValueError, match=r"no parameter 'x'. It has: none"):
+        config_files.parse_config(None, ["Bare.x = 1"])
+
+
+def test_a_subclass_without_constructor_inherits_the_bindings():
+    gin.parse_config("Motor.power = 3.0\nQuietMotor.name = 'quiet'")
+    assert (QuietMotor().power, QuietMotor().name) == (3.0, "quiet")
+    assert (Motor().power, Motor().name) == (3.0, "m")
+
+
+def test_a_callee_cannot_change_what_is_bound():
+    @configurable
+    def consume(items=()):
+        return [items.pop() for _ in range(len(items))]
+
+    gin.parse_config("consume.items = [1, 2]")
+    assert consume() == [2, 1]
+    assert consume() == [2, 1]
+
+
+def test_defining_a_class_again_replaces_it():
+    def cell(default):
+        @configurable("Cell")
+        class Cell:
+            def __init__(self, size=default):
+                self.size = size
+
+        return Cell
+
+    cell(1)
+    second = cell(2)
+    assert second().size == 2
+    gin.parse_config("Cell.size = 7")
+    assert second().size == 7
+
+
+def test_two_configurables_of_one_name_are_an_error():
+    configurable("Taken")(lambda: 1)
+
+    def other():
+        return 2
+
+    with pytest.raises(ValueError, match=r"\.Taken' exists already"):
+        configurable("Taken")(other)
+
+
+def test_late_imports_may_register_while_bindings_are_locked():
+    config_files.parse_config(None, ["Motor.power = 3.0"])
+
+    @configurable
+    def defined_late(x=1):
+        return x
+
+    assert defined_late() == 1
+    assert gin.config_is_locked()
+
+
+def test_members_of_an_int_enum_are_constants():
+    config_files.parse_config(None, ["tuned_gain.factor = %Gear.HIGH"])
+    assert gain() == 2
+    constant = f"%{Gear.__module__}.Gear.HIGH"
+    assert f"tuned_gain.factor = {constant}" in config_files.operative_config_text()
+
+
+def test_a_thread_keeps_the_scope_in_which_its_function_was_wrapped():
+    gin.parse_config("Motor.power = 1.0\ntrain/Motor.power = 7.0")
+    powers = {}
+
+    def build(key):
+        powers[key] = Motor().power
+
+    with gin.config_scope("train"):
+        threads = [
+            threading.Thread(target=build, args=["bare"]),
+            threading.Thread(target=keep_scope(build), args=["kept"]),
+        ]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    assert powers == {"bare": 1.0, "kept": 7.0}
+
+
+def _configurables(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names = [ast.unparse(d).partition("(")[0] for d in node.decorator_list]
+            if any(name.endswith("configurable") for name in names):
+                yield node
+
+
+def test_nothing_that_runs_once_per_step_is_configurable():
+    costly = [
+        f"{module}:{node.lineno} {node.name}"
+        for module, tree in parse_package().items()
+        for node in _configurables(tree)
+        if node.name in PER_STEP
+    ]
+    assert costly == []
+
+
+def test_programs_define_no_configurables():
+    """A program is __main__ and, when imported, a second module of another name."""
+    defined = [
+        f"{module}:{node.lineno} {node.name}"
+        for module, tree in parse_package().items()
+        if module.startswith("alf_lite.bin.")
+        for node in _configurables(tree)
+    ]
+    assert defined == []
+
+
+def test_the_library_uses_its_own_decorator_and_skips_nothing_unknown():
+    misused = [
+        f"{module}:{node.lineno} {ast.unparse(node)[:60]}"
+        for module, tree in parse_package().items()
+        if module != "alf_lite.configurable"
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Attribute) and ast.unparse(node) == "gin.configurable")
+        or (isinstance(node, ast.keyword) and node.arg == "skip_unknown")
+    ]
+    assert misused == []
+
+
+def test_the_lint_finds_a_decorated_step():
+    tree = ast.parse("class A:\n  @configurable('x')\n  def step(self): pass")
+    assert [node.name for node in _configurables(tree)] == ["step"]
