@@ -68,7 +68,7 @@ class DiagonalNormal(ActionDistribution):
         return sum_event(entropies, self.num_event_dims)
 
     def kl_divergence(self, other: Distribution) -> Tensor:
-        self._require_same_constants(other)
+        other = self._same_kind(other)
         kl = _normal_kl_divergence(self.loc, self.scale, other.loc, other.scale)
         return sum_event(kl, self.num_event_dims)
 
@@ -200,7 +200,7 @@ class SquashedNormal(ActionDistribution):
 
     def kl_divergence(self, other: Distribution) -> Tensor:
         """A one-to-one map keeps the divergence of the normals."""
-        self._require_same_constants(other)
+        other = self._same_kind(other)
         kl = _normal_kl_divergence(self.loc, self.scale, other.loc, other.scale)
         return sum_event(kl, self.bounds.num_event_dims)
 
@@ -262,7 +262,7 @@ class ScaledBeta(ActionDistribution):
         return self._sum(self._beta.entropy()) + self.bounds.log_volume
 
     def kl_divergence(self, other: Distribution) -> Tensor:
-        self._require_same_constants(other)
+        other = self._same_kind(other)
         return self._sum(torch_kl_divergence(self._beta, other._beta))
 
     @property

@@ -12,6 +12,7 @@ from torch.distributions import Distribution
 from torch.nn import functional as F
 
 from alf_lite.tensor_specs import BoundedTensorSpec
+from alf_lite.utils.categories import num_categories
 from alf_lite.utils.distribution_base import (
     ActionDistribution,
     DeviceConstants,
@@ -72,7 +73,7 @@ class Categorical(ActionDistribution):
         return _entropy(self.logits)
 
     def kl_divergence(self, other: Distribution) -> Tensor:
-        self._require_same_constants(other)
+        other = self._same_kind(other)
         return _kl_divergence(self.logits, other.logits)
 
     def _action(self, index: Tensor) -> Tensor:
@@ -96,7 +97,7 @@ class CategoryLayout:
     def __init__(self, spec: BoundedTensorSpec) -> None:
         self.spec = spec
         minimum = spec.minimum.astype(np.int64).reshape(-1)
-        sizes = spec.maximum.astype(np.int64).reshape(-1) - minimum + 1
+        sizes = num_categories(spec)
         self.num_logits = int(sizes.sum())
         self._num_elements = sizes.size
         self._largest = int(sizes.max())
@@ -188,7 +189,7 @@ class MultiCategorical(ActionDistribution):
         return _entropy(self.layout.to_rows(self.logits)).sum(-1)
 
     def kl_divergence(self, other: Distribution) -> Tensor:
-        self._require_same_constants(other)
+        other = self._same_kind(other)
         to_rows = self.layout.to_rows
         return _kl_divergence(to_rows(self.logits), to_rows(other.logits)).sum(-1)
 
@@ -240,7 +241,7 @@ class MultiBernoulli(ActionDistribution):
         return sum_event(entropies, self.num_event_dims)
 
     def kl_divergence(self, other: Distribution) -> Tensor:
-        self._require_same_constants(other)
+        other = self._same_kind(other)
         # E_p[a (l_p − l_q)] − softplus(l_p) + softplus(l_q)
         kl = (
             self.logits.sigmoid() * (self.logits - other.logits)

@@ -9,7 +9,7 @@ dimensions are summed, never left to a wrapper such as ``Independent``.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -91,15 +91,17 @@ class ActionDistribution(Distribution):
     def _extended_shape(self, sample_shape: SampleShape = ()) -> torch.Size:
         return torch.Size((*sample_shape, *self.batch_shape, *self.event_shape))
 
-    def _require_same_constants(self, other: Distribution) -> None:
+    def _same_kind(self, other: Distribution) -> Self:
+        """``other``, if it has the class and the constants of this one."""
         names = self.constant_names
-        if type(other) is not type(self) or (
+        if not isinstance(other, type(self)) or (
             _attributes(other, names) != _attributes(self, names)
         ):
             raise ValueError(
                 "kl_divergence: expected two distributions of one kind over the same "
                 f"actions, got {self!r} and {other!r}"
             )
+        return other
 
     def __repr__(self) -> str:
         names = (*self.parameter_names, *self.constant_names)

@@ -1,0 +1,102 @@
+"""Policies: from observations to a nest of distributions of actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from alf_lite import nest
+from alf_lite.config import configurable
+from alf_lite.networks.encoding_networks import EncodingNetwork
+from alf_lite.networks.input_encoders import ConvLayerParams
+from alf_lite.networks.layers import Activation
+from alf_lite.networks.network import Network, leaf_name
+from alf_lite.networks.projection_networks import (
+    ContinuousProjection,
+    make_projection,
+)
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+
+Nest = Any
+
+
+@configurable
+class ActorDistributionNetwork(Network):
+    """An encoder with one head for every part of the action.
+
+    Args:
+        observation_spec: nest of TensorSpecs.
+        action_spec: nest of TensorSpecs. Integers get categorical heads, binary vectors
+            Bernoulli heads, floats what ``continuous_projection`` says.
+        fc_layer_params: sizes of the encoder's layers.
+        activation: a name such as "tanh" or a callable.
+        conv_layer_params: for images; None for a choice by their size.
+        encoding_network_ctor: called with the observation spec and these three by
+            keyword. LSTMEncodingNetwork or GRUEncodingNetwork make a recurrent policy.
+        continuous_projection: "normal", "tanh_normal" or "beta".
+        state_dependent_std: whether σ depends on the observation; else it is a
+            parameter for each element.
+        initial_log_std: log σ at the start.
+
+    Raises:
+        ValueError: if a spec is not supported; the message names its path.
+    """
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        action_spec: NestedTensorSpec,
+        *,
+        fc_layer_params: Sequence[int] = (64, 64),
+        activation: Activation = "tanh",
+        conv_layer_params: ConvLayerParams | None = None,
+        encoding_network_ctor: Callable[..., Any] = EncodingNetwork,
+        continuous_projection: ContinuousProjection = "normal",
+        state_dependent_std: bool = False,
+        initial_log_std: float = 0.0,
+    ) -> None:
+        encoder = encoding_network_ctor(
+            observation_spec,
+            fc_layer_params=fc_layer_params,
+            activation=activation,
+            conv_layer_params=conv_layer_params,
+        )
+        super().__init__(observation_spec, encoder.state_spec)
+        specs = nest.flatten_with_path(action_spec)
+        if not specs:
+            raise ValueError("action_spec: expected at least one TensorSpec, got none")
+        self._encoder = encoder
+        heads = [
+            make_projection(
+                leaf_name("action", path),
+                spec,
+                encoder.output_size,
+                continuous_projection=continuous_projection,
+                state_dependent_std=state_dependent_std,
+                initial_log_std=initial_log_std,
+            )
+            for path, spec in specs
+        ]
+        is_single = isinstance(action_spec, TensorSpec)
+        self._head = heads[0] if is_single else _NestOfHeads(action_spec, heads)
+
+    def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Nest, Nest]:
+        """Observations [B, ...] → (distributions like ``action_spec``, new state)."""
+        features, state = self._encoder(inputs, state)
+        return self._head(features), state
+
+
+class _NestOfHeads(nn.Module):
+    """One head per leaf of a nest."""
+
+    def __init__(self, action_spec: NestedTensorSpec, heads: list[nn.Module]) -> None:
+        super().__init__()
+        self._action_spec = action_spec
+        self._heads = nn.ModuleList(heads)
+
+    def forward(self, features: Tensor) -> Nest:
+        return nest.pack_sequence_as(
+            self._action_spec, [head(features) for head in self._heads]
+        )

@@ -1,0 +1,103 @@
+"""Ensembles of equal layers that run as one batched matrix product."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from alf_lite.networks.layers import (
+    HIDDEN_GAIN,
+    Activation,
+    check_sizes,
+    make_activation,
+)
+
+
+class ParallelLinear(nn.Module):
+    """n linear layers of one shape: y_k = x_k W_k + b_k.
+
+    Every member is initialised on its own, with orthogonal weights and zero bias.
+
+    Args:
+        num_members: n.
+        input_size: features of one input.
+        output_size: features of one output.
+        gain: scale of the weights.
+    """
+
+    def __init__(
+        self,
+        num_members: int,
+        input_size: int,
+        output_size: int,
+        gain: float = HIDDEN_GAIN,
+    ) -> None:
+        super().__init__()
+        if num_members < 1:
+            raise ValueError(f"num_members must be at least 1, got {num_members}")
+        self.num_members = num_members
+        # [n, in, out]: torch.nn.Linear's order makes the backward pass slower here.
+        self.weight = nn.Parameter(torch.empty(num_members, input_size, output_size))
+        self.bias = nn.Parameter(torch.zeros(num_members, 1, output_size))
+        for member in self.weight:
+            nn.init.orthogonal_(member, gain)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Applies all members.
+
+        Args:
+            x: [B, input_size], the same for all members, or [n, B, input_size].
+
+        Returns:
+            [n, B, output_size].
+        """
+        if x.ndim == 2:
+            x = x.expand(self.num_members, *x.shape)
+        elif x.ndim != 3 or x.shape[0] != self.num_members:
+            raise ValueError(
+                f"expected an input [B, features] or [{self.num_members}, B, features],"
+                f" got {tuple(x.shape)}"
+            )
+        return torch.baddbmm(self.bias, x, self.weight)
+
+    def extra_repr(self) -> str:
+        num_members, input_size, output_size = self.weight.shape
+        return f"{num_members} x ({input_size} -> {output_size})"
+
+
+class ParallelMLP(nn.Module):
+    """n multi-layer perceptrons of one shape, with a linear output layer each.
+
+    Args:
+        num_members: n.
+        input_size: features of one input.
+        layer_sizes: of the hidden layers, each followed by the activation.
+        output_size: features of one output.
+        activation: a name or a callable.
+        output_gain: scale of the output layer's weights.
+    """
+
+    def __init__(
+        self,
+        num_members: int,
+        input_size: int,
+        layer_sizes: Sequence[int],
+        output_size: int,
+        activation: Activation = "relu",
+        output_gain: float = 1.0,
+    ) -> None:
+        super().__init__()
+        sizes = [input_size, *check_sizes("fc_layer_params", layer_sizes)]
+        layers: list[nn.Module] = []
+        for size, next_size in pairwise(sizes):
+            layers.append(ParallelLinear(num_members, size, next_size))
+            layers.append(make_activation(activation))
+        layers.append(ParallelLinear(num_members, sizes[-1], output_size, output_gain))
+        self._layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, input_size] or [n, B, input_size] → [n, B, output_size]."""
+        return self._layers(x)

@@ -1,0 +1,240 @@
+"""Heads of a policy: from features to the distribution of one part of the action."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from alf_lite.networks.layers import linear
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.utils.categories import is_binary, num_categories
+from alf_lite.utils.continuous_distributions import (
+    ActionBounds,
+    DiagonalNormal,
+    ScaledBeta,
+    SquashedNormal,
+)
+from alf_lite.utils.discrete_distributions import (
+    Categorical,
+    CategoryLayout,
+    MultiBernoulli,
+    MultiCategorical,
+)
+
+ContinuousProjection = Literal["normal", "tanh_normal", "beta"]
+CONTINUOUS_PROJECTIONS = ("normal", "tanh_normal", "beta")
+
+# Nearly uniform at the start, whatever the observation.
+POLICY_GAIN = 0.01
+# More logits than this are a mistake more often than a wish.
+_MAX_LOGITS = 100_000
+
+
+class CategoricalProjection(nn.Module):
+    """One discrete action between the bounds of a scalar integer spec."""
+
+    def __init__(self, input_size: int, spec: BoundedTensorSpec) -> None:
+        super().__init__()
+        self._linear = linear(input_size, int(num_categories(spec)[0]), POLICY_GAIN)
+        self._minimum = int(spec.minimum)
+        self._dtype = spec.dtype
+
+    def forward(self, features: Tensor) -> Categorical:
+        """[..., input_size] → a distribution with batch shape [...]."""
+        return Categorical(self._linear(features), self._minimum, self._dtype)
+
+
+class MultiCategoricalProjection(nn.Module):
+    """A vector of discrete actions, one categorical distribution per element."""
+
+    def __init__(self, input_size: int, spec: BoundedTensorSpec) -> None:
+        super().__init__()
+        self._layout = CategoryLayout(spec)
+        self._linear = linear(input_size, self._layout.num_logits, POLICY_GAIN)
+
+    def forward(self, features: Tensor) -> MultiCategorical:
+        """[..., input_size] → a distribution with batch shape [...]."""
+        return MultiCategorical(self._linear(features), self._layout)
+
+
+class BernoulliProjection(nn.Module):
+    """Binary actions."""
+
+    def __init__(self, input_size: int, spec: TensorSpec) -> None:
+        super().__init__()
+        self._linear = linear(input_size, spec.numel, POLICY_GAIN)
+        self._spec = spec
+
+    def forward(self, features: Tensor) -> MultiBernoulli:
+        """[..., input_size] → a distribution with batch shape [...]."""
+        logits = _shape_event(self._linear(features), self._spec)
+        return MultiBernoulli(logits, self._spec.ndim, self._spec.dtype)
+
+
+class NormalProjection(nn.Module):
+    """Continuous actions, normally distributed, squashed to their bounds or not.
+
+    Args:
+        input_size: number of features.
+        spec: of the action.
+        bounds: where to squash to with tanh; None for unbounded actions.
+        state_dependent_std: whether σ is a function of the features; else it is a
+            parameter for each element.
+        initial_log_std: log σ at the start.
+        log_std_bounds: log σ is clipped to these.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        spec: TensorSpec,
+        *,
+        bounds: ActionBounds | None = None,
+        state_dependent_std: bool = False,
+        initial_log_std: float = 0.0,
+        log_std_bounds: tuple[float, float] = (-20.0, 2.0),
+    ) -> None:
+        super().__init__()
+        low, high = log_std_bounds
+        if not low <= initial_log_std <= high:
+            raise ValueError(
+                f"initial_log_std: expected a value within log_std_bounds {(low, high)}"
+                f", got {initial_log_std}"
+            )
+        self._spec = spec
+        self._bounds = bounds
+        self._log_std_bounds = (low, high)
+        self._loc = linear(input_size, spec.numel, POLICY_GAIN)
+        self._log_std_linear: nn.Linear | None = None
+        if state_dependent_std:
+            self._log_std_linear = linear(input_size, spec.numel, POLICY_GAIN)
+            nn.init.constant_(self._log_std_linear.bias, initial_log_std)
+        else:
+            self._log_std = nn.Parameter(torch.full((spec.numel,), initial_log_std))
+
+    def forward(self, features: Tensor) -> DiagonalNormal | SquashedNormal:
+        """[..., input_size] → a distribution with batch shape [...]."""
+        loc = self._loc(features)
+        if self._log_std_linear is None:
+            log_std = self._log_std
+        else:
+            log_std = self._log_std_linear(features)
+        scale = log_std.clamp(*self._log_std_bounds).exp().expand_as(loc)
+        loc, scale = _shape_event(loc, self._spec), _shape_event(scale, self._spec)
+        if self._bounds is None:
+            return DiagonalNormal(loc, scale, self._spec.ndim)
+        return SquashedNormal(loc, scale, self._bounds)
+
+
+class BetaProjection(nn.Module):
+    """Continuous actions, Beta-distributed between their bounds, with a single peak.
+
+    α and β are 1 + softplus(·), as in Chou et al., "Improving stochastic policy
+    gradients in continuous control with deep RL using the Beta distribution", 2017.
+    """
+
+    def __init__(self, input_size: int, bounds: ActionBounds) -> None:
+        super().__init__()
+        self._spec = bounds.spec
+        self._bounds = bounds
+        self._linear = linear(input_size, 2 * bounds.spec.numel, POLICY_GAIN)
+
+    def forward(self, features: Tensor) -> ScaledBeta:
+        """[..., input_size] → a distribution with batch shape [...]."""
+        concentration = 1 + F.softplus(self._linear(features))
+        alpha, beta = concentration.chunk(2, dim=-1)
+        alpha, beta = _shape_event(alpha, self._spec), _shape_event(beta, self._spec)
+        return ScaledBeta(alpha, beta, self._bounds)
+
+
+def make_projection(
+    path: str,
+    spec: Any,
+    input_size: int,
+    *,
+    continuous_projection: ContinuousProjection = "normal",
+    state_dependent_std: bool = False,
+    initial_log_std: float = 0.0,
+) -> nn.Module:
+    """The head for one leaf of an action spec.
+
+    Args:
+        path: of the leaf, for messages.
+        spec: a TensorSpec.
+        input_size: number of features.
+        continuous_projection: "normal" (unbounded, the environment clips),
+            "tanh_normal" or "beta" (both stay within the bounds).
+        state_dependent_std: see :class:`NormalProjection`, as for what follows.
+
+    Raises:
+        TypeError: if ``spec`` is no TensorSpec.
+        ValueError: if there is no head for it.
+    """
+    if not isinstance(spec, TensorSpec):
+        raise TypeError(
+            f"{path}: expected a TensorSpec, got {type(spec).__name__}. Use "
+            "BoundedTensorSpec(shape, dtype, minimum, maximum) for every action."
+        )
+    if spec.numel == 0:
+        raise ValueError(f"{path}: expected at least one element, got {spec}")
+    if spec.is_discrete:
+        return _discrete_projection(path, spec, input_size)
+    if continuous_projection not in CONTINUOUS_PROJECTIONS:
+        raise ValueError(
+            f"continuous_projection: expected one of {CONTINUOUS_PROJECTIONS}, got "
+            f"{continuous_projection!r}"
+        )
+    bounds = None
+    if continuous_projection != "normal":
+        bounds = _bounds(path, spec, continuous_projection)
+    if bounds and continuous_projection == "beta":
+        return BetaProjection(input_size, bounds)
+    return NormalProjection(
+        input_size,
+        spec,
+        bounds=bounds,
+        state_dependent_std=state_dependent_std,
+        initial_log_std=initial_log_std,
+    )
+
+
+def _discrete_projection(path: str, spec: TensorSpec, input_size: int) -> nn.Module:
+    if spec.dtype == torch.bool or (spec.ndim > 0 and is_binary(spec)):
+        return BernoulliProjection(input_size, spec)
+    if not isinstance(spec, BoundedTensorSpec):
+        raise ValueError(
+            f"{path}: expected bounds for a discrete action, got {spec}. Use "
+            "BoundedTensorSpec with minimum and maximum."
+        )
+    if sum(num_categories(spec).tolist()) > _MAX_LOGITS:
+        raise ValueError(
+            f"{path}: expected at most {_MAX_LOGITS} discrete values in total, got "
+            f"{spec}. Use a continuous action for so large a range."
+        )
+    if spec.ndim == 0:
+        return CategoricalProjection(input_size, spec)
+    return MultiCategoricalProjection(input_size, spec)
+
+
+def _bounds(path: str, spec: TensorSpec, projection: str) -> ActionBounds:
+    is_box = (
+        isinstance(spec, BoundedTensorSpec)
+        and spec.is_bounded
+        and (spec.minimum < spec.maximum).all()
+    )
+    if not is_box:
+        raise ValueError(
+            f"{path}: {projection!r} needs finite bounds with minimum < maximum, got "
+            f"{spec}. Use continuous_projection='normal' for unbounded actions."
+        )
+    return ActionBounds(cast(BoundedTensorSpec, spec))
+
+
+def _shape_event(values: Tensor, spec: TensorSpec) -> Tensor:
+    """[..., numel] → [..., *spec.shape]."""
+    if spec.ndim == 1:
+        return values
+    return values.squeeze(-1) if spec.ndim == 0 else values.unflatten(-1, spec.shape)

@@ -1,0 +1,129 @@
+"""Encoding networks with memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from alf_lite.config import configurable
+from alf_lite.networks.encoding_networks import EncodingNetwork
+from alf_lite.networks.input_encoders import ConvLayerParams
+from alf_lite.networks.layers import Activation, check_sizes, mlp
+from alf_lite.networks.network import Network
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+
+Nest = Any
+
+
+class RecurrentEncodingNetwork(Network):
+    """An encoder, recurrent cells one after the other, and an MLP behind them.
+
+    One call makes one step. The state is a tuple with the state of every cell; the
+    caller resets it at the first step of an episode.
+
+    Args:
+        input_spec: nest of TensorSpecs.
+        hidden_size: of every cell, one or more.
+        fc_layer_params: sizes of the MLP before the cells; () for none.
+        post_fc_layer_params: sizes of the MLP behind the cells; () for none.
+        activation: of both MLPs.
+        conv_layer_params: see :class:`EncodingNetwork`, as for what follows.
+    """
+
+    _cell_type: type[nn.LSTMCell] | type[nn.GRUCell]
+    _num_tensors: int  # of the state of a cell
+
+    def __init__(
+        self,
+        input_spec: NestedTensorSpec,
+        *,
+        hidden_size: Sequence[int] = (64,),
+        fc_layer_params: Sequence[int] = (64,),
+        post_fc_layer_params: Sequence[int] = (),
+        activation: Activation = "tanh",
+        conv_layer_params: ConvLayerParams | None = None,
+        conv_activation: Activation = "relu",
+        embedding_size: int | None = None,
+    ) -> None:
+        sizes = check_sizes("hidden_size", hidden_size)
+        if not sizes:
+            raise ValueError("hidden_size: expected at least one cell, got none")
+        specs = [TensorSpec((size,)) for size in sizes]
+        super().__init__(input_spec, tuple((s,) * self._num_tensors for s in specs))
+        self._encoder = EncodingNetwork(
+            input_spec,
+            fc_layer_params=fc_layer_params,
+            activation=activation,
+            conv_layer_params=conv_layer_params,
+            conv_activation=conv_activation,
+            embedding_size=embedding_size,
+        )
+        input_sizes = (self._encoder.output_size, *sizes[:-1])
+        self._cells = nn.ModuleList(
+            _initialized(self._cell_type(i, o))
+            for i, o in zip(input_sizes, sizes, strict=True)
+        )
+        self._mlp = mlp(sizes[-1], post_fc_layer_params, activation)
+        self.output_size = [sizes[-1], *post_fc_layer_params][-1]
+
+    def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
+        """[B, *spec.shape] per leaf and the state → ([B, output_size], new state)."""
+        if len(state) != len(self._cells):
+            raise ValueError(
+                f"state: expected a tuple with the state of {len(self._cells)} cells, "
+                f"got {state!r}. Start with initial_state(batch_size)."
+            )
+        x, _ = self._encoder(inputs)
+        new_state = []
+        for cell, cell_state in zip(self._cells, state, strict=True):
+            cell_state = self._step(cell, x, cell_state)
+            x = cell_state[0]
+            new_state.append(cell_state)
+        return self._mlp(x), tuple(new_state)
+
+    def _step(
+        self, cell: nn.Module, x: Tensor, cell_state: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        """The new state of one cell; its first tensor is the output."""
+        raise NotImplementedError
+
+
+@configurable
+class LSTMEncodingNetwork(RecurrentEncodingNetwork):
+    """Encodes with LSTM cells; see :class:`RecurrentEncodingNetwork`."""
+
+    _cell_type = nn.LSTMCell
+    _num_tensors = 2
+
+    def _step(
+        self, cell: nn.Module, x: Tensor, cell_state: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        return cell(x, cell_state)
+
+
+@configurable
+class GRUEncodingNetwork(RecurrentEncodingNetwork):
+    """Encodes with GRU cells; see :class:`RecurrentEncodingNetwork`."""
+
+    _cell_type = nn.GRUCell
+    _num_tensors = 1
+
+    def _step(
+        self, cell: nn.Module, x: Tensor, cell_state: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        return (cell(x, cell_state[0]),)
+
+
+def _initialized(cell: Any) -> Any:
+    """Orthogonal weights gate by gate, zero biases, and an LSTM that remembers."""
+    for weight in (cell.weight_ih, cell.weight_hh):
+        for gate in weight.split(cell.hidden_size):
+            nn.init.orthogonal_(gate)
+    nn.init.zeros_(cell.bias_ih)
+    nn.init.zeros_(cell.bias_hh)
+    if isinstance(cell, nn.LSTMCell):
+        # torch orders the gates input, forget, cell, output.
+        nn.init.ones_(cell.bias_ih.split(cell.hidden_size)[1])
+    return cell

@@ -1,0 +1,133 @@
+import pytest
+import torch
+
+from alf_lite import nest
+from alf_lite.networks.actor_networks import ActorDistributionNetwork
+from alf_lite.networks.recurrent_networks import (
+    GRUEncodingNetwork,
+    LSTMEncodingNetwork,
+)
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.utils import distributions
+from alf_lite.utils.continuous_distributions import SquashedNormal
+from alf_lite.utils.discrete_distributions import Categorical, MultiBernoulli
+
+VECTOR = TensorSpec((4,))
+DISCRETE = BoundedTensorSpec((), torch.int64, 0, 1)
+NESTED_ACTION = {
+    "move": BoundedTensorSpec((2,), torch.float32, -1, 1),
+    "buttons": (BoundedTensorSpec((3,), torch.int8, 0, 1), DISCRETE),
+}
+
+
+def test_single_action_gives_one_distribution():
+    network = ActorDistributionNetwork(VECTOR, DISCRETE)
+    distribution, state = network(torch.randn(8, 4))
+    assert type(distribution) is Categorical
+    assert distribution.logits.shape == (8, 2)
+    assert state == ()
+
+
+def test_nested_action_gives_a_nest_of_its_structure():
+    network = ActorDistributionNetwork(
+        VECTOR, NESTED_ACTION, continuous_projection="tanh_normal"
+    )
+    policy, _ = network(torch.randn(8, 4))
+    assert type(policy["move"]) is SquashedNormal
+    assert type(policy["buttons"][0]) is MultiBernoulli
+    assert type(policy["buttons"][1]) is Categorical
+    actions = distributions.sample(policy)
+    assert nest.map_structure(lambda t: TensorSpec(t.shape[1:], t.dtype), actions) == (
+        nest.map_structure(lambda s: TensorSpec(s.shape, s.dtype), NESTED_ACTION)
+    )
+    log_prob = distributions.log_prob(policy, actions)
+    assert log_prob.shape == (8,)
+    (log_prob + distributions.entropy(policy)).sum().backward()
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is not None, name
+
+
+def test_action_nest_with_one_part_stays_a_nest():
+    policy, _ = ActorDistributionNetwork(VECTOR, [DISCRETE])(torch.randn(8, 4))
+    assert isinstance(policy, list)
+
+
+@pytest.mark.parametrize("encoder", [LSTMEncodingNetwork, GRUEncodingNetwork])
+def test_recurrent_policy_passes_its_state_on(encoder):
+    network = ActorDistributionNetwork(VECTOR, DISCRETE, encoding_network_ctor=encoder)
+    state = network.initial_state(8)
+    assert not nest.is_empty(network.state_spec)
+    x = torch.randn(8, 4)
+    first, state = network(x, state)
+    second, _ = network(x, state)
+    assert not torch.equal(first.logits, second.logits)
+
+
+def test_stored_policy_reproduces_the_rollout():
+    torch.manual_seed(0)
+    network = ActorDistributionNetwork(VECTOR, DISCRETE)
+    x = torch.randn(5, 3, 4)  # [T, B, ...]
+    with torch.inference_mode():
+        steps = [network(x[t])[0] for t in range(5)]
+        stored = nest.stack(steps)
+    policy, _ = network(x.reshape(15, 4))
+    torch.testing.assert_close(stored.logits.reshape(15, 2), policy.logits.detach())
+
+
+def test_policy_head_is_small_and_hidden_layers_are_not():
+    network = ActorDistributionNetwork(VECTOR, DISCRETE)
+    weights = [p for n, p in network.named_parameters() if n.endswith("weight")]
+    norms = [torch.linalg.matrix_norm(w, 2).item() for w in weights]
+    assert norms == pytest.approx([2**0.5, 2**0.5, 0.01], rel=1e-4)
+    for name, parameter in network.named_parameters():
+        if name.endswith("bias"):
+            assert (parameter == 0).all()
+
+
+def test_options_reach_encoder_and_heads():
+    image = BoundedTensorSpec((20, 20, 3), torch.uint8, 0, 255)
+    network = ActorDistributionNetwork(
+        image,
+        BoundedTensorSpec((2,), torch.float32, -1, 1),
+        fc_layer_params=(12,),
+        activation="relu",
+        conv_layer_params=((4, 4, 4),),
+        state_dependent_std=True,
+        initial_log_std=-1.0,
+    )
+    text = str(network)
+    assert "Conv2d(3, 4, kernel_size=(4, 4), stride=(4, 4))" in text
+    assert "in_features=100, out_features=12" in text
+    assert "Tanh" not in text
+    policy, _ = network(torch.zeros(1, 20, 20, 3, dtype=torch.uint8))
+    torch.testing.assert_close(policy.scale, torch.full((1, 2), -1.0).exp())
+
+
+@pytest.mark.parametrize(
+    ("observation_spec", "action_spec", "message"),
+    [
+        (VECTOR, (), "action_spec: expected at least one TensorSpec"),
+        (VECTOR, {"arm": TensorSpec((), torch.int64)}, r"^action\['arm'\]: expected b"),
+        (VECTOR, TensorSpec((), torch.int64), "^action: expected bounds"),
+        ({"x": TensorSpec((), torch.int64)}, DISCRETE, r"^observation\['x'\]: expect"),
+    ],
+)
+def test_unsupported_specs_are_named(observation_spec, action_spec, message):
+    with pytest.raises(ValueError, match=message):
+        ActorDistributionNetwork(observation_spec, action_spec)
+
+
+def test_acting_traces_without_a_graph_break():
+    network = ActorDistributionNetwork(VECTOR, NESTED_ACTION)
+
+    def act(x):
+        policy, _ = network(x)
+        action = distributions.sample(policy)
+        return policy, action, distributions.log_prob(policy, action)
+
+    compiled = torch.compile(act, fullgraph=True, backend="eager")
+    x = torch.randn(8, 4)
+    policy, action, log_prob = compiled(x)
+    expected, _ = network(x)
+    torch.testing.assert_close(policy["move"].loc, expected["move"].loc)
+    torch.testing.assert_close(log_prob, distributions.log_prob(expected, action))

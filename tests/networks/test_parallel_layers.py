@@ -1,0 +1,84 @@
+import pytest
+import torch
+from torch import nn
+
+from alf_lite.networks.parallel_layers import ParallelLinear, ParallelMLP
+
+
+def separate(layer: ParallelLinear, member: int) -> nn.Linear:
+    weight, bias = layer.weight[member], layer.bias[member]
+    single = nn.Linear(*weight.shape)
+    single.weight.data.copy_(weight.T)
+    single.bias.data.copy_(bias.squeeze(0))
+    return single
+
+
+def with_random_bias(module):
+    for layer in module.modules():
+        if isinstance(layer, ParallelLinear):
+            nn.init.normal_(layer.bias)
+    return module
+
+
+@pytest.mark.parametrize("num_members", [1, 3])
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_parallel_mlp_equals_separate_mlps(num_members, is_shared):
+    torch.manual_seed(0)
+    ensemble = with_random_bias(
+        ParallelMLP(num_members, 4, (8, 6), 2, activation="tanh")
+    )
+    x = torch.randn(5, 4) if is_shared else torch.randn(num_members, 5, 4)
+    x.requires_grad_()
+    output = ensemble(x)
+    assert output.shape == (num_members, 5, 2)
+    members = []
+    for k in range(num_members):
+        members.append(
+            nn.Sequential(
+                *(
+                    separate(layer, k) if isinstance(layer, ParallelLinear) else layer
+                    for layer in ensemble._layers
+                )
+            )
+        )
+    expected = torch.stack(
+        [member(x if is_shared else x[k]) for k, member in enumerate(members)]
+    )
+    torch.testing.assert_close(output, expected)
+
+    weights = torch.randn_like(output)
+    (gradient,) = torch.autograd.grad((output * weights).sum(), x, retain_graph=True)
+    (expected_gradient,) = torch.autograd.grad((expected * weights).sum(), x)
+    torch.testing.assert_close(gradient, expected_gradient)
+
+
+def test_every_member_is_initialised_orthogonally_and_differently():
+    layer = ParallelLinear(4, 16, 8, gain=0.5)
+    for weight in layer.weight:
+        torch.testing.assert_close(
+            weight.T @ weight, 0.25 * torch.eye(8), atol=1e-5, rtol=0
+        )
+    assert not torch.allclose(layer.weight[0], layer.weight[1])
+    assert (layer.bias == 0).all()
+
+
+def test_members_do_not_influence_each_other():
+    ensemble = ParallelMLP(3, 2, (4,), 1)
+    ensemble(torch.randn(6, 2))[1].sum().backward()
+    for parameter in ensemble.parameters():
+        assert (parameter.grad[[0, 2]] == 0).all()
+        assert (parameter.grad[1] != 0).any()
+
+
+def test_without_hidden_layers_it_is_linear():
+    ensemble = ParallelMLP(2, 3, (), 1)
+    x = torch.randn(4, 3)
+    torch.testing.assert_close(ensemble(2 * x), 2 * ensemble(x))
+
+
+def test_input_for_another_number_of_members_is_refused():
+    layer = ParallelLinear(3, 4, 2)
+    with pytest.raises(ValueError, match=r"\[3, B, features\], got \(2, 5, 4\)"):
+        layer(torch.zeros(2, 5, 4))
+    with pytest.raises(ValueError, match="num_members must be at least 1, got 0"):
+        ParallelLinear(0, 4, 2)
