@@ -1,0 +1,90 @@
+"""The benchmarks run, and their arithmetic is right."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.source_code import ROOT
+
+BENCHMARKS = ROOT / "benchmarks"
+
+
+@pytest.fixture
+def run(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("run")
+
+
+def measure(script: str, library: str, num_env_steps: int) -> dict:
+    """What a benchmark prints about one library."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            BENCHMARKS / script,
+            f"--library={library}",
+            f"--num_env_steps={num_env_steps}",
+        ],
+        env=dict(os.environ, PYTHONPATH=str(ROOT)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("script", "library", "num_env_steps"),
+    [
+        ("ppo_cartpole.py", "alf_lite", 6_144),
+        ("ppo_cartpole.py", "alf_lite_native", 6_144),
+        ("ppo_cartpole.py", "bare_eager", 6_144),
+        ("a2c_cartpole.py", "alf_lite", 1_600),
+    ],
+)
+def test_a_benchmark_counts_and_rates_its_steps(script, library, num_env_steps):
+    record = measure(script, library, num_env_steps)
+    # An unroll overshoots; the steps that an automatic reset swallows are left out.
+    assert 0.95 * num_env_steps <= record["env_steps"] <= num_env_steps + 1024
+    assert record["steps_per_second"] > 0
+    assert record["steps_per_cpu_second"] > 0
+    assert record["peak_memory_mib"] > 50
+
+
+def test_a_ratio_is_the_median_of_the_rounds(run):
+    ours = [{"rate": 10.0}, {"rate": 30.0}, {"rate": 40.0}]
+    theirs = [{"rate": 10.0}, {"rate": 10.0}, {"rate": 20.0}]
+    assert run.median_ratio(ours, theirs, "rate") == 2.0
+
+
+def test_the_table_has_a_row_for_each_library(run):
+    def record(rate: float) -> dict:
+        return {
+            "steps_per_second": rate,
+            "steps_per_cpu_second": rate,
+            "peak_memory_mib": 300.0,
+        }
+
+    records = {
+        "alf_lite": [record(3000), record(2000)],
+        "sb3": [record(1000), record(1000)],
+    }
+    assert run.table(records, baseline="sb3").splitlines()[2:] == [
+        "| alf_lite | 2,500 | 2,000 / 2,500 / 3,000 | 2.50 | 300 |",
+        "| sb3 | 1,000 | 1,000 / 1,000 / 1,000 | 1.00 | 300 |",
+    ]
+
+
+def test_a_peer_that_is_not_there_is_asked_for(run):
+    nowhere = run.Peers(python=None, checkouts={"cleanrl": None, "leanrl": None})
+    with pytest.raises(SystemExit, match="--peer_python"):
+        nowhere.command("ppo_cartpole", "sb3")
+    no_checkout = run.Peers("python", {"cleanrl": None, "leanrl": None})
+    with pytest.raises(SystemExit, match="--cleanrl"):
+        no_checkout.command("ppo_cartpole", "cleanrl")
