@@ -1,0 +1,267 @@
+"""The base of the optimizers."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from alf_lite.errors import CheckpointError
+from alf_lite.utils.schedulers import as_scheduler
+from alf_lite.utils.tensor_utils import global_norm
+
+# As torch.nn.utils.clip_grad_norm_ has it.
+_CLIPPING_EPSILON = 1e-6
+
+
+class Optimizer:
+    """An optimizer of torch with a scheduled learning rate and gradient clipping.
+
+    It is made in a conf, before there are parameters; ``setup`` hands them over later.
+    Fused where torch supports it, else foreach.
+
+    Args:
+        torch_class: the optimizer of torch that does the steps.
+        lr: the learning rate, or a scheduler of it that is asked at every step.
+        gradient_clipping: the largest allowed norm of all gradients together; larger
+            ones are scaled down to it. None: no clipping.
+        hyperparameters: for ``torch_class``.
+
+    Raises:
+        ValueError: if a hyperparameter is out of range.
+        TypeError: if ``lr`` is neither a number nor a scheduler.
+    """
+
+    def __init__(
+        self,
+        torch_class: Callable[..., torch.optim.Optimizer],
+        lr: float | Callable[[], float],
+        gradient_clipping: float | None,
+        **hyperparameters: Any,
+    ) -> None:
+        if gradient_clipping is not None and not 0 < gradient_clipping < math.inf:
+            raise ValueError(
+                f"{type(self).__name__}: gradient_clipping must be a positive number "
+                f"or None, got {gradient_clipping}"
+            )
+        self._torch_class = torch_class
+        self._learning_rate = as_scheduler(lr)
+        self._gradient_clipping = gradient_clipping
+        self._hyperparameters = hyperparameters
+        self._named_parameters: list[tuple[str, Parameter]] = []
+        self._parameters: list[Parameter] = []
+        self._torch_optimizer: torch.optim.Optimizer | None = None
+        # torch checks the hyperparameters; a wrong one should fail where it is given.
+        self._make_torch_optimizer([Parameter(torch.zeros(1))])
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate at the current progress of training.
+
+        Raises:
+            ValueError: if the scheduler returns a negative or no number.
+        """
+        lr = float(self._learning_rate())
+        if not 0 <= lr < math.inf:
+            raise ValueError(
+                f"{type(self).__name__}: the learning rate must be at least 0, got "
+                f"{lr} from {self._learning_rate!r}"
+            )
+        return lr
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """The parameters that this optimizer trains."""
+        return self._parameters
+
+    @property
+    def named_parameters(self) -> list[tuple[str, Parameter]]:
+        """The parameters that this optimizer trains, with the names of ``setup``."""
+        return self._named_parameters
+
+    def setup(self, named_parameters: Sequence[tuple[str, Parameter]]) -> None:
+        """Takes over the parameters to train; none is allowed.
+
+        Raises:
+            ValueError: if there is a name or a parameter twice, or if the optimizer has
+                parameters already.
+        """
+        if self._torch_optimizer is not None:
+            raise ValueError(
+                f"{type(self).__name__} trains {len(self._parameters)} parameters "
+                f"already, {[name for name, _ in self._named_parameters[:3]]} … "
+                "Every algorithm needs an optimizer of its own: write @Adam() for each."
+            )
+        named_parameters = list(named_parameters)
+        for what, keys in (
+            ("name", [name for name, _ in named_parameters]),
+            ("parameter", [id(parameter) for _, parameter in named_parameters]),
+        ):
+            twice = [i for i, key in enumerate(keys) if key in keys[:i]]
+            if twice:
+                raise ValueError(
+                    f"{type(self).__name__}: the same {what} is given twice: "
+                    f"{[named_parameters[i][0] for i in twice[:5]]}"
+                )
+        self._named_parameters = named_parameters
+        self._parameters = [parameter for _, parameter in named_parameters]
+        # torch refuses an empty list; the stand-in never gets a gradient.
+        self._torch_optimizer = self._make_torch_optimizer(
+            self._parameters or [Parameter(torch.zeros(0))]
+        )
+
+    def zero_grad(self) -> None:
+        """Drops the gradients."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def step(self) -> Tensor:
+        """Clips the gradients and applies them. Parameters without gradient stay.
+
+        Returns:
+            [], the norm of all gradients before clipping.
+        """
+        norm = self.clip_gradients()
+        self.apply_gradients()
+        return norm
+
+    @torch.no_grad()
+    def clip_gradients(self) -> Tensor:
+        """Scales the gradients down to the largest allowed norm, in place.
+
+        Does not wait for the device. If the norm is not finite, neither are the
+        gradients: check it before ``apply_gradients``, or the parameters are lost.
+
+        Returns:
+            [], the norm of all gradients before clipping.
+        """
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        norm = global_norm(gradients)
+        if gradients and self._gradient_clipping is not None:
+            scale = self._gradient_clipping / (norm + _CLIPPING_EPSILON)
+            torch._foreach_mul_(gradients, scale.clamp_(max=1.0))
+        return norm
+
+    def apply_gradients(self) -> None:
+        """Moves the parameters by their gradients, as they are."""
+        optimizer = self._require_setup()
+        optimizer.param_groups[0]["lr"] = self.learning_rate
+        optimizer.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next step depends on, by parameter name; the tensors themselves.
+
+        Hyperparameters are not part of it: they come from the conf.
+        """
+        state = self._require_setup().state
+        return {
+            "optimizer": type(self).__name__,
+            "state": {
+                name: {k: v for k, v in state[p].items() if v is not None}
+                if p in state
+                else {}
+                for name, p in self._named_parameters
+            },
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over a copy of what ``state_dict`` returned, or nothing of it.
+
+        Raises:
+            CheckpointError: if it is of another optimizer, or of parameters with other
+                names or shapes.
+        """
+        optimizer = self._require_setup()
+        self._check_state_dict(state_dict)
+        states = state_dict["state"]
+        optimizer.load_state_dict(
+            {
+                "state": {
+                    i: {k: v.clone() for k, v in states[name].items()}
+                    for i, (name, _) in enumerate(self._named_parameters)
+                    if states[name]
+                },
+                "param_groups": optimizer.state_dict()["param_groups"],
+            }
+        )
+
+    def _check_state_dict(self, state_dict: dict[str, Any]) -> None:
+        kind = type(self).__name__
+        states = state_dict.get("state")
+        if state_dict.get("optimizer") != kind or not isinstance(states, dict):
+            raise CheckpointError(
+                f"expected the state of an optimizer {kind}, "
+                f"got that of {state_dict.get('optimizer')!r}"
+            )
+        names = {name for name, _ in self._named_parameters}
+        if names != set(states):
+            raise CheckpointError(
+                f"{kind}: the saved state is of other parameters. Missing: "
+                f"{sorted(names - set(states))[:5]}, unknown: "
+                f"{sorted(set(states) - names)[:5]}"
+            )
+        keys = self._state_keys()
+        for name, parameter in self._named_parameters:
+            state = states[name]
+            if state and set(state) != keys:
+                raise CheckpointError(
+                    f"{kind}: the saved state of {name} has {sorted(state)}, "
+                    f"expected {sorted(keys)}. Were the hyperparameters changed?"
+                )
+            for key, value in state.items():
+                shape = torch.Size() if key == "step" else parameter.shape
+                if not isinstance(value, Tensor) or value.shape != shape:
+                    raise CheckpointError(
+                        f"{kind}: the saved {key} of {name} should be a tensor "
+                        f"{list(shape)}, got {_describe(value)}"
+                    )
+
+    def _state_keys(self) -> set[str]:
+        """What torch keeps for a parameter that was updated."""
+        parameter = Parameter(torch.zeros(1))
+        optimizer = self._make_torch_optimizer([parameter])
+        parameter.grad = torch.zeros(1)
+        optimizer.step()
+        state = optimizer.state[parameter]
+        return {key for key, value in state.items() if value is not None}
+
+    def _make_torch_optimizer(
+        self, parameters: list[Parameter]
+    ) -> torch.optim.Optimizer:
+        make = functools.partial(
+            self._torch_class,
+            parameters,
+            lr=self.learning_rate,
+            **self._hyperparameters,
+        )
+        if all(parameter.is_floating_point() for parameter in parameters):
+            # Not every optimizer of torch has the argument.
+            with contextlib.suppress(RuntimeError, TypeError):
+                return make(fused=True)
+        return make(foreach=True)
+
+    def _require_setup(self) -> torch.optim.Optimizer:
+        if self._torch_optimizer is None:
+            raise RuntimeError(
+                f"{type(self).__name__} has no parameters yet: call setup() first"
+            )
+        return self._torch_optimizer
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(lr={self._learning_rate!r}, "
+            f"gradient_clipping={self._gradient_clipping}, "
+            f"{len(self._parameters)} parameters)"
+        )
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor {list(value.shape)}"
+    return f"a {type(value).__name__}"

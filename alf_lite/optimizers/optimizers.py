@@ -1,0 +1,114 @@
+"""The optimizers that confs choose from. In a conf: ``@Adam()``, ``Adam.lr = 3e-4``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from alf_lite.config import configurable
+from alf_lite.optimizers.optimizer import Optimizer
+
+__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "RMSprop"]
+
+
+@configurable
+class Adam(Optimizer):
+    """Kingma and Ba 2015 (arXiv:1412.6980)."""
+
+    def __init__(
+        self,
+        lr: float | Callable[[], float] = 1e-3,
+        *,
+        gradient_clipping: float | None = None,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+    ) -> None:
+        super().__init__(
+            torch.optim.Adam,
+            lr,
+            gradient_clipping,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            amsgrad=amsgrad,
+        )
+
+
+@configurable
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay, Loshchilov and Hutter (arXiv:1711.05101)."""
+
+    def __init__(
+        self,
+        lr: float | Callable[[], float] = 1e-3,
+        *,
+        gradient_clipping: float | None = None,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+    ) -> None:
+        super().__init__(
+            torch.optim.AdamW,
+            lr,
+            gradient_clipping,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            amsgrad=amsgrad,
+        )
+
+
+@configurable
+class SGD(Optimizer):
+    """Stochastic gradient descent, with or without momentum."""
+
+    def __init__(
+        self,
+        lr: float | Callable[[], float] = 1e-2,
+        *,
+        gradient_clipping: float | None = None,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+    ) -> None:
+        super().__init__(
+            torch.optim.SGD,
+            lr,
+            gradient_clipping,
+            momentum=momentum,
+            dampening=dampening,
+            weight_decay=weight_decay,
+            nesterov=nesterov,
+        )
+
+
+@configurable
+class RMSprop(Optimizer):
+    """Gradients divided by a running root mean square, Hinton 2012 (lecture 6e)."""
+
+    def __init__(
+        self,
+        lr: float | Callable[[], float] = 1e-2,
+        *,
+        gradient_clipping: float | None = None,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        centered: bool = False,
+    ) -> None:
+        super().__init__(
+            torch.optim.RMSprop,
+            lr,
+            gradient_clipping,
+            alpha=alpha,
+            eps=eps,
+            weight_decay=weight_decay,
+            momentum=momentum,
+            centered=centered,
+        )
