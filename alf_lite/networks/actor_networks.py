@@ -9,7 +9,11 @@ from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.config import configurable
-from alf_lite.networks.encoding_networks import EncodingNetwork
+from alf_lite.networks.encoding_networks import (
+    EncoderNetwork,
+    EncodingNetwork,
+    make_encoding_network,
+)
 from alf_lite.networks.input_encoders import ConvLayerParams
 from alf_lite.networks.layers import Activation
 from alf_lite.networks.network import Network, leaf_name
@@ -30,11 +34,13 @@ class ActorDistributionNetwork(Network):
         observation_spec: nest of TensorSpecs.
         action_spec: nest of TensorSpecs. Integers get categorical heads, binary vectors
             Bernoulli heads, floats what ``continuous_projection`` says.
-        fc_layer_params: sizes of the encoder's layers.
-        activation: a name such as "tanh" or a callable.
-        conv_layer_params: for images; None for a choice by their size.
-        encoding_network_ctor: called with the observation spec and these three by
-            keyword. LSTMEncodingNetwork or GRUEncodingNetwork make a recurrent policy.
+        fc_layer_params: sizes of the encoder's layers, such as (64, 64); None for what
+            the encoder has of its own, as for the next two.
+        activation: of the encoder, a name such as "tanh" or a callable.
+        conv_layer_params: of the encoder, for images.
+        encoding_network_ctor: called with the observation spec, and by keyword with
+            those of the three above that are given. LSTMEncodingNetwork or
+            GRUEncodingNetwork make a recurrent policy.
         continuous_projection: "normal", "tanh_normal" or "beta".
         state_dependent_std: whether σ depends on the observation; else it is a
             parameter for each element.
@@ -49,15 +55,16 @@ class ActorDistributionNetwork(Network):
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
         *,
-        fc_layer_params: Sequence[int] = (64, 64),
-        activation: Activation = "tanh",
+        fc_layer_params: Sequence[int] | None = None,
+        activation: Activation | None = None,
         conv_layer_params: ConvLayerParams | None = None,
-        encoding_network_ctor: Callable[..., Any] = EncodingNetwork,
+        encoding_network_ctor: Callable[..., EncoderNetwork] = EncodingNetwork,
         continuous_projection: ContinuousProjection = "normal",
         state_dependent_std: bool = False,
         initial_log_std: float = 0.0,
     ) -> None:
-        encoder = encoding_network_ctor(
+        encoder = make_encoding_network(
+            encoding_network_ctor,
             observation_spec,
             fc_layer_params=fc_layer_params,
             activation=activation,

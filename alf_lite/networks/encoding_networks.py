@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,8 +18,14 @@ from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 Nest = Any
 
 
+class EncoderNetwork(Network):
+    """A network whose output is a vector of features."""
+
+    output_size: int
+
+
 @configurable
-class EncodingNetwork(Network):
+class EncodingNetwork(EncoderNetwork):
     """Encodes every leaf as its spec says, joins the results and applies an MLP.
 
     ``input_encoders`` tells how leaves are encoded. Inputs may have any number of batch
@@ -78,6 +84,18 @@ class EncodingNetwork(Network):
             ]
             inputs = features[0] if len(features) == 1 else torch.cat(features, dim=-1)
         return self._mlp(inputs), state
+
+
+def make_encoding_network(
+    ctor: Callable[..., EncoderNetwork], input_spec: NestedTensorSpec, **options: Any
+) -> EncoderNetwork:
+    """``ctor(input_spec)`` with the options that are not None.
+
+    An option that is left out keeps the encoder's own default, or what a conf binds to
+    it; an argument would hide that binding.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    return ctor(input_spec, **given)
 
 
 def _is_plain(spec: NestedTensorSpec) -> bool:

@@ -8,16 +8,15 @@ from typing import Any
 from torch import Tensor, nn
 
 from alf_lite.config import configurable
-from alf_lite.networks.encoding_networks import EncodingNetwork
+from alf_lite.networks.encoding_networks import EncoderNetwork, EncodingNetwork
 from alf_lite.networks.input_encoders import ConvLayerParams
 from alf_lite.networks.layers import Activation, check_sizes, mlp
-from alf_lite.networks.network import Network
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
 
 
-class RecurrentEncodingNetwork(Network):
+class RecurrentEncodingNetwork(EncoderNetwork):
     """An encoder, recurrent cells one after the other, and an MLP behind them.
 
     One call makes one step. The state is a tuple with the state of every cell; the

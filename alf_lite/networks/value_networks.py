@@ -8,7 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from alf_lite.config import configurable
-from alf_lite.networks.encoding_networks import EncodingNetwork
+from alf_lite.networks.encoding_networks import (
+    EncoderNetwork,
+    EncodingNetwork,
+    make_encoding_network,
+)
 from alf_lite.networks.input_encoders import ConvLayerParams
 from alf_lite.networks.layers import Activation, linear
 from alf_lite.networks.network import Network
@@ -24,11 +28,13 @@ class ValueNetwork(Network):
     Args:
         observation_spec: nest of TensorSpecs.
         reward_spec: rank 0, or rank 1 for a reward with D dimensions.
-        fc_layer_params: sizes of the encoder's layers.
-        activation: a name such as "tanh" or a callable.
-        conv_layer_params: for images; None for a choice by their size.
-        encoding_network_ctor: called with the observation spec and these three by
-            keyword. LSTMEncodingNetwork or GRUEncodingNetwork make it recurrent.
+        fc_layer_params: sizes of the encoder's layers, such as (64, 64); None for what
+            the encoder has of its own, as for the next two.
+        activation: of the encoder, a name such as "tanh" or a callable.
+        conv_layer_params: of the encoder, for images.
+        encoding_network_ctor: called with the observation spec, and by keyword with
+            those of the three above that are given. LSTMEncodingNetwork or
+            GRUEncodingNetwork make it recurrent.
 
     Raises:
         ValueError: if a spec is not supported; the message names its path.
@@ -39,17 +45,18 @@ class ValueNetwork(Network):
         observation_spec: NestedTensorSpec,
         reward_spec: TensorSpec = TensorSpec(()),
         *,
-        fc_layer_params: Sequence[int] = (64, 64),
-        activation: Activation = "tanh",
+        fc_layer_params: Sequence[int] | None = None,
+        activation: Activation | None = None,
         conv_layer_params: ConvLayerParams | None = None,
-        encoding_network_ctor: Callable[..., Any] = EncodingNetwork,
+        encoding_network_ctor: Callable[..., EncoderNetwork] = EncodingNetwork,
     ) -> None:
         if reward_spec.ndim > 1:
             raise ValueError(
                 f"reward_spec: expected rank 0 or 1, got {reward_spec}. Flatten it in "
                 "the environment."
             )
-        encoder = encoding_network_ctor(
+        encoder = make_encoding_network(
+            encoding_network_ctor,
             observation_spec,
             fc_layer_params=fc_layer_params,
             activation=activation,

@@ -2,7 +2,9 @@ import pytest
 import torch
 
 from alf_lite import nest
+from alf_lite.config_files import parse_config, reset
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
+from alf_lite.networks.encoding_networks import EncoderNetwork
 from alf_lite.networks.recurrent_networks import (
     GRUEncodingNetwork,
     LSTMEncodingNetwork,
@@ -101,6 +103,41 @@ def test_options_reach_encoder_and_heads():
     assert "Tanh" not in text
     policy, _ = network(torch.zeros(1, 20, 20, 3, dtype=torch.uint8))
     torch.testing.assert_close(policy.scale, torch.full((1, 2), -1.0).exp())
+
+
+def test_conf_binds_the_actor_or_its_encoder():
+    parse_config(
+        None,
+        [
+            "ActorDistributionNetwork.encoding_network_ctor = @LSTMEncodingNetwork",
+            "ActorDistributionNetwork.continuous_projection = 'beta'",
+            "LSTMEncodingNetwork.fc_layer_params = (12,)",
+            "LSTMEncodingNetwork.hidden_size = (7,)",
+        ],
+        strict=True,
+    )
+    try:
+        network = ActorDistributionNetwork(VECTOR, NESTED_ACTION)
+        explicit = ActorDistributionNetwork(VECTOR, NESTED_ACTION, fc_layer_params=(5,))
+    finally:
+        reset()
+    assert "in_features=4, out_features=12" in str(network)
+    assert "LSTMCell(12, 7)" in str(network)
+    assert "BetaProjection" in str(network)
+    assert "LSTMCell(5, 7)" in str(explicit)
+
+
+def test_own_encoder_needs_no_options():
+    class Double(EncoderNetwork):
+        output_size = 4
+
+        def forward(self, inputs, state=()):
+            return 2 * inputs, state
+
+    network = ActorDistributionNetwork(VECTOR, DISCRETE, encoding_network_ctor=Double)
+    x = torch.randn(2, 4)
+    policy, _ = network(x)
+    torch.testing.assert_close(policy.logits, network._head._linear(2 * x))
 
 
 @pytest.mark.parametrize(
