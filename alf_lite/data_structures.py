@@ -27,6 +27,7 @@ from torch import Tensor
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
 
 Nest = Any
+Field = Any  # a Tensor, or () where it is absent
 
 
 class StepType(enum.IntEnum):
@@ -40,14 +41,12 @@ class StepType(enum.IntEnum):
 class TimeStep(NamedTuple):
     """What the environment returns, one row per environment."""
 
-    step_type: Tensor | tuple = ()  # [B] int32, a StepType
-    reward: (
-        Tensor | tuple
-    ) = ()  # [B] or [B, D], of the action that led here; 0 at FIRST
-    discount: Tensor | tuple = ()  # [B], 0 where the state is terminal, else 1
+    step_type: Field = ()  # [B] int32, a StepType
+    reward: Field = ()  # [B] or [B, D], of the action that led here; 0 at FIRST
+    discount: Field = ()  # [B], 0 where the state is terminal, else 1
     observation: Nest = ()  # [B, ...]
     prev_action: Nest = ()  # [B, ...], the action that led here; zeros at FIRST
-    env_id: Tensor | tuple = ()  # [B] int32, the environment's row in the batch
+    env_id: Field = ()  # [B] int32, the environment's row in the batch
     env_info: Nest = ()  # [B, ...], the declared info keys; zeros where not given
     untransformed: Any = ()  # the raw TimeStep, kept if a data transformer says so
 
@@ -75,7 +74,7 @@ class AlgStep(NamedTuple):
 class Experience(NamedTuple):
     """A time step and what the algorithm did there."""
 
-    time_step: TimeStep | tuple = ()
+    time_step: Any = ()  # TimeStep
     action: Nest = ()  # the output of rollout_step
     rollout_info: Nest = ()  # the info of rollout_step
     state: Nest = ()  # the state passed *into* rollout_step
@@ -87,18 +86,18 @@ class LossInfo(NamedTuple):
     ``loss`` is averaged over the valid steps; ``scalar_loss`` is added to that mean.
     """
 
-    loss: Tensor | tuple = ()  # [T, B] or [T-1, B]
-    scalar_loss: Tensor | tuple = ()  # []
+    loss: Field = ()  # [T, B] or [T-1, B]
+    scalar_loss: Field = ()  # []
     extra: Nest = ()  # summarised, never differentiated; [T, B] or [T-1, B] or []
-    priority: Tensor | tuple = ()  # [B], |δ| for prioritised replay
+    priority: Field = ()  # [B], |δ| for prioritised replay
 
 
 class BatchInfo(NamedTuple):
     """Where the rows of a replayed batch come from."""
 
-    env_ids: Tensor | tuple = ()  # [B] int64
-    positions: Tensor | tuple = ()  # [B] int64, absolute position of the first step
-    importance_weights: Tensor | tuple = ()  # [B]
+    env_ids: Field = ()  # [B] int64
+    positions: Field = ()  # [B] int64, absolute position of the first step
+    importance_weights: Field = ()  # [B]
 
 
 def time_step_spec(

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig, configurable
-from alf_lite.data_structures import AlgStep, LossInfo, TimeStep
+from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.network import Network
@@ -44,10 +45,10 @@ class ActorCriticInfo(NamedTuple):
 
     action: Nest = ()  # [T, B, ...] a_t
     action_distribution: Nest = ()  # [T, B, ...] π(·|s_t)
-    value: Tensor | tuple = ()  # [T, B] or [T, B, D], V(s_t)
-    reward: Tensor | tuple = ()  # [T, B] or [T, B, D], came with s_t
-    discount: Tensor | tuple = ()  # [T, B] 0 where s_t is terminal
-    step_type: Tensor | tuple = ()  # [T, B]
+    value: Field = ()  # [T, B] or [T, B, D], V(s_t)
+    reward: Field = ()  # [T, B] or [T, B, D], came with s_t
+    discount: Field = ()  # [T, B] 0 where s_t is terminal
+    step_type: Field = ()  # [T, B]
 
 
 class ActorCriticLossInfo(NamedTuple):
@@ -108,7 +109,7 @@ class ActorCriticAlgorithm(RLAlgorithm):
         """
         _check_unit_interval(gamma=gamma, td_lambda=td_lambda)
         actor_network = actor_network_ctor(observation_spec, action_spec)
-        value_network = None
+        value_network: Any = None  # a Network, unless is_eval
         value_state_spec: NestedTensorSpec = ()
         if not is_eval:
             value_network = value_network_ctor(observation_spec, reward_spec)
@@ -167,7 +168,7 @@ class ActorCriticAlgorithm(RLAlgorithm):
     # Learning
 
     def train_step(
-        self, inputs: TimeStep, state: ActorCriticState, rollout_info: ActorCriticInfo
+        self, inputs: TimeStep, state: ActorCriticState, rollout_info: Nest
     ) -> AlgStep:
         """Evaluates both networks on the steps of the unroll."""
         distribution, actor_state = self._actor_network(inputs.observation, state.actor)
@@ -186,7 +187,7 @@ class ActorCriticAlgorithm(RLAlgorithm):
             info=info,
         )
 
-    def calc_loss(self, info: ActorCriticInfo) -> LossInfo:
+    def calc_loss(self, info: Nest) -> LossInfo:
         """−A_t log π(a_t|s_t) + c_v (R_t − V(s_t))² − c_e H(π(·|s_t)), [T-1, B]."""
         advantage, value_target = self._estimate(info)
         distribution = nest.map_structure(lambda t: t[:-1], info.action_distribution)
@@ -219,7 +220,7 @@ class ActorCriticAlgorithm(RLAlgorithm):
             value_target = value_ops.lambda_return(*args, self._td_lambda)
         advantage = self.scalar_reward(advantage)
         if self._normalize_advantages:
-            valid = info.step_type[:-1] != 2
+            valid = valid_steps(info.step_type[:-1])
             advantage = losses.normalize(advantage, valid)
         return advantage, value_target
 

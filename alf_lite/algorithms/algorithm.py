@@ -69,7 +69,7 @@ class Algorithm(nn.Module):
         self._rollout_state_spec = rollout_state_spec
         self._predict_state_spec = predict_state_spec
         self._checkpoint = checkpoint
-        self._config = config
+        self._config: Any = config  # TrainerConfig, in the algorithm that trains
         self._debug_summaries = debug_summaries
         self._name = name or type(self).__name__
         self._claims: list[tuple[Optimizer, list[nn.Module] | None]] = []
@@ -183,8 +183,13 @@ class Algorithm(nn.Module):
     def after_train_iter(self, root_inputs: TimeStep, rollout_info: Nest) -> None:
         """Called once per iteration that unrolled, with the unroll [T, B, ...]."""
 
-    def should_stop_updates(self, loss_info: LossInfo) -> bool:
-        """Whether to skip the remaining updates on this batch, asked after each."""
+    def should_stop_updates(self, loss_info: LossInfo, valid: Tensor) -> bool:
+        """Whether to skip the remaining updates on this batch, asked after each.
+
+        Args:
+            loss_info: of the update, with ``loss`` [] and ``extra`` [T, B].
+            valid: [T, B] bool, the steps that counted.
+        """
         return False
 
     # Optimizers
@@ -201,7 +206,8 @@ class Algorithm(nn.Module):
         """
         if self._optimizers is None:
             self._optimizers = assign_parameters(
-                dict(self.named_parameters()), self._collect_claims()
+                dict(self.named_parameters(remove_duplicate=False)),
+                self._collect_claims(),
             )
         return self._optimizers
 
@@ -292,7 +298,8 @@ class Algorithm(nn.Module):
             valid: [T, B] bool; its first rows belong to those of the loss.
 
         Returns:
-            ``loss`` [] and ``extra`` with the same means.
+            ``loss`` [] and ``extra``, detached but not reduced: most of it is never
+            looked at.
         """
         total: Tensor | float = 0.0
         if not isinstance(loss_info.loss, tuple):
@@ -304,14 +311,7 @@ class Algorithm(nn.Module):
                 f"{self._name}.calc_loss returned a LossInfo without a loss: "
                 "set loss [T, B] or scalar_loss []"
             )
-        extra = nest.map_structure(
-            lambda t: (
-                masked_mean(t.detach(), valid[: t.shape[0]])
-                if t.ndim == 2
-                else t.detach()
-            ),
-            loss_info.extra,
-        )
+        extra = nest.map_structure(Tensor.detach, loss_info.extra)
         return loss_info._replace(loss=total, extra=extra)
 
     def update_with_gradient(self, loss_info: LossInfo) -> list[Tensor]:
@@ -321,8 +321,8 @@ class Algorithm(nn.Module):
             The gradient norm [] of every optimizer before clipping.
 
         Raises:
-            DivergedError: if the loss or a gradient is NaN or infinite. A non-finite
-                loss is found before any parameter changes.
+            DivergedError: if the loss or a gradient is NaN or infinite; no parameter
+                has changed then.
         """
         check_finite = self._config is None or self._config.check_finite
         if check_finite and not math.isfinite(loss_info.loss.item()):
@@ -331,9 +331,11 @@ class Algorithm(nn.Module):
         for _, optimizer in optimizers:
             optimizer.zero_grad()
         loss_info.loss.backward()
-        norms = [optimizer.step() for _, optimizer in optimizers]
+        norms = [optimizer.clip_gradients() for _, optimizer in optimizers]
         if check_finite and not all(math.isfinite(norm.item()) for norm in norms):
             raise DivergedError(self._describe_bad_gradient())
+        for _, optimizer in optimizers:
+            optimizer.apply_gradients()
         return norms
 
     def _describe_bad_loss(self, loss_info: LossInfo) -> str:
@@ -350,7 +352,7 @@ class Algorithm(nn.Module):
             f"parts: {bad or 'none'}; non-finite parameters: "
             f"{parameters[:5] or 'none'}. Likely causes: a too large learning rate, "
             "unscaled rewards or observations, no gradient clipping. No parameter was "
-            "changed by this update."
+            "changed."
         )
 
     def _describe_bad_gradient(self) -> str:
@@ -362,20 +364,28 @@ class Algorithm(nn.Module):
         return (
             f"{self._name}: the loss is finite, but the gradient is not, of "
             f"{bad[:5]} ({len(bad)} parameters). Likely causes: a square root, "
-            "logarithm or division at its limit, or a too large learning rate."
+            "logarithm or division at its limit, or a too large learning rate. No "
+            "parameter was changed."
         )
 
     def summarize_train(
-        self, loss_info: LossInfo, gradient_norms: list[Tensor]
+        self, loss_info: LossInfo, valid: Tensor, gradient_norms: list[Tensor]
     ) -> None:
-        """Writes the loss, its parts and the gradient norms of the last update."""
+        """Writes the loss, its parts and the gradient norms of one update.
+
+        Args:
+            loss_info: ``loss`` []; of ``extra``, the means over the valid steps.
+            valid: [T, B] bool.
+            gradient_norms: [] of every optimizer.
+        """
         if not summary.should_record():
             return
         with summary.scope(self._name):
             summary.scalar("loss", loss_info.loss)
             for path, value in nest.flatten_with_path(loss_info.extra):
-                if value.ndim == 0:
-                    summary.scalar(f"loss/{path}", value)
+                if value.ndim == 2:
+                    value = masked_mean(value, valid[: value.shape[0]])
+                summary.scalar(f"loss/{path}", value)
         for (name, optimizer), norm in zip(
             self.optimizers(), gradient_norms, strict=True
         ):
@@ -390,4 +400,4 @@ class Algorithm(nn.Module):
 
 def valid_steps(step_type: Tensor) -> Tensor:
     """Whether the step has a transition: bool, False where LAST. Any shape."""
-    return step_type != int(StepType.LAST)
+    return step_type.ne(int(StepType.LAST))

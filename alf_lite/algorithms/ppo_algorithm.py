@@ -25,8 +25,9 @@ from alf_lite.algorithms.actor_critic_algorithm import (
     ActorCriticInfo,
     ActorCriticState,
 )
+from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.config import TrainerConfig, configurable
-from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, TimeStep
+from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.network import Network
@@ -48,7 +49,7 @@ class PPOInfo(NamedTuple):
     old_value: Tensor  # [T, B] or [T, B, D], V_old(s_t)
     valid: Tensor  # [T, B] bool, steps with a transition in this unroll
     action_distribution: Nest = ()  # [T, B, ...] π(·|s_t), with gradient
-    value: Tensor | tuple = ()  # [T, B] or [T, B, D], V(s_t), with gradient
+    value: Field = ()  # [T, B] or [T, B, D], V(s_t), with gradient
 
 
 class PPOLossInfo(NamedTuple):
@@ -143,7 +144,7 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         """Samples an action and keeps π_old; recurrent networks also evaluate V_old."""
         distribution, actor_state = self._actor_network(inputs.observation, state.actor)
         action = distributions.sample(distribution)
-        value: Tensor | tuple = ()
+        value: Field = ()
         value_state = state.value
         if not nest.is_empty(value_state):
             value, value_state = self._value_network(inputs.observation, value_state)
@@ -180,7 +181,7 @@ class PPOAlgorithm(ActorCriticAlgorithm):
             time_major=False,
         )  # [B, T-1] or [B, T-1, D]
         advantage = torch.cat([advantage, torch.zeros_like(advantage[:, :1])], dim=1)
-        valid = root_inputs.step_type != 2
+        valid = valid_steps(root_inputs.step_type)
         valid[:, -1] = False
         info = PPOInfo(
             action=rollout_info.action,
@@ -247,8 +248,9 @@ class PPOAlgorithm(ActorCriticAlgorithm):
             loss = torch.maximum(loss, losses.squared(info.value_target, clipped))
         return self._sum_dims(loss)
 
-    def should_stop_updates(self, loss_info: LossInfo) -> bool:
+    def should_stop_updates(self, loss_info: LossInfo, valid: Tensor) -> bool:
         """Stops once the policy moved 1.5 times as far as ``target_kl`` wants."""
         if self._target_kl is None:
             return False
-        return bool(loss_info.extra.approx_kl > 1.5 * self._target_kl)
+        approx_kl = losses.masked_mean(loss_info.extra.approx_kl, valid)
+        return bool(approx_kl > 1.5 * self._target_kl)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -19,7 +20,8 @@ Nest = Any
 class Policy(Protocol):
     """What an unroller needs to know of an algorithm."""
 
-    device: torch.device
+    @property
+    def device(self) -> torch.device: ...
 
     def rollout_step(self, inputs: TimeStep, state: Nest) -> AlgStep: ...
 
@@ -50,8 +52,9 @@ class SyncUnroller:
 
     Args:
         env: the batched environment; closed by its owner.
-        policy: acts; its ``rollout_step`` runs under inference mode, so that no
-            autograd bookkeeping is done, unless ``with_grad``.
+        policy: acts, under inference mode unless ``with_grad``, so that no autograd
+            bookkeeping is done.
+        rollout_step: the policy's, perhaps compiled.
         with_grad: keep the graph of ``rollout_step`` for a later backward pass.
         overwrite_policy_output: store the action that the environment says it executed
             (``prev_action`` of the next step) instead of the policy's.
@@ -62,16 +65,18 @@ class SyncUnroller:
         env: Environment,
         policy: Policy,
         *,
+        rollout_step: Callable[[TimeStep, Nest], AlgStep] | None = None,
         with_grad: bool = False,
         overwrite_policy_output: bool = False,
     ) -> None:
         self._env = env
         self._policy = policy
+        self._rollout_step = rollout_step or policy.rollout_step
         self._with_grad = with_grad
         self._overwrite_policy_output = overwrite_policy_output
         self._raw_rows = UnrollStorage()
         self._policy_rows = UnrollStorage()
-        self._time_step: TimeStep | None = None
+        self._time_step: Any = None  # TimeStep, after reset
         self._is_fresh = True
         self._policy_state: Nest = ()
         self._transform_state: Nest = ()
@@ -120,7 +125,8 @@ class SyncUnroller:
         kept: list[Experience] = []
         raw: list[TimeStep] = []
         env_seconds = 0.0
-        time_step = self._on_device(self._time_step)
+        device = policy.device
+        time_step = to_device(self._time_step, device)
         self._keep_raw(raw, 0, time_step, length + 1)
         for t in range(num_rows):
             state = self._policy_state
@@ -129,7 +135,7 @@ class SyncUnroller:
             inputs, transform_state = policy.transform_timestep(
                 time_step, self._transform_state
             )
-            step = policy.rollout_step(inputs, state)
+            step = self._rollout_step(inputs, state)
             action = step.output
             is_transformed = inputs is not time_step
             if t < length:
@@ -140,7 +146,7 @@ class SyncUnroller:
                     else action
                 )
                 env_seconds += time.perf_counter() - begin
-                time_step = self._on_device(self._time_step)
+                time_step = to_device(self._time_step, device)
                 self._keep_raw(raw, t + 1, time_step, length + 1)
                 self._policy_state = step.state
                 self._transform_state = transform_state
@@ -176,8 +182,9 @@ class SyncUnroller:
     ) -> tuple[Experience, TimeStep, float]:
         return nest.stack(kept), nest.stack(raw), env_seconds
 
-    def _on_device(self, time_step: TimeStep) -> TimeStep:
-        device = self._policy.device
-        if time_step.reward.device == device:
-            return time_step
-        return nest.map_structure(lambda t: t.to(device, non_blocking=True), time_step)
+
+def to_device(time_step: TimeStep, device: torch.device) -> TimeStep:
+    """``time_step`` on ``device``; itself if it is there."""
+    if time_step.reward.device == device:
+        return time_step
+    return nest.map_structure(lambda t: t.to(device, non_blocking=True), time_step)
