@@ -73,10 +73,10 @@ def _not_found(name: str, path: Path, folder: Path) -> str:
             f"conf {name!r} is a directory. Give one of the files in it: "
             f"{inside or f'it has no {SUFFIX} file'}."
         )
-    beside = [p.name for p in path.parent.glob(f"*{SUFFIX}")]
     packaged = packaged_confs()
-    wanted = path.name.removesuffix(SUFFIX)
-    suggestion = did_you_mean(wanted, [*packaged, *beside])
+    beside = [p.stem for p in path.parent.glob(f"*{SUFFIX}")]
+    near = [*packaged, *(str(Path(name).parent / stem) for stem in beside)]
+    suggestion = did_you_mean(name.removesuffix(SUFFIX), near)
     return (
         f"conf {name!r} not found in {folder.resolve()} or among the packaged ones."
         f"{suggestion}\n  Packaged: {', '.join(packaged) or 'none'}"
