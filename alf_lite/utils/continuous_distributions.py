@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Beta, Distribution
-from torch.distributions import kl_divergence as torch_kl_divergence
 from torch.nn import functional as F
 
 from alf_lite.tensor_specs import BoundedTensorSpec
@@ -249,7 +248,15 @@ class ScaledBeta(ActionDistribution):
         return self.bounds.from_unit(torch.where(has_peak, peak, self._beta.mean))
 
     def rsample(self, sample_shape: SampleShape = ()) -> Tensor:
-        return self.bounds.from_unit(self._beta.rsample(torch.Size(sample_shape)))
+        # X / (X + Y) of two gamma variables, which torch differentiates itself: faster
+        # than torch's Beta, and no break in a compiled graph.
+        x, y = (
+            torch._standard_gamma(c.expand(*sample_shape, *c.shape)).clamp(
+                min=torch.finfo(c.dtype).tiny
+            )
+            for c in (self.concentration1, self.concentration0)
+        )
+        return self.bounds.from_unit(x / (x + y))
 
     def log_prob(self, value: Tensor) -> Tensor:
         x = self.bounds.to_unit(value)
@@ -263,7 +270,17 @@ class ScaledBeta(ActionDistribution):
 
     def kl_divergence(self, other: Distribution) -> Tensor:
         other = self._same_kind(other)
-        return self._sum(torch_kl_divergence(self._beta, other._beta))
+        # torch.distributions.kl_divergence would break a compiled graph.
+        p1, p0 = self.concentration1, self.concentration0
+        q1, q0 = other.concentration1, other.concentration0
+        kl = (
+            _log_beta(q1, q0)
+            - _log_beta(p1, p0)
+            + (p1 - q1) * p1.digamma()
+            + (p0 - q0) * p0.digamma()
+            + (q1 - p1 + q0 - p0) * (p1 + p0).digamma()
+        )
+        return self._sum(kl)
 
     @property
     def _beta(self) -> Beta:
@@ -295,6 +312,11 @@ def _normal_kl_divergence(
     ratio = (p_scale / q_scale).square()
     distance = ((p_loc - q_loc) / q_scale).square()
     return 0.5 * (ratio + distance - 1 - ratio.log())
+
+
+def _log_beta(alpha: Tensor, beta: Tensor) -> Tensor:
+    """Logarithm of the Beta function."""
+    return alpha.lgamma() + beta.lgamma() - (alpha + beta).lgamma()
 
 
 def _log_tanh_derivative(u: Tensor) -> Tensor:

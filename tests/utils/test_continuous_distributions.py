@@ -222,6 +222,24 @@ def test_beta_equals_torchs():
     )
 
 
+def test_beta_draws_its_moments_with_the_right_gradient():
+    a = torch.tensor([0.5, 2.0, 5.0], requires_grad=True)
+    b = torch.tensor([1.5, 2.0, 0.7], requires_grad=True)
+    torch.manual_seed(0)
+    draws = ScaledBeta(a, b, bounds(0, 1, (3,))).rsample((200_000,))
+    reference = td.Beta(a.detach(), b.detach())
+    torch.testing.assert_close(draws.mean(0), reference.mean, atol=3e-3, rtol=0)
+    torch.testing.assert_close(draws.var(0), reference.variance, atol=3e-3, rtol=0)
+    draws.mean(0).sum().backward()
+    # E[x] = a / (a + b)
+    torch.testing.assert_close(
+        a.grad, (b / (a + b) ** 2).detach(), atol=3e-3, rtol=0.02
+    )
+    torch.testing.assert_close(
+        b.grad, (-a / (a + b) ** 2).detach(), atol=3e-3, rtol=0.02
+    )
+
+
 def test_beta_mode_for_every_shape_of_the_density():
     a = torch.tensor([3.0, 0.5, 2.0, 1.0, 0.5])
     b = torch.tensor([2.0, 2.0, 0.5, 1.0, 0.5])

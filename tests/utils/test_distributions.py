@@ -356,6 +356,11 @@ def _act_and_evaluate(logits, loc):
     # A nest that goes through the functions of alf_lite.nest within the graph.
     policy = nest.map_structure(lambda t: t * 1.0, policy)
     log_prob = distributions.log_prob(policy, actions)
+    bounded = (policy["continuous"], ScaledBeta(loc.exp(), loc.exp() + 1, BOUNDS))
+    drawn, _ = distributions.rsample_and_log_prob(bounded)
+    assert len(distributions.epsilon_greedy(bounded, 0.5)) == len(drawn)
+    kl = distributions.kl_divergence(bounded, distributions.detach(bounded))
+    log_prob = log_prob + kl + distributions.entropy(bounded) * 0
     return policy, actions, log_prob, distributions.entropy(policy["discrete"])
 
 
