@@ -173,6 +173,11 @@ def make_projection(
         TypeError: if ``spec`` is no TensorSpec.
         ValueError: if there is no head for it.
     """
+    if continuous_projection not in CONTINUOUS_PROJECTIONS:
+        raise ValueError(
+            f"continuous_projection: expected one of {CONTINUOUS_PROJECTIONS}, got "
+            f"{continuous_projection!r}"
+        )
     if not isinstance(spec, TensorSpec):
         raise TypeError(
             f"{path}: expected a TensorSpec, got {type(spec).__name__}. Use "
@@ -182,11 +187,6 @@ def make_projection(
         raise ValueError(f"{path}: expected at least one element, got {spec}")
     if spec.is_discrete:
         return _discrete_projection(path, spec, input_size)
-    if continuous_projection not in CONTINUOUS_PROJECTIONS:
-        raise ValueError(
-            f"continuous_projection: expected one of {CONTINUOUS_PROJECTIONS}, got "
-            f"{continuous_projection!r}"
-        )
     bounds = None
     if continuous_projection != "normal":
         bounds = _bounds(path, spec, continuous_projection)

@@ -192,7 +192,8 @@ def test_other_bad_arguments_are_refused():
     spec = TensorSpec((2,))
     with pytest.raises(TypeError, match="arm: expected a TensorSpec, got int"):
         make_projection("arm", 3, 4)
-    with pytest.raises(ValueError, match="continuous_projection: expected one of"):
-        make_projection("arm", spec, 4, continuous_projection="gaussian")
+    for any_spec in (spec, bounded((), torch.int64, 0, 1)):
+        with pytest.raises(ValueError, match="continuous_projection: expected one of"):
+            make_projection("arm", any_spec, 4, continuous_projection="gaussian")
     with pytest.raises(ValueError, match="initial_log_std: expected a value within"):
         NormalProjection(4, spec, initial_log_std=3.0)
