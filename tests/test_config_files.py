@@ -84,7 +84,7 @@ def test_a_missing_include_names_the_line_that_includes(tmp_path):
     conf = write(tmp_path, main="# Header\ninclude 'bse.gin'\n")
     message = refused(conf)
     assert message.startswith(f"{conf}:2: conf 'bse.gin' not found in {tmp_path}")
-    assert "Did you mean 'base' or 'main'?" in message
+    assert "Did you mean 'base'?" in message
 
 
 def test_an_error_in_an_included_file_names_that_file(tmp_path):
