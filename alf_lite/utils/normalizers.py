@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from alf_lite import nest
+from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import NestedTensorSpec
 
 Nest = Any
@@ -17,6 +19,10 @@ NormalizerMode = Literal["running", "adaptive", "moving"]
 # A feature that varies less than float32 resolves is constant.
 _RELATIVE_RESOLUTION = 1e-7
 _SMALLEST_STD = 1e-30
+
+
+class NotFiniteError(ValueError):
+    """A batch for statistics holds a NaN or an infinity; the message says where."""
 
 
 class Normalizer(nn.Module):
@@ -46,7 +52,7 @@ class Normalizer(nn.Module):
         update_rate: of the mode ``"moving"``, in (0, 1), per vector.
 
     Raises:
-        ValueError: if an argument is out of range or ``spec`` is empty.
+        ConfigError: if an argument is out of range or ``spec`` is empty.
     """
 
     mean: Tensor  # [elements of all leaves] float64
@@ -64,15 +70,15 @@ class Normalizer(nn.Module):
     ) -> None:
         super().__init__()
         if mode not in get_args(NormalizerMode):
-            raise ValueError(
+            raise ConfigError(
                 f"mode must be one of {list(get_args(NormalizerMode))}, got {mode!r}"
             )
         if not 1 <= speed < math.inf:
-            raise ValueError(f"speed must be at least 1, got {speed}")
+            raise ConfigError(f"speed must be at least 1, got {speed}")
         if not 0 < update_rate < 1:
-            raise ValueError(f"update_rate must be in (0, 1), got {update_rate}")
+            raise ConfigError(f"update_rate must be in (0, 1), got {update_rate}")
         if nest.is_empty(spec):
-            raise ValueError("there is nothing to normalize: the spec is empty")
+            raise ConfigError("there is nothing to normalize: the spec is empty")
         self._spec = spec
         self._named_specs = nest.flatten_with_path(spec)
         self._zero_mean = zero_mean
@@ -95,8 +101,9 @@ class Normalizer(nn.Module):
             batch: [..., *spec.shape] in every leaf, with the same leading dimensions.
 
         Raises:
-            ValueError: if shapes differ from the specs, or if there is a NaN or an
-                infinity, with its path and index. The statistics have not changed then.
+            NotFiniteError: if there is a NaN or an infinity.
+            ValueError: if shapes differ from the specs.
+            Then the statistics have not changed.
         """
         nest.assert_same_structure(self._spec, batch)
         leaves = nest.flatten(batch)
@@ -112,7 +119,7 @@ class Normalizer(nn.Module):
         batch_mean = rows.mean(dim=0)
         batch_variance = (rows - batch_mean).square().mean(dim=0)
         if not torch.isfinite(batch_mean + batch_variance).all():
-            raise ValueError(_where_not_finite(self._named_specs, leaves))
+            raise NotFiniteError(_where_not_finite(self._named_specs, leaves))
 
         weight = self._weight(len(rows))
         delta = batch_mean - self.mean
@@ -141,13 +148,19 @@ class Normalizer(nn.Module):
         Returns:
             A new nest; the leaves keep their floating dtype, others become float32.
         """
+        leaves = self.normalize_leaves(nest.flatten(inputs), clip)
+        return nest.pack_sequence_as(self._spec, leaves)
+
+    def normalize_leaves(
+        self, leaves: Sequence[Tensor], clip: float | None = None
+    ) -> list[Tensor]:
+        """As :meth:`normalize` for the leaves of the nest, in their order."""
         outputs = []
-        leaves = nest.flatten(inputs)
         for leaf, (mean, scale) in zip(leaves, self._scalings(), strict=True):
             # Subtract first: x · scale - mean · scale would lose digits.
             scaled = (leaf - mean).mul_(scale) if self._zero_mean else leaf * scale
             outputs.append(scaled if clip is None else scaled.clamp_(-clip, clip))
-        return nest.pack_sequence_as(self._spec, outputs)
+        return outputs
 
     def _scalings(self) -> list[tuple[Tensor, Tensor]]:
         """Mean and 1 / standard deviation of every leaf, in the leaf's dtype.
@@ -197,8 +210,5 @@ def _where_not_finite(named_specs: list, leaves: list[Tensor]) -> str:
         bad = torch.nonzero(~torch.isfinite(leaf))
         if len(bad):
             index = tuple(bad[0].tolist())
-            return (
-                f"{path}: {leaf[index].item()} at index {index}. Statistics need "
-                "finite numbers; they were left as they were"
-            )
+            return f"{path}: {leaf[index].item()} at index {index}"
     return "numbers so large that their variance overflows"

@@ -1,0 +1,194 @@
+"""What data transformers have in common."""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from torch import nn
+
+from alf_lite.config import configurable
+from alf_lite.data_structures import Experience, TimeStep
+from alf_lite.errors import ConfigError
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+
+Nest = Any
+
+
+class TransformStage(enum.IntEnum):
+    """When a transformer takes its turn; those of an earlier stage come first."""
+
+    KEEP_RAW = 1  # keeps a copy of the raw time step
+    HISTORY = 2  # looks up other raw steps of the episode in the replay buffer
+    SINGLE_STEP = 3  # changes every step for itself
+
+
+class DataTransformer(nn.Module, ABC):
+    """Changes time steps between the environment and the algorithm.
+
+    Metrics and replay buffers get raw time steps. A transformer works on the steps that
+    the algorithm acts on, :meth:`transform_timestep`, and again on those that it trains
+    on from a replay buffer, :meth:`transform_experience`.
+
+    Statistics change only in :meth:`observe`, which is called once per unroll of the
+    training environments and never in evaluation, so all steps of an unroll are
+    transformed alike. They are buffers of the module, so that checkpoints hold them.
+
+    Args:
+        observation_spec: of one raw observation.
+        reward_spec: of one raw reward.
+        transformed_observation_spec: of what the algorithm sees; the same by default.
+        state_spec: of what one environment carries from step to step.
+    """
+
+    stage: ClassVar[TransformStage] = TransformStage.SINGLE_STEP
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        reward_spec: TensorSpec = TensorSpec(()),
+        *,
+        transformed_observation_spec: NestedTensorSpec | None = None,
+        state_spec: NestedTensorSpec = (),
+    ) -> None:
+        super().__init__()
+        self._observation_spec = observation_spec
+        self._reward_spec = reward_spec
+        if transformed_observation_spec is None:
+            transformed_observation_spec = observation_spec
+        self._transformed_observation_spec = transformed_observation_spec
+        self._state_spec = state_spec
+
+    @property
+    def observation_spec(self) -> NestedTensorSpec:
+        """Of one raw observation."""
+        return self._observation_spec
+
+    @property
+    def reward_spec(self) -> TensorSpec:
+        """Of one raw reward; transformers keep shape and dtype."""
+        return self._reward_spec
+
+    @property
+    def transformed_observation_spec(self) -> NestedTensorSpec:
+        """Of one observation as the algorithm sees it."""
+        return self._transformed_observation_spec
+
+    @property
+    def state_spec(self) -> NestedTensorSpec:
+        """Of what one environment carries from step to step; zeros at the start."""
+        return self._state_spec
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether :meth:`observe` changes anything."""
+        return False
+
+    @abstractmethod
+    def transform_timestep(
+        self, time_step: TimeStep, state: Nest
+    ) -> tuple[TimeStep, Nest]:
+        """What the algorithm acts on.
+
+        Args:
+            time_step: [B, ...], raw; is left as it is.
+            state: [B, ...], of ``state_spec``, from the step before. A FIRST step must
+                not depend on it.
+
+        Returns:
+            The transformed time step and the state for the next step.
+        """
+
+    @abstractmethod
+    def transform_experience(self, experience: Experience) -> Experience:
+        """What the algorithm trains on.
+
+        Args:
+            experience: [B, T, ...], as the replay buffer holds it.
+        """
+
+    @abstractmethod
+    def transform_unroll(self, time_steps: TimeStep) -> TimeStep:
+        """What a following transformer observes.
+
+        Args:
+            time_steps: raw [T, B, ...], each step once and in its order.
+        """
+
+    def observe(self, time_steps: TimeStep) -> None:
+        """Takes an unroll into the statistics.
+
+        Args:
+            time_steps: raw [T, B, ...], each step once and in its order.
+
+        Raises:
+            EnvError: if there is a NaN or an infinity; the statistics do not change.
+        """
+
+    def training_state_dict(self) -> dict[str, Any]:
+        """What only training needs to continue, beside ``state_dict``."""
+        return {}
+
+    def load_training_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores what ``training_state_dict`` returned."""
+
+
+class SingleStepTransformer(DataTransformer):
+    """A transformer that changes every step for itself: :meth:`transform` is all."""
+
+    @abstractmethod
+    def transform(self, time_step: TimeStep) -> TimeStep:
+        """Transforms [..., *spec.shape] with any leading dimensions."""
+
+    def transform_timestep(
+        self, time_step: TimeStep, state: Nest
+    ) -> tuple[TimeStep, Nest]:
+        return self.transform(time_step), state
+
+    def transform_experience(self, experience: Experience) -> Experience:
+        time_step = experience.time_step
+        assert isinstance(time_step, TimeStep), "the experience has no time step"
+        return experience._replace(time_step=self.transform(time_step))
+
+    def transform_unroll(self, time_steps: TimeStep) -> TimeStep:
+        return self.transform(time_steps)
+
+
+@configurable
+class IdentityDataTransformer(SingleStepTransformer):
+    """Changes nothing and copies nothing."""
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        reward_spec: TensorSpec = TensorSpec(()),
+    ) -> None:
+        super().__init__(observation_spec, reward_spec)
+
+    def transform(self, time_step: TimeStep) -> TimeStep:
+        return time_step
+
+
+def build_data_transformer(
+    ctor: Callable[..., DataTransformer],
+    observation_spec: NestedTensorSpec,
+    reward_spec: TensorSpec,
+) -> DataTransformer:
+    """Calls ``ctor(observation_spec, reward_spec)``.
+
+    Raises:
+        ConfigError: if it is not the class of a data transformer.
+    """
+    if not callable(ctor) or isinstance(ctor, DataTransformer):
+        raise ConfigError(
+            f"a data transformer is given by its class, got {ctor!r}. In a conf write "
+            "@ObservationNormalizer, without quotes and parentheses."
+        )
+    transformer = ctor(observation_spec, reward_spec)
+    if not isinstance(transformer, DataTransformer):
+        raise ConfigError(
+            f"{ctor!r} must build a DataTransformer, got a {type(transformer).__name__}"
+        )
+    return transformer

@@ -1,0 +1,183 @@
+"""Rewards are divided by the spread of discounted returns, here computed by a loop."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from alf_lite import nest
+from alf_lite.data_structures import TimeStep
+from alf_lite.data_transformers.reward_normalizer import RewardNormalizer
+from alf_lite.errors import ConfigError, EnvError
+from alf_lite.tensor_specs import TensorSpec
+
+FIRST, MID, LAST = 0, 1, 2
+GAMMA = 0.9
+OBSERVATION_SPEC = TensorSpec((1,))
+
+
+def make(reward_shape=(), **arguments):
+    arguments = {"gamma": GAMMA, "clipping": None} | arguments
+    return RewardNormalizer(OBSERVATION_SPEC, TensorSpec(reward_shape), **arguments)
+
+
+def random_steps(seed, num_steps=30, num_envs=3, reward_shape=()):
+    rng = np.random.default_rng(seed)
+    step_types = np.zeros((num_steps, num_envs), dtype=int)
+    for t in range(1, num_steps):
+        drawn = rng.choice([MID, LAST], num_envs, p=[0.8, 0.2])
+        step_types[t] = np.where(step_types[t - 1] == LAST, FIRST, drawn)
+    reward = rng.normal(size=(num_steps, num_envs, *reward_shape)) + 1
+    reward[step_types == FIRST] = 0
+    return TimeStep(
+        step_type=torch.tensor(step_types),
+        reward=torch.tensor(reward, dtype=torch.float32),
+        discount=torch.ones(num_steps, num_envs),
+        env_id=torch.tensor([[2, 0, 1][:num_envs]] * num_steps),
+    )
+
+
+def naive_returns(steps):
+    """R of all steps that are not FIRST, in one list."""
+    found, running = [], {}
+    for t, row in enumerate(steps.step_type.tolist()):
+        for b, step_type in enumerate(row):
+            reward = steps.reward[t, b].double().numpy()
+            if step_type == FIRST:
+                running[b] = np.zeros_like(reward)
+            else:
+                running[b] = GAMMA * running[b] + reward
+                found.append(running[b])
+    return np.stack(found)
+
+
+@pytest.mark.parametrize("reward_shape", [(), (2,)])
+@pytest.mark.parametrize("seed", range(3))
+def test_equals_a_loop_over_steps(seed, reward_shape):
+    steps = random_steps(seed, reward_shape=reward_shape)
+    normalizer = make(reward_shape)
+    normalizer.observe(steps)
+    returns = naive_returns(steps)
+    assert normalizer.normalizer.count == len(returns)
+    expected = steps.reward / torch.tensor(returns.std(0)).float()
+    torch.testing.assert_close(normalizer.transform(steps).reward, expected)
+
+
+@pytest.mark.parametrize("cuts", [[10, 20], [1, 2, 3], list(range(1, 30))])
+def test_cutting_the_steps_into_unrolls_changes_nothing(cuts):
+    steps = random_steps(0)
+    whole, cut = make(), make()
+    whole.observe(steps)
+    bounds = [0, *cuts, 30]
+    for begin, end in itertools.pairwise(bounds):
+        cut.observe(nest.map_structure(lambda x, i=begin, j=end: x[i:j], steps))
+    for name, value in whole.state_dict().items():
+        torch.testing.assert_close(value, cut.state_dict()[name], rtol=1e-10, atol=0)
+
+
+def test_environments_are_told_apart_by_their_ids():
+    steps = random_steps(0)._replace(env_id=torch.tensor([[0, 1, 2]] * 30))
+    whole, parts = make(), make()
+    whole.observe(steps)
+    for columns in (slice(2, 3), slice(0, 2)):
+        for rows in (slice(0, 15), slice(15, 30)):
+            parts.observe(
+                nest.map_structure(lambda x, r=rows, c=columns: x[r, c], steps)
+            )
+    for name, value in whole.state_dict().items():
+        torch.testing.assert_close(value, parts.state_dict()[name], rtol=1e-10, atol=0)
+
+
+def test_by_hand():
+    steps = TimeStep(
+        step_type=torch.tensor([[FIRST], [MID], [LAST], [FIRST], [LAST]]),
+        reward=torch.tensor([[0.0], [1.0], [1.0], [0.0], [3.0]]),
+        discount=torch.ones(5, 1),
+    )
+    normalizer = make(gamma=0.5)
+    normalizer.observe(steps)
+    # R = 1, 1.5, 3: mean 11/6, variance 13/18
+    scale = (18 / 13) ** 0.5
+    outputs = normalizer.transform(steps).reward.flatten().tolist()
+    assert outputs == pytest.approx([0.0, scale, scale, 0.0, 3 * scale])
+
+
+def test_before_the_first_unroll_rewards_are_only_clipped():
+    steps = random_steps(0)
+    assert torch.equal(make().transform(steps).reward, steps.reward)
+    outputs = make(clipping=0.5).transform(steps).reward
+    assert torch.equal(outputs, steps.reward.clamp(-0.5, 0.5))
+
+
+@pytest.mark.parametrize("reward", [0.0, 2.0])
+def test_returns_without_spread_leave_the_reward_as_it_is(reward):
+    step_types = torch.tensor([[FIRST], [LAST]] * 5)
+    rewards = (step_types == LAST) * reward
+    steps = TimeStep(step_types, rewards, torch.ones(10, 1))
+    normalizer = make()
+    normalizer.observe(steps)
+    assert torch.equal(normalizer.transform(steps).reward, rewards)
+
+
+def test_the_raw_reward_is_left_as_it_was():
+    steps = random_steps(0)
+    before = steps.reward.clone()
+    normalizer = make()
+    normalizer.observe(steps)
+    normalizer.transform(steps)
+    assert torch.equal(steps.reward, before)
+
+
+def test_a_restored_normalizer_continues_exactly():
+    steps = random_steps(1)
+    before, after = (
+        nest.map_structure(lambda x, s=s: x[s], steps)
+        for s in (slice(0, 13), slice(13, None))
+    )
+    original, restored = make(), make()
+    original.observe(before)
+    restored.load_state_dict(original.state_dict())
+    restored.load_training_state_dict(original.training_state_dict())
+    original.observe(after)
+    restored.observe(after)
+    for name, value in original.state_dict().items():
+        assert torch.equal(value, restored.state_dict()[name])
+
+
+def test_the_state_of_the_module_does_not_depend_on_the_number_of_environments():
+    many, one = make(), make()
+    many.observe(random_steps(0))
+    one.load_state_dict(many.state_dict())
+    single = random_steps(0, num_envs=1)._replace(env_id=())
+    assert torch.equal(one.transform(single).reward, many.transform(single).reward)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_bad_rewards_are_refused_and_nothing_changes(bad):
+    steps = random_steps(0)
+    normalizer, other = make(), make()
+    for n in (normalizer, other):
+        n.observe(steps)
+    spoilt = steps.reward.clone()
+    spoilt[4, 2] = bad
+    with pytest.raises(EnvError, match=rf"reward: {bad} at index \(4, 2\)"):
+        normalizer.observe(steps._replace(reward=spoilt))
+    for n in (normalizer, other):
+        n.observe(random_steps(1))
+    for name, value in normalizer.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name])
+
+
+def test_an_unroll_of_first_steps_only():
+    steps = nest.map_structure(lambda x: x[:1], random_steps(0))
+    normalizer = make()
+    normalizer.observe(steps)
+    assert normalizer.normalizer.count == 0
+
+
+def test_bad_gamma_is_refused():
+    with pytest.raises(ConfigError, match=r"gamma must be in \[0, 1\], got 1.1"):
+        make(gamma=1.1)
