@@ -10,7 +10,7 @@ EPISODE_LENGTHS = (2, 4)  # number of steps after FIRST, per environment
 
 
 class CountingEnvironment:
-    """The observation is 100·episode + step; env b's episodes last EPISODE_LENGTHS[b]."""
+    """Observes 100·episode + step; the episodes of b last EPISODE_LENGTHS[b]."""
 
     batch_size = 2
 
