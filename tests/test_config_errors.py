@@ -34,7 +34,7 @@ def needs_length(length=gin.REQUIRED):
 
 
 @configurable
-def fail(error):
+def fail_with(error):
     raise error
 
 
@@ -72,7 +72,7 @@ def refused(statement):
         ("Pump.volume = 10**6", "no arithmetic"),
         ("Pump.volume = 3 - 1", "no arithmetic"),
         ("Pump.sizes = 1, 2", "`Pump.sizes = (1, 2)`"),
-        ("Pump.label = 'open", "a quote is never closed"),
+        ("Pump.label = 'open", "quote is never closed"),
         ("Pump.label =", "the value is missing"),
         ("Pump.label = 'a' 3", "something after the value"),
         ("Pump.label = Pump", "`Pump.label = @Pump`"),
@@ -134,7 +134,7 @@ def test_the_cause_is_kept():
 def test_an_exception_comes_out_of_gins_proxies():
     original = EnvError("broken")
     with pytest.raises(EnvError) as error:
-        fail(original)
+        fail_with(original)
     assert error.value is not original
     assert config_errors.unwrap(error.value) is original
     assert config_errors.unwrap(original) is original
@@ -189,15 +189,15 @@ def test_a_missing_value_is_named(function, parameter):
 def test_typed_errors_pass_without_gins_additions():
     original = CheckpointError("sha256 differs")
     with pytest.raises(CheckpointError) as error:
-        build(fail, original)
+        build(fail_with, original)
     assert error.value is original
 
 
 def test_other_errors_pass():
     with pytest.raises(ZeroDivisionError):
-        build(fail, ZeroDivisionError())
+        build(fail_with, ZeroDivisionError())
     with pytest.raises(KeyError):
-        build(fail, KeyError("x"))
+        build(fail_with, KeyError("x"))
 
 
 def test_a_value_error_outside_of_configurables_passes():

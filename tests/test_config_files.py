@@ -16,7 +16,7 @@ from alf_lite.errors import ConfigError
 
 
 @configurable
-class Net:
+class ToyNet:
     def __init__(self, width=8, *, depth=1, bound=float("inf"), inner_ctor=None):
         self.width, self.depth, self.bound = width, depth, bound
         self.inner = inner_ctor() if inner_ctor else None
@@ -27,15 +27,15 @@ class Net:
 
 
 @configurable
-class DeepNet(Net):
-    """Passes ``width`` on, so that ``Net.width`` has no effect on it."""
+class DeepToyNet(ToyNet):
+    """Passes ``width`` on, so that ``ToyNet.width`` has no effect on it."""
 
     def __init__(self, width=16):
         super().__init__(width=width)
 
 
 @configurable
-def describe(net, note="", unprintable=object()):  # noqa: B008
+def describe_toy(net, note="", unprintable=object()):  # noqa: B008
     return net.settings(), note
 
 
@@ -58,29 +58,29 @@ def refused(conf, *gin_params):
 
 
 def test_the_command_line_overrides_the_conf(tmp_path):
-    conf = write(tmp_path, main="Net:\n  width = 1\n  depth = 2\n")
-    config_files.parse_config(conf, ["Net.width = 7", "Net.width = 9"])
-    assert (Net().width, Net().depth) == (9, 2)
+    conf = write(tmp_path, main="ToyNet:\n  width = 1\n  depth = 2\n")
+    config_files.parse_config(conf, ["ToyNet.width = 7", "ToyNet.width = 9"])
+    assert (ToyNet().width, ToyNet().depth) == (9, 2)
 
 
 def test_neither_conf_nor_parameters_are_needed():
     config_files.parse_config(None)
-    assert Net().width == 8
+    assert ToyNet().width == 8
     assert config_files.user_config_text() == ""
 
 
 def test_an_include_is_relative_to_the_including_file(tmp_path, monkeypatch):
-    write(tmp_path / "confs" / "parts", width="Net.width = 3\n")
-    write(tmp_path / "confs" / "parts", both="include 'width'\nNet.depth = 4\n")
+    write(tmp_path / "confs" / "parts", width="ToyNet.width = 3\n")
+    write(tmp_path / "confs" / "parts", both="include 'width'\nToyNet.depth = 4\n")
     conf = write(tmp_path / "confs", main="include 'parts/both.gin'\n")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     config_files.parse_config(conf)
-    assert (Net().width, Net().depth) == (3, 4)
+    assert (ToyNet().width, ToyNet().depth) == (3, 4)
 
 
 def test_a_missing_include_names_the_line_that_includes(tmp_path):
-    write(tmp_path, base="Net.width = 3\n")
+    write(tmp_path, base="ToyNet.width = 3\n")
     conf = write(tmp_path, main="# Header\ninclude 'bse.gin'\n")
     message = refused(conf)
     assert message.startswith(f"{conf}:2: conf 'bse.gin' not found in {tmp_path}")
@@ -88,10 +88,10 @@ def test_a_missing_include_names_the_line_that_includes(tmp_path):
 
 
 def test_an_error_in_an_included_file_names_that_file(tmp_path):
-    base = write(tmp_path, base="\nNet.widht = 3\n")
+    base = write(tmp_path, base="\nToyNet.widht = 3\n")
     conf = write(tmp_path, main="include 'base'\n")
     assert refused(conf).startswith(
-        f"{base[:-4]}.gin:2: 'Net' has no parameter 'widht'"
+        f"{base[:-4]}.gin:2: 'ToyNet' has no parameter 'widht'"
     )
 
 
@@ -118,28 +118,28 @@ def test_gins_own_reader_reports_a_missing_file_too():
 
 
 def test_a_binding_repeated_in_one_file_is_an_error(tmp_path):
-    conf = write(tmp_path, main="Net.width = 1\nNet:\n  depth = 3\n  width = 2\n")
+    conf = write(tmp_path, main="ToyNet.width = 1\nToyNet:\n  depth = 3\n  width = 2\n")
     message = refused(conf)
-    assert message.startswith(f"{conf}:4: 'Net.width' is bound twice in this file")
-    assert f"first in `{conf}:1: Net.width = 1`" in message
+    assert message.startswith(f"{conf}:4: 'ToyNet.width' is bound twice in this file")
+    assert f"first in `{conf}:1: ToyNet.width = 1`" in message
     assert "'LR' is bound twice" in refused(write(tmp_path, m="LR = 1\nLR = 2\n"))
 
 
 def test_the_same_parameter_in_two_scopes_is_no_repetition(tmp_path):
-    conf = write(tmp_path, main="Net.width = 1\na/Net.width = 2\n")
+    conf = write(tmp_path, main="ToyNet.width = 1\na/ToyNet.width = 2\n")
     config_files.parse_config(conf)
     with gin.config_scope("a"):
-        assert Net().width == 2
+        assert ToyNet().width == 2
 
 
 def test_an_override_across_files_is_logged(tmp_path, caplog):
     caplog.set_level(logging.INFO)
-    base = write(tmp_path, base="Net.width = 1\nNet.depth = 5\n")
-    conf = write(tmp_path, main="include 'base'\nNet.width = 2\nNet.depth = 5\n")
+    base = write(tmp_path, base="ToyNet.width = 1\nToyNet.depth = 5\n")
+    conf = write(tmp_path, main="include 'base'\nToyNet.width = 2\nToyNet.depth = 5\n")
     config_files.parse_config(conf)
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"{conf}:2: Net.width = 2\n  overrides {base}:1: Net.width = 1"
+        f"{conf}:2: ToyNet.width = 2\n  overrides {base}:1: ToyNet.width = 1"
     )
 
 
@@ -166,82 +166,82 @@ def test_dynamic_registration_is_refused():
 
 def test_values_are_data_and_never_run():
     assert "calls no functions" in refused(
-        None, "Net.width = __import__('os').getpid()"
+        None, "ToyNet.width = __import__('os').getpid()"
     )
 
 
 def test_nothing_stays_bound_after_an_error():
-    refused(None, "Net.width = 3", "Net.widht = 3")
-    assert Net().width == 8
-    config_files.parse_config(None, ["Net.width = 4"])
-    assert Net().width == 4
+    refused(None, "ToyNet.width = 3", "ToyNet.widht = 3")
+    assert ToyNet().width == 8
+    config_files.parse_config(None, ["ToyNet.width = 4"])
+    assert ToyNet().width == 4
 
 
 def test_bindings_are_locked_once_read():
-    config_files.parse_config(None, ["Net.width = 3"])
+    config_files.parse_config(None, ["ToyNet.width = 3"])
     with pytest.raises(RuntimeError, match="locked"):
-        gin.bind_parameter("Net.width", 4)
+        gin.bind_parameter("ToyNet.width", 4)
     with gin.unlock_config():
-        gin.bind_parameter("Net.width", 4)
-    assert Net().width == 4
+        gin.bind_parameter("ToyNet.width", 4)
+    assert ToyNet().width == 4
 
 
 def test_a_second_configuration_needs_a_reset():
-    config_files.parse_config(None, ["Net.width = 3"])
-    assert "Call reset()" in refused(None, "Net.width = 4")
-    assert Net().width == 3
+    config_files.parse_config(None, ["ToyNet.width = 3"])
+    assert "Call reset()" in refused(None, "ToyNet.width = 4")
+    assert ToyNet().width == 3
     config_files.reset()
     config_files.parse_config(None)
-    assert Net().width == 8
+    assert ToyNet().width == 8
 
 
 @pytest.mark.parametrize("attempt", [1, 2])
 def test_a_test_finds_no_bindings_of_an_earlier_one(attempt):
     assert not gin.config_is_locked()
-    assert Net().width == 8
-    config_files.parse_config(None, ["Net.width = 3"])
+    assert ToyNet().width == 8
+    config_files.parse_config(None, ["ToyNet.width = 3"])
 
 
 # Texts
 
 
 def test_the_users_text_has_files_inlined_and_can_be_read_again(tmp_path):
-    write(tmp_path, base="# Base\nNet:\n  width = 1  # narrow\n  depth = 2\n")
-    conf = write(tmp_path, main="# Main\ninclude 'base'\n\nNet.depth = [3,\n  4]\n")
-    config_files.parse_config(conf, ["Net.width = 9"])
+    write(tmp_path, base="# Base\nToyNet:\n  width = 1  # narrow\n  depth = 2\n")
+    conf = write(tmp_path, main="# Main\ninclude 'base'\n\nToyNet.depth = [3,\n  4]\n")
+    config_files.parse_config(conf, ["ToyNet.width = 9"])
     text = config_files.user_config_text()
     lines = text.splitlines()
-    assert "# overridden: Net.width = 1  # narrow" in lines
-    assert "# overridden: Net.depth = 2" in lines
+    assert "# overridden: ToyNet.width = 1  # narrow" in lines
+    assert "# overridden: ToyNet.depth = 2" in lines
     assert [line for line in lines if line and line[0] not in "#i"] == [
-        "Net.depth = [3,",
+        "ToyNet.depth = [3,",
         "  4]",
-        "Net.width = 9",
+        "ToyNet.width = 9",
     ]
     assert "include" not in text
     assert {"# Main", "# Base", "# From the command line:"} <= set(lines)
     config_files.reset()
     config_files.parse_config_text(text)
-    assert (Net().width, Net().depth) == (9, [3, 4])
+    assert (ToyNet().width, ToyNet().depth) == (9, [3, 4])
     assert config_files.user_config_text() == text
 
 
 def test_the_users_text_holds_what_was_bound_in_python():
-    config_files.parse_config(None, ["Net.width = 1"])
+    config_files.parse_config(None, ["ToyNet.width = 1"])
     with gin.unlock_config():
-        gin.bind_parameter("Net.width", 2)
-        gin.bind_parameter("a/Net.depth", 3)
-        gin.bind_parameter("Net.bound", float("inf"))
+        gin.bind_parameter("ToyNet.width", 2)
+        gin.bind_parameter("a/ToyNet.depth", 3)
+        gin.bind_parameter("ToyNet.bound", float("inf"))
     text = config_files.user_config_text()
-    assert "# overridden: Net.width = 1\n" in text
-    assert "# Net.bound = inf cannot be written in a conf\n" in text
+    assert "# overridden: ToyNet.width = 1\n" in text
+    assert "# ToyNet.bound = inf cannot be written in a conf\n" in text
     config_files.parse_config_text(text)
     with gin.config_scope("a"):
-        assert (Net().width, Net().depth) == (2, 3)
+        assert (ToyNet().width, ToyNet().depth) == (2, 3)
 
 
 def test_the_users_text_imports_what_the_program_had_imported():
-    config_files.parse_config(None, ["Net.inner_ctor = @DeepNet"])
+    config_files.parse_config(None, ["ToyNet.inner_ctor = @DeepToyNet"])
     assert config_files.user_config_text().startswith(f"import {__name__}\n")
 
 
@@ -250,22 +250,22 @@ def test_the_operative_config_gives_the_same_objects(tmp_path):
         tmp_path,
         main=(
             "WIDTH = 5\n"
-            "SCOPED = @a/Net()\n"
-            "Net.depth = 2\n"
-            "a/Net.width = %WIDTH\n"
-            "a/Net.inner_ctor = @b/DeepNet\n"
-            "b/DeepNet.width = 6\n"
-            "describe.net = %SCOPED\n"
-            "describe.note = 'it\\'s \"long\" " + "text " * 40 + "\\n'\n"
+            "SCOPED = @a/ToyNet()\n"
+            "ToyNet.depth = 2\n"
+            "a/ToyNet.width = %WIDTH\n"
+            "a/ToyNet.inner_ctor = @b/DeepToyNet\n"
+            "b/DeepToyNet.width = 6\n"
+            "describe_toy.net = %SCOPED\n"
+            "describe_toy.note = 'it\\'s \"long\" " + "text " * 40 + "\\n'\n"
         ),
     )
     config_files.parse_config(conf)
-    first = describe()
+    first = describe_toy()
     assert first[0] == (5, 2, float("inf"), (6, 2, float("inf"), None))
     operative = config_files.operative_config_text()
     config_files.reset()
     config_files.parse_config(write(tmp_path, operative=operative))
-    assert describe() == first
+    assert describe_toy() == first
     assert config_files.operative_config_text() == operative
 
 
@@ -288,7 +288,7 @@ def test_the_operative_config_of_a_run_reproduces_its_settings():
         [
             "STEPS = 100",
             "TrainerConfig.num_env_steps = %STEPS",
-            "TrainerConfig.algorithm_ctor = @DeepNet",
+            "TrainerConfig.algorithm_ctor = @DeepToyNet",
         ],
     )
     first = TrainerConfig(root_dir="runs/x")
@@ -305,41 +305,41 @@ def test_a_binding_that_nothing_reads_is_listed_with_its_reason(tmp_path):
     conf = write(
         tmp_path,
         main=(
-            "Net.width = 1\n"
-            "DeepNet.width = 2\n"
-            "describe.note = 'x'\n"
-            "a/DeepNet.width = 3\n"
+            "ToyNet.width = 1\n"
+            "DeepToyNet.width = 2\n"
+            "describe_toy.note = 'x'\n"
+            "a/DeepToyNet.width = 3\n"
             "UNUSED = 4\n"
         ),
     )
     config_files.parse_config(conf)
-    DeepNet()
+    DeepToyNet()
     assert config_files.unused_bindings() == [
-        f"{conf}:1: Net.width = 1  (every caller passed its own value)",
-        f"{conf}:3: describe.note = 'x'  (describe was not called)",
-        f"{conf}:4: a/DeepNet.width = 3  (DeepNet was not called in scope 'a')",
+        f"{conf}:1: ToyNet.width = 1  (every caller passed its own value)",
+        f"{conf}:3: describe_toy.note = 'x'  (describe_toy was not called)",
+        f"{conf}:4: a/DeepToyNet.width = 3  (DeepToyNet was not called in scope 'a')",
         f"{conf}:5: UNUSED = 4  (the macro is never referred to)",
     ]
     text = config_files.inoperative_config_text()
-    assert "# describe was not called\ndescribe.note = 'x'\n" in text
-    assert "DeepNet.width = 2" not in text
+    assert "# describe_toy was not called\ndescribe_toy.note = 'x'\n" in text
+    assert "DeepToyNet.width = 2" not in text
 
 
 def test_an_explicit_argument_beats_the_binding():
-    config_files.parse_config(None, ["Net.width = 1"])
-    assert Net(width=2).width == 2
+    config_files.parse_config(None, ["ToyNet.width = 1"])
+    assert ToyNet(width=2).width == 2
     assert len(config_files.unused_bindings()) == 1
-    assert Net().width == 1
+    assert ToyNet().width == 1
     assert config_files.unused_bindings() == []
 
 
 def test_a_binding_of_a_deeper_scope_replaces_the_outer_one():
-    config_files.parse_config(None, ["Net.width = 1", "a/Net.width = 2"])
+    config_files.parse_config(None, ["ToyNet.width = 1", "a/ToyNet.width = 2"])
     with gin.config_scope("a"):
-        Net()
+        ToyNet()
     (unused,) = config_files.unused_bindings()
-    assert "Net.width = 1  (bindings of deeper scopes replaced it)" in unused
-    Net()
+    assert "ToyNet.width = 1  (bindings of deeper scopes replaced it)" in unused
+    ToyNet()
     assert config_files.unused_bindings() == []
 
 
@@ -349,26 +349,31 @@ def test_macros_and_inherited_constructors_count_as_used():
         [
             "A = 3",
             "B = %A",
-            "Net.width = %B",
-            "describe.net = @x/Net()",
-            "x/Net.depth = 2",
+            "ToyNet.width = %B",
+            "describe_toy.net = @x/ToyNet()",
+            "x/ToyNet.depth = 2",
         ],
     )
-    describe()
+    describe_toy()
     assert config_files.unused_bindings() == []
     assert "# None." in config_files.inoperative_config_text()
 
 
 def test_unused_bindings_are_a_warning_or_with_strict_an_error(caplog):
-    config_files.parse_config(None, ["Net.width = 1"])
+    config_files.parse_config(None, ["ToyNet.width = 1"])
     config_files.check_unused_bindings()
     (record,) = caplog.records
-    assert "no effect:\n  --gin_param: Net.width = 1  (Net was" in record.getMessage()
+    assert (
+        "no effect:\n  --gin_param: ToyNet.width = 1  (ToyNet was"
+        in record.getMessage()
+    )
     config_files.reset()
-    config_files.parse_config(None, ["Net.width = 1"], strict=True)
-    with pytest.raises(ConfigError, match=r"no effect:\n  --gin_param: Net.width = 1"):
+    config_files.parse_config(None, ["ToyNet.width = 1"], strict=True)
+    with pytest.raises(
+        ConfigError, match=r"no effect:\n  --gin_param: ToyNet.width = 1"
+    ):
         config_files.check_unused_bindings()
-    Net()
+    ToyNet()
     config_files.check_unused_bindings()
 
 
@@ -454,8 +459,8 @@ def test_instances_of_scoped_references_are_plain_and_can_be_sent(engine):
 
 def test_reading_in_another_thread_configures_the_process():
     thread = threading.Thread(
-        target=config_files.parse_config, args=[None, ["Net.width = 3"]]
+        target=config_files.parse_config, args=[None, ["ToyNet.width = 3"]]
     )
     thread.start()
     thread.join()
-    assert Net().width == 3
+    assert ToyNet().width == 3
