@@ -68,7 +68,7 @@ class EpisodeSums:
         heads = np.flatnonzero(begins % num_steps == 0)  # [B]
         continued = ~is_first[::num_steps]
         sums[heads[continued]] += self.open_sums[env_ids[continued]]
-        is_known[heads] |= continued & self.is_open[env_ids]
+        is_known[heads] |= self.is_open[env_ids]
 
         tails = np.append(heads[1:], begins.size) - 1  # [B]
         stays_open = is_known[tails] & ~is_ended[tails]

@@ -73,8 +73,8 @@ def _env_ids(
     ids = env_ids.tolist()
     if ids and (min(ids) < 0 or (batch_size is not None and max(ids) >= batch_size)):
         raise ValueError(
-            f"env_id: expected ids in [0, {batch_size or '∞'}), got {ids}. batch_size must be "
-            "the number of environments."
+            f"env_id: expected ids in [0, {batch_size or '∞'}), got {ids}. The batch "
+            "size must be the number of environments."
         )
     if len(set(ids)) < len(ids):
         raise ValueError(f"env_id: {ids} names an environment twice")

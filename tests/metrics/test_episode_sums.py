@@ -49,12 +49,14 @@ def test_an_interrupted_episode_is_dropped():
 @pytest.mark.parametrize("pieces", [[3, 3], [6], [1] * 6])
 def test_an_episode_whose_begin_was_missed_is_dropped(pieces):
     sums = EpisodeSums(1, 1)
-    steps = [M, L, M, L, F, L]  # the second one lacks its FIRST
+    steps = [M, L, F, L, M, L]  # only the second one has its FIRST
+    values = [1, 2, 4, 8, 16, 32]
     found, begin = [], 0
     for size in pieces:
-        found += add(sums, [steps[begin : begin + size]], [[1] * size])[0]
+        part = slice(begin, begin + size)
+        found += add(sums, [steps[part]], [values[part]])[0]
         begin += size
-    assert found == [2]
+    assert found == [12]
 
 
 def test_environments_are_told_apart_by_their_ids():
