@@ -107,7 +107,7 @@ def test_the_shell_form_of_a_quoted_string():
         ("Pump.zzz = 1", "no parameter 'zzz'. It has: volume, label, sizes."),
         ("BigPump.volume = 1", "'Pump' has it: bind `Pump.volume`"),
         ("a/b/Pump.volum = 1", "Did you mean 'volume'?"),
-        ("import alf_lite.confg", "no module 'alf_lite.confg'. Did you mean"),
+        ("import alf_lite.confiig", "no module 'alf_lite.confiig'. Did you mean"),
         ("import alf_lit.config", "no module 'alf_lit'"),
         ("import nonexistent_module", "current directory or on PYTHONPATH"),
     ],

@@ -88,10 +88,10 @@ def test_a_missing_include_names_the_line_that_includes(tmp_path):
 
 
 def test_an_error_in_an_included_file_names_that_file(tmp_path):
-    base = write(tmp_path, base="\nToyNet.widht = 3\n")
+    base = write(tmp_path, base="\nToyNet.widthh = 3\n")
     conf = write(tmp_path, main="include 'base'\n")
     assert refused(conf).startswith(
-        f"{base[:-4]}.gin:2: 'ToyNet' has no parameter 'widht'"
+        f"{base[:-4]}.gin:2: 'ToyNet' has no parameter 'widthh'"
     )
 
 
@@ -171,7 +171,7 @@ def test_values_are_data_and_never_run():
 
 
 def test_nothing_stays_bound_after_an_error():
-    refused(None, "ToyNet.width = 3", "ToyNet.widht = 3")
+    refused(None, "ToyNet.width = 3", "ToyNet.widthh = 3")
     assert ToyNet().width == 8
     config_files.parse_config(None, ["ToyNet.width = 4"])
     assert ToyNet().width == 4
