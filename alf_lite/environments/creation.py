@@ -1,0 +1,240 @@
+"""Creates batches of environments from an id or from the user's own factory."""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import gymnasium
+
+from alf_lite.config import configurable
+from alf_lite.environments import environment_ids
+from alf_lite.environments.env_factory import EnvFactory
+from alf_lite.environments.environment import Environment
+from alf_lite.environments.gymnasium_environment import GymnasiumEnvironment
+from alf_lite.environments.info_keys import InfoKeys
+from alf_lite.environments.process_vector_env import ProcessVectorEnv
+from alf_lite.environments.serial_vector_env import SerialVectorEnv
+from alf_lite.errors import ConfigError, EnvError
+
+VectorizationMode = Literal["sync", "async", "native", "auto"]
+
+
+@configurable
+def create_environment(
+    env_name: str = "",
+    num_parallel_environments: int = 1,
+    seed: int | None = None,
+    *,
+    vectorization_mode: VectorizationMode = "sync",
+    max_episode_steps: int | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] = (),
+    env_info_keys: Sequence[str] | Mapping[str, Sequence[int]] = (),
+    env_ctor: Callable[[], Any] | None = None,
+    env_timeout_seconds: float = 300.0,
+    render_mode: str | None = None,
+) -> Environment:
+    """Creates a batch of environments.
+
+    Args:
+        env_name: an id registered with gymnasium, or ``module:id``. With ``env_ctor``
+            only a name for messages.
+        num_parallel_environments: B. If ``env_ctor`` returns a whole batch, its size
+            rules.
+        seed: of the first reset.
+        vectorization_mode: ``sync``: one after the other in this process, best for fast
+            environments. ``async``: a process for each, for environments that need more
+            than about 0.3 ms per step, and cores to run on. ``native``: the vector
+            implementation that comes with the environment. ``auto``: native if there is
+            one and nothing forbids it, else sync.
+        max_episode_steps: replaces the time limit registered with the id; a time limit
+            around the user's own environment.
+        env_kwargs: for the constructor of the environment.
+        wrappers: each is called with an environment and returns one.
+        env_info_keys: keys of the infos that become ``TimeStep.env_info``: names of
+            scalars, or a mapping from names to shapes.
+        env_ctor: called without arguments, it returns a single ``gymnasium.Env`` each
+            time, or a whole ``gymnasium.vector.VectorEnv`` or ``Environment`` (not with
+            ``async``).
+        env_timeout_seconds: ``async`` only: an environment that needs longer to be
+            built, reset or stepped is an error.
+        render_mode: such as ``rgb_array``.
+
+    Returns:
+        The environment; close it when done.
+
+    Raises:
+        ConfigError: if the arguments contradict each other or name what does not exist.
+        EnvError: if an environment cannot be built.
+    """
+    _check_arguments(
+        env_name, num_parallel_environments, vectorization_mode, env_ctor, env_kwargs
+    )
+    if render_mode not in (None, "human"):
+        _render_without_display()
+    factory = EnvFactory(
+        spec=None if env_ctor is not None else environment_ids.find_spec(env_name),
+        ctor=env_ctor,
+        kwargs=dict(env_kwargs or {}),
+        max_episode_steps=max_episode_steps,
+        render_mode=render_mode,
+        wrappers=tuple(wrappers),
+    )
+    info_keys = InfoKeys(env_info_keys)
+    if vectorization_mode == "auto":
+        vectorization_mode = "native" if _has_native(factory) else "sync"
+    try:
+        if vectorization_mode == "async":
+            vector_env: Any = ProcessVectorEnv(
+                [factory] * num_parallel_environments,
+                info_keys,
+                seed=seed,
+                timeout_seconds=env_timeout_seconds,
+            )
+        elif vectorization_mode == "native":
+            vector_env = _make_native(factory, num_parallel_environments)
+        else:
+            vector_env = _make_serial(factory, num_parallel_environments, info_keys)
+    except EnvError as error:
+        hint = environment_ids.install_hint(env_name, error)
+        if hint:
+            raise ConfigError(
+                f"{env_name} cannot be created: {error}\n{hint}"
+            ) from error
+        raise
+    if isinstance(vector_env, Environment):
+        return vector_env
+    return GymnasiumEnvironment(
+        vector_env, seed=seed, env_info_keys=env_info_keys, name=env_name or None
+    )
+
+
+def _check_arguments(
+    env_name: str,
+    num_environments: int,
+    mode: str,
+    env_ctor: Callable[[], Any] | None,
+    env_kwargs: Mapping[str, Any] | None,
+) -> None:
+    modes = get_args(VectorizationMode)
+    if not env_name and env_ctor is None:
+        raise ConfigError("create_environment: set env_name or env_ctor")
+    if env_ctor is not None and not callable(env_ctor):
+        raise ConfigError(
+            f"create_environment: env_ctor must be callable, got {env_ctor!r}. "
+            "In a conf write @name, not @name()."
+        )
+    if env_ctor is not None and env_kwargs:
+        raise ConfigError(
+            "create_environment: env_kwargs belong to env_name; bind the parameters of "
+            "env_ctor instead"
+        )
+    if mode not in modes:
+        raise ConfigError(
+            "create_environment: vectorization_mode must be one of "
+            f"{', '.join(modes)}, got {mode!r}"
+        )
+    if mode == "native" and env_ctor is not None:
+        raise ConfigError(
+            "create_environment: an env_ctor that returns a VectorEnv needs no "
+            "vectorization_mode='native'; leave it out"
+        )
+    if not isinstance(num_environments, int) or num_environments < 1:
+        raise ConfigError(
+            "create_environment: num_parallel_environments must be a positive integer, "
+            f"got {num_environments!r}"
+        )
+
+
+def _make_serial(
+    factory: EnvFactory, num_environments: int, info_keys: InfoKeys
+) -> Any:
+    """A SerialVectorEnv, or the batch that the user's own factory returns."""
+    if factory.ctor is None:
+        return SerialVectorEnv([factory] * num_environments, info_keys)
+    try:
+        first = factory.ctor()
+    except Exception as error:
+        raise EnvError(f"env_ctor raised {type(error).__name__}: {error}") from error
+    if isinstance(first, gymnasium.Env):
+        factories: list[Callable[[], gymnasium.Env]] = [lambda: factory.wrap(first)]
+        factories += [factory] * (num_environments - 1)
+        return SerialVectorEnv(factories, info_keys)
+    if not isinstance(first, Environment) and not hasattr(first, "num_envs"):
+        raise ConfigError(
+            "env_ctor must return a gymnasium.Env, a gymnasium.vector.VectorEnv or an "
+            f"alf_lite Environment, got {type(first).__module__}."
+            f"{type(first).__qualname__}"
+        )
+    is_ours = isinstance(first, Environment)
+    size = first.batch_size if is_ours else first.num_envs
+    if num_environments not in (1, size):
+        first.close()
+        raise ConfigError(
+            f"env_ctor returned {size} environments, but num_parallel_environments is "
+            f"{num_environments}. Leave it out."
+        )
+    if factory.wrappers or factory.max_episode_steps is not None:
+        first.close()
+        raise ConfigError(
+            "wrappers and max_episode_steps are for single environments, but env_ctor "
+            f"returned a batch ({type(first).__name__}). Apply them inside of env_ctor."
+        )
+    return first
+
+
+def _has_native(factory: EnvFactory) -> bool:
+    spec = factory.spec
+    return (
+        spec is not None
+        and spec.vector_entry_point is not None
+        and not factory.wrappers
+        and not spec.additional_wrappers
+    )
+
+
+def _make_native(factory: EnvFactory, num_environments: int) -> Any:
+    spec = factory.spec
+    assert spec is not None
+    if not _has_native(factory):
+        reason = (
+            "wrappers cannot be applied to it"
+            if spec.vector_entry_point is not None
+            else "it has none (CartPole-v1 has)"
+        )
+        raise ConfigError(
+            f"vectorization_mode='native' asks for the own vector implementation of "
+            f"{spec.id}, but {reason}. Use 'sync', 'async' or 'auto'."
+        )
+    arguments = dict(factory.kwargs)
+    if factory.max_episode_steps is not None:
+        arguments["max_episode_steps"] = factory.max_episode_steps
+    if factory.render_mode is not None:
+        arguments["render_mode"] = factory.render_mode
+    try:
+        return gymnasium.make_vec(
+            spec,
+            num_envs=num_environments,
+            vectorization_mode="vector_entry_point",
+            **arguments,
+        )
+    except Exception as error:
+        raise EnvError(
+            f"{spec.id}: the vector environment's constructor raised "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _render_without_display() -> None:
+    """Has MuJoCo draw without a window where there is no display."""
+    has_display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if not sys.platform.startswith("linux") or has_display:
+        return
+    backend = "egl" if ctypes.util.find_library("EGL") else "osmesa"
+    if backend == "osmesa" and not ctypes.util.find_library("OSMesa"):
+        backend = "egl"
+    os.environ.setdefault("MUJOCO_GL", backend)

@@ -1,0 +1,226 @@
+"""Any vector environment of gymnasium as an Environment of this library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.data_structures import TimeStep
+from alf_lite.environments import environment_ids, single_env, space_specs
+from alf_lite.environments.environment import Environment
+from alf_lite.environments.info_keys import InfoKeys
+from alf_lite.environments.numpy_time_steps import NumpyTimeSteps
+from alf_lite.environments.seeds import vector_seed
+from alf_lite.environments.torch_time_steps import TorchTimeSteps
+from alf_lite.errors import AlfLiteError, ConfigError, EnvError
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+
+Nest = Any
+
+
+class GymnasiumEnvironment(Environment):
+    """Adapts a ``gymnasium.vector.VectorEnv`` in NEXT_STEP mode.
+
+    Numpy environments give CPU tensors; the tensors of torch environments stay on their
+    device. What the environment returns is checked against its spaces: structure, shape
+    and dtype, NaN and infinite values, and integers out of range are errors; a Box that
+    is left is a warning, once per environment.
+
+    Continuous actions are chosen in [-1, 1], clipped, and mapped to the bounds of the
+    Box; elements without finite bounds pass through as they are (see ``space_specs``).
+    ``prev_action`` is the action as the agent chose it.
+
+    Args:
+        vector_env: owned from here on: ``close`` closes it.
+        seed: of the first reset, if that gets none.
+        env_info_keys: the keys of the infos that become ``env_info``, see ``InfoKeys``.
+        name: for messages; by default the environment's id.
+        copy: whether to copy what the environment returns. By default only what it may
+            change later, which is everything but the arrays of our own vector
+            environments.
+
+    Raises:
+        ConfigError: if ``vector_env`` is not in NEXT_STEP mode, or has a space of no
+            fixed shape.
+    """
+
+    def __init__(
+        self,
+        vector_env: gymnasium.vector.VectorEnv,
+        *,
+        seed: int | None = None,
+        env_info_keys: Sequence[str] | Mapping[str, Sequence[int]] = (),
+        name: str | None = None,
+        copy: bool | None = None,
+    ) -> None:
+        _check_vector_env(vector_env)
+        self._vector_env = vector_env
+        self._seed = seed
+        self._name = name or _name_of(vector_env)
+        self._info_keys = InfoKeys(env_info_keys)
+        if copy is None:
+            copy = not getattr(vector_env, "returns_fresh_arrays", False)
+        self._copy = copy
+        self._batch_size = int(vector_env.num_envs)
+        # Not observation_space, which some (EnvPool) do not batch.
+        observation_space = vector_env.single_observation_space
+        action_space = vector_env.single_action_space
+        self._observation_spec = space_specs.observation_spec(observation_space)
+        self._action_spec = space_specs.action_spec(action_space)
+        self._reward_spec = TensorSpec(_reward_shape(vector_env))
+        self._time_steps: NumpyTimeSteps | TorchTimeSteps | None = None
+        self._current: TimeStep | None = None
+        self._num_steps = 0
+        self._closed = False
+
+    @property
+    def batch_size(self) -> int:
+        return self._batch_size
+
+    @property
+    def observation_spec(self) -> NestedTensorSpec:
+        return self._observation_spec
+
+    @property
+    def action_spec(self) -> NestedTensorSpec:
+        return self._action_spec
+
+    @property
+    def reward_spec(self) -> TensorSpec:
+        return self._reward_spec
+
+    @property
+    def env_info_spec(self) -> NestedTensorSpec:
+        shapes = self._info_keys.shapes
+        return {name: TensorSpec(shape) for name, shape in shapes.items()} or ()
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return dict(self._vector_env.metadata)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def vector_env(self) -> gymnasium.vector.VectorEnv:
+        """What is adapted."""
+        return self._vector_env
+
+    @property
+    def current_time_step(self) -> TimeStep:
+        if self._current is None:
+            raise RuntimeError(f"{self._name}: call reset() first")
+        return self._current
+
+    def reset(self, seed: int | None = None) -> TimeStep:
+        if seed is None and self._current is None:
+            seed = self._seed
+        self._num_steps = 0
+        derived = None if seed is None else vector_seed(seed)
+        try:
+            observation, infos = self._vector_env.reset(seed=derived)
+        except Exception as error:
+            self._raise_from_vector_env(error, "reset()")
+        try:
+            if self._time_steps is None:
+                self._time_steps = self._make_time_steps(observation)
+            self._current = self._time_steps.first(observation, infos)
+        except EnvError as error:
+            single_env.raise_env_error(self._where("reset()"), error)
+        return self._current
+
+    def step(self, action: Nest) -> TimeStep:
+        time_steps = self._time_steps
+        if time_steps is None:
+            raise RuntimeError(f"{self._name}: call reset() before step()")
+        if self._num_steps == 0:
+            nest.assert_same_structure(self._action_spec, action)
+        self._num_steps += 1
+        converted = time_steps.convert_action(action)
+        try:
+            result = self._vector_env.step(converted)
+        except Exception as error:
+            self._raise_from_vector_env(error, "step()")
+        try:
+            self._current = time_steps.next(*result)
+        except EnvError as error:
+            single_env.raise_env_error(self._where("step()"), error)
+        return self._current
+
+    def render(self) -> np.ndarray | None:
+        try:
+            frames = self._vector_env.render()
+        except Exception as error:
+            hint = environment_ids.install_hint(self._name, error)
+            if hint:
+                raise ConfigError(f"{self._name} cannot be drawn: {hint}") from error
+            self._raise_from_vector_env(error, "render()")
+        if frames is None or len(frames) == 0 or frames[0] is None:
+            return None
+        frame = np.asarray(frames[0])
+        return frame[-1] if frame.ndim == 4 else frame  # rgb_array_list: the newest
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._vector_env.close()
+
+    def _make_time_steps(self, observation: Any) -> NumpyTimeSteps | TorchTimeSteps:
+        arguments = (
+            self._vector_env.single_observation_space,
+            self._vector_env.single_action_space,
+            tuple(self._reward_spec.shape),
+            self._info_keys,
+            self._batch_size,
+            self._copy,
+        )
+        tensors = [t for t in nest.flatten(observation) if isinstance(t, Tensor)]
+        if tensors:
+            return TorchTimeSteps(*arguments, tensors[0].device)
+        return NumpyTimeSteps(*arguments)
+
+    def _raise_from_vector_env(self, error: Exception, call: str) -> NoReturn:
+        if isinstance(error, AlfLiteError):  # names the environment already
+            raise error
+        single_env.raise_env_error(self._where(call), error)
+
+    def _where(self, call: str) -> str:
+        return f"{self._name}, {call} at step {self._num_steps}"
+
+
+def _check_vector_env(vector_env: Any) -> None:
+    for attribute in ("single_observation_space", "single_action_space", "num_envs"):
+        if not hasattr(vector_env, attribute):
+            raise ConfigError(
+                f"expected a gymnasium.vector.VectorEnv, got {type(vector_env)} "
+                f"without {attribute}. create_environment makes one from an id or from "
+                "a factory of single environments."
+            )
+    mode = vector_env.metadata.get("autoreset_mode")
+    if mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.NEXT_STEP.value):
+        raise ConfigError(
+            f"{_name_of(vector_env)}: metadata['autoreset_mode'] is {mode!r}, expected "
+            "AutoresetMode.NEXT_STEP: the step after an end ignores its action and is "
+            "the reset. Pass autoreset_mode=AutoresetMode.NEXT_STEP when the vector "
+            "environment is made, or set the entry if that is what it does."
+        )
+
+
+def _name_of(vector_env: Any) -> str:
+    spec = getattr(vector_env, "spec", None)
+    return str(getattr(spec, "id", None) or type(vector_env).__name__)
+
+
+def _reward_shape(vector_env: Any) -> tuple[int, ...]:
+    """``(D,)`` if the environment declares a reward of D parts, else ``()``."""
+    space = getattr(vector_env, "single_reward_space", None)
+    if space is None:
+        space = getattr(vector_env, "reward_space", None)
+    return () if space is None else tuple(int(size) for size in space.shape[-1:])

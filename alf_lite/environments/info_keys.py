@@ -1,0 +1,126 @@
+"""The parts of an environment's info dict that become ``TimeStep.env_info``.
+
+gymnasium's infos have no spec: a key may come at some steps only. So the user declares
+the keys; where a key is missing the value is zero. Without torch, see space_tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from alf_lite.environments.row_stacking import Column, RowError
+from alf_lite.errors import ConfigError, EnvError
+
+Infos = dict[str, Any]
+
+_MISSING = object()
+
+
+class InfoKeys:
+    """The declared keys with the shapes of their values.
+
+    Args:
+        keys: names of scalars, or a mapping from names to shapes. ``"episode/r"`` is
+            the entry ``"r"`` of the dict ``"episode"``.
+
+    Raises:
+        ConfigError: if it is neither.
+    """
+
+    def __init__(self, keys: Sequence[str] | Mapping[str, Sequence[int]] = ()) -> None:
+        if isinstance(keys, str):
+            raise ConfigError(
+                f"env_info_keys: expected a list of names, got {keys!r}. "
+                f"Did you mean [{keys!r}]?"
+            )
+        shapes = keys if isinstance(keys, Mapping) else dict.fromkeys(keys, ())
+        for name in shapes:
+            if not isinstance(name, str) or not name:
+                raise ConfigError(f"env_info_keys: {name!r} is not the name of a key")
+        # Everything becomes float32: flags, counts and measures are averaged alike.
+        self._columns = {
+            name: Column(f"env_info[{name!r}]", tuple(shape), np.float32)
+            for name, shape in shapes.items()
+        }
+
+    def __bool__(self) -> bool:
+        return bool(self._columns)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each value, without the batch dimension."""
+        return {name: column.shape for name, column in self._columns.items()}
+
+    def write(self, batch: Infos, row: int, info: Any) -> None:
+        """Writes what ``info`` has into row ``row`` of arrays made by ``allocate``.
+
+        Raises:
+            RowError: if a value is not a number or array of the declared shape.
+        """
+        for name, column in self._columns.items():
+            value = _lookup(info, name)
+            if value is _MISSING or value is None:
+                continue
+            try:
+                batch[name][row] = column.convert(value)
+            except EnvError as error:
+                raise RowError(row, str(error)) from None
+            batch["_" + name][row] = True
+
+    def allocate(self, num_environments: int) -> Infos:
+        """Zeros for each key, and its mask ``"_" + key`` of who has it."""
+        batch: Infos = {}
+        for name, column in self._columns.items():
+            batch[name] = np.zeros((num_environments, *column.shape), column.dtype)
+            batch["_" + name] = np.zeros(num_environments, np.bool_)
+        return batch
+
+    def read(self, infos: Infos, num_environments: int) -> dict[str, np.ndarray]:
+        """The declared keys of a vector environment's infos, [B, *shape] float32.
+
+        Rows that the mask does not name, and keys that nobody has, are zero.
+
+        Raises:
+            EnvError: if a value is not an array of the declared shape.
+        """
+        return {
+            name: _read(infos, name, column, num_environments)
+            for name, column in self._columns.items()
+        }
+
+
+def _lookup(info: Any, name: str) -> Any:
+    """``info[name]``, or for ``"a/b"`` also ``info["a"]["b"]``."""
+    if name in info:
+        return info[name]
+    head, slash, rest = name.partition("/")
+    if slash and isinstance(info.get(head), Mapping):
+        return _lookup(info[head], rest)
+    return _MISSING
+
+
+def _read(infos: Infos, name: str, column: Column, num_environments: int) -> np.ndarray:
+    result = np.zeros((num_environments, *column.shape), column.dtype)
+    values = _lookup(infos, name)
+    if values is _MISSING:
+        return result
+    head, _, last = name.rpartition("/")
+    mask_name = f"{head}/_{last}" if head and name not in infos else f"_{name}"
+    mask = _lookup(infos, mask_name)
+    values = np.asarray(values)
+    # An object array holds None where the mask is False.
+    rows = np.arange(num_environments) if mask is _MISSING else np.flatnonzero(mask)
+    if values.shape[:1] != (num_environments,):
+        raise EnvError(
+            f"{column.path}: expected one value per environment, got an array of shape "
+            f"{values.shape} for {num_environments} environments"
+        )
+    if values.dtype != object and len(rows) == num_environments:
+        expected = (num_environments, *column.shape)
+        whole = Column(column.path, expected, column.dtype)
+        return np.array(whole.convert(values))
+    result[rows] = column.stack([values[row] for row in rows])
+    return result

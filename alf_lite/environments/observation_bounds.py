@@ -1,0 +1,108 @@
+"""Finds what no observation may be: not finite, or no element of its space."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from alf_lite.environments import space_specs
+from alf_lite.environments.space_tree import SpaceLeaf
+from alf_lite.errors import EnvError
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+
+
+class ObservationBounds:
+    """Checks a batch of observations against the bounds of their space.
+
+    NaN and infinite values are errors, and so are integers that stand for a choice. A
+    Box is only a promise: the first violation of each environment is a warning.
+    """
+
+    def __init__(self, leaf: SpaceLeaf, spec: TensorSpec, batch_size: int) -> None:
+        self._path = leaf.path
+        self._space = leaf.space
+        self._warns = isinstance(leaf.space, spaces.Box)
+        dtype = torch.empty(0, dtype=spec.dtype).numpy().dtype
+        self._largest = _largest(dtype)
+        low, high = self._largest
+        if isinstance(spec, BoundedTensorSpec):
+            # An infinite bound still excludes infinity.
+            low = np.maximum(spec.minimum, np.asarray(low, dtype))
+            high = np.minimum(spec.maximum, np.asarray(high, dtype))
+        shape = (batch_size, *leaf.shape)
+        self._low = np.broadcast_to(np.asarray(low, dtype), shape)
+        self._high = np.broadcast_to(np.asarray(high, dtype), shape)
+        self._expected_count = 2 * math.prod(shape)
+        # Every value of this dtype is allowed, as in images.
+        self._checks_nothing = dtype.kind in "iub" and bool(
+            (self._low == self._largest[0]).all()
+            and (self._high == self._largest[1]).all()
+        )
+
+    def check(self, array: np.ndarray) -> None:
+        if self._checks_nothing:
+            return
+        # Two comparisons find NaN, infinity and what is out of bounds.
+        count = np.count_nonzero(array >= self._low)
+        count += np.count_nonzero(array <= self._high)
+        if count != self._expected_count:
+            self._report(array)
+
+    def _report(self, array: np.ndarray) -> None:
+        if array.dtype.kind == "f":
+            raise_if_not_finite(self._path, array)
+        wrong = (array < self._low) | (array > self._high)
+        if not self._warns:
+            where = np.unravel_index(int(wrong.argmax()), wrong.shape)
+            raise EnvError(
+                f"environment {where[0]} returned {self._path}{element_text(where)} = "
+                f"{self._in_space(array, where)}, which is not in {self._space}"
+            )
+        self._low, self._high = self._low.copy(), self._high.copy()
+        for row in np.flatnonzero(wrong.reshape(len(wrong), -1).any(1)):
+            element = np.unravel_index(int(wrong[row].argmax()), wrong[row].shape)
+            where = (row, *element)
+            warnings.warn(
+                f"environment {row} returned {self._path}{element_text(where)} = "
+                f"{array[where]}, outside of its bounds [{self._low[where]}, "
+                f"{self._high[where]}]. Said once per environment; its observations "
+                "are used as they are.",
+                stacklevel=2,
+            )
+            self._low[row], self._high[row] = self._largest
+
+    def _in_space(self, array: np.ndarray, where: tuple[Any, ...]) -> int:
+        """The value as the environment returned it."""
+        offset = space_specs.offset(self._space)
+        if isinstance(offset, np.ndarray):
+            offset = offset[where[1:]]
+        return int(array[where]) + int(offset or 0)
+
+
+def raise_if_not_finite(path: str, array: np.ndarray) -> None:
+    """Raises EnvError naming the environment and the element, if one is not finite."""
+    wrong = ~np.isfinite(array)
+    if wrong.any():
+        where = np.unravel_index(int(wrong.argmax()), wrong.shape)
+        raise EnvError(
+            f"environment {where[0]} returned {path}{element_text(where)} = "
+            f"{array[where]}"
+        )
+
+
+def element_text(where: tuple[Any, ...]) -> str:
+    """``[2]`` or ``[1, 3]`` for the element inside of a row; nothing for a scalar."""
+    return f"[{', '.join(str(int(i)) for i in where[1:])}]" if where[1:] else ""
+
+
+def _largest(dtype: np.dtype) -> tuple[Any, Any]:
+    """The smallest and the largest finite value of a dtype."""
+    if dtype.kind == "b":
+        return False, True
+    info = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+    return info.min, info.max

@@ -1,0 +1,230 @@
+"""Single environments that step at the same time, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from multiprocessing import reduction
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from alf_lite.environments import single_env, worker_loop
+from alf_lite.environments.env_factory import dump_factory
+from alf_lite.environments.info_keys import InfoKeys
+from alf_lite.environments.process_worker import WorkerSettings
+from alf_lite.environments.seeds import environment_seeds
+from alf_lite.environments.shared_arrays import SharedArrays
+from alf_lite.environments.worker_loop import EnvDescription
+from alf_lite.environments.worker_processes import WorkerProcesses
+from alf_lite.errors import ConfigError, EnvError
+
+
+class ProcessVectorEnv(VectorEnv):
+    """A ``gymnasium.vector.VectorEnv`` in NEXT_STEP mode, one process per environment.
+
+    It gives exactly what ``SerialVectorEnv`` gives for the same seeds. It pays when an
+    environment takes longer than about 0.3 ms per step and there are cores for it.
+
+    An environment that raises, dies or hangs is an EnvError that names it; after any
+    error all processes are gone and this object is closed. The processes ignore Ctrl-C
+    and SIGTERM, end with the parent however that ends, and see no CUDA device.
+
+    Args:
+        env_fns: one per environment, picklable. They run in the processes only.
+        info_keys: what the infos hold.
+        seed: seeds python's and numpy's global generators before the environments are
+            built; ``reset`` seeds them again.
+        timeout_seconds: for building, for each reset and for each step.
+
+    Raises:
+        EnvError: if an environment cannot be built or their spaces differ.
+        ConfigError: if an ``env_fn`` cannot be sent to a process.
+    """
+
+    returns_fresh_arrays = True
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], gymnasium.Env]],
+        info_keys: InfoKeys | None = None,
+        *,
+        seed: int | None = None,
+        timeout_seconds: float = 300.0,
+    ) -> None:
+        if os.name != "posix":
+            self.closed = True
+            raise ConfigError(
+                "asynchronous environments need Linux or macOS: use "
+                "vectorization_mode='sync'"
+            )
+        self.num_envs = len(env_fns)
+        self._pid = os.getpid()
+        self._num_steps = 0
+        info_keys = InfoKeys() if info_keys is None else info_keys
+        self._has_infos = bool(info_keys)
+        self._workers = WorkerProcesses(
+            self._settings(env_fns, info_keys, seed), timeout_seconds
+        )
+        try:
+            descriptions = [
+                reduction.ForkingPickler.loads(reply)
+                for reply in self._replies("the constructor")
+            ]
+            self._set_spaces(descriptions)
+            self._share_memory(info_keys)
+        except BaseException:
+            self._fail()
+            raise
+
+    def _settings(
+        self,
+        env_fns: Sequence[Callable[[], gymnasium.Env]],
+        info_keys: InfoKeys,
+        seed: int | None,
+    ) -> list[WorkerSettings]:
+        dumped = {id(env_fn): dump_factory(env_fn) for env_fn in env_fns}
+        seeds: Sequence[int | None] = [None] * self.num_envs
+        if seed is not None:
+            seeds = environment_seeds(seed, self.num_envs)
+        # Linux would kill the children as soon as the thread that starts them ends.
+        is_main = threading.current_thread() is threading.main_thread()
+        return [
+            WorkerSettings(
+                env_index=i,
+                num_envs=self.num_envs,
+                factory=dumped[id(env_fn)],
+                info_shapes=info_keys.shapes,
+                seed=seeds[i],
+                parent_pid=os.getpid(),
+                dies_with_parent=is_main,
+            )
+            for i, env_fn in enumerate(env_fns)
+        ]
+
+    def _set_spaces(self, descriptions: list[EnvDescription]) -> None:
+        single_env.check_same_spaces(
+            [(one.observation_space, one.action_space) for one in descriptions]
+        )
+        first = descriptions[0]
+        self._workers.name = first.env_id or ""
+        self.render_mode = first.render_mode
+        self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.single_observation_space = first.observation_space
+        self.single_action_space = first.action_space
+        self.single_reward_space = first.reward_space
+        self.observation_space = batch_space(first.observation_space, self.num_envs)
+        self.action_space = batch_space(first.action_space, self.num_envs)
+
+    def _share_memory(self, info_keys: InfoKeys) -> None:
+        self._arrays = SharedArrays(
+            self.num_envs,
+            self.single_observation_space,
+            self.single_action_space,
+            self.single_reward_space.shape,
+            info_keys,
+        )
+        descriptor = self._arrays.create()
+        try:
+            self._workers.request(worker_loop.ATTACH)
+            for i, pid in enumerate(self._workers.pids):
+                reduction.send_handle(self._workers.connection(i), descriptor, pid)
+            self._replies("its start")
+        finally:
+            os.close(descriptor)
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Resets all environments; an int seeds each of them differently.
+
+        Returns:
+            Observations [B, ...] and infos.
+        """
+        seeds: Sequence[int | None]
+        if seed is None:
+            seeds = [None] * self.num_envs
+        elif isinstance(seed, int | np.integer):
+            seeds = environment_seeds(int(seed), self.num_envs)
+        else:
+            seeds = seed
+        if len(seeds) != self.num_envs:
+            raise ValueError(f"expected {self.num_envs} seeds, got {len(seeds)}")
+        self._check_open()
+        self._num_steps = 0
+        self._workers.request_each(
+            [
+                worker_loop.RESET + bytes(reduction.ForkingPickler.dumps((s, options)))
+                for s in seeds
+            ]
+        )
+        self._replies("reset() at step 0")
+        return self._arrays.read_observations(), self._read_infos()
+
+    def step(
+        self, actions: Any
+    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict]:
+        """Steps all environments; those that ended before are reset instead.
+
+        Args:
+            actions: [B, ...] arrays, an element of ``action_space``.
+
+        Returns:
+            Observations [B, ...], rewards [B] or [B, D] float64, terminated and
+            truncated [B], infos.
+        """
+        self._check_open()
+        arrays = self._arrays
+        arrays.write_actions(actions)
+        self._num_steps += 1
+        self._workers.request(worker_loop.STEP)
+        self._replies(f"step() at step {self._num_steps}")
+        return (
+            arrays.read_observations(),
+            arrays.rewards.copy(),
+            arrays.terminated.copy(),
+            arrays.truncated.copy(),
+            self._read_infos(),
+        )
+
+    def render(self) -> tuple[Any, ...]:
+        """The frames of all environments."""
+        self._check_open()
+        self._workers.request(worker_loop.RENDER)
+        replies = self._replies("render()")
+        return tuple(reduction.ForkingPickler.loads(reply) for reply in replies)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Closes the environments; after two seconds their processes are killed."""
+        # A copy of this object in a forked process does not own the environments.
+        if os.getpid() == self._pid:
+            self._workers.close()
+
+    def _replies(self, call: str) -> list[bytes]:
+        try:
+            return self._workers.replies(call)
+        except BaseException:
+            self._fail()
+            raise
+
+    def _fail(self) -> None:
+        # Also after Ctrl-C: replies of the interrupted call would pass for later ones.
+        self._workers.kill()
+        self.closed = True
+
+    def _read_infos(self) -> dict[str, np.ndarray]:
+        return self._arrays.read_infos() if self._has_infos else {}
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise EnvError(
+                "these environments are closed: close() was called, or one of them "
+                "failed before"
+            )

@@ -1,0 +1,233 @@
+"""Single environments stepped one after the other in the calling process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from alf_lite.environments import single_env
+from alf_lite.environments.info_keys import InfoKeys
+from alf_lite.environments.row_stacking import Column, RowError, SpaceColumns
+from alf_lite.environments.seeds import environment_seeds
+from alf_lite.errors import EnvError
+
+
+class SerialVectorEnv(VectorEnv):
+    """A ``gymnasium.vector.VectorEnv`` in NEXT_STEP mode, without overhead.
+
+    It differs from gymnasium's ``SyncVectorEnv`` in that (1) nothing an environment
+    returns is broadcast or rounded, an error names the environment instead, (2) the
+    infos hold the declared keys only, (3) ``reset(seed)`` gives the environments seeds
+    that have nothing in common with those of ``reset(seed + 1)``, (4) rewards may have
+    several parts: an environment with a ``reward_space`` (a Box) returns arrays.
+
+    All arrays returned are the caller's.
+
+    Args:
+        env_fns: one per environment.
+        info_keys: what the infos hold.
+
+    Raises:
+        EnvError: if an environment cannot be built or their spaces differ.
+    """
+
+    returns_fresh_arrays = True
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], gymnasium.Env]],
+        info_keys: InfoKeys | None = None,
+    ) -> None:
+        self.envs: list[gymnasium.Env] = []
+        self.num_envs = len(env_fns)
+        self._info_keys = InfoKeys() if info_keys is None else info_keys
+        self._num_steps = 0
+        try:
+            for i, env_fn in enumerate(env_fns):
+                self._build(i, env_fn)
+            single_env.check_same_spaces(
+                [(env.observation_space, env.action_space) for env in self.envs]
+            )
+            self._set_spaces(self.envs[0])
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self, index: int, env_fn: Callable[[], gymnasium.Env]) -> None:
+        try:
+            env = env_fn()
+            single_env.check_env(env)
+        except Exception as error:
+            single_env.raise_env_error(
+                f"environment {index} of {self.num_envs}: the constructor", error
+            )
+        self.envs.append(env)
+
+    def _set_spaces(self, env: gymnasium.Env) -> None:
+        self.spec = env.spec
+        self.render_mode = env.render_mode
+        self.metadata = {**env.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.single_observation_space = env.observation_space
+        self.single_action_space = env.action_space
+        self._observations = SpaceColumns(env.observation_space, "observation")
+        self._actions = SpaceColumns(env.action_space, "action")
+        self.observation_space = batch_space(env.observation_space, self.num_envs)
+        self.action_space = batch_space(env.action_space, self.num_envs)
+        self.single_reward_space = single_env.reward_space(env)
+        self._rewards = Column("reward", self.single_reward_space.shape, np.float64)
+        self._no_reward: Any = 0.0
+        if self._rewards.shape:
+            self._no_reward = np.zeros(self._rewards.shape)
+        self._terminated = Column("terminated", (), np.bool_)
+        self._truncated = Column("truncated", (), np.bool_)
+        self._steps = [env.step for env in self.envs]
+        self._ended = [True] * self.num_envs  # reset at the next step
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Resets all environments; an int seeds each of them differently.
+
+        Returns:
+            Observations [B, ...] and infos.
+        """
+        seeds: Sequence[int | None]
+        if seed is None:
+            seeds = [None] * self.num_envs
+        elif isinstance(seed, int | np.integer):
+            seeds = environment_seeds(int(seed), self.num_envs)
+        else:
+            seeds = seed
+        if len(seeds) != self.num_envs:
+            raise ValueError(f"expected {self.num_envs} seeds, got {len(seeds)}")
+        self._num_steps = 0
+        observations, infos = [], []
+        for i, env_seed in enumerate(seeds):
+            observation, info = self._reset_one(i, env_seed, options)
+            observations.append(observation)
+            infos.append(info)
+        batch = self._stack(self._observations, observations, "reset()")
+        self._ended = [False] * self.num_envs
+        return batch, self._batch_infos(infos, "reset()")
+
+    def step(
+        self, actions: Any
+    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict]:
+        """Steps all environments; those that ended before are reset instead.
+
+        Args:
+            actions: [B, ...] arrays, an element of ``action_space``.
+
+        Returns:
+            Observations [B, ...], rewards [B] or [B, D] float64, terminated and
+            truncated [B], infos.
+        """
+        self._num_steps += 1
+        observations: list[Any] = []
+        rewards: list[Any] = []
+        terminations: list[Any] = []
+        truncations: list[Any] = []
+        infos: list[Any] = []
+        # This loop is what a step costs beside the environments themselves.
+        for action, step, ended in zip(
+            self._actions.rows(actions), self._steps, self._ended, strict=True
+        ):
+            if ended:
+                observation, info = self._reset_one(len(infos), None, None)
+                reward, terminated, truncated = self._no_reward, False, False
+            else:
+                result = None
+                try:
+                    result = step(action)
+                    observation, reward, terminated, truncated, info = result
+                except Exception as error:
+                    self._raise_step_error(len(infos), error, result)
+            observations.append(observation)
+            rewards.append(reward)
+            terminations.append(terminated)
+            truncations.append(truncated)
+            infos.append(info)
+        call = "step()"
+        if self._num_steps == 1:
+            self._check_infos(infos)
+        batch = self._stack(self._observations, observations, call)
+        reward_batch = self._stack(self._rewards, rewards, call)
+        terminated_batch = self._stack(self._terminated, terminations, call)
+        truncated_batch = self._stack(self._truncated, truncations, call)
+        self._ended = (terminated_batch | truncated_batch).tolist()
+        return (
+            batch,
+            reward_batch,
+            terminated_batch,
+            truncated_batch,
+            self._batch_infos(infos, call),
+        )
+
+    def render(self) -> tuple[Any, ...]:
+        """The frames of all environments."""
+        return tuple(env.render() for env in self.envs)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Closes all environments, also when some of them raise."""
+        for i, env in enumerate(self.envs):
+            try:
+                env.close()
+            except Exception as error:
+                text = single_env.exception_text(error)
+                gymnasium.logger.warn(f"close() of environment {i} raised {text}")
+
+    def _reset_one(
+        self, index: int, seed: int | None, options: Any
+    ) -> tuple[Any, dict]:
+        try:
+            observation, info = single_env.reset_env(self.envs[index], seed, options)
+            self._observations.tree.check(observation)
+        except Exception as error:
+            single_env.raise_env_error(self._where(index, "reset()"), error)
+        return observation, info
+
+    def _stack(self, columns: Any, rows: list[Any], call: str) -> Any:
+        try:
+            return columns.stack(rows)
+        except RowError as error:
+            # The copies of rows that were reset in a step say so.
+            call = "reset()" if self._ended[error.row] else call
+            single_env.raise_env_error(self._where(error.row, call), error)
+
+    def _batch_infos(self, infos: list[Any], call: str) -> dict[str, Any]:
+        if not self._info_keys:
+            return {}
+        batch = self._info_keys.allocate(self.num_envs)
+        for i, info in enumerate(infos):
+            try:
+                self._info_keys.write(batch, i, info)
+            except Exception as error:
+                single_env.raise_env_error(self._where(i, call), error)
+        return batch
+
+    def _check_infos(self, infos: list[Any]) -> None:
+        for i, info in enumerate(infos):
+            try:
+                single_env.check_info(info)
+            except EnvError as error:
+                single_env.raise_env_error(self._where(i, "step()"), error)
+
+    def _raise_step_error(self, index: int, error: Exception, result: Any) -> NoReturn:
+        if result is not None:  # it returned something that is not a 5-tuple
+            try:
+                single_env.check_step_result(result)
+            except EnvError as rule:
+                error = rule
+        single_env.raise_env_error(self._where(index, "step()"), error)
+
+    def _where(self, index: int, call: str) -> str:
+        name = f" ({self.spec.id})" if self.spec is not None else ""
+        return f"environment {index}{name}, {call} at step {self._num_steps}"

@@ -1,0 +1,137 @@
+"""The arrays through which environments in other processes exchange their data.
+
+Without torch, see space_tree.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from alf_lite.environments.info_keys import InfoKeys
+from alf_lite.environments.row_stacking import SpaceColumns
+
+_ALIGNMENT = 64  # bytes, a cache line
+
+
+class SharedArrays:
+    """Observations, actions, rewards, ends and infos of B environments in one buffer.
+
+    Both sides build it from the same spaces, so that only a file descriptor has to
+    travel between them.
+    """
+
+    observations: list[np.ndarray]  # [B, ...] per leaf of the observation space
+    actions: list[np.ndarray]  # [B, ...] per leaf of the action space
+    rewards: np.ndarray  # [B] or [B, D] float64
+    terminated: np.ndarray  # [B] bool
+    truncated: np.ndarray  # [B] bool
+    infos: dict[str, np.ndarray]  # as InfoKeys.allocate returns them
+
+    def __init__(
+        self,
+        num_envs: int,
+        observation_space: gymnasium.Space,
+        action_space: gymnasium.Space,
+        reward_shape: tuple[int, ...],
+        info_keys: InfoKeys,
+    ) -> None:
+        self.observation_columns = SpaceColumns(observation_space, "observation")
+        self.action_columns = SpaceColumns(action_space, "action")
+        self._infos = info_keys.allocate(num_envs)
+        self._layout: list[tuple[tuple[int, ...], np.dtype]] = [
+            ((num_envs, *leaf.shape), leaf.dtype)
+            for columns in (self.observation_columns, self.action_columns)
+            for leaf in columns.tree.leaves
+        ]
+        self._layout.append(((num_envs, *reward_shape), np.dtype(np.float64)))
+        self._layout += [((num_envs,), np.dtype(np.bool_))] * 2
+        self._layout += [(array.shape, array.dtype) for array in self._infos.values()]
+
+    def create(self) -> int:
+        """Allocates the memory; the file descriptor is for the other processes.
+
+        The memory has no name in the file system: it vanishes with the last process
+        that holds it, however that ends.
+        """
+        size = max(1, sum(_aligned(shape, dtype) for shape, dtype in self._layout))
+        if hasattr(os, "memfd_create"):
+            descriptor = os.memfd_create("alf_lite_environments")
+        else:
+            with tempfile.TemporaryFile() as file:
+                descriptor = os.dup(file.fileno())
+        os.ftruncate(descriptor, size)
+        self.attach(descriptor)
+        return descriptor
+
+    def attach(self, descriptor: int) -> None:
+        """Places the arrays in the memory behind ``descriptor``."""
+        buffer = mmap.mmap(descriptor, 0)
+        offset, arrays = 0, []
+        for shape, dtype in self._layout:
+            count = int(np.prod(shape))
+            array = np.frombuffer(buffer, dtype, count, offset).reshape(shape)
+            arrays.append(array)
+            offset += _aligned(shape, dtype)
+        num_observations = len(self.observation_columns.columns)
+        num_actions = len(self.action_columns.columns)
+        self.observations = arrays[:num_observations]
+        self.actions = arrays[num_observations : num_observations + num_actions]
+        rest = arrays[num_observations + num_actions :]
+        self.rewards, self.terminated, self.truncated = rest[:3]
+        self.infos = dict(zip(self._infos, rest[3:], strict=True))
+
+    def write_actions(self, actions: Any) -> None:
+        """Copies a batch of actions, [B, ...], for the environments to read.
+
+        Raises:
+            ValueError: if a shape differs.
+        """
+        tree = self.action_columns.tree
+        for leaf, array, shared in zip(
+            tree.leaves, tree.split(actions), self.actions, strict=True
+        ):
+            if np.shape(array) != shared.shape:
+                raise ValueError(
+                    f"{leaf.path}: expected shape {shared.shape}, got {np.shape(array)}"
+                )
+            np.copyto(shared, array, casting="same_kind")
+
+    def read_observations(self) -> Any:
+        """A fresh nest of [B, ...] arrays."""
+        arrays = [array.copy() for array in self.observations]
+        return self.observation_columns.tree.join(arrays)
+
+    def read_infos(self) -> dict[str, np.ndarray]:
+        """Fresh arrays of the declared info keys, with their masks."""
+        return {name: array.copy() for name, array in self.infos.items()}
+
+    def write_observation(self, row: int, observation: Any) -> None:
+        """Writes what environment ``row`` returned.
+
+        Raises:
+            EnvError: if it does not fit the space.
+        """
+        columns = self.observation_columns
+        for column, value, shared in zip(
+            columns.columns,
+            columns.tree.split(observation),
+            self.observations,
+            strict=True,
+        ):
+            shared[row] = column.convert(value)
+
+    def read_action(self, row: int) -> Any:
+        """What environment ``row`` is to do; the environment may keep it."""
+        leaves = [array[row].copy() for array in self.actions]
+        return self.action_columns.tree.join(leaves)
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> int:
+    size = int(np.prod(shape)) * dtype.itemsize
+    return -(-size // _ALIGNMENT) * _ALIGNMENT

@@ -1,0 +1,152 @@
+"""gymnasium spaces as TensorSpecs, and what converts between the two sides.
+
+    space                 observation                      action
+    Box, floating point   float32, its bounds              float32 in [-1, 1], see below
+    Box, integer          its dtype, its bounds            int64 from 0
+    Discrete(n, start)    int64 in [0, n-1]                int64 in [0, n-1]
+    MultiDiscrete         int64 from 0, maximum nvec - 1   the same
+    MultiBinary           int8 in [0, 1]                   the same
+    Dict, Tuple           dict, tuple                      the same
+
+``start`` and the lower bounds of integer actions are taken off on the agent's side. An
+action element with two finite bounds is rescaled from [-1, 1]; one without, or with one
+only, is passed through, and clipped to the bound that it has.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from alf_lite.environments.space_tree import SpaceLeaf, SpaceTree
+from alf_lite.errors import ConfigError
+from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
+
+# Some environments write "no bound" as the largest number of a dtype.
+_UNBOUNDED = 1e30
+# torch cannot compute with these, so the next larger type that it has holds them.
+_TORCH_DTYPES = {
+    np.dtype(np.uint16): torch.int32,
+    np.dtype(np.uint32): torch.int64,
+    np.dtype(np.uint64): torch.int64,
+}
+
+
+def observation_spec(space: gymnasium.Space) -> NestedTensorSpec:
+    """The specs of what agents see.
+
+    Raises:
+        ConfigError: naming the path and the space, if a part has no fixed shape.
+    """
+    tree = SpaceTree(space, "observation")
+    return tree.join(list(map(observation_leaf_spec, tree.leaves)))
+
+
+def action_spec(space: gymnasium.Space) -> NestedTensorSpec:
+    """The specs of what agents choose.
+
+    Raises:
+        ConfigError: naming the path and the space, if a part has no fixed shape, or is
+            an integer Box without bounds.
+    """
+    tree = SpaceTree(space, "action")
+    return tree.join(list(map(action_leaf_spec, tree.leaves)))
+
+
+def observation_leaf_spec(leaf: SpaceLeaf) -> TensorSpec:
+    """The spec of one leaf of an observation space."""
+    space = leaf.space
+    if not isinstance(space, spaces.Box):
+        return _integer_spec(leaf)
+    dtype = _torch_dtype(leaf.dtype)
+    if not dtype.is_floating_point:
+        return BoundedTensorSpec(leaf.shape, dtype, space.low, space.high)
+    low, high = float_bounds(space)
+    if np.isinf(low).all() and np.isinf(high).all():
+        return TensorSpec(leaf.shape, dtype)
+    return BoundedTensorSpec(leaf.shape, dtype, low, high)
+
+
+def action_leaf_spec(leaf: SpaceLeaf) -> TensorSpec:
+    """The spec of one leaf of an action space."""
+    space = leaf.space
+    if not isinstance(space, spaces.Box):
+        return _integer_spec(leaf)
+    if leaf.dtype.kind in "iub":
+        return _integer_action_spec(leaf)
+    low, high = float_bounds(space)
+    if np.isinf(low).all() and np.isinf(high).all():
+        return TensorSpec(leaf.shape)
+    bounded = is_rescaled(space)
+    return BoundedTensorSpec(
+        leaf.shape,
+        torch.float32,
+        np.where(bounded, -1.0, low),
+        np.where(bounded, 1.0, high),
+    )
+
+
+def offset(space: gymnasium.Space) -> Any:
+    """What the environment's integers have more than the agent's; None if nothing."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.start) or None
+    if isinstance(space, spaces.MultiDiscrete):
+        start = np.asarray(space.start, dtype=np.int64)
+        return start if start.any() else None
+    return None
+
+
+def action_offset(space: gymnasium.Space) -> Any:
+    """As :func:`offset`; the actions of an integer Box count from its lower bound."""
+    return (
+        space.low.astype(np.int64) if isinstance(space, spaces.Box) else offset(space)
+    )
+
+
+def is_rescaled(space: spaces.Box) -> np.ndarray:
+    """Which elements of an action are rescaled from [-1, 1]."""
+    low, high = float_bounds(space)
+    return np.isfinite(low) & np.isfinite(high)
+
+
+def float_bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
+    """The bounds as float32; what is meant as no bound is infinite."""
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    low = np.where(low < -_UNBOUNDED, -np.inf, low)
+    high = np.where(high > _UNBOUNDED, np.inf, high)
+    return low.astype(np.float32), high.astype(np.float32)
+
+
+def _torch_dtype(dtype: np.dtype) -> torch.dtype:
+    if dtype.kind == "f":
+        return torch.float32
+    if dtype in _TORCH_DTYPES:
+        return _TORCH_DTYPES[dtype]
+    return torch.from_numpy(np.empty(0, dtype)).dtype
+
+
+def _integer_spec(leaf: SpaceLeaf) -> BoundedTensorSpec:
+    space = leaf.space
+    if isinstance(space, spaces.Discrete):
+        return BoundedTensorSpec((), torch.int64, 0, int(space.n) - 1)
+    if isinstance(space, spaces.MultiDiscrete):
+        maximum = np.asarray(space.nvec, dtype=np.int64) - 1
+        return BoundedTensorSpec(leaf.shape, torch.int64, 0, maximum)
+    assert isinstance(space, spaces.MultiBinary), space
+    return BoundedTensorSpec(leaf.shape, torch.int8, 0, 1)
+
+
+def _integer_action_spec(leaf: SpaceLeaf) -> BoundedTensorSpec:
+    space = leaf.space
+    assert isinstance(space, spaces.Box)
+    low, high = space.low.astype(np.int64), space.high.astype(np.int64)
+    if (high - low > 1 << 16).any():
+        raise ConfigError(
+            f"{leaf.path}: {space} has too many values to choose from. Bound the Box, "
+            "or make it a floating point Box with gymnasium.wrappers.TransformAction."
+        )
+    return BoundedTensorSpec(leaf.shape, torch.int64, 0, high - low)

@@ -1,0 +1,210 @@
+"""Builds TimeSteps out of what a vector environment returns as torch tensors.
+
+Everything stays on the environment's device, and nothing waits for the device at every
+step: on a GPU, values are checked every ``_GPU_CHECK_INTERVAL`` steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from alf_lite.data_structures import TimeStep
+from alf_lite.environments.info_keys import InfoKeys
+from alf_lite.environments.observation_bounds import raise_if_not_finite
+from alf_lite.environments.space_tree import SpaceTree
+from alf_lite.environments.torch_leaves import (
+    TorchActionLeaf,
+    TorchObservationLeaf,
+    expand_mask,
+)
+from alf_lite.errors import EnvError
+
+Nest = Any
+
+_GPU_CHECK_INTERVAL = 64  # steps
+
+
+class TorchTimeSteps:
+    """As ``NumpyTimeSteps``, for tensors on any device.
+
+    Args:
+        observation_space: of a single environment.
+        action_space: of a single environment.
+        reward_shape: of a single reward.
+        info_keys: what becomes ``env_info``.
+        batch_size: B.
+        copy: whether the environment may change its tensors later.
+        device: of the environment's tensors.
+    """
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space,
+        action_space: gymnasium.Space,
+        reward_shape: tuple[int, ...],
+        info_keys: InfoKeys,
+        batch_size: int,
+        copy: bool,
+        device: torch.device,
+    ) -> None:
+        self._observation_tree = SpaceTree(observation_space, "observation")
+        self._action_tree = SpaceTree(action_space, "action")
+        self._info_shapes = info_keys.shapes
+        self._batch_size = batch_size
+        self._device = device
+        self._copy = copy
+        self._observations = [
+            TorchObservationLeaf(leaf, batch_size, device)
+            for leaf in self._observation_tree.leaves
+        ]
+        self._actions = [
+            TorchActionLeaf(leaf, batch_size, device)
+            for leaf in self._action_tree.leaves
+        ]
+        self._reward_shape = (batch_size, *reward_shape)
+        self._env_id = torch.arange(batch_size, dtype=torch.int32, device=device)
+        self._ended = torch.zeros(batch_size, dtype=torch.bool, device=device)
+        self._action: list[Tensor] = []
+        # [B], what went wrong since the last check
+        self._bad_reward = torch.zeros_like(self._ended)
+        self._bad_reset = torch.zeros_like(self._ended)
+        self._interval = 1 if device.type == "cpu" else _GPU_CHECK_INTERVAL
+        self._steps_until_check = self._interval
+
+    def first(self, observation: Any, infos: dict[str, Any]) -> TimeStep:
+        """The FIRST steps after a reset of all environments."""
+        self._observation_tree.check(observation)
+        self._ended = torch.zeros_like(self._ended)
+        self._steps_until_check = 1
+        step_type = torch.zeros_like(self._env_id)
+        reward = torch.zeros(self._reward_shape, device=self._device)
+        discount = torch.ones(self._batch_size, device=self._device)
+        self._action = [leaf.zeros() for leaf in self._actions]
+        return self._time_step(step_type, reward, discount, observation, infos)
+
+    def convert_action(self, action: Nest) -> Nest:
+        """What the vector environment is given, and keeps the agent's action."""
+        tensors = self._action_tree.split(action)
+        self._action = list(map(TorchActionLeaf.read, self._actions, tensors))
+        if self._steps_until_check == 1:
+            for leaf, tensor in zip(self._actions, self._action, strict=True):
+                leaf.check(tensor)
+        converted = map(TorchActionLeaf.to_environment, self._actions, self._action)
+        return self._action_tree.join(list(converted))
+
+    def next(
+        self,
+        observation: Any,
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        infos: dict[str, Any],
+    ) -> TimeStep:
+        """The step that the last ``convert_action`` has led to."""
+        first = self._ended
+        reward = self._tensor("reward", reward, self._reward_shape)
+        reward = reward.to(torch.float32, copy=True)
+        shape = (self._batch_size,)
+        terminated = self._tensor("terminated", terminated, shape).bool()
+        ended = terminated | self._tensor("truncated", truncated, shape).bool()
+        step_type = 1 + ended.int() - first.int()
+        discount = 1 - terminated.float()
+        self._action = [
+            tensor.masked_fill(expand_mask(first, tensor), 0) for tensor in self._action
+        ]
+        rewards = reward.reshape(self._batch_size, -1)
+        self._bad_reward = self._bad_reward | ~rewards.isfinite().all(1)
+        self._bad_reset = self._bad_reset | (first & (ended | (rewards != 0).any(1)))
+        self._ended = ended
+        if self._steps_until_check == 1:
+            self._check_rewards(reward)
+        return self._time_step(step_type, reward, discount, observation, infos)
+
+    def _check_rewards(self, reward: Tensor) -> None:
+        if self._bad_reward.any():
+            raise_if_not_finite("reward", reward.numpy(force=True))
+            raise EnvError(self._earlier("reward", self._bad_reward, "not finite"))
+        if self._bad_reset.any():
+            raise EnvError(
+                self._earlier("reward", self._bad_reset, "not 0, or an end,")
+                + " at the step after an end, which must be the reset: the metadata "
+                "say AutoresetMode.NEXT_STEP"
+            )
+
+    def _earlier(self, path: str, bad: Tensor, what: str) -> str:
+        row = int(bad.int().argmax())
+        when = "" if self._interval == 1 else f" in the last {self._interval} steps"
+        return f"environment {row} returned {path} that is {what}{when}"
+
+    def _time_step(
+        self,
+        step_type: Tensor,
+        reward: Tensor,
+        discount: Tensor,
+        observation: Any,
+        infos: dict[str, Any],
+    ) -> TimeStep:
+        self._steps_until_check -= 1
+        due = self._steps_until_check == 0
+        if due:
+            self._steps_until_check = self._interval
+        values = self._observation_tree.split(observation)
+        tensors = [
+            leaf.read(value, self._copy, due)
+            for leaf, value in zip(self._observations, values, strict=True)
+        ]
+        if due:
+            self._check_earlier_observations()
+        return TimeStep(
+            step_type=step_type,
+            reward=reward,
+            discount=discount,
+            observation=self._observation_tree.join(tensors),
+            prev_action=self._action_tree.join(self._action),
+            env_id=self._env_id,
+            env_info=self._read_infos(infos),
+        )
+
+    def _check_earlier_observations(self) -> None:
+        for leaf in self._observations:
+            if leaf.bad.any():
+                path = leaf.leaf.path
+                raise EnvError(
+                    self._earlier(path, leaf.bad, "not finite or out of range")
+                )
+
+    def _tensor(self, path: str, value: Any, shape: tuple[int, ...]) -> Tensor:
+        tensor = torch.as_tensor(value, device=self._device)
+        if tensor.shape != shape:
+            raise EnvError(f"{path}: expected shape {shape}, got {tuple(tensor.shape)}")
+        return tensor
+
+    def _read_infos(self, infos: dict[str, Any]) -> dict[str, Tensor] | tuple:
+        if not self._info_shapes:
+            return ()
+        result = {}
+        for name, shape in self._info_shapes.items():
+            expected = (self._batch_size, *shape)
+            value, mask = _find_info(infos, name)
+            if value is None:
+                result[name] = torch.zeros(expected, device=self._device)
+                continue
+            path = f"env_info[{name!r}]"
+            tensor = self._tensor(path, value, expected).to(torch.float32, copy=True)
+            if mask is not None:
+                missing = ~torch.as_tensor(mask, device=self._device).bool()
+                tensor = tensor.masked_fill(expand_mask(missing, tensor), 0)
+            result[name] = tensor
+        return result
+
+
+def _find_info(infos: dict[str, Any], name: str) -> tuple[Any, Any]:
+    """(value, mask) of ``name``; ``"a/b"`` is the entry b of the dict a."""
+    while name not in infos and "/" in name:
+        head, _, name = name.partition("/")
+        infos = infos.get(head, {})
+    return infos.get(name), infos.get(f"_{name}")

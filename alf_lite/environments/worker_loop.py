@@ -1,0 +1,194 @@
+"""What the process of one environment does: builds it and serves the parent's requests.
+
+Requests and replies are short messages on one pipe, whose first byte says what they
+are; the data lies in ``SharedArrays``. Without torch, see space_tree.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import traceback
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from alf_lite.environments import env_factory, single_env
+from alf_lite.environments.info_keys import InfoKeys
+from alf_lite.environments.process_worker import WorkerSettings
+from alf_lite.environments.row_stacking import Column
+from alf_lite.environments.shared_arrays import SharedArrays
+from alf_lite.errors import ConfigError, EnvError
+
+# Requests
+ATTACH, RESET, STEP, RENDER, CLOSE = b"a", b"r", b"s", b"f", b"c"
+# Replies: the empty message is success, else one of these and its content
+DATA, RAISED, BROKEN_CONTRACT, BAD_CONFIG = b"d", b"x", b"e", b"c"
+
+
+class EnvDescription(NamedTuple):
+    """What the parent must know of an environment."""
+
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
+    reward_space: gymnasium.spaces.Box
+    metadata: dict[str, Any]
+    render_mode: str | None
+    env_id: str | None
+
+
+def serve(settings: WorkerSettings, requests: Connection) -> None:
+    """Answers requests until CLOSE or until the parent's end of the pipe is gone."""
+    server = _EnvServer(settings, requests)
+    call = server.build
+    while True:
+        try:
+            reply = call()
+        except BaseException as error:  # SystemExit and the like must not pass silently
+            reply = _failure(error)
+        try:
+            requests.send_bytes(reply)
+            request = requests.recv_bytes()
+        except (EOFError, OSError):  # the parent died or closed the pipe
+            return
+        if request[:1] == CLOSE:
+            server.close()
+            return
+        call = server.handler(request)
+
+
+class _EnvServer:
+    """One environment and its row of the shared arrays."""
+
+    def __init__(self, settings: WorkerSettings, requests: Connection) -> None:
+        self._settings = settings
+        self._requests = requests
+        self._row = settings.env_index
+        self._info_keys = InfoKeys(settings.info_shapes)
+        self._env: Any = None
+        self._arrays: Any = None
+        self._ended = True
+
+    def handler(self, request: bytes) -> Any:
+        kind, content = request[:1], request[1:]
+        if kind == STEP:
+            return self.step
+        if kind == RESET:
+            return lambda: self.reset(*reduction.ForkingPickler.loads(content))
+        if kind == RENDER:
+            return lambda: DATA + _dump(self._env.render())
+        assert kind == ATTACH, request
+        return self.attach
+
+    def build(self) -> bytes:
+        """Builds the environment; the reply describes it."""
+        _seed_global_generators(self._settings.seed)
+        self._env = env_factory.load_factory(self._settings.factory)()
+        single_env.check_env(self._env)
+        env = self._env
+        self._reward_space = single_env.reward_space(env)
+        self._reward = Column("reward", self._reward_space.shape, np.float64)
+        self._flags = [
+            Column(name, (), np.bool_) for name in ("terminated", "truncated")
+        ]
+        description = EnvDescription(
+            env.observation_space,
+            env.action_space,
+            self._reward_space,
+            dict(env.metadata),
+            env.render_mode,
+            env.spec.id if env.spec is not None else None,
+        )
+        return DATA + _dump(description)
+
+    def attach(self) -> bytes:
+        """Maps the shared memory, whose descriptor follows the request."""
+        descriptor = reduction.recv_handle(self._requests)
+        self._arrays = SharedArrays(
+            self._settings.num_envs,
+            self._env.observation_space,
+            self._env.action_space,
+            self._reward_space.shape,
+            self._info_keys,
+        )
+        self._arrays.attach(descriptor)
+        os.close(descriptor)
+        return b""
+
+    def reset(self, seed: int | None, options: Any) -> bytes:
+        _seed_global_generators(seed)
+        observation, info = single_env.reset_env(self._env, seed, options)
+        self._arrays.observation_columns.tree.check(observation)
+        no_reward = np.zeros(self._reward.shape)
+        self._write(observation, no_reward, False, False, info)
+        return b""
+
+    def step(self) -> bytes:
+        if self._ended:
+            return self.reset(None, None)
+        result = self._env.step(self._arrays.read_action(self._row))
+        single_env.check_step_result(result)
+        self._write(*result)
+        return b""
+
+    def close(self) -> None:
+        """Closes the environment; what it raises goes to stderr."""
+        try:
+            if self._env is not None:
+                self._env.close()
+        except Exception:
+            traceback.print_exc()
+
+    def _write(
+        self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any
+    ) -> None:
+        arrays, row = self._arrays, self._row
+        arrays.write_observation(row, observation)
+        if isinstance(reward, float) and not self._reward.shape:
+            arrays.rewards[row] = reward
+        else:
+            arrays.rewards[row] = self._reward.convert(reward)
+        arrays.terminated[row] = self._flags[0].convert(terminated)
+        arrays.truncated[row] = self._flags[1].convert(truncated)
+        self._ended = bool(arrays.terminated[row] or arrays.truncated[row])
+        if self._info_keys:
+            for array in arrays.infos.values():
+                array[row] = 0
+            self._info_keys.write(arrays.infos, row, info)
+
+
+def _seed_global_generators(seed: int | None) -> None:
+    """Seeds what an environment may use beside its own generator."""
+    if seed is None:
+        return
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - it is the environments that use it
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)
+
+
+def _failure(error: BaseException) -> bytes:
+    if isinstance(error, EnvError):
+        kind, text = BROKEN_CONTRACT, str(error)
+    elif isinstance(error, ConfigError):
+        kind, text = BAD_CONFIG, str(error)
+    else:
+        kind = RAISED
+        text = f"{single_env.exception_text(error)}\n\n{_traceback(error)}"
+    # Text, because not every exception can be pickled.
+    return kind + text.encode("utf-8", errors="backslashreplace")
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception:  # the exception's own __str__ raises
+        return "".join(traceback.format_tb(error.__traceback__))
+
+
+def _dump(value: Any) -> bytes:
+    return bytes(reduction.ForkingPickler.dumps(value))
