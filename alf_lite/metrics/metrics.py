@@ -20,7 +20,7 @@ from alf_lite.config import configurable
 from alf_lite.data_structures import TimeStep
 from alf_lite.metrics.episode_tracker import EpisodeTracker
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.nest_paths import path_parts
+from alf_lite.utils.nest_paths import leaf_name
 
 Nest = Any
 
@@ -147,7 +147,7 @@ class MetricSet(Sequence[Metric]):
     def results(self) -> dict[str, float]:
         """All numbers there are by now, named as in ``AverageEnvInfo/last/success``."""
         named = {
-            "/".join((metric.name, *path_parts(path))): value
+            leaf_name(metric.name, path, "/"): value
             for metric in self._metrics
             for path, value in nest.flatten_with_path(metric.result())
         }

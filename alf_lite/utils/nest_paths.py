@@ -16,3 +16,8 @@ def path_parts(path: str) -> list[str]:
     # ['key'], ["key"], [index] or field
     parts = re.findall(r"\['(.*?)'\]|\[\"(.*?)\"\]|\[(.*?)\]|([^.\[]+)", path)
     return ["".join(groups) for groups in parts]
+
+
+def leaf_name(root: str, path: str, separator: str = ".") -> str:
+    """A name for messages and summaries, such as ``"observation.arm.0"``."""
+    return separator.join((root, *path_parts(path)))

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.errors import ConfigError
-from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.nest_paths import path_parts
 
 Nest = Any
 NormalizerMode = Literal["running", "adaptive", "moving"]
@@ -80,7 +81,10 @@ class Normalizer(nn.Module):
         if nest.is_empty(spec):
             raise ConfigError("there is nothing to normalize: the spec is empty")
         self._spec = spec
-        self._named_specs = nest.flatten_with_path(spec)
+        self._named_specs = [
+            (".".join(path_parts(path)) or "inputs", leaf)
+            for path, leaf in nest.flatten_with_path(spec)
+        ]
         self._zero_mean = zero_mean
         self._mode = mode
         self._speed = speed
@@ -109,8 +113,8 @@ class Normalizer(nn.Module):
         leaves = nest.flatten(batch)
         rows = torch.cat(
             [
-                _to_rows(path, leaf, tuple(spec.shape)).to(self.mean)
-                for (path, spec), leaf in zip(self._named_specs, leaves, strict=True)
+                _to_rows(name, leaf, tuple(spec.shape)).to(self.mean)
+                for (name, spec), leaf in zip(self._named_specs, leaves, strict=True)
             ],
             dim=1,
         )  # [n, elements], float64
@@ -194,21 +198,23 @@ class Normalizer(nn.Module):
         return scalings
 
 
-def _to_rows(path: str, leaf: Tensor, shape: tuple[int, ...]) -> Tensor:
+def _to_rows(name: str, leaf: Tensor, shape: tuple[int, ...]) -> Tensor:
     """[..., *shape] → [n, elements of shape]."""
     num_outer = leaf.ndim - len(shape)
     if num_outer < 0 or tuple(leaf.shape[num_outer:]) != shape:
         raise ValueError(
-            f"{path}: expected the shape [..., {', '.join(map(str, shape))}], "
+            f"{name}: expected the shape [..., {', '.join(map(str, shape))}], "
             f"got {tuple(leaf.shape)}"
         )
     return leaf.reshape(math.prod(leaf.shape[:num_outer]), math.prod(shape))
 
 
-def _where_not_finite(named_specs: list, leaves: list[Tensor]) -> str:
-    for (path, _), leaf in zip(named_specs, leaves, strict=True):
+def _where_not_finite(
+    named_specs: list[tuple[str, TensorSpec]], leaves: list[Tensor]
+) -> str:
+    for (name, _), leaf in zip(named_specs, leaves, strict=True):
         bad = torch.nonzero(~torch.isfinite(leaf))
         if len(bad):
             index = tuple(bad[0].tolist())
-            return f"{path}: {leaf[index].item()} at index {index}"
+            return f"{name}: {leaf[index].item()} at index {index}"
     return "numbers so large that their variance overflows"

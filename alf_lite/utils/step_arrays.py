@@ -10,6 +10,7 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.data_structures import StepType, TimeStep
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.nest_paths import leaf_name
 
 Nest = Any
 
@@ -89,7 +90,7 @@ def _info_rows(
         return np.zeros((*outer_dims, 0))
     nest.assert_same_structure(env_info_spec, env_info)
     rows = [
-        _to_rows(f"env_info{path}", part, spec, outer_dims)
+        _to_rows(leaf_name("env_info", path), part, spec, outer_dims)
         for (path, spec), part in zip(named_specs, nest.flatten(env_info), strict=True)
     ]
     return np.concatenate(rows, axis=2)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from alf_lite import nest
-from alf_lite.utils.nest_paths import path_parts
+from alf_lite.utils.nest_paths import leaf_name, path_parts
 
 
 class Pair(NamedTuple):
@@ -30,3 +30,12 @@ class Pair(NamedTuple):
 def test_parts_are_what_leads_to_the_leaf(structure, expected):
     [(path, _)] = nest.flatten_with_path(structure)
     assert path_parts(path) == expected
+
+
+def test_names_start_at_the_root():
+    assert leaf_name("observation", "['arm'][0]") == "observation.arm.0"
+    assert (
+        leaf_name("AverageEnvInfo", "['last'].speed", "/")
+        == "AverageEnvInfo/last/speed"
+    )
+    assert leaf_name("reward", "<root>") == "reward"

@@ -64,7 +64,7 @@ def test_without_ids_column_b_is_environment_b():
         ({"env_info": {"speed": torch.rand(3, 2, 2)}}, "success"),
         (
             {"env_info": {"speed": torch.rand(3, 2), "success": torch.ones(3, 2)}},
-            r"env_info\['speed'\]: expected the shape \(3, 2, 2\)",
+            r"env_info.speed: expected the shape \(3, 2, 2\)",
         ),
     ],
 )
