@@ -79,9 +79,7 @@ def test_without_gae_the_advantage_is_the_return_minus_the_value():
     torch.testing.assert_close(
         loss.extra.policy_loss[:, 0], -torch.tensor(advantages) * log_prob
     )
-    torch.testing.assert_close(
-        loss.extra.value_loss, (targets - VALUE[:4]).square()
-    )
+    torch.testing.assert_close(loss.extra.value_loss, (targets - VALUE[:4]).square())
 
 
 def test_the_value_target_and_the_advantage_carry_no_gradient():
