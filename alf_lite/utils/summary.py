@@ -1,0 +1,214 @@
+"""Numbers, histograms and texts about a run, for TensorBoard.
+
+Any code may call :func:`scalar` and its siblings. They go to the writer that is open,
+and cost next to nothing if there is none or if the moment is not recorded:
+
+    with summary.writer_to(directory):
+        with summary.record_if(iteration % 50 == 0):
+            with summary.scope("actor"):
+                summary.scalar("loss", loss)  # read from the device only if recorded
+
+The x-axis is the global counter of :mod:`alf_lite.utils.progress`, except for
+:func:`scalar_at`. A tag that is given several numbers at one step keeps the last. What
+is recorded in a ``record_if`` block reaches the writer at the end of the block, and the
+disk after ``flush_secs`` or by :func:`flush`.
+
+A function that is compiled with ``torch.compile`` records nothing: reading a number
+would split it. Return the number instead, as ``LossInfo.extra`` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from alf_lite.utils.progress import progress
+from alf_lite.utils.summary_recorder import Recorder
+
+# Shows the shape of a distribution; TensorBoard's default of 1500 takes far longer.
+_HISTOGRAM_BINS = 64
+
+# One per process, replaced by writer_to and disabled.
+_recorder = Recorder()
+
+
+@contextlib.contextmanager
+def writer_to(directory: Path | str, flush_secs: float = 10.0) -> Iterator[None]:
+    """Writes the summaries of the block into ``directory``, which is created.
+
+    Args:
+        directory: for TensorBoard's event files; earlier ones are kept.
+        flush_secs: what is lost at most, in seconds, if the process is killed.
+
+    Raises:
+        OSError: if nothing can be written there.
+    """
+    recorder = Recorder(directory, flush_secs)
+    try:
+        with _use(recorder):
+            yield
+    finally:
+        recorder.close()
+
+
+@contextlib.contextmanager
+def disabled() -> Iterator[None]:
+    """Nothing in the block is recorded, nor counted in a mean."""
+    with _use(Recorder()):
+        yield
+
+
+@contextlib.contextmanager
+def _use(recorder: Recorder) -> Iterator[None]:
+    global _recorder
+    outer, _recorder = _recorder, recorder
+    try:
+        yield
+    finally:
+        _recorder = outer
+
+
+class record_if:  # noqa: N801 - used like a function
+    """Records what is in the block only if ``condition``. The innermost one decides.
+
+    Without any, everything is recorded.
+    """
+
+    __slots__ = ("_condition", "_outer", "_recorder")
+
+    def __init__(self, condition: bool) -> None:
+        self._condition = bool(condition)
+
+    def __enter__(self) -> None:
+        self._recorder = _recorder
+        self._outer = _recorder.is_recording
+        _recorder.is_recording = self._condition and _recorder.is_open
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        recorder = self._recorder
+        if recorder.is_recording:
+            recorder.write_collected()
+        recorder.is_recording = self._outer and recorder.is_open
+
+
+class scope:  # noqa: N801 - used like a function
+    """Puts ``name/`` before the tags of the block."""
+
+    __slots__ = ("_name", "_outer", "_recorder")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._recorder = _recorder
+        self._outer = _recorder.prefix
+        _recorder.prefix = f"{self._outer}{self._name}/"
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._recorder.prefix = self._outer
+
+
+def should_record() -> bool:
+    """Whether what is given now is recorded; to skip what is expensive to compute."""
+    return _recorder.is_recording and not torch.compiler.is_compiling()
+
+
+def scalar(
+    name: str, value: float | Tensor, average_over_summary_interval: bool = False
+) -> None:
+    """One number at the current global counter.
+
+    Args:
+        name: of the tag, below the current scopes.
+        value: a number or a tensor with one element, on any device.
+        average_over_summary_interval: record the mean of all values since the last
+            recorded one, not only the latest. They stay on their device.
+
+    Raises:
+        ValueError, TypeError: if it is recorded and not one number.
+    """
+    if average_over_summary_interval:
+        if _recorder.is_open and not torch.compiler.is_compiling():
+            _recorder.add_to_mean(_recorder.prefix + name, value)
+    elif should_record():
+        _recorder.add_number(_recorder.prefix + name, value, progress.global_counter)
+
+
+def scalar_at(name: str, value: float | Tensor, step: int) -> None:
+    """One number at ``step`` of an axis of its own, such as environment steps."""
+    if should_record():
+        _recorder.add_number(_recorder.prefix + name, value, int(step))
+
+
+def histogram(name: str, values: Tensor | np.ndarray) -> None:
+    """The distribution of the finite ``values``, of any shape."""
+    if not should_record():
+        return
+    if isinstance(values, Tensor):
+        values = values.detach().double().cpu().numpy()
+    finite = np.asarray(values, dtype=np.float64)[np.isfinite(values)]
+    if finite.size > 0:
+        _recorder.write(
+            "add_histogram",
+            _recorder.prefix + name,
+            finite,
+            progress.global_counter,
+            bins=_HISTOGRAM_BINS,
+        )
+
+
+def text(name: str, markdown: str) -> None:
+    """A text, shown as Markdown."""
+    if should_record():
+        _recorder.write(
+            "add_text", _recorder.prefix + name, markdown, progress.global_counter
+        )
+
+
+def image(name: str, pixels: Tensor | np.ndarray) -> None:
+    """An image [H, W, C] of uint8, or of floats in [0, 1]."""
+    if should_record():
+        _recorder.write(
+            "add_image",
+            _recorder.prefix + name,
+            pixels,
+            progress.global_counter,
+            dataformats="HWC",
+        )
+
+
+def flush() -> None:
+    """Returns when all that was recorded is in the event file."""
+    _recorder.flush()
+
+
+def get_global_counter() -> int:
+    """The x-axis of the summaries."""
+    return progress.global_counter
+
+
+def set_global_counter(value: int) -> None:
+    """Moves the x-axis; a checkpoint holds it as part of the progress."""
+    progress.global_counter = value
+
+
+def increment_global_counter() -> int:
+    """Adds one, and returns the result."""
+    progress.global_counter += 1
+    return progress.global_counter
