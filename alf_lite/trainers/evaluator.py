@@ -1,0 +1,222 @@
+"""Evaluates a policy without bias towards short episodes, and without side effects."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from alf_lite import nest
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.data_structures import TimeStep
+from alf_lite.environments.environment import Environment
+from alf_lite.utils import random_state, summary
+from alf_lite.utils.nest_paths import path_parts
+from alf_lite.utils.recurrent_state import reset_state
+
+Nest = Any
+
+_NUM_BOOTSTRAP_SAMPLES = 2000
+
+
+class EvalResult(NamedTuple):
+    """Whole episodes, ordered by environment and then by time."""
+
+    returns: list[float]  # undiscounted; for a reward of D dimensions the weighted sum
+    lengths: list[int]  # environment steps
+    num_env_steps: (
+        int  # of these episodes; what fast environments do beyond is left out
+    )
+    info: dict[str, float]  # mean over the episodes, see ``evaluate``
+    return_vectors: list[list[float]] | None = (
+        None  # [N, D] for a reward of D dimensions
+    )
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.returns))
+
+    @property
+    def std(self) -> float:
+        """Population standard deviation (divided by N)."""
+        return float(np.std(self.returns))
+
+    @property
+    def min(self) -> float:
+        return min(self.returns)
+
+    @property
+    def max(self) -> float:
+        return max(self.returns)
+
+    @property
+    def mean_length(self) -> float:
+        return float(np.mean(self.lengths))
+
+    @property
+    def ci95(self) -> tuple[float, float] | None:
+        """95 % confidence interval of the mean return; None for a single episode."""
+        return bootstrap_ci95(self.returns)
+
+
+def evaluate(
+    algorithm: RLAlgorithm,
+    env: Environment,
+    num_episodes: int,
+    *,
+    seed: int | None = None,
+    on_step: Callable[[TimeStep], None] | None = None,
+) -> EvalResult:
+    """Runs ``num_episodes`` whole episodes with ``predict_step``.
+
+    Every environment contributes a fixed number of episodes, its first ones. Taking
+    whichever episodes finish first would favour short ones. Environments that are done
+    keep stepping, because the batch moves as one, but no longer count.
+
+    Nothing of the algorithm changes: the random number generators, the training mode of
+    every module and the statistics of normalizers are afterwards as they were before,
+    and no summary is written.
+
+    Args:
+        algorithm: acts; how greedily is its own matter
+            (``TrainerConfig.epsilon_greedy``).
+        env: the evaluation's own, never the one being trained in. With fewer episodes
+            than environments only the first ones count.
+        num_episodes: at least 1.
+        seed: of the environments and of what is drawn here. None leaves the
+            environments' streams as they are.
+        on_step: called with every time step, FIRST steps included; for recording.
+
+    Returns:
+        The episodes. ``info`` holds for every number KEY of env_info ``mean/KEY``, the
+        mean over the steps of an episode, and ``last/KEY``, its value at the end.
+    """
+    tally = _Tally(algorithm, quotas(env.batch_size, num_episodes))
+    with random_state.preserved(), _frozen(algorithm):
+        if seed is not None:
+            random_state.seed_everything(seed)
+        time_step = env.reset(seed)
+        initial_state = algorithm.get_initial_predict_state(env.batch_size)
+        state = initial_state
+        transform_state = algorithm.get_initial_transform_state(env.batch_size)
+        while True:
+            if on_step is not None:
+                on_step(time_step)
+            tally.add(time_step)
+            if tally.is_complete:
+                return tally.result()
+            time_step = _to_device(time_step, algorithm.device)
+            state = reset_state(state, initial_state, time_step.is_first())
+            inputs, transform_state = algorithm.transform_timestep(
+                time_step, transform_state
+            )
+            step = algorithm.predict_step(inputs, state)
+            state = step.state
+            time_step = env.step(step.output)
+
+
+def quotas(num_environments: int, num_episodes: int) -> np.ndarray:
+    """How many episodes each environment contributes: [B], as even as possible."""
+    if num_episodes < 1:
+        raise ValueError(f"num_episodes must be at least 1, got {num_episodes}")
+    each, rest = divmod(num_episodes, num_environments)
+    return each + (np.arange(num_environments) < rest)
+
+
+def bootstrap_ci95(values: Sequence[float]) -> tuple[float, float] | None:
+    """Percentile bootstrap of the mean, reproducible; None for a single value."""
+    if len(values) < 2:
+        return None
+    generator = np.random.default_rng(0)
+    drawn = generator.choice(values, size=(_NUM_BOOTSTRAP_SAMPLES, len(values)))
+    low, high = np.quantile(drawn.mean(axis=1), [0.025, 0.975])
+    return float(low), float(high)
+
+
+class _Tally:
+    """Adds up the episodes of every environment until its quota is full."""
+
+    def __init__(self, algorithm: RLAlgorithm, quota: np.ndarray) -> None:
+        self._reward_weights = algorithm.reward_weights  # [D] or None
+        self._quota = quota
+        num_environments = len(quota)
+        self._finished = np.zeros(num_environments, dtype=np.int64)
+        self._length = np.zeros(num_environments, dtype=np.int64)
+        self._return: np.ndarray | None = None  # [B] or [B, D], float64
+        self._info_sum: dict[str, np.ndarray] = {}
+        self._episodes: list[list[dict[str, Any]]] = [[] for _ in quota]
+
+    @property
+    def is_complete(self) -> bool:
+        return bool((self._finished >= self._quota).all())
+
+    def add(self, time_step: TimeStep) -> None:
+        is_first = time_step.is_first().cpu().numpy()
+        reward = time_step.reward.cpu().numpy().astype(np.float64)
+        info = _scalars(time_step.env_info)
+        if self._return is None:
+            self._return = np.zeros_like(reward)
+            self._info_sum = {path: np.zeros(len(is_first)) for path in info}
+        # A FIRST step belongs to no transition: its reward and info do not count.
+        self._return[is_first] = 0.0
+        self._return[~is_first] += reward[~is_first]
+        self._length = np.where(is_first, 0, self._length + 1)
+        for path, value in info.items():
+            total = self._info_sum[path]
+            self._info_sum[path] = np.where(is_first, 0.0, total + value)
+        is_last = time_step.is_last().cpu().numpy()
+        for b in np.flatnonzero(is_last & (self._finished < self._quota)):
+            self._finished[b] += 1
+            length = int(self._length[b])
+            means = {f"mean/{p}": s[b] / length for p, s in self._info_sum.items()}
+            last = {f"last/{p}": value[b] for p, value in info.items()}
+            self._episodes[b].append(
+                {"return": self._return[b].copy(), "length": length, **means, **last}
+            )
+
+    def result(self) -> EvalResult:
+        episodes = [episode for row in self._episodes for episode in row]
+        returns = np.stack([episode["return"] for episode in episodes])  # [N] or [N, D]
+        vectors = None
+        if self._reward_weights is not None:
+            vectors = returns.tolist()
+            returns = returns @ self._reward_weights.double().cpu().numpy()
+        keys = [key for key in episodes[0] if key not in ("return", "length")]
+        lengths = [episode["length"] for episode in episodes]
+        return EvalResult(
+            returns=returns.tolist(),
+            lengths=lengths,
+            num_env_steps=sum(lengths),
+            info={key: float(np.mean([e[key] for e in episodes])) for key in keys},
+            return_vectors=vectors,
+        )
+
+
+def _scalars(env_info: Nest) -> dict[str, np.ndarray]:
+    """Path -> [B] float64, of those leaves that are one number per environment."""
+    return {
+        "/".join(path_parts(path)): leaf.cpu().numpy().astype(np.float64)
+        for path, leaf in nest.flatten_with_path(env_info)
+        if leaf.ndim == 1
+    }
+
+
+@contextlib.contextmanager
+def _frozen(algorithm: RLAlgorithm) -> Iterator[None]:
+    modes = [(module, module.training) for module in algorithm.modules()]
+    algorithm.eval()
+    try:
+        with torch.inference_mode(), summary.disabled():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _to_device(time_step: TimeStep, device: torch.device) -> TimeStep:
+    if time_step.reward.device == device:
+        return time_step
+    return nest.map_structure(lambda t: t.to(device), time_step)

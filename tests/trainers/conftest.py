@@ -1,0 +1,77 @@
+"""Fixtures for the tests of the training loop."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from alf_lite.config import TrainerConfig
+from alf_lite.trainers.trainer import Trainer, TrainResult
+from alf_lite.utils import random_state
+from alf_lite.utils.progress import progress
+from tests.trainers.toys import NoiseEnvironment, ToyAlgorithm
+
+
+@pytest.fixture(autouse=True)
+def process_state() -> Iterator[None]:
+    """Each test starts with the same globals and leaves no trace in them."""
+    progress.reset()
+    NoiseEnvironment.steps_of_all_instances = 0
+    # A test run started in the background ignores SIGINT.
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with random_state.preserved():
+        yield
+    signal.signal(signal.SIGINT, previous)
+    progress.reset()
+
+
+def make_noise(
+    *, seed: int, num_parallel_environments: int = 2, **kwargs: Any
+) -> NoiseEnvironment:
+    return NoiseEnvironment(num_parallel_environments, seed, **kwargs)
+
+
+@pytest.fixture
+def make_trainer(tmp_path: Path) -> Callable[..., Trainer]:
+    """Builds a trainer of ToyAlgorithm; keywords go to TrainerConfig."""
+
+    def make(
+        root_dir: str | Path = "run",
+        *,
+        hooks: Any = (),
+        create_env: Any = make_noise,
+        display: Any = None,
+        **config: Any,
+    ) -> Trainer:
+        fields = {
+            "algorithm_ctor": ToyAlgorithm,
+            "num_iterations": 8,
+            "num_checkpoints": 4,
+            "unroll_length": 5,
+            "random_seed": 3,
+            "summary_interval": 2,
+            **config,
+        }
+        return Trainer(
+            TrainerConfig(**fields),
+            tmp_path / root_dir,
+            hooks=hooks,
+            create_env=create_env,
+            display=display,
+        )
+
+    return make
+
+
+@pytest.fixture
+def train(make_trainer: Callable[..., Trainer]) -> Callable[..., TrainResult]:
+    """Builds a trainer and trains."""
+
+    def run(*args: Any, **kwargs: Any) -> TrainResult:
+        return make_trainer(*args, **kwargs).train()
+
+    return run
