@@ -1,0 +1,158 @@
+"""The checkpoints of a training run: when one is written, and how one is resumed."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+from alf_lite import config_files
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.errors import CheckpointError
+from alf_lite.trainers import event_files, training_state
+from alf_lite.trainers.run_directory import (
+    INOPERATIVE_CONFIG,
+    OPERATIVE_CONFIG,
+    USER_CONFIG,
+    RunDirectory,
+)
+from alf_lite.trainers.training_state import RunState
+from alf_lite.utils import random_state, summary
+from alf_lite.utils.checkpoint import Checkpointer
+
+_logger = logging.getLogger(__name__)
+
+# A full disk may be emptied; a run is not ended by one checkpoint that failed.
+_MAX_FAILURES = 3
+
+
+class RunCheckpoints:
+    """Saves and resumes one run.
+
+    A resumable checkpoint is also a sync point. The uninterrupted run and one that is
+    resumed there both continue with freshly reset environments, seeded from the run's
+    seed and the iteration: hence both do exactly the same afterwards.
+
+    Args:
+        run_directory: where to write; locked by the caller.
+        keep_latest: how many resumable checkpoints to keep beside the best one.
+    """
+
+    def __init__(self, run_directory: RunDirectory, keep_latest: int) -> None:
+        self._run_directory = run_directory
+        self._checkpointer = Checkpointer(run_directory.checkpoints, keep_latest)
+        self._event_files: dict[str, int] = {}
+        self._last_path: Path | None = None
+        self._last_iteration: int | None = None
+        self._failures = 0
+
+    @property
+    def last_path(self) -> Path | None:
+        """The newest checkpoint that the run can be resumed from."""
+        return self._last_path
+
+    def resume(self, algorithm: RLAlgorithm) -> RunState | None:
+        """Restores the newest valid checkpoint; None if this is a new run.
+
+        Raises:
+            CheckpointError: if there are checkpoints but none can be used.
+        """
+        if not self._checkpointer.has_checkpoint():
+            return None
+        loaded = self._checkpointer.load("latest", resumable=True)
+        run = training_state.restore(algorithm, loaded)
+        # The best policy may have been saved after this checkpoint.
+        for info in self._checkpointer.list_checkpoints():
+            if info.best_score is not None and info.best_score > (
+                -math.inf if run.best_score is None else run.best_score
+            ):
+                run.best_score, run.best_iteration = info.best_score, info.step
+        self._last_path, self._last_iteration = loaded.path, run.iterations
+        self._event_files = loaded.state[training_state.TRAINER]["event_files"]
+        return run
+
+    def rewind_summaries(self) -> None:
+        """Drops what was summarised after the checkpoint that was resumed."""
+        event_files.rewind(self._run_directory.train_summaries, self._event_files)
+
+    def save(self, algorithm: RLAlgorithm, run: RunState, *, required: bool) -> None:
+        """Writes a checkpoint to resume from.
+
+        Args:
+            algorithm: between two iterations.
+            run: its counters.
+            required: raise at once if it cannot be written, instead of waiting for the
+                next one.
+
+        Raises:
+            DivergedError: if a parameter is not finite.
+            CheckpointError: if it could not be written, if ``required`` or for the
+                third time in a row.
+        """
+        if self._last_iteration == run.iterations:
+            return
+        training_state.check_finite(algorithm)
+        summary.flush()
+        files = event_files.sizes(self._run_directory.train_summaries)
+        state = training_state.capture(algorithm, run, files)
+        try:
+            path = self._write(algorithm, run, state, resumable=True)
+        except CheckpointError as error:
+            self._failures += 1
+            if required or self._failures >= _MAX_FAILURES:
+                raise
+            _logger.error("%s Trying again at the next checkpoint.", error)
+            return
+        self._failures = 0
+        self._last_path, self._last_iteration = path, run.iterations
+
+    def save_best(self, algorithm: RLAlgorithm, run: RunState) -> None:
+        """Writes the best policy so far, to be played but not resumed from.
+
+        Resuming from it would not repeat the uninterrupted run, whose environments go
+        on undisturbed by an evaluation.
+        """
+        training_state.check_finite(algorithm)
+        state = {training_state.ALGORITHM: algorithm.state_dict()}
+        try:
+            self._write(algorithm, run, state, resumable=False)
+        except CheckpointError as error:
+            _logger.error("%s The best policy is not kept.", error)
+
+    def synchronize(self, algorithm: RLAlgorithm, run: RunState) -> None:
+        """Starts new episodes everywhere, the same ones in every run from here on."""
+        algorithm.reset_environment(
+            random_state.derive_seed(run.seed, "environments", run.iterations)
+        )
+
+    def _write(
+        self,
+        algorithm: RLAlgorithm,
+        run: RunState,
+        state: dict[str, Any],
+        *,
+        resumable: bool,
+    ) -> Path:
+        is_best = run.best_iteration == run.iterations
+        return self._checkpointer.save(
+            run.iterations,
+            state,
+            config_texts(),
+            {
+                **training_state.fingerprint(algorithm),
+                "iterations": run.iterations,
+                "env_steps": run.env_steps,
+            },
+            best_score=run.best_score if is_best else None,
+            resumable=resumable,
+        )
+
+
+def config_texts() -> dict[str, str]:
+    """The configuration as it was given, what of it was used, and what was not."""
+    return {
+        USER_CONFIG: config_files.user_config_text(),
+        OPERATIVE_CONFIG: config_files.operative_config_text(),
+        INOPERATIVE_CONFIG: config_files.inoperative_config_text(),
+    }

@@ -1,0 +1,390 @@
+"""The training loop: iterations, evaluations, checkpoints, summaries, and their end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from alf_lite import config_files
+from alf_lite.algorithms.create_algorithm import create_algorithm
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import TimeStep
+from alf_lite.environments.creation import create_environment
+from alf_lite.environments.environment import Environment
+from alf_lite.errors import (
+    AlfLiteError,
+    ConfigError,
+    EnvError,
+    WorkerError,
+)
+from alf_lite.trainers import train_summaries
+from alf_lite.trainers.evaluator import EvalResult, evaluate
+from alf_lite.trainers.hooks import Hook, in_order
+from alf_lite.trainers.progress_display import NoDisplay, ProgressDisplay, Status
+from alf_lite.trainers.run_checkpoints import RunCheckpoints, config_texts
+from alf_lite.trainers.run_directory import RunDirectory
+from alf_lite.trainers.schedule import Limits, is_evaluation_due
+from alf_lite.trainers.signals import StopSignals
+from alf_lite.trainers.training_state import RunState
+from alf_lite.utils import random_state, summary
+from alf_lite.utils.progress import progress
+
+_logger = logging.getLogger(__name__)
+
+
+class TrainResult(NamedTuple):
+    """How a run ended."""
+
+    root_dir: Path
+    iterations: int  # of the whole run, earlier processes included
+    env_steps: int
+    seconds: float
+    stop_reason: str
+    stop_signal: signal.Signals | None  # SIGINT or SIGTERM, if that ended it
+    was_finished: bool  # there was nothing left to do
+    evaluation: EvalResult | None  # the final one
+    average_return: float  # of the latest training episodes; NaN if there was none
+    best_score: float | None
+    checkpoint: Path | None  # the last one
+
+
+class Trainer:
+    """Trains the algorithm of a configuration in a directory of its own.
+
+    A directory that holds a run is resumed. Everything is built, used and closed within
+    :meth:`train`, which is called once.
+
+    Args:
+        config: what to train and for how long.
+        root_dir: of the run; ``config.root_dir`` by default.
+        hooks: called at fixed places, see :class:`Hook`.
+        display: shows the progress; nothing by default.
+        create_env: builds the environments. Called with ``seed``, and for evaluation
+            with ``num_parallel_environments`` too.
+    """
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        root_dir: str | Path | None = None,
+        *,
+        hooks: Sequence[Hook] = (),
+        display: ProgressDisplay | None = None,
+        create_env: Callable[..., Environment] = create_environment,
+    ) -> None:
+        self.config = config
+        self.root_dir = Path(root_dir or config.root_dir)
+        self._run_directory = RunDirectory(root_dir or config.root_dir)
+        self._hooks = in_order(hooks)
+        self._display = display or NoDisplay()
+        self._create_env = create_env
+        self._limits = Limits.from_config(config)
+        self._signals = StopSignals()
+        self._stop_reason = ""
+        self._evaluation: EvalResult | None = None
+
+    def request_stop(self, reason: str) -> None:
+        """Ends the run after this iteration, with a checkpoint."""
+        self._stop_reason = reason
+
+    def train(self) -> TrainResult:
+        """Trains until a limit, a threshold, a hook or a signal ends the run.
+
+        Raises:
+            ConfigError: if the configuration or ``root_dir`` cannot be used.
+            CheckpointError: if the run in ``root_dir`` cannot be continued, or a
+                checkpoint not be written.
+            EnvError: if an environment fails; what was learned is saved first.
+            DivergedError: if something becomes NaN or infinite; the last good
+                checkpoint stays.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._run_directory)
+            self._build(stack)
+            if self._is_finished():
+                return self._result(was_finished=True)
+            self._begin(stack)
+            try:
+                self._call_hooks("before_train")
+                self._loop()
+                self._finish()
+            except AlfLiteError as error:
+                self._note_what_is_kept(error)
+                raise
+            finally:
+                self._call_hooks("after_train")
+        return self._result(was_finished=False)
+
+    # Begin
+
+    def _build(self, stack: contextlib.ExitStack) -> None:
+        """Builds everything and restores the run; writes nothing."""
+        config = self.config
+        _check_device(config.device)
+        torch.set_num_threads(config.num_threads)
+        self._checkpoints = RunCheckpoints(self._run_directory, config.keep_checkpoints)
+        seed = config.random_seed
+        if seed is None:
+            seed = random_state.new_seed()
+        random_state.seed_everything(seed)
+        progress.reset()
+        with config_files.gin_errors():
+            env = self._create_env(seed=random_state.derive_seed(seed, "environments"))
+            stack.callback(env.close)
+            self.algorithm = create_algorithm(config, env)
+            self._eval_env = self._create_eval_env(seed)
+            if self._eval_env is not None:
+                stack.callback(self._eval_env.close)
+            self.algorithm.setup_training()
+        config_files.check_unused_bindings()
+        resumed = self._checkpoints.resume(self.algorithm)
+        self._is_resumed = resumed is not None
+        self.run = resumed or RunState(seed=seed)
+        # A run may be resumed with other limits.
+        self._set_progress()
+
+    def _create_eval_env(self, seed: int) -> Environment | None:
+        if not self.config.evaluate:
+            return None
+        # Building environments may draw random numbers; training must not notice.
+        with random_state.preserved():
+            return self._create_env(
+                num_parallel_environments=self.config.num_eval_environments,
+                seed=random_state.derive_seed(seed, "evaluation"),
+            )
+
+    def _is_finished(self) -> bool:
+        run = self.run
+        return self._limits.are_reached(run.iterations, run.env_steps) or _reaches(
+            run.early_stop_score, self.config.early_stop_return
+        )
+
+    def _begin(self, stack: contextlib.ExitStack) -> None:
+        """Opens the summaries, writes down what runs here, handles signals."""
+        run, directory = self.run, self._run_directory
+        if self._is_resumed:
+            _logger.info(
+                "Resuming from %s: iteration %d, %d environment steps.",
+                self._checkpoints.last_path,
+                run.iterations,
+                run.env_steps,
+            )
+        elif directory.run_file.exists():
+            _logger.warning(
+                "%s holds a run that ended before its first checkpoint: starting from "
+                "the beginning.",
+                directory.path,
+            )
+        directory.write_run_file(seed=run.seed, resumed_iterations=run.iterations)
+        directory.write_config_texts(config_texts())
+        self._checkpoints.rewind_summaries()
+        stack.enter_context(
+            summary.writer_to(
+                directory.train_summaries, self.config.summaries_flush_secs
+            )
+        )
+        self._speed = train_summaries.SpeedMeter(run.env_steps)
+        self._display.start(self._status())
+        self._shown_iteration = run.iterations
+        stack.callback(self._display.close)
+        stack.enter_context(self._signals)
+        self._begin_time = time.monotonic() - run.seconds
+        self._checkpoints.synchronize(self.algorithm, run)
+
+    # Iterations
+
+    def _loop(self) -> None:
+        slot = self._checkpoint_slot()
+        self._evaluate_if_due()
+        while not self._must_stop():
+            self._call_hooks("before_iter")
+            self._iterate()
+            self._evaluate_if_due()
+            self._call_hooks("after_iter")
+            if self._checkpoint_slot() > slot:
+                slot = self._checkpoint_slot()
+                self._save(required=False)
+                self._checkpoints.synchronize(self.algorithm, self.run)
+            elif self.run.best_iteration == self.run.iterations:
+                self._checkpoints.save_best(self.algorithm, self.run)
+            if self._display.is_due(self._fraction()):
+                self._show_progress()
+
+    def _iterate(self) -> None:
+        """One iteration of the algorithm, and its summaries."""
+        iteration = self.run.iterations + 1
+        with summary.record_if(train_summaries.is_due(iteration, self.config)):
+            begin = time.perf_counter()
+            self.algorithm.train_iter()
+            self.run.iterations = iteration
+            self.run.env_steps = self.algorithm.num_env_steps
+            self.run.seconds = time.monotonic() - self._begin_time
+            self._set_progress()
+            train_summaries.summarize_iteration(
+                self.algorithm, self._speed, time.perf_counter() - begin
+            )
+        if iteration == 1:
+            # Only now is known what the parts that are built on first use have read.
+            texts = config_texts()
+            self._run_directory.write_config_texts(texts)
+            train_summaries.summarize_config(texts)
+
+    def _set_progress(self) -> None:
+        progress.percent = self._fraction()
+        progress.iterations = self.run.iterations
+        progress.env_steps = self.run.env_steps
+
+    def _must_stop(self) -> bool:
+        run = self.run
+        if self._signals.received is not None:
+            self._stop_reason = self._signals.received.name
+        elif self._limits.are_reached(run.iterations, run.env_steps):
+            self._stop_reason = "finished"
+        elif _reaches(run.early_stop_score, self.config.early_stop_return):
+            self._stop_reason = (
+                f"early_stop_return: {run.early_stop_score:.4g} reaches "
+                f"{self.config.early_stop_return:.4g}"
+            )
+        return bool(self._stop_reason)
+
+    # Evaluations and checkpoints
+
+    def _evaluate_if_due(self) -> None:
+        run = self.run
+        if self._eval_env is not None and is_evaluation_due(
+            run.iterations, run.last_eval_iteration, self.config.eval_interval
+        ):
+            self._evaluate()
+
+    def _evaluate(self) -> None:
+        """Evaluates, and notes whether the policy is the best so far.
+
+        A signal ends it early and without a result.
+        """
+        assert self._eval_env is not None
+        run = self.run
+        begin = time.perf_counter()
+        try:
+            result = evaluate(
+                self.algorithm,
+                self._eval_env,
+                self.config.num_eval_episodes,
+                seed=random_state.derive_seed(run.seed, "evaluation", run.iterations),
+                on_step=self._stop_evaluation_on_signal,
+            )
+        except _EvaluationInterruptedError:
+            return
+        self._evaluation = result
+        run.last_eval_iteration = run.iterations
+        train_summaries.summarize_evaluation(
+            result, run.env_steps, time.perf_counter() - begin
+        )
+        if run.iterations > 0:  # what has learned nothing is never the best
+            if _reaches(result.mean, self.config.early_stop_return):
+                run.early_stop_score = result.mean
+            if run.best_score is None or result.mean > run.best_score:
+                run.best_score, run.best_iteration = result.mean, run.iterations
+        self._call_hooks("after_eval", result)
+
+    def _stop_evaluation_on_signal(self, time_step: TimeStep) -> None:
+        if self._signals.received is not None:
+            raise _EvaluationInterruptedError
+
+    def _checkpoint_slot(self) -> int:
+        run = self.run
+        return self._limits.slot(
+            run.iterations, run.env_steps, self.config.num_checkpoints
+        )
+
+    def _save(self, *, required: bool) -> None:
+        begin = time.perf_counter()
+        self._checkpoints.save(self.algorithm, self.run, required=required)
+        summary.scalar("time/checkpoint", time.perf_counter() - begin)
+
+    # End
+
+    def _finish(self) -> None:
+        """Evaluates for the last time and saves."""
+        is_evaluated = self.run.last_eval_iteration == self.run.iterations
+        if self._eval_env is not None and not is_evaluated:
+            self._evaluate()
+        self._save(required=True)
+        if self._shown_iteration != self.run.iterations:
+            self._show_progress()
+        self.algorithm.finish_train()
+
+    def _note_what_is_kept(self, error: AlfLiteError) -> None:
+        """Adds to the error which checkpoint there is."""
+        if isinstance(error, EnvError | WorkerError):
+            # The parameters are those of the last complete iteration.
+            with contextlib.suppress(AlfLiteError):
+                self._save(required=True)
+        kept = self._checkpoints.last_path
+        text = (
+            "No checkpoint had been written."
+            if kept is None
+            else f"Kept: {kept}. The same command continues from there."
+        )
+        error.add_note(f"Stopped in iteration {self.run.iterations + 1}. {text}")
+
+    def _result(self, *, was_finished: bool) -> TrainResult:
+        run = self.run
+        return TrainResult(
+            root_dir=self._run_directory.path,
+            iterations=run.iterations,
+            env_steps=run.env_steps,
+            seconds=run.seconds,
+            stop_reason=self._stop_reason,
+            stop_signal=self._signals.received,
+            was_finished=was_finished,
+            evaluation=self._evaluation,
+            average_return=train_summaries.average_return(self.algorithm),
+            best_score=run.best_score,
+            checkpoint=self._checkpoints.last_path,
+        )
+
+    # Helpers
+
+    def _fraction(self) -> float:
+        return self._limits.fraction(self.run.iterations, self.run.env_steps)
+
+    def _status(self) -> Status:
+        return Status(
+            fraction=self._fraction(),
+            iterations=self.run.iterations,
+            env_steps=self.run.env_steps,
+            average_return=train_summaries.average_return(self.algorithm),
+        )
+
+    def _show_progress(self) -> None:
+        self._shown_iteration = self.run.iterations
+        self._display.show(self._status())
+
+    def _call_hooks(self, place: str, *arguments: object) -> None:
+        for hook in self._hooks:
+            getattr(hook, place)(self, *arguments)
+
+
+class _EvaluationInterruptedError(Exception):
+    """A signal came during an evaluation."""
+
+
+def _reaches(score: float | None, threshold: float | None) -> bool:
+    return score is not None and threshold is not None and score >= threshold
+
+
+def _check_device(name: str) -> None:
+    device = torch.device(name)
+    available = {"cpu": True, "cuda": torch.cuda.is_available()}.get(device.type)
+    if available is False:
+        raise ConfigError(
+            f"device {name!r} was asked for, but torch sees no such device here. Use "
+            "--device=cpu."
+        )

@@ -1,0 +1,157 @@
+"""Everything a resumed run needs, as the parts of a checkpoint and back."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.errors import CheckpointError, DivergedError
+from alf_lite.utils import random_state
+from alf_lite.utils.checkpoint import LoadedCheckpoint
+from alf_lite.utils.module_state import load_module_state, non_finite_entries
+from alf_lite.utils.nest_paths import path_parts
+from alf_lite.utils.progress import progress
+
+# The parts. Playing needs only the first.
+ALGORITHM = "algorithm"  # parameters, buffers, normalizers
+TRAINING = "training"  # optimizers, metrics
+TRAINER = "trainer"  # counters, progress of the schedulers, lengths of the event files
+RANDOM = "random"  # every random number generator
+
+
+@dataclasses.dataclass
+class RunState:
+    """The counters of a run and what its evaluations have found."""
+
+    seed: int
+    iterations: int = 0  # completed
+    env_steps: int = 0  # of all training environments, FIRST steps not counted
+    seconds: float = 0.0  # of training, over all processes that continued this run
+    best_score: float | None = None  # highest mean return of an evaluation
+    best_iteration: int | None = None  # when that was
+    last_eval_iteration: int | None = None
+    early_stop_score: float | None = None  # the mean return that ended the run
+
+
+def capture(
+    algorithm: RLAlgorithm, run: RunState, event_files: dict[str, int]
+) -> dict[str, Any]:
+    """The state of a run between two iterations, part by part."""
+    return {
+        ALGORITHM: algorithm.state_dict(),
+        TRAINING: algorithm.training_state_dict(),
+        TRAINER: {
+            "run": dataclasses.asdict(run),
+            "progress": progress.state_dict(),
+            "event_files": event_files,
+        },
+        RANDOM: random_state.get_state(),
+    }
+
+
+def restore(algorithm: RLAlgorithm, loaded: LoadedCheckpoint) -> RunState:
+    """Puts back what :func:`capture` returned; the generators come last.
+
+    Raises:
+        CheckpointError: if the checkpoint belongs to another algorithm or other specs
+            (then nothing is changed), or holds non-finite parameters.
+    """
+    check_fingerprint(algorithm, loaded)
+    load_policy(algorithm, loaded)
+    try:
+        algorithm.load_training_state_dict(loaded.state[TRAINING])
+    except (ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"{loaded.path}: the state of the optimizers or metrics does not fit this "
+            f"run: {error}"
+        ) from error
+    trainer = loaded.state[TRAINER]
+    progress.load_state_dict(trainer["progress"])
+    random_state.set_state(loaded.state[RANDOM])
+    fields = {field.name for field in dataclasses.fields(RunState)}
+    return RunState(**{k: v for k, v in trainer["run"].items() if k in fields})
+
+
+def load_policy(
+    algorithm: RLAlgorithm, loaded: LoadedCheckpoint, *, for_training: bool = True
+) -> None:
+    """Loads parameters and buffers only.
+
+    Args:
+        algorithm: constructed as the one that was saved.
+        loaded: a checkpoint with its algorithm part.
+        for_training: False if ``algorithm`` was built for playing, without some of the
+            networks that the checkpoint holds.
+
+    Raises:
+        CheckpointError: naming what does not fit, or non-finite parameters.
+    """
+    state_dict = loaded.state[ALGORITHM]
+    if not for_training:
+        wanted = algorithm.state_dict().keys()
+        state_dict = {k: v for k, v in state_dict.items() if k in wanted}
+    names = [name for name, _ in algorithm.named_parameters()]
+    parameters = {n: state_dict[n] for n in names if n in state_dict}
+    bad = non_finite_entries(parameters)
+    if bad:
+        raise CheckpointError(f"{loaded.path} holds non-finite parameters: {bad[:5]}")
+    load_module_state(algorithm, state_dict, str(loaded.path))
+
+
+def check_finite(algorithm: RLAlgorithm) -> None:
+    """Raises DivergedError naming the parameters that are not finite, if any."""
+    parameters: dict[str, Tensor] = dict(algorithm.named_parameters())
+    bad = non_finite_entries(parameters)
+    if bad:
+        raise DivergedError(
+            f"{len(bad)} parameters are NaN or infinite: {', '.join(bad[:5])}. Likely "
+            "causes: a too large learning rate, unscaled rewards or observations."
+        )
+
+
+def fingerprint(algorithm: RLAlgorithm) -> dict[str, Any]:
+    """What a checkpoint must have in common with the algorithm that loads it."""
+    specs = {
+        "observation": algorithm.observation_spec,
+        "action": algorithm.action_spec,
+        "reward": algorithm.reward_spec,
+    }
+    return {
+        "algorithm": type(algorithm).__name__,
+        "specs": {
+            "/".join((name, *path_parts(path))): repr(spec)
+            for name, nested in specs.items()
+            for path, spec in nest.flatten_with_path(nested)
+        },
+    }
+
+
+def check_fingerprint(algorithm: RLAlgorithm, loaded: LoadedCheckpoint) -> None:
+    """Raises CheckpointError if ``loaded`` is of another algorithm or other specs."""
+    expected, found = fingerprint(algorithm), loaded.metadata
+    advice = (
+        "Use another root_dir, or the configuration that this run was started with "
+        "(user.gin in its root_dir)."
+    )
+    if found.get("algorithm") != expected["algorithm"]:
+        raise CheckpointError(
+            f"{loaded.path} was written by {found.get('algorithm')}; this run trains "
+            f"{expected['algorithm']}. {advice}"
+        )
+    found_specs = found.get("specs") or {}
+    lines = [
+        f"  {key}: expected {expected['specs'].get(key, '-')}, "
+        f"found {found_specs.get(key, '-')}"
+        for key in sorted({*expected["specs"], *found_specs})
+        if expected["specs"].get(key) != found_specs.get(key)
+    ]
+    if lines:
+        text = "\n".join(lines[:20])
+        raise CheckpointError(
+            f"{loaded.path} was written for other specs; {len(lines)} differ:\n{text}\n"
+            f"{advice}"
+        )

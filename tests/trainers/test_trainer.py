@@ -1,0 +1,518 @@
+"""Tests of alf_lite.trainers.trainer: the loop and its ends."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+from alf_lite import nest
+from alf_lite.errors import CheckpointError, ConfigError, DivergedError, EnvError
+from alf_lite.tensor_specs import TensorSpec
+from alf_lite.trainers.hooks import Hook
+from alf_lite.utils.checkpoint import Checkpointer
+from alf_lite.utils.progress import progress
+from tests.trainers.conftest import make_noise
+from tests.trainers.toys import NoiseEnvironment, ScriptedEnvironment, ToyAlgorithm
+
+
+def steps_in(root) -> list[int]:
+    return [info.step for info in Checkpointer(root / "checkpoints").list_checkpoints()]
+
+
+class At(Hook):
+    """Does something before or after the given iteration."""
+
+    def __init__(self, iteration: int, action, place: str = "before_iter") -> None:
+        super().__init__()
+        self._iteration, self._action = iteration, action
+        setattr(self, place, self._act)
+
+    def _act(self, training) -> None:
+        if training.run.iterations == self._iteration:
+            self._action(training)
+
+
+# Length
+
+
+def test_trains_the_given_number_of_iterations(train, tmp_path):
+    result = train(num_iterations=7)
+    assert (result.iterations, result.stop_reason) == (7, "finished")
+    # 7 unrolls of 5 steps in 2 environments, without the FIRST steps
+    assert 0.7 * 70 < result.env_steps <= 70
+    assert result.checkpoint == tmp_path / "run" / "checkpoints" / "ckpt-7"
+    assert result.evaluation is None
+    assert not result.was_finished
+    assert 0 < result.average_return < 50
+
+
+def test_env_steps_end_the_run_too(train):
+    result = train(num_iterations=0, num_env_steps=41)
+    assert 41 <= result.env_steps < 41 + 10
+    assert train("both", num_iterations=2, num_env_steps=1000).iterations == 2
+
+
+def test_progress_reaches_one_and_follows_the_iterations(train):
+    seen = []
+    train(
+        num_iterations=4,
+        hooks=[At(i, lambda t: seen.append(progress.percent)) for i in range(4)],
+    )
+    assert seen == [0, 0.25, 0.5, 0.75]
+    assert progress.percent == 1
+    assert progress.iterations == progress.global_counter == 4
+
+
+def test_checkpoints_are_spread_over_the_run_and_old_ones_deleted(train, tmp_path):
+    train(num_iterations=8, num_checkpoints=4, keep_checkpoints=3)
+    assert steps_in(tmp_path / "run") == [4, 6, 8]
+    train("no", num_iterations=3, num_checkpoints=0)
+    assert steps_in(tmp_path / "no") == [3]
+
+
+def test_every_checkpoint_and_the_directory_hold_the_config_texts(train, tmp_path):
+    path = train(num_iterations=2).checkpoint
+    for name in ("user.gin", "operative.gin", "inoperative.gin"):
+        assert (path / name).is_file()
+        assert (tmp_path / "run" / name).is_file()
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["seed"] == 3
+    assert record["pid"] == os.getpid()
+
+
+def test_environments_are_closed_also_after_an_error(train):
+    made = []
+
+    def create(**kwargs):
+        kwargs.pop("seed")
+        made.append(ScriptedEnvironment([lambda i: (3, 1.0)]))
+        return made[-1]
+
+    train(create_env=create, evaluate=True)
+    with pytest.raises(ZeroDivisionError):
+        train("b", create_env=create, hooks=[At(1, lambda t: 1 / 0)])
+    assert len(made) == 3
+    assert all(env.closed for env in made)
+
+
+# Seeds
+
+
+def test_same_seed_same_parameters_and_another_seed_others(make_trainer):
+    def parameters(root, seed):
+        trainer = make_trainer(root, random_seed=seed)
+        trainer.train()
+        return trainer.algorithm.state_dict()["_policy.1.weight"]
+
+    first = parameters("a", 1)
+    assert torch.equal(parameters("b", 1), first)
+    assert not torch.equal(parameters("c", 2), first)
+
+
+def test_chosen_seed_is_recorded_and_kept_on_resume(train, tmp_path):
+    train(random_seed=None)
+    run_file = tmp_path / "run" / "run.json"
+    seed = json.loads(run_file.read_text())["seed"]
+    train(random_seed=None, num_iterations=10)
+    assert json.loads(run_file.read_text())["seed"] == seed
+
+
+# Evaluation
+
+
+class Marks:
+    """Creates NoiseEnvironments to train in and scripted ones to evaluate in.
+
+    The n-th evaluation has the n-th return.
+    """
+
+    def __init__(self, returns) -> None:
+        self.returns = returns
+
+    def __call__(self, *, seed, num_parallel_environments=None):
+        if num_parallel_environments is None:
+            return NoiseEnvironment(2, seed)
+        env = ScriptedEnvironment([lambda i: (2, self.returns[len(env.seeds) - 1])])
+        self.eval_env = env
+        return env
+
+
+EVALUATE = {"evaluate": True, "num_eval_episodes": 2}
+
+
+def test_evaluates_at_every_interval_and_at_the_end(train):
+    marks = Marks([0.0, 1.0, 2.0, 3.0, 4.0])
+    result = train(create_env=marks, num_iterations=7, eval_interval=2, **EVALUATE)
+    assert result.evaluation.returns == [4, 4]
+    assert len(marks.eval_env.seeds) == 5  # at 0, 2, 4, 6 and 7
+    assert len(set(marks.eval_env.seeds)) == 5
+
+
+def test_final_evaluation_is_not_done_twice(train):
+    marks = Marks([0.0, 1.0, 2.0])
+    train(create_env=marks, num_iterations=4, eval_interval=2, **EVALUATE)
+    assert len(marks.eval_env.seeds) == 3
+
+
+def test_best_policy_is_kept_and_only_a_strictly_better_one_replaces_it(
+    train, tmp_path
+):
+    marks = Marks([9.0, 3.0, 7.0, 5.0, 7.0, 1.0, 1.0, 1.0, 1.0])
+    result = train(
+        create_env=marks,
+        num_iterations=8,
+        eval_interval=1,
+        num_checkpoints=2,
+        keep_checkpoints=1,
+        **EVALUATE,
+    )
+    # The evaluation at 0 is of a policy that has learned nothing.
+    assert result.best_score == 7
+    checkpointer = Checkpointer(tmp_path / "run" / "checkpoints")
+    best = checkpointer.load("best", ["algorithm"])
+    assert best.step == 2
+    assert steps_in(tmp_path / "run") == [2, 8]
+    assert checkpointer.load(resumable=True).step == 8
+
+
+def test_stops_when_an_evaluation_reaches_the_threshold(train):
+    marks = Marks([99.0, 3.0, 10.0, 12.0])
+    config = {"eval_interval": 2, "early_stop_return": 10.0, **EVALUATE}
+    result = train(create_env=marks, num_iterations=100, **config)
+    assert result.iterations == 4
+    assert result.stop_reason == "early_stop_return: 10 reaches 10"
+    again = train(create_env=marks, num_iterations=100, **config)
+    assert again.was_finished
+    longer = train(
+        create_env=Marks([5.0, 12.0]),
+        num_iterations=100,
+        **{**config, "early_stop_return": 11.0},
+    )
+    assert longer.iterations == 8
+
+
+def test_evaluation_does_not_change_training(make_trainer):
+    states = []
+    for root, config in (("off", {}), ("on", {"eval_interval": 1, **EVALUATE})):
+        trainer = make_trainer(root, random_seed=5, num_checkpoints=2, **config)
+        trainer.train()
+        states.append((trainer.algorithm.state_dict(), torch.rand(2)))
+    (off, off_random), (on, on_random) = states
+    assert off.keys() == on.keys()
+    assert all(torch.equal(off[key], on[key]) for key in off)
+    assert torch.equal(off_random, on_random)
+
+
+# Hooks
+
+
+def test_hooks_are_called_in_order_at_their_places(train):
+    tape = []
+
+    class Recorder(Hook):
+        def __init__(self, name, priority):
+            super().__init__(priority)
+            for place in (
+                "before_train",
+                "before_iter",
+                "after_iter",
+                "after_eval",
+                "after_train",
+            ):
+                setattr(self, place, lambda *a, p=place: tape.append(f"{name}.{p}"))
+
+    hooks = [Recorder("a", 20), Recorder("b", 10), Recorder("c", 20)]
+    train(num_iterations=2, hooks=hooks, eval_interval=2, **EVALUATE)
+    places = [entry for entry in tape if entry.startswith("a.")]
+    assert places == [
+        "a.before_train",
+        "a.after_eval",  # of the policy that has learned nothing
+        *("a.before_iter", "a.after_iter"),
+        *("a.before_iter", "a.after_eval", "a.after_iter"),
+        "a.after_train",
+    ]
+    assert tape[:3] == ["b.before_train", "a.before_train", "c.before_train"]
+    assert len(tape) == 3 * len(places)
+
+
+def test_hook_can_stop_the_run_and_it_can_be_continued(train, tmp_path):
+    result = train(hooks=[At(3, lambda t: t.request_stop("enough"), "after_iter")])
+    assert (result.iterations, result.stop_reason) == (3, "enough")
+    assert steps_in(tmp_path / "run")[-1] == 3
+    assert train().iterations == 8
+
+
+def test_after_train_is_called_after_an_error_and_the_error_goes_on(train):
+    called = []
+    after = At(1, lambda t: called.append(t.run.iterations), "after_train")
+    with pytest.raises(ZeroDivisionError):
+        train(hooks=[At(1, lambda t: 1 / 0), after])
+    assert called == [1]
+
+
+# Signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_finishes_the_iteration_and_saves(train, tmp_path, number):
+    hook = At(2, lambda t: os.kill(os.getpid(), number))
+    result = train(hooks=[hook], num_checkpoints=1)
+    assert result.iterations == 3
+    assert result.stop_signal == number
+    assert steps_in(tmp_path / "run") == [3]
+    assert train().iterations == 8
+
+
+def test_second_sigint_ends_at_once(train, tmp_path):
+    def kill_twice(training) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(hooks=[At(2, kill_twice)], num_checkpoints=8)
+    assert steps_in(tmp_path / "run") == [1, 2]
+
+
+def test_signal_ends_an_evaluation_that_would_take_for_ever(train, tmp_path):
+    class Endless(NoiseEnvironment):
+        def step(self, action):
+            time_step = super().step(action)
+            if self.steps_of_all_instances == 50:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return time_step._replace(step_type=torch.ones(self.batch_size))
+
+    def create(*, seed, num_parallel_environments=None):
+        return NoiseEnvironment(2) if num_parallel_environments is None else Endless(1)
+
+    result = train(create_env=create, num_iterations=1, evaluate=True)
+    assert result.stop_signal == signal.SIGTERM
+    assert result.evaluation is None
+    assert steps_in(tmp_path / "run") == [1]
+
+
+# Divergence and failures
+
+
+def test_nan_loss_keeps_the_last_good_checkpoint(train, tmp_path):
+    def poison(training) -> None:
+        training.algorithm.poison = "loss"
+
+    with pytest.raises(DivergedError, match="policy") as error:
+        train(hooks=[At(5, poison)])
+    assert steps_in(tmp_path / "run") == [2, 4]
+    (note,) = error.value.__notes__
+    assert note.startswith("Stopped in iteration 6. Kept: ")
+    assert "ckpt-4" in note
+
+
+def test_non_finite_parameters_are_never_written(train, tmp_path):
+    def poison(training) -> None:
+        training.algorithm.poison = "parameter"
+
+    with pytest.raises(DivergedError, match=r"_policy\.1\.bias"):
+        train(hooks=[At(3, poison)])
+    assert steps_in(tmp_path / "run") == [2]
+
+
+def test_checkpoint_with_non_finite_parameters_is_refused(train, tmp_path):
+    result = train()
+    checkpointer = Checkpointer(tmp_path / "run" / "checkpoints")
+    loaded = checkpointer.load()
+    loaded.state["algorithm"]["_policy.1.bias"][0] = math.inf
+    checkpointer.save(9, loaded.state, loaded.texts, loaded.metadata)
+    with pytest.raises(CheckpointError, match=r"non-finite parameters.*_policy\.1"):
+        train(num_iterations=20)
+    assert result.checkpoint.is_dir()
+
+
+def test_failing_environment_saves_what_was_learned(train, tmp_path):
+    def create(**kwargs):
+        return make_noise(**kwargs, fail_at=23)  # in the fifth unroll of 5 steps
+
+    with pytest.raises(EnvError, match="fell over") as error:
+        train(create_env=create, num_checkpoints=1)
+    assert "Stopped in iteration 5" in error.value.__notes__[0]
+    assert "ckpt-4" in error.value.__notes__[0]
+    assert steps_in(tmp_path / "run") == [4]
+    NoiseEnvironment.steps_of_all_instances = 100
+    assert train().iterations == 8
+
+
+class FullDisk:
+    """Makes writing fail for the given attempts."""
+
+    def __init__(self, monkeypatch, failing) -> None:
+        self.attempts = 0
+        original = Checkpointer.save
+
+        def save(checkpointer, *args, **kwargs):
+            self.attempts += 1
+            if self.attempts in failing:
+                raise CheckpointError("could not write: No space left.")
+            return original(checkpointer, *args, **kwargs)
+
+        monkeypatch.setattr(Checkpointer, "save", save)
+
+
+def test_failed_checkpoint_does_not_end_the_run(train, monkeypatch, caplog, tmp_path):
+    FullDisk(monkeypatch, {2, 3})
+    assert train().iterations == 8
+    assert steps_in(tmp_path / "run") == [2, 8]
+    assert caplog.text.count("No space left. Trying again") == 2
+
+
+def test_third_failed_checkpoint_in_a_row_ends_the_run(train, monkeypatch):
+    disk = FullDisk(monkeypatch, set(range(2, 100)))
+    with pytest.raises(CheckpointError, match="No space left") as error:
+        train(num_checkpoints=8)
+    assert disk.attempts == 4
+    assert "ckpt-1" in error.value.__notes__[0]
+
+
+def test_last_checkpoint_must_be_written(train, monkeypatch):
+    FullDisk(monkeypatch, {1})
+    with pytest.raises(CheckpointError, match="No space left"):
+        train(num_checkpoints=0)
+
+
+# Wrong directories and devices
+
+
+def test_second_run_in_a_directory_is_refused(train):
+    def start_another(training) -> None:
+        with pytest.raises(ConfigError, match="another run is training in"):
+            train()
+
+    train(num_iterations=2, hooks=[At(1, start_another)])
+
+
+class OtherAlgorithm(ToyAlgorithm):
+    pass
+
+
+class WiderAlgorithm(ToyAlgorithm):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._policy = nn.Sequential(nn.Linear(2, 5), nn.Linear(5, 2))
+
+
+WiderAlgorithm.__name__ = "ToyAlgorithm"
+
+
+class WiderEnvironment(NoiseEnvironment):
+    @property
+    def observation_spec(self):
+        return {"pixels": TensorSpec((7,))}
+
+
+def test_checkpoint_of_another_algorithm_or_spec_is_refused_and_kept(train, tmp_path):
+    train(num_iterations=2)
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*.*") if p.is_file()}
+    with pytest.raises(CheckpointError, match=r"written by ToyAlg.*OtherAlg"):
+        train(algorithm_ctor=OtherAlgorithm)
+    with pytest.raises(
+        CheckpointError, match=r"observation/pixels: expected Ten.*\(7,\)"
+    ):
+        train(create_env=lambda **kwargs: WiderEnvironment(2))
+    with pytest.raises(
+        CheckpointError, match=r"_policy\.0\.weight\s+\(5, 2\) float32\s+-"
+    ):
+        train(algorithm_ctor=WiderAlgorithm)
+    lock = tmp_path / "run" / ".lock"
+    for path, content in before.items():
+        assert path == lock or path.read_bytes() == content
+
+
+def test_missing_device_is_refused(train):
+    if torch.cuda.is_available():
+        pytest.skip("this machine has the device")
+    with pytest.raises(ConfigError, match=r"device 'cuda'.*--device=cpu"):
+        train(device="cuda")
+
+
+# What a run is told
+
+
+def test_finished_run_is_left_as_it_is(train, tmp_path):
+    first = train()
+    files = [p for p in (tmp_path / "run").rglob("*") if p.name != ".lock"]
+    before = [(p, p.stat().st_mtime_ns) for p in files]
+    again = train()
+    assert again.was_finished
+    assert (again.iterations, again.env_steps) == (8, first.env_steps)
+    after = [(p, p.stat().st_mtime_ns) for p in files]
+    assert after == before
+    assert set((tmp_path / "run").rglob("*")) - {*files} == {tmp_path / "run" / ".lock"}
+
+
+def test_run_that_died_before_its_first_checkpoint_says_it_begins_anew(train, caplog):
+    with pytest.raises(ZeroDivisionError):
+        train(hooks=[At(1, lambda t: 1 / 0)])
+    assert train().iterations == 8
+    assert "ended before its first checkpoint" in caplog.text
+
+
+def test_damaged_checkpoint_is_reported_and_an_earlier_one_used(
+    train, caplog, tmp_path
+):
+    train()
+    (tmp_path / "run" / "checkpoints" / "ckpt-8" / "training.pt").unlink()
+    with caplog.at_level(logging.INFO):
+        assert train().iterations == 8
+    assert "ckpt-8" in caplog.text
+    assert "Resuming from" in caplog.text
+    assert "ckpt-6: iteration 6" in caplog.text
+
+
+def test_only_damaged_checkpoints_stop_the_run(train, tmp_path):
+    train()
+    for path in (tmp_path / "run" / "checkpoints").iterdir():
+        (path / "manifest.json").write_text("{")
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="no usable checkpoint"):
+            train()
+
+
+def test_display_is_told_how_far_the_run_is(train):
+    class Recorder:
+        def __init__(self) -> None:
+            self.statuses, self.closed = [], False
+
+        def start(self, status) -> None:
+            self.statuses.append(status)
+
+        def is_due(self, fraction) -> bool:
+            return fraction in (0.5, 1.0)
+
+        def show(self, status) -> None:
+            self.statuses.append(status)
+
+        def close(self) -> None:
+            self.closed = True
+
+    display = Recorder()
+    train(display=display)
+    fractions = [status.fraction for status in display.statuses]
+    assert fractions == [0, 0.5, 1]
+    assert math.isnan(display.statuses[0].average_return)
+    assert display.statuses[-1].average_return > 0
+    assert display.closed
+
+
+def test_nest_of_specs_is_flat_in_the_fingerprint(make_trainer):
+    trainer = make_trainer(num_iterations=1)
+    path = trainer.train().checkpoint
+    metadata = json.loads((path / "manifest.json").read_text())["metadata"]
+    specs = {
+        "observation": trainer.algorithm.observation_spec,
+        "action": trainer.algorithm.action_spec,
+        "reward": trainer.algorithm.reward_spec,
+    }
+    assert len(metadata["specs"]) == len(nest.flatten(specs))
