@@ -1,0 +1,169 @@
+"""Plays a trained policy: ``python -m alf_lite.bin.play --root_dir=runs/ppo``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+
+from alf_lite.bin import program
+from alf_lite.errors import ConfigError
+
+if TYPE_CHECKING:
+    from alf_lite.trainers.player import PlayResult
+
+
+def _define_flags() -> flags.FlagValues:
+    values = flags.FlagValues()
+    flags.DEFINE_string(
+        "root_dir",
+        None,
+        "Directory of the run to play. Its configuration is executed: play only runs "
+        "that you trust.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "checkpoint",
+        "latest",
+        "Which policy: latest, best (by the evaluations during training), or the step "
+        "of a checkpoint. Default: latest.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "num_episodes",
+        10,
+        "Episodes to play. Default: 10.",
+        lower_bound=1,
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "num_environments",
+        1,
+        "Environments that are stepped side by side. Default: 1.",
+        lower_bound=1,
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "sample",
+        False,
+        "Draw actions from the policy instead of taking the most likely ones.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool("render", False, "Show it in a window.", flag_values=values)
+    flags.DEFINE_string(
+        "record_file",
+        None,
+        "Record it: play.mp4, play.gif. Needs pip install 'alf_lite[video]'; works "
+        "without a display.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "json",
+        False,
+        "Print one JSON object as the last line: returns, lengths, average_return, ...",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "seed",
+        0,
+        "Seed of the environments and the sampling. Default: 0.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "device",
+        None,
+        "Where the networks are. Default: as in the training.",
+        flag_values=values,
+    )
+    flags.DEFINE_multi_string(
+        "gin_param",
+        [],
+        "A setting that overrides the configuration of the run.",
+        flag_values=values,
+    )
+    return values
+
+
+def play(values: flags.FlagValues) -> int:
+    """Plays as the flags say; returns the exit code."""
+    if not values.root_dir:
+        raise ConfigError("--root_dir is missing: which run should be played?")
+
+    # Imported here: it takes a second or two, which a misspelt flag need not wait for.
+    from alf_lite.bin import report
+    from alf_lite.trainers import player
+
+    result = player.play(
+        values.root_dir,
+        values.num_episodes,
+        checkpoint=_checkpoint(values.checkpoint),
+        num_environments=values.num_environments,
+        sample=values.sample,
+        render=values.render,
+        record_file=values.record_file,
+        device=values.device,
+        seed=values.seed,
+        gin_params=values.gin_param,
+    )
+    episodes = zip(result.evaluation.returns, result.evaluation.lengths, strict=True)
+    print(f"Checkpoint:   {result.checkpoint}")
+    for number, (episode_return, length) in enumerate(episodes, start=1):
+        print(f"Episode {number:<4}  return {episode_return:.2f}, {length} steps")
+    print("\n".join(report.evaluation_lines(result.evaluation)))
+    if values.record_file is not None:
+        print(f"Recorded:     {values.record_file}")
+    if values.json:
+        print(json.dumps(_as_json(result)))
+    return 0
+
+
+def _checkpoint(value: str) -> str | int:
+    if value in ("latest", "best"):
+        return value
+    if value.isdecimal():
+        return int(value)
+    raise ConfigError(f"--checkpoint must be latest, best or a step, got {value!r}")
+
+
+def _as_json(result: PlayResult) -> dict[str, Any]:
+    evaluation = result.evaluation
+    return {
+        "average_return": evaluation.mean,
+        "std_return": evaluation.std,
+        "min_return": evaluation.min,
+        "max_return": evaluation.max,
+        "ci95": evaluation.ci95,
+        "average_length": evaluation.mean_length,
+        "num_episodes": len(evaluation.returns),
+        "returns": evaluation.returns,
+        "lengths": evaluation.lengths,
+        "info": evaluation.info,
+        "checkpoint": str(result.checkpoint),
+        "step": result.step,
+    }
+
+
+PROGRAM = program.Program(
+    name="play",
+    summary="Plays a trained policy and tells its returns.",
+    examples=(
+        "--root_dir=runs/ppo --num_episodes=10",
+        "--root_dir=runs/ppo --checkpoint=best --render",
+        "--root_dir=runs/ppo --num_episodes=1 --record_file=play.mp4",
+        "--root_dir=runs/ppo --json | tail -n 1",
+    ),
+    flags=_define_flags(),
+    run=play,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return program.main(PROGRAM, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""What all programs share: flags, help, log lines and exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from absl import flags
+
+from alf_lite.errors import AlfLiteError, ConfigError
+
+EXIT_INTERRUPTED = 130  # what a shell reports for a program that SIGINT ended
+
+_HELP_WIDTH = 88
+
+
+class Program(NamedTuple):
+    """A command: what it is called, what it does, and what does it.
+
+    Flags have a registry of their own, so that ``--help`` shows these and no others and
+    several programs can be used in one process.
+    """
+
+    name: str  # as in python -m alf_lite.bin.NAME
+    summary: str
+    examples: Sequence[str]  # arguments
+    flags: flags.FlagValues
+    run: Callable[[Any], int]  # flag values -> exit code
+
+
+def main(program: Program, arguments: Sequence[str] | None = None) -> int:
+    """Runs ``program`` and returns its exit code.
+
+    Errors that are the user's to solve become one message without a traceback. Others
+    are bugs: their traceback is what is needed.
+
+    Args:
+        program: what to run.
+        arguments: of the command line, without the program's name.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if any(argument in ("--help", "-help", "-h") for argument in arguments):
+        print(help_text(program))
+        return 0
+    try:
+        parse_flags(program, arguments)
+        with _log_lines():
+            return program.run(program.flags)
+    except AlfLiteError as error:
+        notes = getattr(error, "__notes__", [])
+        print("\n".join([f"error: {error}", *notes]), file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def parse_flags(program: Program, arguments: Sequence[str]) -> None:
+    """Sets the flags of ``program``.
+
+    Raises:
+        ConfigError: if a flag is unknown or its value wrong, or for an argument that is
+            no flag.
+    """
+    usage = f"See python -m alf_lite.bin.{program.name} --help"
+    try:
+        _, *rest = program.flags([program.name, *arguments])
+    except flags.Error as error:
+        raise ConfigError(f"{error}. {usage}") from error
+    if rest:
+        raise ConfigError(f"unexpected argument {rest[0]!r}. {usage}")
+
+
+def help_text(program: Program) -> str:
+    """What the program does, its flags, and examples."""
+    command = f"python -m alf_lite.bin.{program.name}"
+    lines = [program.summary, "", f"usage: {command} [flags]", "", "flags:"]
+    for name in program.flags:
+        flag = program.flags[name]
+        if name != flag.name:
+            continue
+        value = {"bool": "", "string": "=TEXT", "int": "=N"}
+        kind = value.get(flag.flag_type().removeprefix("multi "), "=VALUE")
+        lines.append(f"  --{name}{kind}")
+        # absl's own remark about repetition is said in other words.
+        text, is_multi, _ = (flag.help or "").partition(";\n")
+        lines += textwrap.wrap(
+            f"{text} May be repeated." if is_multi else text,
+            _HELP_WIDTH,
+            initial_indent=" " * 6,
+            subsequent_indent=" " * 6,
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
+    lines += ["", "examples:"]
+    lines += [f"  {command} {example}" for example in program.examples]
+    return "\n".join(lines)
+
+
+class _StderrHandler(logging.Handler):
+    """Writes to what is stderr now: a progress bar puts its own in place of it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        prefix = "" if record.levelno <= logging.INFO else f"{record.levelname}: "
+        print(f"{prefix}{record.getMessage()}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _log_lines() -> Iterator[None]:
+    """The library's log goes to stderr while a program runs."""
+    logger = logging.getLogger("alf_lite")
+    handler, level = _StderrHandler(), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)

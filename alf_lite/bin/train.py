@@ -1,0 +1,137 @@
+"""Trains: ``python -m alf_lite.bin.train --conf=ppo_cart_pole --root_dir=runs/ppo``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+
+from alf_lite.bin import program
+from alf_lite.errors import ConfigError
+
+# What is imported inside the functions takes a second or two, which --help, a misspelt
+# flag and a missing conf need not wait for.
+
+
+def _define_flags() -> flags.FlagValues:
+    values = flags.FlagValues()
+    flags.DEFINE_string(
+        "conf",
+        None,
+        "What to train: the path of a .gin file, or the name of a conf that comes with "
+        "the library. May be left out to continue the run in root_dir.",
+        flag_values=values,
+    )
+    flags.DEFINE_alias("gin_file", "conf", flag_values=values)
+    flags.DEFINE_multi_string(
+        "gin_param",
+        [],
+        "A setting that overrides the conf: 'TrainerConfig.num_iterations = 10'.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "root_dir",
+        None,
+        "Directory of the run: checkpoints, TensorBoard logs, configuration. A run "
+        "that is there already is continued from its last checkpoint.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "device",
+        None,
+        "Where the networks are: cpu, cuda, cuda:1, mps. Default: what the conf says, "
+        "else cpu.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "seed",
+        None,
+        "Seed of everything random. Default: a new one for every run, shown in "
+        "run.json.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "force_torch_deterministic",
+        False,
+        "Use torch's deterministic algorithms only, which may be slower on a GPU.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "strict_config",
+        False,
+        "Refuse to start if a setting of the conf is not used by anything.",
+        flag_values=values,
+    )
+    return values
+
+
+def train(values: flags.FlagValues) -> int:
+    """Trains as the flags say; returns the exit code."""
+    conf, root_dir = values.conf, values.root_dir
+    saved_config = Path(root_dir or "", "user.gin")
+    if conf is None and root_dir and saved_config.is_file():
+        conf = str(saved_config)
+    parameters = list(values.gin_param)
+    if values.device is not None:
+        parameters.append(f"TrainerConfig.device = {values.device!r}")
+    if values.seed is not None:
+        parameters.append(f"TrainerConfig.random_seed = {values.seed}")
+    if conf is None and not values.gin_param:
+        raise ConfigError(_no_conf())
+
+    from alf_lite import config_files
+    from alf_lite.bin import report
+    from alf_lite.config import TrainerConfig
+
+    config_files.parse_config(conf, parameters, strict=values.strict_config)
+    with config_files.gin_errors():
+        config = TrainerConfig()
+    if not (root_dir or config.root_dir):
+        raise ConfigError("--root_dir is missing: where should the run be stored?")
+
+    from alf_lite.trainers.progress_display import create_progress_display
+    from alf_lite.trainers.trainer import Trainer
+    from alf_lite.utils import random_state
+
+    if values.force_torch_deterministic:
+        random_state.force_deterministic()
+    result = Trainer(config, root_dir, display=create_progress_display()).train()
+    print("\n".join(report.training_lines(result)))
+    if result.stop_signal is not None:
+        return 128 + result.stop_signal
+    return 0
+
+
+def _no_conf() -> str:
+    from alf_lite.config_sources import packaged_confs
+
+    confs = "\n  ".join(packaged_confs())
+    return (
+        "--conf is missing: what should be trained? Give the path of a .gin file, or "
+        f"one of the confs that come with the library:\n  {confs}"
+    )
+
+
+PROGRAM = program.Program(
+    name="train",
+    summary="Trains a reinforcement-learning algorithm in an environment.",
+    examples=(
+        "--conf=ppo_cart_pole --root_dir=runs/ppo",
+        "--conf=my.gin --root_dir=runs/my --seed=1 --device=cuda",
+        "--conf=ppo_cart_pole --root_dir=runs/a --gin_param='PPOAlgorithm.gamma = 0.9'",
+        "--root_dir=runs/ppo      # continue",
+    ),
+    flags=_define_flags(),
+    run=train,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return program.main(PROGRAM, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Plays the policy of a run, built from its configuration and a checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from alf_lite import config_files
+from alf_lite.algorithms.create_algorithm import create_algorithm
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import TimeStep
+from alf_lite.environments.creation import create_environment
+from alf_lite.environments.environment import Environment
+from alf_lite.errors import ConfigError
+from alf_lite.trainers import training_state
+from alf_lite.trainers.evaluator import EvalResult, evaluate
+from alf_lite.trainers.run_directory import USER_CONFIG, RunDirectory
+from alf_lite.trainers.video import VideoFile
+from alf_lite.utils.checkpoint import Checkpointer
+
+
+class PlayResult(NamedTuple):
+    """The episodes that were played, and by which policy."""
+
+    evaluation: EvalResult
+    checkpoint: Path
+    step: int  # iterations of training
+
+
+def play(
+    root_dir: str | Path,
+    num_episodes: int,
+    *,
+    checkpoint: str | int = "latest",
+    num_environments: int = 1,
+    sample: bool = False,
+    render: bool = False,
+    record_file: str | Path | None = None,
+    device: str | None = None,
+    seed: int = 0,
+    gin_params: Sequence[str] = (),
+    create_env: Callable[..., Environment] = create_environment,
+) -> PlayResult:
+    """Plays whole episodes with a checkpointed policy.
+
+    The configuration of the run is read and executed: play only runs that you trust, as
+    you would run only programs that you trust.
+
+    Args:
+        root_dir: of the run.
+        num_episodes: how many.
+        checkpoint: "latest", "best" (by the evaluations during training) or a step.
+        num_environments: stepped side by side.
+        sample: draw actions from the policy instead of taking the most likely ones.
+        render: show environment 0 in a window.
+        record_file: write a video of environment 0, such as ``play.mp4`` or ``.gif``.
+        device: of the networks; that of the training by default.
+        seed: of the environments and the sampling.
+        gin_params: override the configuration of the run.
+        create_env: builds the environments, see :class:`Trainer`.
+
+    Raises:
+        ConfigError: if there is no run, no display, or the video extra is missing.
+        CheckpointError: if the checkpoint cannot be used.
+    """
+    run_directory = RunDirectory(root_dir)
+    run_directory.read_user_config()  # to say so, if there is no run
+    render_mode = _render_mode(render, record_file)
+    config_files.parse_config(str(run_directory.path / USER_CONFIG), gin_params)
+    with config_files.gin_errors():
+        config = TrainerConfig()
+    if sample:
+        config = dataclasses.replace(config, epsilon_greedy=1.0)
+    if device is not None:
+        config = dataclasses.replace(config, device=device)
+    torch.set_num_threads(config.num_threads)
+    loaded = Checkpointer(run_directory.checkpoints, read_only=True).load(
+        checkpoint, [training_state.ALGORITHM]
+    )
+    with contextlib.ExitStack() as stack:
+        with config_files.gin_errors():
+            env = create_env(
+                num_parallel_environments=num_environments,
+                seed=seed,
+                render_mode=render_mode,
+            )
+            stack.callback(env.close)
+            algorithm = create_algorithm(config, env, is_eval=True)
+        training_state.check_fingerprint(algorithm, loaded)
+        training_state.load_policy(algorithm, loaded, for_training=False)
+        on_step = None
+        if record_file is not None:
+            video = stack.enter_context(
+                VideoFile(record_file, env.metadata.get("render_fps") or 30)
+            )
+            on_step = _recorder(env, video)
+        result = evaluate(algorithm, env, num_episodes, seed=seed, on_step=on_step)
+    return PlayResult(result, loaded.path, loaded.step)
+
+
+def _recorder(env: Environment, video: VideoFile) -> Callable[[TimeStep], None]:
+    def record(time_step: TimeStep) -> None:
+        frame = env.render()
+        if frame is None:
+            raise ConfigError(
+                f"{env.name} renders nothing: it cannot be recorded. Does it support "
+                "render_mode='rgb_array'?"
+            )
+        video.add(frame)
+
+    return record
+
+
+def _render_mode(render: bool, record_file: str | Path | None) -> str | None:
+    """The render mode; recording needs no display."""
+    if render and record_file is not None:
+        raise ConfigError("render and record_file exclude each other: give one of them")
+    has_display = sys.platform != "linux" or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
+    )
+    if render and not has_display:
+        raise ConfigError(
+            "there is no display to render on. Record a video instead: "
+            "--record_file=play.mp4"
+        )
+    if render:
+        return "human"
+    return None if record_file is None else "rgb_array"

@@ -1,0 +1,150 @@
+"""Tests of alf_lite.bin.program."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+
+from alf_lite.bin import play, program, train
+from alf_lite.errors import (
+    CheckpointError,
+    ConfigError,
+    DivergedError,
+    EnvError,
+    WorkerError,
+)
+
+
+def make_program(run) -> program.Program:
+    values = flags.FlagValues()
+    flags.DEFINE_integer("count", 1, "How many.", flag_values=values)
+    flags.DEFINE_multi_string("item", [], "One of them.", flag_values=values)
+    flags.DEFINE_bool("fast", False, "Hurry.", flag_values=values)
+    return program.Program("toy", "Does a thing.", ("--count=2",), values, run)
+
+
+def test_runs_with_the_flags_and_returns_its_exit_code():
+    def run(values) -> int:
+        assert (values.count, values.item, values.fast) == (3, ["a", "b"], True)
+        return 7
+
+    arguments = ["--count=3", "--item=a", "--fast", "--item", "b"]
+    assert program.main(make_program(run), arguments) == 7
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        (ConfigError, 2),
+        (CheckpointError, 3),
+        (EnvError, 4),
+        (DivergedError, 5),
+        (WorkerError, 6),
+    ],
+)
+def test_typed_errors_are_one_message_with_their_notes(capsys, error, exit_code):
+    def run(values) -> int:
+        raised = error("100% {broken} é")
+        raised.add_note("Kept: ckpt-4")
+        raise raised
+
+    assert program.main(make_program(run), []) == exit_code
+    captured = capsys.readouterr()
+    assert captured.err == "error: 100% {broken} é\nKept: ckpt-4\n"
+    assert captured.out == ""
+
+
+def test_interrupt_is_one_line_and_130(capsys):
+    def run(values) -> int:
+        raise KeyboardInterrupt
+
+    assert program.main(make_program(run), []) == 130
+    assert capsys.readouterr().err == "Interrupted.\n"
+
+
+def test_bugs_keep_their_traceback():
+    def run(values) -> int:
+        return 1 // 0
+
+    with pytest.raises(ZeroDivisionError):
+        program.main(make_program(run), [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--cuont=3"], "'cuont'. Did you mean: count"),
+        (["--count=x"], "--count=x: invalid literal"),
+        (["--count"], "Missing value for flag --count"),
+        (["extra"], "unexpected argument 'extra'"),
+        (["--count=1", "--", "extra"], "unexpected argument 'extra'"),
+    ],
+)
+def test_wrong_flags_are_refused_before_anything_runs(capsys, arguments, message):
+    toy = make_program(lambda values: pytest.fail("it ran"))
+    assert program.main(toy, arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "See python -m alf_lite.bin.toy --help" in error
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h", "-help"])
+def test_help_shows_our_flags_only(capsys, flag):
+    assert program.main(make_program(lambda values: 1), ["--count=2", flag]) == 0
+    assert capsys.readouterr().out == (
+        "Does a thing.\n"
+        "\n"
+        "usage: python -m alf_lite.bin.toy [flags]\n"
+        "\n"
+        "flags:\n"
+        "  --count=N\n"
+        "      How many.\n"
+        "  --item=TEXT\n"
+        "      One of them. May be repeated.\n"
+        "  --fast\n"
+        "      Hurry.\n"
+        "\n"
+        "examples:\n"
+        "  python -m alf_lite.bin.toy --count=2\n"
+    )
+
+
+@pytest.mark.parametrize("module", [train, play])
+def test_help_of_the_programs_fits_a_terminal(module):
+    lines = program.help_text(module.PROGRAM).splitlines()
+    assert all(len(line) <= 110 for line in lines)
+    for name in module.PROGRAM.flags:
+        assert any(line.startswith(f"  --{name}") for line in lines)
+
+
+@pytest.mark.parametrize("name", ["train", "play"])
+def test_help_and_wrong_flags_need_no_torch(name):
+    code = (
+        "import sys\n"
+        f"from alf_lite.bin import {name}\n"
+        f"assert {name}.main(['--help']) == 0\n"
+        f"assert {name}.main(['--nonsense']) == 2\n"
+        f"assert {name}.main([]) == 2\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_log_lines_go_to_stderr_while_the_program_runs(capsys):
+    logger = logging.getLogger("alf_lite.somewhere")
+    handlers = list(logging.getLogger("alf_lite").handlers)
+
+    def run(values) -> int:
+        logger.info("for your information")
+        logger.warning("100% {sure}")
+        logger.debug("not this")
+        return 0
+
+    program.main(make_program(run), [])
+    error = capsys.readouterr().err
+    assert error == "for your information\nWARNING: 100% {sure}\n"
+    assert logging.getLogger("alf_lite").handlers == handlers
