@@ -18,6 +18,7 @@ from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils import checkpoint as checkpoints
 from alf_lite.utils import summary
 from alf_lite.utils.losses import masked_mean
+from alf_lite.utils.module_state import load_module_state
 from alf_lite.utils.recurrent_state import reset_state
 
 Nest = Any
@@ -240,7 +241,7 @@ class Algorithm(nn.Module):
             if isinstance(module, Algorithm) and module._checkpoint:
                 part = checkpoints.load_prefix(module._checkpoint)
                 what = f"{path or type(module).__name__} from {module._checkpoint}"
-                checkpoints.load_module_state(module, part, what)
+                load_module_state(module, part, what)
 
     # Training on one batch
 
