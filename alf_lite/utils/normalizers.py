@@ -172,6 +172,9 @@ class Normalizer(nn.Module):
         Computed anew only when the statistics have changed, in whatever way: by an
         update, by loading a state, by a copy into the buffers, by a move to a device.
         """
+        if torch.compiler.is_compiling():
+            # A graph would keep the scalings of its first call for ever.
+            return self._compute_scalings()
         mean, variance = self.mean, self.variance
         version = mean._version + variance._version
         if mean is not self._seen_mean or version != self._seen_version:

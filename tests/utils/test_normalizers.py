@@ -242,6 +242,16 @@ def test_new_statistics_are_used_at_once_however_they_come(change):
     assert torch.equal(normalizer.normalize(x), source.normalize(x))
 
 
+def test_compiled_code_uses_the_new_statistics():
+    batches, together = random_batches(2)
+    normalizer = Normalizer(TensorSpec((3,)))
+    compiled = torch.compile(normalizer.normalize, backend="eager", fullgraph=True)
+    x = together[:5].float()
+    for batch in batches[:3]:
+        assert torch.equal(compiled(x), normalizer.normalize(x))
+        normalizer.update(batch)
+
+
 def test_normalizing_never_changes_the_statistics():
     batches, together = random_batches(0)
     normalizer = updated(batches)
