@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from typing import Any
 
 import gymnasium
@@ -392,3 +393,29 @@ def test_unrolls_end_with_a_bootstrap_row_and_keep_the_time_convention():
     prev = steps.prev_action[1:][after_first]
     assert torch.equal(prev, experience.action[:-1][after_first])
     assert (steps.prev_action[steps.step_type == int(StepType.FIRST)] == 0).all()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.skipif(
+    shutil.which("g++") is None, reason="compiling needs a C++ compiler"
+)
+@pytest.mark.parametrize(
+    "cls",
+    [PPOAlgorithm, pytest.param(ActorCriticAlgorithm, marks=pytest.mark.slow)],
+)
+def test_compiled_training_gives_the_same_numbers(cls):
+    def train(*, compiled: bool) -> RLAlgorithm:
+        algorithm = make(cls, optimizer=Adam(lr=0.01), compile=compiled)
+        if compiled:
+            # What large batches do, on a small one.
+            algorithm._acts_in_large_batches = lambda: True
+        for _ in range(3):
+            algorithm.train_iter()
+        return algorithm
+
+    eager, compiled = train(compiled=False), train(compiled=True)
+    assert compiled._compiled_batch_loss is not compiled.batch_loss
+    assert compiled._compiled_rollout_step is not compiled.rollout_step
+    torch.testing.assert_close(
+        parameters_of(compiled), parameters_of(eager), atol=1e-5, rtol=1e-4
+    )
