@@ -64,6 +64,15 @@ def test_added_optimizer_takes_its_modules_from_the_own_one():
     assert got == [["rest.w"], ["actor.w", "critic.w"], ["log_alpha"]]
 
 
+def test_longest_of_overlapping_paths_counts():
+    named = parameters("a.w", "a.b.w")
+    added = given_for("a", "a.b")
+    with pytest.raises(ConfigError, match=r"than one optimizer: a\.w:"):
+        resolve_claims(named, [of("a"), added])
+    del named["a.w"]
+    assert owned_names(named, [of("a"), added]) == [[], ["a.b.w"]]
+
+
 def test_unclaimed_parameters_are_named():
     named = parameters("actor.weight", "critic.weight", "critic.bias")
     with pytest.raises(

@@ -113,6 +113,15 @@ def test_a_tag_has_one_point_per_step_the_last_one(tmp_path):
     assert points(tmp_path) == {"loss": [(0, 3.0), (1, 13.0)]}
 
 
+def test_earlier_steps_do_not_wait_for_a_block_to_end(tmp_path):
+    with summary.writer_to(tmp_path):
+        for iteration in range(10):
+            summary.set_global_counter(iteration)
+            summary.scalar("x", iteration)
+        summary._recorder.write("flush")
+        assert [step for step, _ in points(tmp_path)["x"]] == list(range(9))
+
+
 def test_numbers_are_taken_when_they_are_given(tmp_path):
     with summary.writer_to(tmp_path):
         x = torch.tensor(1.0)
