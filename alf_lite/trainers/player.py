@@ -132,4 +132,7 @@ def _render_mode(render: bool, record_file: str | Path | None) -> str | None:
         )
     if render:
         return "human"
+    if not has_display:
+        # pygame looks for a display, and complains, even if it only draws into memory.
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     return None if record_file is None else "rgb_array"

@@ -208,6 +208,8 @@ class Trainer:
             self._iterate()
             self._evaluate_if_due()
             self._call_hooks("after_iter")
+            if self._must_stop():
+                break  # the last checkpoint is written after the last evaluation
             if self._checkpoint_slot() > slot:
                 slot = self._checkpoint_slot()
                 self._save(required=False)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.errors import CheckpointError, DivergedError
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils import random_state
 from alf_lite.utils.checkpoint import LoadedCheckpoint
 from alf_lite.utils.module_state import load_module_state, non_finite_entries
@@ -123,11 +126,24 @@ def fingerprint(algorithm: RLAlgorithm) -> dict[str, Any]:
     return {
         "algorithm": type(algorithm).__name__,
         "specs": {
-            "/".join((name, *path_parts(path))): repr(spec)
+            "/".join((name, *path_parts(path))): _describe(spec)
             for name, nested in specs.items()
             for path, spec in nest.flatten_with_path(nested)
         },
     }
+
+
+def _describe(spec: TensorSpec) -> str:
+    """The spec in words that no version of a library changes."""
+    text = f"{tuple(spec.shape)} {str(spec.dtype).removeprefix('torch.')}"
+    if not isinstance(spec, BoundedTensorSpec):
+        return text
+    bounds = [np.unique(bound) for bound in (spec.minimum, spec.maximum)]
+    if all(bound.size == 1 for bound in bounds):
+        low, high = (bound[0].item() for bound in bounds)
+        return f"{text} in [{low}, {high}]"
+    digest = hashlib.sha256(spec.minimum.tobytes() + spec.maximum.tobytes())
+    return f"{text} with bounds {digest.hexdigest()[:8]}"
 
 
 def check_fingerprint(algorithm: RLAlgorithm, loaded: LoadedCheckpoint) -> None:
