@@ -1,0 +1,77 @@
+"""Compares two runs to the bit, and lets one die."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from alf_lite.trainers.hooks import Hook
+from alf_lite.utils.checkpoint import Checkpointer
+
+
+class Dies(Hook):
+    """Ends the process, as far as the trainer can tell, without saving anything."""
+
+    def __init__(self, iteration: int) -> None:
+        super().__init__()
+        self._iteration = iteration
+
+    def before_iter(self, training) -> None:
+        if training.run.iterations == self._iteration:
+            raise KeyboardInterrupt
+
+
+def differences(expected: Any, got: Any, path: str) -> list[str]:
+    """The paths at which two nested states are not equal to the bit."""
+    if type(expected) is not type(got):
+        return [f"{path}: {type(expected)} and {type(got)}"]
+    if isinstance(expected, dict):
+        if expected.keys() != got.keys():
+            return [f"{path}: {expected.keys()} and {got.keys()}"]
+        return [
+            text
+            for key in expected
+            for text in differences(expected[key], got[key], f"{path}[{key!r}]")
+        ]
+    if isinstance(expected, list | tuple):
+        if len(expected) != len(got):
+            return [f"{path}: lengths {len(expected)} and {len(got)}"]
+        return [
+            text
+            for i, (e, g) in enumerate(zip(expected, got, strict=True))
+            for text in differences(e, g, f"{path}[{i}]")
+        ]
+    if isinstance(expected, torch.Tensor):
+        same = expected.dtype == got.dtype and torch.equal(
+            torch.nan_to_num(expected.double(), nan=1e300),
+            torch.nan_to_num(got.double(), nan=1e300),
+        )
+        return [] if same else [f"{path}: {expected} and {got}"]
+    return [] if expected == got else [f"{path}: {expected} and {got}"]
+
+
+def final_state(root: Path) -> dict[str, Any]:
+    """The last checkpoint without what tells the time."""
+    state = Checkpointer(root / "checkpoints").load().state
+    del state["trainer"]["event_files"]
+    del state["trainer"]["run"]["seconds"]
+    return state
+
+
+def points(root: Path) -> dict[str, list[tuple[int, float]]]:
+    accumulator = EventAccumulator(str(root / "train"), size_guidance={"scalars": 0})
+    accumulator.Reload()
+    # Sorted, because files that were begun in the same second are read in any order.
+    return {
+        tag: sorted((event.step, event.value) for event in accumulator.Scalars(tag))
+        for tag in accumulator.Tags()["scalars"]
+        if not tag.startswith("time/")
+    }
+
+
+def assert_same_run(expected: Path, got: Path) -> None:
+    assert differences(final_state(expected), final_state(got), "") == []
+    assert points(expected) == points(got)
