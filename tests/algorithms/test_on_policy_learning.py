@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import functools
+from typing import ClassVar
+
+from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.networks.actor_networks import ActorDistributionNetwork
+from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
+from alf_lite.networks.value_networks import ValueNetwork
+from alf_lite.optimizers.optimizers import Adam
+from alf_lite.testing.learning_contract import GAMMA, OnPolicyLearningContract
+
+
+def build(cls, env, config, *, recurrent, lr):
+    networks = {}
+    if recurrent:
+        encoder = functools.partial(
+            LSTMEncodingNetwork, hidden_size=(32,), fc_layer_params=(32,)
+        )
+        networks = {
+            "actor_network_ctor": functools.partial(
+                ActorDistributionNetwork, encoding_network_ctor=encoder
+            ),
+            "value_network_ctor": functools.partial(
+                ValueNetwork, encoding_network_ctor=encoder
+            ),
+        }
+    return cls(
+        env.observation_spec,
+        env.action_spec,
+        reward_spec=env.reward_spec,
+        env=env,
+        config=config,
+        optimizer=Adam(lr=lr, gradient_clipping=1.0),
+        gamma=GAMMA,
+        entropy_regularization=0.01,
+        **networks,
+    )
+
+
+class TestPPO(OnPolicyLearningContract):
+    settings: ClassVar = {
+        "num_updates_per_train_iter": 4,
+        "mini_batch_length": 1,
+        "mini_batch_size": 64,
+    }
+
+    def make(self, env, config, *, recurrent):
+        return build(PPOAlgorithm, env, config, recurrent=recurrent, lr=3e-3)
+
+
+class TestActorCritic(OnPolicyLearningContract):
+    num_iterations = 150
+    num_policy_iterations = 300
+
+    def make(self, env, config, *, recurrent):
+        return build(ActorCriticAlgorithm, env, config, recurrent=recurrent, lr=5e-3)
