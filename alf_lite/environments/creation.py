@@ -68,8 +68,9 @@ def create_environment(
         The environment; close it when done.
 
     Raises:
-        ConfigError: if the arguments contradict each other or name what does not exist.
-        EnvError: if an environment cannot be built.
+        ConfigError: if the arguments contradict each other, or a space has no fixed
+            shape.
+        EnvError: if there is no such environment, or it cannot be built.
     """
     _check_arguments(
         env_name, num_parallel_environments, vectorization_mode, env_ctor, env_kwargs
@@ -102,9 +103,7 @@ def create_environment(
     except EnvError as error:
         hint = environment_ids.install_hint(env_name, error)
         if hint:
-            raise ConfigError(
-                f"{env_name} cannot be created: {error}\n{hint}"
-            ) from error
+            raise EnvError(f"{env_name} cannot be created: {error}\n{hint}") from error
         raise
     if isinstance(vector_env, Environment):
         return vector_env

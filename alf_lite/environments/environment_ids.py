@@ -9,7 +9,7 @@ import re
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, registry
 
-from alf_lite.errors import ConfigError
+from alf_lite.errors import EnvError
 
 # What an id or an import error speaks of -> our extra.
 _EXTRAS = {
@@ -25,14 +25,14 @@ def find_spec(env_name: str) -> EnvSpec:
     """The spec registered as ``env_name``, which may be ``module:id``.
 
     Raises:
-        ConfigError: suggesting similar ids or the extra to install.
+        EnvError: suggesting similar ids or the extra to install.
     """
     module, colon, env_id = env_name.rpartition(":")
     if colon:
         try:
             importlib.import_module(module)
         except ImportError as error:
-            raise ConfigError(
+            raise EnvError(
                 f"env_name {env_name!r}: the module {module!r} cannot be imported: "
                 f"{error}"
             ) from error
@@ -41,18 +41,15 @@ def find_spec(env_name: str) -> EnvSpec:
     try:
         return gymnasium.spec(env_id)
     except gymnasium.error.Error as error:
-        raise ConfigError(_unknown(env_id)) from error
+        raise EnvError(_unknown(env_id)) from error
 
 
-def install_hint(env_name: str, error: BaseException) -> str:
-    """Which extra to install if ``error`` says that a package is missing, else ""."""
-    causes: list[BaseException] = [error]
-    while (cause := causes[-1].__cause__) is not None:
-        causes.append(cause)
-    kinds = (ImportError, gymnasium.error.DependencyNotInstalled)
-    if not any(isinstance(one, kinds) for one in causes):
-        return ""
-    return _extra_hint(" ".join([env_name, *map(str, causes)]))
+def install_hint(env_name: str, error: Exception) -> str:
+    """What to install if ``error`` says that a package is missing, else ""."""
+    text = str(error)
+    if re.search("DependencyNotInstalled|ModuleNotFoundError|ImportError", text):
+        return _extra_hint(f"{env_name} {text}")
+    return ""
 
 
 def _extra_hint(text: str) -> str:
@@ -66,7 +63,7 @@ def _register_atari(env_id: str) -> None:
     try:
         import ale_py
     except ImportError as error:
-        raise ConfigError(
+        raise EnvError(
             f"env_name {env_id!r}: Atari environments are not installed. "
             f"{_extra_hint('atari')}"
         ) from error

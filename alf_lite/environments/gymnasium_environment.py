@@ -158,10 +158,11 @@ class GymnasiumEnvironment(Environment):
         try:
             frames = self._vector_env.render()
         except Exception as error:
-            hint = environment_ids.install_hint(self._name, error)
-            if hint:
-                raise ConfigError(f"{self._name} cannot be drawn: {hint}") from error
-            self._raise_from_vector_env(error, "render()")
+            text = single_env.exception_text(error)
+            hint = environment_ids.install_hint(self._name, EnvError(text))
+            raise EnvError(
+                f"{self._name} cannot be drawn: {text}. {hint}".rstrip()
+            ) from error
         if frames is None or len(frames) == 0 or frames[0] is None:
             return None
         frame = np.asarray(frames[0])

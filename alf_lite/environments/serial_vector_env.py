@@ -62,7 +62,7 @@ class SerialVectorEnv(VectorEnv):
         try:
             env = env_fn()
             single_env.check_env(env)
-        except Exception as error:
+        except single_env.ENV_FAILURES as error:
             single_env.raise_env_error(
                 f"environment {index} of {self.num_envs}: the constructor", error
             )
@@ -148,7 +148,7 @@ class SerialVectorEnv(VectorEnv):
                 try:
                     result = step(action)
                     observation, reward, terminated, truncated, info = result
-                except Exception as error:
+                except single_env.ENV_FAILURES as error:
                     self._raise_step_error(len(infos), error, result)
             observations.append(observation)
             rewards.append(reward)
@@ -190,7 +190,7 @@ class SerialVectorEnv(VectorEnv):
         try:
             observation, info = single_env.reset_env(self.envs[index], seed, options)
             self._observations.tree.check(observation)
-        except Exception as error:
+        except single_env.ENV_FAILURES as error:
             single_env.raise_env_error(self._where(index, "reset()"), error)
         return observation, info
 
@@ -220,7 +220,9 @@ class SerialVectorEnv(VectorEnv):
             except EnvError as error:
                 single_env.raise_env_error(self._where(i, "step()"), error)
 
-    def _raise_step_error(self, index: int, error: Exception, result: Any) -> NoReturn:
+    def _raise_step_error(
+        self, index: int, error: BaseException, result: Any
+    ) -> NoReturn:
         if result is not None:  # it returned something that is not a 5-tuple
             try:
                 single_env.check_step_result(result)

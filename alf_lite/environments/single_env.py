@@ -14,6 +14,9 @@ from gymnasium import spaces
 from alf_lite.environments.space_tree import describe
 from alf_lite.errors import ConfigError, EnvError
 
+# What an environment may raise; sys.exit() in one must not end the program quietly.
+ENV_FAILURES = (Exception, SystemExit)
+
 _STEP_RULE = (
     "step() must return (observation, reward, terminated, truncated, info). The old "
     "Gym API with one done flag is not supported: port the environment to gymnasium, "
@@ -95,7 +98,7 @@ def check_same_spaces(spaces: list[tuple[Any, Any]]) -> None:
                 )
 
 
-def raise_env_error(where: str, error: Exception) -> NoReturn:
+def raise_env_error(where: str, error: BaseException) -> NoReturn:
     """Raises EnvError for ``error``, which ``where`` (environment, call) caused.
 
     Our own errors keep their text; anything else becomes the cause.

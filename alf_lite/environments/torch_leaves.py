@@ -62,8 +62,10 @@ class TorchActionLeaf:
         self._dtype = torch.from_numpy(np.empty(0, leaf.dtype)).dtype
         if self._spec.is_continuous:
             assert isinstance(leaf.space, spaces.Box), leaf
+            # Not every device has double precision.
+            dtype = torch.float32 if device.type == "mps" else torch.float64
             constants = (
-                torch.as_tensor(c, dtype=torch.float32, device=device)
+                torch.as_tensor(c, dtype=dtype, device=device)
                 for c in rescaling(leaf.space)
             )
             self._scale, self._shift, self._low, self._high = constants

@@ -1,0 +1,145 @@
+"""Recipes for environments, and what is configured, reach another process."""
+
+from __future__ import annotations
+
+import functools
+
+import gin
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from alf_lite import config_files
+from alf_lite.config import configurable
+from alf_lite.environments.creation import create_environment
+from alf_lite.environments.env_factory import (
+    EnvFactory,
+    dump_factory,
+    load_factory,
+    needs_main_module,
+)
+from alf_lite.environments.process_vector_env import ProcessVectorEnv
+from alf_lite.errors import ConfigError
+from alf_lite.testing.structured_environments import CountingEnv
+
+CONF = """
+import alf_lite.environments.creation
+import alf_lite.testing.structured_environments
+CountingEnv.episode_lengths = (5,)
+short/CountingEnv.episode_lengths = (2,)
+"""
+
+
+def episode_length(env):
+    env.reset()
+    for t in range(1, 20):
+        if any(env.step(0)[2:4]):
+            return t
+    raise AssertionError("the episode did not end")
+
+
+def test_an_id_is_made_with_its_arguments():
+    spec = gymnasium.spec("CartPole-v1")
+    factory = EnvFactory(
+        spec,
+        kwargs={"sutton_barto_reward": True},
+        max_episode_steps=3,
+        render_mode="rgb_array",
+        wrappers=(gymnasium.wrappers.TimeAwareObservation,),
+    )
+    env = load_factory(dump_factory(factory))()
+    assert isinstance(env, gymnasium.wrappers.TimeAwareObservation)
+    assert env.render_mode == "rgb_array"
+    env.reset(seed=0)
+    assert env.step(0)[1] == 0
+    assert episode_length(env) == 3
+    assert "PassiveEnvChecker" not in str(env)
+
+
+def test_a_time_limit_inside_of_a_time_limit_ends_once():
+    factory = EnvFactory(
+        ctor=functools.partial(gymnasium.make, "CartPole-v1", max_episode_steps=3),
+        max_episode_steps=5,
+    )
+    env = factory()
+    env.reset(seed=0)
+    ends = [env.step(t % 2)[2:4] for t in range(3)]
+    assert ends == [(False, False), (False, False), (False, True)]
+
+
+def test_a_factory_of_something_else_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"must return a gymnasium.Env.*builtins.dict"
+    ):
+        EnvFactory(ctor=dict)()
+
+
+def test_only_what_is_defined_in_the_main_module_needs_it():
+    assert not needs_main_module(dump_factory(EnvFactory(ctor=CountingEnv)))
+    assert needs_main_module(b"...__main__...")
+
+
+def test_bindings_reach_a_process_that_has_read_nothing():
+    config_files.parse_config_text(CONF)
+    factory = EnvFactory(ctor=CountingEnv)
+    assert length_elsewhere(factory) == 5
+    dumped = dump_factory(factory)
+    config_files.reset()
+    assert episode_length(load_factory(dumped)()) == 5
+
+
+@pytest.mark.parametrize("scope", ["", "evaluation"])
+def test_references_with_a_scope_reach_another_process(scope):
+    prefix = f"{scope}/" if scope else ""
+    config_files.parse_config_text(
+        CONF
+        + "create_environment.env_ctor = @CountingEnv\n" * bool(scope)
+        + f"{prefix}create_environment.env_ctor = @short/CountingEnv\n"
+    )
+    with gin.config_scope(scope or None):
+        env = create_environment(vectorization_mode="async")
+    try:
+        env.reset()
+        action = torch.zeros(1, dtype=torch.int64)
+        ends = [bool(env.step(action).is_last()) for _ in range(2)]
+    finally:
+        env.close()
+    assert ends == [False, True]
+
+
+def test_lambdas_are_refused_with_advice():
+    with pytest.raises(ConfigError, match="top level of a module"):
+        dump_factory(EnvFactory(ctor=lambda: None))
+    config_files.parse_config_text(CONF)
+    with pytest.raises(ConfigError, match="top level of a module"):
+        dump_factory(EnvFactory(ctor=lambda: None))
+
+
+def length_elsewhere(factory):
+    """The episode length of the environment that a fresh process builds."""
+    env = ProcessVectorEnv([factory])
+    try:
+        env.reset(seed=0)
+        for t in range(1, 20):
+            if any(env.step(np.array([t % 2]))[2:4]):
+                return t
+    finally:
+        env.close()
+    raise AssertionError("the episode did not end")
+
+
+@configurable
+def wrapper_with_binding(env, max_episode_steps=9):
+    return gymnasium.wrappers.TimeLimit(env, max_episode_steps)
+
+
+def test_wrappers_from_the_configuration_reach_another_process():
+    config_files.parse_config_text(
+        "import alf_lite.environments.creation\n"
+        "wrapper_with_binding.max_episode_steps = 4\n"
+    )
+    factory = EnvFactory(
+        gymnasium.spec("CartPole-v1"), wrappers=(wrapper_with_binding,)
+    )
+    assert length_elsewhere(factory) == 4

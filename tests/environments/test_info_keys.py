@@ -1,0 +1,92 @@
+"""Declared info keys become arrays; what is missing is zero."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium.vector import VectorEnv
+
+from alf_lite.environments.info_keys import InfoKeys
+from alf_lite.errors import ConfigError, EnvError
+
+
+def written(keys, infos):
+    keys = InfoKeys(keys)
+    batch = keys.allocate(len(infos))
+    for row, info in enumerate(infos):
+        keys.write(batch, row, info)
+    return batch
+
+
+def gymnasium_infos(infos):
+    """As gymnasium's own vector environments batch them."""
+    vector_env = VectorEnv()
+    vector_env.num_envs = len(infos)
+    batch = {}
+    for row, info in enumerate(infos):
+        batch = vector_env._add_info(batch, info, row)
+    return batch
+
+
+def test_missing_values_are_zero_and_masked():
+    batch = written(["a"], [{"a": 2}, {}, {"a": None}, {"a": True, "b": 5}])
+    assert batch["a"].tolist() == [2, 0, 0, 1]
+    assert batch["a"].dtype == np.float32
+    assert batch["_a"].tolist() == [True, False, False, True]
+    assert set(batch) == {"a", "_a"}
+
+
+def test_arrays_and_entries_of_dicts_can_be_declared():
+    keys = {"x": (2,), "episode/r": ()}
+    batch = written(keys, [{"x": [1, 2]}, {"episode": {"r": np.float64(0.5)}}])
+    assert batch["x"].tolist() == [[1, 2], [0, 0]]
+    assert batch["episode/r"].tolist() == [0, 0.5]
+
+
+@pytest.mark.parametrize("value", ["high", [1.0], object(), {"b": 1}])
+def test_values_that_are_no_numbers_of_the_declared_shape_name_the_key(value):
+    with pytest.raises(EnvError, match=r"env_info\['a'\]: expected float32") as error:
+        written(["a"], [{}, {"a": value}])
+    assert error.value.row == 1
+
+
+def test_the_infos_of_gymnasium_are_read_through_their_masks():
+    infos = [{"a": 1.5, "x": np.array([1, 2])}, {"episode": {"r": 3.0}}, {"a": 2.5}]
+    keys = InfoKeys({"a": (), "x": (2,), "episode/r": (), "never": ()})
+    read = keys.read(gymnasium_infos(infos), 3)
+    assert read["a"].tolist() == [1.5, 0, 2.5]
+    assert read["x"].tolist() == [[1, 2], [0, 0], [0, 0]]
+    assert read["episode/r"].tolist() == [0, 3, 0]
+    assert read["never"].tolist() == [0, 0, 0]
+    assert all(array.dtype == np.float32 for array in read.values())
+
+
+def test_what_a_mask_leaves_out_is_not_looked_at():
+    infos = {"a": np.array([1.0, np.nan]), "_a": np.array([True, False])}
+    assert InfoKeys(["a"]).read(infos, 2)["a"].tolist() == [1, 0]
+    objects = {"a": np.array([None, 2], object), "_a": np.array([False, True])}
+    assert InfoKeys(["a"]).read(objects, 2)["a"].tolist() == [0, 2]
+
+
+def test_plain_arrays_without_a_mask_count_for_all_rows():
+    values = np.array([1, 2], np.int32)
+    read = InfoKeys(["a"]).read({"a": values}, 2)["a"]
+    assert read.tolist() == [1, 2]
+    floats = np.array([1, 2], np.float32)
+    read = InfoKeys(["a"]).read({"a": floats}, 2)["a"]
+    floats[0] = 9
+    assert read.tolist() == [1, 2]
+
+
+def test_arrays_of_a_wrong_size_name_the_key():
+    with pytest.raises(EnvError, match=r"env_info\['a'\].*2 environments"):
+        InfoKeys(["a"]).read({"a": np.zeros(3)}, 2)
+    with pytest.raises(EnvError, match=r"env_info\['a'\]"):
+        InfoKeys(["a"]).read({"a": np.zeros((2, 4))}, 2)
+
+
+def test_one_name_instead_of_a_list_is_refused():
+    with pytest.raises(ConfigError, match=r"Did you mean \['success'\]"):
+        InfoKeys("success")
+    with pytest.raises(ConfigError, match="not the name of a key"):
+        InfoKeys([3])
