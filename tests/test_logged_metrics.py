@@ -1,0 +1,71 @@
+"""docs/logged_metrics.md names every curve that a run writes, and no other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from alf_lite import config_files
+from alf_lite.config import TrainerConfig
+from alf_lite.trainers.trainer import Trainer
+from tests.source_code import ROOT
+
+GROUPS = r"(Metrics(_vs_\w+)?|eval(_vs_\w+)?)/"
+PLACEHOLDERS = {"ALGORITHM": r"\w+", "OWNER": r"\w+", "NAME": r".+", "KEY": r".+"}
+# Written for environments with env_info, for other algorithms, or seldom.
+NOT_IN_THIS_RUN = ("EnvInfo/", "AverageEnvInfo/", "ActorCriticAlgorithm/")
+
+
+@pytest.fixture(autouse=True)
+def _no_bindings() -> Iterator[None]:
+    config_files.reset()
+    yield
+    config_files.reset()
+
+
+@pytest.fixture
+def written(tmp_path):
+    """The tags of a short run of PPO."""
+    settings = [
+        "TrainerConfig.num_env_steps = 1_500",
+        "TrainerConfig.num_checkpoints = 1",
+        "TrainerConfig.num_eval_episodes = 2",
+        "TrainerConfig.summarize_grads_and_vars = True",
+        "TrainerConfig.random_seed = 0",
+    ]
+    config_files.parse_config(str(ROOT / "confs/ppo_cart_pole.gin"), settings)
+    Trainer(TrainerConfig(), tmp_path).train()
+    events = EventAccumulator(str(tmp_path / "train")).Reload()
+    tags = events.Tags()
+    return {re.sub(f"^{GROUPS}", "", t) for t in tags["scalars"] + tags["histograms"]}
+
+
+def documented() -> list[str]:
+    """The names in the first column of the tables."""
+    text = (ROOT / "docs/logged_metrics.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    return [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+
+
+def pattern(name: str) -> str:
+    for placeholder, expression in PLACEHOLDERS.items():
+        name = name.replace(placeholder, expression)
+    return name
+
+
+def test_documented_and_written_names_are_the_same(written):
+    names = documented()
+    unknown = [
+        tag for tag in written if not any(re.fullmatch(pattern(n), tag) for n in names)
+    ]
+    assert unknown == []
+    missing = [
+        name
+        for name in names
+        if not name.startswith(NOT_IN_THIS_RUN)
+        and not any(re.fullmatch(pattern(name), tag) for tag in written)
+    ]
+    assert missing == []
