@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from alf_lite.trainers.player import PlayResult
 
 
-def _define_flags() -> flags.FlagValues:
+def define_flags() -> flags.FlagValues:
+    """The flags and their defaults."""
     values = flags.FlagValues()
     flags.DEFINE_string(
         "root_dir",
@@ -155,7 +156,7 @@ PROGRAM = program.Program(
         "--root_dir=runs/ppo --num_episodes=1 --record_file=play.mp4",
         "--root_dir=runs/ppo --json | tail -n 1",
     ),
-    flags=_define_flags(),
+    define_flags=define_flags,
     run=play,
 )
 

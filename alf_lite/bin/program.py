@@ -28,7 +28,7 @@ class Program(NamedTuple):
     name: str  # as in python -m alf_lite.bin.NAME
     summary: str
     examples: Sequence[str]  # arguments
-    flags: flags.FlagValues
+    define_flags: Callable[[], flags.FlagValues]
     run: Callable[[Any], int]  # flag values -> exit code
 
 
@@ -47,9 +47,9 @@ def main(program: Program, arguments: Sequence[str] | None = None) -> int:
         print(help_text(program))
         return 0
     try:
-        parse_flags(program, arguments)
+        values = parse_flags(program, arguments)
         with _log_lines():
-            return program.run(program.flags)
+            return program.run(values)
     except AlfLiteError as error:
         notes = getattr(error, "__notes__", [])
         print("\n".join([f"error: {error}", *notes]), file=sys.stderr)
@@ -59,33 +59,34 @@ def main(program: Program, arguments: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
 
 
-def parse_flags(program: Program, arguments: Sequence[str]) -> None:
-    """Sets the flags of ``program``.
+def parse_flags(program: Program, arguments: Sequence[str]) -> flags.FlagValues:
+    """The flags of ``program`` with the values that ``arguments`` give them.
 
     Raises:
         ConfigError: if a flag is unknown or its value wrong, or for an argument that is
             no flag.
     """
     usage = f"See python -m alf_lite.bin.{program.name} --help"
+    values = program.define_flags()
     try:
-        _, *rest = program.flags([program.name, *arguments])
+        _, *rest = values([program.name, *arguments])
     except flags.Error as error:
         raise ConfigError(f"{error}. {usage}") from error
     if rest:
         raise ConfigError(f"unexpected argument {rest[0]!r}. {usage}")
+    return values
 
 
 def help_text(program: Program) -> str:
     """What the program does, its flags, and examples."""
     command = f"python -m alf_lite.bin.{program.name}"
     lines = [program.summary, "", f"usage: {command} [flags]", "", "flags:"]
-    for name in program.flags:
-        flag = program.flags[name]
-        if name != flag.name:
-            continue
-        value = {"bool": "", "string": "=TEXT", "int": "=N"}
-        kind = value.get(flag.flag_type().removeprefix("multi "), "=VALUE")
-        lines.append(f"  --{name}{kind}")
+    values = program.define_flags()
+    for name in values:
+        flag = values[name]
+        suffixes = {"bool": "", "string": "=TEXT", "int": "=N"}
+        suffix = suffixes.get(flag.flag_type().removeprefix("multi "), "=VALUE")
+        lines.append(f"  --{name}{suffix}")
         # absl's own remark about repetition is said in other words.
         text, is_multi, _ = (flag.help or "").partition(";\n")
         lines += textwrap.wrap(

@@ -15,7 +15,8 @@ from alf_lite.errors import ConfigError
 # flag and a missing conf need not wait for.
 
 
-def _define_flags() -> flags.FlagValues:
+def define_flags() -> flags.FlagValues:
+    """The flags and their defaults."""
     values = flags.FlagValues()
     flags.DEFINE_string(
         "conf",
@@ -123,7 +124,7 @@ PROGRAM = program.Program(
         "--conf=ppo_cart_pole --root_dir=runs/a --gin_param='PPOAlgorithm.gamma = 0.9'",
         "--root_dir=runs/ppo      # continue",
     ),
-    flags=_define_flags(),
+    define_flags=define_flags,
     run=train,
 )
 

@@ -10,6 +10,9 @@ import numpy as np
 
 from alf_lite.errors import ConfigError
 
+_MISSING = "recording needs the video extra: pip install 'alf_lite[video]'"
+_SUFFIXES = (".mp4", ".gif", ".webm", ".mkv", ".mov", ".avi")
+
 
 class VideoFile:
     """A video that is written frame by frame; a context manager.
@@ -25,28 +28,33 @@ class VideoFile:
 
     def __init__(self, path: str | Path, frames_per_second: float) -> None:
         self._path = Path(path).expanduser()
+        suffix = self._path.suffix.lower()
+        if suffix not in _SUFFIXES:
+            raise ConfigError(
+                f"{self._path}: a video file ends in one of {', '.join(_SUFFIXES)}"
+            )
         try:
             import imageio.v2 as imageio
         except ImportError as error:
-            raise ConfigError(
-                "recording needs imageio: pip install 'alf_lite[video]'"
-            ) from error
+            raise ConfigError(_MISSING) from error
+        options: dict[str, Any] = {
+            "format": "FFMPEG",
+            "fps": frames_per_second,
+            # Codecs want even sizes; the default would resize to multiples of 16.
+            "macro_block_size": 2,
+        }
+        if suffix == ".gif":
+            options = {"format": "GIF", "duration": 1000 / frames_per_second, "loop": 0}
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer: Any = imageio.get_writer(
-                self._path, **self._options(frames_per_second)
-            )
-        except (OSError, ValueError, ImportError) as error:
+            self._path.touch()
+            self._writer: Any = imageio.get_writer(self._path, **options)
+        except ImportError as error:
+            raise ConfigError(_MISSING) from error
+        except OSError as error:
             raise ConfigError(
-                f"{self._path} cannot be written: {error}. Give a file such as "
-                "play.mp4 or play.gif; they need pip install 'alf_lite[video]'."
+                f"{self._path} cannot be written: {error.strerror}"
             ) from error
-
-    def _options(self, frames_per_second: float) -> dict[str, Any]:
-        if self._path.suffix.lower() == ".gif":
-            return {"duration": 1000 / frames_per_second, "loop": 0}
-        # Codecs want even sizes; the default would resize to multiples of 16.
-        return {"fps": frames_per_second, "macro_block_size": 2}
 
     def add(self, frame: np.ndarray) -> None:
         """Appends a frame [height, width, 3] uint8."""

@@ -19,12 +19,16 @@ from alf_lite.errors import (
 )
 
 
-def make_program(run) -> program.Program:
+def define_flags() -> flags.FlagValues:
     values = flags.FlagValues()
     flags.DEFINE_integer("count", 1, "How many.", flag_values=values)
     flags.DEFINE_multi_string("item", [], "One of them.", flag_values=values)
     flags.DEFINE_bool("fast", False, "Hurry.", flag_values=values)
-    return program.Program("toy", "Does a thing.", ("--count=2",), values, run)
+    return values
+
+
+def make_program(run) -> program.Program:
+    return program.Program("toy", "Does a thing.", ("--count=2",), define_flags, run)
 
 
 def test_runs_with_the_flags_and_returns_its_exit_code():
@@ -56,6 +60,14 @@ def test_typed_errors_are_one_message_with_their_notes(capsys, error, exit_code)
     captured = capsys.readouterr()
     assert captured.err == "error: 100% {broken} é\nKept: ckpt-4\n"
     assert captured.out == ""
+
+
+def test_calls_in_one_process_do_not_see_the_flags_of_each_other():
+    seen = []
+    toy = make_program(lambda values: seen.append(values.item) or 0)
+    for item in "ab":
+        assert program.main(toy, [f"--item={item}"]) == 0
+    assert seen == [["a"], ["b"]]
 
 
 def test_interrupt_is_one_line_and_130(capsys):
@@ -117,7 +129,7 @@ def test_help_shows_our_flags_only(capsys, flag):
 def test_help_of_the_programs_fits_a_terminal(module):
     lines = program.help_text(module.PROGRAM).splitlines()
     assert all(len(line) <= 110 for line in lines)
-    for name in module.PROGRAM.flags:
+    for name in module.define_flags():
         assert any(line.startswith(f"  --{name}") for line in lines)
 
 

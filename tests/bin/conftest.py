@@ -1,0 +1,66 @@
+"""Fixtures for the tests of the programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from alf_lite import config_files
+from alf_lite.bin import train
+from alf_lite.utils import random_state
+from alf_lite.utils.progress import progress
+
+CONF = """
+# A small PPO for the tests.
+import alf_lite.algorithms.ppo_algorithm
+import alf_lite.environments.creation
+import alf_lite.networks.actor_networks
+import alf_lite.networks.value_networks
+import alf_lite.optimizers.optimizers
+
+create_environment.env_name = "CartPole-v1"
+create_environment.num_parallel_environments = 4
+
+TrainerConfig:
+  algorithm_ctor = @PPOAlgorithm
+  num_iterations = 4
+  num_checkpoints = 2
+  unroll_length = 16
+  evaluate = True
+  num_eval_episodes = 3
+
+PPOAlgorithm.optimizer = @Adam()
+Adam.lr = 0.001
+ActorDistributionNetwork.fc_layer_params = (16,)
+ValueNetwork.fc_layer_params = (16,)
+"""
+
+
+@pytest.fixture(autouse=True)
+def process_state() -> Iterator[None]:
+    """Each test starts as in a new process and leaves no trace."""
+    config_files.reset()
+    progress.reset()
+    with random_state.preserved():
+        yield
+    config_files.reset()
+    progress.reset()
+
+
+@pytest.fixture(scope="session")
+def conf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("conf") / "small.gin"
+    path.write_text(CONF)
+    return path
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory, conf: Path) -> Path:
+    """The root_dir of a finished run, to be read only."""
+    root_dir = tmp_path_factory.mktemp("trained") / "run"
+    config_files.reset()
+    assert train.main([f"--conf={conf}", f"--root_dir={root_dir}", "--seed=5"]) == 0
+    config_files.reset()
+    return root_dir

@@ -1,0 +1,228 @@
+"""Tests of the train program."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from alf_lite import config_files
+from alf_lite.bin import train
+from alf_lite.utils.checkpoint import Checkpointer
+from tests.trainers.run_comparison import assert_same_run
+
+
+def run(*arguments: str) -> int:
+    """One call of the program, as in a process of its own."""
+    config_files.reset()
+    return train.main(arguments)
+
+
+def test_tells_the_score_and_what_to_do_next(conf, tmp_path, capsys):
+    root_dir = tmp_path / "run"
+    assert run(f"--conf={conf}", f"--root_dir={root_dir}", "--seed=1") == 0
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
+    assert re.fullmatch(
+        r"Trained 4 iterations, \d+ environment steps in 0:00:\d\d \(finished\)\.",
+        lines[0],
+    )
+    assert re.match(
+        r"Evaluation:   mean return [\d.]+, 95 % confidence interval "
+        r"\[[\d.]+, [\d.]+\], 3 episodes",
+        lines[1],
+    )
+    assert lines[2:] == [
+        f"Checkpoint:   {root_dir}/checkpoints/ckpt-4",
+        f"TensorBoard:  tensorboard --logdir={root_dir}",
+        f"Watch it:     python -m alf_lite.bin.play --root_dir={root_dir} --render",
+        f"Record it:    python -m alf_lite.bin.play --root_dir={root_dir} "
+        "--record_file=play.mp4",
+    ]
+    assert "100%  iteration 4" in captured.err
+    assert json.loads((root_dir / "run.json").read_text())["seed"] == 1
+
+
+def test_again_is_finished_and_a_higher_limit_continues(conf, tmp_path, capsys):
+    root_dir = f"--root_dir={tmp_path}"
+    assert run(f"--conf={conf}", root_dir, "--seed=1") == 0
+    capsys.readouterr()
+    assert run(f"--conf={conf}", root_dir, "--seed=1") == 0
+    assert "already finished: 4 iterations" in capsys.readouterr().out
+    # The configuration of the run is at hand.
+    assert run(root_dir, "--gin_param=TrainerConfig.num_iterations = 6") == 0
+    captured = capsys.readouterr()
+    assert "Trained 6 iterations" in captured.out
+    assert "Resuming from" in captured.err
+    assert "The configuration differs" in captured.err
+    assert run(root_dir) == 0
+    assert "already finished: 6 iterations" in capsys.readouterr().out
+
+
+def test_saved_configuration_repeats_the_run(trained, tmp_path):
+    again = tmp_path / "again"
+    assert run(f"--conf={trained / 'operative.gin'}", f"--root_dir={again}") == 0
+    assert_same_run(trained, again)
+    once_more = tmp_path / "once_more"
+    assert run(f"--conf={trained / 'user.gin'}", f"--root_dir={once_more}") == 0
+    assert_same_run(trained, once_more)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--gin_param=TrainerConfig.num_iteration = 3"], "num_iterations"),
+        (["--gin_param=PPOAlgorihm.gamma = 0.9"], "PPOAlgorithm"),
+        (["--gin_param=TrainerConfig.num_iterations = 'many'"], "num_iterations"),
+        (["--gin_param=PPOAlgorithm.gamma = 1.5"], "gamma"),
+        (
+            ["--strict_config", "--gin_param=SGD.lr = 1.0"],
+            "SGD.lr",
+        ),
+        (["--conf=ppo_cart_pol"], "ppo_cart_pole"),
+        (["--root_dir="], "--root_dir is missing"),
+        (["--root_dir=/dev/null/run"], "Not a directory"),
+        (["--device=cuda:77"], "cuda"),
+    ],
+)
+def test_bad_configuration_is_one_message_and_exit_code_2(
+    conf, tmp_path, capsys, arguments, message
+):
+    defaults = [f"--conf={conf}", f"--root_dir={tmp_path / 'run'}"]
+    assert run(*defaults, *arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_unknown_environment_is_exit_code_4_and_suggests_one(conf, tmp_path, capsys):
+    name = "--gin_param=create_environment.env_name = 'CartPol-v1'"
+    assert run(f"--conf={conf}", f"--root_dir={tmp_path}", name) == 4
+    assert "Did you mean 'CartPole-v1'" in capsys.readouterr().err
+
+
+def test_missing_conf_lists_those_that_come_with_the_library(capsys):
+    assert run() == 2
+    assert "  ppo_cart_pole\n" in capsys.readouterr().err
+
+
+def test_divergence_is_exit_code_5_and_keeps_the_last_good_checkpoint(
+    conf, tmp_path, capsys
+):
+    root_dir = f"--root_dir={tmp_path}"
+    assert run(f"--conf={conf}", root_dir) == 0
+    more = ["TrainerConfig.num_iterations = 50", "Adam.lr = 1e38"]
+    assert run(root_dir, *(f"--gin_param={p}" for p in more)) == 5
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    assert re.search(r"Stopped in iteration \d+\. Kept: .*ckpt-\d+", error)
+    loaded = Checkpointer(tmp_path / "checkpoints").load(resumable=True)
+    for value in loaded.state["algorithm"].values():
+        assert torch.isfinite(value).all()
+
+
+def test_checkpoint_of_another_algorithm_is_exit_code_3(trained, conf, capsys):
+    other = conf.with_name("other.gin")
+    other.write_text(
+        conf.read_text()
+        .replace("ppo_algorithm", "actor_critic_algorithm")
+        .replace("PPOAlgorithm", "ActorCriticAlgorithm")
+    )
+    assert run(f"--conf={other}", f"--root_dir={trained}") == 3
+    assert "was written by PPOAlgorithm" in capsys.readouterr().err
+
+
+def test_deterministic_torch_can_be_forced(conf, tmp_path):
+    arguments = [f"--conf={conf}", f"--root_dir={tmp_path}"]
+    try:
+        assert run(*arguments, "--force_torch_deterministic") == 0
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+# In processes of their own
+
+
+def start(*arguments: str, hash_seed: str = "random") -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "alf_lite.bin.train", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+    )
+
+
+def wait_for_checkpoint(root_dir: Path, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 60
+    while not list(root_dir.glob("checkpoints/ckpt-*")):
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+LONG = [
+    "--gin_param=TrainerConfig.num_iterations = 100000",
+    "--gin_param=TrainerConfig.num_checkpoints = 10000",
+]
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_signal_saves_says_so_and_sets_the_exit_code(conf, tmp_path, number, exit_code):
+    process = start(f"--conf={conf}", f"--root_dir={tmp_path}", *LONG)
+    wait_for_checkpoint(tmp_path, process)
+    process.send_signal(number)
+    output, error = process.communicate(timeout=30)
+    assert process.returncode == exit_code
+    assert f"{number.name}: finishing this iteration, then saving." in error
+    assert "Traceback" not in error
+    stopped = re.search(r"Stopped by \w+ after (\d+) iterations.*Saved (\S+)\.", output)
+    loaded = Checkpointer(tmp_path / "checkpoints").load(resumable=True)
+    assert loaded.step == int(stopped[1])
+    assert str(loaded.path) == stopped[2]
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_in_new_processes_equals_uninterrupted(conf, tmp_path):
+    limits = [
+        "--gin_param=TrainerConfig.num_iterations = 400",
+        "--gin_param=TrainerConfig.num_checkpoints = 20",
+        "--gin_param=TrainerConfig.eval_interval = 70",
+    ]
+
+    def begin(name: str, hash_seed: str) -> subprocess.Popen:
+        root_dir = f"--root_dir={tmp_path / name}"
+        arguments = [f"--conf={conf}", root_dir, "--seed=1", *limits]
+        return start(*arguments, hash_seed=hash_seed)
+
+    straight = begin("straight", "1")
+    _, error = straight.communicate(timeout=120)
+    assert straight.returncode == 0, error
+    kills = 0
+    for attempt in range(30):
+        process = begin("resumed", str(attempt))
+        try:
+            _, error = process.communicate(timeout=4 + 0.37 * attempt)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            kills += 1
+        else:
+            assert process.returncode == 0, error
+            break
+    assert kills >= 1
+    assert_same_run(tmp_path / "straight", tmp_path / "resumed")
