@@ -49,6 +49,16 @@ class TrainerConfig:
     mini_batch_size: int | None = ranged(None, at_least=1)  # sequences; None: all
     mini_batch_length: int | None = ranged(None, at_least=1)  # steps; None: unroll's
 
+    burn_in_length: int = ranged(0, at_least=0)  # first steps only build up the state
+
+    # Replay, for off-policy algorithms
+    replay_buffer_length: int = ranged(100_000, at_least=1)  # steps per environment
+    initial_collect_steps: int = ranged(0, at_least=0)  # of all environments, untrained
+    initial_random_policy: bool = False  # act uniformly while collecting these
+    priority_replay: bool = False  # draw by |δ|; options: PriorityOptions
+    whole_replay_buffer_training: bool = False  # passes over the whole buffer
+    clear_replay_buffer: bool = False  # after every whole_replay_buffer_training
+
     # Evaluation, in environments of its own
     evaluate: bool = False  # at the end of the run, and every eval_interval
     eval_interval: int = ranged(0, at_least=0)  # iterations; 0: only at the end
@@ -102,6 +112,14 @@ class TrainerConfig:
                     {"num_iterations", "num_env_steps"},
                     "num_iterations and num_env_steps are both 0, the run would never "
                     "end: set at least one of them.",
+                )
+            )
+        if self.priority_replay and self.whole_replay_buffer_training:
+            conflicts.append(
+                (
+                    {"priority_replay", "whole_replay_buffer_training"},
+                    "priority_replay draws by priority, whole_replay_buffer_training "
+                    "takes everything: set one of them.",
                 )
             )
         if not self.evaluate:

@@ -9,8 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite import nest
+from alf_lite.algorithms.training_batches import TrainingBatch
 from alf_lite.config import TrainerConfig
-from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, StepType, TimeStep
+from alf_lite.data_structures import (
+    AlgStep,
+    BatchInfo,
+    Field,
+    LossInfo,
+    StepType,
+    TimeStep,
+)
 from alf_lite.errors import DivergedError
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.optimizers.parameter_ownership import Claim, assign_parameters
@@ -245,32 +253,43 @@ class Algorithm(nn.Module):
 
     # Training on one batch
 
-    def batch_loss(
-        self, inputs: TimeStep, state: Nest, rollout_info: Nest, valid: Tensor
-    ) -> tuple[LossInfo, Nest]:
-        """The aggregated loss of one time-major batch, and the info it came from.
+    def batch_loss(self, batch: TrainingBatch) -> tuple[LossInfo, Nest]:
+        """The aggregated loss of a mini-batch [T, B, ...], and the info it came from.
 
-        Args:
-            inputs: [T, B, ...].
-            state: [B, ...], the state before the first row.
-            rollout_info: [T, B, ...].
-            valid: [T, B] bool, the steps that count.
+        Importance weights multiply the loss of every step of their row. With
+        ``TrainerConfig.burn_in_length``, the first rows only build up the state.
         """
-        info = self._collect_train_info(inputs, state, rollout_info)
-        return self.aggregate_loss(self.calc_loss(info), valid), info
+        state = self._state_before(batch)
+        burn_in = 0 if self._config is None else self._config.burn_in_length
+        if burn_in:
+            with torch.no_grad():
+                _, state = self._collect_train_info(batch.rows(0, burn_in), state)
+            batch = batch.rows(burn_in, None)
+        info, _ = self._collect_train_info(batch, state)
+        weights = batch.batch_info.importance_weights
+        return self.aggregate_loss(self.calc_loss(info), batch.valid, weights), info
+
+    def _state_before(self, batch: TrainingBatch) -> Nest:
+        """The state [B, ...] that training on [T, B, ...] starts with."""
+        if nest.is_empty(batch.state):
+            return self.get_initial_train_state(batch.valid.shape[1])
+        return nest.map_structure(lambda t: t[0], batch.state)
 
     def _collect_train_info(
-        self, inputs: TimeStep, state: Nest, rollout_info: Nest
-    ) -> Nest:
+        self, batch: TrainingBatch, state: Nest
+    ) -> tuple[Nest, Nest]:
+        """The infos [T, B, ...] of ``train_step`` and the state [B, ...] after it."""
+        inputs, rollout_info = batch.inputs, batch.rollout_info
         num_steps, batch_size = inputs.step_type.shape
         if self.is_temporally_independent or num_steps == 1:
             flat_inputs, flat_info = nest.map_structure(
                 lambda t: t.flatten(0, 1), (inputs, rollout_info)
             )
-            info = self.train_step(flat_inputs, state, flat_info).info
-            return nest.map_structure(
-                lambda t: t.unflatten(0, (num_steps, batch_size)), info
+            step = self.train_step(flat_inputs, state, flat_info)
+            info = nest.map_structure(
+                lambda t: t.unflatten(0, (num_steps, batch_size)), step.info
             )
+            return info, step.state
         initial_state = self.get_initial_train_state(batch_size)
         infos = []
         for t in range(num_steps):
@@ -281,7 +300,7 @@ class Algorithm(nn.Module):
             step = self.train_step(step_inputs, state, step_info)
             state = step.state
             infos.append(step.info)
-        return nest.stack(infos)
+        return nest.stack(infos), state
 
     @property
     def is_temporally_independent(self) -> bool:
@@ -291,12 +310,15 @@ class Algorithm(nn.Module):
             return config.temporally_independent_train_step
         return nest.is_empty(self._train_state_spec)
 
-    def aggregate_loss(self, loss_info: LossInfo, valid: Tensor) -> LossInfo:
+    def aggregate_loss(
+        self, loss_info: LossInfo, valid: Tensor, weights: Field = ()
+    ) -> LossInfo:
         """Reduces the loss to one number: the mean over the valid steps.
 
         Args:
             loss_info: ``loss`` [T, B] or [T-1, B], or () if there is a scalar_loss.
             valid: [T, B] bool; its first rows belong to those of the loss.
+            weights: [B], importance weights.
 
         Returns:
             ``loss`` [] and ``extra``, detached but not reduced: most of it is never
@@ -304,7 +326,11 @@ class Algorithm(nn.Module):
         """
         total: Tensor | float = 0.0
         if not isinstance(loss_info.loss, tuple):
-            total = masked_mean(loss_info.loss, valid[: loss_info.loss.shape[0]])
+            total = masked_mean(
+                loss_info.loss,
+                valid[: loss_info.loss.shape[0]],
+                None if isinstance(weights, tuple) else weights,
+            )
         if not isinstance(loss_info.scalar_loss, tuple):
             total = total + loss_info.scalar_loss
         if not isinstance(total, Tensor):

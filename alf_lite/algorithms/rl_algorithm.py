@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,13 +12,16 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm, valid_steps
-from alf_lite.algorithms.experience_batches import (
-    cut_sequences,
-    shuffled_mini_batches,
+from alf_lite.algorithms.replay_training import ReplayTraining
+from alf_lite.algorithms.training_batches import (
+    TrainingBatch,
+    consecutive_mini_batches,
+    passes_over_unroll,
     transpose,
+    with_executed_action,
 )
 from alf_lite.config import TrainerConfig
-from alf_lite.data_structures import BatchInfo, Experience, LossInfo, TimeStep
+from alf_lite.data_structures import AlgStep, BatchInfo, Experience, TimeStep
 from alf_lite.data_transformers.data_transformer import (
     DataTransformer,
     IdentityDataTransformer,
@@ -27,7 +31,7 @@ from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.metrics.metrics import MetricSet, create_metrics
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.unrollers.sync_unroller import SyncUnroller, Unroll
+from alf_lite.unrollers.sync_unroller import SyncUnroller
 from alf_lite.utils import summary
 
 Nest = Any
@@ -104,6 +108,9 @@ class RLAlgorithm(Algorithm):
         )
         self._metrics: MetricSet | None = None
         self._unroller: SyncUnroller | None = None
+        self._replay: ReplayTraining | None = None
+        self._unroll_remainder = 0.0  # of a fractional unroll_length
+        self._num_updates = 0
         self._compiled_batch_loss = self.batch_loss
         self._compiled_rollout_step = self.rollout_step
         if env is not None:
@@ -225,32 +232,40 @@ class RLAlgorithm(Algorithm):
         return self._train_iter_off_policy()
 
     def _train_iter_on_policy(self) -> int:
-        begin = time.perf_counter()
-        experience = self.unroll(int(self._config.unroll_length))
-        unrolled = time.perf_counter()
+        with _timed("time/unroll"):
+            experience = self.unroll(int(self._config.unroll_length))
         self.train()
-        steps = self.train_from_unroll(experience, experience.rollout_info)
-        trained = time.perf_counter()
-        if self._overrides("after_train_iter"):
-            rows = nest.map_structure(lambda t: t[:-1], experience)
-            self.after_train_iter(rows.time_step, rows.rollout_info)
-        summary.scalar("time/unroll", unrolled - begin)
-        summary.scalar("time/train", trained - unrolled)
-        summary.scalar("time/after_train_iter", time.perf_counter() - trained)
+        with _timed("time/train"):
+            steps = self.train_from_unroll(experience, experience.rollout_info)
+        self._finish_iteration(nest.map_structure(lambda t: t[:-1], experience))
         return steps
 
     def _train_iter_off_policy(self) -> int:
-        raise NotImplementedError(
-            f"{self._name} is off-policy, and off-policy training needs a replay "
-            "buffer, which this version does not have yet. Use an on-policy algorithm, "
-            "such as PPOAlgorithm or ActorCriticAlgorithm."
-        )
+        unroll_length = self._unroll_remainder + self._config.unroll_length
+        self._unroll_remainder = unroll_length % 1
+        experience = None
+        if unroll_length >= 1:
+            with _timed("time/unroll"):
+                experience = self.unroll(int(unroll_length))
+        if not self._require_replay().can_train:
+            return 0
+        self.train()
+        with _timed("time/train"):
+            steps = self.train_from_replay_buffer()
+        if experience is not None:
+            self._finish_iteration(experience)
+        return steps
+
+    def _finish_iteration(self, experience: Experience) -> None:
+        if self._overrides("after_train_iter"):
+            with _timed("time/after_train_iter"):
+                self.after_train_iter(experience.time_step, experience.rollout_info)
 
     def unroll(self, unroll_length: int) -> Experience:
         """Collects ``unroll_length`` steps of every environment.
 
         The metrics observe the untransformed steps; normalizers update their statistics
-        after the unroll.
+        after the unroll. Off-policy, the steps go into the replay buffer.
 
         Returns:
             [T, B, ...], or [T+1, B, ...] on-policy: the last row is the bootstrap row.
@@ -259,18 +274,33 @@ class RLAlgorithm(Algorithm):
         unroller = self._require_unroller()
         self.eval()
         unroll = unroller.unroll(unroll_length, bootstrap=self._on_policy)
-        self._observe(unroll)
+        # Row 0 was the last row of the previous unroll, except after a reset.
+        first_row = 0 if unroll.is_first_unroll else 1
+        new_steps = nest.map_structure(
+            lambda t: t[first_row:].detach(), unroll.time_steps
+        )
+        self._require_metrics().observe(new_steps)
+        self.data_transformer.observe(new_steps)
+        if not self._on_policy:
+            self._require_replay().store(unroll)
         summary.scalar("time/unroll_env_step", unroll.env_step_seconds)
         return unroll.experience
 
-    def _observe(self, unroll: Unroll) -> None:
-        # Row 0 was the last row of the previous unroll, except after a reset.
-        first_row = 0 if unroll.is_first_unroll else 1
-        time_steps = nest.map_structure(
-            lambda t: t[first_row:].detach(), unroll.time_steps
-        )
-        self._require_metrics().observe(time_steps)
-        self.data_transformer.observe(time_steps)
+    def _act(self, inputs: TimeStep, state: Nest) -> AlgStep:
+        """``rollout_step``, or a random action while the replay buffer fills."""
+        step = self._compiled_rollout_step(inputs, state)
+        if self._config.initial_random_policy and self._is_collecting():
+            batch_size = inputs.reward.shape[:1]
+            action = nest.map_structure(
+                lambda spec, a: spec.sample(batch_size).to(a.device),
+                self._action_spec,
+                step.output,
+            )
+            step = step._replace(output=action)
+        return step
+
+    def _is_collecting(self) -> bool:
+        return not self._on_policy and self._require_replay().is_collecting
 
     def train_from_unroll(self, experience: Experience, train_info: Nest) -> int:
         """Trains on an unroll [T+1, B, ...] whose last row is the bootstrap row.
@@ -293,53 +323,79 @@ class RLAlgorithm(Algorithm):
             self.after_update(experience.time_step, train_info)
             self.summarize_train(loss_info, valid, norms)
             return valid[:-1].numel()
-        batch = self._preprocess(experience, train_info, valid)
-        return self._train_on_batch(batch, valid.shape[0] - 1)
+        train_info = with_executed_action(train_info, experience.action)
+        experience = experience._replace(rollout_info=train_info)
+        batch = self._preprocess(*transpose((experience, valid)), BatchInfo())
+        has_bootstrap_row = self._config.mini_batch_length is None
+        return self._train_on(
+            passes_over_unroll(batch, self._config), int(has_bootstrap_row)
+        )
+
+    def train_from_replay_buffer(self) -> int:
+        """Makes ``num_updates_per_train_iter`` updates on windows from the buffer.
+
+        The windows [mini_batch_size, mini_batch_length] of all updates are drawn and
+        preprocessed at once. With ``whole_replay_buffer_training`` there are as many
+        passes over the whole buffer instead, in shuffled mini-batches.
+
+        Returns:
+            The number of steps trained on, counting repetitions.
+        """
+        config, replay = self._config, self._require_replay()
+        experience, batch_info = replay.sample(self.data_transformer, self.device)
+        valid = valid_steps(experience.time_step.step_type)
+        batch = self._preprocess(experience, valid, batch_info)
+        if not config.whole_replay_buffer_training:
+            return self._train_on(
+                consecutive_mini_batches(batch, replay.mini_batch_size)
+            )
+        batch = batch._replace(batch_info=BatchInfo())  # of whole rows, not of windows
+        steps = self._train_on(passes_over_unroll(batch, config))
+        if config.clear_replay_buffer:
+            replay.clear()
+        return steps
 
     def _preprocess(
-        self, experience: Experience, rollout_info: Nest, valid: Tensor
-    ) -> tuple[Experience, Tensor]:
-        """[T+1, B] → what the updates need, batch-major [B, T+1]."""
-        time_step, info, state, valid = transpose(
-            (experience.time_step, rollout_info, experience.state, valid)
-        )
+        self, experience: Experience, valid: Tensor, batch_info: BatchInfo
+    ) -> TrainingBatch:
+        """[B, T, ...] → what the updates need."""
         with torch.no_grad():
-            time_step, info = self.preprocess_experience(time_step, info, BatchInfo())
-        return Experience(time_step=time_step, rollout_info=info, state=state), valid
+            inputs, info = self.preprocess_experience(
+                experience.time_step, experience.rollout_info, batch_info
+            )
+        return TrainingBatch(inputs, info, experience.state, valid, batch_info)
 
-    def _train_on_batch(self, batch: tuple[Experience, Tensor], num_steps: int) -> int:
-        """Makes all passes over ``batch`` [B, T+1, ...], of which T steps train."""
-        config = self._config
-        if config.mini_batch_length is not None:
-            batch = cut_sequences(batch, num_steps, config.mini_batch_length)
-        num_rows, length = batch[1].shape
-        trained = 0
-        loss_info, norms = LossInfo(), list[Tensor]()
-        for _ in range(config.num_updates_per_train_iter):
-            if config.mini_batch_size is None or config.mini_batch_size >= num_rows:
-                mini_batches = iter([transpose(batch)])
-            else:
-                mini_batches = shuffled_mini_batches(batch, config.mini_batch_size)
-            for experience, valid in mini_batches:
-                loss_info, norms = self._update(experience, valid)
-                trained += valid.shape[1] * min(length, num_steps)
-                if self.should_stop_updates(loss_info, valid):
-                    self.summarize_train(loss_info, valid, norms)
-                    return trained
-        self.summarize_train(loss_info, valid, norms)
-        return trained
+    def _train_on(
+        self, mini_batches: Iterable[TrainingBatch], num_bootstrap_rows: int = 0
+    ) -> int:
+        """One update on each mini-batch [T, b, ...].
 
-    def _update(
-        self, experience: Experience, valid: Tensor
-    ) -> tuple[LossInfo, list[Tensor]]:
-        """One gradient step on a time-major mini-batch [T, b, ...]."""
-        state = nest.map_structure(lambda t: t[0], experience.state)
-        loss_info, info = self._compiled_batch_loss(
-            experience.time_step, state, experience.rollout_info, valid
+        Returns:
+            The number of steps trained on, without the bootstrap rows.
+        """
+        burn_in = self._config.burn_in_length
+        num_updates = num_steps = 0
+        for batch in mini_batches:
+            loss_info, info = self._compiled_batch_loss(batch)
+            norms = self.update_with_gradient(loss_info)
+            self.after_update(batch.rows(burn_in, None).inputs, info)
+            if self._config.priority_replay:
+                self._require_replay().update_priority(
+                    batch.batch_info, loss_info.priority
+                )
+            num_updates += 1
+            num_rows, batch_size = batch.valid.shape
+            num_steps += (num_rows - num_bootstrap_rows) * batch_size
+            if self.should_stop_updates(loss_info, batch.valid):
+                break
+        self.summarize_train(loss_info, batch.valid, norms)
+        self._num_updates += num_updates
+        summary.scalar("train/updates", self._num_updates)
+        summary.scalar(
+            "train/updates_per_env_step",
+            self._num_updates / max(self.num_env_steps, 1),
         )
-        norms = self.update_with_gradient(loss_info)
-        self.after_update(experience.time_step, info)
-        return loss_info, norms
+        return num_steps
 
     # Set-up and state
 
@@ -377,6 +433,15 @@ class RLAlgorithm(Algorithm):
             raise ConfigError(f"{self._name} was built without env: it has no metrics")
         return self._metrics
 
+    def _require_replay(self) -> ReplayTraining:
+        if self._replay is None:
+            if self._env is None:
+                raise ConfigError(
+                    f"{self._name} was built without env: it has no replay buffer"
+                )
+            self._replay = ReplayTraining(self._config, self._env.batch_size)
+        return self._replay
+
     def _require_unroller(self) -> SyncUnroller:
         if self._env is None:
             raise ConfigError(f"{self._name} was built without env: it cannot unroll")
@@ -384,7 +449,7 @@ class RLAlgorithm(Algorithm):
             self._unroller = SyncUnroller(
                 self._env,
                 self,
-                rollout_step=self._compiled_rollout_step,
+                rollout_step=self._act,
                 with_grad=self.unrolls_with_grad,
                 overwrite_policy_output=self._overwrite_policy_output,
             )
@@ -398,6 +463,8 @@ class RLAlgorithm(Algorithm):
         """
         self._require_unroller().reset(seed)
         self._require_metrics().drop_open_episodes()
+        if self._replay is not None:
+            self._replay.mark_truncated_end()
 
     def training_state_dict(self) -> dict[str, Any]:
         """What training needs beside ``state_dict``: optimizers and metrics."""
@@ -405,6 +472,8 @@ class RLAlgorithm(Algorithm):
             "optimizers": {name: o.state_dict() for name, o in self.optimizers()},
             "metrics": self._require_metrics().state_dict(),
             "data_transformer": self.data_transformer.training_state_dict(),
+            "unroll_remainder": self._unroll_remainder,
+            "num_updates": self._num_updates,
         }
 
     def load_training_state_dict(self, state: dict[str, Any]) -> None:
@@ -420,8 +489,18 @@ class RLAlgorithm(Algorithm):
             optimizer.load_state_dict(saved[name])
         self._require_metrics().load_state_dict(state["metrics"])
         self.data_transformer.load_training_state_dict(state["data_transformer"])
+        self._unroll_remainder = state["unroll_remainder"]
+        self._num_updates = state["num_updates"]
 
     def finish_train(self) -> None:
         """Releases what training holds: the environment."""
         if self._env is not None:
             self._env.close()
+
+
+@contextlib.contextmanager
+def _timed(name: str) -> Iterator[None]:
+    """Summarises the seconds that the block takes."""
+    begin = time.perf_counter()
+    yield
+    summary.scalar(name, time.perf_counter() - begin)

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from alf_lite.algorithms.algorithm import Algorithm, valid_steps
+from alf_lite.algorithms.training_batches import TrainingBatch
 from alf_lite.data_structures import AlgStep, TimeStep
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.optimizers.optimizers import SGD
@@ -53,7 +54,9 @@ def test_recurrent_training_runs_step_by_step_and_resets_at_first():
     inputs = steps([[1, 0], [2, 1], [0, 1], [1, 1]])
     inputs = inputs._replace(reward=inputs.reward.reshape(4, 2))
     state = torch.tensor([5, 7])
-    before, info = Counter()._collect_train_info(inputs, state, torch.ones(4, 2))
+    batch = TrainingBatch(inputs, torch.ones(4, 2), (), torch.ones(4, 2))
+    (before, info), after = Counter()._collect_train_info(batch, state)
+    assert after.tolist() == [2, 4]
     assert before.tolist() == [[5, 0], [6, 1], [0, 2], [1, 3]]
     assert info.shape == (4, 2)
 
@@ -62,7 +65,8 @@ def test_stateless_training_gets_all_steps_in_one_call():
     algorithm = Stateless()
     inputs = steps([[1, 0], [2, 1], [0, 1]])
     inputs = inputs._replace(reward=inputs.reward.reshape(3, 2))
-    info = algorithm._collect_train_info(inputs, (), ())
+    batch = TrainingBatch(inputs, (), (), torch.ones(3, 2))
+    info, _ = algorithm._collect_train_info(batch, ())
     assert algorithm.seen == (6,)
     assert torch.equal(info["twice"], 2 * inputs.reward)
 

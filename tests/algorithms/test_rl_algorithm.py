@@ -80,11 +80,12 @@ class RecordingPPO(PPOAlgorithm):
         self.shapes: list[tuple[int, ...]] = []
         self.calls: list[str] = []
 
-    def batch_loss(self, inputs, state, rollout_info, valid):
+    def batch_loss(self, batch):
         self.calls.append("batch_loss")
-        self.shapes.append(tuple(valid.shape))
-        self.trained[-1].extend(inputs.observation[valid][:, 0].tolist())
-        return super().batch_loss(inputs, state, rollout_info, valid)
+        self.shapes.append(tuple(batch.valid.shape))
+        observation = batch.inputs.observation[batch.valid]
+        self.trained[-1].extend(observation[:, 0].tolist())
+        return super().batch_loss(batch)
 
     def train_from_unroll(self, experience, train_info):
         self.trained.append([])
@@ -275,17 +276,6 @@ def test_a_gradient_that_is_not_finite_names_its_parameters_and_changes_nothing(
     with pytest.raises(DivergedError, match=r"gradient is not, of \['_value_network"):
         algorithm.train_iter()
     assert torch.equal(parameters_of(algorithm), before)
-
-
-def test_off_policy_training_says_what_is_missing():
-    class OffPolicy(RLAlgorithm):
-        def __init__(self, observation_spec, action_spec, **kwargs) -> None:
-            super().__init__(
-                observation_spec, action_spec, is_on_policy=False, **kwargs
-            )
-
-    with pytest.raises(NotImplementedError, match="replay buffer"):
-        make(OffPolicy).train_iter()
 
 
 def test_reward_weights_are_kept_changed_and_checked():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from alf_lite import nest
-from alf_lite.algorithms.experience_batches import (
+from alf_lite.algorithms.training_batches import (
     cut_sequences,
     shuffled_mini_batches,
     transpose,

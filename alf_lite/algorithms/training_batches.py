@@ -1,0 +1,132 @@
+"""What updates are made on: batches of experience, and mini-batches cut from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import BatchInfo, TimeStep
+from alf_lite.errors import ConfigError
+
+Nest = Any
+
+
+class TrainingBatch(NamedTuple):
+    """Preprocessed experience; [B, T, ...] as a whole and [T, B, ...] as mini-batch."""
+
+    inputs: TimeStep
+    rollout_info: Nest
+    state: Nest  # passed into rollout_step; the first of T starts training
+    valid: Tensor  # bool, the steps that count
+    batch_info: BatchInfo = BatchInfo()  # [B], of a batch from a replay buffer
+
+    def rows(self, begin: int, end: int | None) -> TrainingBatch:
+        """Steps ``begin`` to ``end`` (exclusive) of a time-major mini-batch."""
+        if begin == 0 and end is None:
+            return self
+        batch_info = self.batch_info
+        steps = self._replace(batch_info=())
+        cut = nest.map_structure(lambda t: t[begin:end], steps)
+        return cut._replace(batch_info=batch_info)
+
+
+def transpose(batch: Nest) -> Nest:
+    """[T, B, ...] <-> [B, T, ...] as views."""
+    return nest.map_structure(lambda t: t.transpose(0, 1), batch)
+
+
+def time_major(batch: TrainingBatch) -> TrainingBatch:
+    """The batch-major ``batch`` with time first."""
+    batch_info = batch.batch_info
+    return transpose(batch._replace(batch_info=()))._replace(batch_info=batch_info)
+
+
+def cut_sequences(batch: Nest, num_steps: int, length: int) -> Nest:
+    """The first ``num_steps`` steps as sequences of ``length``: [B·n, length, ...].
+
+    Args:
+        batch: [B, T, ...] with T >= num_steps.
+        num_steps: how many of the T steps to use.
+        length: steps per sequence; must divide ``num_steps``.
+
+    Raises:
+        ConfigError: if it does not.
+    """
+    if num_steps % length:
+        raise ConfigError(
+            f"mini_batch_length={length} must divide the {num_steps} steps of an "
+            "unroll (TrainerConfig.unroll_length)"
+        )
+    return nest.map_structure(
+        lambda t: t[:, :num_steps].unflatten(1, (-1, length)).flatten(0, 1), batch
+    )
+
+
+def shuffled_mini_batches(batch: Nest, mini_batch_size: int) -> Iterator[Nest]:
+    """Time-major mini-batches [T, b, ...] that cover ``batch`` [N, T, ...] once.
+
+    The rows are shuffled with torch's generator. If the size does not divide N, the
+    mini-batches are made slightly larger so that none is much smaller than the others.
+    """
+    num_rows = nest.batch_size(batch)
+    num_batches = max(1, num_rows // mini_batch_size)
+    order = torch.randperm(num_rows, device=nest.flatten(batch)[0].device)
+    # One gather per leaf for all mini-batches, which are then views of it.
+    leaves = [
+        leaf.index_select(0, order).tensor_split(num_batches)
+        for leaf in nest.flatten(batch)
+    ]
+    for mini_batch in zip(*leaves, strict=True):
+        yield nest.pack_sequence_as(batch, [t.transpose(0, 1) for t in mini_batch])
+
+
+def passes_over_unroll(
+    batch: TrainingBatch, config: TrainerConfig
+) -> Iterator[TrainingBatch]:
+    """The mini-batches of all passes over an unroll, time-major.
+
+    Args:
+        batch: [B, T+1, ...], with the bootstrap row. Sequences of
+            ``mini_batch_length`` leave it out; without a length, every sequence is the
+            whole unroll and has it.
+        config: says how many passes and how to cut.
+    """
+    if config.mini_batch_length is not None:
+        num_steps = batch.valid.shape[1] - 1
+        batch = cut_sequences(batch, num_steps, config.mini_batch_length)
+    size = config.mini_batch_size
+    for _ in range(config.num_updates_per_train_iter):
+        if size is None or size >= batch.valid.shape[0]:
+            yield time_major(batch)
+        else:
+            yield from shuffled_mini_batches(batch, size)
+
+
+def consecutive_mini_batches(
+    batch: TrainingBatch, mini_batch_size: int
+) -> Iterator[TrainingBatch]:
+    """A batch [B, T, ...] whose rows are random already, in pieces, time-major."""
+    for begin in range(0, batch.valid.shape[0], mini_batch_size):
+        rows = slice(begin, begin + mini_batch_size)
+        yield time_major(nest.map_structure(lambda t, rows=rows: t[rows], batch))
+
+
+def with_executed_action(rollout_info: Nest, action: Nest) -> Nest:
+    """``rollout_info`` with the action that was executed in its field ``action``.
+
+    A random policy or an expert may have acted in place of the algorithm. Info without
+    such a field stays as it is.
+    """
+    if "action" in getattr(rollout_info, "_fields", ()):
+        return rollout_info._replace(action=action)
+    return rollout_info
+
+
+def without_executed_action(rollout_info: Nest) -> Nest:
+    """The inverse of :func:`with_executed_action`: no need to store it twice."""
+    return with_executed_action(rollout_info, ())

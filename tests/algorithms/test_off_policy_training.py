@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import AlgStep, LossInfo
+from alf_lite.data_transformers.reward_transformers import RewardScaling
+from alf_lite.environments.creation import create_environment
+from alf_lite.errors import ConfigError
+from alf_lite.optimizers.optimizers import SGD
+from alf_lite.tensor_specs import TensorSpec
+from alf_lite.testing.structured_environments import CountingEnv
+
+
+class Info(NamedTuple):
+    action: Any = ()
+    observation: Any = ()
+
+
+class Recorder(RLAlgorithm):
+    """Keeps what it is asked to train on; its loss is its only parameter."""
+
+    def __init__(self, observation_spec, action_spec, *, recurrent=False, **kwargs):
+        super().__init__(
+            observation_spec,
+            action_spec,
+            train_state_spec=TensorSpec((), torch.int64) if recurrent else (),
+            is_on_policy=False,
+            **kwargs,
+        )
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.batches: list[Any] = []
+        self.states: list[list[int]] = []
+        self.calls: list[str] = []
+
+    def rollout_step(self, inputs, state):
+        action = torch.zeros(inputs.reward.shape[0], dtype=torch.int64)
+        info = Info(action=action, observation=inputs.observation)
+        return AlgStep(action, nest.map_structure(lambda s: s + 1, state), info)
+
+    def preprocess_experience(self, root_inputs, rollout_info, batch_info):
+        self.calls.append(f"preprocess_experience {list(root_inputs.reward.shape)}")
+        self.batch_info = batch_info
+        return root_inputs, rollout_info
+
+    def train_step(self, inputs, state, rollout_info):
+        if isinstance(state, Tensor):
+            self.states.append(state.tolist())
+            return AlgStep(state=state + 1, info=inputs.reward * self.weight)
+        self.batches.append((inputs, rollout_info))
+        return AlgStep(info=inputs.reward * self.weight)
+
+    def calc_loss(self, info):
+        self.calls.append(f"calc_loss {list(info.shape)}")
+        return LossInfo(
+            loss=info[:-1] + self.weight, priority=torch.ones(info.shape[1])
+        )
+
+    def after_update(self, root_inputs, info):
+        self.calls.append(f"after_update {list(root_inputs.reward.shape)}")
+
+    def after_train_iter(self, root_inputs, rollout_info):
+        self.calls.append(f"after_train_iter {list(root_inputs.reward.shape)}")
+
+
+def make(*, recurrent: bool = False, num: int = 2, **settings) -> Recorder:
+    torch.manual_seed(0)
+    env = create_environment(
+        env_ctor=CountingEnv, num_parallel_environments=num, seed=0
+    )
+    settings = {"unroll_length": 3, "mini_batch_length": 2, **settings}
+    return Recorder(
+        env.observation_spec,
+        env.action_spec,
+        recurrent=recurrent,
+        env=env,
+        config=TrainerConfig(num_iterations=1, **settings),
+        optimizer=SGD(lr=0.1),
+    )
+
+
+def test_methods_are_called_in_the_order_of_the_contract_with_its_shapes():
+    algorithm = make(mini_batch_size=4, num_updates_per_train_iter=2, num=3)
+    assert algorithm.train_iter() == 2 * 4 * 2
+    assert algorithm.calls == [
+        "preprocess_experience [8, 2]",
+        *["calc_loss [2, 4]", "after_update [2, 4]"] * 2,
+        "after_train_iter [3, 3]",
+    ]
+    assert algorithm.batches[0][0].reward.shape == (8,)  # [T·b]
+
+
+def test_windows_are_consecutive_steps_of_one_environment():
+    algorithm = make(mini_batch_size=64, mini_batch_length=3)
+    for _ in range(4):
+        algorithm.train_iter()
+    inputs, info = algorithm.batches[-1]
+    observation = inputs.observation.reshape(3, 64)
+    episode, step = observation // 100, observation % 100
+    follows = (episode[1:] == episode[:-1]) & (step[1:] == step[:-1] + 1)
+    restarts = (episode[1:] == episode[:-1] + 1) & (step[1:] == 0)
+    assert (follows | restarts).all()
+    assert restarts.any()
+    assert torch.equal(info.observation, inputs.observation)
+
+
+def test_nothing_is_trained_before_enough_is_collected():
+    algorithm = make(initial_collect_steps=20)
+    trained = [algorithm.train_iter() for _ in range(5)]
+    # 2 environments times 3 steps per iteration.
+    assert [steps > 0 for steps in trained] == [False, False, False, True, True]
+    assert algorithm.num_env_steps > 0
+
+
+def test_a_fractional_unroll_length_unrolls_every_few_iterations():
+    algorithm = make(unroll_length=0.25, mini_batch_size=2)
+    sizes = []
+    for _ in range(12):
+        algorithm.train_iter()
+        sizes.append(algorithm._replay.num_steps)
+    assert sizes == [0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6]
+    # Updates go on between the unrolls; there is no unroll to finish then.
+    assert algorithm.calls.count("calc_loss [2, 2]") == 5
+    assert sum("after_train_iter" in call for call in algorithm.calls) == 2
+
+
+def test_random_actions_replace_the_policys_while_collecting():
+    algorithm = make(
+        unroll_length=30,
+        initial_collect_steps=100,
+        initial_random_policy=True,
+        mini_batch_size=256,
+    )
+    for _ in range(3):
+        algorithm.train_iter()
+    inputs, info = algorithm.batches[-1]
+    drawn = algorithm._replay.buffer.gather_all()[0]
+    action = drawn.action  # [B, T]; the policy itself always takes 0
+    assert 0.2 < action[:, :60].float().mean() < 0.8
+    assert (action[:, 60:] == 0).all()
+    # What is trained on is what was executed, stored once.
+    assert set(info.action.tolist()) == {0, 1}
+    assert drawn.rollout_info.action == ()
+    first, second = inputs.prev_action.reshape(2, -1), info.action.reshape(2, -1)
+    follows = inputs.step_type.reshape(2, -1)[1] != 0
+    assert torch.equal(first[1][follows], second[0][follows])
+
+
+def test_the_buffer_holds_raw_steps_and_training_sees_transformed_ones():
+    algorithm = make(mini_batch_size=16)
+    algorithm.data_transformer = RewardScaling(
+        algorithm.observation_spec, algorithm.reward_spec, scale=10.0
+    )
+    algorithm.train_iter()
+    stored = algorithm._replay.buffer.gather_all()[0].time_step.reward
+    assert set(stored.flatten().tolist()) == {0.0, 1.0}
+    assert set(algorithm.batches[-1][0].reward.tolist()) == {0.0, 10.0}
+
+
+def test_training_starts_from_the_stored_state_or_from_zeros():
+    stored = make(
+        recurrent=True, use_rollout_state=True, mini_batch_length=2, mini_batch_size=50
+    )
+    stored.train_iter()
+    assert set(stored.states[0]) == {0, 1}  # windows start at step 0 or 1
+    zeros = make(recurrent=True, mini_batch_length=2, mini_batch_size=50)
+    zeros.train_iter()
+    assert set(zeros.states[0]) == {0}
+
+
+def test_burn_in_builds_the_state_without_training_on_it():
+    algorithm = make(
+        recurrent=True, unroll_length=4, mini_batch_length=4, burn_in_length=1
+    )
+    algorithm.train_iter()
+    # The window is the whole episode: FIRST, 1, 2, LAST.
+    assert algorithm.states == [[0, 0], [1, 1], [2, 2], [3, 3]]
+    assert "calc_loss [3, 2]" in algorithm.calls
+    assert "after_update [3, 2]" in algorithm.calls
+
+
+def test_only_valid_steps_count_and_importance_weights_scale_them():
+    algorithm = make()
+    loss = torch.tensor([[1.0, 2.0], [3.0, 100.0]])
+    valid = torch.tensor([[True, True], [True, False]])
+    weights = torch.tensor([0.5, 2.0])
+    total = algorithm.aggregate_loss(LossInfo(loss=loss), valid, weights).loss
+    assert total.item() == pytest.approx((0.5 * 1 + 2 * 2 + 0.5 * 3) / 3)
+
+
+def test_priorities_are_updated_after_every_update():
+    algorithm = make(
+        priority_replay=True, mini_batch_size=4, num_updates_per_train_iter=3
+    )
+    updates = []
+    algorithm.train_iter()
+    algorithm._replay.buffer.update_priority = lambda *args: updates.append(args)
+    algorithm.train_iter()
+    assert [[t.shape for t in args] for args in updates] == [[(4,)] * 3] * 3
+    assert algorithm.batch_info.importance_weights.shape == (12,)
+
+
+def test_prioritised_replay_needs_priorities():
+    algorithm = make(priority_replay=True)
+    algorithm.calc_loss = lambda info: LossInfo(loss=info[:-1])
+    with pytest.raises(ConfigError, match="has no priority"):
+        algorithm.train_iter()
+
+
+def test_the_whole_buffer_is_trained_and_cleared():
+    algorithm = make(
+        unroll_length=5,
+        mini_batch_length=2,
+        mini_batch_size=2,
+        num_updates_per_train_iter=2,
+        whole_replay_buffer_training=True,
+        clear_replay_buffer=True,
+    )
+    for _ in range(2):
+        # 4 of the 5 steps make two windows, of 2 environments, twice.
+        assert algorithm.train_iter() == 2 * 2 * 2 * 2
+        assert algorithm._replay.num_steps == 0
+    observations = torch.cat([b[0].observation.flatten() for b in algorithm.batches])
+    assert sorted(observations.tolist())[:8] == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_without_a_window_length_training_does_not_start():
+    with pytest.raises(ConfigError, match="mini_batch_length is not set"):
+        make(mini_batch_length=None).train_iter()
+
+
+def test_a_reset_of_the_environments_ends_the_stored_episodes():
+    algorithm = make()
+    algorithm.train_iter()
+    algorithm.reset_environment(1)
+    algorithm.train_iter()
+    step_type = algorithm._replay.buffer.gather_all()[0].time_step.step_type
+    assert step_type.tolist() == [[0, 1, 2, 0, 1, 1]] * 2
