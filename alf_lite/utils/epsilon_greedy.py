@@ -1,0 +1,94 @@
+"""ε-greedy exploration of discrete actions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from alf_lite.utils.schedulers import as_scheduler
+
+# A number or a scheduler.
+Epsilon = float | Callable[[], float]
+
+
+def masked_argmax(values: Tensor, allowed: Tensor | None) -> Tensor:
+    """The index [...] of the largest of the allowed values [..., A].
+
+    Args:
+        values: [..., A].
+        allowed: bool that broadcasts to ``values``; None: all are.
+    """
+    if allowed is not None:
+        values = values.masked_fill(~allowed, -math.inf)
+    return values.argmax(-1)
+
+
+def epsilon_greedy(
+    values: Tensor, epsilon: float | Tensor, allowed: Tensor | None = None
+) -> Tensor:
+    """The best value or, with probability ε, any allowed one.
+
+    Every row and every component draws a coin of its own. A random value may be the
+    best one, too. At ε = 0 no random number is drawn.
+
+    Args:
+        values: [B, C, A], of C components with A values.
+        epsilon: ε in [0, 1], or [B], one for each row.
+        allowed: bool that broadcasts to ``values``; None: all are.
+
+    Returns:
+        [B, C] int64.
+    """
+    if isinstance(epsilon, Tensor):
+        epsilon = epsilon.unsqueeze(-1)  # [B, 1]
+    elif epsilon == 0:
+        return masked_argmax(values, allowed)
+    explores = torch.rand(values.shape[:-1], device=values.device) < epsilon
+    random = torch.rand_like(values)
+    return masked_argmax(torch.where(explores.unsqueeze(-1), random, values), allowed)
+
+
+class EpsilonGreedy:
+    """:func:`epsilon_greedy` with a schedule, or one for every environment.
+
+    Args:
+        epsilon: a number in [0, 1] or a scheduler; or a sequence of them, one for each
+            environment of a batch.
+
+    Raises:
+        ValueError: if a number is out of range.
+    """
+
+    def __init__(self, epsilon: Epsilon | Sequence[Epsilon]) -> None:
+        self._is_sequence = isinstance(epsilon, Sequence)
+        entries = list(epsilon) if isinstance(epsilon, Sequence) else [epsilon]
+        self._schedulers = [as_scheduler(entry) for entry in entries]
+        self._current()
+
+    def __call__(self, values: Tensor, allowed: Tensor | None = None) -> Tensor:
+        """[B, C, A] → [B, C], with ε at the current progress of training.
+
+        Raises:
+            ValueError: if there is not one ε for each of the B environments.
+        """
+        epsilons = self._current()
+        if not self._is_sequence:
+            return epsilon_greedy(values, epsilons[0], allowed)
+        if len(epsilons) != values.shape[0]:
+            raise ValueError(
+                f"epsilon: {len(epsilons)} values were given for a batch of "
+                f"{values.shape[0]} environments. Give one number, or one for each."
+            )
+        return epsilon_greedy(
+            values, torch.tensor(epsilons, device=values.device), allowed
+        )
+
+    def _current(self) -> list[float]:
+        epsilons = [float(scheduler()) for scheduler in self._schedulers]
+        for epsilon in epsilons:
+            if not 0 <= epsilon <= 1:
+                raise ValueError(f"epsilon must lie in [0, 1], got {epsilon}")
+        return epsilons
