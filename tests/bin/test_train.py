@@ -165,9 +165,16 @@ def start(*arguments: str, hash_seed: str = "random") -> subprocess.Popen:
     )
 
 
-def wait_for_checkpoint(root_dir: Path, process: subprocess.Popen) -> None:
+def wait_for_checkpoint(
+    root_dir: Path, process: subprocess.Popen, step: int = 1
+) -> None:
+    """Returns when there is a checkpoint of ``step`` or a later one."""
+    directory = root_dir / "checkpoints"
     deadline = time.monotonic() + 60
-    while not list(root_dir.glob("checkpoints/ckpt-*")):
+    while not any(
+        int(path.name.removeprefix("ckpt-")) >= step
+        for path in directory.glob("ckpt-*")
+    ):
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -210,19 +217,13 @@ def test_killed_and_resumed_in_new_processes_equals_uninterrupted(conf, tmp_path
         return start(*arguments, hash_seed=hash_seed)
 
     straight = begin("straight", "1")
-    _, error = straight.communicate(timeout=120)
-    assert straight.returncode == 0, error
-    kills = 0
-    for attempt in range(30):
-        process = begin("resumed", str(attempt))
-        try:
-            _, error = process.communicate(timeout=4 + 0.37 * attempt)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            kills += 1
-        else:
-            assert process.returncode == 0, error
-            break
-    assert kills >= 1
+    for step in (20, 120, 260):
+        process = begin("resumed", str(step))
+        wait_for_checkpoint(tmp_path / "resumed", process, step)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    last = begin("resumed", "5")
+    for process in (straight, last):
+        _, error = process.communicate(timeout=120)
+        assert process.returncode == 0, error
     assert_same_run(tmp_path / "straight", tmp_path / "resumed")

@@ -140,4 +140,4 @@ def test_killed_at_random_times_every_checkpoint_that_appears_is_complete(
 
 @pytest.mark.slow
 def test_killed_many_times_at_random(tmp_path: Path):
-    run(RANDOM_TIMES, str(tmp_path), "1000")
+    run(RANDOM_TIMES, str(tmp_path), "300")
