@@ -13,7 +13,7 @@ from alf_lite.errors import EnvError
 
 # What an id or an import error speaks of -> our extra.
 _EXTRAS = {
-    r"mujoco": "mujoco",
+    r"(?i)mujoco": "mujoco",
     r"[Bb]ox2[Dd]|LunarLander|BipedalWalker|CarRacing": "box2d",
     r"^ALE/|ale_py|atari|NoFrameskip": "atari",
     r"envpool": "envpool",

@@ -142,8 +142,8 @@ class GymnasiumEnvironment(Environment):
             raise RuntimeError(f"{self._name}: call reset() before step()")
         if self._num_steps == 0:
             nest.assert_same_structure(self._action_spec, action)
-        self._num_steps += 1
         converted = time_steps.convert_action(action)
+        self._num_steps += 1
         try:
             result = self._vector_env.step(converted)
         except Exception as error:

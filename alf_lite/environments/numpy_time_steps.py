@@ -118,9 +118,10 @@ class NumpyTimeSteps:
         terminated = self._flags[0].convert(terminated)
         ended = terminated | self._flags[1].convert(truncated)
         reward = self._rewards.convert(reward)
-        # Not so for NaN, infinity and what could overflow.
+        # Not so for NaN, infinity and what may overflow.
         if not np.vdot(reward, reward) < _LARGE_SQUARE:
-            raise_if_not_finite("reward", reward)
+            with np.errstate(over="ignore"):
+                raise_if_not_finite("reward", reward.astype(np.float32))
         reward = reward.astype(np.float32)
         step_type, discount = self._mid.copy(), self._one.copy()
         num_ended = int(np.count_nonzero(ended))

@@ -91,7 +91,7 @@ def raise_if_not_finite(path: str, array: np.ndarray) -> None:
         where = np.unravel_index(int(wrong.argmax()), wrong.shape)
         raise EnvError(
             f"environment {where[0]} returned {path}{element_text(where)} = "
-            f"{array[where]}"
+            f"{array[where]} ({array.dtype})"
         )
 
 
