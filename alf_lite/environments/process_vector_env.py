@@ -16,11 +16,11 @@ from gymnasium.vector.utils import batch_space
 from alf_lite.environments import single_env, worker_loop
 from alf_lite.environments.env_factory import dump_factory
 from alf_lite.environments.info_keys import InfoKeys
-from alf_lite.environments.process_worker import WorkerSettings
 from alf_lite.environments.seeds import environment_seeds
 from alf_lite.environments.shared_arrays import SharedArrays
 from alf_lite.environments.worker_loop import EnvDescription
 from alf_lite.environments.worker_processes import WorkerProcesses
+from alf_lite.environments.worker_settings import WorkerSettings
 from alf_lite.errors import ConfigError, EnvError
 
 

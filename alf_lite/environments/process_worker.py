@@ -1,7 +1,7 @@
 """The first code that runs in the process of an environment.
 
-It imports the standard library only, because the numerical libraries read some of the
-environment variables set here once, when they are imported.
+Its own imports are light: the numerical libraries, which read some of the environment
+variables set here when they are imported, come after that.
 """
 
 from __future__ import annotations
@@ -11,19 +11,9 @@ import os
 import signal
 import sys
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any
 
-
-class WorkerSettings(NamedTuple):
-    """What the process of one environment must know. Plain data, as it is pickled."""
-
-    env_index: int  # of the environment in its batch
-    num_envs: int
-    factory: bytes  # see env_factory.dump_factory
-    info_shapes: dict[str, tuple[int, ...]]
-    seed: int | None
-    parent_pid: int
-    dies_with_parent: bool  # through the operating system, not only through the pipe
+from alf_lite.environments.worker_settings import WorkerSettings
 
 
 def main(settings: WorkerSettings, requests: Connection, stacks: Connection) -> None:

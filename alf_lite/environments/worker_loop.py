@@ -19,9 +19,9 @@ import numpy as np
 
 from alf_lite.environments import env_factory, single_env
 from alf_lite.environments.info_keys import InfoKeys
-from alf_lite.environments.process_worker import WorkerSettings
 from alf_lite.environments.row_stacking import Column
 from alf_lite.environments.shared_arrays import SharedArrays
+from alf_lite.environments.worker_settings import WorkerSettings
 from alf_lite.errors import ConfigError, EnvError
 
 # Requests

@@ -23,7 +23,7 @@ from typing import NoReturn
 
 from alf_lite.environments import process_worker, worker_loop
 from alf_lite.environments.env_factory import needs_main_module
-from alf_lite.environments.process_worker import WorkerSettings
+from alf_lite.environments.worker_settings import WorkerSettings
 from alf_lite.errors import ConfigError, EnvError
 
 _CLOSE_SECONDS = (
