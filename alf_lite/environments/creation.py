@@ -45,9 +45,8 @@ def create_environment(
             only a name for messages.
         num_parallel_environments: B. If ``env_ctor`` returns a whole batch, its size
             rules.
-        seed: of the first reset. The generators of python and numpy that are global to a
-            process are seeded in the processes of ``async``; in this process they belong
-            to the program.
+        seed: of the first reset. The global generators of python and numpy are seeded
+            in the processes of ``async`` only; in this one they belong to the program.
         vectorization_mode: ``sync``: one after the other in this process, best for fast
             environments. ``async``: a process for each, for environments that need more
             than about 0.3 ms per step, and cores to run on. ``native``: the vector
