@@ -1,0 +1,183 @@
+"""From windows of replayed steps to transitions, the data of temporal differences.
+
+A transition leads from step t to step t+m, where the target of step t bootstraps:
+
+    target_t = G_t + Γ_t V(s_{t+m})
+    G_t = Σ_{k=1..m} (Π_{j=1..k-1} γ_{t+j}) r_{t+k},   Γ_t = Π_{j=1..m} γ_{t+j}
+
+with γ_t = γ · discount_t. m is n, or less where the episode ends before: at a time
+limit the target bootstraps from the last observation, and where the episode terminated
+Γ is 0. A step of type LAST starts no transition; what stands there is not used.
+
+In a window of T steps, the first T-n have n steps ahead of them. They are trained, the
+others are only looked at. So ``mini_batch_length`` must be at least n+1.
+
+Networks without memory get every step with the observation it bootstraps from, so that
+none is evaluated that is not needed (:func:`to_transitions`). Networks with memory are
+evaluated at all T steps, and the values are brought together afterwards
+(:func:`to_sequence` and :func:`align`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.data_structures import StepType, TimeStep
+from alf_lite.utils.tensor_utils import expand_dims_as
+
+Nest = Any
+_Info = TypeVar("_Info", bound=Any)
+
+_LAST = int(StepType.LAST)
+
+
+class Transition(NamedTuple):
+    """What the training of a step needs besides its observation."""
+
+    action: Nest  # [B, T-n, ...] a_t
+    reward: Tensor  # [B, T-n] or [B, T-n, D], G_t
+    discount: Tensor  # [B, T-n] Γ_t
+    num_steps: Tensor  # [B, T-n] int64, m; 0 where t is LAST
+    next_observation: Nest = ()  # [B, T-n, ...] s_{t+m}; () in a sequence
+
+
+def to_transitions(
+    time_step: TimeStep, n: int, gamma: float
+) -> tuple[TimeStep, Transition]:
+    """The steps that are trained, and their transitions.
+
+    Args:
+        time_step: [B, T, ...], a window of replayed steps.
+        n: of the n-step return.
+        gamma: γ.
+
+    Returns:
+        the first T-n steps [B, T-n, ...], and as many transitions.
+
+    Raises:
+        ValueError: if T < n+1.
+    """
+    transition = _returns(time_step, n, gamma)
+    num_rows = transition.discount.shape[1]
+    if n == 1:
+        next_observation = nest.map_structure(lambda t: t[:, 1:], time_step.observation)
+    else:
+        row = torch.arange(num_rows, device=transition.num_steps.device)
+        next_observation = _take(
+            time_step.observation, row + transition.num_steps, dim=1
+        )
+    first_steps = nest.map_structure(lambda t: t[:, :num_rows], time_step)
+    return first_steps, transition._replace(next_observation=next_observation)
+
+
+def to_sequence(
+    time_step: TimeStep, n: int, gamma: float
+) -> tuple[TimeStep, Transition]:
+    """All steps, with transitions [B, T, ...] whose last n rows are of no use.
+
+    See :func:`to_transitions`; :func:`align` removes the rows after the networks have
+    been evaluated.
+    """
+    transition = _returns(time_step, n, gamma)
+
+    def pad(rows: Tensor) -> Tensor:
+        nothing = rows.new_zeros((rows.shape[0], n, *rows.shape[2:]))
+        return torch.cat([rows, nothing], dim=1)
+
+    return time_step, nest.map_structure(pad, transition)
+
+
+def align(info: _Info, next_fields: tuple[str, ...], n: int) -> _Info:
+    """Brings the values of the step that is bootstrapped from to the step itself.
+
+    Args:
+        info: a NamedTuple of [T, B, ...] with a field ``num_steps``.
+        next_fields: those that hold at row t what belongs to s_t in its role as the
+            end of transitions; the result holds there what belongs to s_{t+m}.
+        n: of the n-step return.
+
+    Returns:
+        the same type, [T-n, B, ...].
+    """
+    num_rows = info.num_steps.shape[0] - n
+    num_steps = info.num_steps[:num_rows]
+    row = torch.arange(num_rows, device=num_steps.device).unsqueeze(1)
+    moved = {
+        name: _take(getattr(info, name), row + num_steps, dim=0) for name in next_fields
+    }
+    return nest.map_structure(lambda t: t[:num_rows], info)._replace(**moved)
+
+
+def sequence_priority(
+    td_error: Tensor, valid: Tensor, max_weight: float = 0.9
+) -> Tensor:
+    """The priority of a sequence: η max_t |δ_t| + (1 − η) mean_t |δ_t|.
+
+    Kapturowski et al. 2019 (R2D2), section 2.3. Only valid steps count; a sequence
+    without any has priority 0, one of a single step |δ|.
+
+    Args:
+        td_error: [T, B], δ or |δ|.
+        valid: [T, B] bool.
+        max_weight: η.
+
+    Returns:
+        [B].
+    """
+    size = torch.where(valid, td_error.detach().abs(), 0.0)
+    if size.shape[0] == 1:
+        return size[0]
+    mean = size.sum(0) / valid.sum(0).clamp(min=1)
+    return max_weight * size.amax(0) + (1 - max_weight) * mean
+
+
+def _returns(time_step: TimeStep, n: int, gamma: float) -> Transition:
+    """The transitions of the first T-n steps, without their next observation."""
+    length = time_step.step_type.shape[1]
+    num_rows = length - n
+    if num_rows < 1:
+        raise ValueError(
+            f"a {n}-step return needs windows of at least {n + 1} steps, got {length}. "
+            f"Set TrainerConfig.mini_batch_length = {n + 1}."
+        )
+    discounts = gamma * time_step.discount
+    reward = time_step.reward[:, 1 : 1 + num_rows]
+    discount = discounts[:, 1 : 1 + num_rows]
+    is_last = time_step.step_type == _LAST
+    goes_on = ~is_last[:, :num_rows]
+    num_steps = goes_on.long()
+    for k in range(1, n):
+        goes_on = goes_on & ~is_last[:, k : k + num_rows]
+        next_reward = time_step.reward[:, k + 1 : k + 1 + num_rows]
+        weight = torch.where(goes_on, discount, 0.0)
+        reward = reward + expand_dims_as(weight, reward) * next_reward
+        next_discount = discounts[:, k + 1 : k + 1 + num_rows]
+        discount = torch.where(goes_on, discount * next_discount, discount)
+        num_steps = num_steps + goes_on
+    return Transition(
+        # The action that led to the next step is the one that was executed, whoever
+        # chose it.
+        action=nest.map_structure(
+            lambda t: t[:, 1 : 1 + num_rows], time_step.prev_action
+        ),
+        reward=reward,
+        discount=discount,
+        num_steps=num_steps,
+    )
+
+
+def _take(values: Nest, index: Tensor, dim: int) -> Nest:
+    """For every row of the other dimension, the entries ``index`` of dimension ``dim``.
+
+    Args:
+        values: nest of [B, T, ...] with ``dim=1``, of [T, B, ...] with ``dim=0``.
+        index: [B, T'] or [T', B].
+    """
+    other = torch.arange(index.shape[1 - dim], device=index.device)
+    if dim == 1:
+        return nest.map_structure(lambda t: t[other.unsqueeze(1), index], values)
+    return nest.map_structure(lambda t: t[index, other], values)
