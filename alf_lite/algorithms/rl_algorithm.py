@@ -237,7 +237,9 @@ class RLAlgorithm(Algorithm):
         self.train()
         with _timed("time/train"):
             steps = self.train_from_unroll(experience, experience.rollout_info)
-        self._finish_iteration(nest.map_structure(lambda t: t[:-1], experience))
+        with _timed("time/after_train_iter"):
+            rows = nest.map_structure(lambda t: t[:-1], experience)
+            self.after_train_iter(rows.time_step, rows.rollout_info)
         return steps
 
     def _train_iter_off_policy(self) -> int:
@@ -253,13 +255,9 @@ class RLAlgorithm(Algorithm):
         with _timed("time/train"):
             steps = self.train_from_replay_buffer()
         if experience is not None:
-            self._finish_iteration(experience)
-        return steps
-
-    def _finish_iteration(self, experience: Experience) -> None:
-        if self._overrides("after_train_iter"):
             with _timed("time/after_train_iter"):
                 self.after_train_iter(experience.time_step, experience.rollout_info)
+        return steps
 
     def unroll(self, unroll_length: int) -> Experience:
         """Collects ``unroll_length`` steps of every environment.

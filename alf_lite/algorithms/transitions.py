@@ -181,3 +181,11 @@ def _take(values: Nest, index: Tensor, dim: int) -> Nest:
     if dim == 1:
         return nest.map_structure(lambda t: t[other.unsqueeze(1), index], values)
     return nest.map_structure(lambda t: t[index, other], values)
+
+
+def check_coefficients(gamma: float, n_step: int) -> None:
+    """Raises ValueError unless γ lies in [0, 1] and n is a positive integer."""
+    if not 0 <= gamma <= 1:
+        raise ValueError(f"gamma must lie in [0, 1], got {gamma}")
+    if not isinstance(n_step, int) or isinstance(n_step, bool) or n_step < 1:
+        raise ValueError(f"n_step must be a positive integer, got {n_step!r}")
