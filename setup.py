@@ -38,7 +38,7 @@ EXTRAS = {
     "plot": ["matplotlib>=3.8"],
     "video": ["imageio>=2.34", "imageio-ffmpeg>=0.5", "pygame-ce>=2.5"],
     "export": ["onnx>=1.17", "onnxscript>=0.3", "onnxruntime>=1.20"],
-    "test": ["pytest>=8.0", "pytest-xdist>=3.5"],
+    "test": ["pytest>=8.0", "pytest-xdist>=3.5", "hypothesis>=6.100"],
 }
 EXTRAS["dev"] = [
     *EXTRAS["test"],
