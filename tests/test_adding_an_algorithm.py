@@ -13,7 +13,9 @@ from tests.source_code import ROOT
 def test_the_documented_algorithm_passes_its_own_test(tmp_path):
     document = (ROOT / "docs/adding_an_algorithm.md").read_text(encoding="utf-8")
     files = re.findall(
-        r"^## [^\n]*`([\w.]+)`$.*?^```\w+\n(.*?)^```$", document, re.MULTILINE | re.DOTALL
+        r"^## [^\n]*`([\w.]+)`$.*?^```\w+\n(.*?)^```$",
+        document,
+        re.MULTILINE | re.DOTALL,
     )
     assert [name for name, _ in files] == [
         "reinforce_algorithm.py",
