@@ -34,6 +34,11 @@ class ActionLeaf:
         if spec.is_continuous:
             assert isinstance(leaf.space, spaces.Box), leaf
             self._scale, self._shift, self._low, self._high = rescaling(leaf.space)
+            # Most robots are driven in [-1, 1] anyway.
+            self._is_rescaled = bool((self._scale != 1).any() or self._shift.any())
+            if not self._is_rescaled:
+                self._low = self._low.astype(self.agent_dtype)
+                self._high = self._high.astype(self.agent_dtype)
         else:
             self._offset = space_specs.action_offset(leaf.space)
 
@@ -57,8 +62,9 @@ class ActionLeaf:
         if not self._is_continuous:
             shifted = array if self._offset is None else array + self._offset
             return shifted.astype(self._dtype)
-        scaled = array * self._scale + self._shift
-        return np.minimum(np.maximum(scaled, self._low), self._high).astype(self._dtype)
+        if self._is_rescaled:
+            array = array * self._scale + self._shift
+        return np.minimum(np.maximum(array, self._low), self._high).astype(self._dtype)
 
     def _check(self, action: Any) -> None:
         if not isinstance(action, Tensor):
