@@ -27,7 +27,7 @@ _NAMESPACE = "alf_lite"
 def register_node(
     cls: type,
     flatten_fn: Callable[[Any], tuple[Sequence[Nest], Any]],
-    unflatten_fn: Callable[[Any, Iterable[Nest]], Any],
+    unflatten_fn: Callable[[Any, Any], Any],
 ) -> None:
     """Makes instances of ``cls`` inner nodes of nests.
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite import nest
+from alf_lite.algorithms import divergence
 from alf_lite.algorithms.training_batches import TrainingBatch
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import (
@@ -353,47 +354,19 @@ class Algorithm(nn.Module):
         """
         check_finite = self._config is None or self._config.check_finite
         if check_finite and not math.isfinite(loss_info.loss.item()):
-            raise DivergedError(self._describe_bad_loss(loss_info))
+            raise DivergedError(
+                divergence.describe_bad_loss(self._name, self, loss_info)
+            )
         optimizers = self.optimizers()
         for _, optimizer in optimizers:
             optimizer.zero_grad()
         loss_info.loss.backward()
         norms = [optimizer.clip_gradients() for _, optimizer in optimizers]
         if check_finite and not all(math.isfinite(norm.item()) for norm in norms):
-            raise DivergedError(self._describe_bad_gradient())
+            raise DivergedError(divergence.describe_bad_gradient(self._name, self))
         for _, optimizer in optimizers:
             optimizer.apply_gradients()
         return norms
-
-    def _describe_bad_loss(self, loss_info: LossInfo) -> str:
-        bad = [
-            path
-            for path, value in nest.flatten_with_path(loss_info.extra)
-            if not torch.isfinite(value).all()
-        ]
-        parameters = [
-            name for name, p in self.named_parameters() if not p.isfinite().all()
-        ]
-        return (
-            f"{self._name}: the loss is {loss_info.loss.item()}; non-finite loss "
-            f"parts: {bad or 'none'}; non-finite parameters: "
-            f"{parameters[:5] or 'none'}. Likely causes: a too large learning rate, "
-            "unscaled rewards or observations, no gradient clipping. No parameter was "
-            "changed."
-        )
-
-    def _describe_bad_gradient(self) -> str:
-        bad = [
-            name
-            for name, p in self.named_parameters()
-            if p.grad is not None and not p.grad.isfinite().all()
-        ]
-        return (
-            f"{self._name}: the loss is finite, but the gradient is not, of "
-            f"{bad[:5]} ({len(bad)} parameters). Likely causes: a square root, "
-            "logarithm or division at its limit, or a too large learning rate. No "
-            "parameter was changed."
-        )
 
     def summarize_train(
         self, loss_info: LossInfo, valid: Tensor, gradient_norms: list[Tensor]

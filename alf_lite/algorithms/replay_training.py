@@ -40,6 +40,7 @@ class ReplayTraining:
                 "windows of that many steps: 2 for one-step targets, n + 1 for n steps."
             )
         self._config = config
+        self._mini_batch_length = config.mini_batch_length
         self._num_environments = num_environments
         self._saved_state: dict[str, Any] | None = None
         self.buffer: ReplayBuffer | None = None
@@ -57,7 +58,7 @@ class ReplayTraining:
     @property
     def can_train(self) -> bool:
         """Whether there is something to train on."""
-        least = self._num_environments * self._config.mini_batch_length
+        least = self._num_environments * self._mini_batch_length
         return not self.is_collecting and self.num_steps >= least
 
     @property
@@ -107,7 +108,7 @@ class ReplayTraining:
         else:
             experience, info = buffer.get_batch(
                 self.mini_batch_size * config.num_updates_per_train_iter,
-                config.mini_batch_length,
+                self._mini_batch_length,
             )
         if buffer.device != device:
             experience = nest.map_structure(

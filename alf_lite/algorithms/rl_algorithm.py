@@ -13,6 +13,7 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm, valid_steps
 from alf_lite.algorithms.replay_training import ReplayTraining
+from alf_lite.algorithms.reward_weights import RewardWeights
 from alf_lite.algorithms.training_batches import (
     TrainingBatch,
     consecutive_mini_batches,
@@ -63,8 +64,6 @@ class RLAlgorithm(Algorithm):
             executed (``prev_action``) instead of the policy's, as for scripted experts.
     """
 
-    _reward_weights: Tensor | None
-
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
@@ -101,7 +100,7 @@ class RLAlgorithm(Algorithm):
         self._on_policy = is_on_policy
         self._is_eval = is_eval
         self._env = env
-        self.register_buffer("_reward_weights", self._make_weights(reward_weights))
+        self._reward_weights = RewardWeights(reward_spec, reward_weights)
         # Replaced by ``create_algorithm`` if the configuration names transformers.
         self.data_transformer: DataTransformer = IdentityDataTransformer(
             observation_spec
@@ -123,26 +122,6 @@ class RLAlgorithm(Algorithm):
                 batch_size=env.batch_size,
                 buffer_size=max(config.metric_min_buffer_size, env.batch_size),
             )
-
-    def _make_weights(self, reward_weights: Sequence[float] | None) -> Tensor | None:
-        spec = self._reward_spec
-        if spec.ndim > 1:
-            raise ConfigError(f"reward_spec must have rank 0 or 1, got {spec}")
-        if spec.ndim == 0:
-            if reward_weights is not None:
-                raise ConfigError(
-                    f"{self._name}: reward_weights={list(reward_weights)} given, but "
-                    "the reward of this environment has only one dimension"
-                )
-            return None
-        if reward_weights is None:
-            return torch.ones(spec.shape)
-        if len(reward_weights) != spec.numel:
-            raise ConfigError(
-                f"{self._name}: {len(reward_weights)} reward_weights for a reward of "
-                f"{spec.numel} dimensions"
-            )
-        return torch.tensor(reward_weights, dtype=torch.float32)
 
     # What others may ask
 
@@ -168,12 +147,12 @@ class RLAlgorithm(Algorithm):
 
     @property
     def has_multidim_reward(self) -> bool:
-        return self._reward_weights is not None
+        return self._reward_weights.weights is not None
 
     @property
     def reward_weights(self) -> Tensor | None:
         """[D], or None for a reward of one dimension."""
-        return self._reward_weights
+        return self._reward_weights.weights
 
     def set_reward_weights(self, reward_weights: Tensor | Sequence[float]) -> None:
         """Changes the weights [D] from the next loss on; they are checkpointed.
@@ -181,21 +160,11 @@ class RLAlgorithm(Algorithm):
         Raises:
             ValueError: for a reward of one dimension or a wrong number of weights.
         """
-        if self._reward_weights is None:
-            raise ValueError("set_reward_weights: the reward has only one dimension")
-        weights = torch.as_tensor(reward_weights, dtype=torch.float32)
-        if weights.shape != self._reward_weights.shape:
-            raise ValueError(
-                f"set_reward_weights: expected {tuple(self._reward_weights.shape)}, "
-                f"got {tuple(weights.shape)}"
-            )
-        self._reward_weights.copy_(weights)
+        self._reward_weights.set(reward_weights)
 
     def scalar_reward(self, values: Tensor) -> Tensor:
         """Rewards, values or advantages [..., D] weighted to [...]; [...] as it is."""
-        if self._reward_weights is None:
-            return values
-        return values @ self._reward_weights
+        return self._reward_weights(values)
 
     def get_metrics(self) -> list:
         """The metrics of the training environments."""
@@ -323,7 +292,8 @@ class RLAlgorithm(Algorithm):
             return valid[:-1].numel()
         train_info = with_executed_action(train_info, experience.action)
         experience = experience._replace(rollout_info=train_info)
-        batch = self._preprocess(*transpose((experience, valid)), BatchInfo())
+        experience, valid = transpose((experience, valid))
+        batch = self._preprocess(experience, valid, BatchInfo())
         has_bootstrap_row = self._config.mini_batch_length is None
         return self._train_on(
             passes_over_unroll(batch, self._config), int(has_bootstrap_row)

@@ -23,7 +23,7 @@ class TrainingBatch(NamedTuple):
     rollout_info: Nest
     state: Nest  # passed into rollout_step; the first of T starts training
     valid: Tensor  # bool, the steps that count
-    batch_info: BatchInfo = BatchInfo()  # [B], of a batch from a replay buffer
+    batch_info: Nest = BatchInfo()  # [B], of a batch from a replay buffer
 
     def rows(self, begin: int, end: int | None) -> TrainingBatch:
         """Steps ``begin`` to ``end`` (exclusive) of a time-major mini-batch."""

@@ -285,7 +285,7 @@ def test_reward_weights_are_kept_changed_and_checked():
     assert algorithm.scalar_reward(torch.tensor([[2.0, 4.0]])).tolist() == [4.0]
     algorithm.set_reward_weights([0.0, 1.0])
     assert algorithm.reward_weights.tolist() == [0.0, 1.0]
-    assert "_reward_weights" in algorithm.state_dict()
+    assert "_reward_weights.weights" in algorithm.state_dict()
     algorithm.train_iter()
     with pytest.raises(ValueError, match=r"expected \(2,\), got \(3,\)"):
         algorithm.set_reward_weights([1.0, 2.0, 3.0])
