@@ -42,7 +42,6 @@ def measure(script: str, library: str, num_env_steps: int) -> dict:
 @pytest.mark.parametrize(
     ("script", "library", "num_env_steps"),
     [
-        ("ppo_cartpole.py", "alf_lite", 6_144),
         ("ppo_cartpole.py", "alf_lite_native", 6_144),
         ("ppo_cartpole.py", "bare_eager", 6_144),
         ("a2c_cartpole.py", "alf_lite", 1_600),
