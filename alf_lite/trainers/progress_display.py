@@ -8,6 +8,8 @@ import sys
 import time
 from typing import Any, NamedTuple, Protocol, TextIO
 
+from alf_lite.trainers.speed_meter import SpeedMeter, TimeToGo
+
 
 class Status(NamedTuple):
     """What is shown."""
@@ -51,27 +53,6 @@ class NoDisplay:
     def close(self) -> None: ...
 
 
-class SpeedMeter:
-    """Steps per second since the last call, and the time to go."""
-
-    def __init__(self, status: Status) -> None:
-        self._begin_time = self._last_time = time.monotonic()
-        self._begin_fraction = status.fraction
-        self._last_steps = status.env_steps
-
-    def measure(self, status: Status) -> tuple[float, float]:
-        """Environment steps per second, and the estimated seconds to the end."""
-        now = time.monotonic()
-        seconds = max(now - self._last_time, 1e-9)
-        steps_per_second = (status.env_steps - self._last_steps) / seconds
-        self._last_time, self._last_steps = now, status.env_steps
-        done = status.fraction - self._begin_fraction
-        if done <= 0:
-            return steps_per_second, math.nan
-        to_go = (now - self._begin_time) * (1 - status.fraction) / done
-        return steps_per_second, to_go
-
-
 class ProgressLines:
     """A line per tenth of the run, and every few seconds: rarer in long runs."""
 
@@ -79,7 +60,8 @@ class ProgressLines:
         self._stream = stream
 
     def start(self, status: Status) -> None:
-        self._meter = SpeedMeter(status)
+        self._speed = SpeedMeter(status.env_steps)
+        self._time_to_go = TimeToGo(status.fraction)
         self._begin = self._last = time.monotonic()
         self._last_tenth = int(status.fraction * 10)
 
@@ -93,10 +75,11 @@ class ProgressLines:
     def show(self, status: Status) -> None:
         self._last = time.monotonic()
         self._last_tenth = int(status.fraction * 10)
-        steps_per_second, to_go = self._meter.measure(status)
+        speed = self._speed.measure(status.env_steps)
+        to_go = self._time_to_go.estimate(status.fraction)
         print(
             f"{status.fraction:4.0%}  iteration {status.iterations}  "
-            f"{status.env_steps} steps  {steps_per_second:.0f} steps/s  "
+            f"{status.env_steps} steps  {speed:.0f} steps/s  "
             f"return {format_return(status.average_return)}  "
             f"ETA {format_seconds(to_go)}",
             file=self._stream,
@@ -120,7 +103,8 @@ class ProgressBar:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        self._meter = SpeedMeter(status)
+        self._speed = SpeedMeter(status.env_steps)
+        self._time_to_go = TimeToGo(status.fraction)
         self._bar = Progress(
             TextColumn("{task.percentage:3.0f}%"),
             BarColumn(bar_width=None),
@@ -138,9 +122,10 @@ class ProgressBar:
 
     def show(self, status: Status) -> None:
         self._last = time.monotonic()
-        steps_per_second, to_go = self._meter.measure(status)
+        speed = self._speed.measure(status.env_steps)
+        to_go = self._time_to_go.estimate(status.fraction)
         text = (
-            f"{status.env_steps} steps  {steps_per_second:.0f} steps/s  "
+            f"{status.env_steps} steps  {speed:.0f} steps/s  "
             f"return {format_return(status.average_return)}  "
             f"ETA {format_seconds(to_go)}"
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 
 import numpy as np
@@ -12,6 +11,7 @@ from alf_lite import nest
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.trainers.evaluator import EvalResult
+from alf_lite.trainers.speed_meter import SpeedMeter
 from alf_lite.utils import summary
 from alf_lite.utils.nest_paths import path_parts
 
@@ -27,19 +27,6 @@ def is_due(iteration: int, config: TrainerConfig) -> bool:
     if config.summarize_first_interval and iteration <= config.summary_interval:
         return True
     return iteration % config.summary_interval == 0
-
-
-class SpeedMeter:
-    """Environment steps per second of wall time since the last call."""
-
-    def __init__(self, env_steps: int) -> None:
-        self._time, self._env_steps = time.perf_counter(), env_steps
-
-    def measure(self, env_steps: int) -> float:
-        now = time.perf_counter()
-        steps_per_second = (env_steps - self._env_steps) / max(now - self._time, 1e-9)
-        self._time, self._env_steps = now, env_steps
-        return steps_per_second
 
 
 def summarize_iteration(

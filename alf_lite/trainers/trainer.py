@@ -15,7 +15,6 @@ import torch
 from alf_lite import config_files
 from alf_lite.algorithms.create_algorithm import create_algorithm
 from alf_lite.config import TrainerConfig
-from alf_lite.data_structures import TimeStep
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import (
@@ -25,13 +24,15 @@ from alf_lite.errors import (
     WorkerError,
 )
 from alf_lite.trainers import train_summaries
-from alf_lite.trainers.evaluator import EvalResult, evaluate
+from alf_lite.trainers.evaluator import EvalResult
 from alf_lite.trainers.hooks import Hook, in_order
 from alf_lite.trainers.progress_display import NoDisplay, ProgressDisplay, Status
 from alf_lite.trainers.run_checkpoints import RunCheckpoints, config_texts
 from alf_lite.trainers.run_directory import RunDirectory
-from alf_lite.trainers.schedule import Limits, is_evaluation_due
+from alf_lite.trainers.run_evaluations import RunEvaluations
+from alf_lite.trainers.schedule import Limits
 from alf_lite.trainers.signals import StopSignals
+from alf_lite.trainers.speed_meter import SpeedMeter
 from alf_lite.trainers.training_state import RunState
 from alf_lite.utils import random_state, summary
 from alf_lite.utils.progress import progress
@@ -88,7 +89,6 @@ class Trainer:
         self._limits = Limits.from_config(config)
         self._signals = StopSignals()
         self._stop_reason = ""
-        self._evaluation: EvalResult | None = None
 
     def request_stop(self, reason: str) -> None:
         """Ends the run after this iteration, with a checkpoint."""
@@ -139,9 +139,10 @@ class Trainer:
             env = self._create_env(seed=random_state.derive_seed(seed, "environments"))
             stack.callback(env.close)
             self.algorithm = create_algorithm(config, env)
-            self._eval_env = self._create_eval_env(seed)
-            if self._eval_env is not None:
-                stack.callback(self._eval_env.close)
+            self._evaluations = RunEvaluations(
+                config, self._create_env, seed, self._signals
+            )
+            stack.callback(self._evaluations.close)
             self.algorithm.setup_training()
         config_files.check_unused_bindings()
         resumed = self._checkpoints.resume(self.algorithm)
@@ -150,31 +151,21 @@ class Trainer:
         # A run may be resumed with other limits.
         self._set_progress()
 
-    def _create_eval_env(self, seed: int) -> Environment | None:
-        if not self.config.evaluate:
-            return None
-        # Building environments may draw random numbers; training must not notice.
-        with random_state.preserved():
-            return self._create_env(
-                num_parallel_environments=self.config.num_eval_environments,
-                seed=random_state.derive_seed(seed, "evaluation"),
-            )
-
     def _is_finished(self) -> bool:
-        run = self.run
-        return self._limits.are_reached(run.iterations, run.env_steps) or _reaches(
-            run.early_stop_score, self.config.early_stop_return
-        )
+        return self._limits.are_reached(
+            self.run.iterations, self.run.env_steps
+        ) or self._evaluations.is_threshold_reached(self.run)
 
     def _begin(self, stack: contextlib.ExitStack) -> None:
         """Opens the summaries, writes down what runs here, handles signals."""
         run, directory = self.run, self._run_directory
         if self._is_resumed:
             _logger.info(
-                "Resuming from %s: iteration %d, %d environment steps.",
+                "Resuming from %s: iteration %d, %d environment steps, seed %d.",
                 self._checkpoints.last_path,
                 run.iterations,
                 run.env_steps,
+                run.seed,
             )
         elif directory.run_file.exists():
             _logger.warning(
@@ -190,7 +181,7 @@ class Trainer:
                 directory.train_summaries, self.config.summaries_flush_secs
             )
         )
-        self._speed = train_summaries.SpeedMeter(run.env_steps)
+        self._speed = SpeedMeter(run.env_steps)
         self._display.start(self._status())
         self._shown_iteration = run.iterations
         stack.callback(self._display.close)
@@ -202,11 +193,13 @@ class Trainer:
 
     def _loop(self) -> None:
         slot = self._checkpoint_slot()
-        self._evaluate_if_due()
+        if self._evaluations.is_due(self.run):
+            self._evaluate()
         while not self._must_stop():
             self._call_hooks("before_iter")
             self._iterate()
-            self._evaluate_if_due()
+            if self._evaluations.is_due(self.run):
+                self._evaluate()
             self._call_hooks("after_iter")
             if self._must_stop():
                 break  # the last checkpoint is written after the last evaluation
@@ -249,7 +242,7 @@ class Trainer:
             self._stop_reason = self._signals.received.name
         elif self._limits.are_reached(run.iterations, run.env_steps):
             self._stop_reason = "finished"
-        elif _reaches(run.early_stop_score, self.config.early_stop_return):
+        elif self._evaluations.is_threshold_reached(run):
             self._stop_reason = (
                 f"early_stop_return: {run.early_stop_score:.4g} reaches "
                 f"{self.config.early_stop_return:.4g}"
@@ -258,46 +251,10 @@ class Trainer:
 
     # Evaluations and checkpoints
 
-    def _evaluate_if_due(self) -> None:
-        run = self.run
-        if self._eval_env is not None and is_evaluation_due(
-            run.iterations, run.last_eval_iteration, self.config.eval_interval
-        ):
-            self._evaluate()
-
     def _evaluate(self) -> None:
-        """Evaluates, and notes whether the policy is the best so far.
-
-        A signal ends it early and without a result.
-        """
-        assert self._eval_env is not None
-        run = self.run
-        begin = time.perf_counter()
-        try:
-            result = evaluate(
-                self.algorithm,
-                self._eval_env,
-                self.config.num_eval_episodes,
-                seed=random_state.derive_seed(run.seed, "evaluation", run.iterations),
-                on_step=self._stop_evaluation_on_signal,
-            )
-        except _EvaluationInterruptedError:
-            return
-        self._evaluation = result
-        run.last_eval_iteration = run.iterations
-        train_summaries.summarize_evaluation(
-            result, run.env_steps, time.perf_counter() - begin
-        )
-        if run.iterations > 0:  # what has learned nothing is never the best
-            if _reaches(result.mean, self.config.early_stop_return):
-                run.early_stop_score = result.mean
-            if run.best_score is None or result.mean > run.best_score:
-                run.best_score, run.best_iteration = result.mean, run.iterations
-        self._call_hooks("after_eval", result)
-
-    def _stop_evaluation_on_signal(self, time_step: TimeStep) -> None:
-        if self._signals.received is not None:
-            raise _EvaluationInterruptedError
+        result = self._evaluations.evaluate(self.algorithm, self.run)
+        if result is not None:
+            self._call_hooks("after_eval", result)
 
     def _checkpoint_slot(self) -> int:
         run = self.run
@@ -314,18 +271,19 @@ class Trainer:
 
     def _finish(self) -> None:
         """Evaluates for the last time and saves."""
-        is_evaluated = self.run.last_eval_iteration == self.run.iterations
-        if self._eval_env is not None and not is_evaluated:
-            self._evaluate()
-        self._save(required=True)
         if self._shown_iteration != self.run.iterations:
             self._show_progress()
+        if self._evaluations.is_final_one_missing(self.run):
+            self._evaluate()
+        self._save(required=True)
         self.algorithm.finish_train()
 
     def _note_what_is_kept(self, error: AlfLiteError) -> None:
         """Adds to the error which checkpoint there is."""
         if isinstance(error, EnvError | WorkerError):
-            # The parameters are those of the last complete iteration.
+            # The parameters are those of the last complete iteration, and so must be
+            # the counter, which the algorithm has advanced already.
+            summary.set_global_counter(self.run.iterations)
             with contextlib.suppress(AlfLiteError):
                 self._save(required=True)
         kept = self._checkpoints.last_path
@@ -346,7 +304,7 @@ class Trainer:
             stop_reason=self._stop_reason,
             stop_signal=self._signals.received,
             was_finished=was_finished,
-            evaluation=self._evaluation,
+            evaluation=self._evaluations.latest,
             average_return=train_summaries.average_return(self.algorithm),
             best_score=run.best_score,
             checkpoint=self._checkpoints.last_path,
@@ -374,18 +332,9 @@ class Trainer:
             getattr(hook, place)(self, *arguments)
 
 
-class _EvaluationInterruptedError(Exception):
-    """A signal came during an evaluation."""
-
-
-def _reaches(score: float | None, threshold: float | None) -> bool:
-    return score is not None and threshold is not None and score >= threshold
-
-
 def _check_device(name: str) -> None:
     device = torch.device(name)
-    available = {"cpu": True, "cuda": torch.cuda.is_available()}.get(device.type)
-    if available is False:
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(
             f"device {name!r} was asked for, but torch sees no such device here. Use "
             "--device=cpu."

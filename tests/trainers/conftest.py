@@ -35,34 +35,39 @@ def make_noise(
     return NoiseEnvironment(num_parallel_environments, seed, **kwargs)
 
 
+def build_trainer(
+    root_dir: Path,
+    *,
+    hooks: Any = (),
+    create_env: Any = make_noise,
+    display: Any = None,
+    **config: Any,
+) -> Trainer:
+    """A trainer of ToyAlgorithm; other keywords go to TrainerConfig."""
+    fields = {
+        "algorithm_ctor": ToyAlgorithm,
+        "num_iterations": 8,
+        "num_checkpoints": 4,
+        "unroll_length": 5,
+        "random_seed": 3,
+        "summary_interval": 2,
+        **config,
+    }
+    return Trainer(
+        TrainerConfig(**fields),
+        root_dir,
+        hooks=hooks,
+        create_env=create_env,
+        display=display,
+    )
+
+
 @pytest.fixture
 def make_trainer(tmp_path: Path) -> Callable[..., Trainer]:
-    """Builds a trainer of ToyAlgorithm; keywords go to TrainerConfig."""
+    """``build_trainer`` with a directory below that of the test."""
 
-    def make(
-        root_dir: str | Path = "run",
-        *,
-        hooks: Any = (),
-        create_env: Any = make_noise,
-        display: Any = None,
-        **config: Any,
-    ) -> Trainer:
-        fields = {
-            "algorithm_ctor": ToyAlgorithm,
-            "num_iterations": 8,
-            "num_checkpoints": 4,
-            "unroll_length": 5,
-            "random_seed": 3,
-            "summary_interval": 2,
-            **config,
-        }
-        return Trainer(
-            TrainerConfig(**fields),
-            tmp_path / root_dir,
-            hooks=hooks,
-            create_env=create_env,
-            display=display,
-        )
+    def make(root_dir: str = "run", **kwargs: Any) -> Trainer:
+        return build_trainer(tmp_path / root_dir, **kwargs)
 
     return make
 

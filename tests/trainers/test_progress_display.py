@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from alf_lite.trainers import progress_display
+from alf_lite.trainers import progress_display, speed_meter
 from alf_lite.trainers.progress_display import (
     ProgressBar,
     ProgressLines,
@@ -35,7 +35,8 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(progress_display, "time", clock)
+    for module in (progress_display, speed_meter):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 

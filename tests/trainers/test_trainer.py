@@ -355,6 +355,7 @@ def test_failing_environment_saves_what_was_learned(train, tmp_path):
     assert steps_in(tmp_path / "run") == [4]
     NoiseEnvironment.steps_of_all_instances = 100
     assert train().iterations == 8
+    assert progress.global_counter == 8
 
 
 class FullDisk:

@@ -92,7 +92,10 @@ RANDOM_TIMES = """
 trials, directory = int(sys.argv[2]), root / "run"
 generator = random.Random(0)
 checkpointer = Checkpointer(directory, keep_latest=2)
-checkpointer.save(0, state_of(0))
+begin = time.monotonic()
+for step in range(5):
+    checkpointer.save(step, state_of(step))
+seconds_per_save = (time.monotonic() - begin) / 5
 
 def save_forever():
     checkpointer = Checkpointer(directory, keep_latest=2)
@@ -102,15 +105,42 @@ def save_forever():
         checkpointer.save(step, state_of(step))
         checkpointer.save(step, state_of(step))
 
-previous = 0
+previous = 4
 for trial in range(trials):
     pid = in_child(save_forever)
-    time.sleep(generator.uniform(0.002, 0.05))
+    time.sleep(generator.uniform(0.0, 8 * seconds_per_save))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     value = check(directory, range(previous, previous + 10_000))
     previous = value
 print(previous, "checkpoints survived")
+"""
+
+
+WHILE_WRITING = """
+directory = root / "run"
+Checkpointer(directory, keep_latest=1).save(1, state_of(1))
+
+def save_forever():
+    checkpointer = Checkpointer(directory, keep_latest=1)
+    for step in range(2, 10**9):
+        checkpointer.save(step, state_of(step))
+        checkpointer.save(step, state_of(step))  # replaces it
+
+pid = in_child(save_forever)
+try:
+    reader, seen = Checkpointer(directory, read_only=True), []
+    for _ in range(int(sys.argv[2])):
+        loaded = reader.load()
+        value = loaded.state["training"]["count"]
+        assert loaded.step == value
+        assert (loaded.state["algorithm"]["w"] == value).all()
+        seen.append(value)
+finally:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+assert seen == sorted(seen)
+print(len(set(seen)), "different checkpoints")
 """
 
 
@@ -135,7 +165,12 @@ def test_killed_at_random_times_every_checkpoint_that_appears_is_complete(
     tmp_path: Path,
 ):
     survived = int(run(RANDOM_TIMES, str(tmp_path), "40").split()[0])
-    assert survived > 5
+    assert survived > 10
+
+
+def test_reading_while_another_process_writes_and_deletes_never_fails(tmp_path: Path):
+    different = int(run(WHILE_WRITING, str(tmp_path), "500").split()[0])
+    assert different > 10
 
 
 @pytest.mark.slow

@@ -1,0 +1,107 @@
+"""The evaluations of a training run: when, with which seeds, and what they decide."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import TimeStep
+from alf_lite.environments.environment import Environment
+from alf_lite.trainers import train_summaries
+from alf_lite.trainers.evaluator import EvalResult, evaluate
+from alf_lite.trainers.schedule import is_evaluation_due
+from alf_lite.trainers.signals import StopSignals
+from alf_lite.trainers.training_state import RunState
+from alf_lite.utils import random_state
+
+
+class RunEvaluations:
+    """Evaluates in environments of its own; none are built if the config wants none.
+
+    Args:
+        config: of the run.
+        create_env: called with ``num_parallel_environments`` and ``seed``.
+        seed: of the run.
+        signals: end an evaluation at once, because it can take long.
+    """
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        create_env: Callable[..., Environment],
+        seed: int,
+        signals: StopSignals,
+    ) -> None:
+        self._config = config
+        self._signals = signals
+        self._env: Environment | None = None
+        self.latest: EvalResult | None = None
+        if config.evaluate:
+            # Building environments may draw random numbers; training must not notice.
+            with random_state.preserved():
+                self._env = create_env(
+                    num_parallel_environments=config.num_eval_environments,
+                    seed=random_state.derive_seed(seed, "evaluation"),
+                )
+
+    def is_due(self, run: RunState) -> bool:
+        """Whether to evaluate after the iterations so far."""
+        return self._env is not None and is_evaluation_due(
+            run.iterations, run.last_eval_iteration, self._config.eval_interval
+        )
+
+    def is_final_one_missing(self, run: RunState) -> bool:
+        """Whether the run ends without an evaluation of what it has learned."""
+        return self._env is not None and run.last_eval_iteration != run.iterations
+
+    def evaluate(self, algorithm: RLAlgorithm, run: RunState) -> EvalResult | None:
+        """Evaluates and notes in ``run`` what it means; None if a signal ended it.
+
+        The episodes depend on the seed and the iteration alone, so that a resumed run
+        sees the same ones.
+        """
+        assert self._env is not None
+        begin = time.perf_counter()
+        try:
+            result = evaluate(
+                algorithm,
+                self._env,
+                self._config.num_eval_episodes,
+                seed=random_state.derive_seed(run.seed, "evaluation", run.iterations),
+                on_step=self._stop_on_signal,
+            )
+        except _InterruptedError:
+            return None
+        train_summaries.summarize_evaluation(
+            result, run.env_steps, time.perf_counter() - begin
+        )
+        self.latest = result
+        run.last_eval_iteration = run.iterations
+        if run.iterations > 0:  # what has learned nothing is never the best
+            if self._reaches_threshold(result.mean):
+                run.early_stop_score = result.mean
+            if run.best_score is None or result.mean > run.best_score:
+                run.best_score, run.best_iteration = result.mean, run.iterations
+        return result
+
+    def is_threshold_reached(self, run: RunState) -> bool:
+        """Whether an evaluation has reached ``early_stop_return``, as it is now."""
+        return self._reaches_threshold(run.early_stop_score)
+
+    def close(self) -> None:
+        if self._env is not None:
+            self._env.close()
+
+    def _reaches_threshold(self, score: float | None) -> bool:
+        threshold = self._config.early_stop_return
+        return score is not None and threshold is not None and score >= threshold
+
+    def _stop_on_signal(self, time_step: TimeStep) -> None:
+        if self._signals.received is not None:
+            raise _InterruptedError
+
+
+class _InterruptedError(Exception):
+    """A signal came during an evaluation."""

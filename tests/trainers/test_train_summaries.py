@@ -1,0 +1,128 @@
+"""Tests of alf_lite.trainers.train_summaries: what the curves hold."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from alf_lite.config import TrainerConfig
+from alf_lite.trainers import train_summaries
+from tests.trainers.conftest import build_trainer
+from tests.trainers.toys import ScriptedEnvironment, ToyAlgorithm
+
+
+@pytest.mark.parametrize(
+    ("interval", "first", "expected"),
+    [
+        (3, True, [1, 2, 3, 6, 9]),
+        (3, False, [3, 6, 9]),
+        (1, False, list(range(1, 11))),
+        (100, False, []),
+    ],
+)
+def test_summary_interval(interval, first, expected):
+    config = TrainerConfig(
+        num_iterations=10, summary_interval=interval, summarize_first_interval=first
+    )
+    due = [i for i in range(1, 11) if train_summaries.is_due(i, config)]
+    assert due == expected
+
+
+@pytest.fixture(scope="module")
+def curves(tmp_path_factory):
+    root_dir = tmp_path_factory.mktemp("summaries")
+    build_trainer(
+        root_dir,
+        num_iterations=6,
+        summary_interval=3,
+        evaluate=True,
+        eval_interval=3,
+        num_eval_episodes=2,
+    ).train()
+    accumulator = EventAccumulator(str(root_dir / "train"))
+    accumulator.Reload()
+    return accumulator
+
+
+def points(accumulator: EventAccumulator, tag: str) -> list[tuple[int, float]]:
+    return [(event.step, event.value) for event in accumulator.Scalars(tag)]
+
+
+def test_metrics_are_drawn_over_three_axes(curves):
+    iterations = points(curves, "Metrics/AverageReturn")
+    env_steps = points(curves, "Metrics/EnvironmentSteps")
+    episodes = points(curves, "Metrics/NumberOfEpisodes")
+    assert [step for step, _ in env_steps] == [1, 2, 3, 6]
+    returns = dict(iterations)
+    assert points(curves, "Metrics_vs_EnvironmentSteps/AverageReturn") == [
+        (int(x), returns[step]) for step, x in env_steps if step in returns
+    ]
+    assert points(curves, "Metrics_vs_NumberOfEpisodes/AverageReturn")[-1] == (
+        int(episodes[-1][1]),
+        returns[6],
+    )
+    assert (
+        "Metrics_vs_EnvironmentSteps/EnvironmentSteps" not in curves.Tags()["scalars"]
+    )
+
+
+def test_charts_follow_environment_steps(curves):
+    for chart, metric in (
+        ("charts/episodic_return", "AverageReturn"),
+        ("charts/episodic_length", "AverageEpisodeLength"),
+    ):
+        expected = points(curves, f"Metrics_vs_EnvironmentSteps/{metric}")
+        assert points(curves, chart) == expected
+        assert expected
+
+
+def test_evaluations_losses_times_and_texts_are_there(curves):
+    tags = curves.Tags()
+    assert [step for step, _ in points(curves, "eval/AverageReturn")] == [0, 3, 6]
+    assert {
+        "eval/StdReturn",
+        "eval/MinReturn",
+        "eval/MaxReturn",
+        "eval/AverageEpisodeLength",
+        "eval_vs_EnvironmentSteps/AverageReturn",
+        "ToyAlgorithm/loss",
+        "time/iteration",
+        "time/env_steps_per_second",
+        "time/unroll",
+        "time/train",
+        "time/evaluate",
+        "time/checkpoint",
+    } <= set(tags["scalars"])
+    assert {"config/user.gin/text_summary", "config/operative.gin/text_summary"} <= set(
+        tags["tensors"]
+    )
+    assert all(value > 0 for _, value in points(curves, "time/env_steps_per_second"))
+
+
+def test_text_of_the_config_is_shown_as_code(curves):
+    (event,) = curves.Tensors("config/operative.gin/text_summary")
+    text = event.tensor_proto.string_val[0].decode()
+    lines = text.splitlines()
+    assert any("TrainerConfig.check_finite = True" in line for line in lines)
+    assert all(line.startswith("    ") for line in lines)
+
+
+def test_average_return_weights_the_dimensions_of_the_reward():
+    env = ScriptedEnvironment([lambda i: (2, [1.0, 10.0])], reward_dims=2)
+    algorithm = ToyAlgorithm(
+        env.observation_spec,
+        env.action_spec,
+        reward_spec=env.reward_spec,
+        reward_weights=[2.0, 0.5],
+        env=env,
+        config=TrainerConfig(num_iterations=1),
+    )
+    assert math.isnan(train_summaries.average_return(algorithm))
+    algorithm.unroll(7)
+    assert train_summaries.average_return(algorithm) == 7
+    results = train_summaries.metric_results(algorithm)
+    assert results["AverageReturn/0"] == 1
+    assert results["AverageReturn/1"] == 10
+    assert results["AverageEnvInfo/last/height"] == 20
