@@ -60,7 +60,7 @@ def create_environment(
             scalars, or a mapping from names to shapes.
         env_ctor: called without arguments, it returns a single ``gymnasium.Env`` each
             time, or a whole ``gymnasium.vector.VectorEnv`` or ``Environment`` (not with
-            ``async``).
+            ``async``). If it has a parameter ``render_mode``, it is given that.
         env_timeout_seconds: ``async`` only: an environment that needs longer to be
             built, reset or stepped is an error.
         render_mode: such as ``rgb_array``.
@@ -157,7 +157,7 @@ def _make_serial(
     if factory.ctor is None:
         return SerialVectorEnv([factory] * num_environments, info_keys)
     try:
-        first = factory.ctor()
+        first = factory.call_ctor()
     except Exception as error:
         raise EnvError(f"env_ctor raised {type(error).__name__}: {error}") from error
     if isinstance(first, gymnasium.Env):

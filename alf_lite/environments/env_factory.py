@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import reduction
@@ -23,7 +24,7 @@ class EnvFactory:
     """
 
     spec: EnvSpec | None = None
-    ctor: Callable[[], Any] | None = None
+    ctor: Callable[..., Any] | None = None
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     max_episode_steps: int | None = None
     render_mode: str | None = None
@@ -37,8 +38,14 @@ class EnvFactory:
         """
         if self.spec is not None:
             return self.wrap(self._make(self.spec))
+        return self.wrap(self.call_ctor())
+
+    def call_ctor(self) -> Any:
+        """What the user's own factory returns, drawn as asked for if it can be."""
         assert self.ctor is not None
-        return self.wrap(self.ctor())
+        if self.render_mode is not None and _accepts(self.ctor, "render_mode"):
+            return self.ctor(render_mode=self.render_mode)
+        return self.ctor()
 
     def wrap(self, env: Any) -> gymnasium.Env:
         """``env`` with the time limit (of the user's own environment) and wrappers."""
@@ -64,6 +71,13 @@ class EnvFactory:
             disable_env_checker=True,
             **arguments,
         )
+
+
+def _accepts(function: Callable[..., Any], parameter: str) -> bool:
+    try:
+        return parameter in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # written in C, without a signature
+        return False
 
 
 class _FromConfig(NamedTuple):

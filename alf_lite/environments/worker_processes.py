@@ -30,6 +30,7 @@ _CLOSE_SECONDS = (
     2.0  # for the environments' own close(), then their processes are killed
 )
 _STACK_SECONDS = 1.0  # for a process that hangs to write its Python stack
+_GRACE_SECONDS = 0.5
 _start_lock = threading.Lock()
 
 
@@ -108,7 +109,10 @@ class WorkerProcesses:
         while waiting:
             ready = self._selector.select(max(0.0, deadline - time.monotonic()))
             if not ready and time.monotonic() >= deadline:
-                self._raise_timeout(min(waiting), call)
+                # The clock also runs while the whole program is stopped (Ctrl-Z).
+                ready = self._selector.select(_GRACE_SECONDS)
+                if not ready:
+                    self._raise_timeout(min(waiting), call)
             for key, _ in ready:
                 index, is_reply = key.data
                 if is_reply:

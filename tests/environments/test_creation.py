@@ -21,7 +21,7 @@ from alf_lite.environments.serial_vector_env import SerialVectorEnv
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.testing.environment_contract import EnvironmentContract
 from alf_lite.testing.fault_environment import FaultEnv
-from alf_lite.testing.structured_environments import CountingEnv, NestedEnv
+from alf_lite.testing.structured_environments import CountingEnv, ImageEnv, NestedEnv
 
 
 @pytest.mark.slow  # starts forty processes; the adapter is the same as for sync
@@ -262,6 +262,21 @@ def test_mujoco_draws_without_a_display(monkeypatch):
     monkeypatch.setenv("DISPLAY", ":0")
     create_environment("CartPole-v1", render_mode="rgb_array")
     assert "MUJOCO_GL" not in os.environ
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_the_users_own_factory_is_told_how_to_draw(mode):
+    env = create_environment(
+        env_ctor=ImageEnv,
+        num_parallel_environments=2,
+        render_mode="rgb_array",
+        vectorization_mode=mode,
+    )
+    with env:
+        env.reset()
+        assert env.render().shape == (16, 16, 3)
+    # A factory that draws nothing is built all the same.
+    create_environment(env_ctor=CountingEnv, render_mode="rgb_array").reset()
 
 
 def test_a_frame_can_be_drawn():
