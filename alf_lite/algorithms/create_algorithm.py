@@ -22,7 +22,8 @@ def create_algorithm(
         is_eval: build only what acting needs.
 
     Raises:
-        ConfigError: if ``algorithm_ctor`` is not set or builds something else.
+        ConfigError: if ``algorithm_ctor`` is not set or builds something else, or the
+            data transformers do not fit the environment or the algorithm.
     """
     if config.algorithm_ctor is None:
         raise ConfigError(
@@ -30,7 +31,10 @@ def create_algorithm(
             "such as: TrainerConfig.algorithm_ctor = @PPOAlgorithm"
         )
     transformer = create_data_transformer(
-        config.data_transformer_ctor, env.observation_spec, env.reward_spec
+        config.data_transformer_ctor,
+        env.observation_spec,
+        env.reward_spec,
+        training_env=None if is_eval else env,
     )
     arguments = {
         "observation_spec": transformer.transformed_observation_spec,
@@ -48,6 +52,12 @@ def create_algorithm(
         raise ConfigError(
             "TrainerConfig.algorithm_ctor must build an RLAlgorithm, got a "
             f"{type(algorithm).__name__}"
+        )
+    if algorithm.on_policy and transformer.needs_replay:
+        raise ConfigError(
+            "TrainerConfig.data_transformer_ctor has a transformer of replayed steps, "
+            f"but {type(algorithm).__name__} is on-policy and replays none. Use an "
+            "off-policy algorithm."
         )
     algorithm.data_transformer = transformer
     return algorithm.to(config.device)

@@ -15,6 +15,7 @@ from alf_lite.algorithms.training_batches import (
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Experience
 from alf_lite.data_transformers.data_transformer import DataTransformer
+from alf_lite.data_transformers.replay_source import ReplaySource
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.priorities import PriorityOptions
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
@@ -31,9 +32,15 @@ class ReplayTraining:
     Args:
         config: of the run.
         num_environments: E.
+        num_history_steps: of the data transformer.
     """
 
-    def __init__(self, config: TrainerConfig, num_environments: int) -> None:
+    def __init__(
+        self,
+        config: TrainerConfig,
+        num_environments: int,
+        num_history_steps: int = 0,
+    ) -> None:
         if config.mini_batch_length is None:
             raise ConfigError(
                 "TrainerConfig.mini_batch_length is not set. Off-policy training draws "
@@ -42,6 +49,16 @@ class ReplayTraining:
         self._config = config
         self._mini_batch_length = config.mini_batch_length
         self._num_environments = num_environments
+        self._num_history_steps = num_history_steps
+        # Steps of an environment that one window takes.
+        self._least_length = config.mini_batch_length + num_history_steps
+        if config.replay_buffer_length < self._least_length:
+            raise ConfigError(
+                f"TrainerConfig.replay_buffer_length={config.replay_buffer_length} is "
+                f"too short: a window is mini_batch_length={config.mini_batch_length} "
+                f"steps, and the data transformers read {num_history_steps} steps "
+                "before it"
+            )
         self._saved_state: dict[str, Any] | None = None
         self.buffer: ReplayBuffer | None = None
 
@@ -58,7 +75,7 @@ class ReplayTraining:
     @property
     def can_train(self) -> bool:
         """Whether there is something to train on."""
-        least = self._num_environments * self._mini_batch_length
+        least = self._num_environments * self._least_length
         return not self.is_collecting and self.num_steps >= least
 
     @property
@@ -87,6 +104,7 @@ class ReplayTraining:
             config.replay_buffer_length,
             prioritized_sampling=config.priority_replay,
             priority=PriorityOptions() if config.priority_replay else None,
+            num_earliest_frames_ignored=self._num_history_steps,
         )
         if self._saved_state is not None:
             buffer.load_state_dict(self._saved_state)
@@ -110,11 +128,14 @@ class ReplayTraining:
                 self.mini_batch_size * config.num_updates_per_train_iter,
                 self._mini_batch_length,
             )
+        experience, source = ReplaySource(buffer, info).with_history(
+            experience, self._num_history_steps
+        )
         if buffer.device != device:
             experience = nest.map_structure(
                 lambda t: t.to(device, non_blocking=True), experience
             )
-        experience = data_transformer.transform_experience(experience)
+        experience = data_transformer.transform_experience(experience, source)
         info_with_action = with_executed_action(
             experience.rollout_info, experience.action
         )

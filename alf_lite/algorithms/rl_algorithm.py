@@ -407,7 +407,11 @@ class RLAlgorithm(Algorithm):
                 raise ConfigError(
                     f"{self._name} was built without env: it has no replay buffer"
                 )
-            self._replay = ReplayTraining(self._config, self._env.batch_size)
+            self._replay = ReplayTraining(
+                self._config,
+                self._env.batch_size,
+                self.data_transformer.num_history_steps,
+            )
         return self._replay
 
     def _require_unroller(self) -> SyncUnroller:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from alf_lite.data_transformers.data_transformer import (
     DataTransformer,
@@ -12,6 +13,7 @@ from alf_lite.data_transformers.data_transformer import (
 from alf_lite.data_transformers.sequential_data_transformer import (
     SequentialDataTransformer,
 )
+from alf_lite.environments.environment import Environment
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 
@@ -21,6 +23,8 @@ def create_data_transformer(
     ),
     observation_spec: NestedTensorSpec,
     reward_spec: TensorSpec = TensorSpec(()),
+    *,
+    training_env: Environment | None = None,
 ) -> DataTransformer:
     """The transformer for the observations and rewards of an environment.
 
@@ -29,10 +33,23 @@ def create_data_transformer(
             None to change nothing.
         observation_spec: of one raw observation.
         reward_spec: of one raw reward.
+        training_env: where the steps to train on come from; None to act only.
 
     Raises:
-        ConfigError: if a transformer cannot handle the specs or their order is wrong.
+        ConfigError: if a transformer cannot handle the specs or the environment, or
+            their order is wrong.
     """
+    transformer = _create(data_transformer_ctor, observation_spec, reward_spec)
+    if training_env is not None:
+        transformer.set_environment(training_env)
+    return transformer
+
+
+def _create(
+    data_transformer_ctor: Any,
+    observation_spec: NestedTensorSpec,
+    reward_spec: TensorSpec,
+) -> DataTransformer:
     if data_transformer_ctor is None:
         return IdentityDataTransformer(observation_spec, reward_spec)
     if isinstance(data_transformer_ctor, Sequence) and not isinstance(

@@ -11,6 +11,8 @@ from torch import nn
 
 from alf_lite.config import configurable
 from alf_lite.data_structures import Experience, TimeStep
+from alf_lite.data_transformers.replay_source import ReplaySource
+from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
@@ -21,8 +23,9 @@ class TransformStage(enum.IntEnum):
     """When a transformer takes its turn; those of an earlier stage come first."""
 
     KEEP_RAW = 1  # keeps a copy of the raw time step
-    HISTORY = 2  # looks up other raw steps of the episode in the replay buffer
-    SINGLE_STEP = 3  # changes every step for itself
+    HINDSIGHT = 2  # replaces goals by what was achieved at later raw steps
+    HISTORY = 3  # joins the raw steps before a step
+    SINGLE_STEP = 4  # changes every step for itself
 
 
 class DataTransformer(nn.Module, ABC):
@@ -86,6 +89,23 @@ class DataTransformer(nn.Module, ABC):
         """Whether :meth:`observe` changes anything."""
         return False
 
+    @property
+    def num_history_steps(self) -> int:
+        """H: how many steps before a window :meth:`transform_experience` reads."""
+        return 0
+
+    @property
+    def needs_replay(self) -> bool:
+        """Whether it only changes what is trained on from a replay buffer."""
+        return False
+
+    def set_environment(self, env: Environment) -> None:
+        """Says, before training, which environment the steps come from.
+
+        Raises:
+            ConfigError: if the transformer needs something that ``env`` does not have.
+        """
+
     @abstractmethod
     def transform_timestep(
         self, time_step: TimeStep, state: Nest
@@ -102,11 +122,20 @@ class DataTransformer(nn.Module, ABC):
         """
 
     @abstractmethod
-    def transform_experience(self, experience: Experience) -> Experience:
+    def transform_experience(
+        self, experience: Experience, source: ReplaySource | None = None
+    ) -> Experience:
         """What the algorithm trains on.
 
         Args:
-            experience: [B, T, ...], as the replay buffer holds it.
+            experience: [B, H+T, ...], as the replay buffer holds it: windows of T steps
+                and the ``num_history_steps`` steps before each. With the history that
+                later transformers need there may be more.
+            source: where the windows are. Only transformers that look beyond a single
+                step need it; see :meth:`ReplaySource.with_history`.
+
+        Returns:
+            [B, T, ...], and in front of it the history that was not its own.
         """
 
     @abstractmethod
@@ -114,7 +143,8 @@ class DataTransformer(nn.Module, ABC):
         """What a following transformer observes.
 
         Args:
-            time_steps: raw [T, B, ...], each step once and in its order.
+            time_steps: raw [T, B, ...], each step once and in its order: the next call
+                continues where this one ends.
         """
 
     def observe(self, time_steps: TimeStep) -> None:
@@ -147,7 +177,9 @@ class SingleStepTransformer(DataTransformer):
     ) -> tuple[TimeStep, Nest]:
         return self.transform(time_step), state
 
-    def transform_experience(self, experience: Experience) -> Experience:
+    def transform_experience(
+        self, experience: Experience, source: ReplaySource | None = None
+    ) -> Experience:
         time_step = experience.time_step
         assert isinstance(time_step, TimeStep), "the experience has no time step"
         return experience._replace(time_step=self.transform(time_step))

@@ -14,6 +14,8 @@ from alf_lite.data_transformers.data_transformer import (
     DataTransformer,
     build_data_transformer,
 )
+from alf_lite.data_transformers.replay_source import ReplaySource
+from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
@@ -59,6 +61,18 @@ class SequentialDataTransformer(DataTransformer):
     def has_statistics(self) -> bool:
         return any(t.has_statistics for t in self._in_order)
 
+    @property
+    def num_history_steps(self) -> int:
+        return sum(t.num_history_steps for t in self._in_order)
+
+    @property
+    def needs_replay(self) -> bool:
+        return any(t.needs_replay for t in self._in_order)
+
+    def set_environment(self, env: Environment) -> None:
+        for transformer in self._in_order:
+            transformer.set_environment(env)
+
     def transform_timestep(
         self, time_step: TimeStep, state: Nest
     ) -> tuple[TimeStep, Nest]:
@@ -68,9 +82,13 @@ class SequentialDataTransformer(DataTransformer):
             new_state.append(its_state)
         return time_step, tuple(new_state)
 
-    def transform_experience(self, experience: Experience) -> Experience:
+    def transform_experience(
+        self, experience: Experience, source: ReplaySource | None = None
+    ) -> Experience:
         for transformer in self._in_order:
-            experience = transformer.transform_experience(experience)
+            experience = transformer.transform_experience(experience, source)
+            if source is not None:
+                source = source.drop_history(transformer.num_history_steps)
         return experience
 
     def transform_unroll(self, time_steps: TimeStep) -> TimeStep:
