@@ -78,11 +78,11 @@ def shuffled_mini_batches(batch: Nest, mini_batch_size: int) -> Iterator[Nest]:
     order = torch.randperm(num_rows, device=nest.flatten(batch)[0].device)
     # One gather per leaf for all mini-batches, which are then views of it.
     leaves = [
-        leaf.index_select(0, order).tensor_split(num_batches)
+        leaf.index_select(0, order).transpose(0, 1).tensor_split(num_batches, dim=1)
         for leaf in nest.flatten(batch)
     ]
     for mini_batch in zip(*leaves, strict=True):
-        yield nest.pack_sequence_as(batch, [t.transpose(0, 1) for t in mini_batch])
+        yield nest.pack_sequence_as(batch, mini_batch)
 
 
 def passes_over_unroll(
