@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ import sys
 
 import pytest
 
+from alf_lite.algorithms.algorithm import Algorithm
 from tests.source_code import ROOT
 
 CONFS = sorted(path.stem for path in (ROOT / "confs").glob("*.gin"))
@@ -117,6 +119,16 @@ def test_confs_that_the_readme_names_exist():
     named = re.findall(r"--conf=(\w+)\b", read("README.md"))
     assert named
     assert set(named) <= set(CONFS)
+
+
+def test_the_method_contract_has_the_signatures_of_the_code():
+    rows = re.findall(
+        r"^\| `(\w+)\(([\w, ]+)\)` \|", read("docs/method_contract.md"), re.MULTILINE
+    )
+    assert {"rollout_step", "train_step", "calc_loss"} <= {name for name, _ in rows}
+    for name, parameters in rows:
+        _, *expected = inspect.signature(getattr(Algorithm, name)).parameters
+        assert parameters.split(", ") == expected, name
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
