@@ -1,0 +1,456 @@
+"""Goals in hindsight are reached in the same episode, and rewarded as such."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from alf_lite import nest
+from alf_lite.data_structures import BatchInfo, Experience, StepType, TimeStep
+from alf_lite.data_transformers.create_data_transformer import create_data_transformer
+from alf_lite.data_transformers.frame_stacker import FrameStacker
+from alf_lite.data_transformers.hindsight import HindsightExperienceTransformer
+from alf_lite.data_transformers.observation_normalizer import ObservationNormalizer
+from alf_lite.data_transformers.replay_source import ReplaySource
+from alf_lite.data_transformers.reward_transformers import RewardScaling
+from alf_lite.data_transformers.untransformed import UntransformedTimeStep
+from alf_lite.errors import ConfigError
+from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
+from alf_lite.tensor_specs import TensorSpec
+
+FIRST, MID, LAST = (int(t) for t in StepType)
+GOAL = TensorSpec((1,))
+SPEC = {"observation": GOAL, "achieved_goal": GOAL, "desired_goal": GOAL}
+THREE_STEPS = [FIRST, MID, MID, LAST]
+
+
+def is_equal(achieved, desired):
+    return (achieved == desired).all(-1).float()
+
+
+def her(**arguments):
+    arguments = {"her_proportion": 1.0, "reward_function": is_equal} | arguments
+    return HindsightExperienceTransformer(SPEC, **arguments)
+
+
+def her_ctor(**arguments):
+    arguments = {"her_proportion": 1.0, "reward_function": is_equal} | arguments
+
+    def ctor(observation_spec, reward_spec):
+        return HindsightExperienceTransformer(
+            observation_spec, reward_spec, **arguments
+        )
+
+    return ctor
+
+
+def buffer_of(*columns, desired=-9.0, max_length=None):
+    """A buffer with the given step types of each environment.
+
+    What is achieved at position p of environment e is 100 e + p, a number of its own.
+    """
+    step_type = torch.tensor(columns, dtype=torch.int32).T  # [T, E]
+    num_steps, num_environments = step_type.shape
+    achieved = torch.arange(num_steps).unsqueeze(1) + 100 * torch.arange(
+        num_environments
+    )
+    achieved = achieved.unsqueeze(-1).float()
+    time_step = TimeStep(
+        step_type=step_type,
+        reward=torch.where(step_type == FIRST, 0.0, -1.0),
+        discount=torch.where(step_type == LAST, 0.0, 1.0),
+        observation={
+            "observation": achieved + 0.5,
+            "achieved_goal": achieved,
+            "desired_goal": torch.full_like(achieved, desired),
+        },
+    )
+    experience = Experience(time_step=time_step, action=achieved * 2)
+    buffer = ReplayBuffer(
+        nest.extract_spec(experience, from_dim=2),
+        num_environments,
+        max_length or num_steps,
+    )
+    buffer.add_batch(experience, time_major=True)
+    return buffer
+
+
+def windows(buffer, starts, length):
+    """Raw windows that begin at [(environment, position), ...], and their source."""
+    env_ids, positions = (torch.tensor(column) for column in zip(*starts, strict=True))
+    paths = nest.map_structure_with_path(lambda path, _: path, buffer.data_spec)
+    experience = buffer.get_field(
+        paths, env_ids.unsqueeze(1), positions.unsqueeze(1) + torch.arange(length)
+    )
+    return experience, ReplaySource(buffer, BatchInfo(env_ids, positions))
+
+
+def relabel(transformer, buffer, starts, length):
+    """(desired goals [B, T], rewards [B, T])."""
+    experience, source = windows(buffer, starts, length)
+    experience, source = source.with_history(experience, transformer.num_history_steps)
+    time_step = transformer.transform_experience(experience, source).time_step
+    return time_step.observation["desired_goal"].squeeze(-1), time_step.reward
+
+
+# Which goals
+
+
+def test_final_relabels_with_what_the_episode_ended_at():
+    buffer = buffer_of(THREE_STEPS)
+    desired, reward = relabel(her(strategy="final"), buffer, [(0, 0)], 4)
+    assert desired.tolist() == [[3, 3, 3, 3]]
+    assert reward.tolist() == [[0, 0, 0, 1]]
+    # The same, transition by transition.
+    starts = [(0, 0), (0, 1), (0, 2)]
+    desired, reward = relabel(her(strategy="final"), buffer, starts, 2)
+    assert desired.tolist() == [[3, 3]] * 3
+    assert reward[:, 1].tolist() == [0, 0, 1]
+
+
+def test_the_last_transition_has_only_its_own_outcome_as_future():
+    desired, reward = relabel(her(), buffer_of(THREE_STEPS), [(0, 2)] * 100, 2)
+    assert (desired == 3).all()
+    assert (reward[:, 1] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "start", "goals"),
+    [
+        ("future", 0, [1, 2, 3, 4]),
+        ("future", 2, [3, 4]),
+        ("episode", 0, [1, 2, 3, 4]),
+        ("episode", 3, [1, 2, 3, 4]),
+        ("final", 1, [4]),
+    ],
+)
+def test_goals_are_drawn_uniformly(strategy, start, goals):
+    buffer = buffer_of([FIRST, MID, MID, MID, LAST])
+    torch.manual_seed(0)
+    num_draws = 4000
+    desired, reward = relabel(
+        her(strategy=strategy), buffer, [(0, start)] * num_draws, 2
+    )
+    counts = torch.bincount(desired[:, 1].long(), minlength=5)
+    assert counts.nonzero().flatten().tolist() == goals
+    expected = num_draws / len(goals)
+    chi_squared = ((counts[goals] - expected) ** 2 / expected).sum().item()
+    assert chi_squared < 16.3  # 0.999 quantile with 3 degrees of freedom
+    assert torch.equal(reward[:, 1] == 1, desired[:, 1] == start + 1)
+
+
+@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
+def test_a_goal_never_comes_from_another_episode_or_environment(strategy):
+    buffer = buffer_of(THREE_STEPS * 2, [MID, LAST, *THREE_STEPS, FIRST, MID])
+    starts = [
+        *((0, t) for t in (0, 1, 2, 4, 5, 6)),
+        *((1, t) for t in (0, 2, 3, 4, 6)),
+    ]
+    episode_of = {
+        **{(0, t): {1, 2, 3} for t in range(3)},
+        **{(0, t): {5, 6, 7} for t in range(4, 7)},
+        (1, 0): {101},
+        **{(1, t): {103, 104, 105} for t in range(2, 5)},
+        (1, 6): {107},
+    }
+    desired, _ = relabel(her(strategy=strategy), buffer, starts * 50, 2)
+    for (env, position), goals in zip(starts * 50, desired.tolist(), strict=True):
+        assert goals[0] == goals[1]
+        assert goals[0] in episode_of[env, position]
+        if strategy == "future":
+            assert goals[0] > 100 * env + position
+
+
+@pytest.mark.parametrize(
+    ("strategy", "goals", "later_goals"),
+    [
+        ("future", {6}, {6, 50, 51}),
+        ("final", {6}, {51}),
+        ("episode", {5, 6}, {5, 6, 50, 51}),
+    ],
+)
+def test_an_open_episode_ends_with_the_newest_step(strategy, goals, later_goals):
+    buffer = buffer_of([*THREE_STEPS, FIRST, MID, MID])
+    transformer = her(strategy=strategy)
+    desired, _ = relabel(transformer, buffer, [(0, 5)] * 300, 2)
+    assert set(desired.flatten().tolist()) == goals
+    # Two more steps overwrite the oldest ones.
+    more, _ = windows(buffer_of([MID, MID]), [(0, 0)], 2)
+    more.time_step.observation["achieved_goal"].add_(50)
+    buffer.add_batch(
+        nest.map_structure(lambda t: t.transpose(0, 1), more), time_major=True
+    )
+    desired, _ = relabel(transformer, buffer, [(0, 5)] * 300, 2)
+    assert set(desired.flatten().tolist()) == later_goals
+
+
+def test_what_was_overwritten_is_no_goal():
+    # Of the episode of 6 steps, the ring holds the last 4, at positions 2 to 5.
+    buffer = buffer_of([FIRST, MID, MID, MID, MID, LAST], max_length=4)
+    desired, _ = relabel(her(strategy="episode"), buffer, [(0, 2)] * 200, 2)
+    assert set(desired.flatten().tolist()) == {3, 4, 5}
+
+
+# Which windows and which steps
+
+
+def test_proportion_zero_changes_nothing_and_needs_no_rewards():
+    buffer = buffer_of(THREE_STEPS)
+    experience, source = windows(buffer, [(0, t) for t in range(3)], 2)
+    transformer = her(her_proportion=0.0, reward_function=None)
+    transformer._reward_function = lambda *goals: pytest.fail("not needed")
+    unchanged = transformer.transform_experience(experience, source)
+    for before, after in zip(
+        nest.flatten(experience), nest.flatten(unchanged), strict=True
+    ):
+        assert torch.equal(before, after)
+
+
+def test_windows_are_relabelled_independently_with_the_given_proportion():
+    torch.manual_seed(0)
+    num_windows = 5000
+    desired, reward = relabel(
+        her(her_proportion=0.3, strategy="final"),
+        buffer_of(THREE_STEPS),
+        [(0, 2)] * num_windows,
+        2,
+    )
+    relabelled = desired[:, 1] == 3
+    assert torch.equal(desired[:, 0], desired[:, 1])
+    sigma = (0.3 * 0.7 / num_windows) ** 0.5
+    assert abs(relabelled.float().mean().item() - 0.3) < 4 * sigma
+    # The other windows keep goal and reward, though -1 is nothing is_equal returns.
+    assert (desired[~relabelled] == -9).all()
+    assert (reward[~relabelled] == -1).all()
+    assert (reward[relabelled, 1] == 1).all()
+    # Neighbours have nothing to do with each other.
+    both = (relabelled[1:] & relabelled[:-1]).float().mean().item()
+    assert abs(both - 0.09) < 0.02
+
+
+def test_nothing_but_goal_and_reward_changes():
+    buffer = buffer_of(THREE_STEPS, THREE_STEPS)
+    experience, source = windows(buffer, [(0, 1), (1, 2)], 2)
+    before = nest.map_structure(torch.clone, experience)
+    stored = nest.map_structure(torch.clone, buffer.gather_all()[0])
+    after = her().transform_experience(experience, source)
+    kept = ("discount", "step_type")
+    for name in kept:
+        assert torch.equal(
+            getattr(after.time_step, name), getattr(before.time_step, name)
+        )
+    assert (after.time_step.discount[1, 1] == 0) & (after.time_step.discount[0, 1] == 1)
+    for name in ("observation", "achieved_goal"):
+        assert torch.equal(
+            after.time_step.observation[name], before.time_step.observation[name]
+        )
+    assert torch.equal(after.action, before.action)
+    # Neither the sample nor what is stored was written to.
+    for one, other in zip(
+        nest.flatten((before, stored)),
+        nest.flatten((experience, buffer.gather_all()[0])),
+        strict=True,
+    ):
+        assert torch.equal(one, other)
+
+
+def test_the_reward_of_a_first_step_stays_zero():
+    transformer = her(reward_function=lambda achieved, desired: 7 + 0 * achieved[:, 0])
+    _, reward = relabel(transformer, buffer_of(THREE_STEPS), [(0, 0), (0, 1)], 2)
+    assert reward.tolist() == [[0, 7], [7, 7]]
+
+
+def test_the_last_step_of_an_episode_has_no_future():
+    buffer = buffer_of(THREE_STEPS * 2)
+    for strategy in ("future", "final", "episode"):
+        desired, reward = relabel(her(strategy=strategy), buffer, [(0, 3)] * 20, 2)
+        assert (desired[:, 0] == -9).all()
+        assert (reward[:, 0] == -1).all()
+        # What follows is a window of the next episode.
+        assert set(desired[:, 1].tolist()) <= {5, 6, 7}
+
+
+@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
+def test_each_episode_in_a_window_has_a_goal_of_its_own(strategy):
+    buffer = buffer_of([MID, LAST, FIRST, MID, LAST, FIRST, MID, MID])
+    desired, reward = relabel(
+        her(strategy=strategy), buffer, [(0, 0)] * 200 + [(0, 1)] * 200, 7
+    )
+    for row, rewards, start in zip(
+        desired.tolist(), reward.tolist(), [0] * 200 + [1] * 200, strict=True
+    ):
+        parts: dict[str, set] = {"A": set(), "B": set(), "C": set()}
+        for position, goal in enumerate(row, start):
+            parts["AABBBCCC"[position] if position < 8 else "C"].add(goal)
+        assert all(len(goals) == 1 for goals in parts.values())
+        assert parts["A"] == ({1} if start == 0 else {-9})
+        assert parts["B"] <= {3, 4}
+        assert parts["C"] <= {6, 7}
+        for (position, goal), got in zip(enumerate(row, start), rewards, strict=True):
+            if position in (2, 5):
+                assert got == 0
+            elif goal != -9:
+                assert got == float(goal == position)
+    assert len({tuple(row) for row in desired.tolist()}) > (strategy != "final")
+
+
+def test_every_part_is_relabelled_with_the_given_proportion():
+    torch.manual_seed(0)
+    desired, _ = relabel(
+        her(her_proportion=0.5), buffer_of(THREE_STEPS * 2), [(0, 0)] * 4000, 8
+    )
+    first, second = desired[:, 0] != -9, desired[:, 4] != -9
+    for fraction, expected in [(first, 0.5), (second, 0.5), (first & second, 0.25)]:
+        assert abs(fraction.float().mean().item() - expected) < 0.04
+
+
+# In a sequence
+
+
+def test_stacked_goals_are_all_relabelled():
+    def stacker(observation_spec, reward_spec):
+        return FrameStacker(observation_spec, reward_spec, stack_size=3)
+
+    columns = [THREE_STEPS * 2]
+    transformer = create_data_transformer([her_ctor(), stacker], SPEC)
+    assert transformer.num_history_steps == 2
+    buffer = buffer_of(*columns)
+    starts = [(0, t) for t in (2, 4, 5, 6)] * 50
+    experience, source = windows(buffer, starts, 2)
+    experience, source = source.with_history(experience, 2)
+    observation = transformer.transform_experience(
+        experience, source
+    ).time_step.observation
+    assert observation["desired_goal"].shape == (200, 2, 3)
+    for (_, start), goals, achieved in zip(
+        starts,
+        observation["desired_goal"].tolist(),
+        observation["achieved_goal"].tolist(),
+        strict=True,
+    ):
+        [goal] = set(itertools.chain(*goals))
+        # Never what was achieved in the history, though the stack shows it.
+        assert start < goal <= (3 if start < 4 else 7)
+        begin = 0 if start < 4 else 4
+        for t, stack in enumerate(achieved, start):
+            assert stack == [max(t - 2, begin), max(t - 1, begin), t]
+
+
+def test_later_transformers_see_the_new_goals():
+    def scaling(observation_spec, reward_spec):
+        return RewardScaling(observation_spec, reward_spec, scale=10.0)
+
+    transformer = create_data_transformer(
+        [UntransformedTimeStep, her_ctor(strategy="final"), scaling], SPEC
+    )
+    experience, source = windows(buffer_of(THREE_STEPS), [(0, 2)], 2)
+    time_step = transformer.transform_experience(experience, source).time_step
+    assert time_step.reward.tolist() == [[0, 10]]
+    assert time_step.untransformed.reward.tolist() == [[-1, -1]]
+    assert (time_step.untransformed.observation["desired_goal"] == -9).all()
+
+
+def test_acting_and_statistics_see_the_goals_that_are_meant():
+    transformer = her()
+    step, _ = windows(buffer_of(THREE_STEPS), [(0, 1)], 2)
+    raw = step.time_step
+    assert transformer.transform_timestep(raw, ()) == (raw, ())
+    assert transformer.transform_unroll(raw) is raw
+    assert transformer.state_spec == ()
+
+
+@pytest.mark.parametrize("other", [ObservationNormalizer, FrameStacker])
+def test_it_must_come_before_what_changes_goals(other):
+    with pytest.raises(ConfigError, match=r"\(HINDSIGHT\) must come before"):
+        create_data_transformer([other, her_ctor()], SPEC)
+
+
+# Rewards and bad input
+
+
+def test_rewards_can_have_several_parts():
+    def two_rewards(achieved, desired):
+        return torch.cat([achieved, desired], dim=-1)
+
+    transformer = HindsightExperienceTransformer(
+        SPEC,
+        TensorSpec((2,)),
+        her_proportion=1.0,
+        strategy="final",
+        reward_function=two_rewards,
+    )
+    experience, source = windows(buffer_of(THREE_STEPS), [(0, 0)], 3)
+    time_step = experience.time_step
+    time_step = time_step._replace(reward=torch.zeros(1, 3, 2))
+    trained = transformer.transform_experience(
+        experience._replace(time_step=time_step), source
+    )
+    assert trained.time_step.reward.tolist() == [[[0, 0], [1, 3], [2, 3]]]
+
+
+def test_rewards_of_a_wrong_shape_are_refused():
+    transformer = her(reward_function=lambda achieved, desired: achieved)
+    with pytest.raises(
+        ValueError, match=r"must return shape \(2,\) for as many goals, "
+    ):
+        relabel(transformer, buffer_of(THREE_STEPS), [(0, 1)], 2)
+
+
+def test_goals_may_be_anywhere_in_the_observation():
+    spec = ({"place": GOAL}, GOAL)
+    transformer = HindsightExperienceTransformer(
+        spec,
+        her_proportion=1.0,
+        strategy="final",
+        achieved_goal_field="0.place",
+        desired_goal_field="1",
+        reward_function=is_equal,
+    )
+    goals = torch.arange(3.0).view(3, 1, 1)
+    experience = Experience(
+        time_step=TimeStep(
+            step_type=torch.tensor([[FIRST], [MID], [LAST]], dtype=torch.int32),
+            reward=torch.zeros(3, 1),
+            observation=({"place": goals}, goals - 5),
+        )
+    )
+    buffer = ReplayBuffer(nest.extract_spec(experience, from_dim=2), 1, 3)
+    buffer.add_batch(experience, time_major=True)
+    sample, info = buffer.gather_all()
+    trained = transformer.transform_experience(sample, ReplaySource(buffer, info))
+    assert trained.time_step.observation[1].flatten().tolist() == [2, 2, 2]
+    assert trained.time_step.reward.tolist() == [[0, 0, 1]]
+
+
+def test_it_needs_to_know_where_windows_come_from():
+    experience, _ = windows(buffer_of(THREE_STEPS), [(0, 1)], 2)
+    with pytest.raises(ValueError, match="pass a ReplaySource"):
+        her().transform_experience(experience)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"her_proportion": 1.5}, r"her_proportion must be in \[0, 1\], got 1.5"),
+        ({"strategy": "past"}, "strategy must be one of .*, got 'past'"),
+        ({"desired_goal_field": "goal"}, "no field 'goal'"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        her(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (TensorSpec((2,)), "must have the same shape and dtype"),
+        (TensorSpec((1,), torch.float64), "must have the same shape and dtype"),
+        ({"x": GOAL, "y": GOAL}, "'desired_goal' must be one tensor, it has 2 parts"),
+    ],
+)
+def test_goals_that_cannot_be_exchanged_are_refused(other, message):
+    with pytest.raises(ConfigError, match=message):
+        HindsightExperienceTransformer(SPEC | {"desired_goal": other})
