@@ -6,6 +6,7 @@ gin's private tables is in this file; gin-config has not changed them since 2021
 
 from __future__ import annotations
 
+import enum
 import inspect
 import sys
 from collections.abc import Callable, Mapping
@@ -217,6 +218,55 @@ def _is_shadowed(key: BindingKey, active: str) -> bool:
         and _is_prefix(other.scope, active)
         for other in bound()
     )
+
+
+def export_use() -> dict[tuple[str, str], dict[str, Any]]:
+    """What calls of this process used, to be imported by the process that started it.
+
+    A value that only a conf can express is looked up there, see ``_Bound``.
+    """
+    return {
+        call: {name: _plain(value) for name, value in values.items()}
+        for call, values in _used().items()
+    }
+
+
+def import_use(exported: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
+    """Counts what another process with the same bindings used as used by this one."""
+    for (scope, selector), values in exported.items():
+        if target(selector) is None:  # known in the other process only
+            continue
+        found = {
+            name: _binding_in_force(scope, selector, name) if value is _BOUND else value
+            for name, value in values.items()
+        }
+        with gin_config._OPERATIVE_CONFIG_LOCK:
+            gin_config._OPERATIVE_CONFIG.setdefault((scope, selector), {}).update(found)
+
+
+class _Bound(enum.Enum):
+    """Stands for a value with references: every process looks up its own."""
+
+    BOUND = 0
+
+
+_BOUND = _Bound.BOUND
+
+
+def _plain(value: Any) -> Any:
+    if references(value) or not gin_config._is_literally_representable(value):
+        return _BOUND
+    return value
+
+
+def _binding_in_force(scope: str, selector: str, parameter: str) -> Any:
+    """What a call in ``scope`` takes from the bindings; None if from nowhere."""
+    keys = [
+        key
+        for key in bound()
+        if key[1:] == (selector, parameter) and _is_prefix(key.scope, scope)
+    ]
+    return bound()[max(keys, key=lambda key: len(key.scope))] if keys else None
 
 
 def clear() -> None:

@@ -1,5 +1,7 @@
 """What is read from gin's private tables."""
 
+import pickle
+
 import gin
 import pytest
 
@@ -73,3 +75,35 @@ def test_a_statement_can_be_parsed_to_the_same_value():
         gin.parse_config(config_registry.statement(key, value))
         assert config_registry.bound()[key] == value
     assert config_registry.statement(key, float("inf")).startswith("# a/Lamp.colour")
+
+
+def test_what_another_process_used_counts_as_used_here():
+    conf = """
+        Lamp.colour = %HUE
+        HUE = "red"
+        a/Lamp.dimmed = True
+        b/Lamp.dimmed = True
+    """
+    gin.parse_config(conf)
+    with gin.config_scope("a"):
+        Lamp()
+    exported, text = config_registry.export_use(), gin.operative_config_str()
+    copied = pickle.loads(pickle.dumps(exported))
+    gin.clear_config()
+    gin.parse_config(conf)
+    assert config_registry.why_unused(config_registry.macro_key("HUE"))
+    config_registry.import_use(copied)
+    assert gin.operative_config_str() == text
+    selector = f"{__name__}.Lamp"
+    for key in (
+        BindingKey("", selector, "colour"),
+        BindingKey("a", selector, "dimmed"),
+        config_registry.macro_key("HUE"),
+    ):
+        assert config_registry.why_unused(key) is None
+    assert config_registry.why_unused(BindingKey("b", selector, "dimmed"))
+
+
+def test_use_of_what_only_the_other_process_knows_is_left_out():
+    config_registry.import_use({("", "elsewhere.Lamp"): {"colour": "red"}})
+    assert "elsewhere" not in gin.operative_config_str()
