@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import gymnasium
 
 from alf_lite.config import configurable
-from alf_lite.environments import environment_ids
+from alf_lite.environments import environment_ids, single_env
 from alf_lite.environments.env_factory import EnvFactory
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.gymnasium_environment import GymnasiumEnvironment
@@ -159,7 +159,7 @@ def _make_serial(
     try:
         first = factory.call_ctor()
     except Exception as error:
-        raise EnvError(f"env_ctor raised {type(error).__name__}: {error}") from error
+        single_env.raise_env_error("env_ctor", error)
     if isinstance(first, gymnasium.Env):
         factories: list[Callable[[], gymnasium.Env]] = [lambda: factory.wrap(first)]
         factories += [factory] * (num_environments - 1)
@@ -223,10 +223,8 @@ def _make_native(factory: EnvFactory, num_environments: int) -> Any:
             **arguments,
         )
     except Exception as error:
-        raise EnvError(
-            f"{spec.id}: the vector environment's constructor raised "
-            f"{type(error).__name__}: {error}"
-        ) from error
+        where = f"{spec.id}: the constructor of the vector environment"
+        single_env.raise_env_error(where, error)
 
 
 def _render_without_display() -> None:

@@ -152,6 +152,26 @@ def load_factory(dumped: bytes) -> Callable[[], gymnasium.Env]:
     return build
 
 
+def export_config_use() -> Any:
+    """What the configuration was used for in this process; None if it has none."""
+    if "alf_lite.config_files" not in sys.modules:
+        return None
+
+    from alf_lite import config_registry
+
+    return config_registry.export_use()
+
+
+def import_config_use(exported: Any) -> None:
+    """Counts what another process used as used, so that no binding seems forgotten."""
+    if exported is None:
+        return
+
+    from alf_lite import config_registry
+
+    config_registry.import_use(exported)
+
+
 def needs_main_module(dumped: bytes) -> bool:
     """Whether loading needs a function or class of the program's main module."""
     return b"__main__" in dumped

@@ -5,6 +5,7 @@ Without torch, see space_tree.
 
 from __future__ import annotations
 
+import traceback
 from typing import Any, NoReturn
 
 import gymnasium
@@ -107,7 +108,16 @@ def raise_env_error(where: str, error: BaseException) -> NoReturn:
         raise EnvError(f"{where}: {error}") from None
     if isinstance(error, ConfigError):
         raise ConfigError(f"{where}: {error}") from None
-    raise EnvError(f"{where} raised {exception_text(error)}") from error
+    raise EnvError(f"{where} raised {failure_text(error)}") from error
+
+
+def failure_text(error: BaseException) -> str:
+    """Type, message and traceback: where in the user's code it went wrong."""
+    try:
+        lines = traceback.format_exception(error)
+    except Exception:  # the exception's own __str__ raises
+        lines = traceback.format_tb(error.__traceback__)
+    return f"{exception_text(error)}\n\n{''.join(lines).rstrip()}"
 
 
 def exception_text(error: BaseException) -> str:

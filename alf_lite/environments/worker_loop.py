@@ -39,6 +39,7 @@ class EnvDescription(NamedTuple):
     metadata: dict[str, Any]
     render_mode: str | None
     env_id: str | None
+    config_use: Any  # what building it took from the configuration
 
 
 def serve(settings: WorkerSettings, requests: Connection) -> None:
@@ -102,6 +103,7 @@ class _EnvServer:
             dict(env.metadata),
             env.render_mode,
             env.spec.id if env.spec is not None else None,
+            env_factory.export_config_use(),
         )
         return DATA + _dump(description)
 
@@ -178,16 +180,9 @@ def _failure(error: BaseException) -> bytes:
         kind, text = BAD_CONFIG, str(error)
     else:
         kind = RAISED
-        text = f"{single_env.exception_text(error)}\n\n{_traceback(error)}"
+        text = single_env.failure_text(error)
     # Text, because not every exception can be pickled.
     return kind + text.encode("utf-8", errors="backslashreplace")
-
-
-def _traceback(error: BaseException) -> str:
-    try:
-        return "".join(traceback.format_exception(error))
-    except Exception:  # the exception's own __str__ raises
-        return "".join(traceback.format_tb(error.__traceback__))
 
 
 def _dump(value: Any) -> bytes:

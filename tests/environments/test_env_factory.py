@@ -106,6 +106,10 @@ def test_references_with_a_scope_reach_another_process(scope):
     finally:
         env.close()
     assert ends == [False, True]
+    # What only the other process has used is not reported as forgotten.
+    forgotten = " ".join(config_files.unused_bindings())
+    assert "short/CountingEnv.episode_lengths" not in forgotten
+    assert "episode_lengths = (2,)" in config_files.operative_config_text()
 
 
 def test_lambdas_are_refused_with_advice():

@@ -125,6 +125,8 @@ def test_an_exception_names_the_environment_and_the_step(at_step):
     message = str(error.value)
     assert message.startswith(f"environment 1, step() at step {at_step + 1} raised")
     assert "RuntimeError: 100% %d {x} \x00 é ☃" in message
+    assert "Traceback (most recent call last)" in message
+    assert "fault_environment.py" in message
     assert isinstance(error.value.__cause__, RuntimeError)
 
 
