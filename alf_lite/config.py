@@ -58,6 +58,7 @@ class TrainerConfig:
     priority_replay: bool = False  # draw by |δ|; options: PriorityOptions
     whole_replay_buffer_training: bool = False  # passes over the whole buffer
     clear_replay_buffer: bool = False  # after every whole_replay_buffer_training
+    checkpoint_replay_buffer: bool = False  # else a resumed run collects anew
 
     # Evaluation, in environments of its own
     evaluate: bool = False  # at the end of the run, and every eval_interval

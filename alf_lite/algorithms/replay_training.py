@@ -108,6 +108,8 @@ class ReplayTraining:
         )
         if self._saved_state is not None:
             buffer.load_state_dict(self._saved_state)
+            # A resumed run starts new episodes.
+            buffer.mark_truncated_end()
             self._saved_state = None
         return buffer
 

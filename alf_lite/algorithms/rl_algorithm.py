@@ -444,9 +444,15 @@ class RLAlgorithm(Algorithm):
             "optimizers": {name: o.state_dict() for name, o in self.optimizers()},
             "metrics": self._require_metrics().state_dict(),
             "data_transformer": self.data_transformer.training_state_dict(),
+            "replay": self._replay_state(),
             "unroll_remainder": self._unroll_remainder,
             "num_updates": self._num_updates,
         }
+
+    def _replay_state(self) -> dict[str, Any]:
+        if self._replay is None or not self._config.checkpoint_replay_buffer:
+            return {}
+        return self._replay.state_dict()
 
     def load_training_state_dict(self, state: dict[str, Any]) -> None:
         """Restores what ``training_state_dict`` returned."""
@@ -461,6 +467,8 @@ class RLAlgorithm(Algorithm):
             optimizer.load_state_dict(saved[name])
         self._require_metrics().load_state_dict(state["metrics"])
         self.data_transformer.load_training_state_dict(state["data_transformer"])
+        if state["replay"]:
+            self._require_replay().load_state_dict(state["replay"])
         self._unroll_remainder = state["unroll_remainder"]
         self._num_updates = state["num_updates"]
 

@@ -235,6 +235,20 @@ def test_without_a_window_length_training_does_not_start():
         make(mini_batch_length=None).train_iter()
 
 
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_checkpoint_holds_the_buffer_when_asked(saved):
+    original = make(checkpoint_replay_buffer=saved, initial_collect_steps=6)
+    original.train_iter()
+    resumed = make(checkpoint_replay_buffer=saved, initial_collect_steps=100)
+    resumed.load_training_state_dict(original.training_state_dict())
+    resumed.reset_environment(1)
+    resumed.train_iter()
+    steps = resumed._replay.buffer.gather_all()[0].time_step
+    # The three stored steps end before the new ones begin.
+    expected = [[0, 1, 2, 0, 1, 1]] if saved else [[0, 1, 1]]
+    assert steps.step_type.tolist() == expected * 2
+
+
 def test_a_reset_of_the_environments_ends_the_stored_episodes():
     algorithm = make()
     algorithm.train_iter()
