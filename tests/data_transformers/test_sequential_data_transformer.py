@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from alf_lite.data_structures import Experience, TimeStep
+from alf_lite.data_structures import BatchInfo, Experience, TimeStep
 from alf_lite.data_transformers.create_data_transformer import create_data_transformer
 from alf_lite.data_transformers.data_transformer import (
     DataTransformer,
@@ -13,6 +13,7 @@ from alf_lite.data_transformers.data_transformer import (
 )
 from alf_lite.data_transformers.image_scale_transformer import ImageScaleTransformer
 from alf_lite.data_transformers.observation_normalizer import ObservationNormalizer
+from alf_lite.data_transformers.replay_source import ReplaySource
 from alf_lite.data_transformers.reward_normalizer import RewardNormalizer
 from alf_lite.data_transformers.reward_transformers import RewardScaling, RewardShifting
 from alf_lite.errors import ConfigError
@@ -42,8 +43,29 @@ class LastReward(DataTransformer):
         before = torch.where(time_step.is_first(), 0.0, state)
         return time_step._replace(reward=before), time_step.reward
 
-    def transform_experience(self, experience):
+    def transform_experience(self, experience, source=None):
         raise NotImplementedError
+
+    def transform_unroll(self, time_steps):
+        raise NotImplementedError
+
+
+class SourceRecorder(DataTransformer):
+    """Keeps the sources that it is given."""
+
+    stage = TransformStage.HISTORY
+    num_history_steps = 2
+
+    def __init__(self, observation_spec, reward_spec):
+        super().__init__(observation_spec, reward_spec)
+        self.sources = []
+
+    def transform_timestep(self, time_step, state):
+        raise NotImplementedError
+
+    def transform_experience(self, experience, source=None):
+        self.sources.append(source)
+        return experience
 
     def transform_unroll(self, time_steps):
         raise NotImplementedError
@@ -124,6 +146,19 @@ def test_without_statistics_an_unroll_is_not_even_transformed():
     transformer = create_data_transformer([LastReward, scaling], SPEC)
     assert not transformer.has_statistics
     transformer.observe(steps(10, 2))  # LastReward.transform_unroll would raise
+
+
+def test_each_transformer_is_told_how_much_history_is_left():
+    transformer = create_data_transformer([SourceRecorder] * 3, SPEC)
+    assert transformer.num_history_steps == 6
+    source = ReplaySource(None, BatchInfo(), num_history_steps=6)
+    transformer.transform_experience(Experience(time_step=steps(1, 7)), source)
+    sources = [t.sources for t in transformer.transformers]
+    assert [[s.num_history_steps for s in given] for given in sources] == [
+        [6],
+        [4],
+        [2],
+    ]
 
 
 def test_training_state_is_saved_and_restored():
