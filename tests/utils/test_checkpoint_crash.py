@@ -164,12 +164,12 @@ def test_killed_at_any_point_of_saving_the_newest_complete_one_loads(tmp_path: P
 def test_killed_at_random_times_every_checkpoint_that_appears_is_complete(
     tmp_path: Path,
 ):
-    survived = int(run(RANDOM_TIMES, str(tmp_path), "40").split()[0])
+    survived = int(run(RANDOM_TIMES, str(tmp_path), "25").split()[0])
     assert survived > 10
 
 
 def test_reading_while_another_process_writes_and_deletes_never_fails(tmp_path: Path):
-    different = int(run(WHILE_WRITING, str(tmp_path), "500").split()[0])
+    different = int(run(WHILE_WRITING, str(tmp_path), "300").split()[0])
     assert different > 10
 
 
