@@ -1,0 +1,239 @@
+"""How one time step, a nest of tensors, lies in one row of bytes.
+
+All leaves of a step stand side by side, so that one copy moves the whole step and one
+gather serves all leaves. A leaf is then a strided view of the rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import optree
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+
+Nest = Any
+
+_NAMESPACE = "alf_lite"  # that of alf_lite.nest
+
+# One step of a path such as ``time_step.observation['arm'][0]``.
+_PATH_STEP = re.compile(r"\.?(\w+)|\['([^']*)'\]|\[(\d+)\]")
+
+
+class Leaf(NamedTuple):
+    """Where one leaf lies in the row."""
+
+    path: str
+    shape: torch.Size  # of one step
+    dtype: torch.dtype
+    offset: int  # bytes; a multiple of the dtype's size
+
+    @property
+    def num_bytes(self) -> int:
+        return self.shape.numel() * self.dtype.itemsize
+
+    def view_arguments(self, outer_dims: Sequence[int], row_bytes: int) -> tuple:
+        """The arguments of ``as_strided`` that find the leaf in contiguous rows.
+
+        Args:
+            outer_dims: of the rows, which begin their storage and are viewed as the
+                leaf's dtype.
+            row_bytes: of one row.
+        """
+        itemsize = self.dtype.itemsize
+        row_items = row_bytes // itemsize
+        outer_strides = [row_items * s for s in _contiguous_strides(outer_dims)]
+        size = (*outer_dims, *self.shape)
+        stride = (*outer_strides, *_contiguous_strides(self.shape))
+        return size, stride, self.offset // itemsize
+
+
+class RowLayout:
+    """The places of all leaves of a nest in a row of ``row_bytes`` bytes.
+
+    Args:
+        data_spec: nest of TensorSpecs; the nodes may be distributions.
+
+    Raises:
+        ValueError: if the nest has no leaves or the leaves hold no data.
+        TypeError: if a leaf is not a TensorSpec.
+    """
+
+    def __init__(self, data_spec: NestedTensorSpec) -> None:
+        self.data_spec = data_spec
+        self._structure = optree.tree_structure(data_spec, namespace=_NAMESPACE)
+        specs = nest.flatten_with_path(data_spec)
+        for path, spec in specs:
+            if not isinstance(spec, TensorSpec):
+                raise TypeError(
+                    f"data_spec: {path} must be a TensorSpec, got a "
+                    f"{type(spec).__name__}. nest.extract_spec makes the specs of a "
+                    "nest of tensors."
+                )
+        self.leaves, self.row_bytes = _place(specs)
+        if self.row_bytes == 0:
+            raise ValueError(f"data_spec: there is nothing to store in {data_spec}")
+        self._dtypes = [leaf.dtype for leaf in self.leaves]
+        self._distinct_dtypes = set(self._dtypes)
+        self._view_arguments: dict[tuple[int, ...], list[tuple]] = {}
+
+    def expected_shapes(self, outer_dims: Sequence[int]) -> list[torch.Size]:
+        """The shapes of the leaves of a batch, for :meth:`flatten`."""
+        return [torch.Size((*outer_dims, *leaf.shape)) for leaf in self.leaves]
+
+    def flatten(self, batch: Nest, shapes: list[torch.Size]) -> list[Tensor]:
+        """The leaves of ``batch``, detached.
+
+        Args:
+            batch: nest of tensors.
+            shapes: the expected ones, in the order of the leaves.
+
+        Raises:
+            ValueError: if structure, a shape or a dtype does not match the spec; names
+                the leaf, what was expected and what came.
+            TypeError: if a leaf is not a tensor.
+        """
+        # Every step that is stored passes here: the happy path is three comparisons.
+        try:
+            leaves: list[Any] = self._structure.flatten_up_to(batch)
+            fits = [leaf.shape for leaf in leaves] == shapes and [
+                leaf.dtype for leaf in leaves
+            ] == self._dtypes
+        except (AttributeError, ValueError):
+            fits = False
+        if not fits:
+            self._raise_mismatch(batch, shapes)
+        for leaf in leaves:
+            if leaf.requires_grad:
+                return [leaf.detach() for leaf in leaves]
+        return leaves
+
+    def pack(self, leaves: list[Any]) -> Nest:
+        """A nest with the structure of the spec."""
+        return self._structure.unflatten(leaves)
+
+    def views(self, rows: Tensor) -> list[Tensor]:
+        """The leaves of ``rows`` as views.
+
+        Args:
+            rows: uint8 [*outer_dims, row_bytes], contiguous, at the beginning of its
+                storage.
+
+        Returns:
+            One view [*outer_dims, *shape] per leaf.
+        """
+        outer_dims = rows.shape[:-1]
+        arguments = self._view_arguments.get(outer_dims)
+        if arguments is None:
+            arguments = self._make_view_arguments(outer_dims)
+        by_dtype = {dtype: rows.view(dtype) for dtype in self._distinct_dtypes}
+        assert rows.storage_offset() == 0, "the rows must begin their storage"
+        return [by_dtype[dtype].as_strided(*geometry) for dtype, geometry in arguments]
+
+    def select(self, field: str) -> Nest:
+        """The indices of the leaves at or below a path, in the nest found there.
+
+        Args:
+            field: path such as ``time_step.observation`` or ``action['arm']``.
+
+        Raises:
+            ValueError: if there is no such field; lists those there are.
+        """
+        for i, leaf in enumerate(self.leaves):
+            if leaf.path == field:
+                return i
+        node = self.pack(list(range(len(self.leaves))))
+        position = 0
+        try:
+            while position < len(field):
+                step = _PATH_STEP.match(field, position)
+                if step is None:
+                    raise KeyError(field[position:])
+                name, key, index = step.groups()
+                if name is not None:
+                    node = getattr(node, name)
+                else:
+                    node = node[int(index) if key is None else key]
+                position = step.end()
+        except (AttributeError, LookupError, TypeError) as error:
+            raise ValueError(
+                f"there is no field {field!r}; the leaves are "
+                f"{', '.join(leaf.path for leaf in self.leaves)}"
+            ) from error
+        return node
+
+    def find(self, name: str, field: str | None = None) -> int:
+        """The index of the leaf with the path ``field`` or else of the one ``name``.
+
+        Raises:
+            ValueError: if there is no such leaf or more than one.
+        """
+        if field is not None:
+            selected = self.select(field)
+            if isinstance(selected, int):
+                return selected
+            raise ValueError(f"{field!r} is not one tensor but a nest of them")
+        is_it = re.compile(rf"\b{re.escape(name)}\W*$")
+        paths = [leaf.path for leaf in self.leaves]
+        found = [i for i, path in enumerate(paths) if is_it.search(path)]
+        if len(found) != 1:
+            raise ValueError(
+                f"expected one leaf named {name}, found {len(found)} among "
+                f"{', '.join(paths)}. Give its path: {name}_field."
+            )
+        return found[0]
+
+    def _make_view_arguments(self, outer_dims: torch.Size) -> list[tuple]:
+        arguments = [
+            (leaf.dtype, leaf.view_arguments(outer_dims, self.row_bytes))
+            for leaf in self.leaves
+        ]
+        # A training run uses few shapes; one that uses many shall not hoard memory.
+        if len(self._view_arguments) >= 64:
+            self._view_arguments.clear()
+        self._view_arguments[outer_dims] = arguments
+        return arguments
+
+    def _raise_mismatch(self, batch: Nest, shapes: list[torch.Size]) -> None:
+        nest.assert_same_structure(self.data_spec, batch)
+        for leaf, shape, (path, value) in zip(
+            self.leaves, shapes, nest.flatten_with_path(batch), strict=True
+        ):
+            if not isinstance(value, Tensor):
+                raise TypeError(
+                    f"{path}: expected a tensor, got a {type(value).__name__}"
+                )
+            if value.shape != shape or value.dtype != leaf.dtype:
+                raise ValueError(
+                    f"{path}: expected shape {tuple(shape)} and {leaf.dtype}, got "
+                    f"{tuple(value.shape)} and {value.dtype}. The replay buffer was "
+                    "built for other data."
+                )
+        raise AssertionError("a batch was refused that matches")  # pragma: no cover
+
+
+def _place(specs: list[tuple[str, TensorSpec]]) -> tuple[list[Leaf], int]:
+    """Lays out the leaves and returns them, in the order of the nest, and the width.
+
+    Wide dtypes come first: every offset is then a multiple of its dtype's size.
+    """
+    order = sorted(range(len(specs)), key=lambda i: -specs[i][1].dtype.itemsize)
+    leaves: dict[int, Leaf] = {}
+    offset = 0
+    for i in order:
+        path, spec = specs[i]
+        leaves[i] = Leaf(path, spec.shape, spec.dtype, offset)
+        offset += leaves[i].num_bytes
+    widest = max((spec.dtype.itemsize for _, spec in specs), default=1)
+    return [leaves[i] for i in range(len(specs))], -(-offset // widest) * widest
+
+
+def _contiguous_strides(shape: Sequence[int]) -> list[int]:
+    strides = list(itertools.accumulate(reversed(shape), lambda a, b: a * b, initial=1))
+    return strides[-2::-1] if shape else []
