@@ -1,0 +1,142 @@
+"""Memory for the rows of a buffer: RAM, a GPU or a file, refused if it does not fit."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import mmap
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_logger = logging.getLogger(__name__)
+
+_GB = 1e9
+
+
+def allocate(
+    num_bytes: int, device: torch.device, directory: Path | str | None = None
+) -> Tensor:
+    """Uninitialised memory.
+
+    Args:
+        num_bytes: how many.
+        device: where, unless ``directory`` is given.
+        directory: keep the bytes in a file there, which the operating system pages in
+            and out. The file has no name: its space is free again when the process
+            ends, however it ends.
+
+    Returns:
+        A uint8 tensor [num_bytes].
+
+    Raises:
+        ValueError: if it does not fit; says how many GB are needed and free. Nothing
+            has been allocated then.
+    """
+    if directory is not None:
+        if device.type != "cpu":
+            raise ValueError(
+                f"a replay buffer in a file must have device 'cpu', got '{device}'"
+            )
+        return _map_file(num_bytes, Path(directory))
+    _refuse_if_too_large(
+        num_bytes,
+        _free_memory(device),
+        f"{device} memory",
+        "Make max_length smaller, or keep the buffer in a file: storage='memmap'.",
+    )
+    if device.type == "cpu":
+        # numpy asks for huge pages, which makes reading random rows faster.
+        return torch.from_numpy(np.empty(num_bytes, np.uint8))
+    return torch.empty(num_bytes, dtype=torch.uint8, device=device)
+
+
+def _map_file(num_bytes: int, directory: Path) -> Tensor:
+    directory.mkdir(parents=True, exist_ok=True)
+    _refuse_if_too_large(
+        num_bytes,
+        shutil.disk_usage(directory).free,
+        f"disk space in {directory}",
+        "Make max_length smaller, or choose another directory.",
+    )
+    with tempfile.TemporaryFile(dir=directory) as file:
+        _reserve(file.fileno(), num_bytes, directory)
+        mapped = mmap.mmap(file.fileno(), num_bytes)
+    if hasattr(mmap, "MADV_RANDOM"):
+        # Rows are read at random: do not read what follows them, too.
+        mapped.madvise(mmap.MADV_RANDOM)
+    # The tensor keeps the map alive, and the map keeps the file.
+    return torch.frombuffer(mapped, dtype=torch.uint8)
+
+
+def _reserve(descriptor: int, num_bytes: int, directory: Path) -> None:
+    """Gives the file its size and its space on the disk.
+
+    A sparse file would end the process by a signal if the disk fills up later.
+    """
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, num_bytes)
+            return
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise ValueError(
+                f"the replay buffer needs {num_bytes / _GB:.2f} GB of space in "
+                f"{directory}, which the disk refused"
+            ) from error
+        # The file system cannot reserve; the check of the free space has to do.
+        _logger.info("no space can be reserved in %s: %s", directory, error)
+    os.ftruncate(descriptor, num_bytes)
+
+
+def _refuse_if_too_large(
+    num_bytes: int, free: int | None, what: str, advice: str
+) -> None:
+    if free is not None and num_bytes > free:
+        raise ValueError(
+            f"the replay buffer needs {num_bytes / _GB:.2f} GB of {what}, but only "
+            f"{free / _GB:.2f} GB are free. {advice}"
+        )
+
+
+def _free_memory(device: torch.device) -> int | None:
+    """Bytes, or None where the system does not say."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if device.type != "cpu":
+        return None
+    limits = [_available_ram(), _free_in_control_group()]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _available_ram() -> int | None:
+    """Free memory and what the system can free at once, such as file caches."""
+    try:
+        with open("/proc/meminfo") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
+
+
+def _free_in_control_group() -> int | None:
+    """What the container may still use; its file caches count as free."""
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit = (group / "memory.max").read_text().strip()
+        if limit == "max":
+            return None
+        used = int((group / "memory.current").read_text())
+        statistics = dict(
+            line.split() for line in (group / "memory.stat").read_text().splitlines()
+        )
+        return int(limit) - used + int(statistics.get("inactive_file", 0))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,81 @@
+"""Memory for the buffer: refused with numbers before it is taken."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+import torch
+
+from alf_lite.replay_buffers import allocation
+from alf_lite.replay_buffers.allocation import allocate
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_memory_can_be_written_and_read(tmp_path, in_file):
+    memory = allocate(1000, CPU, tmp_path if in_file else None)
+    memory[:] = torch.arange(1000) % 256
+    assert memory.shape == (1000,)
+    assert memory.dtype == torch.uint8
+    assert torch.equal(memory, (torch.arange(1000) % 256).to(torch.uint8))
+
+
+def test_a_file_leaves_nothing_behind(tmp_path):
+    memory = allocate(1000, CPU, tmp_path / "new" / "folder")
+    memory[:] = 7
+    assert list((tmp_path / "new" / "folder").iterdir()) == []
+    assert memory.sum() == 7000
+
+
+def test_too_much_memory_is_refused_with_the_numbers(monkeypatch):
+    monkeypatch.setattr(allocation, "_available_ram", lambda: 2_500_000_000)
+    with pytest.raises(
+        ValueError, match=r"needs 3\.00 GB of cpu memory, but only 2\.50 GB"
+    ):
+        allocate(3_000_000_000, CPU)
+
+
+def test_the_limit_of_a_container_counts(monkeypatch):
+    monkeypatch.setattr(allocation, "_free_in_control_group", lambda: 1_000_000)
+    with pytest.raises(ValueError, match="memmap"):
+        allocate(2_000_000, CPU)
+
+
+def test_a_buffer_of_petabytes_is_refused_in_memory_and_in_a_file(tmp_path):
+    with pytest.raises(ValueError, match="GB are free"):
+        allocate(10**15, CPU)
+    with pytest.raises(ValueError, match="GB of disk space"):
+        allocate(10**15, CPU, tmp_path)
+
+
+def test_where_the_system_does_not_say_it_is_tried(monkeypatch):
+    monkeypatch.setattr(allocation, "_available_ram", lambda: None)
+    monkeypatch.setattr(allocation, "_free_in_control_group", lambda: None)
+    assert allocate(10, CPU).shape == (10,)
+
+
+def test_a_disk_that_fills_up_is_an_error_before_training(tmp_path, monkeypatch):
+    def refuse(descriptor, offset, length):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(ValueError, match="the disk refused"):
+        allocate(1000, CPU, tmp_path)
+
+
+def test_a_file_system_that_cannot_reserve_is_used_all_the_same(tmp_path, monkeypatch):
+    def refuse(descriptor, offset, length):
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    memory = allocate(1000, CPU, tmp_path)
+    memory[:] = 1
+    assert memory.sum() == 1000
+
+
+def test_a_file_is_not_on_a_gpu(tmp_path):
+    with pytest.raises(ValueError, match="must have device 'cpu'"):
+        allocate(10, torch.device("cuda"), tmp_path)
