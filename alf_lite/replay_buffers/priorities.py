@@ -1,0 +1,94 @@
+"""Proportional prioritised replay: from priorities to weights and back to corrections.
+
+Schaul et al. 2016, "Prioritized Experience Replay" (arXiv:1511.05952).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from alf_lite.config import configurable
+
+Schedule = float | Callable[[], float]
+
+_NORMALIZATIONS = ("buffer", "batch", "none")
+
+
+@configurable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PriorityOptions:
+    """How priorities become probabilities, and how the loss is corrected for them.
+
+    With priority p_i, weight w_i = (p_i + eps)^alpha and n steps that can be drawn:
+
+        P(i) = w_i / Σ_j w_j          importance weight_i = (n · P(i))^−beta / scale
+
+    Args:
+        alpha: 0 draws uniformly, 1 in proportion to the priorities.
+        beta: 0 corrects nothing, 1 removes the bias. A number or a schedule.
+        eps: lets steps of priority 0 be drawn again.
+        normalization: the scale. "buffer": the largest importance weight of any step,
+            so that the same step has the same weight in every batch; "batch": the
+            largest one in the batch; "none": 1.
+    """
+
+    alpha: Schedule = 0.6
+    beta: Schedule = 0.4
+    eps: float = 1e-6
+    normalization: str = "buffer"
+
+    def __post_init__(self) -> None:
+        if self.normalization not in _NORMALIZATIONS:
+            raise ValueError(
+                f"normalization must be one of {', '.join(_NORMALIZATIONS)}, got "
+                f"{self.normalization!r}"
+            )
+        if not self.eps >= 0:
+            raise ValueError(f"eps must not be negative, got {self.eps}")
+        for name in ("alpha", "beta"):
+            value = getattr(self, name)
+            if not callable(value) and not value >= 0:
+                raise ValueError(f"{name} must not be negative, got {value}")
+
+    def weights(self, priorities: np.ndarray) -> np.ndarray:
+        """w_i = (p_i + eps)^alpha.
+
+        Raises:
+            ValueError: if a priority is negative, infinite or NaN; says which.
+        """
+        # One comparison finds all three, and NaN by being neither.
+        valid = (priorities >= 0) & (priorities < np.inf)
+        if not valid.all():
+            wrong = np.flatnonzero(~valid)
+            raise ValueError(
+                f"priorities must be finite and not negative: {len(wrong)} of "
+                f"{len(priorities)} are not, such as {priorities[wrong[0]]} at index "
+                f"{wrong[0]}. Use |δ|, and look for a loss that diverges."
+            )
+        return (priorities + self.eps) ** _now(self.alpha)
+
+    def importance_weights(
+        self, probabilities: np.ndarray, num_live: int, least_probability: float
+    ) -> np.ndarray:
+        """(n · P(i))^−beta, normalised; [B] float32.
+
+        Args:
+            probabilities: [B], P(i) of the steps drawn.
+            num_live: n, how many steps could be drawn.
+            least_probability: the smallest P(i) of all of them.
+        """
+        if self.normalization == "none":
+            scale = float(num_live)
+        elif self.normalization == "batch":
+            scale = 1.0 / probabilities.min()
+        else:
+            # The largest weight is that of the least probability.
+            scale = 1.0 / least_probability
+        return ((scale * probabilities) ** -_now(self.beta)).astype(np.float32)
+
+
+def _now(value: Schedule) -> float:
+    return value() if callable(value) else value

@@ -1,0 +1,171 @@
+"""Sampling weights of the steps that a window can start at."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from alf_lite.replay_buffers.position_ranges import PositionRanges
+from alf_lite.replay_buffers.ring_storage import RingStorage
+from alf_lite.replay_buffers.weight_table import WeightTable
+
+# The least weight of a step that was never trained on.
+_MIN_INITIAL_WEIGHT = 1.0
+
+
+class StartWeights:
+    """A weight for every stored step, and a table of those that can be drawn.
+
+    A step has a weight from its first day, but it enters the table only once a whole
+    window follows it, and it leaves the table when it is overwritten. Both happen in
+    :meth:`sync`, so that writing to the storage costs nothing here.
+
+    Rows are indices into the storage's ``rows``.
+    """
+
+    def __init__(self, storage: RingStorage) -> None:
+        self._storage = storage
+        num_rows = len(storage.rows)
+        self._table = WeightTable(num_rows)
+        self._waiting = np.zeros(num_rows)  # weights of steps not in the table
+        self._dropped = np.zeros(num_rows, bool)
+        self._has_dropped = False
+        empty = np.zeros(storage.num_environments, np.int64)
+        self._starts = PositionRanges(empty, empty)  # those in the table
+        self._known_end = empty.copy()  # steps before have a weight
+        self._num_live = 0
+
+    @property
+    def num_live(self) -> int:
+        """How many steps can be drawn."""
+        return self._num_live
+
+    @property
+    def total(self) -> float:
+        """The sum of the weights that can be drawn."""
+        return self._table.total
+
+    @property
+    def minimum(self) -> float:
+        """The smallest weight that can be drawn."""
+        return self._table.minimum
+
+    def sync(self, starts: PositionRanges) -> np.ndarray:
+        """Makes ``starts`` the steps that can be drawn.
+
+        Returns:
+            The rows written since the last call. Their weight is the largest one that
+            can be drawn now, and at least 1.
+        """
+        before, self._starts = self._starts, starts
+        # Rows that leave come first: newer steps may be in their place already.
+        for left in (
+            PositionRanges(before.first, np.minimum(before.last, starts.first)),
+            PositionRanges(np.maximum(before.first, starts.last), before.last),
+        ):
+            rows = self._rows(left)
+            self._num_live -= self._count_live(rows)
+            self._waiting[rows] = self._table.get(rows)
+            self._table.set(rows, np.zeros(len(rows)))
+        storage = self._storage
+        new_rows = self._rows(
+            PositionRanges(np.maximum(self._known_end, storage.begin), storage.end)
+        )
+        self._known_end = storage.end.copy()
+        self._waiting[new_rows] = max(self._table.maximum, _MIN_INITIAL_WEIGHT)
+        self._dropped[new_rows] = False
+        for entered in (
+            PositionRanges(starts.first, np.minimum(before.first, starts.last)),
+            PositionRanges(np.maximum(before.last, starts.first), starts.last),
+        ):
+            rows = self._rows(entered)
+            self._num_live += self._count_live(rows)
+            self._table.set(rows, self._waiting[rows])
+        return new_rows
+
+    def find(self, masses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The steps at ``masses`` [N] of the running sum of weights.
+
+        Returns:
+            Environments, positions and weights, all [N].
+        """
+        rows, weights = self._table.find(masses)
+        env_ids, positions = self._locate(rows)
+        return env_ids, positions, weights
+
+    def get(self, env_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """The weights of steps that can be drawn."""
+        return self._table.get(self._storage.row_indices(env_ids, positions))
+
+    def update(
+        self, env_ids: np.ndarray, positions: np.ndarray, weights: np.ndarray
+    ) -> None:
+        """Sets weights; of two for one step the last one stays.
+
+        Steps that are no longer stored or were dropped are left out.
+        """
+        rows = self._storage.row_indices(env_ids, positions)
+        drawable = self._can_be_drawn(env_ids, positions)
+        if self._has_dropped or not drawable.all():
+            kept = ~self._dropped[rows]
+            waiting = kept & ~drawable & self._storage.is_stored(env_ids, positions)
+            self._waiting[rows[waiting]] = weights[waiting]
+            drawable &= kept
+            rows, weights = rows[drawable], weights[drawable]
+        self._table.set(rows, weights)
+
+    def drop(self, rows: np.ndarray) -> None:
+        """Makes sure that these rows, each given once, are never drawn again."""
+        rows = rows[~self._dropped[rows]]
+        if not len(rows):
+            return
+        self._has_dropped = True
+        self._dropped[rows] = True
+        self._waiting[rows] = 0.0
+        drawable = rows[self._can_be_drawn(*self._locate(rows))]
+        self._table.set(drawable, np.zeros(len(drawable)))
+        self._num_live -= len(drawable)
+
+    def export(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Weight and fate of some rows, for :meth:`restore`."""
+        drawable = self._can_be_drawn(*self._locate(rows))
+        return {
+            "weights": np.where(drawable, self._table.get(rows), self._waiting[rows]),
+            "dropped": self._dropped[rows],
+        }
+
+    def restore(self, rows: np.ndarray, exported: dict[str, np.ndarray]) -> None:
+        """Takes over what :meth:`export` gave; nothing can be drawn until ``sync``."""
+        begin = self._storage.begin
+        self.sync(PositionRanges(begin, begin))
+        self._waiting[rows] = exported["weights"]
+        self._dropped[rows] = exported["dropped"]
+        self._has_dropped = bool(exported["dropped"].any())
+
+    def _count_live(self, rows: np.ndarray) -> int:
+        return len(rows) - int(np.count_nonzero(self._dropped[rows]))
+
+    def check_valid(self) -> None:
+        """Raises AssertionError if the weights contradict each other."""
+        self._table.check_valid()
+        drawable = np.zeros(len(self._dropped), bool)
+        drawable[self._rows(self._starts)] = True
+        weights = self._table.get(np.arange(len(drawable)))
+        assert (weights[~drawable | self._dropped] == 0).all(), "a weight too many"
+        num_live = np.count_nonzero(drawable & ~self._dropped)
+        assert self._num_live == num_live, (self._num_live, num_live)
+        assert self._has_dropped or not self._dropped.any(), "a dropped step"
+
+    def _rows(self, ranges: PositionRanges) -> np.ndarray:
+        return self._storage.row_indices(*ranges.all())
+
+    def _locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The environments and positions of stored rows."""
+        max_length = self._storage.max_length
+        env_ids = rows // max_length
+        newest = self._storage.end[env_ids] - 1
+        return env_ids, newest - (newest - rows) % max_length
+
+    def _can_be_drawn(self, env_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        starts = self._starts
+        is_old_enough = positions < starts.last.take(env_ids)
+        return is_old_enough & (positions >= starts.first.take(env_ids))

@@ -1,0 +1,195 @@
+"""Windows drawn by the weight of their start: priorities, use counts and age."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from alf_lite.replay_buffers.position_ranges import (
+    PositionRanges,
+    random_order,
+    stratified_masses,
+)
+from alf_lite.replay_buffers.priorities import PriorityOptions
+from alf_lite.replay_buffers.ring_storage import RingStorage
+from alf_lite.replay_buffers.sample_limits import SampleLimits
+from alf_lite.replay_buffers.start_weights import StartWeights
+from alf_lite.replay_buffers.window_sampler import (
+    SamplingOptions,
+    UniformSampler,
+    Windows,
+)
+
+
+class WeightedSampler(UniformSampler):
+    """Windows in proportion to the weight of their start.
+
+    A start that has been dropped, because of its uses or its age, weighs nothing.
+
+    Args:
+        storage: of the buffer; flushed before every call.
+        options: which windows may be drawn.
+        num_ignored: how many of the oldest steps of an environment are no starts.
+        priority: None gives every start that was not dropped the same weight.
+    """
+
+    def __init__(
+        self,
+        storage: RingStorage,
+        options: SamplingOptions,
+        num_ignored: int,
+        priority: PriorityOptions | None,
+    ) -> None:
+        if priority is not None and not options.with_replacement:
+            raise ValueError("prioritized sampling needs with_replacement=True")
+        super().__init__(storage, options, num_ignored)
+        self._priority = priority
+        self._weights = StartWeights(storage)
+        self._limits: SampleLimits | None = None
+        if options.has_limits:
+            self._limits = SampleLimits(
+                len(storage.rows), options.max_use, options.max_staleness
+            )
+        # That of the last batch: as many steps have to follow a start.
+        self._batch_length = 1
+        self._synced_with = (-1, -1)
+        self._iteration = 0
+        self._is_scan_due = False
+
+    def draw(self, batch_size: int, batch_length: int) -> Windows:
+        starts = self._get_starts(batch_length)
+        self._batch_length = batch_length
+        self.sync()
+        self._drop_stale()
+        if not self._weights.total > 0:
+            raise ValueError(
+                f"none of the {starts.size} windows can be drawn: all were used "
+                "max_use times, are older than max_staleness or have priority 0"
+            )
+        if self._priority is None:
+            windows = self._draw_equally(batch_size)
+        else:
+            windows = self._draw_by_priority(self._priority, starts, batch_size)
+        if self._limits is not None:
+            rows = self._storage.row_indices(windows.env_ids, windows.positions)
+            self._weights.drop(self._limits.count_use(rows))
+        return windows
+
+    def update_priorities(
+        self, env_ids: np.ndarray, positions: np.ndarray, priorities: np.ndarray
+    ) -> None:
+        """Sets the priorities of starts; steps that are gone are left out.
+
+        Raises:
+            ValueError: if sampling is not prioritized, or a priority is invalid.
+        """
+        if self._priority is None:
+            super().update_priorities(env_ids, positions, priorities)
+        else:
+            weights = self._priority.weights(priorities)
+            self.sync()
+            self._weights.update(env_ids, positions, weights)
+
+    def set_iteration(self, iteration: int) -> None:
+        self.sync()
+        self._iteration = iteration
+        self._is_scan_due = True
+
+    def sync(self, collected_in: int | None = None) -> None:
+        """Takes in what was written since the last call.
+
+        Args:
+            collected_in: the iteration it was collected in; None for the current one.
+        """
+        key = (self._storage.num_writes, self._batch_length)
+        if key == self._synced_with:
+            return
+        self._synced_with = key
+        new_rows = self._weights.sync(self._find_starts(self._batch_length))
+        if self._limits is not None:
+            iteration = self._iteration if collected_in is None else collected_in
+            self._limits.register(new_rows, iteration)
+
+    def num_uses(self, env_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        if self._limits is None:
+            return super().num_uses(env_ids, positions)
+        self.sync()
+        return self._limits.num_uses(self._storage.row_indices(env_ids, positions))
+
+    def export(self, rows: np.ndarray) -> dict[str, Any]:
+        self.sync()
+        steps = self._weights.export(rows)
+        if self._limits is not None:
+            steps |= self._limits.export(rows)
+        return {
+            "batch_length": self._batch_length,
+            "iteration": self._iteration,
+            **{name: torch.from_numpy(array) for name, array in steps.items()},
+        }
+
+    def restore(
+        self, rows: np.ndarray, exported: dict[str, Any], chosen: np.ndarray
+    ) -> None:
+        steps = {
+            name: value.numpy()[chosen]
+            for name, value in exported.items()
+            if isinstance(value, Tensor)
+        }
+        self._weights.restore(rows, steps)
+        if self._limits is not None:
+            self._limits.restore(rows, steps)
+        self._batch_length = exported["batch_length"]
+        self._iteration = exported["iteration"]
+        self._is_scan_due = True
+        self._synced_with = (-1, -1)
+        self.sync()
+
+    def check_valid(self) -> None:
+        self.sync()
+        self._weights.check_valid()
+
+    def _draw_equally(self, batch_size: int) -> Windows:
+        """Draws from the starts that are left; each weighs 1."""
+        numbers = self._draw_numbers(self._weights.num_live, batch_size)
+        env_ids, positions, _ = self._weights.find(numbers + 0.5)
+        return Windows(env_ids, positions)
+
+    def _draw_by_priority(
+        self, priority: PriorityOptions, starts: PositionRanges, batch_size: int
+    ) -> Windows:
+        """Draws in proportion to the weights, the newest ones first if so asked."""
+        num_recent = self._num_recent(starts, batch_size)
+        total = self._weights.total
+        masses = stratified_masses(total, batch_size - num_recent)
+        order = random_order(len(masses))
+        found = self._weights.find(masses)
+        env_ids, positions, weights = (part.take(order) for part in found)
+        # The whole batch is a mixture of two ways to draw.
+        share = (1.0 - num_recent / batch_size) / total
+        probabilities = share * weights
+        if num_recent:
+            recent = self._recent(starts)
+            recent_ids, recent_positions = self._draw_from(recent, num_recent)
+            env_ids = np.concatenate((recent_ids, env_ids))
+            positions = np.concatenate((recent_positions, positions))
+            is_recent = positions >= recent.first[env_ids]
+            probabilities = share * self._weights.get(env_ids, positions)
+            probabilities += is_recent * (num_recent / batch_size / recent.size)
+        least_probability = share * self._weights.minimum or probabilities.min()
+        importance_weights = priority.importance_weights(
+            probabilities, self._weights.num_live, least_probability
+        )
+        return Windows(env_ids, positions, importance_weights)
+
+    def _drop_stale(self) -> None:
+        """Drops what has become too old since the iteration was set."""
+        if self._limits is None or not self._is_scan_due:
+            return
+        self._is_scan_due = False
+        storage = self._storage
+        stored = PositionRanges(storage.begin, storage.end)
+        rows = storage.row_indices(*stored.all())
+        self._weights.drop(self._limits.stale(rows, self._iteration))

@@ -1,0 +1,218 @@
+"""Which windows of consecutive steps a batch consists of.
+
+A window of T steps is named by its first step, its start. It may begin at any stored
+step that T - 1 stored steps follow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from alf_lite.config import configurable
+from alf_lite.replay_buffers.position_ranges import (
+    PositionRanges,
+    draw_with_replacement,
+    draw_without_replacement,
+)
+from alf_lite.replay_buffers.ring_storage import RingStorage
+
+
+@configurable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SamplingOptions:
+    """Which windows may be drawn, and how often.
+
+    Args:
+        with_replacement: whether a batch may hold a window twice. Without, the starts
+            are also spread evenly over the buffer.
+        recent_data_ratio: at least this fraction of a batch starts at one of the newest
+            steps; these windows come first in the batch.
+        recent_data_steps: how many starts per environment count as the newest.
+        max_use: a step is dropped as a start after the batch in which it was drawn for
+            the ``max_use``-th time.
+        max_staleness: a step is dropped as a start once it was collected more than so
+            many iterations ago.
+    """
+
+    with_replacement: bool = True
+    recent_data_ratio: float = 0.0
+    recent_data_steps: int = 1
+    max_use: int | None = None
+    max_staleness: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("recent_data_steps", 1),
+            ("max_use", 1),
+            ("max_staleness", 0),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
+        if not 0 <= self.recent_data_ratio <= 1:
+            raise ValueError(
+                f"recent_data_ratio must be in [0, 1], got {self.recent_data_ratio}"
+            )
+        if self.has_limits and self.recent_data_ratio:
+            raise ValueError(
+                "recent_data_ratio cannot be combined with max_use or max_staleness"
+            )
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether steps are dropped before they are overwritten."""
+        return self.max_use is not None or self.max_staleness is not None
+
+
+class Windows(NamedTuple):
+    """The starts of the windows of one batch."""
+
+    env_ids: np.ndarray  # [B] int64
+    positions: np.ndarray  # [B] int64
+    importance_weights: np.ndarray | tuple = ()  # [B] float32
+
+
+class UniformSampler:
+    """Every window with the same probability.
+
+    Args:
+        storage: of the buffer; flushed before every call.
+        options: which windows may be drawn.
+        num_ignored: how many of the oldest steps of an environment are no starts.
+    """
+
+    def __init__(
+        self, storage: RingStorage, options: SamplingOptions, num_ignored: int
+    ) -> None:
+        self._storage = storage
+        self._options = options
+        self._num_ignored = num_ignored
+        # They change only when something is written.
+        self._starts_key = (-1, 0)
+        self._starts = self._find_starts(batch_length=1)
+
+    def draw(self, batch_size: int, batch_length: int) -> Windows:
+        """Draws ``batch_size`` windows of ``batch_length`` steps.
+
+        Raises:
+            ValueError: if there are too few.
+        """
+        starts = self._get_starts(batch_length)
+        num_recent = self._num_recent(starts, batch_size)
+        if not num_recent:
+            return Windows(*self._draw_from(starts, batch_size))
+        recent = self._draw_from(self._recent(starts), num_recent)
+        others = self._draw_from(starts, batch_size - num_recent)
+        return Windows(*map(np.concatenate, zip(recent, others, strict=True)))
+
+    def update_priorities(
+        self, env_ids: np.ndarray, positions: np.ndarray, priorities: np.ndarray
+    ) -> None:
+        raise ValueError(
+            "this replay buffer has no priorities: prioritized_sampling=False"
+        )
+
+    def num_uses(self, env_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """[N], how often steps were drawn as starts."""
+        raise ValueError("uses are counted only if SamplingOptions.max_use is set")
+
+    # Uniform sampling keeps no account of single steps.
+
+    def set_iteration(self, iteration: int) -> None:
+        """Says in which iteration what comes now is collected."""
+
+    def sync(self, collected_in: int | None = None) -> None:
+        """Takes in what was written."""
+
+    def export(self, rows: np.ndarray) -> dict[str, Any]:
+        """What is known in general and, as tensors [N], about each of ``rows``."""
+        return {}
+
+    def restore(
+        self, rows: np.ndarray, exported: dict[str, Any], chosen: np.ndarray
+    ) -> None:
+        """Takes over what :meth:`export` gave, after the storage was replaced.
+
+        Args:
+            rows: [N], where the steps are now.
+            exported: of at least these steps.
+            chosen: [N], which of the exported steps they are.
+        """
+
+    def check_valid(self) -> None:
+        """Raises AssertionError if the account contradicts itself."""
+
+    def _get_starts(self, batch_length: int) -> PositionRanges:
+        """All possible starts of windows of ``batch_length`` steps.
+
+        Raises:
+            ValueError: if there are none.
+        """
+        key = (self._storage.num_writes, batch_length)
+        if key != self._starts_key:
+            self._starts = self._find_starts(batch_length)
+            self._starts_key = key
+        if not self._starts.size:
+            raise ValueError(self._explain_too_few(batch_length))
+        return self._starts
+
+    def _find_starts(self, batch_length: int) -> PositionRanges:
+        if batch_length < 1:
+            raise ValueError(f"batch_length must be at least 1, got {batch_length}")
+        storage = self._storage
+        return PositionRanges(
+            storage.begin + self._num_ignored,
+            storage.end - (batch_length - 1),
+        )
+
+    def _draw_from(
+        self, starts: PositionRanges, batch_size: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Environments and positions [batch_size] of uniformly drawn starts."""
+        return starts.locate(self._draw_numbers(starts.size, batch_size))
+
+    def _draw_numbers(self, size: int, batch_size: int) -> np.ndarray:
+        """``batch_size`` uniform numbers below ``size``, in random order."""
+        if self._options.with_replacement:
+            return draw_with_replacement(size, batch_size)
+        if batch_size > size:
+            raise ValueError(
+                f"cannot draw {batch_size} different windows: there are only {size}. "
+                "Collect more steps first (initial_collect_steps), or draw with "
+                "replacement."
+            )
+        return draw_without_replacement(size, batch_size)
+
+    def _num_recent(self, starts: PositionRanges, batch_size: int) -> int:
+        """How many windows of a batch have to be from the newest steps.
+
+        Zero as long as they are that large a part of the buffer anyway.
+        """
+        ratio = self._options.recent_data_ratio
+        if not ratio or ratio * starts.size <= self._recent(starts).size:
+            return 0
+        return math.ceil(batch_size * ratio)
+
+    def _recent(self, starts: PositionRanges) -> PositionRanges:
+        return starts.newest(self._options.recent_data_steps)
+
+    def _explain_too_few(self, batch_length: int) -> str:
+        storage = self._storage
+        sizes = storage.end - storage.begin
+        ignored = self._num_ignored
+        needed = f"{batch_length}"
+        if ignored:
+            needed = f"{batch_length} + {ignored} ignored ones"
+        advice = (
+            f"Raise max_length, which is {storage.max_length}."
+            if storage.max_length < batch_length + ignored
+            else "Collect more steps first (initial_collect_steps)."
+        )
+        return (
+            f"the replay buffer has {sizes.max()} steps of one environment at most, "
+            f"but a window needs {needed}. {advice}"
+        )
