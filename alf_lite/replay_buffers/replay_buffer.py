@@ -1,0 +1,425 @@
+"""The replay buffer: every time step once, drawn as windows of consecutive steps."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.config import configurable
+from alf_lite.data_structures import BatchInfo, StepType
+from alf_lite.replay_buffers import buffer_state
+from alf_lite.replay_buffers.episode_index import EpisodeIndex
+from alf_lite.replay_buffers.priorities import PriorityOptions
+from alf_lite.replay_buffers.ring_storage import RingStorage
+from alf_lite.replay_buffers.row_layout import RowLayout
+from alf_lite.replay_buffers.sample_limits import NEVER_STALE
+from alf_lite.replay_buffers.step_references import (
+    to_distinct_env_ids,
+    to_env_ids,
+    to_indices,
+    to_stored_steps,
+)
+from alf_lite.replay_buffers.weighted_sampler import WeightedSampler
+from alf_lite.replay_buffers.window_sampler import SamplingOptions, UniformSampler
+from alf_lite.tensor_specs import NestedTensorSpec
+
+Nest = Any
+
+_logger = logging.getLogger(__name__)
+
+
+@configurable
+class ReplayBuffer:
+    """The newest ``max_length`` steps of every environment.
+
+    Each step is stored once: what follows a step is the step at the next position. A
+    position counts the steps of one environment since the buffer was made; it names one
+    step for ever and is never used again.
+
+    Steps are stored as they come, detached, in their own dtypes. The buffer does not
+    look into them, except for the step type where a method says so. A window may cross
+    the end of an episode: LAST and FIRST follow each other there.
+
+    Drawing uses torch's global generator on the CPU, so one seed governs a run.
+
+    Args:
+        data_spec: nest of TensorSpecs of one step. The nodes may be distributions.
+        num_environments: E.
+        max_length: steps per environment.
+        prioritized_sampling: draw a window in proportion to a power of the priority of
+            its first step.
+        num_earliest_frames_ignored: the oldest so many steps of every environment are
+            never the start of a window: they are there for those who look back.
+        priority: how, if ``prioritized_sampling``.
+        sampling: which windows may be drawn, and how often.
+        device: where the steps are stored and the batches are made.
+        storage: "memory", or "memmap" for a file in ``directory``, which may be larger
+            than the memory.
+        directory: for "memmap". The file has no name and vanishes with the process.
+        step_type_field: path of the step type, for the methods that need it. None means
+            the one leaf named ``step_type``.
+
+    Raises:
+        ValueError: if the steps do not fit in the free memory, or on the disk; says how
+            many GB are needed and free.
+    """
+
+    def __init__(
+        self,
+        data_spec: NestedTensorSpec,
+        num_environments: int,
+        max_length: int,
+        prioritized_sampling: bool = False,
+        num_earliest_frames_ignored: int = 0,
+        *,
+        priority: PriorityOptions | None = None,
+        sampling: SamplingOptions | None = None,
+        device: torch.device | str = "cpu",
+        storage: str = "memory",
+        directory: Path | str | None = None,
+        step_type_field: str | None = None,
+    ) -> None:
+        for name, value, least in (
+            ("num_environments", num_environments, 1),
+            ("max_length", max_length, 1),
+            ("num_earliest_frames_ignored", num_earliest_frames_ignored, 0),
+        ):
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
+        if storage not in ("memory", "memmap") or (directory is None) != (
+            storage == "memory"
+        ):
+            raise ValueError(
+                "expected storage='memory', or storage='memmap' and a directory; got "
+                f"storage={storage!r} and directory={directory!r}"
+            )
+        layout = RowLayout(data_spec)
+        self._layout = layout
+        self._storage = RingStorage(
+            layout, num_environments, max_length, torch.device(device), directory
+        )
+        _logger.info(
+            "Replay buffer: %d environments x %d steps x %d bytes = %.3f GB in %s",
+            num_environments,
+            max_length,
+            layout.row_bytes,
+            self._storage.num_bytes / 1e9,
+            directory or f"{device} memory",
+        )
+        sampling = sampling or SamplingOptions()
+        ignored = num_earliest_frames_ignored
+        self._sampler: UniformSampler
+        if prioritized_sampling or sampling.has_limits:
+            self._sampler = WeightedSampler(
+                self._storage,
+                sampling,
+                ignored,
+                (priority or PriorityOptions()) if prioritized_sampling else None,
+            )
+        else:
+            self._sampler = UniformSampler(self._storage, sampling, ignored)
+        self._num_ignored = ignored
+        self._step_type_field = step_type_field
+        self._episodes: EpisodeIndex | None = None
+        self._step_shapes = layout.expected_shapes((num_environments,))
+
+    @property
+    def data_spec(self) -> NestedTensorSpec:
+        return self._layout.data_spec
+
+    @property
+    def num_environments(self) -> int:
+        return self._storage.num_environments
+
+    @property
+    def max_length(self) -> int:
+        """How many steps of one environment fit."""
+        return self._storage.max_length
+
+    @property
+    def device(self) -> torch.device:
+        return self._storage.device
+
+    @property
+    def num_bytes(self) -> int:
+        """The memory that the steps of a full buffer take."""
+        return self._storage.num_bytes
+
+    @property
+    def total_size(self) -> int:
+        """How many steps are stored, of all environments together."""
+        return int(self.sizes.sum())
+
+    @property
+    def sizes(self) -> Tensor:
+        """[E] int64, how many steps of each environment are stored."""
+        self._storage.flush()
+        return torch.from_numpy(self._storage.end - self._storage.begin)
+
+    @property
+    def begin_positions(self) -> Tensor:
+        """[E] int64, the positions of the oldest steps that are stored."""
+        self._storage.flush()
+        return torch.from_numpy(self._storage.begin.copy())
+
+    @property
+    def end_positions(self) -> Tensor:
+        """[E] int64, the positions that the next steps will have."""
+        self._storage.flush()
+        return torch.from_numpy(self._storage.end.copy())
+
+    # Writing
+
+    def add_batch(
+        self,
+        batch: Nest,
+        env_ids: Tensor | None = None,
+        *,
+        time_major: bool = False,
+        never_stale: bool = False,
+    ) -> None:
+        """Appends one step, or an unroll, of all or some environments.
+
+        Args:
+            batch: nest of [B, ...] tensors; with ``time_major`` of [T, B, ...] tensors.
+            env_ids: [B], the environment of each column. None means all in their order,
+                which is the fastest.
+            time_major: whether there is a time dimension.
+            never_stale: these steps have no age, as those of a demonstration.
+
+        Raises:
+            ValueError: if the batch does not match ``data_spec``, or an environment is
+                given twice or does not exist. Nothing is stored then.
+        """
+        if env_ids is None and not time_major and not never_stale:
+            # This is done for every step of the environment.
+            self._storage.write_step(self._layout.flatten(batch, self._step_shapes))
+            return
+        ids = None if env_ids is None else self._distinct(env_ids)
+        num_columns = self.num_environments if ids is None else len(ids)
+        if not time_major:
+            shapes = self._layout.expected_shapes((num_columns,))
+            leaves = self._layout.flatten(batch, shapes)
+            leaves = [leaf.unsqueeze(0) for leaf in leaves]
+        else:
+            num_steps = len(nest.flatten(batch)[0])
+            shapes = self._layout.expected_shapes((num_steps, num_columns))
+            leaves = self._layout.flatten(batch, shapes)
+        if never_stale:
+            self._storage.flush()
+            self._sampler.sync()
+        self._storage.write_block(leaves, ids)
+        if never_stale:
+            self._sampler.sync(collected_in=NEVER_STALE)
+
+    def mark_truncated_end(self) -> None:
+        """Makes the newest step of every environment the LAST of its episode.
+
+        For when the next steps will not continue it. Its discount stays as it is, so
+        that it is bootstrapped like a step at a time limit.
+        """
+        self._storage.flush()
+        begin, end = self._storage.begin, self._storage.end
+        env_ids = np.flatnonzero(end > begin)
+        rows = self._storage.row_indices(env_ids, end[env_ids] - 1)
+        leaf = self._layout.find("step_type", self._step_type_field)
+        self._storage.scatter_leaf(leaf, rows, int(StepType.LAST))
+
+    def clear(self, env_ids: Tensor | None = None) -> None:
+        """Forgets all steps of all or some environments. Positions go on."""
+        self._storage.clear(None if env_ids is None else self._distinct(env_ids))
+
+    def set_iteration(self, iteration: int) -> None:
+        """Says in which iteration the steps added from now on are collected.
+
+        It is the clock of ``SamplingOptions.max_staleness``.
+        """
+        self._storage.flush()
+        self._sampler.set_iteration(iteration)
+
+    # Reading
+
+    def get_batch(self, batch_size: int, batch_length: int) -> tuple[Nest, BatchInfo]:
+        """Draws windows of consecutive steps of one environment each.
+
+        Args:
+            batch_size: B, the number of windows.
+            batch_length: T, the steps of each.
+
+        Returns:
+            A nest of [B, T, ...] tensors on the buffer's device, all of them views of
+            one new block of memory; and where the windows begin: environments and
+            positions [B] int64 on the CPU and, with prioritized sampling, importance
+            weights [B] float32 on the buffer's device.
+
+        Raises:
+            ValueError: if there are too few steps.
+        """
+        self._storage.flush()
+        env_ids, positions, weights = self._sampler.draw(batch_size, batch_length)
+        info = BatchInfo(torch.from_numpy(env_ids), torch.from_numpy(positions))
+        if len(weights):
+            importance_weights = torch.from_numpy(weights).to(self.device)
+            info = info._replace(importance_weights=importance_weights)
+        return self._windows(env_ids, positions, batch_length), info
+
+    def gather_all(self) -> tuple[Nest, BatchInfo]:
+        """All steps that may be the start of a window, oldest first.
+
+        Returns:
+            A nest of [E, T, ...] tensors and the environments and first positions [E].
+
+        Raises:
+            ValueError: if the buffer holds more steps of one environment than of
+                another, or none.
+        """
+        self._storage.flush()
+        first = self._storage.begin + self._num_ignored
+        num_steps = self._storage.end - first
+        if num_steps.min() != num_steps.max() or num_steps.min() < 1:
+            raise ValueError(
+                "gather_all needs the same number of steps, at least 1, of every "
+                f"environment; there are {num_steps.tolist()} after "
+                f"{self._num_ignored} ignored ones"
+            )
+        env_ids = np.arange(self.num_environments)
+        info = BatchInfo(torch.from_numpy(env_ids), torch.from_numpy(first.copy()))
+        return self._windows(env_ids, first, int(num_steps[0])), info
+
+    def get_field(self, fields: Nest, env_ids: Tensor, positions: Tensor) -> Nest:
+        """Reads parts of some stored steps.
+
+        Args:
+            fields: a path such as ``time_step.observation``, or a nest of paths. A path
+                may be that of a leaf or of a nest.
+            env_ids: [*dims].
+            positions: broadcasts with ``env_ids``.
+
+        Returns:
+            The structure of ``fields`` with [*dims, ...] tensors, or nests of them.
+
+        Raises:
+            ValueError: if there is no such field, or a step is not stored any more or
+                not yet.
+        """
+        self._storage.flush()
+        rows = self._storage.row_indices(
+            *to_stored_steps(self._storage, env_ids, positions)
+        )
+        return nest.map_structure(
+            lambda path: nest.map_structure(
+                lambda leaf: self._storage.gather_leaf(leaf, rows),
+                self._layout.select(path),
+            ),
+            fields,
+        )
+
+    def get_episode_bounds(
+        self, env_ids: Tensor, positions: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The first and the last position of the episodes that steps belong to.
+
+        Of an episode whose beginning was overwritten, the first position is that of the
+        oldest step; of one that goes on, the last is that of the newest step.
+
+        Args:
+            env_ids: [*dims].
+            positions: broadcasts with ``env_ids``.
+
+        Returns:
+            [*dims] int64 each.
+        """
+        if self._episodes is None:
+            leaf = self._layout.find("step_type", self._step_type_field)
+            self._episodes = EpisodeIndex(self._storage, leaf)
+        self._storage.flush()
+        steps = to_stored_steps(self._storage, env_ids, positions)
+        begins, ends = self._episodes.bounds(*steps)
+        return torch.from_numpy(begins), torch.from_numpy(ends)
+
+    # Priorities and uses
+
+    def update_priority(
+        self, env_ids: Tensor, positions: Tensor, priorities: Tensor
+    ) -> None:
+        """Sets the priorities of windows, |δ|, as given by a ``BatchInfo``.
+
+        Windows whose first step is not stored any more are left out. Of two priorities
+        for one window the last one stays.
+
+        Args:
+            env_ids: [B].
+            positions: [B].
+            priorities: [B], finite and not negative.
+
+        Raises:
+            ValueError: if sampling is not prioritized or a priority is invalid.
+        """
+        ids, steps = to_env_ids(env_ids, self.num_environments), to_indices(positions)
+        values = priorities.detach().to("cpu", torch.float64).numpy()
+        if not ids.shape == steps.shape == values.shape or ids.ndim != 1:
+            raise ValueError(
+                "update_priority: expected three tensors [B], got shapes "
+                f"{ids.shape}, {steps.shape} and {values.shape}"
+            )
+        self._storage.flush()
+        self._sampler.update_priorities(ids, steps, values)
+
+    def num_uses(self, env_ids: Tensor, positions: Tensor) -> Tensor:
+        """How often windows were drawn; counted with ``max_use`` or ``max_staleness``.
+
+        Args:
+            env_ids: [*dims].
+            positions: broadcasts with ``env_ids``.
+
+        Returns:
+            [*dims] int64.
+        """
+        self._storage.flush()
+        uses = self._sampler.num_uses(
+            *to_stored_steps(self._storage, env_ids, positions)
+        )
+        return torch.from_numpy(uses)
+
+    # Checkpoints
+
+    def state_dict(self) -> dict[str, Any]:
+        """The steps that are stored and what is known about them, as plain data.
+
+        See :mod:`alf_lite.replay_buffers.buffer_state`.
+        """
+        self._storage.flush()
+        return buffer_state.export(self._storage, self._sampler)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Replaces the content by that of :meth:`state_dict`.
+
+        The buffer may have another ``max_length``; the newest steps are taken then.
+
+        Raises:
+            CheckpointError: if the state does not fit; the buffer is unchanged then.
+        """
+        buffer_state.restore(self._storage, self._sampler, state)
+        if self._episodes is not None:
+            self._episodes.reset()
+
+    def check_valid(self) -> None:
+        """Raises AssertionError if the buffer contradicts itself. For tests."""
+        self._storage.flush()
+        self._storage.check_valid()
+        self._sampler.check_valid()
+
+    def _windows(self, env_ids: np.ndarray, positions: np.ndarray, length: int) -> Nest:
+        """The steps [B, T, ...] of windows that start at ``positions`` [B]."""
+        return self._layout.pack(
+            self._storage.gather(self._storage.window_rows(env_ids, positions, length))
+        )
+
+    def _distinct(self, env_ids: Tensor) -> np.ndarray:
+        return to_distinct_env_ids(env_ids, self.num_environments)
