@@ -28,6 +28,7 @@ from alf_lite.utils import checkpoint as checkpoints
 from alf_lite.utils import summary
 from alf_lite.utils.losses import masked_mean
 from alf_lite.utils.module_state import load_module_state
+from alf_lite.utils.nest_paths import path_parts
 from alf_lite.utils.recurrent_state import reset_state
 
 Nest = Any
@@ -385,7 +386,7 @@ class Algorithm(nn.Module):
             for path, value in nest.flatten_with_path(loss_info.extra):
                 if value.ndim == 2:
                     value = masked_mean(value, valid[: value.shape[0]])
-                summary.scalar(f"loss/{path}", value)
+                summary.scalar("/".join(("loss", *path_parts(path))), value)
         for (name, optimizer), norm in zip(
             self.optimizers(), gradient_norms, strict=True
         ):
