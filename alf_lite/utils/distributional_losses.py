@@ -53,12 +53,13 @@ def project_onto_support(positions: Tensor, probs: Tensor, support: Tensor) -> T
 
     Args:
         positions: [..., M], x.
-        probs: [..., M], q, which sum to 1.
+        probs: [..., M], q, which sum to 1. The two broadcast.
         support: [N], z, equally spaced and rising, N > 1.
 
     Returns:
         [..., N], which sum to 1.
     """
+    positions, probs = torch.broadcast_tensors(positions, probs)
     num_atoms = support.shape[0]
     low, high = support[0], support[-1]
     spacing = (high - low) / (num_atoms - 1)

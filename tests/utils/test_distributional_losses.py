@@ -93,6 +93,16 @@ def test_projection_by_hand():
     torch.testing.assert_close(projected, torch.tensor([[0.4, 0.4, 0.2]]))
 
 
+def test_positions_may_be_the_same_for_several_distributions():
+    torch.manual_seed(0)
+    support = torch.linspace(-2.0, 3.0, 11)
+    positions, probs = torch.randn(4, 1, 7), torch.rand(4, 2, 7).softmax(-1)
+    torch.testing.assert_close(
+        project_onto_support(positions, probs, support),
+        project_onto_support(positions.expand(4, 2, 7), probs, support),
+    )
+
+
 def test_projection_keeps_the_mean_inside_of_the_support():
     torch.manual_seed(1)
     support = torch.linspace(-10.0, 10.0, 51)
