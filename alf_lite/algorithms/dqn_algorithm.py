@@ -1,0 +1,313 @@
+"""Deep Q-learning and its extensions.
+
+Mnih et al., "Human-level control through deep reinforcement learning", Nature 2015;
+double Q-learning of van Hasselt et al., arXiv:1509.06461; n-step returns and their
+combination of Hessel et al. ("Rainbow"), arXiv:1710.02298. Dueling networks are an
+option of the network, distributional ones of the return model, prioritised replay of
+the trainer.
+
+Differences from the papers:
+
+1. The target network follows θ⁻ ← θ⁻ + τ (θ − θ⁻) after every update. For a copy in
+   every C updates: ``target_update_tau=1``, ``target_update_period=C``.
+2. An action of several discrete components has a value for each of them: component c
+   learns y_c = G + Γ Q_c(s', ·) on its own, and the loss is the mean over them.
+3. The priority is |δ| of the expected return for every return model.
+4. A step that ends by a time limit is bootstrapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.algorithms import transitions
+from alf_lite.algorithms.algorithm import valid_steps
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.algorithms.transitions import Transition
+from alf_lite.config import TrainerConfig, configurable
+from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, TimeStep
+from alf_lite.environments.environment import Environment
+from alf_lite.networks.network import Network
+from alf_lite.networks.q_networks import QNetwork
+from alf_lite.optimizers.optimizers import Optimizer
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.action_masks import ActionMask
+from alf_lite.utils.discrete_actions import DiscreteActions
+from alf_lite.utils.epsilon_greedy import (
+    Epsilon,
+    EpsilonGreedy,
+    epsilon_greedy,
+    masked_argmax,
+)
+from alf_lite.utils.return_models import ExpectedReturn, ReturnModel
+from alf_lite.utils.target_updater import TargetUpdater, target_copy
+
+Nest = Any
+
+
+class DqnState(NamedTuple):
+    """Recurrent states; both empty for feed-forward networks."""
+
+    q: Nest = ()  # [B, ...]
+    target_q: Nest = ()  # [B, ...]
+
+
+class DqnInfo(NamedTuple):
+    """From ``train_step`` to ``calc_loss``. N outputs for each of C components."""
+
+    outputs: Tensor  # [T, B, C, N] Z(s_t, a_t; θ)
+    next_outputs: Tensor  # [T, B, C, N] Z(s_{t+m}, a*; θ⁻), no gradient
+    reward: Tensor  # [T, B] G_t
+    discount: Tensor  # [T, B] Γ_t
+    num_steps: Tensor  # [T, B] m
+    step_type: Tensor  # [T, B]
+
+
+class DqnLossInfo(NamedTuple):
+    """Diagnostics, [T, B] each."""
+
+    q: Tensor  # Q(s_t, a_t), mean of the components
+    td_error: Tensor  # |δ_t|, mean of the components
+
+
+@configurable
+class DqnAlgorithm(RLAlgorithm):
+    """DQN for nests of discrete actions."""
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        action_spec: NestedTensorSpec,
+        *,
+        reward_spec: TensorSpec = TensorSpec(()),
+        q_network_ctor: Callable[..., Network] = QNetwork,
+        return_model: ReturnModel | None = None,
+        gamma: float = 0.99,
+        n_step: int = 1,
+        double: bool = True,
+        rollout_epsilon_greedy: Epsilon | Sequence[Epsilon] = 0.1,
+        target_update_tau: float = 0.005,
+        target_update_period: int = 1,
+        action_mask_key: str | None = None,
+        reward_weights: Sequence[float] | None = None,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        debug_summaries: bool = False,
+        name: str | None = None,
+    ) -> None:
+        """Builds the online and, for training, the target network.
+
+        Args:
+            observation_spec: of one observation.
+            action_spec: of one action; any nest of discrete specs.
+            reward_spec: rank 0 or 1; several dimensions are weighted and summed.
+            q_network_ctor: called as ``ctor(observation_spec, num_values,
+                num_outputs)``, with the number of values of each component; see
+                :class:`QNetwork`.
+            return_model: what the outputs of the network stand for; None: the expected
+                return, with the Huber loss.
+            gamma: γ in [0, 1].
+            n_step: rewards that are summed before the target bootstraps. The windows
+                of ``TrainerConfig.mini_batch_length`` need one step more.
+            double: choose the action of the target with the online network.
+            rollout_epsilon_greedy: ε of ``rollout_step``, a number or a scheduler, or
+                one of them for every environment. ``predict_step`` uses
+                ``TrainerConfig.epsilon_greedy``.
+            target_update_tau: τ in (0, 1].
+            target_update_period: gradient updates between two target updates.
+            action_mask_key: of the mask in a dict of observations; see
+                :class:`ActionMask`. The networks do not see it.
+            reward_weights: see :class:`RLAlgorithm`, as for what follows.
+
+        Raises:
+            ValueError: if the action is not discrete or a coefficient is out of range.
+        """
+        transitions.check_coefficients(gamma, n_step)
+        try:
+            actions = DiscreteActions(action_spec)
+        except ValueError as error:
+            raise ValueError(
+                f"DqnAlgorithm needs discrete actions. {error}. Use SacAlgorithm, "
+                "DdpgAlgorithm or Td3Algorithm for continuous actions."
+            ) from error
+        mask = ActionMask(observation_spec, action_mask_key, actions.total_values)
+        return_model = return_model or ExpectedReturn()
+        q_network = q_network_ctor(
+            mask.remaining_spec, actions.sizes.tolist(), return_model.num_outputs
+        )
+        state_spec = q_network.state_spec
+        super().__init__(
+            observation_spec,
+            action_spec,
+            reward_spec=reward_spec,
+            train_state_spec=DqnState(q=state_spec, target_q=state_spec),
+            predict_state_spec=DqnState(q=state_spec),
+            is_on_policy=False,
+            reward_weights=reward_weights,
+            env=env,
+            config=config,
+            optimizer=optimizer,
+            checkpoint=checkpoint,
+            is_eval=is_eval,
+            debug_summaries=debug_summaries,
+            name=name,
+        )
+        self._actions = actions
+        self._mask = mask
+        self._return_model = return_model
+        self._gamma = gamma
+        self._n_step = n_step
+        self._double = double
+        self._explore = EpsilonGreedy(rollout_epsilon_greedy)
+        self._is_recurrent = not nest.is_empty(state_spec)
+        self._q_network = q_network
+        if not is_eval:
+            self._target_q_network = target_copy(q_network)
+            self._update_target = TargetUpdater(
+                [q_network],
+                [self._target_q_network],
+                tau=target_update_tau,
+                period=target_update_period,
+            )
+
+    # Acting
+
+    def predict_step(self, inputs: TimeStep, state: DqnState) -> AlgStep:
+        """Acts greedily, or as ``TrainerConfig.epsilon_greedy`` says."""
+        q, allowed, q_state = self._evaluate(inputs.observation, state.q)
+        epsilon = 0.0 if self._config is None else self._config.epsilon_greedy
+        return AlgStep(
+            output=self._actions.to_action(epsilon_greedy(q, epsilon, allowed)),
+            state=DqnState(q=q_state),
+        )
+
+    def rollout_step(self, inputs: TimeStep, state: DqnState) -> AlgStep:
+        """Acts ε-greedily. The replayed steps tell the action; there is no info."""
+        q, allowed, q_state = self._evaluate(inputs.observation, state.q)
+        return AlgStep(
+            output=self._actions.to_action(self._explore(q, allowed)),
+            # Stored states start both networks.
+            state=DqnState(q=q_state, target_q=q_state),
+        )
+
+    def _evaluate(
+        self, observation: Nest, state: Nest
+    ) -> tuple[Tensor, Tensor | None, Nest]:
+        """Q(s, ·) [B, C, A], which values are allowed, and the new state."""
+        observation, mask = self._mask.split(observation)
+        outputs, state = self._q_network(observation, state)
+        return (
+            self._return_model.mean(outputs),
+            self._actions.allowed(mask, outputs.device),
+            state,
+        )
+
+    # Learning
+
+    def preprocess_experience(
+        self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
+    ) -> tuple[TimeStep, Transition]:
+        """Sums up the rewards of n steps."""
+        reward = self.scalar_reward(root_inputs.reward)
+        make = (
+            transitions.to_sequence
+            if self._is_recurrent
+            else transitions.to_transitions
+        )
+        return make(root_inputs._replace(reward=reward), self._n_step, self._gamma)
+
+    def train_step(
+        self, inputs: TimeStep, state: DqnState, rollout_info: Transition
+    ) -> AlgStep:
+        """Evaluates the actions that were taken, and the best ones that follow."""
+        observation, _ = self._mask.split(inputs.observation)
+        outputs, q_state = self._q_network(observation, state.q)
+        if self._is_recurrent:
+            # calc_loss moves the values of a step to those that bootstrap from it.
+            next_observation, next_online = inputs.observation, outputs
+        else:
+            next_observation, next_online = rollout_info.next_observation, None
+        next_outputs, target_state = self._bootstrap(
+            next_observation, next_online, state.target_q
+        )
+        action = self._actions.to_index(rollout_info.action)
+        info = DqnInfo(
+            outputs=_outputs_of(outputs, action),
+            next_outputs=next_outputs,
+            reward=rollout_info.reward,
+            discount=rollout_info.discount,
+            num_steps=rollout_info.num_steps,
+            step_type=inputs.step_type,
+        )
+        return AlgStep(
+            output=rollout_info.action,
+            state=DqnState(q=q_state, target_q=target_state),
+            info=info,
+        )
+
+    @torch.no_grad()
+    def _bootstrap(
+        self, observation: Nest, online_outputs: Tensor | None, target_state: Nest
+    ) -> tuple[Tensor, Nest]:
+        """Z(s, a*; θ⁻) with a* = argmax_a Q(s, a; θ), or of θ⁻ if not double.
+
+        Args:
+            observation: [B, ...], with the mask.
+            online_outputs: of the online network for it, if they are known.
+            target_state: recurrent state of the target network.
+
+        Returns:
+            [B, C, N] and the new state.
+        """
+        observation, mask = self._mask.split(observation)
+        outputs, target_state = self._target_q_network(observation, target_state)
+        chooser = outputs
+        if self._double:
+            chooser = online_outputs
+            if chooser is None:
+                chooser, _ = self._q_network(observation)
+        best = masked_argmax(
+            self._return_model.mean(chooser),
+            self._actions.allowed(mask, outputs.device),
+        )
+        return _outputs_of(outputs, best), target_state
+
+    def calc_loss(self, info: DqnInfo) -> LossInfo:
+        """The distance of Z(s_t, a_t; θ) from G_t + Γ_t Z(s_{t+m}, a*; θ⁻), [T-n, B].
+
+        With the expected return for Z, the Huber loss of δ_t = y_t − Q(s_t, a_t; θ).
+        """
+        if self._is_recurrent:
+            info = transitions.align(info, ("next_outputs",), self._n_step)
+        model = self._return_model
+        reward, discount = info.reward.unsqueeze(-1), info.discount.unsqueeze(-1)
+        loss = model.loss(info.outputs, info.next_outputs, reward, discount).mean(-1)
+        with torch.no_grad():
+            q = model.mean(info.outputs)  # [T-n, B, C]
+            target = reward + discount * model.mean(info.next_outputs)
+            td_error = (target - q).abs().mean(-1)
+        return LossInfo(
+            loss=loss,
+            extra=DqnLossInfo(q=q.mean(-1), td_error=td_error),
+            priority=transitions.sequence_priority(
+                td_error, valid_steps(info.step_type)
+            ),
+        )
+
+    def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
+        """Moves the target network towards the online network."""
+        self._update_target()
+
+
+def _outputs_of(outputs: Tensor, index: Tensor) -> Tensor:
+    """One value of each component: [B, C, A, N] and [B, C] → [B, C, N]."""
+    index = index[..., None, None].expand(*index.shape, 1, outputs.shape[-1])
+    return outputs.gather(2, index).squeeze(2)
