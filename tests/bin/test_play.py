@@ -14,6 +14,11 @@ from alf_lite import config_files
 from alf_lite.bin import play
 from alf_lite.utils.checkpoint import Checkpointer
 
+needs_video = pytest.mark.skipif(
+    any(importlib.util.find_spec(m) is None for m in ("imageio", "pygame")),
+    reason="needs the video extra",
+)
+
 
 def run(*arguments: str) -> int:
     """One call of the program, as in a process of its own."""
@@ -95,7 +100,12 @@ def test_setting_overrides_the_configuration_of_the_run(trained, capsys):
         (["--root_dir=RUN", "--checkpoint=77"], 3, "present: steps 2, 4"),
         (["--root_dir=RUN", "--num_episodes=0"], 2, "not a positive integer"),
         (["--root_dir=RUN", "--record_file=play.xyz"], 2, "one of .mp4, .gif"),
-        (["--root_dir=RUN", "--record_file=/dev/null/a.gif"], 2, "cannot be written"),
+        pytest.param(
+            ["--root_dir=RUN", "--record_file=/dev/null/a.gif"],
+            2,
+            "cannot be written",
+            marks=needs_video,
+        ),
         (
             ["--root_dir=RUN", "--render", "--record_file=play.gif"],
             2,
@@ -134,10 +144,7 @@ def test_missing_extra_says_how_to_install_it(trained, capsys, monkeypatch, tmp_
     assert "pip install 'alf_lite[video]'" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(
-    any(importlib.util.find_spec(m) is None for m in ("imageio", "pygame")),
-    reason="needs the video extra",
-)
+@needs_video
 def test_records_every_frame_without_a_display(trained, capsys, monkeypatch, tmp_path):
     import imageio.v3
 
