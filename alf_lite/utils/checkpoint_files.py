@@ -20,8 +20,9 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from alf_lite.errors import CheckpointError
 
@@ -122,7 +123,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 @contextlib.contextmanager
 def open_verified(
     path: Path, manifest: Mapping[str, Any], name: str
-) -> Iterator[BinaryIO]:
+) -> Iterator[BufferedReader]:
     """Opens a file of a checkpoint after comparing its size and sha256.
 
     The file is hashed and read through the same handle, so that nothing can be put in
@@ -189,7 +190,7 @@ def _sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _open_regular(path: Path) -> BinaryIO:
+def _open_regular(path: Path) -> BufferedReader:
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
         file = os.fdopen(descriptor, "rb")
