@@ -112,6 +112,13 @@ def kl_divergence(p: Nest, q: Nest) -> Tensor:
     return _sum([_kl(a, b) for a, b in zip(parts, others, strict=True)])
 
 
+def parts(distributions: Nest) -> list[Distribution]:
+    """The distributions of the nest, in the order of its leaves."""
+    if isinstance(distributions, Distribution):
+        return [distributions]
+    return _flatten(distributions)[0]
+
+
 def detach(distributions: Nest) -> Nest:
     """The same distributions with detached parameters."""
     return nest.map_structure(lambda t: t.detach(), distributions)

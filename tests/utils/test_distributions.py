@@ -149,6 +149,12 @@ def test_detach_removes_every_gradient():
     assert not distributions.log_prob(detached, action).requires_grad
 
 
+def test_parts_are_the_distributions_in_the_order_of_the_leaves():
+    first, second = Categorical(torch.zeros(2, 3)), Categorical(torch.zeros(2, 4))
+    assert distributions.parts({"b": second, "a": first}) == [first, second]
+    assert distributions.parts(first) == [first]
+
+
 def test_constants_are_part_of_the_structure():
     logits = torch.zeros(2, 3)
     with pytest.raises(ValueError, match="different kinds"):
