@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -31,6 +32,15 @@ class BoxActions:
             raise ValueError("action_spec: expected at least one TensorSpec, got none")
         self._bounds = [_bounds(path, spec) for path, spec in leaves]
         self.numel = sum(bounds.spec.numel for bounds in self._bounds)
+
+    @property
+    def log_scale(self) -> float:
+        """Logarithm of the volume of the box over that of the box [-1, 1].
+
+        A density of actions has this much more entropy than that of their vectors.
+        """
+        unit = self.numel * math.log(2.0)
+        return sum(bounds.log_volume for bounds in self._bounds) - unit
 
     def to_vector(self, action: Nest) -> Tensor:
         """Nest of [B, *spec.shape] in their bounds → [B, numel] in [-1, 1]."""

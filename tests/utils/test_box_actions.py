@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -42,6 +44,12 @@ def test_the_gradient_passes_through():
     vector = torch.zeros(1, 1, requires_grad=True)
     boxes.to_action(vector).sum().backward()
     assert vector.grad.item() == 1.0
+
+
+def test_the_scale_is_the_volume_over_that_of_the_unit_box():
+    assert BoxActions(UNIT).log_scale == pytest.approx(0.0)
+    # Half widths 5 and ½, and 1.
+    assert BoxActions((WIDE, SCALAR)).log_scale == pytest.approx(math.log(2.5))
 
 
 def test_other_actions_are_refused_by_their_path():

@@ -1,0 +1,163 @@
+"""Nests of actions with continuous and discrete parts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from torch import Tensor
+from torch.distributions import Distribution
+
+from alf_lite import nest
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils import distributions
+from alf_lite.utils.box_actions import BoxActions
+from alf_lite.utils.discrete_actions import DiscreteActions
+from alf_lite.utils.discrete_distributions import Categorical
+from alf_lite.utils.distribution_base import DeviceConstants
+
+Nest = Any
+_T = TypeVar("_T")
+
+# Every joint value is one output of a critic.
+_MAX_JOINT_VALUES = 1024
+# Of a value that was ruled out: 0 times it is 0, which is not true of -inf.
+_LOG_OF_ZERO = -1e6
+
+
+class HybridActions:
+    """One vector of all continuous elements, and one index of all discrete ones.
+
+    The joint values of the discrete elements are numbered like the entries of an array
+    with one dimension for each element, the last one running fastest.
+
+    Args:
+        action_spec: nest of bounded specs.
+
+    Raises:
+        ValueError: if a leaf has no bounds, or there are too many joint values.
+    """
+
+    def __init__(self, action_spec: NestedTensorSpec) -> None:
+        leaves = nest.flatten_with_path(action_spec)
+        if not leaves:
+            raise ValueError("action_spec: expected at least one TensorSpec, got none")
+        self._is_discrete = [
+            isinstance(spec, TensorSpec) and spec.is_discrete for _, spec in leaves
+        ]
+        for path, spec in self._select(leaves, False):
+            _with_path(path, BoxActions, spec)
+        boxes = [spec for _, spec in self._select(leaves, False)]
+        self.boxes = BoxActions(boxes) if boxes else None
+        self._choices = [
+            _with_path(path, _Choice, spec) for path, spec in self._select(leaves, True)
+        ]
+        self.num_joint_values = math.prod(choice.num_values for choice in self._choices)
+        if self.num_joint_values > _MAX_JOINT_VALUES:
+            raise ValueError(
+                f"action_spec: the discrete parts have {self.num_joint_values} joint "
+                f"values, expected at most {_MAX_JOINT_VALUES}"
+            )
+
+    @property
+    def has_discrete(self) -> bool:
+        return bool(self._choices)
+
+    @property
+    def vector_size(self) -> int:
+        """Continuous elements."""
+        return 0 if self.boxes is None else self.boxes.numel
+
+    def to_vector(self, action: Nest) -> Tensor | None:
+        """The continuous part [B, vector_size] in [-1, 1]; None if there is none."""
+        if self.boxes is None:
+            return None
+        return self.boxes.to_vector(self._select(nest.flatten(action), False))
+
+    def to_joint_index(self, action: Nest) -> Tensor | None:
+        """The discrete part [B] int64; None if there is none."""
+        index: Tensor | None = None
+        for choice, leaf in zip(
+            self._choices, self._select(nest.flatten(action), True), strict=True
+        ):
+            own = choice.to_index(leaf)
+            index = own if index is None else index * choice.num_values + own
+        return index
+
+    def sample_vector(self, policy: Nest) -> tuple[Tensor, Tensor] | None:
+        """A differentiable sample of the continuous part.
+
+        Returns:
+            (vector [B, vector_size], log-probability [B] of the action), or None if
+            there is no continuous part.
+        """
+        if self.boxes is None:
+            return None
+        actions, log_prob = distributions.rsample_and_log_prob(
+            tuple(self._select(distributions.parts(policy), False))
+        )
+        return self.boxes.to_vector(actions), log_prob
+
+    def joint_log_probs(self, policy: Nest) -> Tensor | None:
+        """[B, num_joint_values] of the discrete part; None if there is none."""
+        joint: Tensor | None = None
+        for choice, part in zip(
+            self._choices, self._select(distributions.parts(policy), True), strict=True
+        ):
+            own = choice.log_probs(part)
+            if joint is not None:
+                own = (joint.unsqueeze(-1) + own.unsqueeze(-2)).flatten(-2)
+            joint = own
+        return joint
+
+    def _select(self, items: list[Any], discrete: bool) -> list[Any]:
+        return [
+            item
+            for item, is_discrete in zip(items, self._is_discrete, strict=True)
+            if is_discrete == discrete
+        ]
+
+
+class _Choice:
+    """A discrete leaf, all of whose joint values are numbered."""
+
+    def __init__(self, spec: TensorSpec) -> None:
+        self._components = DiscreteActions(spec)
+        sizes = self._components.sizes.tolist()
+        self.num_values = math.prod(sizes)
+        strides = self.num_values // np.cumprod(sizes)
+        if self.num_values > _MAX_JOINT_VALUES:
+            values = np.zeros((1, len(sizes)), np.int64)  # refused by the caller
+        else:
+            values = np.array(list(itertools.product(*map(range, sizes))))
+        self._constants = DeviceConstants(strides, values)
+
+    def to_index(self, action: Tensor) -> Tensor:
+        """[B, *spec.shape] → [B]."""
+        index = self._components.to_index(action)
+        if index.shape[1] == 1:
+            return index.squeeze(1)
+        return (index * self._constants.on(index.device)[0]).sum(1)
+
+    def log_probs(self, distribution: Distribution) -> Tensor:
+        """[B, num_values], of every value."""
+        if isinstance(distribution, Categorical):
+            log_probs = distribution.logits.log_softmax(-1)
+        else:
+            batch_size = distribution.batch_shape[0]
+            device = nest.flatten(distribution)[0].device
+            values = self._components.to_action(self._constants.on(device)[1])
+            values = values.unsqueeze(1).expand(-1, batch_size, *values.shape[1:])
+            log_probs = distribution.log_prob(values).transpose(0, 1)
+        return log_probs.clamp(min=_LOG_OF_ZERO)
+
+
+def _with_path(path: str, make: Callable[[TensorSpec], _T], spec: TensorSpec) -> _T:
+    """``make(spec)``, whose messages know nothing of the path of the leaf."""
+    try:
+        return make(spec)
+    except ValueError as error:
+        raise ValueError(str(error).replace("<root>", path)) from error
