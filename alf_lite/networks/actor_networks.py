@@ -91,8 +91,9 @@ class ActorDistributionNetwork(Network):
 
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Nest, Nest]:
         """Observations [B, ...] → (distributions like ``action_spec``, new state)."""
-        features, state = self._encoder(inputs, state)
-        return self._head(features), state
+        # As LeanSequential does: one step of acting consists of small calls.
+        features, state = self._encoder.forward(inputs, state)
+        return self._head.forward(features), state
 
 
 class _NestOfHeads(nn.Module):

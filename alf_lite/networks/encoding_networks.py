@@ -83,7 +83,7 @@ class EncodingNetwork(EncoderNetwork):
                 for encode, leaf in zip(self._encoders, leaves, strict=True)
             ]
             inputs = features[0] if len(features) == 1 else torch.cat(features, dim=-1)
-        return self._mlp(inputs), state
+        return self._mlp.forward(inputs), state
 
 
 def make_encoding_network(

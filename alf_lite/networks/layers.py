@@ -11,6 +11,8 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor, nn
 
+from alf_lite.networks.lean_sequential import LeanSequential
+
 # A name, a module (copied for every use), a module class, or a function of a tensor.
 Activation = str | nn.Module | type[nn.Module] | Callable[[Tensor], Tensor]
 
@@ -97,7 +99,7 @@ def mlp(
     layers: list[nn.Module] = []
     for size, next_size in pairwise(sizes):
         layers += [linear(size, next_size), make_activation(activation)]
-    return nn.Sequential(*layers)
+    return LeanSequential(*layers)
 
 
 def check_sizes(name: str, sizes: Any) -> tuple[int, ...]:
