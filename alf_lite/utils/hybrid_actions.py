@@ -5,19 +5,22 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
 from alf_lite import nest
+from alf_lite.data_structures import Field
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import distributions
 from alf_lite.utils.box_actions import BoxActions
 from alf_lite.utils.discrete_actions import DiscreteActions
 from alf_lite.utils.discrete_distributions import Categorical
 from alf_lite.utils.distribution_base import DeviceConstants
+from alf_lite.utils.tensor_utils import expand_dims_as
 
 Nest = Any
 _T = TypeVar("_T")
@@ -26,6 +29,27 @@ _T = TypeVar("_T")
 _MAX_JOINT_VALUES = 1024
 # Of a value that was ruled out: 0 times it is 0, which is not true of -inf.
 _LOG_OF_ZERO = -1e6
+
+
+class Entropies(NamedTuple):
+    """Of the two parts of an action; () where there is no such part."""
+
+    continuous: Field = ()  # [B] −log π(a_c|s) of a sample
+    discrete: Field = ()  # [B] exact
+
+
+class PolicySample(NamedTuple):
+    """What a policy would do: one vector, and any of the joint values."""
+
+    vector: Tensor | None  # [B, vector_size] in [-1, 1], reparametrised
+    probs: Tensor | None  # [B, num_joint_values]
+    entropies: Entropies
+
+    def expectation(self, values: Tensor) -> Tensor:
+        """Σ_a p_a v_a: [B, num_joint_values, ...] → [B, ...]."""
+        if self.probs is None:
+            return values.squeeze(1)
+        return (expand_dims_as(self.probs, values) * values).sum(1)
 
 
 class HybridActions:
@@ -87,30 +111,46 @@ class HybridActions:
             index = own if index is None else index * choice.num_values + own
         return index
 
-    def sample_vector(self, policy: Nest) -> tuple[Tensor, Tensor] | None:
-        """A differentiable sample of the continuous part.
+    def values_of(self, action: Nest, values: Tensor) -> Tensor:
+        """Those of the joint value in ``action``.
+
+        Args:
+            action: [B, ...].
+            values: [B, n, num_joint_values, ...].
 
         Returns:
-            (vector [B, vector_size], log-probability [B] of the action), or None if
-            there is no continuous part.
+            [B, n, ...].
         """
-        if self.boxes is None:
-            return None
-        actions, log_prob = distributions.rsample_and_log_prob(
-            tuple(self._select(distributions.parts(policy), False))
-        )
-        return self.boxes.to_vector(actions), log_prob
+        index = self.to_joint_index(action)
+        if index is None:
+            return values.squeeze(2)
+        return values[torch.arange(index.shape[0], device=index.device), :, index]
 
-    def joint_log_probs(self, policy: Nest) -> Tensor | None:
-        """[B, num_joint_values] of the discrete part; None if there is none."""
-        joint: Tensor | None = None
-        for choice, part in zip(
-            self._choices, self._select(distributions.parts(policy), True), strict=True
-        ):
-            own = choice.log_probs(part)
-            if joint is not None:
-                own = (joint.unsqueeze(-1) + own.unsqueeze(-2)).flatten(-2)
-            joint = own
+    def sample(self, policy: Nest) -> PolicySample:
+        """A differentiable sample of the vector; of the discrete part, all there is."""
+        vector, probs = None, None
+        continuous: Field = ()
+        discrete: Field = ()
+        if self.boxes is not None:
+            parts = self._select(distributions.parts(policy), False)
+            actions, log_prob = distributions.rsample_and_log_prob(tuple(parts))
+            vector, continuous = self.boxes.to_vector(actions), -log_prob
+        if self._choices:
+            log_probs = self.joint_log_probs(policy)
+            probs = log_probs.exp()
+            discrete = -(probs * log_probs).sum(-1)
+        return PolicySample(vector, probs, Entropies(continuous, discrete))
+
+    def joint_log_probs(self, policy: Nest) -> Tensor:
+        """[B, num_joint_values]; there must be a discrete part."""
+        parts = self._select(distributions.parts(policy), True)
+        first, *others = (
+            choice.log_probs(part)
+            for choice, part in zip(self._choices, parts, strict=True)
+        )
+        joint = first
+        for log_probs in others:
+            joint = (joint.unsqueeze(-1) + log_probs.unsqueeze(-2)).flatten(-2)
         return joint
 
     def _select(self, items: list[Any], discrete: bool) -> list[Any]:

@@ -35,7 +35,7 @@ def test_a_continuous_action_is_a_vector_with_the_density_of_the_action():
     assert actions.num_joint_values == 1
     assert not actions.has_discrete
     policy = policy_for(spec)
-    vector, log_prob = actions.sample_vector(policy)
+    vector, probs, entropies = actions.sample(policy)
     assert vector.shape == (6, 3)
     assert vector.requires_grad
     assert vector.abs().max() <= 1
@@ -46,8 +46,9 @@ def test_a_continuous_action_is_a_vector_with_the_density_of_the_action():
     }
     torch.testing.assert_close(actions.to_vector(action), vector)
     expected = distributions.log_prob(policy, action)
-    torch.testing.assert_close(log_prob, expected, atol=1e-3, rtol=1e-3)
-    assert actions.joint_log_probs(policy) is None
+    torch.testing.assert_close(-entropies.continuous, expected, atol=1e-3, rtol=1e-3)
+    assert probs is None
+    assert entropies.discrete == ()
     assert actions.to_joint_index(action) is None
 
 
@@ -80,8 +81,38 @@ def test_joint_values_are_all_actions_and_their_probabilities_sum_to_1(spec):
         torch.testing.assert_close(
             log_probs[:, joint], distributions.log_prob(policy, action)
         )
-    assert actions.sample_vector(policy) is None
+    sample = actions.sample(policy)
+    assert sample.vector is None
+    assert sample.entropies.continuous == ()
+    torch.testing.assert_close(sample.probs, log_probs.exp())
+    # The parts are independent.
+    torch.testing.assert_close(sample.entropies.discrete, distributions.entropy(policy))
     assert actions.to_vector(action) is None
+
+
+def test_expectations_and_values_of_actions_pick_from_the_joint_values():
+    actions = HybridActions((CHOICE, BITS))
+    policy = policy_for((CHOICE, BITS))
+    sample = actions.sample(policy)
+    values = torch.randn(6, 12, 2)
+    expected = torch.einsum("ba,bad->bd", sample.probs, values)
+    torch.testing.assert_close(sample.expectation(values), expected)
+    action = distributions.sample(policy)
+    index = actions.to_joint_index(action)
+    of_critics = torch.stack([values, values + 1], dim=1)  # [6, 2, 12, 2]
+    chosen = actions.values_of(action, of_critics)
+    for b in range(6):
+        torch.testing.assert_close(chosen[b], of_critics[b, :, index[b]])
+
+
+def test_a_continuous_action_has_one_value():
+    actions = HybridActions(BOX)
+    policy = policy_for(BOX)
+    sample = actions.sample(policy)
+    values = torch.randn(6, 3, 1)
+    assert torch.equal(sample.expectation(values[:, 0]), values[:, 0, 0])
+    action = distributions.sample(policy)
+    assert torch.equal(actions.values_of(action, values), values[..., 0])
 
 
 def test_a_mixed_action_has_both_parts():
@@ -90,9 +121,9 @@ def test_a_mixed_action_has_both_parts():
     assert (actions.vector_size, actions.num_joint_values) == (2, 12)
     policy = policy_for(spec)
     action = distributions.sample(policy)
-    vector, log_prob = actions.sample_vector(policy)
-    assert vector.shape == (6, 2)
-    assert log_prob.shape == (6,)
+    sample = actions.sample(policy)
+    assert sample.vector.shape == (6, 2)
+    assert sample.entropies.continuous.shape == (6,)
     index = actions.to_joint_index(action)
     joint = actions.joint_log_probs(policy).gather(1, index[:, None]).squeeze(1)
     discrete = {k: policy[k] for k in ("gear", "lights")}
