@@ -5,6 +5,8 @@ Random numbers come from torch's global generator on the CPU.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import torch
 
@@ -48,27 +50,44 @@ def draw_with_replacement(size: int, batch_size: int) -> np.ndarray:
 
 
 def draw_without_replacement(size: int, batch_size: int) -> np.ndarray:
-    """Different numbers below ``size``, spread evenly, in random order.
+    """``batch_size`` different numbers below ``size``, spread evenly and shuffled.
 
     The circle of all numbers is turned by a random angle and cut into ``batch_size``
     strata as equal as integers allow; each gives one number. Every number is drawn
     with the same probability.
     """
     bounds = np.arange(batch_size + 1) * size // batch_size
-    widths = np.diff(bounds)
-    inside = torch.rand(batch_size, dtype=torch.float64).numpy() * widths
-    drawn = bounds[:-1] + inside.astype(np.int64)
+    inside, order = _draw_in_strata(batch_size)
+    drawn = bounds[:-1] + (inside * np.diff(bounds)).astype(np.int64)
     turn = int(torch.randint(size, ()))
-    drawn = (drawn + turn) % size
-    return drawn.take(random_order(batch_size))
+    return ((drawn + turn) % size).take(order)
 
 
-def stratified_masses(total: float, batch_size: int) -> np.ndarray:
-    """One mass from each of ``batch_size`` equal parts of [0, total), sorted."""
-    inside = torch.rand(batch_size, dtype=torch.float64).numpy()
-    return (np.arange(batch_size) + inside) * total / batch_size
+def draw_stratified(total: float, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draws one mass from each of ``batch_size`` equal parts of [0, total).
+
+    Returns:
+        The masses [batch_size], sorted, and a permutation to shuffle what is found
+        there.
+    """
+    inside, order = _draw_in_strata(batch_size)
+    return (_strata(batch_size)[0] + inside) * (total / max(1, batch_size)), order
 
 
-def random_order(size: int) -> np.ndarray:
-    """A random permutation of the numbers below ``size``."""
-    return torch.randperm(size).numpy()
+def _draw_in_strata(batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """A number in [0, 1) for each stratum, and an order to shuffle the strata.
+
+    The order is a fixed shuffle turned by a random angle, which is cheaper than a new
+    one: any part of the batch is spread over all strata, and any stratum may be first.
+    """
+    random = torch.rand(batch_size + 1, dtype=torch.float64).numpy()
+    turn = int(random[-1] * batch_size)
+    shuffled_twice = _strata(batch_size)[1]
+    return random[:-1], shuffled_twice[turn : turn + batch_size]
+
+
+@functools.lru_cache(maxsize=32)
+def _strata(batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of the strata, in order and shuffled twice in a row; read-only."""
+    shuffled = np.random.default_rng(seed=0).permutation(batch_size)
+    return np.arange(batch_size, dtype=np.float64), np.tile(shuffled, 2)

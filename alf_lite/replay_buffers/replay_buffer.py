@@ -362,7 +362,7 @@ class ReplayBuffer:
             ValueError: if sampling is not prioritized or a priority is invalid.
         """
         ids, steps = to_env_ids(env_ids, self.num_environments), to_indices(positions)
-        values = priorities.detach().to("cpu", torch.float64).numpy()
+        values = priorities.numpy(force=True).astype(np.float64)
         if not ids.shape == steps.shape == values.shape or ids.ndim != 1:
             raise ValueError(
                 "update_priority: expected three tensors [B], got shapes "

@@ -178,7 +178,9 @@ class RingStorage:
 
     def gather(self, row_indices: np.ndarray) -> list[Tensor]:
         """The leaves of some rows, [*dims, *shape]: views of one block of memory."""
-        return self.layout.views(self.gather_rows(row_indices))
+        if self._elements is None:
+            return self.layout.views(self.gather_rows(row_indices))
+        return self.layout.array_views(self._elements.take(row_indices))
 
     def gather_leaf(self, leaf: int, row_indices: np.ndarray) -> Tensor:
         """One leaf of some rows, [*dims, *shape], without reading the other leaves."""

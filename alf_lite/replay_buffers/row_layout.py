@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import optree
 import torch
 from torch import Tensor
@@ -80,6 +81,21 @@ class RowLayout:
         if self.row_bytes == 0:
             raise ValueError(f"data_spec: there is nothing to store in {data_spec}")
         self._dtypes = [leaf.dtype for leaf in self.leaves]
+        self._array_names = [str(i) for i in range(len(self.leaves))]
+        self._array_dtype = np.dtype(
+            {
+                "names": self._array_names,
+                "formats": [(_array_dtype(x.dtype), x.shape) for x in self.leaves],
+                "offsets": [leaf.offset for leaf in self.leaves],
+                "itemsize": self.row_bytes,
+            }
+        )
+        # Those that numpy does not know, such as bfloat16.
+        self._foreign_dtypes = [
+            (i, dtype)
+            for i, dtype in enumerate(self._dtypes)
+            if torch.from_numpy(np.empty(0, _array_dtype(dtype))).dtype != dtype
+        ]
         self._distinct_dtypes = set(self._dtypes)
         self._view_arguments: dict[tuple[int, ...], list[tuple]] = {}
 
@@ -135,6 +151,19 @@ class RowLayout:
         by_dtype = {dtype: rows.view(dtype) for dtype in self._distinct_dtypes}
         assert rows.storage_offset() == 0, "the rows must begin their storage"
         return [by_dtype[dtype].as_strided(*geometry) for dtype, geometry in arguments]
+
+    def array_views(self, rows: np.ndarray) -> list[Tensor]:
+        """The leaves of ``rows`` as views, for rows on the CPU.
+
+        Args:
+            rows: [*outer_dims] with one element of ``row_bytes`` bytes per row. As
+                :meth:`views`, but with half of the overhead.
+        """
+        fields = rows.view(self._array_dtype)
+        leaves = [torch.from_numpy(fields[name]) for name in self._array_names]
+        for i, dtype in self._foreign_dtypes:
+            leaves[i] = leaves[i].view(dtype)
+        return leaves
 
     def select(self, field: str) -> Nest:
         """The indices of the leaves at or below a path, in the nest found there.
@@ -232,6 +261,14 @@ def _place(specs: list[tuple[str, TensorSpec]]) -> tuple[list[Leaf], int]:
         offset += leaves[i].num_bytes
     widest = max((spec.dtype.itemsize for _, spec in specs), default=1)
     return [leaves[i] for i in range(len(specs))], -(-offset // widest) * widest
+
+
+def _array_dtype(dtype: torch.dtype) -> np.dtype:
+    """The numpy dtype of this name, or an integer of the same size."""
+    try:
+        return torch.empty(0, dtype=dtype).numpy().dtype
+    except TypeError:
+        return np.dtype(f"i{dtype.itemsize}")
 
 
 def _contiguous_strides(shape: Sequence[int]) -> list[int]:

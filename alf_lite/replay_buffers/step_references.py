@@ -14,7 +14,7 @@ def to_indices(tensor: Tensor) -> np.ndarray:
     Raises:
         TypeError: if they are not integers.
     """
-    array = tensor.detach().cpu().numpy()
+    array = tensor.numpy(force=True)
     if array.dtype.kind != "i":
         raise TypeError(f"expected a tensor of integers, got {tensor.dtype}")
     return array.astype(np.int64, copy=False)
@@ -27,7 +27,8 @@ def to_env_ids(env_ids: Tensor, num_environments: int) -> np.ndarray:
         ValueError: naming the first one that does not.
     """
     ids = to_indices(env_ids)
-    if ids.size and (ids.min() < 0 or ids.max() >= num_environments):
+    # Negative numbers are the largest unsigned ones.
+    if ids.size and ids.view(np.uint64).max() >= num_environments:
         wrong = ids[(ids < 0) | (ids >= num_environments)]
         raise ValueError(
             f"env_ids: there is no environment {wrong[0]}; the replay buffer has "

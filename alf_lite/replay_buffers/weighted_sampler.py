@@ -8,11 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from alf_lite.replay_buffers.position_ranges import (
-    PositionRanges,
-    random_order,
-    stratified_masses,
-)
+from alf_lite.replay_buffers.position_ranges import PositionRanges, draw_stratified
 from alf_lite.replay_buffers.priorities import PriorityOptions
 from alf_lite.replay_buffers.ring_storage import RingStorage
 from alf_lite.replay_buffers.sample_limits import SampleLimits
@@ -163,8 +159,7 @@ class WeightedSampler(UniformSampler):
         """Draws in proportion to the weights, the newest ones first if so asked."""
         num_recent = self._num_recent(starts, batch_size)
         total = self._weights.total
-        masses = stratified_masses(total, batch_size - num_recent)
-        order = random_order(len(masses))
+        masses, order = draw_stratified(total, batch_size - num_recent)
         found = self._weights.find(masses)
         env_ids, positions, weights = (part.take(order) for part in found)
         # The whole batch is a mixture of two ways to draw.

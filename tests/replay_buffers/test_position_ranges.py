@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from alf_lite.replay_buffers.position_ranges import (
     PositionRanges,
+    draw_stratified,
     draw_with_replacement,
     draw_without_replacement,
-    stratified_masses,
 )
 
 ranges = st.lists(
@@ -86,8 +86,9 @@ def test_draws_without_replacement_are_in_random_order():
 
 
 def test_each_mass_is_from_its_own_part():
-    masses = stratified_masses(total=8.0, batch_size=4)
+    masses, order = draw_stratified(total=8.0, batch_size=4)
     assert np.floor(masses / 2).tolist() == [0, 1, 2, 3]
+    assert sorted(order.tolist()) == [0, 1, 2, 3]
 
 
 def chi_square(counts: np.ndarray) -> float:

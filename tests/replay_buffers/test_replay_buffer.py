@@ -457,3 +457,28 @@ def test_uniform_batches_have_no_importance_weights():
     with pytest.raises(ValueError, match="max_use"):
         buffer.num_uses(info.env_ids, info.positions)
     assert np.all(info.positions.numpy() >= 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_a_buffer_can_be_on_a_gpu(prioritized):
+    buffer = make_buffer(2, 5, device="cuda", prioritized_sampling=prioritized)
+    for position in range(3):
+        buffer.add_batch(steps(torch.arange(2), position))
+    batch = steps(torch.arange(2), torch.arange(3, 7)[:, None])
+    buffer.add_batch(nest.map_structure(torch.Tensor.cuda, batch), time_major=True)
+    drawn, info = buffer.get_batch(20, 2)
+    assert drawn.time_step.reward.is_cuda
+    assert not info.positions.is_cuda
+    assert_steps(
+        nest.map_structure(torch.Tensor.cpu, drawn),
+        info.env_ids[:, None],
+        info.positions[:, None] + torch.arange(2),
+    )
+    if prioritized:
+        assert info.importance_weights.is_cuda
+        buffer.update_priority(info.env_ids, info.positions, torch.rand(20).cuda())
+    restored = make_buffer(2, 5, prioritized_sampling=prioritized)
+    restored.load_state_dict(buffer.state_dict())
+    restored.check_valid()
+    assert restored.total_size == 10
