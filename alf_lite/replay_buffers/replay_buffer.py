@@ -85,49 +85,39 @@ class ReplayBuffer:
         directory: Path | str | None = None,
         step_type_field: str | None = None,
     ) -> None:
-        for name, value, least in (
-            ("num_environments", num_environments, 1),
-            ("max_length", max_length, 1),
-            ("num_earliest_frames_ignored", num_earliest_frames_ignored, 0),
-        ):
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
-        if storage not in ("memory", "memmap") or (directory is None) != (
-            storage == "memory"
-        ):
+        _check_arguments(num_environments, max_length, num_earliest_frames_ignored)
+        if (storage, directory is None) not in (("memory", True), ("memmap", False)):
             raise ValueError(
                 "expected storage='memory', or storage='memmap' and a directory; got "
                 f"storage={storage!r} and directory={directory!r}"
             )
-        layout = RowLayout(data_spec)
-        self._layout = layout
+        self._layout = RowLayout(data_spec)
         self._storage = RingStorage(
-            layout, num_environments, max_length, torch.device(device), directory
+            self._layout, num_environments, max_length, torch.device(device), directory
         )
         _logger.info(
             "Replay buffer: %d environments x %d steps x %d bytes = %.3f GB in %s",
             num_environments,
             max_length,
-            layout.row_bytes,
+            self._layout.row_bytes,
             self._storage.num_bytes / 1e9,
             directory or f"{device} memory",
         )
-        sampling = sampling or SamplingOptions()
-        ignored = num_earliest_frames_ignored
-        self._sampler: UniformSampler
-        if prioritized_sampling or sampling.has_limits:
-            self._sampler = WeightedSampler(
-                self._storage,
-                sampling,
-                ignored,
-                (priority or PriorityOptions()) if prioritized_sampling else None,
-            )
-        else:
-            self._sampler = UniformSampler(self._storage, sampling, ignored)
-        self._num_ignored = ignored
+        self._num_ignored = num_earliest_frames_ignored
+        self._sampler = self._make_sampler(
+            sampling or SamplingOptions(),
+            (priority or PriorityOptions()) if prioritized_sampling else None,
+        )
         self._step_type_field = step_type_field
         self._episodes: EpisodeIndex | None = None
-        self._step_shapes = layout.expected_shapes((num_environments,))
+        self._step_shapes = self._layout.expected_shapes((num_environments,))
+
+    def _make_sampler(
+        self, sampling: SamplingOptions, priority: PriorityOptions | None
+    ) -> UniformSampler:
+        if priority is None and not sampling.has_limits:
+            return UniformSampler(self._storage, sampling, self._num_ignored)
+        return WeightedSampler(self._storage, sampling, self._num_ignored, priority)
 
     @property
     def data_spec(self) -> NestedTensorSpec:
@@ -208,7 +198,9 @@ class ReplayBuffer:
             leaves = self._layout.flatten(batch, shapes)
             leaves = [leaf.unsqueeze(0) for leaf in leaves]
         else:
-            num_steps = len(nest.flatten(batch)[0])
+            # Taken from the first leaf; whatever it is, all have to agree with it.
+            shape = getattr(next(iter(nest.flatten(batch)), None), "shape", ()) or (0,)
+            num_steps = shape[0]
             shapes = self._layout.expected_shapes((num_steps, num_columns))
             leaves = self._layout.flatten(batch, shapes)
         if never_stale:
@@ -261,6 +253,11 @@ class ReplayBuffer:
         Raises:
             ValueError: if there are too few steps.
         """
+        if batch_size < 1 or batch_length < 1:
+            raise ValueError(
+                "batch_size and batch_length must be at least 1, got "
+                f"{batch_size} and {batch_length}"
+            )
         self._storage.flush()
         env_ids, positions, weights = self._sampler.draw(batch_size, batch_length)
         info = BatchInfo(torch.from_numpy(env_ids), torch.from_numpy(positions))
@@ -423,3 +420,15 @@ class ReplayBuffer:
 
     def _distinct(self, env_ids: Tensor) -> np.ndarray:
         return to_distinct_env_ids(env_ids, self.num_environments)
+
+
+def _check_arguments(
+    num_environments: int, max_length: int, num_earliest_frames_ignored: int
+) -> None:
+    for name, value, least in (
+        ("num_environments", num_environments, 1),
+        ("max_length", max_length, 1),
+        ("num_earliest_frames_ignored", num_earliest_frames_ignored, 0),
+    ):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")

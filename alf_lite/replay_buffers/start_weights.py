@@ -62,10 +62,11 @@ class StartWeights:
             PositionRanges(before.first, np.minimum(before.last, starts.first)),
             PositionRanges(np.maximum(before.first, starts.last), before.last),
         ):
-            rows = self._rows(left)
-            self._num_live -= self._count_live(rows)
-            self._waiting[rows] = self._table.get(rows)
-            self._table.set(rows, np.zeros(len(rows)))
+            if left.size:
+                rows = self._rows(left)
+                self._num_live -= self._count_live(rows)
+                self._waiting[rows] = self._table.get(rows)
+                self._table.set(rows, np.zeros(len(rows)))
         storage = self._storage
         new_rows = self._rows(
             PositionRanges(np.maximum(self._known_end, storage.begin), storage.end)
@@ -77,9 +78,10 @@ class StartWeights:
             PositionRanges(starts.first, np.minimum(before.first, starts.last)),
             PositionRanges(np.maximum(before.last, starts.first), starts.last),
         ):
-            rows = self._rows(entered)
-            self._num_live += self._count_live(rows)
-            self._table.set(rows, self._waiting[rows])
+            if entered.size:
+                rows = self._rows(entered)
+                self._num_live += self._count_live(rows)
+                self._table.set(rows, self._waiting[rows])
         return new_rows
 
     def find(self, masses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -135,14 +137,11 @@ class StartWeights:
 
     def restore(self, rows: np.ndarray, exported: dict[str, np.ndarray]) -> None:
         """Takes over what :meth:`export` gave; nothing can be drawn until ``sync``."""
-        begin = self._storage.begin
+        begin = self._storage.begin.copy()
         self.sync(PositionRanges(begin, begin))
         self._waiting[rows] = exported["weights"]
         self._dropped[rows] = exported["dropped"]
         self._has_dropped = bool(exported["dropped"].any())
-
-    def _count_live(self, rows: np.ndarray) -> int:
-        return len(rows) - int(np.count_nonzero(self._dropped[rows]))
 
     def check_valid(self) -> None:
         """Raises AssertionError if the weights contradict each other."""
@@ -157,6 +156,9 @@ class StartWeights:
 
     def _rows(self, ranges: PositionRanges) -> np.ndarray:
         return self._storage.row_indices(*ranges.all())
+
+    def _count_live(self, rows: np.ndarray) -> int:
+        return len(rows) - int(np.count_nonzero(self._dropped[rows]))
 
     def _locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The environments and positions of stored rows."""

@@ -161,8 +161,6 @@ class UniformSampler:
         return self._starts
 
     def _find_starts(self, batch_length: int) -> PositionRanges:
-        if batch_length < 1:
-            raise ValueError(f"batch_length must be at least 1, got {batch_length}")
         storage = self._storage
         return PositionRanges(
             storage.begin + self._num_ignored,

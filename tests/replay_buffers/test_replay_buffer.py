@@ -253,8 +253,9 @@ def test_too_few_steps_say_what_is_there_and_what_is_needed():
         buffer.get_batch(1, 8)
     with pytest.raises(ValueError, match="Raise max_length, which is 10"):
         buffer.get_batch(1, 11)
-    with pytest.raises(ValueError, match="batch_length must be at least 1"):
-        buffer.get_batch(1, 0)
+    for size, length in ((0, 1), (1, 0), (-1, 1)):
+        with pytest.raises(ValueError, match=f"at least 1, got {size} and {length}"):
+            buffer.get_batch(size, length)
 
 
 @pytest.mark.parametrize(
@@ -272,6 +273,13 @@ def test_wrong_environments_are_refused_and_nothing_is_stored(env_ids, message):
     with pytest.raises(ValueError, match=message):
         buffer.clear(torch.tensor(env_ids))
     assert buffer.total_size == 0
+
+
+@pytest.mark.parametrize("batch", [(), torch.zeros(()), 3, {"a": torch.zeros(2, 1)}])
+def test_an_unroll_of_something_else_is_refused(batch):
+    buffer = ReplayBuffer(TensorSpec(()), 1, 3)
+    with pytest.raises((ValueError, TypeError), match="<root>"):
+        buffer.add_batch(batch, time_major=True)
 
 
 def test_environments_are_integers():
