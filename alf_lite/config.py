@@ -44,7 +44,6 @@ class TrainerConfig:
 
     # Update
     temporally_independent_train_step: bool | None = None  # None: if it has no state
-    mask_out_loss_for_last_step: bool = True  # no transition starts at LAST
     num_updates_per_train_iter: int = ranged(1, at_least=1)  # on-policy: epochs
     mini_batch_size: int | None = ranged(None, at_least=1)  # sequences; None: all
     mini_batch_length: int | None = ranged(None, at_least=1)  # steps; None: unroll's
@@ -77,9 +76,9 @@ class TrainerConfig:
     summarize_first_interval: bool = True  # every iteration of the first interval
     summaries_flush_secs: float = ranged(10, above=0)  # seconds
     metric_min_buffer_size: int = ranged(100, at_least=1)  # episodes averaged over
-    debug_summaries: bool = False  # also what is expensive to compute
+    debug_summaries: bool = False  # histograms of what is trained on
     summarize_grads_and_vars: bool = False  # histograms of every parameter
-    summarize_action_distributions: bool = False  # their parameters and entropy
+    summarize_action_distributions: bool = False  # histograms of their parameters
 
     # Execution
     compile: bool = False  # torch.compile the act and the update functions

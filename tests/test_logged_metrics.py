@@ -34,6 +34,8 @@ def written(tmp_path):
         "TrainerConfig.num_checkpoints = 1",
         "TrainerConfig.num_eval_episodes = 2",
         "TrainerConfig.summarize_grads_and_vars = True",
+        "TrainerConfig.debug_summaries = True",
+        "TrainerConfig.summarize_action_distributions = True",
         "TrainerConfig.random_seed = 0",
     ]
     config_files.parse_config(str(ROOT / "confs/ppo_cart_pole.gin"), settings)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm, valid_steps
+from alf_lite.algorithms.batch_summaries import summarize_batch
 from alf_lite.algorithms.replay_training import ReplayTraining
 from alf_lite.algorithms.reward_weights import RewardWeights
 from alf_lite.algorithms.training_batches import (
@@ -289,6 +290,7 @@ class RLAlgorithm(Algorithm):
             norms = self.update_with_gradient(loss_info)
             self.after_update(experience.time_step, train_info)
             self.summarize_train(loss_info, valid, norms)
+            summarize_batch(self._config, experience.time_step, train_info)
             return valid[:-1].numel()
         train_info = with_executed_action(train_info, experience.action)
         experience = experience._replace(rollout_info=train_info)
@@ -357,6 +359,7 @@ class RLAlgorithm(Algorithm):
             if self.should_stop_updates(loss_info, batch.valid):
                 break
         self.summarize_train(loss_info, batch.valid, norms)
+        summarize_batch(self._config, batch.inputs, info)
         self._num_updates += num_updates
         summary.scalar("train/updates", self._num_updates)
         summary.scalar(
