@@ -180,8 +180,11 @@ class SquashedNormal(ActionDistribution):
         return self.bounds.from_symmetric(u.tanh())
 
     def rsample_and_log_prob(self) -> tuple[Tensor, Tensor]:
-        u = _normal_sample(self.loc, self.scale)
-        return self.bounds.from_symmetric(u.tanh()), self._log_prob_of_u(u)
+        noise = torch.randn_like(self.loc)
+        u = torch.addcmul(self.loc, self.scale, noise)
+        # (u − loc) / scale is the noise, whatever loc and scale are.
+        normal_log_probs = -0.5 * noise.square() - self.scale.log() - _HALF_LOG_2PI
+        return self.bounds.from_symmetric(u.tanh()), self._sum(normal_log_probs, u)
 
     def log_prob(self, value: Tensor) -> Tensor:
         y = self.bounds.to_symmetric(value)
@@ -204,7 +207,11 @@ class SquashedNormal(ActionDistribution):
         return sum_event(kl, self.bounds.num_event_dims)
 
     def _log_prob_of_u(self, u: Tensor) -> Tensor:
-        log_probs = _normal_log_prob(u, self.loc, self.scale) - _log_tanh_derivative(u)
+        return self._sum(_normal_log_prob(u, self.loc, self.scale), u)
+
+    def _sum(self, normal_log_probs: Tensor, u: Tensor) -> Tensor:
+        """The log-probability of the action, given those of the elements of u."""
+        log_probs = normal_log_probs - _log_tanh_derivative(u)
         return sum_event(log_probs, self.bounds.num_event_dims) - self._log_half
 
     @property

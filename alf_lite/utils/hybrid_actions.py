@@ -132,9 +132,12 @@ class HybridActions:
         continuous: Field = ()
         discrete: Field = ()
         if self.boxes is not None:
-            parts = self._select(distributions.parts(policy), False)
-            actions, log_prob = distributions.rsample_and_log_prob(tuple(parts))
-            vector, continuous = self.boxes.to_vector(actions), -log_prob
+            drawn = [
+                distributions.rsample_and_log_prob(part)
+                for part in self._select(distributions.parts(policy), False)
+            ]
+            vector = self.boxes.to_vector([action for action, _ in drawn])
+            continuous = -sum(log_prob for _, log_prob in drawn)
         if self._choices:
             log_probs = self.joint_log_probs(policy)
             probs = log_probs.exp()

@@ -142,6 +142,28 @@ def test_saturated_reparametrised_samples_have_exact_log_prob(u):
     assert loc.grad.isfinite().all()
 
 
+def test_a_sample_with_its_log_prob_is_differentiated_through_both():
+    torch.manual_seed(0)
+    box = bounds(-2.0, 6.0, (3,), torch.float64)
+    gradients = []
+    for with_log_prob in (True, False):
+        torch.manual_seed(1)
+        loc = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3)
+        log_scale = torch.linspace(-1, 0.5, 12, dtype=torch.float64).reshape(4, 3)
+        loc.requires_grad_()
+        log_scale.requires_grad_()
+        distribution = SquashedNormal(loc, log_scale.exp(), box)
+        if with_log_prob:
+            action, log_prob = distribution.rsample_and_log_prob()
+        else:
+            action = distribution.rsample()
+            log_prob = distribution.log_prob(action)
+        (action.square().sum() + log_prob.square().sum()).backward()
+        gradients.append((action, log_prob, loc.grad, log_scale.grad))
+    for exact, inverted in zip(*gradients, strict=True):
+        torch.testing.assert_close(exact, inverted)
+
+
 @pytest.mark.parametrize("log_scale", [-20.0, 2.0])
 def test_log_prob_at_the_edge_of_the_box_is_finite(log_scale):
     scale = torch.full((2, 1), log_scale).exp().requires_grad_()
