@@ -373,6 +373,17 @@ def test_fields_of_stored_steps_can_be_read():
     assert torch.equal(both["o"]["frame"], expected.time_step.observation["frame"])
 
 
+def test_windows_can_be_read_where_they_are_wanted():
+    buffer = make_buffer(2, 5)
+    fill(buffer, 8)
+    env_ids, positions = torch.tensor([1, 0, 1]), torch.tensor([3, 4, 5])
+    batch = buffer.get_windows(env_ids, positions, 3)
+    assert_steps(batch, env_ids[:, None], positions[:, None] + torch.arange(3))
+    for wrong in (2, 6):
+        with pytest.raises(ValueError, match="is not stored"):
+            buffer.get_windows(env_ids, torch.tensor([3, 3, wrong]), 3)
+
+
 @pytest.mark.parametrize("position", [2, 8])
 def test_steps_that_are_not_stored_cannot_be_read(position):
     buffer = make_buffer(2, 5)
