@@ -12,6 +12,7 @@ import difflib
 import logging
 import math
 import re
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 
 # A reader without the lock may meet a checkpoint that is being replaced or deleted.
-_READ_ATTEMPTS = 5
+_READ_ATTEMPTS = 20
 
 State = Mapping[str, Any]
 
@@ -148,10 +149,12 @@ class Checkpointer:
                 state.
         """
         failures: list[str] = []
-        for _ in range(_READ_ATTEMPTS):
+        for attempt in range(_READ_ATTEMPTS):
             failures.clear()
-            changed = False
-            for path in self._preferred(step):
+            candidates = self._preferred(step)
+            # A writer may just be putting one checkpoint in place of another.
+            changed = self._read_only and not candidates and self._directory.is_dir()
+            for path in candidates:
                 identity = _identity(path)
                 try:
                     loaded = read(path, parts, resumable=resumable)
@@ -166,6 +169,7 @@ class Checkpointer:
                     return loaded
             if not changed:
                 break
+            time.sleep(0.001 * attempt)
         raise CheckpointError(self._explain_none(step, parts, resumable, failures))
 
     def has_checkpoint(self) -> bool:
