@@ -110,7 +110,7 @@ class ReplayBuffer:
         )
         self._step_type_field = step_type_field
         self._episodes: EpisodeIndex | None = None
-        self._step_shapes = self._layout.expected_shapes((num_environments,))
+        self._expected_step = self._layout.expect((num_environments,))
 
     def _make_sampler(
         self, sampling: SamplingOptions, priority: PriorityOptions | None
@@ -189,20 +189,20 @@ class ReplayBuffer:
         """
         if env_ids is None and not time_major and not never_stale:
             # This is done for every step of the environment.
-            self._storage.write_step(self._layout.flatten(batch, self._step_shapes))
+            self._storage.write_step(self._layout.flatten(batch, self._expected_step))
             return
         ids = None if env_ids is None else self._distinct(env_ids)
         num_columns = self.num_environments if ids is None else len(ids)
         if not time_major:
-            shapes = self._layout.expected_shapes((num_columns,))
-            leaves = self._layout.flatten(batch, shapes)
+            expected = self._layout.expect((num_columns,))
+            leaves = self._layout.flatten(batch, expected)
             leaves = [leaf.unsqueeze(0) for leaf in leaves]
         else:
             # Taken from the first leaf; whatever it is, all have to agree with it.
             shape = getattr(next(iter(nest.flatten(batch)), None), "shape", ()) or (0,)
             num_steps = shape[0]
-            shapes = self._layout.expected_shapes((num_steps, num_columns))
-            leaves = self._layout.flatten(batch, shapes)
+            expected = self._layout.expect((num_steps, num_columns))
+            leaves = self._layout.flatten(batch, expected)
         if never_stale:
             self._storage.flush()
             self._sampler.sync()
