@@ -170,7 +170,7 @@ def test_killed_at_random_times_every_checkpoint_that_appears_is_complete(
 
 def test_reading_while_another_process_writes_and_deletes_never_fails(tmp_path: Path):
     different = int(run(WHILE_WRITING, str(tmp_path), "300").split()[0])
-    assert different > 10
+    assert different > 1  # the writer did replace what was read
 
 
 @pytest.mark.slow
