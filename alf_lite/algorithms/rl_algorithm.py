@@ -35,6 +35,7 @@ from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.unrollers.sync_unroller import SyncUnroller
 from alf_lite.utils import summary
+from alf_lite.utils.training_mode import TrainingMode
 
 Nest = Any
 
@@ -111,6 +112,7 @@ class RLAlgorithm(Algorithm):
         self._replay: ReplayTraining | None = None
         self._unroll_remainder = 0.0  # of a fractional unroll_length
         self._num_updates = 0
+        self._training_mode = TrainingMode(self)
         self._compiled_batch_loss = self.batch_loss
         self._compiled_rollout_step = self.rollout_step
         if env is not None:
@@ -204,7 +206,7 @@ class RLAlgorithm(Algorithm):
     def _train_iter_on_policy(self) -> int:
         with _timed("time/unroll"):
             experience = self.unroll(int(self._config.unroll_length))
-        self.train()
+        self._training_mode.set(True)
         with _timed("time/train"):
             steps = self.train_from_unroll(experience, experience.rollout_info)
         with _timed("time/after_train_iter"):
@@ -221,7 +223,7 @@ class RLAlgorithm(Algorithm):
                 experience = self.unroll(int(unroll_length))
         if not self._require_replay().can_train:
             return 0
-        self.train()
+        self._training_mode.set(True)
         with _timed("time/train"):
             steps = self.train_from_replay_buffer()
         if experience is not None:
@@ -240,7 +242,7 @@ class RLAlgorithm(Algorithm):
             Valid until the next unroll, which reuses the memory.
         """
         unroller = self._require_unroller()
-        self.eval()
+        self._training_mode.set(False)
         unroll = unroller.unroll(unroll_length, bootstrap=self._on_policy)
         # Row 0 was the last row of the previous unroll, except after a reset.
         first_row = 0 if unroll.is_first_unroll else 1
@@ -258,14 +260,15 @@ class RLAlgorithm(Algorithm):
         """``rollout_step``, or a random action while the replay buffer fills."""
         step = self._compiled_rollout_step(inputs, state)
         if self._config.initial_random_policy and self._is_collecting():
-            batch_size = inputs.reward.shape[:1]
-            action = nest.map_structure(
-                lambda spec, a: spec.sample(batch_size).to(a.device),
-                self._action_spec,
-                step.output,
-            )
-            step = step._replace(output=action)
+            step = step._replace(output=self.random_action(inputs))
         return step
+
+    def random_action(self, inputs: TimeStep) -> Nest:
+        """Any action [B, ...], for ``TrainerConfig.initial_random_policy``."""
+        batch_size, device = inputs.reward.shape[:1], inputs.reward.device
+        return nest.map_structure(
+            lambda spec: spec.sample(batch_size).to(device), self._action_spec
+        )
 
     def _is_collecting(self) -> bool:
         return not self._on_policy and self._require_replay().is_collecting
