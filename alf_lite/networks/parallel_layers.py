@@ -61,6 +61,9 @@ class ParallelLinear(nn.Module):
                 f"expected an input [B, features] or [{self.num_members}, B, features],"
                 f" got {tuple(x.shape)}"
             )
+        if self.weight.shape[2] == 1:
+            # Products of matrices are slow, there and back, where one has one column.
+            return (x * self.weight.mT).sum(-1, keepdim=True) + self.bias
         return torch.baddbmm(self.bias, x, self.weight)
 
     def extra_repr(self) -> str:

@@ -22,15 +22,16 @@ def with_random_bias(module):
 
 @pytest.mark.parametrize("num_members", [1, 3])
 @pytest.mark.parametrize("is_shared", [True, False])
-def test_parallel_mlp_equals_separate_mlps(num_members, is_shared):
+@pytest.mark.parametrize("num_outputs", [1, 2])
+def test_parallel_mlp_equals_separate_mlps(num_members, is_shared, num_outputs):
     torch.manual_seed(0)
     ensemble = with_random_bias(
-        ParallelMLP(num_members, 4, (8, 6), 2, activation="tanh")
+        ParallelMLP(num_members, 4, (8, 6), num_outputs, activation="tanh")
     )
     x = torch.randn(5, 4) if is_shared else torch.randn(num_members, 5, 4)
     x.requires_grad_()
     output = ensemble(x)
-    assert output.shape == (num_members, 5, 2)
+    assert output.shape == (num_members, 5, num_outputs)
     members = []
     for k in range(num_members):
         members.append(
