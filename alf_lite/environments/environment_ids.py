@@ -67,6 +67,8 @@ def _register_atari(env_id: str) -> None:
             f"env_name {env_id!r}: Atari environments are not installed. "
             f"{_extra_hint('atari')}"
         ) from error
+    # Before it greets everyone who makes a game.
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     gymnasium.register_envs(ale_py)
 
 

@@ -1,0 +1,159 @@
+"""Atari 2600 games, preprocessed as published scores suppose.
+
+In a conf, after ``import alf_lite.environments.atari``::
+
+    create_environment:
+      env_name = "ALE/Pong-v5"
+      wrappers = [@atari_preprocessing]
+
+An observation is one frame. Everything else is left to data transformers, so that the
+metrics see whole games and their true scores, and replay buffers keep each frame once:
+``FrameStacker`` with ``stack_axis = 0`` joins four frames, ``RewardClipping`` clips the
+rewards that are trained on, ``LifeLossDiscount`` ends their sum where a life is lost.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Box
+from gymnasium.wrappers import AtariPreprocessing, TimeLimit
+
+from alf_lite.config import configurable
+from alf_lite.errors import ConfigError, EnvError
+
+
+@configurable
+def atari_preprocessing(
+    env: gymnasium.Env,
+    *,
+    frame_skip: int = 4,
+    screen_size: int = 84,
+    noop_max: int = 30,
+    fire_reset: bool = False,
+    repeat_action_probability: float | None = None,
+) -> gymnasium.Env:
+    """A game of the Arcade Learning Environment with uint8 observations [1, H, W].
+
+    An action is repeated for ``frame_skip`` frames, of which the last two are joined by
+    their maximum, because some games draw objects in every other frame only. The result
+    is grey and scaled to ``screen_size``. A game begins with some frames of doing
+    nothing. See Mnih et al., Nature 2015, and Machado et al. 2018, arXiv:1709.06009.
+
+    A game ends when it is over, or after 108 000 frames. If a life was lost in a step,
+    its info says so: ``"life_lost"`` is 1.
+
+    Args:
+        env: made from an id such as ``ALE/Pong-v5``, without any other wrapper. The
+            frame skip of the id, which knows no maximum, is replaced by this one.
+            ``create_environment.max_episode_steps`` counts steps, not frames.
+        frame_skip: frames per step.
+        screen_size: H = W.
+        noop_max: a game begins with 1 to this number of frames without an action; 0
+            for none.
+        fire_reset: press FIRE after that, where the game has it, because some wait for
+            it to begin.
+        repeat_action_probability: that the console ignores an action and repeats the
+            one before, in every frame: 0 in Mnih et al., 0.25 in Machado et al. None
+            for what the id says, which is 0.25 for ``v5``. The other arguments of the
+            game, such as ``full_action_space``, are ``create_environment.env_kwargs``.
+
+    Raises:
+        ConfigError: if ``env`` is no such environment or a number is out of range.
+        EnvError: if OpenCV is not installed.
+    """
+    spec = _check(env, repeat_action_probability)
+    spec.kwargs["frameskip"] = 1
+    # What the game itself returns is not used; grey is the cheapest picture.
+    spec.kwargs["obs_type"] = "grayscale"
+    if repeat_action_probability is not None:
+        spec.kwargs["repeat_action_probability"] = repeat_action_probability
+    max_episode_steps, spec.max_episode_steps = spec.max_episode_steps, None
+    env.close()
+    try:
+        game = AtariPreprocessing(
+            gymnasium.make(spec),
+            noop_max=noop_max,
+            frame_skip=frame_skip,
+            screen_size=screen_size,
+        )
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise EnvError(
+            "atari_preprocessing needs OpenCV: pip install 'alf_lite[atari]'"
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"atari_preprocessing: {error}") from error
+    env = _AtariGame(game, fire_reset=fire_reset)
+    return env if max_episode_steps is None else TimeLimit(env, max_episode_steps)
+
+
+class _AtariGame(gymnasium.Wrapper):
+    """Adds a channel, FIRE and a sign of lost lives.
+
+    Args:
+        env: the preprocessed game.
+        fire_reset: press FIRE where a game begins.
+    """
+
+    def __init__(self, env: AtariPreprocessing, *, fire_reset: bool) -> None:
+        super().__init__(env)
+        self.observation_space = Box(0, 255, (1, *env.screen_size), np.uint8)
+        actions = env.get_wrapper_attr("get_action_meanings")()
+        has_fire = fire_reset and "FIRE" in actions
+        self._fire = actions.index("FIRE") if has_fire else None
+        self._ale = env.ale
+        self._num_lives = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        frame, info = self.env.reset(seed=seed, options=options)
+        if self._fire is not None:
+            frame, _, terminated, truncated, info = self.env.step(self._fire)
+            if terminated or truncated:
+                frame, info = self.env.reset()
+        self._num_lives = self._ale.lives()
+        return frame[np.newaxis], info
+
+    def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
+        frame, reward, terminated, truncated, info = self.env.step(action)
+        num_lives = self._ale.lives()
+        info["life_lost"] = num_lives < self._num_lives
+        self._num_lives = num_lives
+        return frame[np.newaxis], reward, terminated, truncated, info
+
+
+def _check(env: gymnasium.Env, repeat_action_probability: float | None) -> EnvSpec:
+    """A copy of the spec of ``env``, if that is a bare game.
+
+    Raises:
+        ConfigError: if not, or if the probability is none.
+    """
+    spec = copy.deepcopy(env.spec)
+    if spec is None or not hasattr(env.unwrapped, "ale"):
+        raise ConfigError(
+            "atari_preprocessing: expected a game of the Arcade Learning Environment "
+            f"such as 'ALE/Pong-v5', got {spec.id if spec else env}"
+        )
+    if spec.additional_wrappers:
+        names = ", ".join(wrapper.name for wrapper in spec.additional_wrappers)
+        raise ConfigError(
+            "atari_preprocessing must be the first of the wrappers, but it got "
+            f"{spec.id} in {names}"
+        )
+    if unread := spec.kwargs.keys() & {"obs_type", "sound_obs"}:
+        raise ConfigError(
+            "atari_preprocessing makes its observations of the screen: leave "
+            f"{' and '.join(sorted(unread))} out of env_kwargs"
+        )
+    probability = repeat_action_probability
+    if probability is not None and not 0 <= probability <= 1:
+        raise ConfigError(
+            "atari_preprocessing: repeat_action_probability must lie in [0, 1], got "
+            f"{probability}"
+        )
+    return spec
