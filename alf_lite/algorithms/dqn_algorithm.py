@@ -138,7 +138,7 @@ class DqnAlgorithm(RLAlgorithm):
                 f"DqnAlgorithm needs discrete actions. {error}. Use SacAlgorithm, "
                 "DdpgAlgorithm or Td3Algorithm for continuous actions."
             ) from error
-        mask = ActionMask(observation_spec, action_mask_key, actions.total_values)
+        mask = ActionMask(observation_spec, action_spec, action_mask_key)
         return_model = return_model or ExpectedReturn()
         q_network = q_network_ctor(
             mask.remaining_spec, actions.sizes.tolist(), return_model.num_outputs
@@ -198,6 +198,10 @@ class DqnAlgorithm(RLAlgorithm):
             state=DqnState(q=q_state, target_q=q_state),
         )
 
+    def random_action(self, inputs: TimeStep) -> Nest:
+        """Any action that the mask allows."""
+        return self._mask.redraw(super().random_action(inputs), inputs.observation)
+
     def _evaluate(
         self, observation: Nest, state: Nest
     ) -> tuple[Tensor, Tensor | None, Nest]:
@@ -228,7 +232,7 @@ class DqnAlgorithm(RLAlgorithm):
         self, inputs: TimeStep, state: DqnState, rollout_info: Transition
     ) -> AlgStep:
         """Evaluates the actions that were taken, and the best ones that follow."""
-        observation, _ = self._mask.split(inputs.observation)
+        observation = self._mask.remaining(inputs.observation)
         outputs, q_state = self._q_network(observation, state.q)
         if self._is_recurrent:
             # calc_loss moves the values of a step to those that bootstrap from it.

@@ -19,6 +19,7 @@ from alf_lite.utils.distribution_base import (
     SampleShape,
     sum_event,
 )
+from alf_lite.utils.masked_logits import mask_log_odds, mask_logits
 
 
 class Categorical(ActionDistribution):
@@ -75,6 +76,10 @@ class Categorical(ActionDistribution):
     def kl_divergence(self, other: Distribution) -> Tensor:
         other = self._same_kind(other)
         return _kl_divergence(self.logits, other.logits)
+
+    def masked(self, allowed: Tensor) -> Categorical:
+        logits = mask_logits(self.logits, allowed)
+        return Categorical(logits, self.minimum, self.dtype)
 
     def _action(self, index: Tensor) -> Tensor:
         if self.minimum:
@@ -193,6 +198,9 @@ class MultiCategorical(ActionDistribution):
         to_rows = self.layout.to_rows
         return _kl_divergence(to_rows(self.logits), to_rows(other.logits)).sum(-1)
 
+    def masked(self, allowed: Tensor) -> MultiCategorical:
+        return MultiCategorical(mask_logits(self.logits, allowed), self.layout)
+
 
 class MultiBernoulli(ActionDistribution):
     """Independent binary choices.
@@ -249,6 +257,10 @@ class MultiBernoulli(ActionDistribution):
             + F.softplus(other.logits)
         )
         return sum_event(kl, self.num_event_dims)
+
+    def masked(self, allowed: Tensor) -> MultiBernoulli:
+        log_odds = mask_log_odds(self.logits, allowed.reshape(*self.logits.shape, 2))
+        return MultiBernoulli(log_odds, self.num_event_dims, self.dtype)
 
     @property
     def _num_parameter_event_dims(self) -> int:

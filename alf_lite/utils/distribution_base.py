@@ -79,6 +79,15 @@ class ActionDistribution(Distribution):
         """[*batch], KL(self ‖ other) for another distribution of the same kind."""
         raise NotImplementedError
 
+    def masked(self, allowed: Tensor) -> Self:
+        """The same distribution without the values that are not allowed.
+
+        Args:
+            allowed: [*batch, n] bool, of the values of all its components, one
+                component after the other. At least one of each should be allowed.
+        """
+        raise ValueError(f"{self!r} is not discrete: a mask can rule nothing out")
+
     @property
     def _parameter_shape(self) -> torch.Size:
         return getattr(self, self.parameter_names[0]).shape

@@ -12,7 +12,7 @@ as one action is wrapped in ``torch.distributions.Independent``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import optree
@@ -25,6 +25,7 @@ from torch.distributions import Distribution
 import alf_lite.utils.distribution_nodes  # noqa: F401
 from alf_lite import nest
 from alf_lite.utils.distribution_base import ActionDistribution
+from alf_lite.utils.masked_logits import mask_log_odds, mask_logits
 
 Nest = Any
 
@@ -119,6 +120,29 @@ def parts(distributions: Nest) -> list[Distribution]:
     return _flatten(distributions)[0]
 
 
+def mask(distributions: Nest, allowed: Sequence[Tensor | None]) -> Nest:
+    """The same distributions without the values that are not allowed.
+
+    Args:
+        distributions: nest of N distributions.
+        allowed: for each of them, in the order of :func:`parts`, [B, n] bool of the n
+            values that it may take, see :meth:`ActionDistribution.masked`; None to
+            leave it as it is.
+
+    Raises:
+        ValueError: if a distribution is not discrete.
+    """
+    if isinstance(distributions, Distribution):
+        (only,) = allowed
+        return distributions if only is None else _masked(distributions, only)
+    parts, structure = _flatten(distributions)
+    masked = [
+        part if values is None else _masked(part, values)
+        for part, values in zip(parts, allowed, strict=True)
+    ]
+    return optree.tree_unflatten(structure, masked)
+
+
 def detach(distributions: Nest) -> Nest:
     """The same distributions with detached parameters."""
     return nest.map_structure(lambda t: t.detach(), distributions)
@@ -202,6 +226,23 @@ def _mode(distribution: Distribution) -> Tensor:
         # torch answers NaN where both values are equally likely.
         return (distribution.logits > 0).to(distribution.logits.dtype)
     return distribution.mode
+
+
+def _masked(distribution: Distribution, allowed: Tensor) -> Distribution:
+    if isinstance(distribution, ActionDistribution):
+        return distribution.masked(allowed)
+    base = distribution
+    if isinstance(distribution, td.Independent):
+        base = distribution.base_dist
+    if isinstance(base, td.Categorical):
+        return nest.map_structure(
+            lambda t: mask_logits(t, allowed.reshape(t.shape)), distribution
+        )
+    if isinstance(base, td.Bernoulli):
+        return nest.map_structure(
+            lambda t: mask_log_odds(t, allowed.reshape(*t.shape, 2)), distribution
+        )
+    raise ValueError(f"{distribution!r} is not discrete: a mask can rule nothing out")
 
 
 def _entropy(distribution: Distribution) -> Tensor:

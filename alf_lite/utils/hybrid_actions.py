@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,10 +19,10 @@ from alf_lite.utils.box_actions import BoxActions
 from alf_lite.utils.discrete_actions import DiscreteActions
 from alf_lite.utils.discrete_distributions import Categorical
 from alf_lite.utils.distribution_base import DeviceConstants
+from alf_lite.utils.nest_paths import at_path
 from alf_lite.utils.tensor_utils import expand_dims_as
 
 Nest = Any
-_T = TypeVar("_T")
 
 # Every joint value is one output of a critic.
 _MAX_JOINT_VALUES = 1024
@@ -73,11 +72,11 @@ class HybridActions:
             isinstance(spec, TensorSpec) and spec.is_discrete for _, spec in leaves
         ]
         for path, spec in self._select(leaves, False):
-            _with_path(path, BoxActions, spec)
+            at_path(path, BoxActions, spec)
         boxes = [spec for _, spec in self._select(leaves, False)]
         self.boxes = BoxActions(boxes) if boxes else None
         self._choices = [
-            _with_path(path, _Choice, spec) for path, spec in self._select(leaves, True)
+            at_path(path, _Choice, spec) for path, spec in self._select(leaves, True)
         ]
         self.num_joint_values = math.prod(choice.num_values for choice in self._choices)
         if self.num_joint_values > _MAX_JOINT_VALUES:
@@ -196,11 +195,3 @@ class _Choice:
             values = values.unsqueeze(1).expand(-1, batch_size, *values.shape[1:])
             log_probs = distribution.log_prob(values).transpose(0, 1)
         return log_probs.clamp(min=_LOG_OF_ZERO)
-
-
-def _with_path(path: str, make: Callable[[TensorSpec], _T], spec: TensorSpec) -> _T:
-    """``make(spec)``, whose messages know nothing of the path of the leaf."""
-    try:
-        return make(spec)
-    except ValueError as error:
-        raise ValueError(str(error).replace("<root>", path)) from error
