@@ -24,11 +24,13 @@ from alf_lite.config import TrainerConfig, configurable
 from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
+from alf_lite.networks.masked_networks import masked_actor, without_mask
 from alf_lite.networks.network import Network
 from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import distributions, losses, value_ops
+from alf_lite.utils.action_masks import ActionMask
 
 Nest = Any
 
@@ -77,6 +79,7 @@ class ActorCriticAlgorithm(RLAlgorithm):
         entropy_regularization: float = 0.01,
         value_loss_weight: float = 0.5,
         normalize_advantages: bool = False,
+        action_mask_key: str | None = None,
         reward_weights: Sequence[float] | None = None,
         env: Environment | None = None,
         config: TrainerConfig | None = None,
@@ -102,17 +105,24 @@ class ActorCriticAlgorithm(RLAlgorithm):
             entropy_regularization: weight of the entropy bonus.
             value_loss_weight: weight of the squared value error.
             normalize_advantages: to mean 0 and deviation 1 over the valid steps.
+            action_mask_key: of the mask in a dict of observations; see
+                :class:`ActionMask`. The networks do not see it.
             reward_weights: see :class:`RLAlgorithm`, as for what follows.
 
         Raises:
-            ValueError: if a coefficient is out of its range.
+            ValueError: if a coefficient is out of its range or there is no such mask.
         """
         _check_unit_interval(gamma=gamma, td_lambda=td_lambda)
-        actor_network = actor_network_ctor(observation_spec, action_spec)
+        mask = ActionMask(observation_spec, action_spec, action_mask_key)
+        actor_network = masked_actor(
+            actor_network_ctor(mask.remaining_spec, action_spec), mask
+        )
         value_network: Any = None  # a Network, unless is_eval
         value_state_spec: NestedTensorSpec = ()
         if not is_eval:
-            value_network = value_network_ctor(observation_spec, reward_spec)
+            value_network = without_mask(
+                value_network_ctor(mask.remaining_spec, reward_spec), mask
+            )
             value_state_spec = value_network.state_spec
         super().__init__(
             observation_spec,

@@ -15,6 +15,8 @@ Differences from the papers:
    Their weighted sum is maximised, and is what decides between the critics of a pair.
 4. n-step returns, which leave out the entropy of the steps in between.
 5. A step that ends by a time limit is bootstrapped.
+6. Under an action mask, expectation and entropy are over the joint values allowed, and
+   the discrete target entropy of a state follows from their number.
 """
 
 from __future__ import annotations
@@ -31,17 +33,23 @@ from alf_lite.algorithms import transitions
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.critic_ensembles import smallest_critic
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.algorithms.temperature import Temperature, entropy_of_mostly_one_value
+from alf_lite.algorithms.temperature import (
+    Temperature,
+    entropies_of_mostly_one_value,
+    target_entropies,
+)
 from alf_lite.algorithms.transitions import Transition
 from alf_lite.config import TrainerConfig, configurable
-from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, TimeStep
+from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.networks.critic_networks import CriticNetwork
+from alf_lite.networks.masked_networks import critic_without_mask, masked_actor
 from alf_lite.networks.network import Network
 from alf_lite.networks.squashed_actor_networks import SquashedActorNetwork
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import distributions, losses
+from alf_lite.utils.action_masks import ActionMask
 from alf_lite.utils.frozen import frozen
 from alf_lite.utils.hybrid_actions import Entropies, HybridActions, PolicySample
 from alf_lite.utils.target_updater import TargetUpdater, target_copy
@@ -68,6 +76,7 @@ class SacInfo(NamedTuple):
     discount: Tensor  # [T, B] Γ_t
     num_steps: Tensor  # [T, B] m
     step_type: Tensor  # [T, B]
+    num_allowed: Field = ()  # [T, B] joint values that a mask leaves, if there is one
 
 
 class SacLossInfo(NamedTuple):
@@ -102,6 +111,7 @@ class SacAlgorithm(RLAlgorithm):
         discrete_target_entropy: float | None = None,
         target_update_tau: float = 0.005,
         target_update_period: int = 1,
+        action_mask_key: str | None = None,
         actor_optimizer: Optimizer | None = None,
         critic_optimizer: Optimizer | None = None,
         alpha_optimizer: Optimizer | None = None,
@@ -134,9 +144,12 @@ class SacAlgorithm(RLAlgorithm):
                 range scaled to [-1, 1].
             discrete_target_entropy: of the discrete part; None: that of a policy which
                 takes one of the A joint values in 90 percent of the cases and the
-                others alike.
+                others alike. A mask changes A from state to state. A number holds for
+                every state; masks should leave enough values to reach it on average.
             target_update_tau: τ in (0, 1].
             target_update_period: gradient updates between two target updates.
+            action_mask_key: of the mask in a dict of observations; see
+                :class:`ActionMask`. The networks do not see it.
             actor_optimizer: of the actor; None: ``optimizer`` trains it, too. As for
                 the critics and the temperatures.
             reward_weights: see :class:`RLAlgorithm`, as for what follows.
@@ -152,16 +165,20 @@ class SacAlgorithm(RLAlgorithm):
                 f"SacAlgorithm cannot handle these actions. {error}. Use DqnAlgorithm "
                 "for many discrete components, PPOAlgorithm for unbounded actions."
             ) from error
-        actor_network = actor_network_ctor(observation_spec, action_spec)
+        mask = ActionMask(observation_spec, action_spec, action_mask_key)
+        actor_network = masked_actor(
+            actor_network_ctor(mask.remaining_spec, action_spec), mask
+        )
         critic_network: Any = None  # a CriticNetwork, unless is_eval
         critic_state_spec: NestedTensorSpec = ()
         if not is_eval:
             dims = () if reward_spec.ndim == 0 else (reward_spec.numel + 1,)
-            critic_network = critic_network_ctor(
-                observation_spec,
-                actions.vector_size,
-                num_critics,
-                (actions.num_joint_values, *dims),
+            output_shape = (actions.num_joint_values, *dims)
+            critic_network = critic_without_mask(
+                critic_network_ctor(
+                    mask.remaining_spec, actions.vector_size, num_critics, output_shape
+                ),
+                mask,
             )
             critic_state_spec = critic_network.state_spec
         super().__init__(
@@ -185,6 +202,8 @@ class SacAlgorithm(RLAlgorithm):
             name=name,
         )
         self._actions = actions
+        self._mask = mask
+        self._has_target_for_each_mask = mask.exists and discrete_target_entropy is None
         self._gamma = gamma
         self._n_step = n_step
         self._is_recurrent = not nest.is_empty(self.train_state_spec)
@@ -199,7 +218,7 @@ class SacAlgorithm(RLAlgorithm):
             tau=target_update_tau,
             period=target_update_period,
         )
-        targets = _target_entropies(actions, target_entropy, discrete_target_entropy)
+        targets = target_entropies(actions, target_entropy, discrete_target_entropy)
         self._temperatures = nn.ModuleDict(
             {
                 part: Temperature(initial_alpha, target, is_learnt=learn_alpha)
@@ -238,6 +257,10 @@ class SacAlgorithm(RLAlgorithm):
             # Stored states start the target critics, too.
             state=SacState(actor_state, critic_state, critic_state),
         )
+
+    def random_action(self, inputs: TimeStep) -> Nest:
+        """Any action that the mask allows."""
+        return self._mask.redraw(super().random_action(inputs), inputs.observation)
 
     # Learning
 
@@ -282,6 +305,9 @@ class SacAlgorithm(RLAlgorithm):
             num_steps=rollout_info.num_steps,
             step_type=inputs.step_type,
         )
+        if self._has_target_for_each_mask:
+            num_allowed = self._mask.num_joint_values(inputs.observation)
+            info = info._replace(num_allowed=num_allowed)
         return AlgStep(
             output=rollout_info.action,
             state=SacState(actor_state, critic_state, target_state),
@@ -390,27 +416,14 @@ class SacAlgorithm(RLAlgorithm):
 
     def _alpha_loss(self, info: SacInfo) -> Tensor:
         """Eq. 18, summed over the parts of the action; see :class:`Temperature`."""
+        targets = {}
+        if isinstance(info.num_allowed, Tensor):
+            targets["discrete"] = entropies_of_mostly_one_value(info.num_allowed)
         return sum(
-            temperature(getattr(info.entropies, part))
+            temperature(getattr(info.entropies, part), targets.get(part))
             for part, temperature in self._temperatures.items()
         )
 
     def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
         """Moves the target critics towards the critics."""
         self._update_target()
-
-
-def _target_entropies(
-    actions: HybridActions, continuous: float | None, discrete: float | None
-) -> dict[str, float]:
-    """Of the parts that there are; the defaults are those of ``SacAlgorithm``."""
-    targets = {}
-    if actions.boxes is not None:
-        if continuous is None:
-            continuous = actions.boxes.log_scale - actions.vector_size
-        targets["continuous"] = continuous
-    if actions.has_discrete:
-        if discrete is None:
-            discrete = entropy_of_mostly_one_value(actions.num_joint_values)
-        targets["discrete"] = discrete
-    return targets

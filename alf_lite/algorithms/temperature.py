@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from alf_lite.utils.hybrid_actions import HybridActions
+
 
 class Temperature(nn.Module):
     """α > 0, the price of entropy in units of reward.
@@ -33,13 +35,34 @@ class Temperature(nn.Module):
         """[], without gradient."""
         return self._log_alpha.detach().exp()
 
-    def forward(self, entropy: Tensor) -> Tensor:
+    def forward(self, entropy: Tensor, target_entropy: Tensor | None = None) -> Tensor:
         """The loss of α alone, log α · (H − H̄): [...] → [...].
 
         Haarnoja et al. 2018 (arXiv:1812.05905), eq. 18, with log α in place of α: its
         steps are as long when α is small.
+
+        Args:
+            entropy: [...], H.
+            target_entropy: [...], of every state; None: the same H̄ for all.
         """
-        return self._log_alpha * (entropy.detach() - self.target_entropy)
+        target = self.target_entropy if target_entropy is None else target_entropy
+        return self._log_alpha * (entropy.detach() - target)
+
+
+def target_entropies(
+    actions: HybridActions, continuous: float | None, discrete: float | None
+) -> dict[str, float]:
+    """Of the parts that there are; what is None gets the default of SacAlgorithm."""
+    targets = {}
+    if actions.boxes is not None:
+        if continuous is None:
+            continuous = actions.boxes.log_scale - actions.vector_size
+        targets["continuous"] = continuous
+    if actions.has_discrete:
+        if discrete is None:
+            discrete = entropy_of_mostly_one_value(actions.num_joint_values)
+        targets["discrete"] = discrete
+    return targets
 
 
 def entropy_of_mostly_one_value(num_values: int, share: float = 0.9) -> float:
@@ -48,3 +71,11 @@ def entropy_of_mostly_one_value(num_values: int, share: float = 0.9) -> float:
         return 0.0
     rest = 1 - share
     return -share * math.log(share) - rest * math.log(rest / (num_values - 1))
+
+
+def entropies_of_mostly_one_value(num_values: Tensor, share: float = 0.9) -> Tensor:
+    """As above, for every number of values: [...] → [...]."""
+    others = (num_values - 1).clamp(min=1)
+    rest = 1 - share
+    entropies = others.log() * rest + entropy_of_mostly_one_value(2, share)
+    return torch.where(num_values > 1, entropies, 0.0)

@@ -5,7 +5,11 @@ import math
 import pytest
 import torch
 
-from alf_lite.algorithms.temperature import Temperature, entropy_of_mostly_one_value
+from alf_lite.algorithms.temperature import (
+    Temperature,
+    entropies_of_mostly_one_value,
+    entropy_of_mostly_one_value,
+)
 
 
 def test_alpha_falls_while_the_entropy_is_above_its_target_and_rises_below():
@@ -19,6 +23,13 @@ def test_alpha_falls_while_the_entropy_is_above_its_target_and_rises_below():
     loss[1].backward()
     assert temperature._log_alpha.grad.item() == -1.0
     assert entropy.grad is None
+
+
+def test_every_state_may_have_a_target_of_its_own():
+    temperature = Temperature(0.5, target_entropy=-1.0)
+    entropy, target = torch.tensor([1.0, 0.0]), torch.tensor([0.25, 2.0])
+    expected = math.log(0.5) * torch.tensor([0.75, -2.0])
+    torch.testing.assert_close(temperature(entropy, target), expected)
 
 
 def test_a_fixed_alpha_wants_no_gradient():
@@ -39,3 +50,10 @@ def test_the_entropy_of_mostly_one_value_by_hand():
     probs = torch.tensor([0.7, 0.1, 0.1, 0.1])
     entropy = torch.distributions.Categorical(probs).entropy().item()
     assert entropy_of_mostly_one_value(4, share=0.7) == pytest.approx(entropy)
+
+
+def test_the_entropies_of_several_numbers_of_values_are_those_of_each():
+    numbers = [0, 1, 2, 3, 17, 1024]
+    expected = [entropy_of_mostly_one_value(n) for n in numbers]
+    entropies = entropies_of_mostly_one_value(torch.tensor([numbers]))
+    assert entropies.tolist() == [pytest.approx(expected, rel=1e-6)]

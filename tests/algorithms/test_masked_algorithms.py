@@ -1,0 +1,309 @@
+"""What an action mask changes in each algorithm; test_masked_learning trains them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from alf_lite import nest
+from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.algorithms.sac_algorithm import SacAlgorithm
+from alf_lite.algorithms.temperature import entropy_of_mostly_one_value
+from alf_lite.algorithms.training_batches import TrainingBatch, transpose
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.networks.actor_networks import ActorDistributionNetwork
+from alf_lite.optimizers.optimizers import Adam
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+
+CHOICE = BoundedTensorSpec((), torch.int64, 0, 2)
+PAIR = BoundedTensorSpec((2,), torch.int64, 0, [1, 2])
+NESTED = {"pair": PAIR, "choice": CHOICE}  # 3 + (2 + 3) values, "choice" first
+MIXED = {**NESTED, "force": BoundedTensorSpec((1,), torch.float32, -1, 1)}
+FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
+ALGORITHMS = [ActorCriticAlgorithm, PPOAlgorithm, SacAlgorithm, DqnAlgorithm]
+
+
+def num_values(action_spec) -> int:
+    return 3 if action_spec is CHOICE else 8
+
+
+def observation_spec(action_spec) -> dict:
+    mask = BoundedTensorSpec((num_values(action_spec),), torch.int8, 0, 1)
+    return {"mask": mask, "state": TensorSpec((3,))}
+
+
+def build(algorithm_class, action_spec=CHOICE, **kwargs):
+    torch.manual_seed(0)
+    arguments = {"action_mask_key": "mask", "optimizer": Adam(lr=1e-3), **kwargs}
+    algorithm = algorithm_class(observation_spec(action_spec), action_spec, **arguments)
+    with torch.no_grad():
+        for name, parameter in algorithm.named_parameters():
+            if "temperature" not in name:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return algorithm
+
+
+def random_mask(action_spec, *shape: int) -> torch.Tensor:
+    """With the first value of each component."""
+    mask = torch.randint(0, 2, (*shape, num_values(action_spec)), dtype=torch.int8)
+    mask[..., [i for i in (0, 3, 5) if i < mask.shape[-1]]] = 1
+    return mask
+
+
+def time_step(action_spec, *shape: int) -> TimeStep:
+    torch.manual_seed(1)
+    return TimeStep(
+        step_type=torch.full(shape, MID, dtype=torch.int32),
+        reward=torch.randn(shape),
+        discount=torch.ones(shape),
+        observation={
+            "mask": random_mask(action_spec, *shape),
+            "state": torch.randn(*shape, 3),
+        },
+        prev_action=nest.map_structure(lambda spec: spec.sample(shape), action_spec),
+    )
+
+
+def assert_allowed(action, mask: torch.Tensor) -> None:
+    rows = torch.arange(len(mask))
+    if not isinstance(action, dict):
+        assert mask[rows, action].all()
+        return
+    assert mask[rows, action["choice"]].all()
+    assert mask[rows, 3 + action["pair"][:, 0]].all()
+    assert mask[rows, 5 + action["pair"][:, 1]].all()
+
+
+# Acting
+
+
+@pytest.mark.parametrize("action_spec", [CHOICE, NESTED, MIXED], ids=["1", "2", "3"])
+@pytest.mark.parametrize("algorithm_class", ALGORITHMS)
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.0])
+def test_no_step_takes_an_action_that_is_ruled_out(
+    algorithm_class, action_spec, epsilon
+):
+    if algorithm_class is DqnAlgorithm and action_spec is MIXED:
+        pytest.skip("DQN has discrete actions only")
+    config = TrainerConfig(num_iterations=1, epsilon_greedy=epsilon)
+    algorithm = build(algorithm_class, action_spec, config=config)
+    steps = time_step(action_spec, 500)
+    mask = steps.observation["mask"]
+    state = algorithm.get_initial_predict_state(500)
+    assert_allowed(algorithm.predict_step(steps, state).output, mask)
+    state = algorithm.get_initial_rollout_state(500)
+    assert_allowed(algorithm.rollout_step(steps, state).output, mask)
+    if not algorithm.on_policy:
+        assert_allowed(algorithm.random_action(steps), mask)
+
+
+@pytest.mark.parametrize("algorithm_class", ALGORITHMS)
+def test_the_networks_do_not_see_the_mask(algorithm_class):
+    algorithm = build(algorithm_class)
+    steps = time_step(CHOICE, 1)
+    policies = []
+    for allowed in ([1, 1, 1], [1, 1, 0]):
+        mask = torch.tensor([allowed], dtype=torch.int8)
+        observation = {**steps.observation, "mask": mask}
+        if algorithm_class is DqnAlgorithm:
+            policies.append(algorithm._evaluate(observation, ())[0][0, 0])
+        else:
+            policies.append(algorithm._actor_network(observation)[0].logits[0])
+            if algorithm.on_policy:
+                value, _ = algorithm._value_network(observation)
+            else:
+                value, _ = algorithm._critic_network((observation, None))
+            policies[-1] = torch.cat([policies[-1], value.flatten()])
+    seen, restricted = policies
+    differs = [2] if algorithm_class is not DqnAlgorithm else []
+    same = [i for i in range(len(seen)) if i not in differs]
+    torch.testing.assert_close(seen[same], restricted[same])
+
+
+@pytest.mark.parametrize("algorithm_class", ALGORITHMS)
+def test_without_a_key_a_mask_is_an_observation_as_any_other(algorithm_class):
+    algorithm = build(algorithm_class, action_mask_key=None)
+    names = {name.split(".")[1] for name, _ in algorithm.named_parameters()}
+    assert "_network" not in names
+    steps = time_step(CHOICE, 500)
+    action = algorithm.rollout_step(
+        steps, algorithm.get_initial_rollout_state(500)
+    ).output
+    assert not steps.observation["mask"][torch.arange(500), action].all()
+
+
+# Learning
+
+
+def unroll(action_spec) -> TimeStep:
+    """[T+1, B] with an end in a state where nothing is allowed."""
+    steps = time_step(action_spec, 6, 4)
+    steps.step_type[3, 1], steps.step_type[4, 1] = LAST, FIRST
+    steps.discount[3, 1] = 0.0
+    steps.observation["mask"][3, 1] = 0
+    return steps
+
+
+@pytest.mark.parametrize("action_spec", [CHOICE, NESTED, MIXED], ids=["1", "2", "3"])
+@pytest.mark.parametrize("algorithm_class", [ActorCriticAlgorithm, PPOAlgorithm])
+def test_the_loss_and_its_gradient_are_finite_where_nothing_is_allowed(
+    algorithm_class, action_spec
+):
+    algorithm = build(algorithm_class, action_spec, entropy_regularization=0.1)
+    steps = unroll(action_spec)
+    state = algorithm.get_initial_rollout_state(4)
+    info = nest.stack(
+        [
+            algorithm.rollout_step(
+                nest.map_structure(lambda x, t=t: x[t], steps), state
+            ).info
+            for t in range(6)
+        ]
+    )
+    # As the environment says of a step that it ignored, which the mask may rule out.
+    action = nest.map_structure(torch.zeros_like, info.action)
+    steps.observation["mask"][4, :, 0] = 0
+    steps.observation["mask"][4, :, 1] = 1
+    is_ignored = torch.tensor([False] * 4 + [True, False])
+
+    def choose(zeros, a):
+        return torch.where(is_ignored.reshape(6, *[1] * (a.ndim - 1)), zeros, a)
+
+    info = info._replace(action=nest.map_structure(choose, action, info.action))
+    steps, info = transpose((steps, info))
+    with torch.no_grad():
+        steps, info = algorithm.preprocess_experience(steps, info, BatchInfo())
+    valid = steps.step_type != LAST
+    valid[:, 4:] = False
+    steps, info, valid = transpose((steps, info, valid))
+    loss_info, _ = algorithm.batch_loss(TrainingBatch(steps, info, (), valid))
+    assert loss_info.loss.isfinite()
+    assert loss_info.extra.policy_loss.isfinite().all()
+    loss_info.loss.backward()
+    for parameter in algorithm._actor_network.parameters():
+        assert parameter.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("algorithm_class", [ActorCriticAlgorithm, PPOAlgorithm])
+def test_the_entropy_counts_the_actions_that_are_allowed(algorithm_class):
+    algorithm = build(algorithm_class)
+    mask = torch.tensor([[1, 1, 1], [0, 1, 1], [1, 0, 0]], dtype=torch.int8)
+    observation = {"mask": mask, "state": torch.zeros(3, 3)}
+    policy, _ = algorithm._actor_network(observation)
+    free = algorithm._actor_network({**observation, "mask": torch.ones_like(mask)})[0]
+    p = free.probs[0].tolist()
+    q = [p[1] / (p[1] + p[2]), p[2] / (p[1] + p[2])]
+    expected = [
+        -sum(x * math.log(x) for x in p),
+        -sum(x * math.log(x) for x in q),
+        0.0,
+    ]
+    assert policy.entropy().tolist() == pytest.approx(expected, abs=1e-6)
+    log_prob = policy.log_prob(torch.tensor([0, 1, 0]))
+    expected = [math.log(p[0]), math.log(q[0]), 0.0]
+    assert log_prob.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def sac_info(algorithm, steps):
+    """Of one-step windows [B, 2]."""
+    with torch.no_grad():
+        inputs, info = algorithm.preprocess_experience(steps, (), BatchInfo())
+    inputs, info, valid = transpose((inputs, info, steps.step_type != LAST))
+    batch = TrainingBatch(inputs, info, (), valid)
+    torch.manual_seed(2)
+    return algorithm._collect_train_info(batch, algorithm.get_initial_train_state(5))[0]
+
+
+def test_expectations_of_sac_are_over_the_joint_values_that_are_allowed():
+    algorithm = build(SacAlgorithm, NESTED, initial_alpha=0.3)
+    steps = time_step(NESTED, 5, 2)
+    info = sac_info(algorithm, steps)
+    observation = nest.map_structure(lambda t: t[:, 1], steps.observation)
+    everything = {**observation, "mask": torch.ones_like(observation["mask"])}
+    free, _ = algorithm._actor_network(everything)
+    choice = free["choice"].probs
+    pair = [part.softmax(-1) for part in free["pair"].logits.split([2, 3], dim=1)]
+    values = algorithm._target_critic_network((observation, None))[0].amin(1)
+    for b in range(5):
+        mask = observation["mask"][b].tolist()
+        weights, q = [], []
+        for i in range(3):
+            for j in range(2):
+                for k in range(3):
+                    joint = (i * 2 + j) * 3 + k
+                    is_allowed = mask[i] and mask[3 + j] and mask[5 + k]
+                    prob = choice[b, i] * pair[0][b, j] * pair[1][b, k]
+                    weights.append(prob.item() if is_allowed else 0.0)
+                    q.append(values[b, joint].item())
+        probs = [w / sum(weights) for w in weights]
+        expected = sum(
+            p * (v - 0.3 * math.log(p)) for p, v in zip(probs, q, strict=True) if p
+        )
+        assert info.next_value[0, b].item() == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_discrete_target_entropy_of_sac_follows_the_mask():
+    algorithm = build(SacAlgorithm, NESTED, initial_alpha=0.3)
+    steps = time_step(NESTED, 5, 2)
+    for row, mask in enumerate(
+        ([1] * 8, [1, 0, 0, 1, 0, 0, 1, 0], [1, 1, 0, 1, 0, 1, 0, 1])
+    ):
+        steps.observation["mask"][row, 0] = torch.tensor(mask)
+    info = sac_info(algorithm, steps)
+    loss = algorithm.calc_loss(info).extra.alpha_loss[0]
+    for row, count in enumerate([18, 1, 4]):
+        target = entropy_of_mostly_one_value(count)
+        entropy = info.entropies.discrete[0, row].item()
+        expected = math.log(0.3) * (entropy - target)
+        assert loss[row].item() == pytest.approx(expected, abs=1e-6)
+    assert info.entropies.discrete[0, 1] == 0
+    assert loss[1] == 0
+
+    given = build(SacAlgorithm, NESTED, initial_alpha=0.3, discrete_target_entropy=0.2)
+    info = sac_info(given, steps)
+    expected = math.log(0.3) * (info.entropies.discrete - 0.2)
+    torch.testing.assert_close(given.calc_loss(info).extra.alpha_loss, expected)
+
+
+@pytest.mark.parametrize("action_spec", [CHOICE, MIXED], ids=["1", "3"])
+def test_the_gradient_of_sac_is_finite_whatever_is_allowed(action_spec):
+    algorithm = build(SacAlgorithm, action_spec)
+    steps = time_step(action_spec, 5, 2)
+    steps.observation["mask"][0] = 0
+    loss = algorithm.calc_loss(sac_info(algorithm, steps))
+    assert loss.loss.isfinite().all()
+    loss.loss.sum().backward()
+    for name, parameter in algorithm.named_parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all(), name
+
+
+# Bad input
+
+
+@pytest.mark.parametrize("algorithm_class", ALGORITHMS)
+def test_a_mask_that_does_not_fit_is_an_error_at_construction(algorithm_class):
+    spec = observation_spec(CHOICE)
+    with pytest.raises(ValueError, match="with the key 'masks'"):
+        algorithm_class(spec, CHOICE, action_mask_key="masks")
+    with pytest.raises(ValueError, match="one entry for each of the 8 values"):
+        algorithm_class(spec, NESTED, action_mask_key="mask")
+    with pytest.raises(ValueError, match="must be bool, or integers"):
+        algorithm_class(
+            {**spec, "mask": TensorSpec((3,))}, CHOICE, action_mask_key="mask"
+        )
+
+
+def test_an_actor_whose_policy_is_not_discrete_is_an_error():
+    def continuous(observation_spec, action_spec):
+        return ActorDistributionNetwork(observation_spec, TensorSpec((3,)))
+
+    algorithm = build(PPOAlgorithm, actor_network_ctor=continuous)
+    with pytest.raises(ValueError, match=r"DiagonalNormal.* is not discrete"):
+        algorithm.predict_step(
+            time_step(CHOICE, 2), algorithm.get_initial_predict_state(2)
+        )
