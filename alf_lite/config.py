@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from alf_lite.config_values import field_problems, ranged
 from alf_lite.configurable import configurable, configurable_enum, keep_scope
@@ -83,6 +83,7 @@ class TrainerConfig:
     # Execution
     compile: bool = False  # torch.compile the act and the update functions
     device: str = "cpu"  # of the networks: cpu, cuda, cuda:1, mps
+    precision: Literal["float32", "bfloat16"] = "float32"  # of hidden layers in updates
     num_threads: int = ranged(1, at_least=1)  # of torch; small networks need one
     check_finite: bool = True  # stop at the first NaN or infinite loss
 

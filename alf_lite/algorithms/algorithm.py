@@ -21,6 +21,7 @@ from alf_lite.data_structures import (
     TimeStep,
 )
 from alf_lite.errors import DivergedError
+from alf_lite.networks.hidden_precision import hidden_layers_in
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.optimizers.parameter_ownership import Claim, assign_parameters
 from alf_lite.tensor_specs import NestedTensorSpec
@@ -262,12 +263,16 @@ class Algorithm(nn.Module):
         ``TrainerConfig.burn_in_length``, the first rows only build up the state.
         """
         state = self._state_before(batch)
-        burn_in = 0 if self._config is None else self._config.burn_in_length
-        if burn_in:
-            with torch.no_grad():
-                _, state = self._collect_train_info(batch.rows(0, burn_in), state)
-            batch = batch.rows(burn_in, None)
-        info, _ = self._collect_train_info(batch, state)
+        burn_in, precision = 0, torch.float32
+        if self._config is not None:
+            burn_in = self._config.burn_in_length
+            precision = getattr(torch, self._config.precision)
+        with hidden_layers_in(precision):
+            if burn_in:
+                with torch.no_grad():
+                    _, state = self._collect_train_info(batch.rows(0, burn_in), state)
+                batch = batch.rows(burn_in, None)
+            info, _ = self._collect_train_info(batch, state)
         weights = batch.batch_info.importance_weights
         return self.aggregate_loss(self.calc_loss(info), batch.valid, weights), info
 

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite.networks.layers import Activation, make_activation, orthogonal
+from alf_lite.networks.lean_sequential import LeanSequential
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils.categories import is_binary, num_categories
 
@@ -131,7 +132,7 @@ class ImageEncoder(InputEncoder):
             channels = filters
             height = (height - kernel) // stride + 1
             width = (width - kernel) // stride + 1
-        self._convolutions = nn.Sequential(*layers)
+        self._convolutions = LeanSequential(*layers)
         self.output_size = channels * height * width
 
     def forward(self, x: Tensor) -> Tensor:
@@ -142,7 +143,7 @@ class ImageEncoder(InputEncoder):
             x = x.movedim(-1, -3)
         x = x.reshape(-1, *x.shape[-3:]).float()  # [N, C, H, W]
         if self._scale != 1.0:
-            x = x * self._scale
+            x.mul_(self._scale)  # of bytes, float() is a copy
         return self._convolutions(x).reshape(*outer_shape, self.output_size)
 
 

@@ -14,6 +14,7 @@ from alf_lite.networks.layers import (
     check_sizes,
     make_activation,
 )
+from alf_lite.networks.lean_sequential import LeanSequential
 
 
 class ParallelLinear(nn.Module):
@@ -98,9 +99,11 @@ class ParallelMLP(nn.Module):
         for size, next_size in pairwise(sizes):
             layers.append(ParallelLinear(num_members, size, next_size))
             layers.append(make_activation(activation))
-        layers.append(ParallelLinear(num_members, sizes[-1], output_size, output_gain))
-        self._layers = nn.Sequential(*layers)
+        self._hidden_layers = LeanSequential(*layers)
+        self._output_layer = ParallelLinear(
+            num_members, sizes[-1], output_size, output_gain
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, input_size] or [n, B, input_size] → [n, B, output_size]."""
-        return self._layers(x)
+        return self._output_layer(self._hidden_layers(x))

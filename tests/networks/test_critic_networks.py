@@ -25,7 +25,8 @@ def test_members_are_what_separate_networks_would_be():
     network = CriticNetwork(VECTOR, 2, 3, (2,), joint_fc_layer_params=(16,))
     x, action = torch.randn(5, 4), torch.rand(5, 2)
     values, _ = network((x, action))
-    first, last = network._critics._layers[0], network._critics._layers[2]
+    critics = network._critics
+    first, last = critics._hidden_layers[0], critics._output_layer
     for k in range(3):
         hidden = torch.cat([x, action], 1) @ first.weight[k] + first.bias[k]
         expected = hidden.relu() @ last.weight[k] + last.bias[k]

@@ -140,8 +140,8 @@ def test_layouts_give_the_same_features():
 
 def first_convolution_input(encoder, x):
     seen = []
-    convolution = encoder._convolutions[0]
-    hook = convolution.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    convolutions = encoder._convolutions
+    hook = convolutions.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     encoder(x)
     hook.remove()
     return seen[0]

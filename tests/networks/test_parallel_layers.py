@@ -38,7 +38,7 @@ def test_parallel_mlp_equals_separate_mlps(num_members, is_shared, num_outputs):
             nn.Sequential(
                 *(
                     separate(layer, k) if isinstance(layer, ParallelLinear) else layer
-                    for layer in ensemble._layers
+                    for layer in (*ensemble._hidden_layers, ensemble._output_layer)
                 )
             )
         )
