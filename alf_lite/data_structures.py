@@ -98,6 +98,7 @@ class BatchInfo(NamedTuple):
     env_ids: Field = ()  # [B] int64
     positions: Field = ()  # [B] int64, absolute position of the first step
     importance_weights: Field = ()  # [B]
+    source: Field = ()  # [B] int64, 0: the run's own steps, k: the k-th offline buffer
 
 
 def time_step_spec(
