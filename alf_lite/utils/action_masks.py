@@ -119,7 +119,8 @@ class ActionMask:
         """
         if mask is None:
             return policy
-        rows = iter(mask.split(self._leaf_sizes, dim=-1))
+        sizes = self._leaf_sizes
+        rows = iter([mask] if len(sizes) == 1 else mask.split(sizes, dim=-1))
         return distributions.mask(
             policy, [next(rows) if discrete else None for discrete in self._is_discrete]
         )
