@@ -18,6 +18,7 @@ from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
+from alf_lite.networks.q_networks import QNetwork
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
 from alf_lite.networks.squashed_actor_networks import SquashedActorNetwork
 from alf_lite.networks.value_networks import ValueNetwork
@@ -83,14 +84,14 @@ def on_policy(algorithm, lr, recurrent=False, **settings):
     return build
 
 
-def off_policy(algorithm, **options):
+def off_policy(algorithm, num_updates=16, mini_batch_length=2, **options):
     def build(env):
         config = TrainerConfig(
             num_iterations=1,
             unroll_length=4,
-            num_updates_per_train_iter=16,
+            num_updates_per_train_iter=num_updates,
             mini_batch_size=64,
-            mini_batch_length=2,
+            mini_batch_length=mini_batch_length,
             initial_collect_steps=128,
             initial_random_policy=True,
             replay_buffer_length=500,
@@ -116,28 +117,51 @@ PPO = functools.partial(
 FEED_FORWARD_PPO = PPO(mini_batch_length=1)
 A2C = on_policy(ActorCriticAlgorithm, 1e-2)
 DQN = off_policy(DqnAlgorithm, rollout_epsilon_greedy=0.3)
-SAC = off_policy(
-    SacAlgorithm,
-    actor_network_ctor=functools.partial(SquashedActorNetwork, fc_layer_params=(32,)),
-    critic_network_ctor=functools.partial(
-        CriticNetwork, joint_fc_layer_params=(32,), activation="tanh"
-    ),
-    initial_alpha=0.1,
+RECURRENT = {"num_updates": 4, "mini_batch_length": 6}
+RECURRENT_DQN = off_policy(
+    DqnAlgorithm,
+    **RECURRENT,
+    q_network_ctor=functools.partial(QNetwork, encoding_network_ctor=LSTM),
+    rollout_epsilon_greedy=0.3,
 )
+
+
+def sac(encoder=None, **options):
+    encoding = {} if encoder is None else {"encoding_network_ctor": encoder}
+    return off_policy(
+        SacAlgorithm,
+        actor_network_ctor=functools.partial(
+            SquashedActorNetwork, fc_layer_params=(16,), **encoding
+        ),
+        critic_network_ctor=functools.partial(
+            CriticNetwork,
+            joint_fc_layer_params=(32,),
+            activation="tanh",
+            encoder_fc_layer_params=() if encoder is None else (16,),
+            **encoding,
+        ),
+        initial_alpha=0.1,
+        **options,
+    )
+
+
+SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
     ("build", "space", "num_iterations"),
     [
         pytest.param(FEED_FORWARD_PPO, None, 20, id="ppo"),
-        pytest.param(FEED_FORWARD_PPO, MULTI, 20, id="ppo-multi"),
+        pytest.param(FEED_FORWARD_PPO, MULTI, 20, id="ppo-multi", marks=SLOW),
         pytest.param(FEED_FORWARD_PPO, MIXED, 20, id="ppo-mixed"),
         pytest.param(PPO(recurrent=True), None, 20, id="ppo-recurrent"),
         pytest.param(A2C, None, 80, id="a2c"),
-        pytest.param(DQN, None, 20, id="dqn"),
-        pytest.param(DQN, MULTI, 25, id="dqn-multi"),
-        pytest.param(SAC, None, 20, id="sac"),
-        pytest.param(SAC, MIXED, 25, id="sac-mixed"),
+        pytest.param(DQN, None, 50, id="dqn"),
+        pytest.param(DQN, MULTI, 50, id="dqn-multi", marks=SLOW),
+        pytest.param(RECURRENT_DQN, None, 60, id="dqn-recurrent", marks=SLOW),
+        pytest.param(sac(), None, 20, id="sac"),
+        pytest.param(sac(), MIXED, 25, id="sac-mixed"),
+        pytest.param(sac(LSTM, **RECURRENT), None, 40, id="sac-recurrent", marks=SLOW),
     ],
 )
 def test_the_best_of_what_is_allowed_is_learnt_without_ever_being_forbidden(
