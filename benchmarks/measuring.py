@@ -1,6 +1,7 @@
-"""Counts environment steps inside the environment, the same way for every library.
+"""Counts environment steps and updates, the same way for every library.
 
-Import this module before torch and numpy: it holds them to one thread.
+Steps are counted inside the environment, updates inside torch's optimizers. Import this
+module before torch and numpy: it holds them to one thread.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import resource
 import time
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Any
+from typing import Any, NamedTuple
 
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_variable] = "1"
@@ -20,6 +21,7 @@ for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 import gymnasium as gym
 import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 torch.set_num_threads(1)
 
@@ -33,7 +35,44 @@ PACKAGES = (
     "mujoco",
     "stable_baselines3",
     "tensordict",
+    "tianshou",
+    "torchrl",
 )
+
+
+class Mark(NamedTuple):
+    """What was done until a moment, and the time."""
+
+    env_steps: int
+    updates: float
+    wall_seconds: float
+    cpu_seconds: float  # of this process
+
+
+class UpdateCounter:
+    """Updates of all optimizers of this process.
+
+    An update is a step of every optimizer. Where one has several optimizers, a step of
+    each counts by its share of the parameters, so that libraries which group them
+    differently, or make the steps of one less often, compare.
+    """
+
+    def __init__(self) -> None:
+        self._num_steps: dict[torch.optim.Optimizer, int] = {}
+        register_optimizer_step_post_hook(self._count)
+
+    def _count(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._num_steps[optimizer] = self._num_steps.get(optimizer, 0) + 1
+
+    def count(self) -> float:
+        sizes = {
+            optimizer: sum(
+                p.numel() for group in optimizer.param_groups for p in group["params"]
+            )
+            for optimizer in self._num_steps
+        }
+        updated = sum(sizes[optimizer] * n for optimizer, n in self._num_steps.items())
+        return updated / max(sum(sizes.values()), 1)
 
 
 class StepCounter:
@@ -45,23 +84,32 @@ class StepCounter:
 
     def __init__(self) -> None:
         self._steps = 0
-        self._mark_every = 1
-        self._next_mark = 0
-        self._marks: list[tuple[int, float, float]] = []  # steps, wall s, own CPU s
+        self._updates = UpdateCounter()
+        self.start(1)
 
-    def start(self, steps_per_iteration: int) -> None:
-        """Marks fall on the first step of each iteration: they bound whole ones."""
-        self.__init__()
+    def start(self, steps_per_iteration: int, learning_starts: int = 0) -> None:
+        """Begins to count.
+
+        Args:
+            steps_per_iteration: marks fall on the first step of each iteration, so
+                that they bound whole ones.
+            learning_starts: steps before the first update; they are not rated.
+        """
+        self._steps = 0
         self._mark_every = steps_per_iteration
+        self._next_mark = learning_starts
+        self._marks: list[Mark] = []
 
     def add(self, steps: int = 1) -> None:
         if self._steps >= self._next_mark:
-            self._marks.append((self._steps, time.perf_counter(), time.process_time()))
+            updates = self._updates.count()
+            mark = Mark(self._steps, updates, time.perf_counter(), time.process_time())
+            self._marks.append(mark)
             self._next_mark += self._mark_every
         self._steps += steps
 
     def rates(self, skip: float = 0.25) -> dict[str, float]:
-        """Steps per second after the first ``skip`` of the iterations.
+        """Steps and updates per second after the first ``skip`` of the iterations.
 
         What is skipped holds the warm-up: imports, first allocations, compilation.
         """
@@ -71,11 +119,14 @@ class StepCounter:
                 f"{self._steps} environment steps are too few to measure: expected "
                 f"several iterations of {self._mark_every} steps"
             )
-        (steps, wall, cpu), (last_steps, last_wall, last_cpu) = marks[0], marks[-1]
+        steps, updates, wall, cpu = (
+            last - first for first, last in zip(marks[0], marks[-1], strict=True)
+        )
         return {
             "env_steps": self._steps,
-            "steps_per_second": (last_steps - steps) / (last_wall - wall),
-            "steps_per_cpu_second": (last_steps - steps) / (last_cpu - cpu),
+            "steps_per_second": steps / wall,
+            "steps_per_cpu_second": steps / cpu,
+            "updates_per_second": updates / wall,
         }
 
 
@@ -134,16 +185,25 @@ def versions(*names: str) -> dict[str, str]:
 
 
 def parse_options(
-    description: str, libraries: Sequence[str], num_env_steps: int, num_envs: int = 8
+    description: str,
+    libraries: Sequence[str],
+    num_env_steps: int,
+    num_envs: int | None = 8,
 ) -> argparse.Namespace:
-    """The command line of one benchmark; the last two arguments are defaults."""
+    """The command line of one benchmark; the last two arguments are defaults.
+
+    Without ``num_envs`` there is always one environment.
+    """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--library", choices=libraries, required=True)
     parser.add_argument("--num_env_steps", type=int, default=num_env_steps)
-    parser.add_argument("--num_envs", type=int, default=num_envs)
-    parser.add_argument("--script", help="CleanRL's or LeanRL's PPO, in your checkout")
+    if num_envs is None:
+        parser.set_defaults(num_envs=1)
+    else:
+        parser.add_argument("--num_envs", type=int, default=num_envs)
+    parser.add_argument("--script", help="of CleanRL or LeanRL, in your checkout")
     options = parser.parse_args()
     if options.library.startswith(("cleanrl", "leanrl")) and not options.script:
         parser.error(f"--library={options.library} needs --script=PATH")

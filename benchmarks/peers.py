@@ -1,4 +1,4 @@
-"""The peers: Stable-Baselines3, and the single-file scripts of CleanRL and LeanRL.
+"""The peers: Stable-Baselines3, Tianshou, and the scripts of CleanRL and LeanRL.
 
 Every function trains until ``num_env_steps`` with the sizes it is given; the steps are
 counted by the environment (``measuring.py``).
@@ -28,7 +28,7 @@ def run_sb3(
     normalize: bool = False,
     **kwargs: Any,
 ) -> None:
-    """Trains ``algorithm`` ("PPO" or "A2C") of Stable-Baselines3."""
+    """Trains ``algorithm`` ("PPO", "SAC", …) of Stable-Baselines3."""
     import stable_baselines3
     from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
@@ -39,6 +39,43 @@ def run_sb3(
         "MlpPolicy", env, device="cpu", verbose=0, **kwargs
     )
     model.learn(num_env_steps)
+    env.close()
+
+
+def train_tianshou(
+    algorithm: Any,
+    env_id: str,
+    num_env_steps: int,
+    *,
+    learning_starts: int,
+    steps_per_update: int,
+    batch_size: int,
+    buffer_size: int,
+) -> None:
+    """Trains an off-policy ``algorithm`` of Tianshou in one environment."""
+    from tianshou.data import Collector, ReplayBuffer
+    from tianshou.env import DummyVectorEnv
+    from tianshou.trainer import OffPolicyTrainerParams
+
+    env = DummyVectorEnv([lambda: gym.make(env_id)])
+    collector = Collector(
+        algorithm, env, ReplayBuffer(buffer_size), exploration_noise=True
+    )
+    collector.reset()
+    collector.collect(n_step=learning_starts, random=True)
+    algorithm.run_training(
+        OffPolicyTrainerParams(
+            training_collector=collector,
+            test_collector=None,
+            max_epochs=1,
+            epoch_num_steps=num_env_steps - learning_starts,
+            collection_step_num_env_steps=steps_per_update,
+            update_step_num_gradient_steps_per_sample=1 / steps_per_update,
+            batch_size=batch_size,
+            show_progress=False,
+            test_in_training=False,
+        )
+    )
     env.close()
 
 
@@ -145,6 +182,8 @@ def _use_old_vector_environments() -> None:
                     {"episode": {"r": episode["r"][i], "l": episode["l"][i]}}
                     for i in np.flatnonzero(terminated | truncated)
                 ]
+            if "final_obs" in info:
+                info["final_observation"] = info["final_obs"]
             return observation, reward, terminated, truncated, info
 
     gym.vector.SyncVectorEnv = OldSyncVectorEnv

@@ -22,10 +22,18 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-BENCHMARKS = ("ppo_cartpole", "ppo_half_cheetah", "a2c_cartpole")
+BENCHMARKS = (
+    "ppo_cartpole",
+    "ppo_half_cheetah",
+    "a2c_cartpole",
+    "sac_half_cheetah",
+    "dqn_cartpole",
+)
 SCRIPTS = {
     ("cleanrl", "ppo_cartpole"): "cleanrl/ppo.py",
     ("cleanrl", "ppo_half_cheetah"): "cleanrl/ppo_continuous_action.py",
+    ("cleanrl", "sac_half_cheetah"): "cleanrl/sac_continuous_action.py",
+    ("cleanrl", "dqn_cartpole"): "cleanrl/dqn.py",
     ("leanrl", "ppo_cartpole"): "leanrl/ppo_continuous_action_torchcompile.py",
     ("leanrl", "ppo_half_cheetah"): "leanrl/ppo_continuous_action_torchcompile.py",
 }
@@ -73,7 +81,7 @@ def compare(
             record = _measure([*command, *(f"--{k}={v}" for k, v in sizes.items())])
             records[library].append(record)
             rate = record["steps_per_cpu_second"]
-            print(f"round {i + 1}: {library} {rate:,.0f} steps/s", file=sys.stderr)
+            print(f"round {i + 1}: {library} {_rate(rate)} steps/s", file=sys.stderr)
     return records
 
 
@@ -98,21 +106,27 @@ def median_ratio(
 def table(records: dict[str, list[dict[str, Any]]], baseline: str) -> str:
     """The comparison in markdown."""
     lines = [
-        f"| library | steps/s | per CPU second: min / median / max | x {baseline} "
-        "| peak memory, MiB |",
-        "|---|---|---|---|---|",
+        "| library | steps/s | updates/s | steps per CPU second: min / median / max "
+        f"| x {baseline} | peak memory, MiB |",
+        "|---|---|---|---|---|---|",
     ]
     for library, rows in records.items():
-        rates = sorted(row["steps_per_cpu_second"] for row in rows)
-        wall = statistics.median(row["steps_per_second"] for row in rows)
+        rates = [row["steps_per_cpu_second"] for row in rows]
+        spread = (min(rates), statistics.median(rates), max(rates))
+        steps = statistics.median(row["steps_per_second"] for row in rows)
+        updates = statistics.median(row["updates_per_second"] for row in rows)
         memory = max(row["peak_memory_mib"] for row in rows)
         ratio = median_ratio(rows, records[baseline], "steps_per_cpu_second")
         lines.append(
-            f"| {library} | {wall:,.0f} | {rates[0]:,.0f} / "
-            f"{statistics.median(rates):,.0f} / {rates[-1]:,.0f} "
-            f"| {ratio:.2f} | {memory:.0f} |"
+            f"| {library} | {_rate(steps)} | {_rate(updates)} "
+            f"| {' / '.join(map(_rate, spread))} | {ratio:.2f} | {memory:.0f} |"
         )
     return "\n".join(lines)
+
+
+def _rate(per_second: float) -> str:
+    """With three digits, or all before the point."""
+    return f"{per_second:,.{0 if per_second >= 100 else 1}f}"
 
 
 def add_peer_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,8 +136,7 @@ def add_peer_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--peer_python",
         "--sb3_python",
-        help="interpreter of the environment with stable-baselines3 and, for the "
-        "scripts, tyro, tensorboard and tensordict",
+        help="interpreter of the environment that the peers are installed in",
     )
     parser.add_argument("--cleanrl", help="a checkout of vwxyzjn/cleanrl")
     parser.add_argument("--leanrl", help="a checkout of meta-pytorch/LeanRL")
@@ -158,7 +171,11 @@ def main() -> None:
     )
     print(f"\n{options.benchmark}, {options.rounds} rounds\n")
     print(table(records, baseline))
-    versions = records[options.libraries[0]][0]["versions"]
+    versions = {
+        name: version
+        for rows in records.values()
+        for name, version in rows[0]["versions"].items()
+    }
     print("\n" + ", ".join(f"{name} {version}" for name, version in versions.items()))
 
 

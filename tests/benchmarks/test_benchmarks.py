@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from tests.source_code import ROOT
 
@@ -19,6 +20,14 @@ BENCHMARKS = ROOT / "benchmarks"
 def run(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module("run")
+
+
+@pytest.fixture
+def measuring(monkeypatch):
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")  # the module sets them; this puts them back
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("measuring")
 
 
 def measure(script: str, library: str, num_env_steps: int) -> dict:
@@ -56,6 +65,38 @@ def test_a_benchmark_counts_and_rates_its_steps(script, library, num_env_steps):
     assert record["peak_memory_mib"] > 50
 
 
+def test_one_update_is_counted_for_each_training_of_off_policy_data():
+    record = measure("dqn_cartpole.py", "alf_lite", 5_000)
+    updates_per_step = record["updates_per_second"] / record["steps_per_second"]
+    # Ours trains after ten rows, and the first step of an episode is a row, too.
+    assert 0.1 <= updates_per_step <= 0.12
+
+
+def test_an_update_is_a_step_of_every_optimizer(measuring):
+    large = torch.nn.Parameter(torch.zeros(30))
+    small = torch.nn.Parameter(torch.zeros(10))
+    optimizers = [torch.optim.SGD([large], lr=0.1), torch.optim.SGD([small], lr=0.1)]
+    counter = measuring.UpdateCounter()
+    for num_steps, optimizer in zip((3, 1), optimizers, strict=True):
+        for _ in range(num_steps):
+            optimizer.step()
+    assert counter.count() == (3 * 30 + 1 * 10) / 40
+
+
+def test_steps_before_the_learning_are_not_rated(measuring):
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    counter = measuring.StepCounter()
+    counter.start(steps_per_iteration=10, learning_starts=100)
+    for step in range(151):
+        counter.add()
+        if step >= 100:
+            optimizer.step()
+    rates = counter.rates(skip=0)
+    assert rates["env_steps"] == 151
+    assert rates["updates_per_second"] == pytest.approx(rates["steps_per_second"])
+
+
 def test_a_ratio_is_the_median_of_the_rounds(run):
     ours = [{"rate": 10.0}, {"rate": 30.0}, {"rate": 40.0}]
     theirs = [{"rate": 10.0}, {"rate": 10.0}, {"rate": 20.0}]
@@ -66,6 +107,7 @@ def test_the_table_has_a_row_for_each_library(run):
     def record(rate: float) -> dict:
         return {
             "steps_per_second": rate,
+            "updates_per_second": rate / 100,
             "steps_per_cpu_second": rate,
             "peak_memory_mib": 300.0,
         }
@@ -75,8 +117,8 @@ def test_the_table_has_a_row_for_each_library(run):
         "sb3": [record(1000), record(1000)],
     }
     assert run.table(records, baseline="sb3").splitlines()[2:] == [
-        "| alf_lite | 2,500 | 2,000 / 2,500 / 3,000 | 2.50 | 300 |",
-        "| sb3 | 1,000 | 1,000 / 1,000 / 1,000 | 1.00 | 300 |",
+        "| alf_lite | 2,500 | 25.0 | 2,000 / 2,500 / 3,000 | 2.50 | 300 |",
+        "| sb3 | 1,000 | 10.0 | 1,000 / 1,000 / 1,000 | 1.00 | 300 |",
     ]
 
 
