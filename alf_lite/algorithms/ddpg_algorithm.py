@@ -16,7 +16,7 @@ Differences from the paper:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -79,6 +79,11 @@ class DdpgLossInfo(NamedTuple):
 class DdpgAlgorithm(RLAlgorithm):
     """DDPG for nests of continuous actions."""
 
+    _alternatives: ClassVar[str] = (
+        "Use DqnAlgorithm for discrete actions, SacAlgorithm for mixed and "
+        "PPOAlgorithm for unbounded ones."
+    )
+
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
@@ -135,9 +140,8 @@ class DdpgAlgorithm(RLAlgorithm):
             actions = BoxActions(action_spec)
         except ValueError as error:
             raise ValueError(
-                f"{type(self).__name__} cannot handle these actions. {error}. Use "
-                "DqnAlgorithm for discrete actions, SacAlgorithm for mixed and "
-                "PPOAlgorithm for unbounded ones."
+                f"{type(self).__name__} cannot handle these actions. {error}. "
+                f"{self._alternatives}"
             ) from error
         actor_network = actor_network_ctor(observation_spec, actions.numel)
         critic_network: Any = None  # a CriticNetwork, unless is_eval
@@ -245,10 +249,9 @@ class DdpgAlgorithm(RLAlgorithm):
         """Values the actions that were taken and those that the actor would take."""
         observation = inputs.observation
         features, critic_state = self._critic_network.encode(observation, state.critic)
-        q = self._critic_network.evaluate(
-            features, self._actions.to_vector(rollout_info.action)
-        )
-        policy_value, actor_state = self._policy_value(
+        taken = self._actions.to_vector(rollout_info.action)
+        q = self._critic_network.evaluate(features, taken)
+        action, policy_value, actor_state = self._evaluate_policy(
             observation, features, state.actor
         )
         # With memory, calc_loss moves the value of a step to those that bootstrap from
@@ -275,18 +278,35 @@ class DdpgAlgorithm(RLAlgorithm):
             target_critic_state,
             state.noise,
         )
-        return AlgStep(output=rollout_info.action, state=new_state, info=info)
+        return AlgStep(
+            output=rollout_info.action,
+            state=new_state,
+            info=self._extend_info(info, rollout_info, taken, action),
+        )
 
-    def _policy_value(
+    def _extend_info(
+        self, info: DdpgInfo, transition: Transition, taken: Tensor, action: Field
+    ) -> Nest:
+        """What a subclass hands to its ``calc_loss``, [B, ...].
+
+        Args:
+            info: what it is without.
+            transition: that is trained.
+            taken: [B, action_size] in [-1, 1], the vector of a_t.
+            action: likewise of μ(s_t), with gradient; () if not due.
+        """
+        return info
+
+    def _evaluate_policy(
         self, observation: Nest, features: Tensor, actor_state: Nest
-    ) -> tuple[Field, Nest]:
-        """Q_0(s, μ(s)) [B], with gradient to μ only, and the actor's new state."""
+    ) -> tuple[Field, Field, Nest]:
+        """μ(s), Q_0(s, μ(s)) [B] with gradient to μ only, the actor's new state."""
         if not self._actor_updates.is_due:
-            return (), actor_state
+            return (), (), actor_state
         action, actor_state = self._actor_network(observation, actor_state)
         with frozen(self._critic_network):
             values = self._critic_network.evaluate(features.detach(), action)
-        return self.scalar_reward(values[:, 0]), actor_state
+        return action, self.scalar_reward(values[:, 0]), actor_state
 
     @torch.no_grad()
     def _next_value(

@@ -19,7 +19,7 @@ Differences from the papers:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -79,6 +79,10 @@ class DqnLossInfo(NamedTuple):
 class DqnAlgorithm(RLAlgorithm):
     """DQN for nests of discrete actions."""
 
+    _alternatives: ClassVar[str] = (
+        "Use SacAlgorithm, DdpgAlgorithm or Td3Algorithm for continuous actions."
+    )
+
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
@@ -135,8 +139,8 @@ class DqnAlgorithm(RLAlgorithm):
             actions = DiscreteActions(action_spec)
         except ValueError as error:
             raise ValueError(
-                f"DqnAlgorithm needs discrete actions. {error}. Use SacAlgorithm, "
-                "DdpgAlgorithm or Td3Algorithm for continuous actions."
+                f"{type(self).__name__} needs discrete actions. {error}. "
+                f"{self._alternatives}"
             ) from error
         mask = ActionMask(observation_spec, action_spec, action_mask_key)
         return_model = return_model or ExpectedReturn()
@@ -254,8 +258,21 @@ class DqnAlgorithm(RLAlgorithm):
         return AlgStep(
             output=rollout_info.action,
             state=DqnState(q=q_state, target_q=target_state),
-            info=info,
+            info=self._extend_info(info, rollout_info, inputs.observation, outputs),
         )
+
+    def _extend_info(
+        self, info: DqnInfo, transition: Transition, observation: Nest, outputs: Tensor
+    ) -> Nest:
+        """What a subclass hands to its ``calc_loss``, [B, ...].
+
+        Args:
+            info: what it is without.
+            transition: that is trained.
+            observation: s_t, with the mask.
+            outputs: [B, C, A, N] Z(s_t, ·; θ).
+        """
+        return info
 
     @torch.no_grad()
     def _bootstrap(

@@ -22,7 +22,7 @@ Differences from the papers:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -79,6 +79,16 @@ class SacInfo(NamedTuple):
     num_allowed: Field = ()  # [T, B] joint values that a mask leaves, if there is one
 
 
+class SacEvaluation(NamedTuple):
+    """What ``train_step`` has at hand, for subclasses whose loss needs more."""
+
+    observation: Nest  # [B, ...] s_t
+    policy: Nest  # π(·|s_t), with gradient
+    next_policy: Nest  # π(·|s_{t+m}), no gradient; () in a sequence
+    features: Tensor  # [B, F], of the critics for s_t
+    values: Tensor  # [B, n, A, ...] Q_k(s_t, ·), given the vector that was taken
+
+
 class SacLossInfo(NamedTuple):
     """The parts of the loss and its diagnostics, [T, B] each; alpha []."""
 
@@ -93,6 +103,11 @@ class SacLossInfo(NamedTuple):
 @configurable
 class SacAlgorithm(RLAlgorithm):
     """SAC for nests of continuous and discrete actions."""
+
+    _alternatives: ClassVar[str] = (
+        "Use DqnAlgorithm for many discrete components, PPOAlgorithm for unbounded "
+        "actions."
+    )
 
     def __init__(
         self,
@@ -162,8 +177,8 @@ class SacAlgorithm(RLAlgorithm):
             actions = HybridActions(action_spec)
         except ValueError as error:
             raise ValueError(
-                f"SacAlgorithm cannot handle these actions. {error}. Use DqnAlgorithm "
-                "for many discrete components, PPOAlgorithm for unbounded actions."
+                f"{type(self).__name__} cannot handle these actions. {error}. "
+                f"{self._alternatives}"
             ) from error
         mask = ActionMask(observation_spec, action_spec, action_mask_key)
         actor_network = masked_actor(
@@ -289,12 +304,16 @@ class SacAlgorithm(RLAlgorithm):
         )  # [B, n, A, ...]
         if self._is_recurrent:
             # calc_loss moves the value of a step to those that bootstrap from it.
-            next_observation, next_policy = inputs.observation, policy
+            next_policy: Nest = ()
+            next_value, target_state = self._next_value(
+                inputs.observation, policy, state.target_critic
+            )
         else:
-            next_observation, next_policy = rollout_info.next_observation, None
-        next_value, target_state = self._next_value(
-            next_observation, next_policy, state.target_critic
-        )
+            with torch.no_grad():
+                next_policy, _ = self._actor_network(rollout_info.next_observation)
+            next_value, target_state = self._next_value(
+                rollout_info.next_observation, next_policy, state.target_critic
+            )
         info = SacInfo(
             q=self._actions.values_of(rollout_info.action, values),
             policy_value=self._policy_value(features, values, sample),
@@ -308,11 +327,20 @@ class SacAlgorithm(RLAlgorithm):
         if self._has_target_for_each_mask:
             num_allowed = self._mask.num_joint_values(inputs.observation)
             info = info._replace(num_allowed=num_allowed)
+        evaluation = SacEvaluation(
+            inputs.observation, policy, next_policy, features, values
+        )
         return AlgStep(
             output=rollout_info.action,
             state=SacState(actor_state, critic_state, target_state),
-            info=info,
+            info=self._extend_info(info, rollout_info, evaluation),
         )
+
+    def _extend_info(
+        self, info: SacInfo, transition: Transition, evaluation: SacEvaluation
+    ) -> Nest:
+        """What a subclass hands to its ``calc_loss``, [B, ...]."""
+        return info
 
     def _policy_value(
         self, features: Tensor, values: Tensor, sample: PolicySample
@@ -333,29 +361,38 @@ class SacAlgorithm(RLAlgorithm):
 
     @torch.no_grad()
     def _next_value(
-        self, observation: Nest, policy: Nest | None, target_state: Nest
+        self, observation: Nest, policy: Nest, target_state: Nest
     ) -> tuple[Tensor, Nest]:
+        """V(s), [B] or [B, D'], and the new state of the target critics.
+
+        Args:
+            observation: [B, ...], s.
+            policy: π(·|s).
+            target_state: recurrent state of the target critics.
+        """
+        features, target_state = self._target_critic_network.encode(
+            observation, target_state
+        )
+        return self._backup(observation, policy, features), target_state
+
+    def _backup(self, observation: Nest, policy: Nest, features: Tensor) -> Tensor:
         """V(s) = E_π [min_k Q_k(s, ·; θ⁻) − α log π], eq. 3 of the paper.
 
         Args:
             observation: [B, ...], s.
-            policy: π(·|s), if it is known.
-            target_state: recurrent state of the target critics.
+            policy: π(·|s).
+            features: [B, F], of the target critics for s.
 
         Returns:
-            [B] or [B, D'], and the new state.
+            [B] or [B, D'].
         """
-        if policy is None:
-            policy, _ = self._actor_network(observation)
         sample = self._actions.sample(policy)
-        target = self._target_critic_network
-        features, target_state = target.encode(observation, target_state)
-        values = target.evaluate(features, sample.vector)
+        values = self._target_critic_network.evaluate(features, sample.vector)
         value = sample.expectation(self._smallest(values))
         bonus = self._entropy_bonus(sample.entropies)
         if self.has_multidim_reward:
             bonus = F.pad(bonus.unsqueeze(-1), (value.shape[-1] - 1, 0))
-        return value + bonus, target_state
+        return value + bonus
 
     def _smallest(self, values: Tensor) -> Tensor:
         """The value of the most pessimistic critic: [B, n, A, ...] → [B, A, ...]."""

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.data_structures import StepType, TimeStep
+from alf_lite.data_structures import BatchInfo, Field, StepType, TimeStep
 from alf_lite.utils.tensor_utils import expand_dims_as
 
 Nest = Any
@@ -43,6 +43,7 @@ class Transition(NamedTuple):
     discount: Tensor  # [B, T-n] Γ_t
     num_steps: Tensor  # [B, T-n] int64, m; 0 where t is LAST
     next_observation: Nest = ()  # [B, T-n, ...] s_{t+m}; () in a sequence
+    is_offline: Field = ()  # [B, T-n] bool, if a loss asks for it: mark_offline
 
 
 def to_transitions(
@@ -89,6 +90,21 @@ def to_sequence(
         return torch.cat([rows, nothing], dim=1)
 
     return time_step, nest.map_structure(pad, transition)
+
+
+def mark_offline(transition: Transition, batch_info: BatchInfo) -> Transition:
+    """Says which transitions come from offline buffers, for losses on these alone.
+
+    Args:
+        transition: [B, T-n, ...].
+        batch_info: of the B rows. Where it names no source, they are the run's own.
+    """
+    shape, device = transition.discount.shape, transition.discount.device
+    if isinstance(batch_info.source, Tensor):
+        is_offline = (batch_info.source != 0).to(device).unsqueeze(1).expand(shape)
+    else:
+        is_offline = torch.zeros(shape, dtype=torch.bool, device=device)
+    return transition._replace(is_offline=is_offline)
 
 
 def align(info: _Info, next_fields: tuple[str, ...], n: int) -> _Info:

@@ -289,10 +289,11 @@ def test_n_step_targets_reach_further():
     torch.testing.assert_close(info.reward[0, 2], steps.reward[2, 1])  # a limit
     assert info.discount[0].tolist() == pytest.approx([0.81, 0.0, 0.9, 0.81, 0.81])
     torch.manual_seed(2)
-    value, _ = algorithm._next_value(steps.observation[:, 2], None, ())
-    torch.testing.assert_close(info.next_value[0, 0], value[0])
-    value, _ = algorithm._next_value(steps.observation[:, 1], None, ())
-    torch.testing.assert_close(info.next_value[0, 2], value[2])
+    for row, end in ((0, 2), (2, 1)):
+        observation = steps.observation[:, end]
+        policy, _ = algorithm._actor_network(observation)
+        value, _ = algorithm._next_value(observation, policy, ())
+        torch.testing.assert_close(info.next_value[0, row], value[row])
 
 
 class CountingEncoder(EncodingNetwork):

@@ -8,11 +8,12 @@ from torch import Tensor
 
 from alf_lite.algorithms.transitions import (
     align,
+    mark_offline,
     sequence_priority,
     to_sequence,
     to_transitions,
 )
-from alf_lite.data_structures import StepType, TimeStep
+from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.utils import value_ops
 
 FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
@@ -209,3 +210,23 @@ def test_the_priority_of_a_sequence_mixes_its_largest_and_its_mean_error():
 def test_a_priority_has_no_gradient():
     td_error = torch.ones(2, 1, requires_grad=True)
     assert not sequence_priority(td_error, torch.ones(2, 1).bool()).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [(torch.tensor([0, 2, 1]), [False, True, True]), ((), [False] * 3)],
+    ids=["several sources", "no source"],
+)
+def test_rows_of_offline_buffers_are_marked_at_every_step(source, expected):
+    steps = TimeStep(
+        step_type=torch.full((3, 4), StepType.MID),
+        reward=torch.zeros(3, 4),
+        discount=torch.ones(3, 4),
+        observation=torch.zeros(3, 4, 2),
+        prev_action=torch.zeros(3, 4),
+    )
+    for make, length in ((to_transitions, 3), (to_sequence, 4)):
+        _, transition = make(steps, 1, 0.9)
+        assert transition.is_offline == ()
+        marked = mark_offline(transition, BatchInfo(source=source))
+        assert marked.is_offline.tolist() == [[row] * length for row in expected]
