@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from torch import nn
@@ -104,6 +104,15 @@ class DataTransformer(nn.Module, ABC):
 
         Raises:
             ConfigError: if the transformer needs something that ``env`` does not have.
+        """
+
+    def check_neighbours(
+        self, earlier: Sequence[DataTransformer], later: Sequence[DataTransformer]
+    ) -> None:
+        """Says which transformers are applied before and after this one.
+
+        Raises:
+            ConfigError: if it does not go together with one of them.
         """
 
     @abstractmethod

@@ -32,7 +32,8 @@ class SequentialDataTransformer(DataTransformer):
         data_transformer_ctors: each called as ``ctor(observation_spec, reward_spec)``.
 
     Raises:
-        ConfigError: if a transformer comes after one of a later stage.
+        ConfigError: if a transformer comes after one of a later stage, or does not go
+            together with another.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class SequentialDataTransformer(DataTransformer):
         )
         self._in_order = in_order
         self.transformers = nn.ModuleList(in_order)
+        self.check_neighbours((), ())
 
     @property
     def has_statistics(self) -> bool:
@@ -72,6 +74,14 @@ class SequentialDataTransformer(DataTransformer):
     def set_environment(self, env: Environment) -> None:
         for transformer in self._in_order:
             transformer.set_environment(env)
+
+    def check_neighbours(
+        self, earlier: Sequence[DataTransformer], later: Sequence[DataTransformer]
+    ) -> None:
+        for i, transformer in enumerate(self._in_order):
+            transformer.check_neighbours(
+                (*earlier, *self._in_order[:i]), (*self._in_order[i + 1 :], *later)
+            )
 
     def transform_timestep(
         self, time_step: TimeStep, state: Nest
