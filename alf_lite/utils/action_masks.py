@@ -140,6 +140,20 @@ class ActionMask:
         ]
         return nest.pack_sequence_as(self._action_spec, leaves)
 
+    def allows(self, action: Nest, observation: Nest) -> Tensor | None:
+        """[B] bool, whether all discrete parts of the action are allowed; None: yes.
+
+        Args:
+            action: [B, ...], between its bounds.
+            observation: [B, ...], with the mask.
+        """
+        allowed = self._allowed(observation)
+        if allowed is None:
+            return None
+        leaves = zip(nest.flatten(action), self._is_discrete, strict=True)
+        index = self._actions.to_index([leaf for leaf, discrete in leaves if discrete])
+        return allowed.gather(-1, index.unsqueeze(-1)).squeeze(-1).all(-1)
+
     def num_joint_values(self, observation: Nest) -> Tensor | None:
         """[B], how many joint values of all components are allowed; None for all."""
         allowed = self._allowed(observation)

@@ -279,6 +279,24 @@ def test_a_key_that_is_not_there_is_refused():
         ActionMask({"mask": bits(3), "state": STATE}, CHOICE, "masks")
 
 
+def test_an_action_is_allowed_if_all_of_its_discrete_parts_are():
+    action_mask = make(bits(8), MIXED)
+    mask = torch.tensor(
+        # choice   pair
+        [[0, 1, 1, 1, 0, 1, 0, 1]] * 4 + [[0] * 8],
+        dtype=torch.int8,
+    )
+    action = {
+        "choice": torch.tensor([1, 0, 1, 2, 1]),
+        "pair": torch.tensor([[0, 2], [0, 2], [1, 2], [0, 1], [0, 0]]),
+        "force": torch.zeros(5, 2),
+    }
+    allowed = action_mask.allows(action, observe(mask))
+    assert allowed.tolist() == [True, False, False, False, False]
+    without = ActionMask({"state": STATE}, MIXED, None)
+    assert without.allows(action, observe(mask)) is None
+
+
 @pytest.mark.parametrize(
     ("mask_spec", "action_spec", "match"),
     [
