@@ -159,6 +159,20 @@ class ActionMask:
         allowed = self._allowed(observation)
         return None if allowed is None else allowed.sum(-1).prod(-1)
 
+    def allowed_joint_values(self, observation: Nest) -> Tensor | None:
+        """[B, product of the sizes] bool, the last component fastest; None for all."""
+        allowed = self._allowed(observation)
+        if allowed is None:
+            return None
+        first, *others = (
+            allowed[:, component, :size]
+            for component, size in enumerate(self._actions.sizes.tolist())
+        )
+        joint = first
+        for own in others:
+            joint = (joint.unsqueeze(-1) & own.unsqueeze(-2)).flatten(-2)
+        return joint
+
     def _allowed(self, observation: Nest) -> Tensor | None:
         """[B, C, A] bool."""
         _, mask = self.split(observation)

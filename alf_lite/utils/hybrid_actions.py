@@ -143,6 +143,30 @@ class HybridActions:
             discrete = -(probs * log_probs).sum(-1)
         return PolicySample(vector, probs, Entropies(continuous, discrete))
 
+    @torch.no_grad()
+    def sample_vectors(self, policy: Nest, num_samples: int) -> tuple[Tensor, Tensor]:
+        """Several vectors of every policy, and the log of their density.
+
+        There must be a continuous part.
+
+        Args:
+            policy: of batch shape [B].
+            num_samples: N.
+
+        Returns:
+            [N, B, vector_size] in [-1, 1], and [N, B]: the density of vectors, not that
+            of actions between bounds of their own.
+        """
+        assert self.boxes is not None
+        parts = self._select(distributions.parts(policy), False)
+        repeated = nest.map_structure(
+            lambda t: t.expand(num_samples, *t.shape).flatten(0, 1), parts
+        )
+        actions, log_prob = distributions.rsample_and_log_prob(repeated)
+        vector = self.boxes.to_vector(actions).unflatten(0, (num_samples, -1))
+        log_density = log_prob.unflatten(0, (num_samples, -1)) + self.boxes.log_scale
+        return vector, log_density
+
     def joint_log_probs(self, policy: Nest) -> Tensor:
         """[B, num_joint_values]; there must be a discrete part."""
         parts = self._select(distributions.parts(policy), True)

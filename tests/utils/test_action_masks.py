@@ -91,6 +91,7 @@ def test_without_a_key_the_observation_stays_as_it_is():
     assert action_mask.apply(policy, mask) is policy
     assert action_mask.redraw(action, observation) is action
     assert action_mask.num_joint_values(observation) is None
+    assert action_mask.allowed_joint_values(observation) is None
 
 
 def test_networks_see_the_mask_if_a_conf_wants_it():
@@ -267,6 +268,19 @@ def test_joint_values_are_counted():
     mask = torch.tensor([[1, 0, 1, 1, 1, 0, 1, 0], [1] * 8, [1] * 3 + [0] * 5])
     counts = action_mask.num_joint_values({"mask": mask})
     assert counts.tolist() == [2 * 2 * 1, 3 * 2 * 3, 0]
+
+
+def test_joint_values_are_allowed_if_all_of_their_components_are():
+    action_mask = make(bits(8), MIXED)
+    torch.manual_seed(0)
+    mask = torch.randint(0, 2, (20, 8), dtype=torch.int8)
+    allowed = action_mask.allowed_joint_values({"mask": mask})
+    assert allowed.shape == (20, 18)
+    for row, expected in zip(mask.bool(), allowed, strict=True):
+        choice, first, second = row.split([3, 2, 3])
+        joint = [bool(a & b & c) for a in choice for b in first for c in second]
+        assert expected.tolist() == joint
+    assert torch.equal(allowed.sum(1), action_mask.num_joint_values({"mask": mask}))
 
 
 # Bad input

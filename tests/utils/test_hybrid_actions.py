@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -50,6 +51,29 @@ def test_a_continuous_action_is_a_vector_with_the_density_of_the_action():
     assert probs is None
     assert entropies.discrete == ()
     assert actions.to_joint_index(action) is None
+
+
+@pytest.mark.parametrize("spec", [BOX, {"b": BOX, "g": CHOICE, "a": BOX}])
+def test_several_vectors_have_the_density_of_vectors(spec):
+    actions = HybridActions(spec)
+    policy = policy_for(spec)
+    vectors, log_densities = actions.sample_vectors(policy, 5)
+    assert vectors.shape == (5, 6, actions.vector_size)
+    assert log_densities.shape == (5, 6)
+    assert not vectors.requires_grad
+    parts = policy if isinstance(policy, dict) else {"b": policy}
+    for vector, log_density in zip(vectors, log_densities, strict=True):
+        expected = 0.0
+        for part, columns in zip(
+            [part for name, part in sorted(parts.items()) if name != "g"],
+            vector.split(2, dim=1),
+            strict=True,
+        ):
+            action = torch.stack([columns[:, 0], 5 * (columns[:, 1] + 1)], dim=1)
+            # Where the action has 5 times the extent, its density is a fifth.
+            expected = expected + part.log_prob(action) + math.log(5)
+        torch.testing.assert_close(log_density, expected, atol=1e-3, rtol=1e-3)
+    assert vectors.flatten(1).unique(dim=0).shape[0] == 5
 
 
 @pytest.mark.parametrize(
