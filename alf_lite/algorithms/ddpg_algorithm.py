@@ -24,7 +24,7 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.algorithms import transitions
 from alf_lite.algorithms.algorithm import valid_steps
-from alf_lite.algorithms.critic_ensembles import smallest_critic
+from alf_lite.algorithms.critic_ensembles import smallest_critic, td_loss
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.transitions import Transition
 from alf_lite.config import TrainerConfig, configurable
@@ -35,7 +35,6 @@ from alf_lite.networks.deterministic_actor_networks import ActorNetwork
 from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils import losses
 from alf_lite.utils.action_noise import ActionNoise, OrnsteinUhlenbeckNoise
 from alf_lite.utils.box_actions import BoxActions
 from alf_lite.utils.frozen import frozen
@@ -350,13 +349,9 @@ class DdpgAlgorithm(RLAlgorithm):
 
     def _critic_loss(self, info: DdpgInfo) -> tuple[Tensor, Tensor]:
         """Eq. 4: Σ_k (G_t + Γ_t Q'(s_{t+m}) − Q_k(s_t, a_t))², and mean_k |δ_k|."""
-        discount = info.discount
-        if self.has_multidim_reward:
-            discount = discount.unsqueeze(-1)
-        target = (info.reward + discount * info.next_value).unsqueeze(2)
-        target = target.expand_as(info.q)
-        td_error = self.scalar_reward(target - info.q.detach()).abs().mean(2)
-        return losses.squared(info.q, target).flatten(2).sum(2), td_error
+        return td_loss(
+            info.q, info.reward, info.discount, info.next_value, self.scalar_reward
+        )
 
     def _actor_loss(self, info: DdpgInfo) -> Tensor:
         """−Q_0(s_t, μ(s_t)), whose gradient is that of eq. 6."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from alf_lite.algorithms.critic_ensembles import smallest_critic
+from alf_lite.algorithms.critic_ensembles import smallest_critic, td_loss
 
 
 def test_of_single_values_the_smallest_counts():
@@ -29,3 +29,26 @@ def test_every_joint_value_has_its_own_smallest_critic():
             critics = values[b, :, a]
             expected = min(critics, key=lambda v: (v @ weights).item())
             torch.testing.assert_close(result[b, a], expected)
+
+
+def test_the_td_loss_adds_the_squares_of_all_critics():
+    q = torch.tensor([[[1.0, 2.0]], [[0.0, 5.0]]], requires_grad=True)  # [T, 1, n]
+    reward, next_value = torch.tensor([[1.0], [2.0]]), torch.tensor([[4.0], [9.0]])
+    discount = torch.tensor([[0.5], [0.0]])
+    loss, td_error = td_loss(q, reward, discount, next_value, lambda x: x)
+    # Targets 1 + 0.5 * 4 = 3 and 2.
+    assert loss.tolist() == [[2.0**2 + 1.0], [2.0**2 + 3.0**2]]
+    assert td_error.tolist() == [[1.5], [2.5]]
+    assert not td_error.requires_grad
+
+
+def test_the_td_loss_of_several_rewards_weighs_the_error_only():
+    q = torch.tensor([[[[1.0, 2.0], [3.0, 2.0]]]])  # [1, 1, n=2, D=2]
+    reward, next_value = torch.tensor([[[1.0, -1.0]]]), torch.tensor([[[2.0, 4.0]]])
+    weights = torch.tensor([1.0, 10.0])
+    loss, td_error = td_loss(
+        q, reward, torch.tensor([[0.5]]), next_value, lambda x: x @ weights
+    )
+    # Targets (2, 1): errors (1, -1) and (-1, -1), weighted -9 and -11.
+    assert loss.tolist() == [[4.0]]
+    assert td_error.tolist() == [[10.0]]
