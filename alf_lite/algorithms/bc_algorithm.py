@@ -1,0 +1,229 @@
+"""Behaviour cloning: a policy that does what was done.
+
+Pomerleau, "Efficient Training of Artificial Neural Networks for Autonomous Navigation",
+Neural Computation 3, 1991. The policy is fitted by maximum likelihood,
+
+    min_θ E[−log π_θ(a_t|s_t) − c_e H(π_θ(·|s_t))]
+
+or, if it is deterministic, by least squares, min_θ E[mean_i (μ_θ(s_t)_i − a_{t,i})²].
+
+Differences from the paper:
+
+1. Any nest of actions, with the likelihood that belongs to it. The paper has one
+   steering angle, spread over outputs that are fitted by least squares.
+2. Continuous actions are kept a little away from their bounds (``action_margin``); see
+   :class:`RecordedActions`.
+3. An entropy bonus as an option.
+
+Imitated is what was executed: ``prev_action`` of the next step, whoever chose it. In
+own steps that is an expert's action, if the environment reports one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from alf_lite.algorithms import transitions
+from alf_lite.algorithms.algorithm import valid_steps
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.config import TrainerConfig, configurable
+from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, TimeStep
+from alf_lite.environments.environment import Environment
+from alf_lite.networks.deterministic_actor_networks import ActorNetwork
+from alf_lite.networks.masked_networks import masked_actor
+from alf_lite.networks.network import Network
+from alf_lite.networks.normal_actor_networks import NormalActorNetwork
+from alf_lite.optimizers.optimizers import Optimizer
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils import distributions
+from alf_lite.utils.action_masks import ActionMask
+from alf_lite.utils.box_actions import BoxActions
+from alf_lite.utils.recorded_actions import RecordedActions
+
+Nest = Any
+
+
+class BcInfo(NamedTuple):
+    """From ``train_step`` to ``calc_loss``."""
+
+    imitation_loss: Tensor  # [T, B] −log π(a_t|s_t), or the squared error
+    entropy: Tensor  # [T, B] of π(·|s_t); 0 if deterministic
+    step_type: Tensor  # [T, B]
+
+
+class BcLossInfo(NamedTuple):
+    """The parts of the loss, [T, B] each."""
+
+    imitation_loss: Tensor
+    entropy: Tensor
+
+
+@configurable
+class BcAlgorithm(RLAlgorithm):
+    """Behaviour cloning for any nest of actions."""
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        action_spec: NestedTensorSpec,
+        *,
+        reward_spec: TensorSpec = TensorSpec(()),
+        actor_network_ctor: Callable[..., Network] | None = None,
+        deterministic: bool = False,
+        entropy_regularization: float = 0.0,
+        action_margin: float = 1e-3,
+        action_mask_key: str | None = None,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        debug_summaries: bool = False,
+        name: str | None = None,
+    ) -> None:
+        """Builds the actor.
+
+        Args:
+            observation_spec: of one observation.
+            action_spec: of one action; any nest that the actor network can handle.
+            reward_spec: rank 0 or 1; rewards are not used.
+            actor_network_ctor: called as ``ctor(observation_spec, action_spec)``, or as
+                ``ctor(observation_spec, action_size)`` if deterministic. None:
+                :class:`NormalActorNetwork` or :class:`ActorNetwork`. So that what is
+                learnt can start another algorithm, take the network that it has.
+            deterministic: least squares instead of maximum likelihood, in units in
+                which the bounds of every action are ±1. Rollouts do not explore.
+            entropy_regularization: c_e.
+            action_margin: see :class:`RecordedActions`.
+            action_mask_key: of the mask in a dict of observations; see
+                :class:`ActionMask`. The network does not see it. An action that the
+                mask rules out is not imitated.
+            env: see :class:`RLAlgorithm`, as for what follows.
+
+        Raises:
+            ValueError: if the action is not supported or a coefficient is out of range.
+        """
+        if entropy_regularization < 0:
+            raise ValueError(
+                "entropy_regularization must not be negative, got "
+                f"{entropy_regularization}"
+            )
+        if deterministic and entropy_regularization:
+            raise ValueError(
+                "BcAlgorithm: a deterministic policy has no entropy. Set "
+                "entropy_regularization = 0 or deterministic = False."
+            )
+        mask = ActionMask(observation_spec, action_spec, action_mask_key)
+        boxes = _boxes(action_spec) if deterministic else None
+        actor_network: Network
+        if boxes is not None:
+            deterministic_ctor = actor_network_ctor or ActorNetwork
+            actor_network = deterministic_ctor(observation_spec, boxes.numel)
+        else:
+            stochastic_ctor = actor_network_ctor or NormalActorNetwork
+            actor_network = masked_actor(
+                stochastic_ctor(mask.remaining_spec, action_spec), mask
+            )
+        super().__init__(
+            observation_spec,
+            action_spec,
+            reward_spec=reward_spec,
+            train_state_spec=actor_network.state_spec,
+            is_on_policy=False,
+            env=env,
+            config=config,
+            optimizer=optimizer,
+            checkpoint=checkpoint,
+            is_eval=is_eval,
+            debug_summaries=debug_summaries,
+            name=name,
+        )
+        self._mask = mask
+        self._boxes = boxes  # None if the policy is stochastic
+        self._recorded = RecordedActions(action_spec, mask, action_margin)
+        self._entropy_regularization = entropy_regularization
+        self._actor_network = actor_network
+
+    # Acting
+
+    def predict_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
+        """Acts greedily, or as ``TrainerConfig.epsilon_greedy`` says."""
+        epsilon = 0.0 if self._config is None else self._config.epsilon_greedy
+        return self._step(inputs, state, epsilon)
+
+    def rollout_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
+        """Samples an action. The replayed steps tell it; there is no info."""
+        return self._step(inputs, state, 1.0)
+
+    def _step(self, inputs: TimeStep, state: Nest, epsilon: float) -> AlgStep:
+        policy, state = self._actor_network(inputs.observation, state)
+        if self._boxes is not None:
+            return AlgStep(output=self._boxes.to_action(policy), state=state)
+        return AlgStep(
+            output=distributions.epsilon_greedy(policy, epsilon), state=state
+        )
+
+    def random_action(self, inputs: TimeStep) -> Nest:
+        """Any action that the mask allows."""
+        return self._mask.redraw(super().random_action(inputs), inputs.observation)
+
+    # Learning
+
+    def preprocess_experience(
+        self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
+    ) -> tuple[TimeStep, Nest]:
+        """All steps but the last, [B, T-1, ...], and the actions executed there."""
+        first_steps, transition = transitions.to_transitions(root_inputs, 1, gamma=1.0)
+        return first_steps, self._recorded.clip(transition.action)
+
+    def train_step(self, inputs: TimeStep, state: Nest, rollout_info: Nest) -> AlgStep:
+        """Compares the policy with the action that was executed, ``rollout_info``."""
+        action = rollout_info
+        policy, state = self._actor_network(inputs.observation, state)
+        if self._boxes is not None:
+            error = policy - self._boxes.to_vector(action)
+            imitation_loss = error.square().mean(-1)
+            entropy = torch.zeros_like(imitation_loss)
+        else:
+            imitation_loss = -self._recorded.log_prob(
+                policy, action, inputs.observation
+            )
+            entropy = distributions.entropy(policy)
+        info = BcInfo(imitation_loss, entropy, inputs.step_type)
+        return AlgStep(output=action, state=state, info=info)
+
+    def calc_loss(self, info: BcInfo) -> LossInfo:
+        """−log π(a_t|s_t) − c_e H(π(·|s_t)), or the squared error, [T-1, B]."""
+        loss = info.imitation_loss - self._entropy_regularization * info.entropy
+        return LossInfo(
+            loss=loss,
+            extra=BcLossInfo(info.imitation_loss, info.entropy),
+            priority=transitions.sequence_priority(
+                self._surprise(info.imitation_loss), valid_steps(info.step_type)
+            ),
+        )
+
+    def _surprise(self, imitation_loss: Tensor) -> Tensor:
+        """How far the policy is from the action, not negative, for its priority.
+
+        The root of the squared error; or log(1 + 1/π(a|s)), which a density above 1
+        does not make negative.
+        """
+        if self._boxes is not None:
+            return imitation_loss.detach().sqrt()
+        return F.softplus(imitation_loss.detach())
+
+
+def _boxes(action_spec: NestedTensorSpec) -> BoxActions:
+    try:
+        return BoxActions(action_spec)
+    except ValueError as error:
+        raise ValueError(
+            f"BcAlgorithm.deterministic cannot handle these actions. {error}. Use "
+            "BcAlgorithm with deterministic = False."
+        ) from error

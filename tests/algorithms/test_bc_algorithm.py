@@ -1,0 +1,525 @@
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from alf_lite import nest
+from alf_lite.algorithms.bc_algorithm import BcAlgorithm
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import TimeStep
+from alf_lite.networks.actor_networks import ActorDistributionNetwork
+from alf_lite.networks.deterministic_actor_networks import ActorNetwork
+from alf_lite.networks.normal_actor_networks import NormalActorNetwork
+from alf_lite.networks.recurrent_networks import GRUEncodingNetwork, LSTMEncodingNetwork
+from alf_lite.networks.squashed_actor_networks import SquashedActorNetwork
+from alf_lite.optimizers.optimizers import Adam
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.testing import probe_environments as probes
+from alf_lite.testing import structured_environments as structures
+from alf_lite.utils import distributions
+from tests.replayed_steps import (
+    BOX,
+    CHOICE,
+    LAST,
+    MIXED,
+    OBSERVATION,
+    CountingEncoder,
+    batch_of,
+    greedy_return,
+    info_of,
+    randomise,
+    trained_modules,
+    trained_on_random_steps,
+    update,
+    windows,
+)
+
+PAIR = BoundedTensorSpec((2,), torch.int64, [1, 5], [2, 7])  # zeros are no actions
+SWITCHES = BoundedTensorSpec((2,), torch.int8, 0, 1)
+FREE = TensorSpec((2,))
+EVERYTHING = {"pair": PAIR, "rest": (SWITCHES, FREE), "mixed": MIXED}
+
+Actor = functools.partial(NormalActorNetwork, fc_layer_params=(16,))
+Squashed = functools.partial(SquashedActorNetwork, fc_layer_params=(16,))
+Mean = functools.partial(ActorNetwork, fc_layer_params=(16,))
+
+
+def bc(action_spec=BOX, *, observation_spec=OBSERVATION, **kwargs) -> BcAlgorithm:
+    arguments = {
+        "actor_network_ctor": Mean if kwargs.get("deterministic") else Actor,
+        "optimizer": Adam(lr=3e-3),
+        **kwargs,
+    }
+    torch.manual_seed(0)
+    algorithm = BcAlgorithm(observation_spec, action_spec, **arguments)
+    randomise(algorithm)
+    return algorithm
+
+
+def log_density(spec, policy, action) -> float:
+    """Of a single row, from the detached parameters of the policy."""
+    if isinstance(spec, dict):
+        return sum(log_density(spec[k], policy[k], action[k]) for k in spec)
+    if isinstance(spec, tuple):
+        parts = zip(spec, policy, action, strict=True)
+        return sum(log_density(*part) for part in parts)
+    if spec.is_continuous:
+        total = 0.0
+        for x, mean, std in zip(action, policy.loc[0], policy.scale[0], strict=True):
+            z = ((x - mean) / std).item()
+            total += -0.5 * z * z - math.log(std) - 0.5 * math.log(2 * math.pi)
+        return total
+    if spec is SWITCHES:
+        probs = policy.logits[0].sigmoid()
+        return sum(
+            math.log(p if a else 1 - p) for p, a in zip(probs, action, strict=True)
+        )
+    if spec is CHOICE:
+        return policy.logits[0].softmax(-1)[action].log().item()
+    first, second = policy.logits[0].split([2, 3])
+    return (
+        first.softmax(-1)[action[0] - 1].log() + second.softmax(-1)[action[1] - 5].log()
+    ).item()
+
+
+# The loss
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [BOX, CHOICE, PAIR, SWITCHES, FREE, MIXED, EVERYTHING],
+    ids=["box", "choice", "pair", "switches", "free", "mixed", "everything"],
+)
+def test_the_loss_is_the_negative_log_likelihood_of_what_was_executed(spec):
+    algorithm = bc(spec, entropy_regularization=0.1, action_margin=0.0)
+    steps = windows(spec, length=4)
+    info = info_of(algorithm, steps)
+    loss = algorithm.calc_loss(info)
+    assert loss.loss.shape == (3, 5)
+    num_compared = 0
+    for t in range(3):
+        for b in range(5):
+            if steps.step_type[b, t] == LAST:
+                continue
+            policy, _ = algorithm._actor_network(steps.observation[b, t][None])
+            policy = distributions.detach(policy)
+            following = nest.map_structure(lambda a, t=t, b=b: a[b, t + 1], steps)
+            expected = -log_density(spec, policy, following.prev_action)
+            assert info.imitation_loss[t, b].item() == pytest.approx(expected, abs=1e-4)
+            with_bonus = info.imitation_loss - 0.1 * info.entropy
+            assert loss.loss[t, b] == with_bonus[t, b]
+            num_compared += 1
+    assert num_compared == 12
+
+
+def test_the_error_of_a_deterministic_policy_is_in_units_of_the_bounds():
+    spec = {"a": BOX, "b": BoundedTensorSpec((), torch.float32, -2.0, 2.0)}
+    algorithm = bc(spec, deterministic=True, action_margin=0.0)
+    steps = windows(spec)
+    info = info_of(algorithm, steps)
+    mean, _ = algorithm._actor_network(steps.observation[:, 0])
+    for b in range(5):
+        if steps.step_type[b, 0] == LAST:
+            continue
+        a, c = steps.prev_action["a"][b, 1], steps.prev_action["b"][b, 1]
+        vector = [a[0].item(), a[1].item() / 5 - 1, c.item() / 2]
+        squares = [(m - x) ** 2 for m, x in zip(mean[b].tolist(), vector, strict=True)]
+        expected = sum(squares) / 3
+        assert info.imitation_loss[0, b].item() == pytest.approx(expected, abs=1e-5)
+    assert not info.entropy.any()
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_what_stands_at_an_end_does_not_matter(deterministic):
+    steps = windows(BOX, length=4)
+    is_last = steps.step_type == LAST
+    changed = steps._replace(
+        observation=torch.where(is_last[..., None], 7.0, steps.observation),
+        reward=torch.randn(5, 4),
+        # The action that follows an end was ignored.
+        prev_action=torch.where(
+            is_last.roll(1, 1)[..., None], torch.ones(2), steps.prev_action
+        ),
+    )
+    assert is_last[:, :3].any()
+    losses = []
+    for data in (steps, changed):
+        algorithm = bc(deterministic=deterministic)
+        loss_info, _ = algorithm.batch_loss(batch_of(algorithm, data))
+        loss_info.loss.backward()
+        losses.append([loss_info.loss, *(p.grad for p in algorithm.parameters())])
+    torch.testing.assert_close(*losses)
+
+
+@pytest.mark.parametrize("ctor", [Actor, Squashed])
+def test_actions_on_their_bounds_have_a_finite_likelihood_and_gradient(ctor):
+    algorithm = bc(BOX, actor_network_ctor=ctor)
+    steps = windows(BOX)
+    edge = torch.tensor([[-1.0, 0.0], [1.0, 10.0], [1.0, 0.0], [-1.0, 10.0], [1, 5]])
+    steps.prev_action[:, 1] = edge
+    loss_info, info = algorithm.batch_loss(batch_of(algorithm, steps))
+    loss_info.loss.backward()
+    assert (info.imitation_loss.abs() < 100).all()
+    for parameter in algorithm.parameters():
+        assert parameter.grad.isfinite().all()
+
+
+def test_the_margin_decides_how_far_out_an_action_on_the_bound_is():
+    steps = windows(BOX)
+    steps.prev_action[:] = torch.tensor(BOX.maximum)
+    losses = [
+        info_of(
+            bc(BOX, actor_network_ctor=Squashed, action_margin=margin), steps
+        ).imitation_loss.max()
+        for margin in (0.0, 1e-3, 0.1)
+    ]
+    assert losses[0] > losses[1] > losses[2]
+
+
+def test_priorities_tell_how_unlikely_the_actions_were():
+    algorithm = bc(CHOICE)
+    info = info_of(algorithm, windows(CHOICE))
+    priority = algorithm.calc_loss(info).priority
+    expected = (1 + info.imitation_loss[0].exp()).log()
+    expected[3] = 0.0  # LAST
+    torch.testing.assert_close(priority, expected.detach())
+    algorithm = bc(BOX, deterministic=True)
+    info = info_of(algorithm, windows(BOX))
+    expected = info.imitation_loss[0].sqrt()
+    torch.testing.assert_close(
+        algorithm.calc_loss(info).priority[:3], expected[:3].detach()
+    )
+
+
+def test_rewards_of_several_dimensions_are_of_no_interest():
+    algorithm = bc(BOX, reward_spec=TensorSpec((2,)))
+    steps = windows(BOX, reward_dims=(2,))
+    plain = info_of(bc(BOX), windows(BOX))
+    info = info_of(algorithm, steps._replace(prev_action=windows(BOX).prev_action))
+    assert info.imitation_loss.shape == plain.imitation_loss.shape
+
+
+# Masks
+
+
+def masked_bc(action_spec=CHOICE, num_values=3):
+    spec = {
+        "mask": BoundedTensorSpec((num_values,), torch.int8, 0, 1),
+        "state": OBSERVATION,
+    }
+    return bc(action_spec, observation_spec=spec, action_mask_key="mask")
+
+
+def test_a_mask_leaves_its_probability_to_what_is_allowed():
+    algorithm = masked_bc()
+    steps = windows(CHOICE)
+    mask = torch.tensor([[[1, 1, 0]], [[1, 0, 1]], [[0, 0, 1]], [[0, 0, 0]], [[1] * 3]])
+    mask = mask.to(torch.int8).expand(5, 2, 3)
+    steps.prev_action[:, 1] = torch.tensor([1, 2, 2, 0, 0])
+    steps = steps._replace(observation={"mask": mask, "state": steps.observation})
+    info = info_of(algorithm, steps)
+    logits = algorithm._actor_network._network(
+        {"state": steps.observation["state"][:, 0]}
+    )[0].logits
+    p = logits.detach().exp()
+    expected = [
+        -math.log(p[0, 1] / (p[0, 0] + p[0, 1])),
+        -math.log(p[1, 2] / (p[1, 0] + p[1, 2])),
+        0.0,
+        0.0,
+        -math.log(p[4, 0] / p[4].sum()),
+    ]
+    assert info.imitation_loss[0].tolist() == pytest.approx(expected, abs=1e-5)
+    update(algorithm, steps)
+    drawn = algorithm.rollout_step(nest.map_structure(lambda t: t[:3, 0], steps), ())
+    assert mask[torch.arange(3), 0, drawn.output].all()
+
+
+def test_an_action_that_its_mask_rules_out_is_not_imitated():
+    algorithm = masked_bc()
+    steps = windows(CHOICE)
+    mask = torch.ones(5, 2, 3, dtype=torch.int8)
+    mask[0, 0] = torch.tensor([0, 1, 1])
+    steps.prev_action[0, 1] = 0
+    steps = steps._replace(observation={"mask": mask, "state": steps.observation})
+    loss_info, info = algorithm.batch_loss(batch_of(algorithm, steps))
+    assert info.imitation_loss[0, 0] == 0
+    assert loss_info.loss < 100
+    loss_info.loss.backward()
+    assert all(p.grad.isfinite().all() for p in algorithm.parameters())
+
+
+# Memory
+
+
+def test_networks_with_memory_have_the_same_loss():
+    plain = bc(MIXED)
+    with_state = bc(
+        MIXED,
+        actor_network_ctor=functools.partial(
+            Actor, encoding_network_ctor=CountingEncoder
+        ),
+    )
+    with_state.load_state_dict(plain.state_dict())
+    assert not with_state.is_temporally_independent
+    steps = windows(MIXED, length=4)
+    expected = plain.calc_loss(info_of(plain, steps))
+    loss = with_state.calc_loss(info_of(with_state, steps))
+    torch.testing.assert_close(loss.loss, expected.loss)
+    torch.testing.assert_close(loss.priority, expected.priority)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_recurrent_networks_keep_their_state_and_learn(deterministic):
+    encoder = functools.partial(GRUEncodingNetwork, hidden_size=(8,))
+    network = functools.partial(
+        Mean if deterministic else Actor, encoding_network_ctor=encoder
+    )
+    algorithm = bc(BOX, actor_network_ctor=network, deterministic=deterministic)
+    steps = windows(BOX, length=4)
+    first = nest.map_structure(lambda t: t[:, 0], steps)
+    state = algorithm.get_initial_rollout_state(5)
+    for step in (algorithm.rollout_step, algorithm.predict_step):
+        new_state = step(first, state).state
+        nest.assert_same_structure(new_state, state)
+        assert all(t.abs().sum() > 0 for t in nest.flatten(new_state))
+    loss_info, _ = algorithm.batch_loss(batch_of(algorithm, steps))
+    loss_info.loss.backward()
+    assert algorithm._actor_network._encoder._cells[0].weight_hh.grad.abs().sum() > 0
+
+
+# Acting
+
+
+def many(spec) -> TimeStep:
+    return nest.map_structure(
+        lambda t: t[:1, 0].expand(400, *t.shape[2:]), windows(spec)
+    )
+
+
+def test_rollout_samples_and_prediction_is_greedy():
+    algorithm = bc(MIXED)
+    step = algorithm.rollout_step(many(MIXED), ())
+    assert step.info == ()
+    assert step.output["move"].std(0).min() > 0
+    assert len(step.output["gear"].unique()) > 1
+    policy, _ = algorithm._actor_network(many(MIXED).observation)
+    greedy = algorithm.predict_step(many(MIXED), ()).output
+    assert torch.equal(greedy["move"], policy["move"].loc)
+    assert torch.equal(greedy["gear"], policy["gear"].logits.argmax(-1))
+    config = TrainerConfig(num_iterations=1, epsilon_greedy=1.0)
+    sampling = bc(MIXED, config=config)
+    assert sampling.predict_step(many(MIXED), ()).output["move"].std(0).min() > 0
+
+
+def test_a_deterministic_policy_acts_between_the_bounds_and_always_alike():
+    algorithm = bc(BOX, deterministic=True)
+    rollout = algorithm.rollout_step(many(BOX), ()).output
+    assert torch.equal(rollout, algorithm.predict_step(many(BOX), ()).output)
+    vector, _ = algorithm._actor_network(many(BOX).observation)
+    expected = torch.stack([vector[:, 0], 5 + 5 * vector[:, 1]], dim=1)
+    torch.testing.assert_close(rollout, expected)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_evaluation_builds_the_same_actor(deterministic):
+    trained = bc(BOX, deterministic=deterministic)
+    algorithm = bc(BOX, deterministic=deterministic, is_eval=True, optimizer=None)
+    algorithm.load_state_dict(trained.state_dict())
+    assert {n.split(".")[0] for n, _ in algorithm.named_parameters()} == {
+        "_actor_network"
+    }
+    torch.testing.assert_close(
+        algorithm.predict_step(many(BOX), ()).output,
+        trained.predict_step(many(BOX), ()).output,
+    )
+
+
+# Learning
+
+
+def test_an_update_makes_the_actions_more_likely():
+    algorithm = bc(EVERYTHING)
+    steps = windows(EVERYTHING)
+    before = info_of(algorithm, steps).imitation_loss[0, [0, 1, 2, 4]].mean()
+    for _ in range(100):
+        update(algorithm, steps)
+    after = info_of(algorithm, steps).imitation_loss[0, [0, 1, 2, 4]].mean()
+    assert after < before - 5
+    assert trained_modules(algorithm) == {"_actor_network"}
+
+
+def test_the_most_likely_policy_has_the_mean_and_the_deviation_of_the_data():
+    algorithm = bc(FREE, optimizer=Adam(lr=1e-2))
+    steps = windows(FREE, batch_size=2000)
+    steps = steps._replace(
+        observation=torch.zeros(2000, 2, 3),
+        prev_action=torch.tensor([3.0, -1.0])
+        + torch.randn(2000, 2, 2) * torch.tensor([0.5, 2.0]),
+    )
+    for _ in range(600):
+        update(algorithm, steps)
+    policy, _ = algorithm._actor_network(torch.zeros(1, 3))
+    torch.testing.assert_close(
+        policy.loc, torch.tensor([[3.0, -1.0]]), atol=0.15, rtol=0.0
+    )
+    torch.testing.assert_close(
+        policy.scale, torch.tensor([[0.5, 2.0]]), atol=0.15, rtol=0.0
+    )
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0, 3.0])
+def test_an_entropy_bonus_flattens_the_policy(weight):
+    algorithm = bc(CHOICE, optimizer=Adam(lr=3e-2), entropy_regularization=weight)
+    steps = windows(CHOICE, batch_size=400)
+    steps = steps._replace(observation=torch.zeros(400, 2, 3))
+    steps.prev_action[:, 1] = torch.tensor([0, 0, 0, 1]).repeat(100)
+    for _ in range(200):
+        update(algorithm, steps)
+    policy, _ = algorithm._actor_network(torch.zeros(1, 3))
+    # Best where d/dp of Σ q log p + c H(p) is equal for all actions.
+    p = policy.probs[0].tolist()
+    shares = (0.75, 0.25)
+    gradients = [
+        q / x - weight * (math.log(x) + 1) for q, x in zip(shares, p[:2], strict=True)
+    ]
+    assert gradients[0] == pytest.approx(gradients[1], abs=0.1)
+    if weight == 0:
+        assert p == pytest.approx([0.75, 0.25, 0.0], abs=0.03)
+
+
+def script(share: float, wanted):
+    """A controller that does the right thing most of the time, else anything."""
+
+    def random_action(self, inputs):
+        action = BcAlgorithm.__mro__[1].random_action(self, inputs)
+        leaves = zip(nest.flatten(wanted(inputs)), nest.flatten(action), strict=True)
+        keeps = torch.rand(len(inputs.reward)) < share
+        chosen = [
+            torch.where(keeps.reshape(-1, *[1] * (drawn.ndim - 1)), right, drawn)
+            for right, drawn in leaves
+        ]
+        return nest.pack_sequence_as(action, chosen)
+
+    return random_action
+
+
+def cloned(env_ctor, wanted, num_updates, monkeypatch, *, share=0.7, **options):
+    """The greedy return of a policy that saw nothing but the script."""
+    monkeypatch.setattr(BcAlgorithm, "random_action", script(share, wanted))
+    settings = {"mini_batch_length": options.pop("mini_batch_length", 2)}
+
+    def make(env, config):
+        return BcAlgorithm(
+            env.observation_spec,
+            env.action_spec,
+            env=env,
+            config=config,
+            optimizer=Adam(lr=3e-3),
+            **options,
+        )
+
+    algorithm = trained_on_random_steps(make, env_ctor, num_updates, **settings)
+    return greedy_return(algorithm, env_ctor)
+
+
+def test_the_majority_of_discrete_actions_is_imitated(monkeypatch):
+    def wanted(inputs):
+        return (inputs.observation[:, 0] > 0).long()
+
+    result = cloned(
+        probes.ObservationPolicyEnv, wanted, 200, monkeypatch, actor_network_ctor=Actor
+    )
+    assert result == 1.0
+
+
+@pytest.mark.parametrize("network", ["normal", "squashed", "deterministic"])
+def test_continuous_actions_are_imitated(network, monkeypatch):
+    def wanted(inputs):
+        return 0.5 * inputs.observation
+
+    options = {
+        "normal": {"actor_network_ctor": Actor},
+        "squashed": {"actor_network_ctor": Squashed},
+        "deterministic": {"deterministic": True, "actor_network_ctor": Mean},
+    }[network]
+    ctor = functools.partial(probes.ObservationPolicyEnv, "continuous")
+    # Half of the range is a mean of random actions away from the mean of the script.
+    assert cloned(ctor, wanted, 400, monkeypatch, share=0.95, **options) > 0.9
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.MultiDiscrete([2, 3]),
+        spaces.MultiBinary(3),
+        spaces.Dict(
+            {
+                "choice": spaces.Discrete(3),
+                "force": spaces.Box(-1.0, 1.0, (1,), np.float32),
+            }
+        ),
+    ],
+    ids=["multi", "binary", "mixed"],
+)
+def test_nests_of_actions_are_imitated(space, monkeypatch):
+    def wanted(inputs):
+        return inputs.observation
+
+    ctor = functools.partial(probes.IdentityEnv, space)
+    assert (
+        cloned(ctor, wanted, 400, monkeypatch, share=0.9, actor_network_ctor=Actor)
+        > 3.8
+    )
+
+
+def test_a_recurrent_policy_imitates_what_follows_from_the_past(monkeypatch):
+    encoder = functools.partial(
+        LSTMEncodingNetwork, hidden_size=(16,), fc_layer_params=(16,), activation="tanh"
+    )
+    actor = functools.partial(ActorDistributionNetwork, encoding_network_ctor=encoder)
+    memory = {}
+
+    def wanted(inputs):
+        # MemoryEnv shows in its first step what is right in its last.
+        if "sign" not in memory:
+            memory["sign"] = inputs.observation[:, 0].clone()
+        memory["sign"] = torch.where(
+            inputs.is_first(), inputs.observation[:, 0], memory["sign"]
+        )
+        return (memory["sign"] > 0).long()
+
+    result = cloned(
+        structures.MemoryEnv,
+        wanted,
+        300,
+        monkeypatch,
+        actor_network_ctor=actor,
+        mini_batch_length=6,
+    )
+    assert result >= 0.9
+
+
+# Bad input
+
+
+def test_what_does_not_fit_is_an_error():
+    with pytest.raises(ValueError, match=r"expected a continuous.*deterministic = Fal"):
+        bc(MIXED, deterministic=True)
+    with pytest.raises(ValueError, match=r"finite bounds.*deterministic = False"):
+        bc(FREE, deterministic=True)
+    with pytest.raises(ValueError, match="deterministic policy has no entropy"):
+        bc(BOX, deterministic=True, entropy_regularization=0.1)
+    with pytest.raises(ValueError, match="must not be negative, got -1"):
+        bc(BOX, entropy_regularization=-1)
+    with pytest.raises(ValueError, match="action_margin must lie"):
+        bc(BOX, action_margin=1.5)
+    with pytest.raises(ValueError, match="expected bounds for a discrete action"):
+        bc(TensorSpec((), torch.int64))
+    with pytest.raises(ValueError, match="windows of at least 2 steps"):
+        batch_of(bc(BOX), nest.map_structure(lambda t: t[:, :1], windows(BOX)))

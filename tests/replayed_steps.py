@@ -1,0 +1,191 @@
+"""Replayed steps, and what off-policy algorithms make of them, for their tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.algorithms.training_batches import TrainingBatch, transpose
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.environments.creation import create_environment
+from alf_lite.networks.critic_networks import CriticNetwork
+from alf_lite.networks.encoding_networks import EncodingNetwork
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.trainers.evaluator import evaluate
+
+FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
+OBSERVATION = TensorSpec((3,))
+BOX = BoundedTensorSpec((2,), torch.float32, [-1.0, 0.0], [1.0, 10.0])
+CHOICE = BoundedTensorSpec((), torch.int64, 0, 2)
+MIXED = {"gear": CHOICE, "move": BOX}
+
+
+def windows(
+    action_spec: Any, length: int = 2, batch_size: int = 5, reward_dims: tuple = ()
+) -> TimeStep:
+    """[B, T] of random steps; row 1 terminates, row 2 hits a limit, row 3 begins LAST.
+
+    As an environment says it, the action that an end ignored is zero.
+    """
+    torch.manual_seed(1)
+    step_type = torch.full((batch_size, length), MID, dtype=torch.int32)
+    step_type[1:3, 1] = LAST
+    step_type[3, 0], step_type[3, 1] = LAST, FIRST
+    discount = torch.ones(batch_size, length)
+    discount[1, 1] = 0.0
+    if length > 2:
+        step_type[1:3, 2] = FIRST
+    action = nest.map_structure(
+        lambda spec: spec.sample((batch_size, length)), action_spec
+    )
+    is_first = step_type == FIRST
+    nest.map_structure(lambda a: a.__setitem__(is_first, 0), action)
+    return TimeStep(
+        step_type=step_type,
+        reward=torch.randn(batch_size, length, *reward_dims),
+        discount=discount,
+        observation=torch.randn(batch_size, length, 3),
+        prev_action=action,
+    )
+
+
+def randomise(algorithm: RLAlgorithm, spread: float = 0.3) -> None:
+    """Moves all parameters, so that no two networks agree."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in algorithm.parameters():
+            parameter.add_(spread * torch.randn_like(parameter))
+
+
+def batch_of(algorithm: RLAlgorithm, steps: TimeStep) -> TrainingBatch:
+    """The windows [B, T] as one mini-batch."""
+    with torch.no_grad():
+        inputs, info = algorithm.preprocess_experience(steps, (), BatchInfo())
+    inputs, info, valid = transpose((inputs, info, steps.step_type != LAST))
+    return TrainingBatch(inputs, info, (), valid)
+
+
+def info_of(algorithm: RLAlgorithm, steps: TimeStep, seed: int = 2) -> Any:
+    """What ``calc_loss`` gets, [T, B, ...]."""
+    torch.manual_seed(seed)
+    return algorithm.batch_loss(batch_of(algorithm, steps))[1]
+
+
+def update(algorithm: RLAlgorithm, steps: TimeStep) -> None:
+    """One update on the windows."""
+    batch = batch_of(algorithm, steps)
+    loss_info, info = algorithm.batch_loss(batch)
+    algorithm.update_with_gradient(loss_info)
+    algorithm.after_update(batch.inputs, info)
+
+
+def trained_modules(algorithm: RLAlgorithm) -> set[str]:
+    """Those whose parameters have a gradient."""
+    return {
+        name.split(".")[0]
+        for name, p in algorithm.named_parameters()
+        if p.grad is not None and p.grad.abs().sum() > 0
+    }
+
+
+def q_of(critic: CriticNetwork, observation: Tensor, action: Any) -> Tensor:
+    """Q_k(s, a) [n] or [n, D] of one observation [3] and one action of the specs."""
+    vector, joint = None, 0
+    if isinstance(action, dict):
+        joint, action = int(action["gear"]), action["move"]
+    if action.is_floating_point():
+        vector = torch.stack([action[0], action[1] / 5 - 1]).clamp(-1, 1)[None]
+    else:
+        joint = int(action)
+    features, _ = critic.encode(observation[None])
+    return critic.evaluate(features, vector)[0, :, joint]
+
+
+class CountingEncoder(EncodingNetwork):
+    """Has a state that does not matter: every path must give the same result."""
+
+    def __init__(self, input_spec: Any, **kwargs: Any) -> None:
+        super().__init__(input_spec, **kwargs)
+        self._state_spec = TensorSpec(())
+
+    def forward(self, inputs: Any, state: Any = ()) -> tuple[Tensor, Any]:
+        return super().forward(inputs)[0], state + 1
+
+
+class TwoStepsEnv(gymnasium.Env):
+    """Go right twice for a reward of 1; left ends at once with 0.3.
+
+    Random actions return 0.4 on average. What is best to do first is known only if the
+    value of the second step is carried back. "Right" is 1, or more than 0.
+    """
+
+    def __init__(self, is_continuous: bool = False) -> None:
+        self.observation_space = spaces.Box(0.0, 1.0, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        if is_continuous:
+            self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._place = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Any:
+        if float(np.reshape(action, -1)[0]) <= 0:
+            return self._observe(), 0.3 * (self._place == 0), True, False, {}
+        self._place += 1
+        done = self._place == 2
+        return self._observe(), float(done), done, False, {}
+
+    def _observe(self) -> np.ndarray:
+        observation = np.zeros(2, np.float32)
+        observation[min(self._place, 1)] = 1.0
+        return observation
+
+
+def trained_on_random_steps(
+    make: Any, env_ctor: Any, num_updates: int, num_steps: int = 1024, **settings: Any
+) -> RLAlgorithm:
+    """An algorithm that has seen nothing but the steps of a random policy.
+
+    Args:
+        make: called with the environment and the configuration.
+        env_ctor: of a single environment.
+        num_updates: on the steps collected.
+        num_steps: to collect.
+        settings: of ``TrainerConfig``.
+    """
+    torch.manual_seed(0)
+    config = TrainerConfig(
+        **{
+            "num_iterations": 1,
+            "unroll_length": num_steps // 8,
+            "initial_collect_steps": num_steps,
+            "initial_random_policy": True,
+            "replay_buffer_length": num_steps,
+            "num_updates_per_train_iter": num_updates,
+            "mini_batch_size": 64,
+            "mini_batch_length": 2,
+            **settings,
+        }
+    )
+    env = create_environment(env_ctor=env_ctor, num_parallel_environments=8, seed=0)
+    algorithm = make(env, config)
+    algorithm.train_iter()
+    return algorithm
+
+
+def greedy_return(algorithm: RLAlgorithm, env_ctor: Any) -> float:
+    """The mean of 64 episodes."""
+    with create_environment(
+        env_ctor=env_ctor, num_parallel_environments=8, seed=0
+    ) as env:
+        return evaluate(algorithm, env, num_episodes=64, seed=1).mean
