@@ -42,8 +42,9 @@ def sampled_soft_maximum(
 
     The integral over u is the mean over the S samples of exp(v / T) / p, where p is the
     density that the sample was drawn with. Samples of several distributions may be
-    mixed: the estimate of each is unbiased. The logarithm of the estimate is a bit too
-    low on average; with more samples, less.
+    mixed: the estimate of each is unbiased. But a narrow distribution seldom goes where
+    most of the integral is, and what it gives then is too low nearly always: never use
+    one without another that goes everywhere, such as the uniform one.
 
     Args:
         values: [S, B, n, A], A values for every sample of each of n critics.

@@ -1,0 +1,334 @@
+"""Conservative Q-learning: critics that do not overrate actions they never saw.
+
+Kumar et al., "Conservative Q-Learning for Offline Reinforcement Learning",
+arXiv:2006.04779. It is SAC whose critics also make small what the paper calls CQL(H),
+eq. 4: the gap between the soft maximum of the values of all actions and the value of
+the stored one,
+
+    gap_k(s_t, a_t) = T log ∫ exp(Q_k(s_t, a) / T) da − Q_k(s_t, a_t)
+    loss of critic k = ½ (Q_k(s_t, a_t) − y_t)² + α gap_k(s_t, a_t)
+
+The integral is estimated from N actions each that are uniform, drawn from π(·|s_t) and
+drawn from π(·|s_{t+m}), weighted by one over their density (appendix F). Over discrete
+parts of the action it is a sum, and exact. With a threshold τ, α is learnt as the
+multiplier of the constraint gap ≤ τ (eq. 30).
+
+Nothing here asks where steps come from: the algorithm learns from a replay buffer of
+its own, from offline buffers, or from both.
+
+Differences from the paper:
+
+1. Those of :mod:`~alf_lite.algorithms.sac_algorithm`. The Bellman error is halved, as
+   in the paper; the authors' code does not do so, and its weight is twice the α here.
+2. The weights are densities of vectors in [-1, 1], whatever the bounds of the action,
+   and there is a temperature T.
+3. The weighted samples are averaged, so that the gap does not depend on N; the authors'
+   code leaves a constant out, by which its thresholds differ.
+4. The loss of α is in log α, as that of SAC's temperature.
+5. What the targets bootstrap from is an option: ``"expected"`` has no entropy in it, as
+   the authors' code by default; ``"soft"`` is SAC's; ``"max"`` is the best of N actions
+   of the policy, each of them as good as its most pessimistic critic says.
+6. Networks with memory have no draws from π(·|s_{t+m}).
+7. The actor is not trained by cloning the behaviour first.
+8. For a reward of several dimensions, values are their weighted sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.algorithms import transitions
+from alf_lite.algorithms.conservative_weight import ConservativeWeight
+from alf_lite.algorithms.sac_algorithm import (
+    SacAlgorithm,
+    SacEvaluation,
+    SacInfo,
+    SacLossInfo,
+)
+from alf_lite.algorithms.transitions import Transition
+from alf_lite.config import TrainerConfig, configurable
+from alf_lite.data_structures import BatchInfo, Field, LossInfo, TimeStep
+from alf_lite.environments.environment import Environment
+from alf_lite.networks.critic_networks import CriticNetwork
+from alf_lite.networks.network import Network
+from alf_lite.networks.squashed_actor_networks import SquashedActorNetwork
+from alf_lite.optimizers.optimizers import Optimizer
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.epsilon_greedy import masked_argmax
+from alf_lite.utils.soft_maximum import sampled_soft_maximum, soft_maximum
+
+Nest = Any
+
+Backup = Literal["expected", "max", "soft"]
+
+
+class CqlInfo(NamedTuple):
+    """From ``train_step`` to ``calc_loss``."""
+
+    sac: SacInfo
+    gap: Tensor  # [T, B, n], with gradient to the critics
+    is_offline: Field  # [T, B] bool, if only these rows count
+
+
+class CqlLossInfo(NamedTuple):
+    """The parts of the loss and its diagnostics, [T, B] each; cql_alpha []."""
+
+    sac: SacLossInfo
+    conservative_loss: Tensor
+    gap: Tensor  # mean of the critics
+    cql_alpha: Tensor
+
+
+@configurable
+class CqlAlgorithm(SacAlgorithm):
+    """CQL for nests of continuous and discrete actions."""
+
+    _alternatives: ClassVar[str] = (
+        "Use CqlDqnAlgorithm for many discrete components; continuous actions need "
+        "bounds."
+    )
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        action_spec: NestedTensorSpec,
+        *,
+        reward_spec: TensorSpec = TensorSpec(()),
+        actor_network_ctor: Callable[..., Network] = SquashedActorNetwork,
+        critic_network_ctor: Callable[..., CriticNetwork] = CriticNetwork,
+        num_critics: int = 2,
+        cql_alpha: float = 5.0,
+        cql_threshold: float | None = None,
+        cql_temperature: float = 1.0,
+        num_sampled_actions: int = 10,
+        importance_weighted: bool = True,
+        backup: Backup = "expected",
+        offline_rows_only: bool = False,
+        gamma: float = 0.99,
+        n_step: int = 1,
+        initial_alpha: float = 1.0,
+        learn_alpha: bool = True,
+        target_entropy: float | None = None,
+        discrete_target_entropy: float | None = None,
+        target_update_tau: float = 0.005,
+        target_update_period: int = 1,
+        action_mask_key: str | None = None,
+        actor_optimizer: Optimizer | None = None,
+        critic_optimizer: Optimizer | None = None,
+        alpha_optimizer: Optimizer | None = None,
+        cql_alpha_optimizer: Optimizer | None = None,
+        reward_weights: Sequence[float] | None = None,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        debug_summaries: bool = False,
+        name: str | None = None,
+    ) -> None:
+        """Builds the networks; see :class:`SacAlgorithm` for what is not here.
+
+        Args:
+            cql_alpha: α; with a threshold, where it starts.
+            cql_threshold: τ, the gap that is wanted; None keeps α. No gap is smaller
+                than the entropy of the stored actions.
+            cql_temperature: T of the soft maximum.
+            num_sampled_actions: N, of each of the three kinds.
+            importance_weighted: False leaves the densities of samples out. It is the
+                paper's CQL(ρ) then, with the mixture of the three kinds for ρ.
+            backup: see the top of this module.
+            offline_rows_only: conservative about rows of offline buffers, not about the
+                run's own steps, whose mistakes are found out.
+            cql_alpha_optimizer: of α; None: ``optimizer`` trains it.
+
+        Raises:
+            ValueError: if the action is not supported or a coefficient is out of range.
+        """
+        if backup not in get_args(Backup):
+            raise ValueError(
+                f"backup must be one of {list(get_args(Backup))}, got {backup!r}"
+            )
+        if not 0 < cql_temperature < math.inf:
+            raise ValueError(
+                f"cql_temperature must be positive and finite, got {cql_temperature}"
+            )
+        if num_sampled_actions < 1:
+            raise ValueError(
+                f"num_sampled_actions must be at least 1, got {num_sampled_actions}"
+            )
+        super().__init__(
+            observation_spec,
+            action_spec,
+            reward_spec=reward_spec,
+            actor_network_ctor=actor_network_ctor,
+            critic_network_ctor=critic_network_ctor,
+            num_critics=num_critics,
+            gamma=gamma,
+            n_step=n_step,
+            initial_alpha=initial_alpha,
+            learn_alpha=learn_alpha,
+            target_entropy=target_entropy,
+            discrete_target_entropy=discrete_target_entropy,
+            target_update_tau=target_update_tau,
+            target_update_period=target_update_period,
+            action_mask_key=action_mask_key,
+            actor_optimizer=actor_optimizer,
+            critic_optimizer=critic_optimizer,
+            alpha_optimizer=alpha_optimizer,
+            reward_weights=reward_weights,
+            env=env,
+            config=config,
+            optimizer=optimizer,
+            checkpoint=checkpoint,
+            is_eval=is_eval,
+            debug_summaries=debug_summaries,
+            name=name,
+        )
+        self._cql_temperature = cql_temperature
+        self._num_sampled_actions = num_sampled_actions
+        self._importance_weighted = importance_weighted
+        self._backup_kind = backup
+        self._offline_rows_only = offline_rows_only
+        if is_eval:
+            return
+        self._conservative_weight = ConservativeWeight(cql_alpha, cql_threshold)
+        if cql_alpha_optimizer is not None:
+            self.add_optimizer(cql_alpha_optimizer, [self._conservative_weight])
+
+    def preprocess_experience(
+        self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
+    ) -> tuple[TimeStep, Transition]:
+        """Sums up the rewards of n steps."""
+        inputs, transition = super().preprocess_experience(
+            root_inputs, rollout_info, batch_info
+        )
+        if self._offline_rows_only:
+            transition = transitions.mark_offline(transition, batch_info)
+        return inputs, transition
+
+    def _extend_info(
+        self, info: SacInfo, transition: Transition, evaluation: SacEvaluation
+    ) -> CqlInfo:
+        """Adds the gap."""
+        gap = self._soft_maximum(evaluation) - self._weighted(info.q)
+        return CqlInfo(sac=info, gap=gap, is_offline=transition.is_offline)
+
+    def _soft_maximum(self, evaluation: SacEvaluation) -> Tensor:
+        """T log ∫ exp(Q_k(s_t, a) / T) da, [B, n]."""
+        allowed = self._mask.allowed_joint_values(evaluation.observation)
+        if self._actions.boxes is None:
+            if allowed is not None:
+                allowed = allowed.unsqueeze(1)  # [B, 1, A]
+            values = self._weighted(evaluation.values)
+            return soft_maximum(values, self._cql_temperature, allowed)
+        vectors, log_densities = self._sample_vectors(evaluation)
+        values = self._values_of_samples(
+            self._critic_network, evaluation.features, vectors
+        )
+        return sampled_soft_maximum(
+            self._weighted(values), log_densities, self._cql_temperature, allowed
+        )
+
+    @torch.no_grad()
+    def _sample_vectors(self, evaluation: SacEvaluation) -> tuple[Tensor, Tensor]:
+        """What the soft maximum is estimated from.
+
+        Returns:
+            vectors [S, B, vector_size], and the logarithms of their densities [S, B].
+        """
+        policies = [evaluation.policy]
+        if not nest.is_empty(evaluation.next_policy):
+            policies.append(evaluation.next_policy)
+        drawn, log_densities = self._actions.sample_vectors(
+            nest.cat(policies), self._num_sampled_actions
+        )  # [N, 2 B, ...]
+        batch_size = evaluation.features.shape[0]
+        drawn = torch.cat(drawn.split(batch_size, dim=1))
+        log_densities = torch.cat(log_densities.split(batch_size, dim=1))
+        uniform = 2 * torch.rand_like(drawn[: self._num_sampled_actions]) - 1
+        log_density = -self._actions.vector_size * math.log(2.0)
+        log_densities = torch.cat(
+            [log_densities, log_densities.new_full(uniform.shape[:2], log_density)]
+        )
+        if not self._importance_weighted:
+            log_densities = torch.zeros_like(log_densities)
+        return torch.cat([drawn, uniform]), log_densities
+
+    @staticmethod
+    def _values_of_samples(
+        critic: CriticNetwork, features: Tensor, vectors: Tensor
+    ) -> Tensor:
+        """Q_k of S vectors for every row, evaluated at once.
+
+        Args:
+            critic: whose values are wanted.
+            features: [B, F], of the critics.
+            vectors: [S, B, vector_size].
+
+        Returns:
+            [S, B, n, A, ...].
+        """
+        repeated = features.expand(len(vectors), *features.shape).flatten(0, 1)
+        values = critic.evaluate(repeated, vectors.flatten(0, 1))
+        return values.unflatten(0, vectors.shape[:2])
+
+    def _backup(self, observation: Nest, policy: Nest, features: Tensor) -> Tensor:
+        """V(s) of the target critics, see the top of this module."""
+        if self._backup_kind == "soft":
+            return super()._backup(observation, policy, features)
+        if self._backup_kind == "max":
+            return self._best_value(observation, policy, features)
+        sample = self._actions.sample(policy)
+        values = self._target_critic_network.evaluate(features, sample.vector)
+        return sample.expectation(self._smallest(values))
+
+    def _best_value(self, observation: Nest, policy: Nest, features: Tensor) -> Tensor:
+        """max_a min_k Q_k(s, a; θ⁻), [B] or [B, D'].
+
+        The maximum is over the samples of the policy, and over what is discrete.
+        """
+        critic = self._target_critic_network
+        if self._actions.boxes is None:
+            values = self._smallest(critic.evaluate(features, None)).unsqueeze(1)
+        else:
+            vectors, _ = self._actions.sample_vectors(policy, self._num_sampled_actions)
+            values = self._values_of_samples(critic, features, vectors)
+            values = self._smallest(values.flatten(0, 1)).unflatten(
+                0, vectors.shape[:2]
+            )
+            values = values.transpose(0, 1)
+        # [B, S, A, ...], S = 1 without vectors
+        allowed = self._mask.allowed_joint_values(observation)
+        if allowed is not None:
+            allowed = allowed.unsqueeze(1).expand(values.shape[:3]).flatten(1)
+        values = values.flatten(1, 2)
+        best = masked_argmax(self._weighted(values), allowed)
+        return values[torch.arange(len(best), device=best.device), best]
+
+    def calc_loss(self, info: Any) -> LossInfo:
+        """The losses of SAC and, of the critics, α Σ_k gap_k, eq. 4; [T-n, B].
+
+        Args:
+            info: CqlInfo, [T, B, ...].
+        """
+        loss = super().calc_loss(info.sac)
+        num_rows = loss.loss.shape[0]
+        gap = info.gap[:num_rows]
+        weight = self._conservative_weight
+        conservative_loss = weight.alpha * gap.sum(-1)
+        added = conservative_loss + weight(gap.mean(-1))
+        if self._offline_rows_only:
+            added = torch.where(info.is_offline[:num_rows], added, 0.0)
+        extra = CqlLossInfo(
+            sac=loss.extra,
+            conservative_loss=conservative_loss,
+            gap=gap.mean(-1),
+            cql_alpha=weight.alpha,
+        )
+        return loss._replace(loss=loss.loss + added, extra=extra)

@@ -1,0 +1,187 @@
+"""Conservative Q-learning for discrete actions, on top of DQN.
+
+Kumar et al., "Conservative Q-Learning for Offline Reinforcement Learning",
+arXiv:2006.04779. To the loss of DQN it adds what the paper calls CQL(H), eq. 4: the gap
+between the soft maximum of the values of all actions and the value of the stored one,
+
+    gap(s_t, a_t) = T log Σ_a exp(Q(s_t, a) / T) − Q(s_t, a_t)
+    loss = DQN's + α gap(s_t, a_t)
+
+With a threshold τ, α is learnt as the multiplier of the constraint gap ≤ τ (eq. 30).
+
+Nothing here asks where steps come from: the algorithm learns from a replay buffer of
+its own, from offline buffers, or from both.
+
+Differences from the paper:
+
+1. Those of :mod:`~alf_lite.algorithms.dqn_algorithm`. The paper has quantiles of the
+   return: ``return_model = @ReturnQuantiles()``. Q is their mean.
+2. An action of several components has a gap for each, and the mean over them counts.
+3. Values that a mask rules out are left out of the sum.
+4. A temperature T. The loss of α is in log α.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from alf_lite.algorithms import transitions
+from alf_lite.algorithms.conservative_weight import ConservativeWeight
+from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm, DqnInfo, DqnLossInfo
+from alf_lite.algorithms.transitions import Transition
+from alf_lite.config import TrainerConfig, configurable
+from alf_lite.data_structures import BatchInfo, Field, LossInfo, TimeStep
+from alf_lite.environments.environment import Environment
+from alf_lite.networks.network import Network
+from alf_lite.networks.q_networks import QNetwork
+from alf_lite.optimizers.optimizers import Optimizer
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.epsilon_greedy import Epsilon
+from alf_lite.utils.return_models import ReturnModel
+from alf_lite.utils.soft_maximum import soft_maximum
+from alf_lite.utils.tensor_utils import select
+
+Nest = Any
+
+
+class CqlDqnInfo(NamedTuple):
+    """From ``train_step`` to ``calc_loss``."""
+
+    dqn: DqnInfo
+    gap: Tensor  # [T, B], mean of the components, with gradient
+    is_offline: Field  # [T, B] bool, if only these rows count
+
+
+class CqlDqnLossInfo(NamedTuple):
+    """Diagnostics, [T, B] each; cql_alpha []."""
+
+    dqn: DqnLossInfo
+    gap: Tensor
+    cql_alpha: Tensor
+
+
+@configurable
+class CqlDqnAlgorithm(DqnAlgorithm):
+    """CQL for nests of discrete actions."""
+
+    _alternatives: ClassVar[str] = "Use CqlAlgorithm for continuous and mixed actions."
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        action_spec: NestedTensorSpec,
+        *,
+        reward_spec: TensorSpec = TensorSpec(()),
+        q_network_ctor: Callable[..., Network] = QNetwork,
+        return_model: ReturnModel | None = None,
+        cql_alpha: float = 1.0,
+        cql_threshold: float | None = None,
+        cql_temperature: float = 1.0,
+        offline_rows_only: bool = False,
+        gamma: float = 0.99,
+        n_step: int = 1,
+        double: bool = True,
+        rollout_epsilon_greedy: Epsilon | Sequence[Epsilon] = 0.1,
+        target_update_tau: float = 0.005,
+        target_update_period: int = 1,
+        action_mask_key: str | None = None,
+        cql_alpha_optimizer: Optimizer | None = None,
+        reward_weights: Sequence[float] | None = None,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        debug_summaries: bool = False,
+        name: str | None = None,
+    ) -> None:
+        """Builds the networks; see :class:`DqnAlgorithm` for what is not here.
+
+        Args:
+            cql_alpha: α; with a threshold, where it starts.
+            cql_threshold: τ, the gap that is wanted; None keeps α. No gap is smaller
+                than the entropy of the stored actions.
+            cql_temperature: T of the soft maximum.
+            offline_rows_only: conservative about rows of offline buffers, not about the
+                run's own steps, whose mistakes are found out.
+            cql_alpha_optimizer: of α; None: ``optimizer`` trains it.
+
+        Raises:
+            ValueError: if the action is not discrete or a coefficient is out of range.
+        """
+        if not 0 < cql_temperature < math.inf:
+            raise ValueError(
+                f"cql_temperature must be positive and finite, got {cql_temperature}"
+            )
+        super().__init__(
+            observation_spec,
+            action_spec,
+            reward_spec=reward_spec,
+            q_network_ctor=q_network_ctor,
+            return_model=return_model,
+            gamma=gamma,
+            n_step=n_step,
+            double=double,
+            rollout_epsilon_greedy=rollout_epsilon_greedy,
+            target_update_tau=target_update_tau,
+            target_update_period=target_update_period,
+            action_mask_key=action_mask_key,
+            reward_weights=reward_weights,
+            env=env,
+            config=config,
+            optimizer=optimizer,
+            checkpoint=checkpoint,
+            is_eval=is_eval,
+            debug_summaries=debug_summaries,
+            name=name,
+        )
+        self._cql_temperature = cql_temperature
+        self._offline_rows_only = offline_rows_only
+        if is_eval:
+            return
+        self._conservative_weight = ConservativeWeight(cql_alpha, cql_threshold)
+        if cql_alpha_optimizer is not None:
+            self.add_optimizer(cql_alpha_optimizer, [self._conservative_weight])
+
+    def preprocess_experience(
+        self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
+    ) -> tuple[TimeStep, Transition]:
+        """Sums up the rewards of n steps."""
+        inputs, transition = super().preprocess_experience(
+            root_inputs, rollout_info, batch_info
+        )
+        if self._offline_rows_only:
+            transition = transitions.mark_offline(transition, batch_info)
+        return inputs, transition
+
+    def _extend_info(
+        self, info: DqnInfo, transition: Transition, observation: Nest, outputs: Tensor
+    ) -> CqlDqnInfo:
+        """Adds the gap."""
+        q = self._return_model.mean(outputs)  # [B, C, A]
+        _, mask = self._mask.split(observation)
+        allowed = self._actions.allowed(mask, q.device)
+        taken = select(q, self._actions.to_index(transition.action))
+        gap = soft_maximum(q, self._cql_temperature, allowed) - taken
+        return CqlDqnInfo(info, gap.mean(-1), transition.is_offline)
+
+    def calc_loss(self, info: Any) -> LossInfo:
+        """The loss of DQN and α gap, eq. 4; [T-n, B].
+
+        Args:
+            info: CqlDqnInfo, [T, B, ...].
+        """
+        loss = super().calc_loss(info.dqn)
+        num_rows = loss.loss.shape[0]
+        gap = info.gap[:num_rows]
+        weight = self._conservative_weight
+        added = weight.alpha * gap + weight(gap)
+        if self._offline_rows_only:
+            added = torch.where(info.is_offline[:num_rows], added, 0.0)
+        extra = CqlDqnLossInfo(dqn=loss.extra, gap=gap, cql_alpha=weight.alpha)
+        return loss._replace(loss=loss.loss + added, extra=extra)

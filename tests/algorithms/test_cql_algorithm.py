@@ -1,0 +1,595 @@
+from __future__ import annotations
+
+import functools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.algorithms.cql_algorithm import CqlAlgorithm, CqlInfo
+from alf_lite.algorithms.sac_algorithm import SacAlgorithm, SacEvaluation, SacState
+from alf_lite.algorithms.training_batches import TrainingBatch, transpose
+from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.networks.critic_networks import CriticNetwork
+from alf_lite.networks.encoding_networks import EncodingNetwork
+from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
+from alf_lite.networks.squashed_actor_networks import SquashedActorNetwork
+from alf_lite.optimizers.optimizers import Adam
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.utils import distributions
+
+OBSERVATION = TensorSpec((3,))
+BOX = BoundedTensorSpec((2,), torch.float32, [-1.0, 0.0], [1.0, 10.0])
+LINE = BoundedTensorSpec((1,), torch.float32, -1, 1)
+CHOICE = BoundedTensorSpec((), torch.int64, 0, 2)
+MIXED = {"gear": CHOICE, "move": BOX}
+FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
+GAMMA = 0.9
+SPECS = pytest.mark.parametrize(
+    "spec", [BOX, CHOICE, MIXED], ids=["box", "choice", "mixed"]
+)
+
+Actor = functools.partial(SquashedActorNetwork, fc_layer_params=(16,))
+Critic = functools.partial(CriticNetwork, joint_fc_layer_params=(16,))
+
+
+def make(action_spec=BOX, cls=CqlAlgorithm, *, spread: float = 0.3, **kwargs):
+    """With random parameters, so that no two networks agree."""
+    arguments = {
+        "gamma": GAMMA,
+        "actor_network_ctor": Actor,
+        "critic_network_ctor": Critic,
+        "initial_alpha": 0.3,
+        "optimizer": Adam(lr=3e-3),
+        "observation_spec": OBSERVATION,
+        **kwargs,
+    }
+    torch.manual_seed(0)
+    algorithm = cls(action_spec=action_spec, **arguments)
+    with torch.no_grad():
+        for name, parameter in algorithm.named_parameters():
+            if "network" in name:
+                parameter.add_(spread * torch.randn_like(parameter))
+    return algorithm
+
+
+def windows(action_spec, length: int = 2, reward_dims=()) -> TimeStep:
+    """[B=5, T] of random steps; the second row terminates, the third hits a limit."""
+    torch.manual_seed(1)
+    step_type = torch.full((5, length), MID, dtype=torch.int32)
+    step_type[1:3, 1] = LAST
+    discount = torch.ones(5, length)
+    discount[1, 1] = 0.0
+    if length > 2:
+        step_type[1:3, 2] = FIRST
+    return TimeStep(
+        step_type=step_type,
+        reward=torch.randn(5, length, *reward_dims),
+        discount=discount,
+        observation=torch.randn(5, length, 3),
+        prev_action=nest.map_structure(lambda s: s.sample((5, length)), action_spec),
+    )
+
+
+NO_SOURCE = BatchInfo()
+
+
+def batch_of(algorithm, steps: TimeStep, batch_info=NO_SOURCE) -> TrainingBatch:
+    with torch.no_grad():
+        inputs, info = algorithm.preprocess_experience(steps, (), batch_info)
+    inputs, info, valid = transpose((inputs, info, steps.step_type != LAST))
+    return TrainingBatch(inputs, info, (), valid)
+
+
+def info_of(algorithm, steps: TimeStep, seed: int = 2, batch_info=NO_SOURCE):
+    batch = batch_of(algorithm, steps, batch_info)
+    state = algorithm.get_initial_train_state(batch.valid.shape[1])
+    torch.manual_seed(seed)
+    return algorithm._collect_train_info(batch, state)[0]
+
+
+def evaluation(algorithm, observation: Tensor, values: Tensor | None = None):
+    policy, _ = algorithm._actor_network(observation)
+    features, _ = algorithm._critic_network.encode(observation)
+    return SacEvaluation(observation, policy, policy, features, values)
+
+
+# The conservative term
+
+
+def single_values(algorithm, observation: Tensor, action) -> Tensor:
+    """Q [n] of one action, given as the environment takes it."""
+    vector, joint = None, 0
+    if isinstance(action, dict):
+        joint, action = int(action["gear"]), action["move"]
+    if action.is_floating_point():
+        low, high = torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 10.0])
+        vector = (2 * (action - low) / (high - low) - 1).unsqueeze(0)
+    else:
+        joint = int(action)
+    features, _ = algorithm._critic_network.encode(observation.unsqueeze(0))
+    return algorithm._critic_network.evaluate(features, vector)[0, :, joint]
+
+
+def naive_gap(algorithm, steps: TimeStep, drawn, temperature: float) -> Tensor:
+    """[B, n] of one-step windows, action by action and sample by sample.
+
+    Args:
+        drawn: vectors [S, B, 2] of which the first third is of π(·|s), the second of
+            π(·|s') and the third uniform; None without continuous actions.
+    """
+    rows = []
+    for b in range(5):
+        observation, next_observation = steps.observation[b]
+        taken = nest.map_structure(lambda t, b=b: t[b, 1], steps.prev_action)
+        total, count = 0.0, 1 if drawn is None else len(drawn)
+        for s in range(count):
+            move, density = None, 1.0
+            if drawn is not None:
+                move = drawn[s, b] * torch.tensor([1.0, 5.0]) + torch.tensor([0.0, 5.0])
+                density = 0.25
+                if s < 2 * count // 3:
+                    at = observation if s < count // 3 else next_observation
+                    policy, _ = algorithm._actor_network(at.unsqueeze(0))
+                    part = policy["move"] if isinstance(policy, dict) else policy
+                    # Of the vector, which has a fifth of the extent.
+                    density = 5 * part.log_prob(move).exp()
+            for gear in range(3 if algorithm._actions.has_discrete else 1):
+                if move is None:
+                    action = torch.tensor(gear)
+                elif isinstance(taken, dict):
+                    action = {"gear": torch.tensor(gear), "move": move}
+                else:
+                    action = move
+                q = single_values(algorithm, observation, action)
+                total = total + (q / temperature).exp() / density
+        soft = temperature * (total / count).log()
+        rows.append(soft - single_values(algorithm, observation, taken))
+    return torch.stack(rows)
+
+
+@SPECS
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_the_gap_is_that_of_a_naive_computation(spec, temperature):
+    algorithm = make(spec, cql_temperature=temperature, num_sampled_actions=4)
+    kept = []
+    sample = algorithm._sample_vectors
+    algorithm._sample_vectors = lambda e: kept.append(sample(e)) or kept[-1]
+    steps = windows(spec)
+    info = info_of(algorithm, steps)
+    drawn = kept[0][0] if kept else None
+    if spec is not CHOICE:
+        assert drawn.shape == (12, 5, 2)
+    expected = naive_gap(algorithm, steps, drawn, temperature)
+    assert info.gap.shape == (1, 5, 2)
+    torch.testing.assert_close(info.gap[0], expected, atol=1e-4, rtol=1e-3)
+
+
+def test_by_hand_the_gap_of_discrete_actions():
+    algorithm = make(CHOICE)
+    ln = math.log
+    values = torch.tensor([[[ln(1), ln(2), ln(5)], [ln(4), ln(4), ln(4)]]])
+    soft = algorithm._soft_maximum(evaluation(algorithm, torch.zeros(1, 3), values))
+    assert soft.tolist() == [pytest.approx([ln(8), ln(12)])]
+
+
+def test_the_estimate_for_one_continuous_action_is_its_integral():
+    # A policy that goes everywhere, and critics that tell actions apart.
+    algorithm = make(LINE, num_sampled_actions=10_000, spread=0.0)
+    observation = torch.tensor([[0.5, -1.0, 2.0], [1.0, 1.0, 0.0]])
+    with torch.no_grad():
+        for parameter in algorithm._critic_network.parameters():
+            parameter.add_(torch.randn_like(parameter))
+        soft = algorithm._soft_maximum(evaluation(algorithm, observation))
+        grid = torch.linspace(-1, 1, 2001)
+        for b in range(2):
+            q = algorithm._critic_network(
+                (observation[b].expand(2001, 3), grid.unsqueeze(1))
+            )[0].squeeze(2)
+            assert q.amax(0).sub(q.amin(0)).min() > 1
+            integral = torch.trapezoid(q.exp(), grid, dim=0)
+            torch.testing.assert_close(soft[b], integral.log(), atol=0.03, rtol=0.0)
+
+
+def test_without_weights_it_is_the_soft_maximum_of_what_was_sampled():
+    algorithm = make(LINE, importance_weighted=False, num_sampled_actions=3)
+    observation = torch.ones(1, 3)
+    point = evaluation(algorithm, observation)
+    torch.manual_seed(3)
+    soft = algorithm._soft_maximum(point)
+    torch.manual_seed(3)
+    vectors, log_densities = algorithm._sample_vectors(point)
+    assert not log_densities.any()
+    q = torch.stack(
+        [algorithm._critic_network((observation, v))[0][0, :, 0] for v in vectors]
+    )
+    torch.testing.assert_close(soft[0], q.exp().mean(0).log())
+
+
+def test_samples_are_of_the_policy_at_both_steps_and_uniform():
+    algorithm = make(LINE, num_sampled_actions=5000)
+    observation = torch.tensor([[1.0, 0.0, 0.0], [0.0, -2.0, 1.0]])
+    here, _ = algorithm._actor_network(observation)
+    there, _ = algorithm._actor_network(3 * observation)
+    vectors, log_densities = algorithm._sample_vectors(
+        SacEvaluation(observation, here, there, observation, ())
+    )
+    assert vectors.shape == (15_000, 2, 1)
+    assert log_densities.shape == (15_000, 2)
+    of_here, of_there, uniform = vectors.split(5000)
+    for drawn, policy in ((of_here, here), (of_there, there)):
+        expected = distributions.sample(
+            nest.map_structure(lambda t: t.expand(5000, *t.shape), policy)
+        )
+        torch.testing.assert_close(drawn.mean(0), expected.mean(0), atol=0.05, rtol=0.0)
+        torch.testing.assert_close(drawn.std(0), expected.std(0), atol=0.05, rtol=0.0)
+    assert uniform.std().item() == pytest.approx(1 / math.sqrt(3), abs=0.02)
+    assert log_densities[10_000:].eq(-math.log(2)).all()
+
+
+def test_masked_values_are_left_out_of_the_sum():
+    mask = BoundedTensorSpec((3,), torch.int8, 0, 1)
+    spec = {"mask": mask, "state": OBSERVATION}
+    observation = {
+        "mask": torch.tensor([[1, 0, 1], [1, 1, 1]], dtype=torch.int8),
+        "state": torch.randn(2, 3),
+    }
+    for action_spec in (CHOICE, MIXED):
+        algorithm = make(action_spec, observation_spec=spec, action_mask_key="mask")
+        values = torch.randn(2, 2, 3)
+        if action_spec is MIXED:
+            algorithm._values_of_samples = lambda *args, v=values: v.expand(30, 2, 2, 3)
+            algorithm._importance_weighted = False
+        soft = algorithm._soft_maximum(evaluation(algorithm, observation, values))
+        expected = values[:, :, [0, 2]].logsumexp(-1)
+        torch.testing.assert_close(soft[0], expected[0])
+        torch.testing.assert_close(soft[1], values[1].logsumexp(-1))
+
+
+# The loss
+
+
+@SPECS
+@pytest.mark.parametrize("num_critics", [1, 3])
+def test_the_loss_adds_the_weighted_gap_of_every_critic(spec, num_critics):
+    algorithm = make(spec, cql_alpha=2.0, num_critics=num_critics)
+    info = info_of(algorithm, windows(spec))
+    loss = algorithm.calc_loss(info)
+    sac = SacAlgorithm.calc_loss(algorithm, info.sac)
+    assert loss.loss.shape == (1, 5)
+    expected = 2.0 * info.gap.sum(-1)
+    torch.testing.assert_close(loss.loss, sac.loss + expected)
+    torch.testing.assert_close(loss.extra.conservative_loss, expected)
+    torch.testing.assert_close(loss.extra.gap, info.gap.mean(-1))
+    torch.testing.assert_close(loss.priority, sac.priority)
+    nest.map_structure(torch.testing.assert_close, loss.extra.sac, sac.extra)
+
+
+@SPECS
+def test_with_weight_0_and_soft_targets_it_is_sac(spec):
+    cql = make(spec, cql_alpha=0.0, backup="soft")
+    sac = make(spec, cls=SacAlgorithm)
+    sac.load_state_dict(cql.state_dict())
+    steps = windows(spec)
+    mine, reference = (a.calc_loss(info_of(a, steps)) for a in (cql, sac))
+    torch.testing.assert_close(mine.loss, reference.loss)
+
+
+@SPECS
+def test_the_conservative_term_is_learnt_by_the_critics_only(spec):
+    algorithm = make(spec)
+    loss = algorithm.calc_loss(info_of(algorithm, windows(spec)))
+    loss.extra.conservative_loss.sum().backward()
+    changed = {
+        name.split(".")[0]
+        for name, p in algorithm.named_parameters()
+        if p.grad is not None and p.grad.abs().sum() > 0
+    }
+    assert changed == {"_critic_network"}
+
+
+def test_a_learnt_weight_gets_the_gradient_of_its_constraint():
+    algorithm = make(BOX, cql_alpha=2.0, cql_threshold=1.5)
+    info = info_of(algorithm, windows(BOX))
+    loss = algorithm.calc_loss(info)
+    torch.testing.assert_close(
+        loss.extra.conservative_loss, 2.0 * info.gap.sum(-1), atol=1e-4, rtol=1e-4
+    )
+    loss.loss.sum().backward()
+    gradient = algorithm._conservative_weight._log_alpha.grad
+    torch.testing.assert_close(gradient, -(info.gap.mean(-1) - 1.5).sum().detach())
+
+
+def test_a_learnt_weight_may_have_its_own_optimizer():
+    algorithm = make(BOX, cql_threshold=1.0, cql_alpha_optimizer=Adam(lr=1e-2))
+    names = [name for name, _ in algorithm.optimizers()]
+    assert names == ["root", "_conservative_weight"]
+
+
+def test_terminations_are_not_bootstrapped_and_time_limits_are():
+    algorithm = make(BOX)
+    info = info_of(algorithm, windows(BOX))
+    assert info.sac.discount[0, :3].tolist() == pytest.approx([GAMMA, 0.0, GAMMA])
+
+
+def test_what_stands_at_a_last_step_does_not_matter():
+    algorithm = make(BOX)
+    steps = windows(BOX)
+    steps.step_type[3, 0] = LAST
+    losses = []
+    for junk in (0.0, 50.0):
+        steps.observation[3], steps.prev_action[3] = junk, 0.5
+        torch.manual_seed(5)
+        loss_info, _ = algorithm.batch_loss(batch_of(algorithm, steps))
+        losses.append(loss_info.loss.item())
+    assert losses[0] == losses[1]
+    assert math.isfinite(losses[0])
+
+
+def test_only_rows_of_offline_buffers_if_asked_for():
+    everywhere = make(BOX, cql_threshold=0.5)
+    offline = make(BOX, cql_threshold=0.5, offline_rows_only=True)
+    steps = windows(BOX)
+    source = BatchInfo(source=torch.tensor([0, 1, 0, 2, 0]))
+    info = info_of(offline, steps, batch_info=source)
+    loss = offline.calc_loss(info).loss[0]
+    with_all = everywhere.calc_loss(info_of(everywhere, steps)).loss[0]
+    with_none = SacAlgorithm.calc_loss(offline, info.sac).loss[0]
+    for row, is_offline in enumerate([False, True, False, True, False]):
+        expected = with_all if is_offline else with_none
+        torch.testing.assert_close(loss[row], expected[row])
+    assert (with_all != with_none).all()
+    # Own steps alone say nothing about their source.
+    own = offline.calc_loss(info_of(offline, steps)).loss[0]
+    torch.testing.assert_close(own, with_none)
+
+
+@pytest.mark.parametrize("spec", [BOX, MIXED, CHOICE], ids=["box", "mixed", "choice"])
+def test_a_reward_of_several_dimensions_is_weighted(spec):
+    weights = torch.tensor([1.0, -2.0, 1.0])  # the last one is that of the entropy
+    algorithm = make(
+        spec, reward_spec=TensorSpec((2,)), reward_weights=[1.0, -2.0], backup="max"
+    )
+    steps = windows(spec, reward_dims=(2,))
+    info = info_of(algorithm, steps)
+    assert info.sac.q.shape == (1, 5, 2, 3)
+    assert info.gap.shape == (1, 5, 2)
+    point = evaluation(algorithm, steps.observation[:, 0])
+    if spec is CHOICE:
+        values = algorithm._critic_network.evaluate(point.features, None)
+        expected = (values @ weights).logsumexp(-1) - info.sac.q[0] @ weights
+        torch.testing.assert_close(info.gap[0], expected)
+    algorithm.calc_loss(info).loss.sum().backward()
+
+
+# Targets
+
+
+@SPECS
+def test_expected_targets_are_without_entropy(spec):
+    algorithm, with_entropy = make(spec), make(spec, backup="soft")
+    observation = torch.randn(6, 3)
+    policy, _ = algorithm._actor_network(observation)
+    torch.manual_seed(4)
+    value, _ = algorithm._next_value(observation, policy, ())
+    torch.manual_seed(4)
+    soft, _ = with_entropy._next_value(observation, policy, ())
+    torch.manual_seed(4)
+    sample = algorithm._actions.sample(policy)
+    bonus = 0.3 * sum(nest.flatten(sample.entropies))
+    torch.testing.assert_close(value, soft - bonus)
+
+
+@SPECS
+def test_the_best_target_is_the_largest_of_the_pessimistic_values(spec):
+    algorithm = make(spec, backup="max", num_sampled_actions=7)
+    observation = torch.randn(4, 3)
+    policy, _ = algorithm._actor_network(observation)
+    torch.manual_seed(4)
+    value, _ = algorithm._next_value(observation, policy, ())
+    torch.manual_seed(4)
+    vectors = [None]
+    if spec is not CHOICE:
+        vectors, _ = algorithm._actions.sample_vectors(policy, 7)
+    critic = algorithm._target_critic_network
+    for b in range(4):
+        best = -math.inf
+        for vector in vectors:
+            row = None if vector is None else vector[b : b + 1]
+            values = critic.evaluate(observation[b : b + 1], row)[0]  # [n, A]
+            for joint in range(values.shape[1]):
+                best = max(best, min(values[:, joint].tolist()))
+        assert value[b].item() == pytest.approx(best, abs=1e-5)
+
+
+def test_the_best_target_obeys_the_mask():
+    mask = BoundedTensorSpec((3,), torch.int8, 0, 1)
+    spec = {"mask": mask, "state": OBSERVATION}
+    for action_spec in (CHOICE, MIXED):
+        algorithm = make(
+            action_spec, observation_spec=spec, action_mask_key="mask", backup="max"
+        )
+        values = torch.tensor([[1.0, 9.0, 2.0]]).expand(2, 2, 3)
+        algorithm._target_critic_network.evaluate = lambda features, vector, v=values: (
+            v[:1].expand(len(features), 2, 3)
+        )
+        observation = {
+            "mask": torch.tensor([[1, 0, 1], [1, 1, 0]], dtype=torch.int8),
+            "state": torch.randn(2, 3),
+        }
+        policy, _ = algorithm._actor_network(observation)
+        value, _ = algorithm._next_value(observation, policy, ())
+        assert value.tolist() == [2.0, 9.0]
+
+
+# Memory
+
+
+class CountingEncoder(EncodingNetwork):
+    """Has a state that does not matter: every path must give the same result."""
+
+    def __init__(self, input_spec, **kwargs) -> None:
+        super().__init__(input_spec, **kwargs)
+        self._state_spec = TensorSpec(())
+
+    def forward(self, inputs, state=()):
+        return super().forward(inputs)[0], state + 1
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_networks_with_memory_have_the_same_loss(n):
+    encoder = {"encoding_network_ctor": CountingEncoder}
+    plain = make(CHOICE, n_step=n)
+    with_state = make(
+        CHOICE,
+        n_step=n,
+        actor_network_ctor=functools.partial(Actor, **encoder),
+        critic_network_ctor=functools.partial(Critic, **encoder),
+    )
+    with_state.load_state_dict(plain.state_dict())
+    assert not with_state.is_temporally_independent
+    steps = windows(CHOICE, length=4)
+    expected = plain.calc_loss(info_of(plain, steps))
+    loss = with_state.calc_loss(info_of(with_state, steps))
+    assert loss.loss.shape == expected.loss.shape == (4 - n, 5)
+    valid = (steps.step_type[:, : 4 - n] != LAST).T
+    torch.testing.assert_close(loss.loss[valid], expected.loss[valid])
+
+
+def test_recurrent_networks_learn_the_gap_of_continuous_actions():
+    encoder = functools.partial(GRUEncodingNetwork, hidden_size=(8,))
+    algorithm = make(
+        MIXED,
+        offline_rows_only=True,
+        actor_network_ctor=functools.partial(Actor, encoding_network_ctor=encoder),
+        critic_network_ctor=functools.partial(Critic, encoding_network_ctor=encoder),
+    )
+    source = BatchInfo(source=torch.ones(5, dtype=torch.int64))
+    info = info_of(algorithm, windows(MIXED, length=4), batch_info=source)
+    assert isinstance(info, CqlInfo)
+    assert info.gap.shape == (4, 5, 2)
+    algorithm.calc_loss(info).extra.conservative_loss.sum().backward()
+    weights = algorithm._critic_network._encoder._cells[0].weight_hh
+    assert weights.grad.abs().sum() > 0
+
+
+# Learning
+
+
+def bandit(action_spec, low: float, high: float) -> TimeStep:
+    """90 one-step episodes; actions of [low, high] only, whose value is themselves."""
+    torch.manual_seed(3)
+    step_type = torch.tensor([FIRST, LAST], dtype=torch.int32).expand(90, 2)
+    action = low + (high - low) * torch.rand(90, 2, 1)
+    if action_spec is CHOICE:
+        action = action.squeeze(-1).long()
+    return TimeStep(
+        step_type=step_type,
+        reward=action.float().reshape(90, 2),
+        discount=(step_type != LAST).float(),
+        observation=torch.ones(90, 2, 3),
+        prev_action=action,
+    )
+
+
+def train(algorithm, steps: TimeStep, num_updates: int) -> None:
+    batch = batch_of(algorithm, steps)
+    for _ in range(num_updates):
+        loss_info, info = algorithm.batch_loss(batch)
+        algorithm.update_with_gradient(loss_info)
+        algorithm.after_update(batch.inputs, info)
+
+
+def learnt_values(algorithm, actions: list[float]) -> list[float]:
+    inputs = torch.ones(len(actions), 3), torch.tensor(actions).unsqueeze(1)
+    with torch.no_grad():
+        return algorithm._critic_network(inputs)[0].mean((1, 2)).tolist()
+
+
+def test_actions_that_were_never_seen_are_worth_less():
+    learner = functools.partial(
+        make,
+        LINE,
+        spread=0.0,
+        critic_network_ctor=functools.partial(Critic, joint_fc_layer_params=(64,)),
+    )
+    algorithms = {
+        "sac": learner(cls=SacAlgorithm, optimizer=Adam(lr=1e-2)),
+        "cql": learner(cql_alpha=0.5, num_sampled_actions=5, optimizer=Adam(lr=1e-2)),
+    }
+    for algorithm in algorithms.values():
+        train(algorithm, bandit(LINE, -1.0, 0.0), 200)
+    values = {name: learnt_values(a, [-0.1, 0.9]) for name, a in algorithms.items()}
+    assert values["sac"][1] > values["sac"][0] + 0.3  # beyond what it knows
+    assert values["cql"][1] < values["cql"][0] - 0.3
+    inputs = TimeStep(observation=torch.ones(1, 3))
+    greedy = {
+        name: a.predict_step(inputs, SacState()).output.item()
+        for name, a in algorithms.items()
+    }
+    assert greedy["sac"] > 0.5
+    assert greedy["cql"] < 0.2
+
+
+def test_discrete_values_are_where_the_loss_is_smallest():
+    """The minimum of Σ_a p_a (½ (Q_a − r_a)² − α Q_a) + α log Σ_a exp Q_a."""
+    algorithm = make(
+        CHOICE, spread=0.0, cql_alpha=0.3, optimizer=Adam(lr=1e-2), num_critics=1
+    )
+    steps = bandit(CHOICE, 0.0, 2.0)  # never action 2
+    train(algorithm, steps, 400)
+    probability = torch.bincount(steps.prev_action[:, 1], minlength=3) / 90
+    q = torch.zeros(3, requires_grad=True)
+    optimizer = torch.optim.Adam([q], lr=0.03)
+    for _ in range(400):
+        error = 0.5 * (q - torch.tensor([0.0, 1.0, 2.0])).square()
+        gap = q.logsumexp(0) - probability @ q
+        optimizer.zero_grad()
+        (probability @ error + 0.3 * gap).backward()
+        optimizer.step()
+    with torch.no_grad():
+        features, _ = algorithm._critic_network.encode(torch.ones(1, 3))
+        values = algorithm._critic_network.evaluate(features, None)[0, 0]
+    torch.testing.assert_close(values[:2], q[:2].detach(), atol=0.05, rtol=0.0)
+    assert values[2] < -2  # there is nothing that holds it
+
+
+def test_a_learnt_weight_holds_the_gap_at_its_threshold():
+    algorithm = make(
+        CHOICE,
+        spread=0.0,
+        cql_threshold=1.5,
+        cql_alpha=0.1,
+        optimizer=Adam(lr=1e-2),
+        cql_alpha_optimizer=Adam(lr=3e-2),
+    )
+    steps = bandit(CHOICE, 0.0, 3.0)
+    steps.reward.mul_(2)
+    train(algorithm, steps, 400)
+    loss = algorithm.calc_loss(info_of(algorithm, steps))
+    assert loss.extra.gap.mean().item() == pytest.approx(1.5, abs=0.05)
+
+
+# Construction
+
+
+def test_evaluation_needs_the_actor_only():
+    algorithm = make(MIXED, is_eval=True, optimizer=None, cql_threshold=1.0, spread=0.0)
+    modules = {name.split(".")[0] for name, _ in algorithm.named_parameters()}
+    assert modules == {"_actor_network"}
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ValueError, match=r"backup must be one of .* got 'mean'"):
+        make(backup="mean")
+    with pytest.raises(ValueError, match="cql_temperature must be positive"):
+        make(cql_temperature=0.0)
+    with pytest.raises(ValueError, match="num_sampled_actions must be at least 1"):
+        make(num_sampled_actions=0)
+    with pytest.raises(ValueError, match="cql_alpha must be finite and not negative"):
+        make(cql_alpha=-1.0)
+    message = "CqlAlgorithm cannot handle these actions.*CqlDqnAlgorithm for many"
+    with pytest.raises(ValueError, match=message):
+        make(BoundedTensorSpec((18,), torch.int64, 0, 1))
