@@ -90,8 +90,8 @@ class CqlAlgorithm(SacAlgorithm):
     """CQL for nests of continuous and discrete actions."""
 
     _alternatives: ClassVar[str] = (
-        "Use CqlDqnAlgorithm for many discrete components; continuous actions need "
-        "bounds."
+        "Use CqlDqnAlgorithm for many discrete components, BcAlgorithm for unbounded "
+        "actions."
     )
 
     def __init__(

@@ -1,0 +1,195 @@
+"""TD3 that stays near the stored actions: TD3+BC.
+
+Fujimoto and Gu, "A Minimalist Approach to Offline Reinforcement Learning",
+arXiv:2106.06860. The loss of the actor, eq. 3 and 4, is
+
+    −λ Q_0(s_t, μ(s_t)) + mean_i (μ_i(s_t) − a_{t,i})²,   λ = α / mean |Q_0(s, μ(s))|
+
+with actions as vectors in [-1, 1], whatever their bounds, and the mean in λ over the
+valid steps of the mini-batch, without gradient. A small α clones the behaviour, a large
+one maximises Q.
+
+Nothing here asks where steps come from: the algorithm learns from a replay buffer of
+its own, from offline buffers, or from both.
+
+The paper normalizes observations by the mean and the deviation of the data; that is the
+task of the data transformer ``ObservationNormalizer``.
+
+Differences from the paper:
+
+1. Those of :mod:`~alf_lite.algorithms.ddpg_algorithm`.
+2. As in the authors' code, λ has the values of the actor's actions, not those of the
+   stored ones, and the squares are averaged over the elements of the action.
+3. A stored action beyond the bounds counts as one on the bound.
+4. For a reward of several dimensions, Q is their weighted sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from alf_lite.algorithms import transitions
+from alf_lite.algorithms.algorithm import valid_steps
+from alf_lite.algorithms.ddpg_algorithm import DdpgInfo, DdpgLossInfo
+from alf_lite.algorithms.td3_algorithm import Td3Algorithm
+from alf_lite.algorithms.transitions import Transition
+from alf_lite.config import TrainerConfig, configurable
+from alf_lite.data_structures import BatchInfo, Field, LossInfo, TimeStep
+from alf_lite.environments.environment import Environment
+from alf_lite.networks.critic_networks import CriticNetwork
+from alf_lite.networks.deterministic_actor_networks import ActorNetwork
+from alf_lite.networks.network import Network
+from alf_lite.optimizers.optimizers import Optimizer
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.action_noise import ActionNoise, GaussianNoise
+from alf_lite.utils.losses import masked_mean
+
+Nest = Any
+
+# Values that are all 0 have no scale; λ stays finite.
+_MIN_SCALE = 1e-6
+
+
+class Td3BcInfo(NamedTuple):
+    """From ``train_step`` to ``calc_loss``."""
+
+    td3: DdpgInfo
+    distance: Field  # [T, B] mean_i (μ_i(s_t) − a_{t,i})², with gradient; () if not due
+    is_offline: Field  # [T, B] bool, if only these rows count
+
+
+class Td3BcLossInfo(NamedTuple):
+    """The parts of the loss and its diagnostics, [T, B] each."""
+
+    td3: DdpgLossInfo  # its actor_loss is −λ Q
+    bc_loss: Field  # () if the actor is not updated
+
+
+@configurable
+class Td3BcAlgorithm(Td3Algorithm):
+    """TD3+BC for nests of continuous actions."""
+
+    _alternatives: ClassVar[str] = (
+        "Use CqlDqnAlgorithm for discrete actions, CqlAlgorithm for mixed and "
+        "BcAlgorithm for unbounded ones."
+    )
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        action_spec: NestedTensorSpec,
+        *,
+        reward_spec: TensorSpec = TensorSpec(()),
+        actor_network_ctor: Callable[..., Network] = ActorNetwork,
+        critic_network_ctor: Callable[..., CriticNetwork] = CriticNetwork,
+        num_critics: int = 2,
+        bc_alpha: float = 2.5,
+        offline_rows_only: bool = False,
+        exploration_noise_ctor: Callable[..., ActionNoise] = GaussianNoise,
+        target_noise_std: float = 0.2,
+        target_noise_clip: float = 0.5,
+        gamma: float = 0.99,
+        n_step: int = 1,
+        actor_update_period: int = 2,
+        target_update_tau: float = 0.005,
+        target_update_period: int = 2,
+        actor_optimizer: Optimizer | None = None,
+        critic_optimizer: Optimizer | None = None,
+        reward_weights: Sequence[float] | None = None,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        debug_summaries: bool = False,
+        name: str | None = None,
+    ) -> None:
+        """Builds the networks; see :class:`Td3Algorithm` for what is not here.
+
+        Args:
+            bc_alpha: α, how much Q counts; 0 clones the behaviour.
+            offline_rows_only: clone the actions of offline buffers, not those of the
+                run's own steps.
+
+        Raises:
+            ValueError: if the action is not supported or a coefficient is out of range.
+        """
+        if not 0 <= bc_alpha < math.inf:
+            raise ValueError(
+                f"bc_alpha must be finite and not negative, got {bc_alpha}"
+            )
+        super().__init__(
+            observation_spec,
+            action_spec,
+            reward_spec=reward_spec,
+            actor_network_ctor=actor_network_ctor,
+            critic_network_ctor=critic_network_ctor,
+            num_critics=num_critics,
+            exploration_noise_ctor=exploration_noise_ctor,
+            target_noise_std=target_noise_std,
+            target_noise_clip=target_noise_clip,
+            gamma=gamma,
+            n_step=n_step,
+            actor_update_period=actor_update_period,
+            target_update_tau=target_update_tau,
+            target_update_period=target_update_period,
+            actor_optimizer=actor_optimizer,
+            critic_optimizer=critic_optimizer,
+            reward_weights=reward_weights,
+            env=env,
+            config=config,
+            optimizer=optimizer,
+            checkpoint=checkpoint,
+            is_eval=is_eval,
+            debug_summaries=debug_summaries,
+            name=name,
+        )
+        self._bc_alpha = bc_alpha
+        self._offline_rows_only = offline_rows_only
+
+    def preprocess_experience(
+        self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
+    ) -> tuple[TimeStep, Transition]:
+        """Sums up the rewards of n steps."""
+        inputs, transition = super().preprocess_experience(
+            root_inputs, rollout_info, batch_info
+        )
+        if self._offline_rows_only:
+            transition = transitions.mark_offline(transition, batch_info)
+        return inputs, transition
+
+    def _extend_info(
+        self, info: DdpgInfo, transition: Transition, taken: Tensor, action: Field
+    ) -> Td3BcInfo:
+        """Adds the distance from the stored action."""
+        distance: Field = ()
+        if isinstance(action, Tensor):
+            distance = (action - taken.clamp(-1.0, 1.0)).square().mean(-1)
+        return Td3BcInfo(info, distance, transition.is_offline)
+
+    def calc_loss(self, info: Any) -> LossInfo:
+        """The losses of TD3, with λ Q for Q, and the distance; [T-n, B].
+
+        Args:
+            info: Td3BcInfo, [T, B, ...].
+        """
+        loss = super().calc_loss(info.td3)
+        bc_loss = info.distance
+        if isinstance(bc_loss, Tensor):
+            num_rows = loss.loss.shape[0]
+            bc_loss = bc_loss[:num_rows]
+            if self._offline_rows_only:
+                bc_loss = torch.where(info.is_offline[:num_rows], bc_loss, 0.0)
+            loss = loss._replace(loss=loss.loss + bc_loss)
+        return loss._replace(extra=Td3BcLossInfo(td3=loss.extra, bc_loss=bc_loss))
+
+    def _actor_loss(self, info: DdpgInfo) -> Tensor:
+        """−λ Q_0(s_t, μ(s_t)), [T-n, B]."""
+        size = info.policy_value.detach().abs()
+        scale = masked_mean(size, valid_steps(info.step_type)).clamp(min=_MIN_SCALE)
+        return -self._bc_alpha / scale * info.policy_value

@@ -1,0 +1,99 @@
+"""What can be learnt without acting: a policy that is better than the one that did.
+
+All steps are collected by a random policy, before the first update; they go through the
+same replay buffer and the same training as those of any other run.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from gymnasium import spaces
+
+from alf_lite.algorithms.cql_algorithm import CqlAlgorithm
+from alf_lite.algorithms.cql_dqn_algorithm import CqlDqnAlgorithm
+from alf_lite.algorithms.td3_bc_algorithm import Td3BcAlgorithm
+from alf_lite.config import TrainerConfig
+from alf_lite.environments.creation import create_environment
+from alf_lite.networks.critic_networks import CriticNetwork
+from alf_lite.networks.deterministic_actor_networks import ActorNetwork
+from alf_lite.networks.q_networks import QNetwork
+from alf_lite.networks.squashed_actor_networks import SquashedActorNetwork
+from alf_lite.optimizers.optimizers import Adam
+from alf_lite.testing.probe_environments import IdentityEnv
+from alf_lite.testing.structured_environments import NestedEnv
+from alf_lite.trainers.evaluator import evaluate
+
+Critic = functools.partial(CriticNetwork, joint_fc_layer_params=(64,))
+Stochastic = functools.partial(SquashedActorNetwork, fc_layer_params=(32,))
+Deterministic = functools.partial(ActorNetwork, fc_layer_params=(32,))
+
+DISCRETE = functools.partial(IdentityEnv, spaces.Discrete(3))
+COMPONENTS = functools.partial(IdentityEnv, spaces.MultiDiscrete([2, 3]))
+CONTINUOUS = functools.partial(IdentityEnv, spaces.Box(-1.0, 1.0, (2,)))
+
+CQL = functools.partial(
+    CqlAlgorithm,
+    actor_network_ctor=Stochastic,
+    critic_network_ctor=Critic,
+    cql_alpha=0.2,
+    num_sampled_actions=4,
+    initial_alpha=0.03,
+    learn_alpha=False,
+)
+LAGRANGE = functools.partial(CQL, cql_threshold=1.0)
+CQL_DQN = functools.partial(
+    CqlDqnAlgorithm,
+    q_network_ctor=functools.partial(QNetwork, fc_layer_params=(64,)),
+    cql_alpha=0.2,
+)
+TD3_BC = functools.partial(
+    Td3BcAlgorithm, actor_network_ctor=Deterministic, critic_network_ctor=Critic
+)
+
+
+@pytest.mark.parametrize(
+    ("algorithm_ctor", "env_ctor", "at_least"),
+    [
+        pytest.param(CQL, CONTINUOUS, 3.4, id="cql-continuous"),
+        pytest.param(LAGRANGE, CONTINUOUS, 3.4, id="cql-with-threshold"),
+        pytest.param(CQL, DISCRETE, 3.8, id="cql-discrete"),
+        pytest.param(CQL, NestedEnv, 3.0, id="cql-mixed"),
+        pytest.param(CQL_DQN, DISCRETE, 3.8, id="cql_dqn"),
+        pytest.param(CQL_DQN, COMPONENTS, 3.8, id="cql_dqn-components"),
+        pytest.param(TD3_BC, CONTINUOUS, 3.4, id="td3_bc"),
+    ],
+)
+def test_greedy_actions_are_better_than_those_of_the_data(
+    algorithm_ctor, env_ctor, at_least
+):
+    torch.manual_seed(0)
+    config = TrainerConfig(
+        num_iterations=1,
+        unroll_length=250,
+        initial_collect_steps=2000,
+        initial_random_policy=True,
+        mini_batch_size=64,
+        mini_batch_length=2,
+        num_updates_per_train_iter=500,
+    )
+    env = create_environment(env_ctor=env_ctor, num_parallel_environments=8, seed=0)
+    algorithm = algorithm_ctor(
+        env.observation_spec,
+        env.action_spec,
+        env=env,
+        config=config,
+        optimizer=Adam(lr=3e-3),
+        gamma=0.5,
+        target_update_tau=0.05,
+    )
+    algorithm.train_iter()
+    behaviour = {m.name: m.result() for m in algorithm.get_metrics()}["AverageReturn"]
+    assert behaviour < 3.0
+    with create_environment(
+        env_ctor=env_ctor, num_parallel_environments=8, seed=1
+    ) as eval_env:
+        greedy = evaluate(algorithm, eval_env, num_episodes=32, seed=1).mean
+    assert greedy >= max(at_least, behaviour + 0.5)
