@@ -194,9 +194,16 @@ def _take(values: Nest, index: Tensor, dim: int) -> Nest:
         index: [B, T'] or [T', B].
     """
     other = torch.arange(index.shape[1 - dim], device=index.device)
-    if dim == 1:
-        return nest.map_structure(lambda t: t[other.unsqueeze(1), index], values)
-    return nest.map_structure(lambda t: t[index, other], values)
+
+    def take(t: Tensor) -> Tensor:
+        if dim == 0:
+            rows = index * t.shape[1] + other
+        else:
+            rows = index + other.unsqueeze(1) * t.shape[1]
+        # For images many times faster than t[other, index].
+        return t.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, rows.shape)
+
+    return nest.map_structure(take, values)
 
 
 def check_coefficients(gamma: float, n_step: int) -> None:

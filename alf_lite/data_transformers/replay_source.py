@@ -48,15 +48,12 @@ class ReplaySource(NamedTuple):
         """
         if num_history_steps == 0:
             return experience, self
-        paths = nest.map_structure_with_path(
-            lambda path, _: path, self.buffer.data_spec
+        history = self.buffer.get_windows(
+            self.batch_info.env_ids,
+            self.batch_info.positions - num_history_steps,
+            num_history_steps,
         )
         source = self._replace(num_history_steps=num_history_steps)
-        history = self.buffer.get_field(
-            paths,
-            self.batch_info.env_ids.unsqueeze(1),
-            source.positions(num_history_steps),
-        )
         return nest.cat([history, experience], dim=1), source
 
     def drop_history(self, num_steps: int) -> Self:
