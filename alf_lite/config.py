@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from alf_lite.config_offline import offline_conflicts
 from alf_lite.config_values import field_problems, ranged
 from alf_lite.configurable import configurable, configurable_enum, keep_scope
 from alf_lite.errors import ConfigError
@@ -58,6 +59,17 @@ class TrainerConfig:
     whole_replay_buffer_training: bool = False  # passes over the whole buffer
     clear_replay_buffer: bool = False  # after every whole_replay_buffer_training
     checkpoint_replay_buffer: bool = False  # else a resumed run collects anew
+
+    # Offline data, for off-policy algorithms
+    offline_buffer_dir: str | Sequence[str] | None = None  # one or several sources
+    offline_buffer_length: int | None = ranged(None, at_least=1)  # newest of each
+    rl_train_after_update_steps: int = ranged(0, at_least=0)  # iterations of offline
+    # ↑ training before the first step in the environment
+    rl_train_every_update_steps: int = ranged(1, at_least=1)  # own steps are trained in
+    # ↑ every so many iterations after that, offline data alone in the others
+    mixing_ratios: Sequence[float] | None = None  # of own steps, then of each source;
+    # ↑ None: half own steps, the other half alike
+    source_loss_weights: Sequence[float] | None = None  # in the same order; None: 1
 
     # Evaluation, in environments of its own
     evaluate: bool = False  # at the end of the run, and every eval_interval
@@ -123,6 +135,7 @@ class TrainerConfig:
                     "takes everything: set one of them.",
                 )
             )
+        conflicts += offline_conflicts(self, self.offline_sources)
         if not self.evaluate:
             unread = {
                 "eval_interval": self.eval_interval != 0,
@@ -138,3 +151,11 @@ class TrainerConfig:
                 if is_set
             ]
         return conflicts
+
+    @property
+    def offline_sources(self) -> tuple[str, ...]:
+        """The paths of the offline buffers."""
+        paths = self.offline_buffer_dir
+        if paths is None:
+            return ()
+        return (paths,) if isinstance(paths, str) else tuple(paths)

@@ -18,6 +18,7 @@ CHAIN = [
     "config_values",
     "config_registry",
     "configurable",
+    "config_offline",
     "config",
     "config_errors",
     "config_sources",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -256,8 +257,12 @@ class Algorithm(nn.Module):
 
     # Training on one batch
 
-    def batch_loss(self, batch: TrainingBatch) -> tuple[LossInfo, Nest]:
+    def batch_loss(
+        self, batch: TrainingBatch, offline: bool = False
+    ) -> tuple[LossInfo, Nest]:
         """The aggregated loss of a mini-batch [T, B, ...], and the info it came from.
+
+        Computed by ``train_step`` and ``calc_loss``, or by the offline ones.
 
         Importance weights multiply the loss of every step of their row. With
         ``TrainerConfig.burn_in_length``, the first rows only build up the state.
@@ -267,14 +272,18 @@ class Algorithm(nn.Module):
         if self._config is not None:
             burn_in = self._config.burn_in_length
             precision = getattr(torch, self._config.precision)
+        train_step = self.train_step_offline if offline else self.train_step
+        calc_loss = self.calc_loss_offline if offline else self.calc_loss
         with hidden_layers_in(precision):
             if burn_in:
                 with torch.no_grad():
-                    _, state = self._collect_train_info(batch.rows(0, burn_in), state)
+                    _, state = self._collect_train_info(
+                        batch.rows(0, burn_in), state, train_step
+                    )
                 batch = batch.rows(burn_in, None)
-            info, _ = self._collect_train_info(batch, state)
+            info, _ = self._collect_train_info(batch, state, train_step)
         weights = batch.batch_info.importance_weights
-        return self.aggregate_loss(self.calc_loss(info), batch.valid, weights), info
+        return self.aggregate_loss(calc_loss(info), batch.valid, weights), info
 
     def _state_before(self, batch: TrainingBatch) -> Nest:
         """The state [B, ...] that training on [T, B, ...] starts with."""
@@ -283,16 +292,20 @@ class Algorithm(nn.Module):
         return nest.map_structure(lambda t: t[0], batch.state)
 
     def _collect_train_info(
-        self, batch: TrainingBatch, state: Nest
+        self,
+        batch: TrainingBatch,
+        state: Nest,
+        train_step: Callable[[TimeStep, Nest, Nest], AlgStep] | None = None,
     ) -> tuple[Nest, Nest]:
         """The infos [T, B, ...] of ``train_step`` and the state [B, ...] after it."""
+        train_step = train_step or self.train_step
         inputs, rollout_info = batch.inputs, batch.rollout_info
         num_steps, batch_size = inputs.step_type.shape
         if self.is_temporally_independent or num_steps == 1:
             flat_inputs, flat_info = nest.map_structure(
                 lambda t: t.flatten(0, 1), (inputs, rollout_info)
             )
-            step = self.train_step(flat_inputs, state, flat_info)
+            step = train_step(flat_inputs, state, flat_info)
             info = nest.map_structure(
                 lambda t: t.unflatten(0, (num_steps, batch_size)), step.info
             )
@@ -304,7 +317,7 @@ class Algorithm(nn.Module):
                 lambda x, t=t: x[t], (inputs, rollout_info)
             )
             state = reset_state(state, initial_state, step_inputs.is_first())
-            step = self.train_step(step_inputs, state, step_info)
+            step = train_step(step_inputs, state, step_info)
             state = step.state
             infos.append(step.info)
         return nest.stack(infos), state
@@ -374,24 +387,29 @@ class Algorithm(nn.Module):
             optimizer.apply_gradients()
         return norms
 
-    def summarize_train(
-        self, loss_info: LossInfo, valid: Tensor, gradient_norms: list[Tensor]
+    def summarize_loss(
+        self, loss_info: LossInfo, valid: Tensor, name: str = "loss"
     ) -> None:
-        """Writes the loss, its parts and the gradient norms of one update.
+        """Writes the loss and its parts.
 
         Args:
             loss_info: ``loss`` []; of ``extra``, the means over the valid steps.
             valid: [T, B] bool.
-            gradient_norms: [] of every optimizer.
+            name: of the loss; its parts are written below it.
         """
         if not summary.should_record():
             return
         with summary.scope(self._name):
-            summary.scalar("loss", loss_info.loss)
+            summary.scalar(name, loss_info.loss)
             for path, value in nest.flatten_with_path(loss_info.extra):
                 if value.ndim == 2:
                     value = masked_mean(value, valid[: value.shape[0]])
-                summary.scalar("/".join(("loss", *path_parts(path))), value)
+                summary.scalar("/".join((name, *path_parts(path))), value)
+
+    def summarize_optimizers(self, gradient_norms: list[Tensor]) -> None:
+        """Writes the gradient norms [] and learning rates of one update."""
+        if not summary.should_record():
+            return
         for (name, optimizer), norm in zip(
             self.optimizers(), gradient_norms, strict=True
         ):

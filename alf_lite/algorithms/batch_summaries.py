@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from alf_lite import nest
+from alf_lite.algorithms.training_batches import TrainingBatch
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import TimeStep
 from alf_lite.utils import summary
@@ -31,6 +34,16 @@ def summarize_batch(config: TrainerConfig, inputs: TimeStep, info: Nest) -> None
         _histograms("batch/action", inputs.prev_action)
     if config.summarize_action_distributions:
         _histograms("action_distribution", getattr(info, "action_distribution", ()))
+
+
+def valid_by_source(batch: TrainingBatch) -> dict[str, Tensor]:
+    """The valid steps [T, B] of own rows and of offline ones, by the loss's name."""
+    source = batch.batch_info.source
+    if isinstance(source, tuple):
+        return {"loss": batch.valid}
+    own = (source == 0).to(batch.valid.device)
+    parts = {"loss": own, "loss_offline": ~own}
+    return {name: batch.valid & rows for name, rows in parts.items() if rows.any()}
 
 
 def _histograms(name: str, values: Nest) -> None:

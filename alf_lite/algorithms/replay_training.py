@@ -33,6 +33,7 @@ class ReplayTraining:
         config: of the run.
         num_environments: E.
         num_history_steps: of the data transformer.
+        buffer: what is stored already, of a source that gets no more.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class ReplayTraining:
         config: TrainerConfig,
         num_environments: int,
         num_history_steps: int = 0,
+        buffer: ReplayBuffer | None = None,
     ) -> None:
         if config.mini_batch_length is None:
             raise ConfigError(
@@ -60,7 +62,7 @@ class ReplayTraining:
                 "before it"
             )
         self._saved_state: dict[str, Any] | None = None
-        self.buffer: ReplayBuffer | None = None
+        self.buffer = buffer
 
     @property
     def num_steps(self) -> int:
@@ -114,22 +116,28 @@ class ReplayTraining:
         return buffer
 
     def sample(
-        self, data_transformer: DataTransformer, device: torch.device
+        self,
+        data_transformer: DataTransformer,
+        device: torch.device,
+        num_windows: int,
+        source_index: int | None = None,
     ) -> tuple[Experience, BatchInfo]:
-        """Draws the windows [B, T, ...] of all updates of one iteration.
+        """Draws windows [B, T, ...] and transforms them.
 
-        With ``whole_replay_buffer_training``, everything that is stored instead, as one
-        long sequence per environment.
+        Args:
+            data_transformer: of the run.
+            device: of the result.
+            num_windows: B. With ``whole_replay_buffer_training``, everything that is
+                stored is taken instead, as one long sequence per environment.
+            source_index: which of several sources this is; None if there is only one.
         """
         buffer = self._require_buffer()
-        config = self._config
-        if config.whole_replay_buffer_training:
+        if self._config.whole_replay_buffer_training:
             experience, info = buffer.gather_all()
         else:
-            experience, info = buffer.get_batch(
-                self.mini_batch_size * config.num_updates_per_train_iter,
-                self._mini_batch_length,
-            )
+            experience, info = buffer.get_batch(num_windows, self._mini_batch_length)
+        if source_index is not None:
+            info = info._replace(source=torch.full_like(info.env_ids, source_index))
         experience, source = ReplaySource(buffer, info).with_history(
             experience, self._num_history_steps
         )

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.algorithms.algorithm import Algorithm, valid_steps
-from alf_lite.algorithms.batch_summaries import summarize_batch
-from alf_lite.algorithms.replay_training import ReplayTraining
+from alf_lite.algorithms.algorithm import Algorithm
+from alf_lite.algorithms.off_policy_path import OffPolicyPath
+from alf_lite.algorithms.on_policy_path import OnPolicyPath
 from alf_lite.algorithms.reward_weights import RewardWeights
-from alf_lite.algorithms.training_batches import (
-    TrainingBatch,
-    consecutive_mini_batches,
-    passes_over_unroll,
-    transpose,
-    with_executed_action,
-)
+from alf_lite.algorithms.training_batches import TrainingBatch
+from alf_lite.algorithms.update_loop import UpdateLoop
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import AlgStep, BatchInfo, Experience, TimeStep
 from alf_lite.data_transformers.data_transformer import (
@@ -32,6 +25,7 @@ from alf_lite.environments.environment import Environment
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.metrics.metrics import MetricSet, create_metrics
 from alf_lite.optimizers.optimizers import Optimizer
+from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.unrollers.sync_unroller import SyncUnroller
 from alf_lite.utils import summary
@@ -109,11 +103,9 @@ class RLAlgorithm(Algorithm):
         )
         self._metrics: MetricSet | None = None
         self._unroller: SyncUnroller | None = None
-        self._replay: ReplayTraining | None = None
-        self._unroll_remainder = 0.0  # of a fractional unroll_length
-        self._num_updates = 0
+        self._updates: UpdateLoop | None = None
+        self._path: OnPolicyPath | OffPolicyPath | None = None
         self._training_mode = TrainingMode(self)
-        self._compiled_batch_loss = self.batch_loss
         self._compiled_rollout_step = self.rollout_step
         if env is not None:
             if config is None:
@@ -199,36 +191,13 @@ class RLAlgorithm(Algorithm):
         """Unrolls, then trains. Returns the number of steps trained on."""
         self.setup_training()
         summary.increment_global_counter()
-        if self._on_policy:
-            return self._train_iter_on_policy()
-        return self._train_iter_off_policy()
-
-    def _train_iter_on_policy(self) -> int:
-        with _timed("time/unroll"):
-            experience = self.unroll(int(self._config.unroll_length))
-        self._training_mode.set(True)
-        with _timed("time/train"):
-            steps = self.train_from_unroll(experience, experience.rollout_info)
-        with _timed("time/after_train_iter"):
-            rows = nest.map_structure(lambda t: t[:-1], experience)
-            self.after_train_iter(rows.time_step, rows.rollout_info)
-        return steps
-
-    def _train_iter_off_policy(self) -> int:
-        unroll_length = self._unroll_remainder + self._config.unroll_length
-        self._unroll_remainder = unroll_length % 1
-        experience = None
-        if unroll_length >= 1:
-            with _timed("time/unroll"):
-                experience = self.unroll(int(unroll_length))
-        if not self._require_replay().can_train:
-            return 0
-        self._training_mode.set(True)
-        with _timed("time/train"):
-            steps = self.train_from_replay_buffer()
-        if experience is not None:
-            with _timed("time/after_train_iter"):
-                self.after_train_iter(experience.time_step, experience.rollout_info)
+        steps = self._require_path().train_iter()
+        if steps:
+            num_updates = self._require_updates().num_updates
+            summary.scalar("train/updates", num_updates)
+            summary.scalar(
+                "train/updates_per_env_step", num_updates / max(self.num_env_steps, 1)
+            )
         return steps
 
     def unroll(self, unroll_length: int) -> Experience:
@@ -242,7 +211,7 @@ class RLAlgorithm(Algorithm):
             Valid until the next unroll, which reuses the memory.
         """
         unroller = self._require_unroller()
-        self._training_mode.set(False)
+        self.set_training(False)
         unroll = unroller.unroll(unroll_length, bootstrap=self._on_policy)
         # Row 0 was the last row of the previous unroll, except after a reset.
         first_row = 0 if unroll.is_first_unroll else 1
@@ -252,14 +221,18 @@ class RLAlgorithm(Algorithm):
         self._require_metrics().observe(new_steps)
         self.data_transformer.observe(new_steps)
         if not self._on_policy:
-            self._require_replay().store(unroll)
+            self._require_off_policy().store(unroll)
         summary.scalar("time/unroll_env_step", unroll.env_step_seconds)
         return unroll.experience
 
     def _act(self, inputs: TimeStep, state: Nest) -> AlgStep:
         """``rollout_step``, or a random action while the replay buffer fills."""
         step = self._compiled_rollout_step(inputs, state)
-        if self._config.initial_random_policy and self._is_collecting():
+        if (
+            self._config.initial_random_policy
+            and not self._on_policy
+            and self._require_off_policy().replay.is_collecting
+        ):
             step = step._replace(output=self.random_action(inputs))
         return step
 
@@ -269,9 +242,6 @@ class RLAlgorithm(Algorithm):
         return nest.map_structure(
             lambda spec: spec.sample(batch_size).to(device), self._action_spec
         )
-
-    def _is_collecting(self) -> bool:
-        return not self._on_policy and self._require_replay().is_collecting
 
     def train_from_unroll(self, experience: Experience, train_info: Nest) -> int:
         """Trains on an unroll [T+1, B, ...] whose last row is the bootstrap row.
@@ -286,90 +256,48 @@ class RLAlgorithm(Algorithm):
         Returns:
             The number of steps trained on, counting repetitions.
         """
-        valid = valid_steps(experience.time_step.step_type)
-        valid[-1] = False
-        if self.unrolls_with_grad:
-            loss_info = self.aggregate_loss(self.calc_loss(train_info), valid)
-            norms = self.update_with_gradient(loss_info)
-            self.after_update(experience.time_step, train_info)
-            self.summarize_train(loss_info, valid, norms)
-            summarize_batch(self._config, experience.time_step, train_info)
-            return valid[:-1].numel()
-        train_info = with_executed_action(train_info, experience.action)
-        experience = experience._replace(rollout_info=train_info)
-        experience, valid = transpose((experience, valid))
-        batch = self._preprocess(experience, valid, BatchInfo())
-        has_bootstrap_row = self._config.mini_batch_length is None
-        return self._train_on(
-            passes_over_unroll(batch, self._config), int(has_bootstrap_row)
-        )
+        path = self._require_path()
+        if not isinstance(path, OnPolicyPath):
+            raise ConfigError(f"{self._name} is off-policy: it trains from replay")
+        return path.train_from_unroll(experience, train_info)
 
-    def train_from_replay_buffer(self) -> int:
-        """Makes ``num_updates_per_train_iter`` updates on windows from the buffer.
+    def train_from_replay_buffer(self, *, with_own_steps: bool = True) -> int:
+        """Makes ``num_updates_per_train_iter`` updates on windows from the sources.
 
         The windows [mini_batch_size, mini_batch_length] of all updates are drawn and
         preprocessed at once. With ``whole_replay_buffer_training`` there are as many
         passes over the whole buffer instead, in shuffled mini-batches.
 
+        Args:
+            with_own_steps: False leaves the run's own replay buffer out, so that only
+                the offline buffers are trained on.
+
         Returns:
             The number of steps trained on, counting repetitions.
         """
-        config, replay = self._config, self._require_replay()
-        experience, batch_info = replay.sample(self.data_transformer, self.device)
-        valid = valid_steps(experience.time_step.step_type)
-        batch = self._preprocess(experience, valid, batch_info)
-        if not config.whole_replay_buffer_training:
-            return self._train_on(
-                consecutive_mini_batches(batch, replay.mini_batch_size)
-            )
-        batch = batch._replace(batch_info=BatchInfo())  # of whole rows, not of windows
-        steps = self._train_on(passes_over_unroll(batch, config))
-        if config.clear_replay_buffer:
-            replay.clear()
-        return steps
+        return self._require_off_policy().train_from_replay_buffer(
+            with_own_steps=with_own_steps
+        )
 
-    def _preprocess(
+    def add_offline_replay_buffer(self, buffer: ReplayBuffer) -> None:
+        """Adds a source of steps that are trained on beside the run's own.
+
+        The statistics of data transformers take its steps in.
+
+        Args:
+            buffer: of ``Experience`` with the specs of the environment.
+        """
+        self._require_off_policy().add_offline_buffer(buffer)
+
+    def preprocess(
         self, experience: Experience, valid: Tensor, batch_info: BatchInfo
     ) -> TrainingBatch:
-        """[B, T, ...] → what the updates need."""
+        """Stored experience [B, T, ...] → what the updates need, without gradient."""
         with torch.no_grad():
             inputs, info = self.preprocess_experience(
                 experience.time_step, experience.rollout_info, batch_info
             )
         return TrainingBatch(inputs, info, experience.state, valid, batch_info)
-
-    def _train_on(
-        self, mini_batches: Iterable[TrainingBatch], num_bootstrap_rows: int = 0
-    ) -> int:
-        """One update on each mini-batch [T, b, ...].
-
-        Returns:
-            The number of steps trained on, without the bootstrap rows.
-        """
-        burn_in = self._config.burn_in_length
-        num_updates = num_steps = 0
-        for batch in mini_batches:
-            loss_info, info = self._compiled_batch_loss(batch)
-            norms = self.update_with_gradient(loss_info)
-            self.after_update(batch.rows(burn_in, None).inputs, info)
-            if self._config.priority_replay:
-                self._require_replay().update_priority(
-                    batch.batch_info, loss_info.priority
-                )
-            num_updates += 1
-            num_rows, batch_size = batch.valid.shape
-            num_steps += (num_rows - num_bootstrap_rows) * batch_size
-            if self.should_stop_updates(loss_info, batch.valid):
-                break
-        self.summarize_train(loss_info, batch.valid, norms)
-        summarize_batch(self._config, batch.inputs, info)
-        self._num_updates += num_updates
-        summary.scalar("train/updates", self._num_updates)
-        summary.scalar(
-            "train/updates_per_env_step",
-            self._num_updates / max(self.num_env_steps, 1),
-        )
-        return num_steps
 
     # Set-up and state
 
@@ -380,21 +308,34 @@ class RLAlgorithm(Algorithm):
             self._config.unroll_with_grad or not self._overrides("train_step")
         )
 
-    def _overrides(self, method: str) -> bool:
-        return getattr(type(self), method) is not getattr(Algorithm, method)
+    @property
+    def trains_offline_differently(self) -> bool:
+        """Whether offline rows have a train step or a loss of their own."""
+        return self._overrides("train_step_offline", "calc_loss_offline")
+
+    def set_training(self, mode: bool) -> None:
+        """As ``train(mode)``, but fast enough for every step."""
+        self._training_mode.set(mode)
+
+    def _overrides(self, *methods: str) -> bool:
+        """Whether the algorithm has a method of its own in place of one of these."""
+        return any(
+            getattr(type(self), method) is not getattr(Algorithm, method)
+            for method in methods
+        )
 
     def setup_training(self) -> None:
-        """Also compiles the acting and the update function if the config says so."""
+        """Also compiles acting if the config says so."""
         if self._optimizers is not None:
             return
         super().setup_training()
-        if self._config is not None and self._config.compile:
-            self._compiled_batch_loss = torch.compile(self.batch_loss)
-            if self._acts_in_large_batches():
-                # With eager's random numbers, so that both act alike.
-                self._compiled_rollout_step = torch.compile(
-                    self.rollout_step, options={"fallback_random": True}
-                )
+        if self._config is None:
+            return
+        if self._config.compile and self._acts_in_large_batches():
+            # With eager's random numbers, so that both act alike.
+            self._compiled_rollout_step = torch.compile(
+                self.rollout_step, options={"fallback_random": True}
+            )
 
     def _acts_in_large_batches(self) -> bool:
         """Whether compiled acting is faster: a compiled call costs 15 µs more."""
@@ -407,18 +348,36 @@ class RLAlgorithm(Algorithm):
             raise ConfigError(f"{self._name} was built without env: it has no metrics")
         return self._metrics
 
-    def _require_replay(self) -> ReplayTraining:
-        if self._replay is None:
+    def _require_updates(self) -> UpdateLoop:
+        if self._updates is None:
+            self._updates = UpdateLoop(self, self._config)
+        return self._updates
+
+    def _require_path(self) -> OnPolicyPath | OffPolicyPath:
+        """Made late, because it depends on the data transformer."""
+        if self._path is None:
             if self._env is None:
                 raise ConfigError(
-                    f"{self._name} was built without env: it has no replay buffer"
+                    f"{self._name} was built without env: it cannot be trained on its "
+                    "own, and has no replay buffer"
                 )
-            self._replay = ReplayTraining(
-                self._config,
-                self._env.batch_size,
-                self.data_transformer.num_history_steps,
+            updates = self._require_updates()
+            if self._on_policy:
+                self._path = OnPolicyPath(self, self._config, updates)
+            else:
+                self._path = OffPolicyPath(
+                    self, self._config, updates, self._env.batch_size
+                )
+        return self._path
+
+    def _require_off_policy(self) -> OffPolicyPath:
+        path = self._require_path()
+        if not isinstance(path, OffPolicyPath):
+            raise ConfigError(
+                f"{self._name} is on-policy: it has no replay buffer and cannot train "
+                "on offline data. Use an off-policy algorithm."
             )
-        return self._replay
+        return path
 
     def _require_unroller(self) -> SyncUnroller:
         if self._env is None:
@@ -441,8 +400,8 @@ class RLAlgorithm(Algorithm):
         """
         self._require_unroller().reset(seed)
         self._require_metrics().drop_open_episodes()
-        if self._replay is not None:
-            self._replay.mark_truncated_end()
+        if not self._on_policy:
+            self._require_off_policy().replay.mark_truncated_end()
 
     def training_state_dict(self) -> dict[str, Any]:
         """What training needs beside ``state_dict``: optimizers and metrics."""
@@ -450,15 +409,9 @@ class RLAlgorithm(Algorithm):
             "optimizers": {name: o.state_dict() for name, o in self.optimizers()},
             "metrics": self._require_metrics().state_dict(),
             "data_transformer": self.data_transformer.training_state_dict(),
-            "replay": self._replay_state(),
-            "unroll_remainder": self._unroll_remainder,
-            "num_updates": self._num_updates,
+            "path": {} if self._on_policy else self._require_off_policy().state_dict(),
+            "num_updates": self._require_updates().num_updates,
         }
-
-    def _replay_state(self) -> dict[str, Any]:
-        if self._replay is None or not self._config.checkpoint_replay_buffer:
-            return {}
-        return self._replay.state_dict()
 
     def load_training_state_dict(self, state: dict[str, Any]) -> None:
         """Restores what ``training_state_dict`` returned."""
@@ -473,20 +426,11 @@ class RLAlgorithm(Algorithm):
             optimizer.load_state_dict(saved[name])
         self._require_metrics().load_state_dict(state["metrics"])
         self.data_transformer.load_training_state_dict(state["data_transformer"])
-        if state["replay"]:
-            self._require_replay().load_state_dict(state["replay"])
-        self._unroll_remainder = state["unroll_remainder"]
-        self._num_updates = state["num_updates"]
+        if not self._on_policy:
+            self._require_off_policy().load_state_dict(state["path"])
+        self._require_updates().num_updates = state["num_updates"]
 
     def finish_train(self) -> None:
         """Releases what training holds: the environment."""
         if self._env is not None:
             self._env.close()
-
-
-@contextlib.contextmanager
-def _timed(name: str) -> Iterator[None]:
-    """Summarises the seconds that the block takes."""
-    begin = time.perf_counter()
-    yield
-    summary.scalar(name, time.perf_counter() - begin)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.config import TrainerConfig
-from alf_lite.data_structures import BatchInfo, TimeStep
+from alf_lite.data_structures import BatchInfo, LossInfo, TimeStep
 from alf_lite.errors import ConfigError
 
 Nest = Any
@@ -33,6 +33,33 @@ class TrainingBatch(NamedTuple):
         steps = self._replace(batch_info=())
         cut = nest.map_structure(lambda t: t[begin:end], steps)
         return cut._replace(batch_info=batch_info)
+
+
+class Update(NamedTuple):
+    """What one gradient step is computed from, time-major; one part may be absent."""
+
+    batch: TrainingBatch | None  # for train_step and calc_loss
+    offline_batch: TrainingBatch | None = None  # for the offline ones, if they differ
+
+
+class BatchLoss(NamedTuple):
+    """What an update computed from one of its batches."""
+
+    batch: TrainingBatch
+    loss_info: LossInfo  # ``loss`` []
+    info: Nest  # [T, B, ...], from the train step
+
+
+def total_loss(losses: Sequence[BatchLoss]) -> LossInfo:
+    """The loss of an update: every window counts alike, whichever batch it is in."""
+    if len(losses) == 1:
+        return losses[0].loss_info
+    sizes = [part.batch.valid.shape[1] for part in losses]
+    total = sum(
+        size / sum(sizes) * part.loss_info.loss
+        for size, part in zip(sizes, losses, strict=True)
+    )
+    return LossInfo(loss=total, extra=[part.loss_info.extra for part in losses])
 
 
 def transpose(batch: Nest) -> Nest:

@@ -20,6 +20,7 @@ would split it. Return the number instead, as ``LossInfo.extra`` does.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -148,6 +149,14 @@ def scalar(
             _recorder.add_to_mean(_recorder.prefix + name, value)
     elif should_record():
         _recorder.add_number(_recorder.prefix + name, value, progress.global_counter)
+
+
+@contextlib.contextmanager
+def timed(name: str) -> Iterator[None]:
+    """Records the seconds that the block takes."""
+    begin = time.perf_counter()
+    yield
+    scalar(name, time.perf_counter() - begin)
 
 
 def scalar_at(name: str, value: float | Tensor, step: int) -> None:

@@ -123,7 +123,7 @@ def test_a_fractional_unroll_length_unrolls_every_few_iterations():
     sizes = []
     for _ in range(12):
         algorithm.train_iter()
-        sizes.append(algorithm._replay.num_steps)
+        sizes.append(algorithm._path.replay.num_steps)
     assert sizes == [0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6]
     # Updates go on between the unrolls; there is no unroll to finish then.
     assert algorithm.calls.count("calc_loss [2, 2]") == 5
@@ -140,7 +140,7 @@ def test_random_actions_replace_the_policys_while_collecting():
     for _ in range(3):
         algorithm.train_iter()
     inputs, info = algorithm.batches[-1]
-    drawn = algorithm._replay.buffer.gather_all()[0]
+    drawn = algorithm._path.replay.buffer.gather_all()[0]
     action = drawn.action  # [B, T]; the policy itself always takes 0
     assert 0.2 < action[:, :60].float().mean() < 0.8
     assert (action[:, 60:] == 0).all()
@@ -158,7 +158,7 @@ def test_the_buffer_holds_raw_steps_and_training_sees_transformed_ones():
         algorithm.observation_spec, algorithm.reward_spec, scale=10.0
     )
     algorithm.train_iter()
-    stored = algorithm._replay.buffer.gather_all()[0].time_step.reward
+    stored = algorithm._path.replay.buffer.gather_all()[0].time_step.reward
     assert set(stored.flatten().tolist()) == {0.0, 1.0}
     assert set(algorithm.batches[-1][0].reward.tolist()) == {0.0, 10.0}
 
@@ -200,7 +200,7 @@ def test_priorities_are_updated_after_every_update():
     )
     updates = []
     algorithm.train_iter()
-    algorithm._replay.buffer.update_priority = lambda *args: updates.append(args)
+    algorithm._path.replay.buffer.update_priority = lambda *args: updates.append(args)
     algorithm.train_iter()
     assert [[t.shape for t in args] for args in updates] == [[(4,)] * 3] * 3
     assert algorithm.batch_info.importance_weights.shape == (12,)
@@ -225,7 +225,7 @@ def test_the_whole_buffer_is_trained_and_cleared():
     for _ in range(2):
         # 4 of the 5 steps make two windows, of 2 environments, twice.
         assert algorithm.train_iter() == 2 * 2 * 2 * 2
-        assert algorithm._replay.num_steps == 0
+        assert algorithm._path.replay.num_steps == 0
     observations = torch.cat([b[0].observation.flatten() for b in algorithm.batches])
     assert sorted(observations.tolist())[:8] == [0, 0, 0, 0, 1, 1, 1, 1]
 
@@ -243,7 +243,7 @@ def test_a_checkpoint_holds_the_buffer_when_asked(saved):
     resumed.load_training_state_dict(original.training_state_dict())
     resumed.reset_environment(1)
     resumed.train_iter()
-    steps = resumed._replay.buffer.gather_all()[0].time_step
+    steps = resumed._path.replay.buffer.gather_all()[0].time_step
     # The three stored steps end before the new ones begin.
     expected = [[0, 1, 2, 0, 1, 1]] if saved else [[0, 1, 1]]
     assert steps.step_type.tolist() == expected * 2
@@ -254,5 +254,5 @@ def test_a_reset_of_the_environments_ends_the_stored_episodes():
     algorithm.train_iter()
     algorithm.reset_environment(1)
     algorithm.train_iter()
-    step_type = algorithm._replay.buffer.gather_all()[0].time_step.step_type
+    step_type = algorithm._path.replay.buffer.gather_all()[0].time_step.step_type
     assert step_type.tolist() == [[0, 1, 2, 0, 1, 1]] * 2

@@ -106,7 +106,7 @@ def test_training_sees_the_stacks_that_the_policy_saw(
         expected = acted_on[info.env_ids.unsqueeze(1), steps]
         assert torch.equal(time_step.observation, expected)
     # One frame per step is stored.
-    buffer = algorithm._replay.buffer
+    buffer = algorithm._path.replay.buffer
     assert buffer.data_spec.time_step.observation.shape == (1,)
 
 

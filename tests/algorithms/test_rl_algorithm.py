@@ -80,7 +80,7 @@ class RecordingPPO(PPOAlgorithm):
         self.shapes: list[tuple[int, ...]] = []
         self.calls: list[str] = []
 
-    def batch_loss(self, batch):
+    def batch_loss(self, batch, offline=False):
         self.calls.append("batch_loss")
         self.shapes.append(tuple(batch.valid.shape))
         observation = batch.inputs.observation[batch.valid]
@@ -227,7 +227,7 @@ def test_the_loss_of_the_bootstrap_row_is_not_used():
     algorithm = make(Zeroing)
     losses = []
     algorithm.update_with_gradient = lambda info: losses.append(info.loss.item()) or []
-    algorithm.summarize_train = lambda *args: None
+    algorithm.summarize_loss = lambda *args: None
     algorithm.train_iter()
     assert losses == [0.0]
 
@@ -404,7 +404,8 @@ def test_compiled_training_gives_the_same_numbers(cls):
         return algorithm
 
     eager, compiled = train(compiled=False), train(compiled=True)
-    assert compiled._compiled_batch_loss is not compiled.batch_loss
+    assert compiled._updates._batch_loss != compiled.batch_loss
+    assert eager._updates._batch_loss == eager.batch_loss
     assert compiled._compiled_rollout_step is not compiled.rollout_step
     torch.testing.assert_close(
         parameters_of(compiled), parameters_of(eager), atol=1e-5, rtol=1e-4

@@ -1,0 +1,201 @@
+"""An iteration of off-policy training: unroll, store, train on what is stored.
+
+With offline buffers the same path pre-trains, fine-tunes and mixes: the first
+``TrainerConfig.rl_train_after_update_steps`` iterations train on them alone and take no
+step in the environment; after that own steps join them in the batches.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from alf_lite.algorithms.algorithm import valid_steps
+from alf_lite.algorithms.replay_mixture import ReplayMixture, Windows, alike, join
+from alf_lite.algorithms.replay_training import ReplayTraining
+from alf_lite.algorithms.root_algorithm import RootAlgorithm
+from alf_lite.algorithms.training_batches import (
+    TrainingBatch,
+    Update,
+    consecutive_mini_batches,
+    passes_over_unroll,
+    transpose,
+)
+from alf_lite.algorithms.update_loop import UpdateLoop
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import BatchInfo, Experience
+from alf_lite.data_transformers.data_transformer import DataTransformer
+from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
+from alf_lite.unrollers.sync_unroller import Unroll
+from alf_lite.utils.summary import timed
+
+
+class OffPolicyPath:
+    """Trains an algorithm from its replay buffer and from offline ones.
+
+    Args:
+        algorithm: the root of the run.
+        config: of the run.
+        updates: makes the updates.
+        num_environments: that the algorithm trains in.
+    """
+
+    def __init__(
+        self,
+        algorithm: RootAlgorithm,
+        config: TrainerConfig,
+        updates: UpdateLoop,
+        num_environments: int,
+    ) -> None:
+        self._algorithm = algorithm
+        self._config = config
+        self._updates = updates
+        self.replay = self._make_source(num_environments)
+        self._mixture = ReplayMixture(config, self.replay)
+        self._offline: list[ReplayTraining] = []
+        self._num_iterations = 0
+        self._unroll_remainder = 0.0  # of a fractional unroll_length
+
+    def _make_source(
+        self, num_environments: int, buffer: ReplayBuffer | None = None
+    ) -> ReplayTraining:
+        num_history_steps = self._algorithm.data_transformer.num_history_steps
+        return ReplayTraining(self._config, num_environments, num_history_steps, buffer)
+
+    def add_offline_buffer(self, buffer: ReplayBuffer) -> None:
+        """Adds one more source, which the data transformer observes first."""
+        observe_buffer(self._algorithm.data_transformer, buffer)
+        self._offline.append(self._make_source(buffer.num_environments, buffer))
+        self._mixture = ReplayMixture(self._config, self.replay, self._offline)
+
+    @property
+    def has_offline(self) -> bool:
+        return bool(self._offline)
+
+    # One iteration
+
+    def train_iter(self) -> int:
+        """Returns the number of steps trained on."""
+        algorithm, config = self._algorithm, self._config
+        iteration = self._num_iterations
+        self._num_iterations += 1
+        experience, with_own_steps = None, False
+        if iteration >= config.rl_train_after_update_steps:
+            experience = self._unroll()
+            if not self.replay.can_train:
+                return 0
+            with_own_steps = iteration % config.rl_train_every_update_steps == 0
+        algorithm.set_training(True)
+        with timed("time/train"):
+            steps = algorithm.train_from_replay_buffer(with_own_steps=with_own_steps)
+        if experience is not None:
+            with timed("time/after_train_iter"):
+                algorithm.after_train_iter(
+                    experience.time_step, experience.rollout_info
+                )
+        return steps
+
+    def _unroll(self) -> Experience | None:
+        """Unrolls whole steps; the fraction of ``unroll_length`` is left for later."""
+        unroll_length = self._unroll_remainder + self._config.unroll_length
+        self._unroll_remainder = unroll_length % 1
+        if unroll_length < 1:
+            return None
+        with timed("time/unroll"):
+            return self._algorithm.unroll(int(unroll_length))
+
+    def store(self, unroll: Unroll) -> None:
+        """Appends the steps of an unroll to the run's own buffer."""
+        self.replay.store(unroll)
+
+    def train_from_replay_buffer(self, *, with_own_steps: bool) -> int:
+        """See ``RLAlgorithm.train_from_replay_buffer``."""
+        algorithm, config = self._algorithm, self._config
+        parts = self._mixture.sample(
+            algorithm.data_transformer, algorithm.device, with_own=with_own_steps
+        )
+        if config.whole_replay_buffer_training:
+            # Of whole rows, not of windows.
+            batch = self._preprocess(parts[0])._replace(batch_info=BatchInfo())
+            steps = self._run(map(Update, passes_over_unroll(batch, config)))
+            if config.clear_replay_buffer:
+                self.replay.clear()
+            return steps
+        return self._run(self._updates_on(parts))
+
+    def _run(self, updates: Iterable[Update]) -> int:
+        use_priority = self._config.priority_replay
+        return self._updates.run(
+            updates,
+            update_priority=self._mixture.update_priority if use_priority else None,
+        )
+
+    def _updates_on(self, parts: list[Windows]) -> Iterator[Update]:
+        """The batches of all updates on windows of one or more sources."""
+        algorithm = self._algorithm
+        if algorithm.trains_offline_differently:
+            own = [part for part in parts if part.is_own]
+            offline = [part for part in parts if not part.is_own]
+        else:
+            own, offline = alike(parts, algorithm.train_state_spec), []
+        return map(Update, self._batches_of(own), self._batches_of(offline))
+
+    def _batches_of(self, parts: list[Windows]) -> Iterable[TrainingBatch | None]:
+        """One for each update; without parts, None again and again."""
+        if not parts:
+            return itertools.repeat(None)
+        windows = join(parts)
+        return consecutive_mini_batches(self._preprocess(windows), windows.per_update)
+
+    def _preprocess(self, windows: Windows) -> TrainingBatch:
+        experience = windows.experience
+        valid = valid_steps(experience.time_step.step_type)
+        return self._algorithm.preprocess(experience, valid, windows.batch_info)
+
+    # State
+
+    def state_dict(self) -> dict[str, Any]:
+        """What training needs to continue; of the steps, only if it is configured."""
+        return {
+            "replay": (
+                self.replay.state_dict()
+                if self._config.checkpoint_replay_buffer
+                else {}
+            ),
+            "unroll_remainder": self._unroll_remainder,
+            "num_iterations": self._num_iterations,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores what ``state_dict`` returned."""
+        if state["replay"]:
+            self.replay.load_state_dict(state["replay"])
+        self._unroll_remainder = state["unroll_remainder"]
+        self._num_iterations = state["num_iterations"]
+
+
+def observe_buffer(
+    transformer: DataTransformer, buffer: ReplayBuffer, length: int = 1000
+) -> None:
+    """Takes all that is stored into the statistics, one environment after the other.
+
+    Args:
+        transformer: is changed.
+        buffer: of ``Experience``.
+        length: steps that are taken in at once.
+    """
+    if not transformer.has_statistics:
+        return
+    for env_id in range(buffer.num_environments):
+        begin = int(buffer.begin_positions[env_id])
+        end = int(buffer.end_positions[env_id])
+        for position in range(begin, end, length):
+            steps = buffer.get_windows(
+                torch.tensor([env_id]),
+                torch.tensor([position]),
+                min(length, end - position),
+            )
+            transformer.observe(transpose(steps.time_step))
