@@ -25,7 +25,7 @@ class PositionRanges:
         self.first = first
         self.last = np.maximum(first, last)
         self._sums = (self.last - first).cumsum()
-        self.size = int(self._sums[-1])
+        self.size = self._sums.item(-1)
 
     def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The environments and the positions that have these numbers, all [N]."""

@@ -30,6 +30,8 @@ class PriorityOptions:
         alpha: 0 draws uniformly, 1 in proportion to the priorities.
         beta: 0 corrects nothing, 1 removes the bias. A number or a schedule.
         eps: lets steps of priority 0 be drawn again.
+        initial_priority: of a step that was never trained on. None means the largest
+            one that can be drawn when the step comes, and at least 1.
         normalization: the scale. "buffer": the largest importance weight of any step,
             so that the same step has the same weight in every batch; "batch": the
             largest one in the batch; "none": 1.
@@ -38,6 +40,7 @@ class PriorityOptions:
     alpha: Schedule = 0.6
     beta: Schedule = 0.4
     eps: float = 1e-6
+    initial_priority: float | None = None
     normalization: str = "buffer"
 
     def __post_init__(self) -> None:
@@ -48,6 +51,11 @@ class PriorityOptions:
             )
         if not self.eps >= 0:
             raise ValueError(f"eps must not be negative, got {self.eps}")
+        initial = self.initial_priority
+        if initial is not None and not 0 < initial < np.inf:
+            raise ValueError(
+                f"initial_priority must be finite and above 0, got {initial}"
+            )
         for name in ("alpha", "beta"):
             value = getattr(self, name)
             if not callable(value) and not value >= 0:
@@ -61,7 +69,7 @@ class PriorityOptions:
         """
         # One comparison finds all three, and NaN by being neither.
         valid = (priorities >= 0) & (priorities < np.inf)
-        if not valid.all():
+        if np.count_nonzero(valid) < len(valid):
             wrong = np.flatnonzero(~valid)
             raise ValueError(
                 f"priorities must be finite and not negative: {len(wrong)} of "
@@ -69,6 +77,12 @@ class PriorityOptions:
                 f"{wrong[0]}. Use |δ|, and look for a loss that diverges."
             )
         return (priorities + self.eps) ** _now(self.alpha)
+
+    def initial_weight(self) -> float | None:
+        """That of ``initial_priority``."""
+        if self.initial_priority is None:
+            return None
+        return (self.initial_priority + self.eps) ** _now(self.alpha)
 
     def importance_weights(
         self, probabilities: np.ndarray, num_live: int, least_probability: float

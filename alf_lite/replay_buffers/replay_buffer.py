@@ -110,7 +110,7 @@ class ReplayBuffer:
         )
         self._step_type_field = step_type_field
         self._episodes: EpisodeIndex | None = None
-        self._expected_step = self._layout.expect((num_environments,))
+        self._expected_step = self._layout.expect(num_environments)
 
     def _make_sampler(
         self, sampling: SamplingOptions, priority: PriorityOptions | None
@@ -189,20 +189,18 @@ class ReplayBuffer:
         """
         if env_ids is None and not time_major and not never_stale:
             # This is done for every step of the environment.
-            self._storage.write_step(self._layout.flatten(batch, self._expected_step))
+            self._storage.write(self._layout.flatten(batch, self._expected_step))
             return
         ids = None if env_ids is None else self._distinct(env_ids)
         num_columns = self.num_environments if ids is None else len(ids)
+        num_steps = _first_dim(batch) if time_major else 1
+        outer_dims = (num_steps, num_columns) if time_major else (num_columns,)
+        leaves = self._layout.flatten(batch, self._layout.expect(*outer_dims))
+        if ids is None and not never_stale:
+            self._storage.write(leaves, num_steps)
+            return
         if not time_major:
-            expected = self._layout.expect((num_columns,))
-            leaves = self._layout.flatten(batch, expected)
             leaves = [leaf.unsqueeze(0) for leaf in leaves]
-        else:
-            # Taken from the first leaf; whatever it is, all have to agree with it.
-            shape = getattr(next(iter(nest.flatten(batch)), None), "shape", ()) or (0,)
-            num_steps = shape[0]
-            expected = self._layout.expect((num_steps, num_columns))
-            leaves = self._layout.flatten(batch, expected)
         if never_stale:
             self._storage.flush()
             self._sampler.sync()
@@ -260,10 +258,11 @@ class ReplayBuffer:
             )
         self._storage.flush()
         env_ids, positions, weights = self._sampler.draw(batch_size, batch_length)
-        info = BatchInfo(torch.from_numpy(env_ids), torch.from_numpy(positions))
-        if len(weights):
-            importance_weights = torch.from_numpy(weights).to(self.device)
-            info = info._replace(importance_weights=importance_weights)
+        info = BatchInfo(
+            torch.from_numpy(env_ids),
+            torch.from_numpy(positions),
+            torch.from_numpy(weights).to(self.device) if len(weights) else (),
+        )
         return self._windows(env_ids, positions, batch_length), info
 
     def gather_all(self) -> tuple[Nest, BatchInfo]:
@@ -439,6 +438,13 @@ class ReplayBuffer:
 
     def _distinct(self, env_ids: Tensor) -> np.ndarray:
         return to_distinct_env_ids(env_ids, self.num_environments)
+
+
+def _first_dim(batch: Nest) -> int:
+    """T of a batch [T, ...], by its first leaf: the others have to agree with it."""
+    first_leaf = next(iter(nest.flatten(batch)), None)
+    shape = first_leaf.shape if isinstance(first_leaf, Tensor) else ()
+    return shape[0] if shape else 0
 
 
 def _check_arguments(

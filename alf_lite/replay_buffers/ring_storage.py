@@ -8,6 +8,7 @@ one step for ever.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,11 +17,12 @@ from torch import Tensor
 from alf_lite.replay_buffers.allocation import allocate
 from alf_lite.replay_buffers.position_ranges import PositionRanges
 from alf_lite.replay_buffers.row_layout import RowLayout
+from alf_lite.replay_buffers.staged_steps import StagedSteps
 
-# Single steps are collected in a small block and moved to the rings together: writing
-# one step costs little more than the calls it takes.
-_MAX_STAGED_STEPS = 32
-_MAX_STAGED_BYTES = 2**20
+# Rows that are moved as a whole. On the CPU an array with one element of ``row_bytes``
+# bytes per row, which numpy moves more than twice as fast as torch; elsewhere a tensor
+# with one more dimension for the bytes.
+Rows = Any
 
 
 class RingStorage:
@@ -56,6 +58,8 @@ class RingStorage:
         self.begin = np.zeros(num_environments, np.int64)
         self.end = np.zeros(num_environments, np.int64)
         self.num_writes = 0
+        # Where all environments are, if they are at the same position.
+        self._common_end: int | None = 0
         self._all_environments = np.arange(num_environments)
         # Ordinary tensors, wherever the buffer is constructed.
         with torch.inference_mode(False):
@@ -67,63 +71,61 @@ class RingStorage:
         memory = allocate(num_rows * layout.row_bytes, self.device, directory)
         self.rows = memory.view(num_rows, layout.row_bytes)
         self.leaves = layout.views(self.rows)  # [E * max_length, *shape] each
-        # numpy takes rows more than twice as fast as torch, if a row is one element.
-        self._elements = self._as_elements(self.rows)
-        num_staged = _MAX_STAGED_BYTES // (num_environments * layout.row_bytes)
-        num_staged = min(max(num_staged, 1), _MAX_STAGED_STEPS, self.max_length)
-        self._staged = torch.empty(
-            (num_staged, num_environments, layout.row_bytes),
-            dtype=torch.uint8,
-            device=self.device,
+        self._whole_rows = self._as_whole(self.rows)
+        self._rings = self._as_whole(
+            self.rows.view(num_environments, -1, layout.row_bytes)
         )
-        leaves = [leaf.unbind(0) for leaf in layout.views(self._staged)]
-        self._staged_leaves = [list(step) for step in zip(*leaves, strict=True)]
-        self._num_staged = 0
+        self._staged = StagedSteps(
+            layout, num_environments, self.max_length, self.device
+        )
+        self._whole_staged = self._as_whole(self._staged.rows)
 
     @property
     def num_bytes(self) -> int:
         return self.rows.numel()
 
-    def write_step(self, leaves: list[Tensor]) -> None:
-        """Appends one step of all environments, leaves [E, ...]."""
-        torch._foreach_copy_(self._staged_leaves[self._num_staged], leaves)
-        self._num_staged += 1
-        if self._num_staged == len(self._staged_leaves):
+    def write(self, leaves: list[Tensor], num_steps: int = 1) -> None:
+        """Appends some steps of all environments.
+
+        Args:
+            leaves: [T, E, ...] each, or [E, ...] for one step.
+            num_steps: T.
+        """
+        if not self._staged.add(leaves, num_steps):
             self.flush()
+            if not self._staged.add(leaves, num_steps):
+                self.write_block(leaves)
 
     def write_block(
         self, leaves: list[Tensor], env_ids: np.ndarray | None = None
     ) -> None:
-        """Appends several steps of some environments.
+        """Appends many steps, or steps of some environments.
 
         Args:
             leaves: [T, B, ...] each.
             env_ids: [B], each at most once; None means all.
         """
         self.flush()
-        num_steps = len(leaves[0])
-        if env_ids is None:
-            env_ids = self._all_environments
-        if num_steps > self.max_length:
+        num_steps = leaves[0].shape[0]
+        skipped = max(0, num_steps - self.max_length)
+        if skipped:
             # The older ones would be overwritten by the newer ones at once.
-            skipped = num_steps - self.max_length
-            self.end[env_ids] += skipped
             leaves = [leaf[skipped:] for leaf in leaves]
-            num_steps = self.max_length
+        num_columns = self.num_environments if env_ids is None else len(env_ids)
         rows = torch.empty(
-            (num_steps, len(env_ids), self.layout.row_bytes),
+            (num_steps - skipped, num_columns, self.layout.row_bytes),
             dtype=torch.uint8,
             device=self.device,
         )
         torch._foreach_copy_(self.layout.views(rows), leaves)
-        self._append(rows, env_ids)
+        self._append(self._as_whole(rows), env_ids, skipped)
 
     def flush(self) -> None:
         """Moves the staged steps to the rings."""
-        if self._num_staged:
-            rows = self._staged[: self._num_staged]
-            self._num_staged = 0
-            self._append(rows, self._all_environments)
+        num_steps = self._staged.num_steps
+        if num_steps:
+            self._staged.num_steps = 0
+            self._append(self._whole_staged[:num_steps])
 
     def clear(self, env_ids: np.ndarray | None = None) -> None:
         """Forgets all steps of some environments, or of all."""
@@ -136,6 +138,20 @@ class RingStorage:
     def row_indices(self, env_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Where in :attr:`rows` the steps are. The arguments broadcast."""
         return env_ids * self.max_length + positions % self.max_length
+
+    def rows_between(self, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+        """The rows [N] of the positions ``first`` [E] to ``last`` [E] (exclusive).
+
+        None of an environment whose ``last`` is not above ``first``.
+        """
+        sizes = last - first
+        longest = int(np.maximum.reduce(sizes))
+        if longest <= 0:
+            return np.zeros(0, np.int64)
+        if np.count_nonzero(sizes == longest) < len(sizes):
+            return self.row_indices(*PositionRanges(first, last).all())
+        positions = first[:, None] + np.arange(longest)
+        return self.row_indices(self._all_environments[:, None], positions).ravel()
 
     def is_stored(self, env_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Which of these steps are in the buffer now. The arguments broadcast."""
@@ -156,11 +172,9 @@ class RingStorage:
         if length == 1:
             return rows[:, None]
         rows = rows[:, None] + np.arange(length)
-        num_before_seam = self.max_length - slots
-        crossing = np.flatnonzero(num_before_seam < length)
-        if len(crossing):
-            behind_seam = np.arange(length) >= num_before_seam[crossing, None]
-            rows[crossing] -= self.max_length * behind_seam
+        if np.maximum.reduce(slots, initial=0) > self.max_length - length:
+            is_behind_seam = slots[:, None] + np.arange(length) >= self.max_length
+            rows -= self.max_length * is_behind_seam
         return rows
 
     def gather_rows(self, row_indices: np.ndarray) -> Tensor:
@@ -169,33 +183,26 @@ class RingStorage:
         Args:
             row_indices: [*dims] int64, each in range.
         """
-        if self._elements is None:
-            return self.rows[torch.from_numpy(row_indices).to(self.device)]
-        taken = self._elements.take(row_indices)
-        return torch.from_numpy(taken.view(np.uint8)).view(
-            *row_indices.shape, self.layout.row_bytes
-        )
+        taken = self._take(row_indices)
+        if isinstance(taken, Tensor):
+            return taken
+        shape = (*row_indices.shape, self.layout.row_bytes)
+        return torch.from_numpy(taken.view(np.uint8)).view(shape)
 
     def gather(self, row_indices: np.ndarray) -> list[Tensor]:
         """The leaves of some rows, [*dims, *shape]: views of one block of memory."""
-        if self._elements is None:
-            return self.layout.views(self.gather_rows(row_indices))
-        return self.layout.array_views(self._elements.take(row_indices))
+        taken = self._take(row_indices)
+        if isinstance(taken, Tensor):
+            return self.layout.views(taken)
+        return self.layout.array_views(taken)
 
     def gather_leaf(self, leaf: int, row_indices: np.ndarray) -> Tensor:
         """One leaf of some rows, [*dims, *shape], without reading the other leaves."""
-        return self.leaves[leaf][torch.from_numpy(row_indices).to(self.device)]
+        return self.leaves[leaf][self._to_device(row_indices)]
 
     def scatter_leaf(self, leaf: int, row_indices: np.ndarray, value: float) -> None:
         """Sets one leaf of some rows, each given once, to ``value``."""
-        self.leaves[leaf][torch.from_numpy(row_indices).to(self.device)] = value
-
-    def scatter_rows(self, row_indices: np.ndarray, rows: Tensor) -> None:
-        """Overwrites some rows, each given once, with ``rows`` [*dims, row_bytes]."""
-        if self._elements is None:
-            self.rows[torch.from_numpy(row_indices).to(self.device)] = rows
-        else:
-            self._elements[row_indices] = self._as_elements(rows)
+        self.leaves[leaf][self._to_device(row_indices)] = value
 
     def replace(self, begin: np.ndarray, end: np.ndarray, rows: Tensor) -> None:
         """Puts other steps in the place of all that are stored.
@@ -206,32 +213,80 @@ class RingStorage:
             rows: [R, row_bytes] on the CPU, the steps of environment 0 in the order of
                 their positions, then those of environment 1, ….
         """
-        self._num_staged = 0
+        self._staged.num_steps = 0
         self.begin[:], self.end[:] = begin, end
-        self.num_writes += 1
+        self._note_ends()
         indices = self.row_indices(*PositionRanges(begin, end).all())
-        self.scatter_rows(indices, rows.to(self.device))
+        self._scatter(indices, self._as_whole(rows.to(self.device)))
 
     def check_valid(self) -> None:
         """Raises AssertionError if the counters contradict each other."""
-        assert self._num_staged == 0, self._num_staged
+        assert self._staged.num_steps == 0, self._staged.num_steps
         assert (self.begin >= 0).all(), self.begin
         sizes = self.end - self.begin
         assert ((sizes >= 0) & (sizes <= self.max_length)).all(), (sizes, self.end)
+        if self._common_end is not None:
+            assert (self.end == self._common_end).all(), (self.end, self._common_end)
 
-    def _append(self, rows: Tensor, env_ids: np.ndarray) -> None:
-        """Writes rows [T, B, row_bytes], T <= max_length, behind the newest ones."""
-        num_steps = len(rows)
-        first = self.end[env_ids]
-        positions = first + np.arange(num_steps)[:, None]  # [T, B]
-        indices = self.row_indices(env_ids, positions)
-        self.scatter_rows(indices, rows)
-        self.end[env_ids] = first + num_steps
+    def _append(
+        self, rows: Rows, env_ids: np.ndarray | None = None, num_skipped: int = 0
+    ) -> None:
+        """Writes rows [T, B], T <= max_length, behind the newest ones.
+
+        Args:
+            rows: of the environments ``env_ids`` [B]; None means all.
+            num_skipped: leave so many positions out.
+        """
+        num_steps = rows.shape[0]
+        if env_ids is None and self._common_end is not None:
+            # All are at the same place, as always without ``env_ids``: rows that stand
+            # side by side are written without looking for each one's place.
+            first = self._common_end + num_skipped
+            slot = first % self.max_length
+            num_before_seam = self.max_length - slot
+            self._rings[:, slot : slot + num_steps] = rows[:num_before_seam].swapaxes(
+                0, 1
+            )
+            if num_before_seam < num_steps:
+                behind_seam = rows[num_before_seam:].swapaxes(0, 1)
+                self._rings[:, : num_steps - num_before_seam] = behind_seam
+            self._common_end = first + num_steps
+            self.end.fill(self._common_end)
+            np.maximum(self.begin, self._common_end - self.max_length, out=self.begin)
+            self.num_writes += 1
+            return
+        ids = self._all_environments if env_ids is None else env_ids
+        ends = self.end[ids] + num_skipped
+        positions = ends + np.arange(num_steps)[:, None]  # [T, B]
+        self._scatter(self.row_indices(ids, positions), rows)
+        self.end[ids] = ends + num_steps
         np.maximum(self.begin, self.end - self.max_length, out=self.begin)
+        self._note_ends()
+
+    def _note_ends(self) -> None:
+        """Takes note that ``end`` has changed."""
+        end = self.end.item(0)
+        self._common_end = end if (self.end == end).all() else None
         self.num_writes += 1
 
-    def _as_elements(self, rows: Tensor) -> np.ndarray | None:
-        """``rows`` [*dims, row_bytes] on the CPU as an array [*dims] of whole rows."""
+    # Whole rows
+
+    def _as_whole(self, rows: Tensor) -> Rows:
+        """``rows`` [*dims, row_bytes], to be moved as wholes."""
         if rows.device.type != "cpu":
-            return None
+            return rows
         return rows.numpy().view(np.dtype((np.void, self.layout.row_bytes)))[..., 0]
+
+    def _take(self, row_indices: np.ndarray) -> Rows:
+        if isinstance(self._whole_rows, Tensor):
+            return self._whole_rows[self._to_device(row_indices)]
+        return self._whole_rows.take(row_indices)
+
+    def _scatter(self, row_indices: np.ndarray, rows: Rows) -> None:
+        if isinstance(self._whole_rows, Tensor):
+            self._whole_rows[self._to_device(row_indices)] = rows
+        else:
+            self._whole_rows[row_indices] = rows
+
+    def _to_device(self, row_indices: np.ndarray) -> Tensor:
+        return torch.from_numpy(row_indices).to(self.device)

@@ -104,13 +104,18 @@ class RowLayout:
         ]
         self._distinct_dtypes = set(self._dtypes)
         self._view_arguments: dict[tuple[int, ...], list[tuple]] = {}
+        self._expected: dict[tuple[int, ...], list[Traits]] = {}
 
-    def expect(self, outer_dims: Sequence[int]) -> list[Traits]:
+    def expect(self, *outer_dims: int) -> list[Traits]:
         """What the leaves of a batch have to be, for :meth:`flatten`."""
-        return [
-            (torch.Size((*outer_dims, *leaf.shape)), leaf.dtype, False)
-            for leaf in self.leaves
-        ]
+        expected = self._expected.get(outer_dims)
+        if expected is None:
+            expected = [
+                (torch.Size((*outer_dims, *leaf.shape)), leaf.dtype, False)
+                for leaf in self.leaves
+            ]
+            _keep(self._expected, outer_dims, expected)
+        return expected
 
     def flatten(self, batch: Nest, expected: list[Traits]) -> list[Tensor]:
         """The leaves of ``batch``, detached.
@@ -229,10 +234,7 @@ class RowLayout:
             (leaf.dtype, leaf.view_arguments(outer_dims, self.row_bytes))
             for leaf in self.leaves
         ]
-        # A training run uses few shapes; one that uses many shall not hoard memory.
-        if len(self._view_arguments) >= 64:
-            self._view_arguments.clear()
-        self._view_arguments[outer_dims] = arguments
+        _keep(self._view_arguments, outer_dims, arguments)
         return arguments
 
     def _mismatch(self, batch: Nest, expected: list[Traits]) -> Exception:
@@ -252,6 +254,14 @@ class RowLayout:
                     "built for other data."
                 )
         return AssertionError("a batch was refused that matches")  # pragma: no cover
+
+
+def _keep(cache: dict[tuple[int, ...], Any], outer_dims: Any, value: Any) -> None:
+    """Remembers what was found out for a shape."""
+    # A training run uses few shapes; one that uses many shall not hoard memory.
+    if len(cache) >= 64:
+        cache.clear()
+    cache[outer_dims] = value
 
 
 def _place(specs: list[tuple[str, TensorSpec]]) -> tuple[list[Leaf], int]:

@@ -8,9 +8,6 @@ from alf_lite.replay_buffers.position_ranges import PositionRanges
 from alf_lite.replay_buffers.ring_storage import RingStorage
 from alf_lite.replay_buffers.weight_table import WeightTable
 
-# The least weight of a step that was never trained on.
-_MIN_INITIAL_WEIGHT = 1.0
-
 
 class StartWeights:
     """A weight for every stored step, and a table of those that can be drawn.
@@ -45,58 +42,72 @@ class StartWeights:
         return self._table.total
 
     @property
+    def unit(self) -> float:
+        """What every weight that can be drawn is a multiple of."""
+        return self._table.unit
+
+    @property
     def minimum(self) -> float:
         """The smallest weight that can be drawn."""
         return self._table.minimum
 
-    def sync(self, starts: PositionRanges) -> np.ndarray:
+    def sync(
+        self, starts: PositionRanges, initial_weight: float | None = None
+    ) -> np.ndarray:
         """Makes ``starts`` the steps that can be drawn.
 
+        Args:
+            starts: the steps that a whole window follows.
+            initial_weight: of the steps written since the last call. None means the
+                largest one that can be drawn now, and at least 1.
+
         Returns:
-            The rows written since the last call. Their weight is the largest one that
-            can be drawn now, and at least 1.
+            The rows written since the last call.
         """
+        storage, table = self._storage, self._table
         before, self._starts = self._starts, starts
-        # Rows that leave come first: newer steps may be in their place already.
-        for left in (
-            PositionRanges(before.first, np.minimum(before.last, starts.first)),
-            PositionRanges(np.maximum(before.first, starts.last), before.last),
-        ):
-            if left.size:
-                rows = self._rows(left)
-                self._num_live -= self._count_live(rows)
-                self._waiting[rows] = self._table.get(rows)
-                self._table.set(rows, np.zeros(len(rows)))
-        storage = self._storage
-        new_rows = self._rows(
-            PositionRanges(np.maximum(self._known_end, storage.begin), storage.end)
+        left = _joined(
+            storage.rows_between(before.first, np.minimum(before.last, starts.first)),
+            storage.rows_between(np.maximum(before.first, starts.last), before.last),
+        )
+        if len(left):
+            self._num_live -= self._count_live(left)
+            self._waiting[left] = table.get(left)
+            table.remove(left)
+        # Only now: what is new may be in the place of what left.
+        new = storage.rows_between(
+            np.maximum(self._known_end, storage.begin), storage.end
         )
         self._known_end = storage.end.copy()
-        self._waiting[new_rows] = max(self._table.maximum, _MIN_INITIAL_WEIGHT)
-        self._dropped[new_rows] = False
-        for entered in (
-            PositionRanges(starts.first, np.minimum(before.first, starts.last)),
-            PositionRanges(np.maximum(before.last, starts.first), starts.last),
-        ):
-            if entered.size:
-                rows = self._rows(entered)
-                self._num_live += self._count_live(rows)
-                self._table.set(rows, self._waiting[rows])
-        return new_rows
+        if len(new):
+            if initial_weight is None:
+                initial_weight = max(table.maximum, 1.0)
+            self._waiting[new] = initial_weight
+            self._dropped[new] = False
+        entered = _joined(
+            storage.rows_between(starts.first, np.minimum(before.first, starts.last)),
+            storage.rows_between(np.maximum(before.last, starts.first), starts.last),
+        )
+        if len(entered):
+            self._num_live += self._count_live(entered)
+            table.put(entered, self._waiting[entered])
+        table.add_up(_joined(left, entered))
+        return new
 
-    def find(self, masses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The steps at ``masses`` [N] of the running sum of weights.
+    def find(self, masses: np.ndarray) -> np.ndarray:
+        """The rows [N] of the steps at ``masses`` [N] of the running sum of weights."""
+        return self._table.find(masses)
 
-        Returns:
-            Environments, positions and weights, all [N].
-        """
-        rows, weights = self._table.find(masses)
-        env_ids, positions = self._locate(rows)
-        return env_ids, positions, weights
-
-    def get(self, env_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    def get(self, rows: np.ndarray) -> np.ndarray:
         """The weights of steps that can be drawn."""
-        return self._table.get(self._storage.row_indices(env_ids, positions))
+        return self._table.get(rows)
+
+    def locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The environments and positions of stored rows."""
+        max_length = self._storage.max_length
+        env_ids = rows // max_length
+        newest = self._storage.end.take(env_ids) - 1
+        return env_ids, newest - (newest - rows) % max_length
 
     def update(
         self, env_ids: np.ndarray, positions: np.ndarray, weights: np.ndarray
@@ -107,7 +118,7 @@ class StartWeights:
         """
         rows = self._storage.row_indices(env_ids, positions)
         drawable = self._can_be_drawn(env_ids, positions)
-        if self._has_dropped or not drawable.all():
+        if self._has_dropped or np.count_nonzero(drawable) < len(rows):
             kept = ~self._dropped[rows]
             waiting = kept & ~drawable & self._storage.is_stored(env_ids, positions)
             self._waiting[rows[waiting]] = weights[waiting]
@@ -123,22 +134,35 @@ class StartWeights:
         self._has_dropped = True
         self._dropped[rows] = True
         self._waiting[rows] = 0.0
-        drawable = rows[self._can_be_drawn(*self._locate(rows))]
-        self._table.set(drawable, np.zeros(len(drawable)))
+        drawable = rows[self._can_be_drawn(*self.locate(rows))]
+        self._table.remove(drawable)
+        self._table.add_up(drawable)
         self._num_live -= len(drawable)
 
     def export(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Weight and fate of some rows, for :meth:`restore`."""
-        drawable = self._can_be_drawn(*self._locate(rows))
+        drawable = self._can_be_drawn(*self.locate(rows))
         return {
             "weights": np.where(drawable, self._table.get(rows), self._waiting[rows]),
             "dropped": self._dropped[rows],
         }
 
-    def restore(self, rows: np.ndarray, exported: dict[str, np.ndarray]) -> None:
-        """Takes over what :meth:`export` gave; nothing can be drawn until ``sync``."""
-        begin = self._storage.begin.copy()
-        self.sync(PositionRanges(begin, begin))
+    def restore(
+        self, rows: np.ndarray, exported: dict[str, np.ndarray], unit: float
+    ) -> None:
+        """Takes over what :meth:`export` gave; nothing can be drawn until ``sync``.
+
+        Args:
+            rows: [N], where the steps are now.
+            exported: of these steps.
+            unit: of their weights.
+        """
+        storage = self._storage
+        self._table.clear(unit)
+        begin = storage.begin.copy()
+        self._starts = PositionRanges(begin, begin)
+        self._known_end = storage.end.copy()
+        self._num_live = 0
         self._waiting[rows] = exported["weights"]
         self._dropped[rows] = exported["dropped"]
         self._has_dropped = bool(exported["dropped"].any())
@@ -147,27 +171,27 @@ class StartWeights:
         """Raises AssertionError if the weights contradict each other."""
         self._table.check_valid()
         drawable = np.zeros(len(self._dropped), bool)
-        drawable[self._rows(self._starts)] = True
+        starts = self._starts
+        drawable[self._storage.rows_between(starts.first, starts.last)] = True
         weights = self._table.get(np.arange(len(drawable)))
         assert (weights[~drawable | self._dropped] == 0).all(), "a weight too many"
         num_live = np.count_nonzero(drawable & ~self._dropped)
         assert self._num_live == num_live, (self._num_live, num_live)
         assert self._has_dropped or not self._dropped.any(), "a dropped step"
 
-    def _rows(self, ranges: PositionRanges) -> np.ndarray:
-        return self._storage.row_indices(*ranges.all())
-
     def _count_live(self, rows: np.ndarray) -> int:
+        if not self._has_dropped:
+            return len(rows)
         return len(rows) - int(np.count_nonzero(self._dropped[rows]))
-
-    def _locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The environments and positions of stored rows."""
-        max_length = self._storage.max_length
-        env_ids = rows // max_length
-        newest = self._storage.end[env_ids] - 1
-        return env_ids, newest - (newest - rows) % max_length
 
     def _can_be_drawn(self, env_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
         starts = self._starts
         is_old_enough = positions < starts.last.take(env_ids)
         return is_old_enough & (positions >= starts.first.take(env_ids))
+
+
+def _joined(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Both; one of them is usually empty."""
+    if not len(second):
+        return first
+    return np.concatenate((first, second)) if len(first) else second

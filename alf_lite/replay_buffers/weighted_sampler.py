@@ -104,7 +104,10 @@ class WeightedSampler(UniformSampler):
         if key == self._synced_with:
             return
         self._synced_with = key
-        new_rows = self._weights.sync(self._find_starts(self._batch_length))
+        new_rows = self._weights.sync(
+            self._find_starts(self._batch_length),
+            None if self._priority is None else self._priority.initial_weight(),
+        )
         if self._limits is not None:
             iteration = self._iteration if collected_in is None else collected_in
             self._limits.register(new_rows, iteration)
@@ -123,6 +126,7 @@ class WeightedSampler(UniformSampler):
         return {
             "batch_length": self._batch_length,
             "iteration": self._iteration,
+            "weight_unit": self._weights.unit,
             **{name: torch.from_numpy(array) for name, array in steps.items()},
         }
 
@@ -134,7 +138,7 @@ class WeightedSampler(UniformSampler):
             for name, value in exported.items()
             if isinstance(value, Tensor)
         }
-        self._weights.restore(rows, steps)
+        self._weights.restore(rows, steps, exported["weight_unit"])
         if self._limits is not None:
             self._limits.restore(rows, steps)
         self._batch_length = exported["batch_length"]
@@ -150,8 +154,8 @@ class WeightedSampler(UniformSampler):
     def _draw_equally(self, batch_size: int) -> Windows:
         """Draws from the starts that are left; each weighs 1."""
         numbers = self._draw_numbers(self._weights.num_live, batch_size)
-        env_ids, positions, _ = self._weights.find(numbers + 0.5)
-        return Windows(env_ids, positions)
+        rows = self._weights.find(numbers + 0.5)
+        return Windows(*self._weights.locate(rows))
 
     def _draw_by_priority(
         self, priority: PriorityOptions, starts: PositionRanges, batch_size: int
@@ -160,18 +164,17 @@ class WeightedSampler(UniformSampler):
         num_recent = self._num_recent(starts, batch_size)
         total = self._weights.total
         masses, order = draw_stratified(total, batch_size - num_recent)
-        found = self._weights.find(masses)
-        env_ids, positions, weights = (part.take(order) for part in found)
+        rows = self._weights.find(masses).take(order)
+        recent = self._recent(starts) if num_recent else None
+        if recent is not None:
+            drawn = self._draw_from(recent, num_recent)
+            rows = np.concatenate((self._storage.row_indices(*drawn), rows))
+        env_ids, positions = self._weights.locate(rows)
         # The whole batch is a mixture of two ways to draw.
         share = (1.0 - num_recent / batch_size) / total
-        probabilities = share * weights
-        if num_recent:
-            recent = self._recent(starts)
-            recent_ids, recent_positions = self._draw_from(recent, num_recent)
-            env_ids = np.concatenate((recent_ids, env_ids))
-            positions = np.concatenate((recent_positions, positions))
+        probabilities = share * self._weights.get(rows)
+        if recent is not None:
             is_recent = positions >= recent.first[env_ids]
-            probabilities = share * self._weights.get(env_ids, positions)
             probabilities += is_recent * (num_recent / batch_size / recent.size)
         least_probability = share * self._weights.minimum or probabilities.min()
         importance_weights = priority.importance_weights(

@@ -91,9 +91,8 @@ class UniformSampler:
         self._storage = storage
         self._options = options
         self._num_ignored = num_ignored
-        # They change only when something is written.
         self._starts_key = (-1, 0)
-        self._starts = self._find_starts(batch_length=1)
+        self._starts = PositionRanges(storage.begin, storage.begin)
 
     def draw(self, batch_size: int, batch_length: int) -> Windows:
         """Draws ``batch_size`` windows of ``batch_length`` steps.
@@ -152,20 +151,21 @@ class UniformSampler:
         Raises:
             ValueError: if there are none.
         """
-        key = (self._storage.num_writes, batch_length)
-        if key != self._starts_key:
-            self._starts = self._find_starts(batch_length)
-            self._starts_key = key
-        if not self._starts.size:
+        starts = self._find_starts(batch_length)
+        if not starts.size:
             raise ValueError(self._explain_too_few(batch_length))
-        return self._starts
+        return starts
 
     def _find_starts(self, batch_length: int) -> PositionRanges:
+        """All possible starts; found anew only after something was written."""
         storage = self._storage
-        return PositionRanges(
-            storage.begin + self._num_ignored,
-            storage.end - (batch_length - 1),
-        )
+        key = (storage.num_writes, batch_length)
+        if key != self._starts_key:
+            self._starts_key = key
+            self._starts = PositionRanges(
+                storage.begin + self._num_ignored, storage.end - (batch_length - 1)
+            )
+        return self._starts
 
     def _draw_from(
         self, starts: PositionRanges, batch_size: int

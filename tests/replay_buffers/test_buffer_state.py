@@ -100,6 +100,24 @@ def test_a_hundred_draws_are_the_same_after_loading(tmp_path, storage):
     assert torch.equal(torch.stack(positions[0]), torch.stack(positions[1]))
 
 
+def test_priorities_are_rounded_alike_after_loading():
+    def prioritize(buffer: ReplayBuffer, scale: float) -> None:
+        torch.manual_seed(3)
+        _, info = buffer.get_batch(50, 1)
+        buffer.update_priority(info.env_ids, info.positions, torch.rand(50) * scale)
+
+    buffer = make_buffer(2, 50, prioritized_sampling=True)
+    fill(buffer, 60)
+    prioritize(buffer, 1e30)
+    prioritize(buffer, 1e-3)  # in units of what was large once
+    restored = make_buffer(2, 50, prioritized_sampling=True)
+    restored.load_state_dict(buffer.state_dict())
+    for _ in range(20):
+        for each in (buffer, restored):
+            prioritize(each, 1.0)
+        assert_same(buffer, restored)
+
+
 def test_only_what_is_stored_is_saved(tmp_path):
     buffer = make_buffer(2, 100_000)
     fill(buffer, 3)

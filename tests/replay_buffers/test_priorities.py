@@ -85,7 +85,13 @@ def test_a_priority_that_is_no_magnitude_is_refused(wrong):
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"normalization": "max"}, {"eps": -1.0}, {"alpha": -0.1}, {"beta": float("nan")}],
+    [
+        {"normalization": "max"},
+        {"eps": -1.0},
+        {"alpha": -0.1},
+        {"beta": float("nan")},
+        {"initial_priority": 0.0},
+    ],
 )
 def test_wrong_options_are_refused_by_name(arguments):
     with pytest.raises(ValueError, match=next(iter(arguments))):

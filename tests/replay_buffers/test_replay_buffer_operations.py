@@ -65,8 +65,16 @@ class ReplayBufferMachine(RuleBasedStateMachine):
             self.buffer.add_batch(steps(list(everyone), torch.tensor(self.ends)))
             self._note(everyone, 1)
 
+    @rule(num_steps=st.sampled_from([1, 2, 5, 31, 40]))
+    def add_unroll(self, num_steps):
+        everyone = range(self.arguments["num_environments"])
+        time = torch.arange(num_steps)[:, None]
+        batch = steps(list(everyone), torch.tensor(self.ends) + time)
+        self.buffer.add_batch(batch, time_major=True)
+        self._note(everyone, num_steps)
+
     @rule(num_steps=st.integers(1, 9), never_stale=st.booleans(), data=st.data())
-    def add_unroll(self, num_steps, never_stale, data):
+    def add_unroll_of_some(self, num_steps, never_stale, data):
         everyone = range(self.arguments["num_environments"])
         env_ids = data.draw(st.lists(st.sampled_from(everyone), unique=True))
         time = torch.arange(num_steps)[:, None]

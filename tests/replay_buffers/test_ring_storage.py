@@ -21,7 +21,7 @@ LAYOUT = RowLayout((TensorSpec((), torch.int64), TensorSpec((3,), torch.uint8)))
 def make_storage(request, monkeypatch):
     """Makes storages that move rows with numpy, or with torch as on other devices."""
     if request.param == "torch":
-        monkeypatch.setattr(RingStorage, "_as_elements", lambda self, rows: None)
+        monkeypatch.setattr(RingStorage, "_as_whole", lambda self, rows: rows)
     device = torch.device("cuda" if request.param == "cuda" else "cpu")
 
     def make(num_environments: int, max_length: int) -> RingStorage:
@@ -54,17 +54,68 @@ def content(storage: RingStorage) -> list[list[int]]:
 def test_single_steps_are_kept_in_order(make_storage, num_steps):
     storage = make_storage(2, 40)
     for step in range(num_steps):
-        storage.write_step(leaves(step, 100 + step))
+        storage.write(leaves(step, 100 + step))
     expected = list(range(max(0, num_steps - 40), num_steps))
     assert content(storage) == [expected, [100 + step for step in expected]]
 
 
+@pytest.mark.parametrize("num_steps", [1, 2, 5, 31, 32, 33])
+@pytest.mark.parametrize("is_in_step", [True, False])
+def test_unrolls_are_kept_in_order(make_storage, num_steps, is_in_step):
+    storage = make_storage(2, 40)
+    if not is_in_step:
+        storage.write_block(leaves([0]), np.array([1]))
+    numbers = torch.arange(5 * num_steps)
+    for unroll in numbers.split(num_steps):
+        storage.write(leaves(*([int(i), 1000 + int(i)] for i in unroll)), num_steps)
+    expected = numbers[-40:].tolist()
+    of_second = ([] if is_in_step else [0]) + [1000 + int(i) for i in numbers]
+    assert content(storage) == [expected, of_second[-40:]]
+
+
+def test_what_is_written_is_copied(make_storage):
+    storage = make_storage(1, 40)
+    batch = leaves([1])
+    for number in range(3):
+        batch[0].fill_(number)
+        batch[1].copy_(number + torch.arange(3))
+        storage.write(batch)
+    assert content(storage) == [[0, 1, 2]]
+
+
+def test_environments_that_fall_out_of_step_and_meet_again(make_storage):
+    storage = make_storage(2, 4)
+    storage.write(leaves(0, 10))
+    storage.write_block(leaves([1]), np.array([0]))
+    storage.write(leaves(2, 11))
+    storage.write_block(leaves([12]), np.array([1]))
+    storage.write(leaves(3, 13))
+    storage.write_block(leaves([4, 14], [5, 15]))
+    assert content(storage) == [[2, 3, 4, 5], [12, 13, 14, 15]]
+    assert storage.end.tolist() == [6, 6]
+
+
+@given(
+    st.integers(1, 6),
+    st.lists(st.tuples(st.integers(0, 20), st.integers(-2, 6)), min_size=1, max_size=4),
+)
+def test_rows_between_positions(max_length, ranges):
+    storage = RingStorage(LAYOUT, len(ranges), max_length, torch.device("cpu"))
+    first, sizes = np.array(ranges).T
+    rows = storage.rows_between(first, first + np.minimum(sizes, max_length))
+    assert rows.tolist() == [
+        e * max_length + (begin + i) % max_length
+        for e, (begin, size) in enumerate(ranges)
+        for i in range(min(size, max_length))
+    ]
+
+
 def test_steps_and_blocks_can_be_mixed(make_storage):
     storage = make_storage(2, 4)
-    storage.write_step(leaves(0, 10))
+    storage.write(leaves(0, 10))
     storage.write_block(leaves([1, 11], [2, 12]))
     storage.write_block(leaves([13], [14]), np.array([1]))
-    storage.write_step(leaves(3, 15))
+    storage.write(leaves(3, 15))
     assert content(storage) == [[0, 1, 2, 3], [12, 13, 14, 15]]
     assert storage.end.tolist() == [4, 6]
 
@@ -80,7 +131,7 @@ def test_of_a_block_longer_than_the_ring_the_newest_steps_stay(make_storage):
 
 def test_a_block_of_no_steps_or_no_environments_changes_nothing(make_storage):
     storage = make_storage(2, 3)
-    storage.write_step(leaves(1, 2))
+    storage.write(leaves(1, 2))
     storage.write_block([leaf[:0] for leaf in leaves([1, 2])])
     storage.write_block([leaf[:, :0] for leaf in leaves([1, 2])], np.zeros(0, np.int64))
     assert content(storage) == [[1], [2]]
@@ -88,10 +139,10 @@ def test_a_block_of_no_steps_or_no_environments_changes_nothing(make_storage):
 
 def test_clearing_forgets_some_environments(make_storage):
     storage = make_storage(3, 3)
-    storage.write_step(leaves(1, 2, 3))
+    storage.write(leaves(1, 2, 3))
     storage.clear(np.array([1]))
     assert content(storage) == [[1], [], [3]]
-    storage.write_step(leaves(4, 5, 6))
+    storage.write(leaves(4, 5, 6))
     assert content(storage) == [[1, 4], [5], [3, 6]]
     storage.clear()
     assert content(storage) == [[], [], []]

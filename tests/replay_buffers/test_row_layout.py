@@ -47,7 +47,7 @@ def specs():
 
 def copy_through_rows(layout: RowLayout, batch, *outer_dims: int):
     rows = torch.empty((*outer_dims, layout.row_bytes), dtype=torch.uint8)
-    leaves = layout.flatten(batch, layout.expect(outer_dims))
+    leaves = layout.flatten(batch, layout.expect(*outer_dims))
     for view, leaf in zip(layout.views(rows), leaves, strict=True):
         view.copy_(leaf)
     return layout.pack(layout.views(rows.clone()))
@@ -105,13 +105,13 @@ def test_another_distribution_than_the_spec_is_refused():
     layout = RowLayout(spec)
     other = td.Bernoulli(logits=torch.zeros(1, 4))
     with pytest.raises(ValueError, match="Categorical"):
-        layout.flatten(other, layout.expect((1,)))
+        layout.flatten(other, layout.expect(1))
 
 
 def test_gradients_are_left_behind():
     layout = RowLayout((TensorSpec((2,)), TensorSpec(())))
     batch = (torch.ones(3, 2, requires_grad=True) * 2, torch.zeros(3))
-    leaves = layout.flatten(batch, layout.expect((3,)))
+    leaves = layout.flatten(batch, layout.expect(3))
     assert not any(leaf.requires_grad for leaf in leaves)
 
 
@@ -161,7 +161,7 @@ def test_a_batch_that_does_not_match_is_refused_by_path(batch, error, message):
     spec = TimeStep(reward=TensorSpec(()), observation={"arm": TensorSpec((7,))})
     layout = RowLayout(spec)
     with pytest.raises(error, match=message):
-        layout.flatten(batch, layout.expect((3,)))
+        layout.flatten(batch, layout.expect(3))
 
 
 @pytest.mark.parametrize("spec", [(), {}, TimeStep(), TensorSpec((0,))])

@@ -102,6 +102,20 @@ def test_a_new_step_has_the_largest_priority_alive_and_at_least_one():
     assert frequencies(buffer)[0, 5] == pytest.approx(1 / 2, abs=0.003)
 
 
+def test_new_steps_may_have_a_priority_of_their_own():
+    alpha = 1.0
+    priority = PriorityOptions(alpha=lambda: alpha, eps=0, initial_priority=4.0)
+    buffer = prioritized(1, 4, priority=priority)
+    fill(buffer, 2)
+    set_priorities(buffer, {(0, 0): 16.0})
+    assert frequencies(buffer) == approximately({(0, 0): 0.8, (0, 1): 0.2})
+    alpha = 0.5
+    fill(buffer, 1)
+    assert frequencies(buffer) == approximately(
+        {(0, 0): 16 / 22, (0, 1): 4 / 22, (0, 2): 2 / 22}
+    )
+
+
 def test_a_priority_set_before_a_window_is_whole_counts_when_it_is():
     buffer = prioritized(1, 5)
     fill(buffer, 3)
