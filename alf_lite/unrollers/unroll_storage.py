@@ -22,6 +22,7 @@ class UnrollStorage:
     def __init__(self) -> None:
         self._nest: Nest = ()
         self._rows: list[list[Tensor]] = []
+        self._traits: list[tuple[torch.Size, torch.dtype]] = []  # of every leaf [B, …]
 
     def write(self, row: int, values: Nest, num_rows: int) -> None:
         """Copies ``values``, a nest of [B, ...] tensors, into ``row`` of ``num_rows``.
@@ -51,6 +52,7 @@ class UnrollStorage:
                 ),
                 values,
             )
+        self._traits = [(leaf.shape, leaf.dtype) for leaf in nest.flatten(values)]
         columns = [list(buffer.unbind(0)) for buffer in nest.flatten(self._nest)]
         self._rows = [list(row) for row in zip(*columns, strict=True)] or [
             [] for _ in range(num_rows)
@@ -58,13 +60,14 @@ class UnrollStorage:
 
     def _check(self, values: Nest) -> None:
         nest.assert_same_structure(self._nest, values)
-        stored = nest.flatten(self._nest)
-        for (path, leaf), buffer in zip(
-            nest.flatten_with_path(values), stored, strict=True
+        if [(leaf.shape, leaf.dtype) for leaf in nest.flatten(values)] == self._traits:
+            return
+        for (path, leaf), (shape, dtype) in zip(
+            nest.flatten_with_path(values), self._traits, strict=True
         ):
-            if leaf.shape != buffer.shape[1:] or leaf.dtype != buffer.dtype:
+            if leaf.shape != shape or leaf.dtype != dtype:
                 raise ValueError(
-                    f"unroll: {path} was {tuple(buffer.shape[1:])} {buffer.dtype} in "
-                    f"earlier steps, got {tuple(leaf.shape)} {leaf.dtype}. "
-                    "rollout_step must return the same shapes at every step."
+                    f"unroll: {path} was {tuple(shape)} {dtype} in earlier steps, got "
+                    f"{tuple(leaf.shape)} {leaf.dtype}. rollout_step must return the "
+                    "same shapes at every step."
                 )
