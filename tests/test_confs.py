@@ -22,8 +22,10 @@ SHORTENED = [
     "TrainerConfig.num_iterations = 2",
     "TrainerConfig.num_env_steps = 0",
     "TrainerConfig.random_seed = 0",
+    "TrainerConfig.num_updates_per_train_iter = 1",
     "TrainerConfig.num_eval_episodes = 1",
     "TrainerConfig.num_eval_environments = 1",
+    "create_environment.max_episode_steps = 100",
 ]
 
 
