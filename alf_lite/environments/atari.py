@@ -10,6 +10,15 @@ An observation is one frame. Everything else is left to data transformers, so th
 metrics see whole games and their true scores, and replay buffers keep each frame once:
 ``FrameStacker`` with ``stack_axis = 0`` joins four frames, ``RewardClipping`` clips the
 rewards that are trained on, ``LifeLossDiscount`` ends their sum where a life is lost.
+
+The emulator has a preprocessing of its own, which takes two thirds of the time and
+steps several games on as many cores, but does not report lost lives. Its defaults stack
+frames and clip rewards; these give the same frames and rewards as above::
+
+    create_environment:
+      env_name = "ALE/Pong-v5"
+      vectorization_mode = "native"
+      env_kwargs = {"stack_num": 1, "reward_clipping": False, "use_fire_reset": False}
 """
 
 from __future__ import annotations

@@ -379,6 +379,39 @@ def test_all_lives_of_breakout_are_one_episode():
 
 
 @needs_atari
+def test_the_emulators_own_preprocessing_gives_the_same_game():
+    ours = create_environment("ALE/Breakout-v5", seed=0, wrappers=[_deterministic])
+    native = create_environment(
+        "ALE/Breakout-v5",
+        seed=0,
+        vectorization_mode="native",
+        env_kwargs={
+            "stack_num": 1,
+            "reward_clipping": False,
+            "use_fire_reset": False,
+            "noop_max": 0,
+            "repeat_action_probability": 0.0,
+        },
+    )
+    assert native.observation_spec == ours.observation_spec
+    assert native.action_spec == ours.action_spec
+    step, native_step = ours.reset(), native.reset()
+    num_games = 1
+    for action in np.random.default_rng(0).choice([1, 1, 1, 2, 3], 400):
+        assert torch.equal(native_step.step_type, step.step_type)
+        assert torch.equal(native_step.reward, step.reward)
+        assert torch.equal(native_step.discount, step.discount)
+        if step.discount == 1:
+            assert torch.equal(native_step.observation, step.observation)
+        num_games += int(step.is_last())
+        step = ours.step(torch.tensor([action]))
+        native_step = native.step(torch.tensor([action]))
+    assert num_games > 1
+    ours.close()
+    native.close()
+
+
+@needs_atari
 def test_the_game_can_be_drawn():
     env = create_environment(
         "ALE/Pong-v5", wrappers=[atari_preprocessing], render_mode="rgb_array"
