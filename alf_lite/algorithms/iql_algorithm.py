@@ -147,7 +147,8 @@ class IqlAlgorithm(RLAlgorithm):
                 of ``TrainerConfig.mini_batch_length`` need one step more.
             expectile: τ in (0, 1); 0.5 values the policy of the data, near 1 the best
                 that can be put together from it.
-            beta: β; 0 would imitate all actions alike, large values only the best.
+            beta: β, in units of one over the return. Small values imitate all actions
+                alike, large ones only the best.
             max_weight: w_max, of one step in the regression.
             target_update_tau: in (0, 1].
             target_update_period: gradient updates between two target updates.
