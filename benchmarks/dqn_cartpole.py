@@ -15,6 +15,7 @@ from __future__ import annotations
 # isort: off
 import measuring  # first: it sets the number of threads
 import alf_lite_training
+import bare_dqn
 import gymnasium as gym
 import peers
 # isort: on
@@ -24,7 +25,15 @@ STEPS_PER_UPDATE = 10
 STEPS_PER_TARGET_UPDATE = 500
 BATCH_SIZE, CAPACITY = 128, 10_000
 LEARNING_RATE, GAMMA = 2.5e-4, 0.99
-LIBRARIES = ("alf_lite", "alf_lite_compile", "sb3", "cleanrl", "tianshou")
+LIBRARIES = (
+    "alf_lite",
+    "alf_lite_compile",
+    "sb3",
+    "cleanrl",
+    "tianshou",
+    "bare",
+    "bare_numpy",
+)
 
 
 def main() -> None:
@@ -51,8 +60,15 @@ def main() -> None:
             "--no-cuda",
         ]
         peers.run_script(options.script, arguments)
-    else:
+    elif options.library == "tianshou":
         _train_tianshou(options.num_env_steps)
+    else:
+        bare_dqn.run_bare(
+            measuring.CART_POLE,
+            options.num_env_steps,
+            LEARNING_STARTS,
+            acts_in_numpy=options.library == "bare_numpy",
+        )
     measuring.report("dqn_cartpole", options)
 
 
