@@ -135,6 +135,15 @@ class TrainerConfig:
                     "takes everything: set one of them.",
                 )
             )
+        burn_in, length = self.burn_in_length, self.mini_batch_length
+        if isinstance(burn_in, int) and isinstance(length, int) and burn_in >= length:
+            conflicts.append(
+                (
+                    {"burn_in_length", "mini_batch_length"},
+                    f"burn_in_length={burn_in} leaves nothing of a "
+                    f"mini_batch_length={length} to train on: make it shorter.",
+                )
+            )
         conflicts += offline_conflicts(self, self.offline_sources)
         if not self.evaluate:
             unread = {

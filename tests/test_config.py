@@ -123,6 +123,12 @@ def test_a_conflict_is_not_reported_on_top_of_a_wrong_value():
     assert "but evaluate" not in message
 
 
+def test_burning_in_leaves_steps_to_train_on():
+    message = problem_with(burn_in_length=4, mini_batch_length=4)
+    assert "burn_in_length=4 leaves nothing of a mini_batch_length=4" in message
+    TrainerConfig(num_iterations=1, burn_in_length=3, mini_batch_length=4)
+
+
 def test_several_data_transformers_or_one():
     for ctor in (dict, [dict, list], (dict,)):
         config = TrainerConfig(num_iterations=1, data_transformer_ctor=ctor)

@@ -1,8 +1,8 @@
 """The precision in which hidden layers are computed.
 
 Parameters, gradients, outputs and losses are float32 always. What is large, the matrix
-products of hidden layers, can be done in bfloat16, which processors with units for it do
-twice as fast or more. Micikevicius et al. 2018, "Mixed Precision Training".
+products of hidden layers, can be done in bfloat16, twice as fast or more on processors
+with units for it. Micikevicius et al. 2018, "Mixed Precision Training".
 """
 
 from __future__ import annotations

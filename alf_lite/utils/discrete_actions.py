@@ -54,7 +54,10 @@ class DiscreteActions:
         self._constants = DeviceConstants(minimum, source, exists)
 
     def to_index(self, action: Nest) -> Tensor:
-        """Nest of [B, *spec.shape] → [B, C] int64."""
+        """Nest of [B, *spec.shape] → [B, C] int64.
+
+        The zeros that stand for no action become the first value.
+        """
         columns = [
             leaf.reshape(leaf.shape[0], spec.numel).long()
             for leaf, spec in zip(nest.flatten(action), self._specs, strict=True)
@@ -62,7 +65,7 @@ class DiscreteActions:
         index = columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
         if self._starts_at_zero:
             return index
-        return index - self._constants.on(index.device)[0]
+        return (index - self._constants.on(index.device)[0]).clamp(min=0)
 
     def to_action(self, index: Tensor) -> Nest:
         """[B, C] → nest of [B, *spec.shape], each of its dtype."""

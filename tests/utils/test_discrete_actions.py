@@ -86,3 +86,8 @@ def test_other_actions_are_refused_by_their_path():
         DiscreteActions(BoundedTensorSpec((), torch.int64, 0, 10**6))
     with pytest.raises(ValueError, match="expected at least one TensorSpec"):
         DiscreteActions(())
+
+
+def test_no_action_is_the_first_value_where_values_start_above_zero():
+    actions = DiscreteActions(BoundedTensorSpec((), torch.int64, 1, 3))
+    assert actions.to_index(torch.tensor([0, 1, 3])).tolist() == [[0], [0], [2]]
