@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from alf_lite.data_structures import TimeStep
+from alf_lite.environments.recorded_values import RecordedValues
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
@@ -50,6 +51,14 @@ class Environment(abc.ABC):
     def env_info_spec(self) -> NestedTensorSpec:
         """Of ``TimeStep.env_info``; empty if none was asked for."""
         return ()
+
+    @property
+    def recorded_values(self) -> RecordedValues | None:
+        """What converts data recorded in the environment's own units.
+
+        None if agents see and choose what the environment itself returns and is given.
+        """
+        return None
 
     @property
     def metadata(self) -> dict[str, Any]:

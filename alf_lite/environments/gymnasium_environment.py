@@ -16,6 +16,7 @@ from alf_lite.environments import environment_ids, single_env, space_specs
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.info_keys import InfoKeys
 from alf_lite.environments.numpy_time_steps import NumpyTimeSteps
+from alf_lite.environments.recorded_values import RecordedValues
 from alf_lite.environments.seeds import vector_seed
 from alf_lite.environments.torch_time_steps import TorchTimeSteps
 from alf_lite.errors import AlfLiteError, ConfigError, EnvError
@@ -99,6 +100,13 @@ class GymnasiumEnvironment(Environment):
     def env_info_spec(self) -> NestedTensorSpec:
         shapes = self._info_keys.shapes
         return {name: TensorSpec(shape) for name, shape in shapes.items()} or ()
+
+    @property
+    def recorded_values(self) -> RecordedValues:
+        return RecordedValues(
+            self._vector_env.single_observation_space,
+            self._vector_env.single_action_space,
+        )
 
     @property
     def metadata(self) -> dict[str, Any]:
