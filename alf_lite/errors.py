@@ -16,7 +16,13 @@ class ConfigError(AlfLiteError, ValueError):
 
 
 class CheckpointError(AlfLiteError, ValueError):
-    """A checkpoint or data set is damaged or does not fit the algorithm."""
+    """A checkpoint is damaged or does not fit the algorithm."""
+
+    exit_code = 3
+
+
+class DataError(AlfLiteError, ValueError):
+    """Recorded steps are damaged, missing or do not fit the environment."""
 
     exit_code = 3
 

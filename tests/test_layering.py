@@ -30,7 +30,7 @@ CHAIN = [
 LAYERS = [
     {"utils"},
     {"environments", "networks", "replay_buffers", "metrics", "optimizers"},
-    {"data_transformers"},
+    {"data_transformers", "datasets"},
     {"unrollers"},
     {"algorithms"},
     {"trainers"},

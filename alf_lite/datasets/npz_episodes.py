@@ -1,0 +1,197 @@
+"""Episodes in ``.npz`` files of numpy, in the environment's own units.
+
+A file holds one or more episodes, one after the other. With T actions in N episodes:
+
+    observation           [T + N, ...], one more per episode than actions
+    observation/arm/0     likewise, for observations that are nested
+    action, action/…      [T, ...]
+    reward                [T] or [T, D], of the action with the same index
+    terminated            [T] bool, whether the state it led to was terminal
+    truncated             [T] bool, whether the episode was ended there, as by a limit
+    env_info/…            [T + N, ...], optional
+
+An episode ends where ``terminated`` or ``truncated`` is true, and at the end of the
+file. In a directory all ``.npz`` files are read, in the order of their names, where
+``episode_2`` comes before ``episode_10``.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from alf_lite.datasets.episodes import episode_fields, episode_sequence
+from alf_lite.datasets.source import Field, Sequence, Source
+from alf_lite.errors import DataError
+
+_FLAGS = ("terminated", "truncated")
+
+
+class NpzEpisodes(Source):
+    """The episodes of a file, or of the files in a directory.
+
+    Raises:
+        DataError: naming the file, if one is damaged, holds anything but arrays, or
+            differs from the others.
+    """
+
+    is_in_environment_units = True
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._files = natural_order(path.glob("*.npz")) if path.is_dir() else [path]
+        if not self._files:
+            raise DataError(f"{path}: there are no .npz files in this directory")
+        self.fields = {}
+        length = 0
+        for file in self._files:
+            headers = _read_headers(file)
+            length += _check_lengths(file, headers)
+            fields = episode_fields(
+                {name: Field(f.shape[1:], f.dtype) for name, f in headers.items()}
+            )
+            if self.fields and fields != self.fields:
+                raise DataError(_explain(self._files[0], self.fields, file, fields))
+            self.fields = fields
+        self.lengths = [length]
+
+    def sequences(self) -> Iterator[Sequence]:
+        for file in self._files:
+            yield from _episodes(file)
+
+
+def natural_order(files: Iterator[Path]) -> list[Path]:
+    """Sorted by name, ``episode_2`` before ``episode_10``."""
+
+    def key(file: Path) -> list[tuple[bool, int, str]]:
+        parts = re.split(r"(\d+)", file.name)
+        return [(p.isdigit(), int(p) if p.isdigit() else 0, p) for p in parts]
+
+    return sorted(files, key=key)
+
+
+def _episodes(file: Path) -> Iterator[Sequence]:
+    arrays = _read_arrays(file)
+    ended = arrays["terminated"].astype(bool) | arrays["truncated"].astype(bool)
+    ends = [*(np.flatnonzero(ended) + 1).tolist()]
+    if not ends or ends[-1] != len(ended):
+        ends.append(len(ended))
+    _check_observations(file, arrays, len(ends))
+    begin = 0
+    for episode, end in enumerate(ends):
+        # So many observations more than actions came before.
+        of_steps = slice(begin + episode, end + episode + 1)
+        yield episode_sequence(
+            {
+                name: array[of_steps if _is_of_steps(name) else slice(begin, end)]
+                for name, array in arrays.items()
+            }
+        )
+        begin = end
+
+
+def _is_of_steps(name: str) -> bool:
+    return name.split("/")[0] in ("observation", "env_info")
+
+
+def _check_observations(
+    file: Path, arrays: dict[str, np.ndarray], num_episodes: int
+) -> None:
+    num_actions = len(arrays["reward"])
+    for name, array in arrays.items():
+        if _is_of_steps(name) and len(array) != num_actions + num_episodes:
+            raise DataError(
+                f"{file}: {name} has {len(array)} rows, expected "
+                f"{num_actions + num_episodes}: {num_actions} actions in "
+                f"{num_episodes} episodes, and one observation more than actions in "
+                "each. An episode ends where terminated or truncated is true."
+            )
+
+
+def _check_lengths(file: Path, headers: dict[str, Field]) -> int:
+    """The number of steps, if the arrays are those of episodes.
+
+    Raises:
+        DataError: if one is missing or does not fit to the others.
+    """
+    observations = [name for name in headers if name.split("/")[0] == "observation"]
+    actions = [name for name in headers if name.split("/")[0] == "action"]
+    missing = [name for name in ("reward", *_FLAGS) if name not in headers]
+    missing += [] if observations else ["observation"]
+    missing += [] if actions else ["action"]
+    if missing:
+        raise DataError(
+            f"{file}: {', '.join(missing)} missing; it has "
+            f"{', '.join(headers) or 'nothing'}"
+        )
+    for name, header in headers.items():
+        if not header.shape or (name in _FLAGS and len(header.shape) != 1):
+            raise DataError(
+                f"{file}: {name} has the shape {header.shape}, expected [T]"
+            )
+    num_actions = headers["reward"].shape[0]
+    for name in (*actions, *_FLAGS):
+        if headers[name].shape[0] != num_actions:
+            raise DataError(
+                f"{file}: {name} has {headers[name].shape[0]} rows, but there are "
+                f"{num_actions} rewards"
+            )
+    return headers[observations[0]].shape[0] if num_actions else 0
+
+
+def _read_headers(file: Path) -> dict[str, Field]:
+    """Shape and dtype of every array, without reading it."""
+
+    def header(name: str, member: IO[bytes]) -> Field:
+        version = np.lib.format.read_magic(member)
+        if version == (1, 0):
+            shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+        else:
+            shape, _, dtype = np.lib.format.read_array_header_2_0(member)
+        if dtype.hasobject:
+            raise DataError(
+                f"{file}: {name} holds Python objects: refused, because reading them "
+                "could run code. Store plain arrays of numbers."
+            )
+        return Field(shape, dtype)
+
+    try:
+        with zipfile.ZipFile(file) as archive:
+            headers = {}
+            for member_name in archive.namelist():
+                name = member_name.removesuffix(".npy")
+                with archive.open(member_name) as member:
+                    headers[name] = header(name, member)
+            return headers
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{file}: damaged or truncated ({error})") from error
+
+
+def _read_arrays(file: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{file}: damaged or truncated ({error})") from error
+
+
+def _explain(
+    first: Path, expected: dict[str, Field], file: Path, found: dict[str, Field]
+) -> str:
+    lines = [
+        f"  {name}: {expected.get(name, 'nothing')} and {found.get(name, 'nothing')}"
+        for name in sorted({*expected, *found})
+        if expected.get(name) != found.get(name)
+    ]
+    return (
+        f"{first} and {file} are not of one environment; these fields differ:\n"
+        + "\n".join(lines)
+    )

@@ -1,0 +1,199 @@
+"""Recorded sequences as steps of the library: types, actions, episodes, their ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from alf_lite.data_structures import StepType
+from alf_lite.datasets.field_matching import MatchedField
+from alf_lite.datasets.source import Sequence
+from alf_lite.errors import DataError
+from alf_lite.tensor_specs import BoundedTensorSpec
+
+Arrays = dict[str, np.ndarray]
+
+
+class StepAssembler:
+    """Turns the sequences of one source into steps of the environment's specs.
+
+    Args:
+        name: of the source, for messages.
+        matched: the fields to take, with ``action`` for both kinds of actions.
+        drop_bad_episodes: leave out the episodes that have a NaN or infinite number,
+            instead of refusing them.
+
+    Attributes:
+        bad: says where the numbers are that are not finite.
+        num_dropped: episodes left out.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        matched: Mapping[str, MatchedField],
+        drop_bad_episodes: bool = False,
+    ) -> None:
+        self._name = name
+        self._matched = matched
+        self._drop_bad_episodes = drop_bad_episodes
+        self.bad: list[str] = []
+        self.num_dropped = 0
+
+    def assemble(self, sequence: Sequence, first_step: int, num_skipped: int) -> Arrays:
+        """Steps in the order of time, the last one LAST.
+
+        Args:
+            sequence: chronological.
+            first_step: how many steps of its environment came before, for messages.
+            num_skipped: oldest steps of the sequence to leave out.
+
+        Returns:
+            [T, ...] by the names of the fields; ``action`` is what was executed at a
+            step and ``prev_action`` what led to it. Empty arrays if all were bad.
+
+        Raises:
+            DataError: if a value does not fit its spec.
+        """
+        where = (sequence.env_id, first_step + num_skipped)
+        steps = self._convert(sequence, num_skipped, where)
+        kept = self._good_rows(steps, where)
+        if kept is not None:
+            steps = {name: array[kept] for name, array in steps.items()}
+        _mark_ends(steps["step_type"], kept)
+        _add_actions(steps)
+        return steps
+
+    def _convert(
+        self, sequence: Sequence, num_skipped: int, where: tuple[int, int]
+    ) -> Arrays:
+        """The fields as the specs say; previous actions in place of actions."""
+        lengths = {
+            len(array) + path.startswith("action")
+            for path, array in sequence.fields.items()
+        }
+        if len(lengths) > 1:
+            sizes = {path: len(array) for path, array in sequence.fields.items()}
+            raise DataError(
+                f"{self._name}: the fields of one sequence have different lengths: "
+                f"{sizes}. Actions are between the steps, one less than those."
+            )
+        steps = {}
+        for name, field in self._matched.items():
+            array = sequence.fields[field.path]
+            is_between = field.path.startswith("action")
+            if is_between:
+                # The action at t - 1 led to step t.
+                array = array[max(num_skipped - 1, 0) :]
+            else:
+                array = array[num_skipped:]
+            if field.to_agent is not None:
+                array = field.to_agent(array)
+            converted = self._to_dtype(name, array, field, where)
+            if is_between and num_skipped == 0:
+                first = np.zeros_like(converted, shape=(1, *converted.shape[1:]))
+                converted = np.concatenate([first, converted])
+            steps[name.replace("action", "prev_action", 1)] = converted
+        is_type = np.isin(steps["step_type"], [int(t) for t in StepType])
+        if not is_type.all():
+            self._refuse("step_type", steps["step_type"], ~is_type, "0, 1 or 2", where)
+        return steps
+
+    def _to_dtype(
+        self, name: str, array: np.ndarray, field: MatchedField, where: tuple[int, int]
+    ) -> np.ndarray:
+        """A new array of the spec's dtype.
+
+        Raises:
+            DataError: if an integer cannot be kept, or is not one of the spec's.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            converted = array.astype(field.dtype)
+        if array.dtype.kind in "iu" and not np.can_cast(array.dtype, field.dtype):
+            changed = converted.astype(array.dtype) != array
+            if changed.any():
+                self._refuse(name, array, changed, f"a {field.dtype}", where)
+        spec = field.spec
+        if field.dtype.kind in "iu" and isinstance(spec, BoundedTensorSpec):
+            outside = (converted < spec.minimum) | (converted > spec.maximum)
+            if outside.any():
+                expected = f"between {spec.minimum.min()} and {spec.maximum.max()}"
+                self._refuse(name, array, outside, expected, where)
+        return converted
+
+    def _refuse(
+        self,
+        name: str,
+        array: np.ndarray,
+        wrong: np.ndarray,
+        expected: str,
+        where: tuple[int, int],
+    ) -> None:
+        position = _position(name, array, wrong, where)
+        raise DataError(f"{self._name}: {position}, expected {expected}")
+
+    def _good_rows(self, steps: Arrays, where: tuple[int, int]) -> np.ndarray | None:
+        """The rows of episodes without a bad number; None if that is all."""
+        is_bad = np.zeros(len(steps["step_type"]), bool)
+        for name, array in steps.items():
+            if array.dtype.kind != "f" or np.isfinite(array).all():
+                continue
+            wrong = ~np.isfinite(array)
+            self.bad.append(_position(name, array, wrong, where))
+            is_bad |= wrong.reshape(len(array), -1).any(1)
+        if not is_bad.any():
+            return None
+        episodes = (_begins(steps["step_type"])).cumsum() - 1
+        bad_episodes = np.unique(episodes[is_bad])
+        self.num_dropped += len(bad_episodes)
+        return np.flatnonzero(~np.isin(episodes, bad_episodes))
+
+
+def _begins(step_type: np.ndarray) -> np.ndarray:
+    """[T] whether a step is the first that is there of its episode."""
+    begins = step_type == StepType.FIRST
+    begins[0] = True
+    begins[1:] |= step_type[:-1] == StepType.LAST
+    return begins
+
+
+def _mark_ends(step_type: np.ndarray, kept: np.ndarray | None) -> None:
+    """Makes every step LAST that the next one does not continue.
+
+    The discounts stay as they are: it is bootstrapped as at a time limit.
+    """
+    if not len(step_type):
+        return
+    is_end = np.append(step_type[1:] == StepType.FIRST, True)
+    if kept is not None:
+        is_end[:-1] |= np.diff(kept) > 1
+    step_type[is_end] = StepType.LAST
+
+
+def _add_actions(steps: Arrays) -> None:
+    """Adds the action executed at every step, zeros at LAST."""
+    is_last = steps["step_type"] == StepType.LAST
+    is_first = steps["step_type"] == StepType.FIRST
+    for name in [n for n in steps if n.startswith("prev_action")]:
+        previous = steps[name]
+        previous[is_first] = 0
+        action = np.zeros_like(previous)
+        action[:-1] = previous[1:]
+        action[is_last] = 0
+        steps[name.removeprefix("prev_")] = action
+
+
+def _position(
+    name: str, array: np.ndarray, wrong: np.ndarray, where: tuple[int, int]
+) -> str:
+    """Which element is the first of those that are wrong, and how many there are."""
+    index = np.unravel_index(int(wrong.argmax()), wrong.shape)
+    element = "".join(f"[{i}]" for i in index[1:])
+    env_id, first_step = where
+    count = int(wrong.sum())
+    more = f" ({count} such values)" if count > 1 else ""
+    return (
+        f"{name}{element} is {array[index]} at step {first_step + index[0]} of "
+        f"environment {env_id}{more}"
+    )
