@@ -28,6 +28,7 @@ from alf_lite.algorithms.update_loop import UpdateLoop
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Experience
 from alf_lite.data_transformers.data_transformer import DataTransformer
+from alf_lite.errors import CheckpointError, DataError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.unrollers.sync_unroller import Unroll
 from alf_lite.utils.summary import timed
@@ -66,7 +67,19 @@ class OffPolicyPath:
         return ReplayTraining(self._config, num_environments, num_history_steps, buffer)
 
     def add_offline_buffer(self, buffer: ReplayBuffer) -> None:
-        """Adds one more source, which the data transformer observes first."""
+        """Adds one more source, which the data transformer observes first.
+
+        Raises:
+            DataError: if it has too few steps for one window.
+        """
+        least = self.replay.least_length
+        if int(buffer.sizes.max()) < least:
+            raise DataError(
+                f"an offline buffer has {buffer.sizes.tolist()} steps of its "
+                f"environments, but a window takes {least}: "
+                "TrainerConfig.mini_batch_length and what data transformers read "
+                "before it"
+            )
         observe_buffer(self._algorithm.data_transformer, buffer)
         self._offline.append(self._make_source(buffer.num_environments, buffer))
         self._mixture = ReplayMixture(self._config, self.replay, self._offline)
@@ -74,6 +87,11 @@ class OffPolicyPath:
     @property
     def has_offline(self) -> bool:
         return bool(self._offline)
+
+    @property
+    def _offline_sizes(self) -> list[int]:
+        """How many steps each source has."""
+        return [source.num_steps for source in self._offline]
 
     # One iteration
 
@@ -167,10 +185,21 @@ class OffPolicyPath:
             ),
             "unroll_remainder": self._unroll_remainder,
             "num_iterations": self._num_iterations,
+            "offline_sizes": self._offline_sizes,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores what ``state_dict`` returned."""
+        """Restores what ``state_dict`` returned.
+
+        Raises:
+            CheckpointError: if the offline buffers are not those of then.
+        """
+        if state["offline_sizes"] != self._offline_sizes:
+            raise CheckpointError(
+                "the offline buffers have changed since the checkpoint: then they had "
+                f"{state['offline_sizes']} steps, now {self._offline_sizes}. Restore "
+                "the data in TrainerConfig.offline_buffer_dir, or begin a new run."
+            )
         if state["replay"]:
             self.replay.load_state_dict(state["replay"])
         self._unroll_remainder = state["unroll_remainder"]

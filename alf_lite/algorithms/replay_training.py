@@ -53,8 +53,8 @@ class ReplayTraining:
         self._num_environments = num_environments
         self._num_history_steps = num_history_steps
         # Steps of an environment that one window takes.
-        self._least_length = config.mini_batch_length + num_history_steps
-        if config.replay_buffer_length < self._least_length:
+        self.least_length = config.mini_batch_length + num_history_steps
+        if config.replay_buffer_length < self.least_length:
             raise ConfigError(
                 f"TrainerConfig.replay_buffer_length={config.replay_buffer_length} is "
                 f"too short: a window is mini_batch_length={config.mini_batch_length} "
@@ -77,7 +77,7 @@ class ReplayTraining:
     @property
     def can_train(self) -> bool:
         """Whether there is something to train on."""
-        least = self._num_environments * self._least_length
+        least = self._num_environments * self.least_length
         return not self.is_collecting and self.num_steps >= least
 
     @property

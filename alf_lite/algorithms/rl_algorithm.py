@@ -21,6 +21,7 @@ from alf_lite.data_transformers.data_transformer import (
     DataTransformer,
     IdentityDataTransformer,
 )
+from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.metrics.metrics import MetricSet, create_metrics
@@ -279,6 +280,28 @@ class RLAlgorithm(Algorithm):
             with_own_steps=with_own_steps
         )
 
+    def load_offline_replay_buffer(self) -> None:
+        """Loads what ``TrainerConfig.offline_buffer_dir`` names; nothing if done.
+
+        Raises:
+            ConfigError: if the algorithm is on-policy.
+            DataError: if a source cannot be read or does not fit the environment.
+        """
+        if self._env is None or self._config is None:
+            return
+        sources = self._config.offline_sources
+        if not sources or self._require_off_policy().has_offline:
+            return
+        for path in sources:
+            self.add_offline_replay_buffer(
+                load_replay_buffer(
+                    path,
+                    self._env,
+                    self._config.offline_buffer_length,
+                    num_earliest_frames_ignored=self.data_transformer.num_history_steps,
+                )
+            )
+
     def add_offline_replay_buffer(self, buffer: ReplayBuffer) -> None:
         """Adds a source of steps that are trained on beside the run's own.
 
@@ -325,12 +348,13 @@ class RLAlgorithm(Algorithm):
         )
 
     def setup_training(self) -> None:
-        """Also compiles acting if the config says so."""
+        """Also loads the offline buffers, and compiles acting if the config says so."""
         if self._optimizers is not None:
             return
         super().setup_training()
         if self._config is None:
             return
+        self.load_offline_replay_buffer()
         if self._config.compile and self._acts_in_large_batches():
             # With eager's random numbers, so that both act alike.
             self._compiled_rollout_step = torch.compile(

@@ -67,6 +67,8 @@ def restore(algorithm: RLAlgorithm, loaded: LoadedCheckpoint) -> RunState:
     load_policy(algorithm, loaded)
     try:
         algorithm.load_training_state_dict(loaded.state[TRAINING])
+    except CheckpointError as error:
+        raise CheckpointError(f"{loaded.path}: {error}") from error
     except (ValueError, KeyError) as error:
         raise CheckpointError(
             f"{loaded.path}: the state of the optimizers or metrics does not fit this "
