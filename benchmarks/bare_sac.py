@@ -1,8 +1,8 @@
 """SAC on HalfCheetah as one bare loop: about the least that this work can cost.
 
 Both critics run as one batched matrix product, the log-probability is taken in closed
-form, one backward pass and one fused Adam serve all losses, and the replay buffer is
-numpy arrays. There are no metrics, summaries, checkpoints or abstractions. With
+form, activations are in place, one backward pass and one fused Adam serve all losses,
+and the replay buffer is numpy arrays. There are no metrics, summaries, checkpoints or abstractions. With
 bfloat16, the matrix products of the updates run in that precision, but for the critics'
 output layer; the parameters, the optimizer and the losses stay float32.
 """
@@ -106,7 +106,7 @@ class Actor(nn.Module):
         """A sample [B, action_size] before the tanh, its noise, its log-deviation."""
         hidden = observation
         for layer in self.layers:
-            hidden = F.relu(layer(hidden))
+            hidden = torch.relu_(layer(hidden))
         mean, log_std = self.head(hidden).float().chunk(2, dim=-1)
         scale = 0.5 * (MAX_LOG_STD - MIN_LOG_STD)
         log_std = MIN_LOG_STD + scale * (torch.tanh(log_std) + 1)
@@ -138,8 +138,8 @@ def evaluate(critics: list[Tensor], observation: Tensor, action: Tensor) -> Tens
     """Q [2, B]."""
     weight_1, bias_1, weight_2, bias_2, weight_3, bias_3 = critics
     inputs = torch.cat([observation, action], dim=-1).expand(2, -1, -1)
-    hidden = F.relu(torch.baddbmm(bias_1, inputs, weight_1))
-    hidden = F.relu(torch.baddbmm(bias_2, hidden, weight_2))
+    hidden = torch.relu_(torch.baddbmm(bias_1, inputs, weight_1))
+    hidden = torch.relu_(torch.baddbmm(bias_2, hidden, weight_2))
     # With one output, a matrix product takes six times as long, and bfloat16 would
     # round the value.
     return (hidden.float() * weight_3.mT).sum(-1) + bias_3.squeeze(-1)
