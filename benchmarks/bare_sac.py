@@ -2,9 +2,10 @@
 
 Both critics run as one batched matrix product, the log-probability is taken in closed
 form, activations are in place, one backward pass and one fused Adam serve all losses,
-and the replay buffer is numpy arrays. There are no metrics, summaries, checkpoints or abstractions. With
-bfloat16, the matrix products of the updates run in that precision, but for the critics'
-output layer; the parameters, the optimizer and the losses stay float32.
+and the replay buffer is numpy arrays. There are no metrics, summaries, checkpoints or
+abstractions. With bfloat16, the matrix products of the updates run in that precision,
+but for the critics' output layer; the parameters, the optimizer and the losses stay
+float32.
 """
 
 from __future__ import annotations
