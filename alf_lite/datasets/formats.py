@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from alf_lite.datasets.alf_checkpoints import AlfCheckpoint, newest_alf_checkpoint
 from alf_lite.datasets.npz_episodes import NpzEpisodes
 from alf_lite.datasets.source import Source
 from alf_lite.environments.environment import Environment
@@ -44,6 +45,9 @@ def _open_directory(place: Path) -> Source:
     names = {entry.name for entry in place.iterdir()}
     if _any_ends(names, ".npz"):
         return NpzEpisodes(place)
+    alf_checkpoint = newest_alf_checkpoint(place)
+    if alf_checkpoint is not None:
+        return AlfCheckpoint(alf_checkpoint)
     raise DataError(
         f"{place}: no known data in this directory; it has "
         f"{', '.join(sorted(names)[:10]) or 'nothing'}. Known are {_FORMATS}."
@@ -56,6 +60,8 @@ def _open_file(place: Path) -> Source:
     members = _members(place)
     if _any_ends(members, ".npy") or place.suffix == ".npz":
         return NpzEpisodes(place)
+    if _any_ends(members, "/data.pkl") or _looks_pickled(place):
+        return AlfCheckpoint(place)
     raise DataError(f"{place}: unknown format. Known are {_FORMATS}.")
 
 
@@ -66,6 +72,12 @@ def _members(place: Path) -> list[str]:
             return archive.namelist()
     except zipfile.BadZipFile:
         return []
+
+
+def _looks_pickled(place: Path) -> bool:
+    """Whether an old version of torch may have written it."""
+    with place.open("rb") as file:
+        return file.read(1) == b"\x80"
 
 
 def _any_ends(names: Iterable[str], suffix: str) -> bool:

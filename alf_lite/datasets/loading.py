@@ -88,6 +88,10 @@ def load_replay_buffer(
             path,
             assembler.num_dropped,
         )
+    if assembler.outside:
+        _logger.warning(
+            "%s: %s. Was it recorded in other units?", path, assembler.outside[0]
+        )
     _logger.info("Loaded %d steps from %s.", buffer.total_size, path)
     return buffer
 

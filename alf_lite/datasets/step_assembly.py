@@ -10,7 +10,7 @@ from alf_lite.data_structures import StepType
 from alf_lite.datasets.field_matching import MatchedField
 from alf_lite.datasets.source import Sequence
 from alf_lite.errors import DataError
-from alf_lite.tensor_specs import BoundedTensorSpec
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
 Arrays = dict[str, np.ndarray]
 
@@ -27,6 +27,7 @@ class StepAssembler:
     Attributes:
         bad: says where the numbers are that are not finite.
         num_dropped: episodes left out.
+        outside: says how many actions are outside of their bounds.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class StepAssembler:
         self._drop_bad_episodes = drop_bad_episodes
         self.bad: list[str] = []
         self.num_dropped = 0
+        self.outside: list[str] = []
 
     def assemble(self, sequence: Sequence, first_step: int, num_skipped: int) -> Arrays:
         """Steps in the order of time, the last one LAST.
@@ -94,6 +96,7 @@ class StepAssembler:
             if is_between and num_skipped == 0:
                 first = np.zeros_like(converted, shape=(1, *converted.shape[1:]))
                 converted = np.concatenate([first, converted])
+            self._note_outside(name, converted, field.spec)
             steps[name.replace("action", "prev_action", 1)] = converted
         is_type = np.isin(steps["step_type"], [int(t) for t in StepType])
         if not is_type.all():
@@ -121,6 +124,20 @@ class StepAssembler:
                 expected = f"between {spec.minimum.min()} and {spec.maximum.max()}"
                 self._refuse(name, array, outside, expected, where)
         return converted
+
+    def _note_outside(self, name: str, array: np.ndarray, spec: TensorSpec) -> None:
+        """Actions of other units would be trained without complaint."""
+        is_action = name.split("/")[0] == "action"
+        if not is_action or spec.is_discrete or not isinstance(spec, BoundedTensorSpec):
+            return
+        slack = 1e-3
+        outside = (array < spec.minimum - slack) | (array > spec.maximum + slack)
+        count = int(outside.reshape(len(array), -1).any(1).sum())
+        if count:
+            self.outside.append(
+                f"{name}: {count} of {len(array)} actions are outside of "
+                f"[{spec.minimum.min()}, {spec.maximum.max()}]"
+            )
 
     def _refuse(
         self,
