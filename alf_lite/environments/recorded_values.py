@@ -54,6 +54,15 @@ class RecordedLeaf:
             return array.astype(np.int64) - self._offset
         return array
 
+    def to_environment(self, array: np.ndarray) -> np.ndarray:
+        """The reverse: what the environment returned or was given, of its dtype."""
+        if self._rescaling is not None:
+            scale, shift, low, high = self._rescaling
+            array = np.clip(array * scale + shift, low, high)
+        elif self._offset is not None:
+            array = array + self._offset
+        return array.astype(self.dtype)
+
 
 class RecordedValues:
     """The leaves of observations and actions by their keys.
@@ -63,6 +72,8 @@ class RecordedValues:
         action_space: of a single environment.
 
     Attributes:
+        observation_space: as given.
+        action_space: as given.
         observations: ``("arm", "0")`` → the leaf; ``()`` if there is only one.
         actions: likewise.
     """
@@ -70,6 +81,8 @@ class RecordedValues:
     def __init__(
         self, observation_space: gymnasium.Space, action_space: gymnasium.Space
     ) -> None:
+        self.observation_space = observation_space
+        self.action_space = action_space
         self.observations = {
             _keys(leaf): RecordedLeaf(leaf, space_specs.offset(leaf.space))
             for leaf in SpaceTree(observation_space, "observation").leaves

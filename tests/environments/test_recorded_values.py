@@ -36,6 +36,25 @@ def test_what_an_environment_is_given_maps_back(space):
     assert back == pytest.approx(action.numpy(), abs=1e-6)
 
 
+def test_actions_map_to_what_the_environment_is_given():
+    space = spaces.Box(
+        np.array([-2, 0, -np.inf], np.float32), np.array([6, 3, np.inf], np.float32)
+    )
+    leaf = RecordedValues(space, space).actions[()]
+    given = leaf.to_environment(np.array([[-1, 1, 9], [0, 0, -9], [3, -3, 0]]))
+    assert given.tolist() == [[-2, 3, 9], [2, 1.5, -9], [6, 0, 0]]
+    assert given.dtype == np.float32
+
+
+def test_integers_begin_again_where_those_of_the_space_do():
+    observation = spaces.Discrete(3, start=5)
+    action = spaces.Box(-3, 4, (1,), np.int16)
+    values = RecordedValues(observation, action)
+    assert values.observations[()].to_environment(np.array([0, 2])).tolist() == [5, 7]
+    given = values.actions[()].to_environment(np.array([[0], [7]]))
+    assert (given.tolist(), given.dtype) == ([[-3], [4]], np.int16)
+
+
 def test_leaves_are_found_by_their_keys():
     space = spaces.Dict({"a": spaces.Tuple([spaces.Discrete(3, start=5)])})
     values = RecordedValues(space, space)
