@@ -1,0 +1,200 @@
+"""What is in a source of recorded steps: counts, returns, and what is wrong with it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from alf_lite.data_structures import StepType
+from alf_lite.datasets.segments import Segments, seams
+from alf_lite.datasets.source import Field, Sequence, Source
+from alf_lite.errors import DataError
+
+# Values that are looked at together: what compares them needs memory too.
+_CHUNK_VALUES = 2**22
+_MAX_PLACES = 10
+
+
+class Bounds(NamedTuple):
+    """The lowest and highest values that a field may have; broadcast to its shape."""
+
+    low: np.ndarray
+    high: np.ndarray
+
+
+@dataclasses.dataclass
+class Findings:
+    """Values of one kind that are wrong."""
+
+    count: int = 0  # values
+    places: list[str] = dataclasses.field(default_factory=list)  # the first few
+
+    def add(
+        self, name: str, wrong: np.ndarray, values: np.ndarray, env_id: int, first: int
+    ) -> None:
+        """Takes in those of ``values`` [T, ...], the first at step ``first``."""
+        self.count += int(wrong.sum())
+        for index in np.argwhere(wrong)[: _MAX_PLACES - len(self.places)].tolist():
+            element = "".join(f"[{i}]" for i in index[1:])
+            self.places.append(
+                f"{name}{element} is {values[tuple(index)]} at step "
+                f"{first + index[0]} of environment {env_id}"
+            )
+
+
+@dataclasses.dataclass
+class Statistics:
+    """Of all steps of a source, as they are recorded.
+
+    A transition is trainable if its step is not LAST and the step after it is stored,
+    and continues the episode.
+    """
+
+    fields: Mapping[str, Field]
+    num_environments: int
+    total_steps: int = 0
+    trainable_transitions: int = 0
+    num_terminations: int = 0  # LAST with discount 0
+    num_truncations: int = 0  # LAST with another discount
+    returns: list[float] = dataclasses.field(default_factory=list)
+    # ↑ of the complete episodes; of a reward with several parts, their sum
+    lengths: list[int] = dataclasses.field(default_factory=list)
+    # ↑ of the same episodes, in environment steps
+    num_seams: int = 0
+    seams: list[str] = dataclasses.field(default_factory=list)  # the first few
+    not_finite: Findings = dataclasses.field(default_factory=Findings)
+    out_of_bounds: Findings = dataclasses.field(default_factory=Findings)
+
+    @property
+    def complete_episodes(self) -> int:
+        """Episodes of which all steps, FIRST to LAST, are stored."""
+        return len(self.returns)
+
+    @property
+    def average_return(self) -> float | None:
+        """Of the complete episodes; None if there is none."""
+        return float(np.mean(self.returns)) if self.returns else None
+
+
+def summarize(source: Source, bounds: Mapping[str, Bounds] | None = None) -> Statistics:
+    """Reads all of a source.
+
+    Args:
+        source: what to read.
+        bounds: of its fields, by name; others are not compared with anything.
+
+    Raises:
+        DataError: if the source is damaged.
+    """
+    result = Statistics(source.fields, len(source.lengths))
+    newest: dict[int, int] = {}  # environment → the step type it ended with so far
+    num_seen = [0] * len(source.lengths)
+    for sequence in source.sequences():
+        step_type = sequence.fields["step_type"]
+        if len(step_type) == 0:
+            continue
+        _check_step_types(source.name, step_type, sequence.env_id)
+        first = num_seen[sequence.env_id]
+        previous = newest.get(sequence.env_id)
+        places = (first + seams(step_type)).tolist()
+        if previous is not None and seams(np.array([previous, step_type[0]])).size:
+            places.insert(0, first)
+        _count_seams(result, places, sequence.env_id)
+        _count_steps(result, sequence)
+        _look_at_values(result, sequence, first, bounds or {})
+        newest[sequence.env_id] = int(step_type[-1])
+        num_seen[sequence.env_id] += len(step_type)
+    result.total_steps = sum(num_seen)
+    return result
+
+
+def _check_step_types(name: str, step_type: np.ndarray, env_id: int) -> None:
+    wrong = ~np.isin(step_type, [int(t) for t in StepType])
+    if wrong.any():
+        place = int(wrong.argmax())
+        raise DataError(
+            f"{name}: step_type is {step_type[place]} at step {place} of a sequence of "
+            f"environment {env_id}, expected 0, 1 or 2"
+        )
+
+
+def _count_seams(result: Statistics, places: list[int], env_id: int) -> None:
+    result.num_seams += len(places)
+    for place in places[: _MAX_PLACES - len(result.seams)]:
+        result.seams.append(f"before step {place} of environment {env_id}")
+
+
+def _count_steps(result: Statistics, sequence: Sequence) -> None:
+    step_type, discount = sequence.fields["step_type"], sequence.fields["discount"]
+    is_last = step_type == StepType.LAST
+    continues = ~is_last[:-1] & (step_type[1:] != StepType.FIRST)
+    result.trainable_transitions += int(continues.sum())
+    num_terminations = int((is_last & (discount == 0)).sum())
+    result.num_terminations += num_terminations
+    result.num_truncations += int(is_last.sum()) - num_terminations
+    segments = Segments.of(step_type)
+    reward = sequence.fields["reward"].astype(np.float64)
+    reward = reward.reshape(len(step_type), -1).sum(1)
+    # The reward of a FIRST step belongs to no transition.
+    reward[step_type == StepType.FIRST] = 0.0
+    returns = np.add.reduceat(reward, segments.begins)
+    lengths = segments.ends - segments.begins - 1
+    result.returns += returns[segments.is_complete].tolist()
+    result.lengths += lengths[segments.is_complete].tolist()
+
+
+def _look_at_values(
+    result: Statistics, sequence: Sequence, first: int, bounds: Mapping[str, Bounds]
+) -> None:
+    is_first = sequence.fields["step_type"] == StepType.FIRST
+    is_last = sequence.fields["step_type"] == StepType.LAST
+    for name, array in sequence.fields.items():
+        if array.dtype.kind == "f":
+            _find(result.not_finite, name, array, sequence.env_id, first, _not_finite)
+        if name not in bounds:
+            continue
+        # What stands where no action was taken is of no account.
+        unused = None
+        if name.split("/")[0] == "prev_action":
+            unused = is_first
+        elif name.split("/")[0] == "action":
+            unused = is_last[: len(array)]
+        outside = _outside(bounds[name], unused)
+        _find(result.out_of_bounds, name, array, sequence.env_id, first, outside)
+
+
+def _find(
+    findings: Findings,
+    name: str,
+    array: np.ndarray,
+    env_id: int,
+    first: int,
+    is_wrong: Callable[[np.ndarray, int], np.ndarray],
+) -> None:
+    """Takes in what is wrong, given values [t, ...] and where in the array they are."""
+    rows = max(1, _CHUNK_VALUES // max(1, array[:1].size))
+    for begin in range(0, len(array), rows):
+        values = array[begin : begin + rows]
+        wrong = is_wrong(values, begin)
+        if wrong.any():
+            findings.add(name, wrong, values, env_id, first + begin)
+
+
+def _not_finite(values: np.ndarray, begin: int) -> np.ndarray:
+    return ~np.isfinite(values)
+
+
+def _outside(
+    bounds: Bounds, unused: np.ndarray | None
+) -> Callable[[np.ndarray, int], np.ndarray]:
+    def is_wrong(values: np.ndarray, begin: int) -> np.ndarray:
+        # Not so for NaN, which is found as such.
+        outside = (values < bounds.low) | (values > bounds.high)
+        if unused is not None:
+            outside[unused[begin : begin + len(values)]] = False
+        return outside
+
+    return is_wrong
