@@ -1,0 +1,135 @@
+"""What was written is read back as it was, and tells the same to others."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from alf_lite import nest
+from alf_lite.datasets.loading import load_replay_buffer
+from alf_lite.datasets.writing import check_output, write_source
+from alf_lite.errors import ConfigError
+from tests.datasets.recorded_episodes import (
+    flat_episode,
+    make_env,
+    nested_env,
+    nested_episode,
+    rows,
+)
+
+
+def concatenated(*episodes: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {
+        name: np.concatenate([episode[name] for episode in episodes])
+        for name in episodes[0]
+    }
+
+
+@pytest.fixture
+def loaded(tmp_path):
+    """A nested environment and a buffer of three episodes in it."""
+    env = nested_env()
+    episodes = concatenated(nested_episode(4), nested_episode(1), nested_episode(3))
+    np.savez(tmp_path / "source.npz", **episodes)
+    return env, load_replay_buffer(str(tmp_path / "source.npz"), env), episodes
+
+
+def assert_equal_steps(first, second) -> None:
+    for (path, a), (_, b) in zip(
+        nest.flatten_with_path(rows(first)),
+        nest.flatten_with_path(rows(second)),
+        strict=True,
+    ):
+        assert a == pytest.approx(b, abs=1e-6), path
+
+
+def test_npz_holds_what_the_environment_returned_and_was_given(tmp_path, loaded):
+    env, buffer, episodes = loaded
+    write_source(buffer, env, tmp_path / "out.npz", "npz")
+    with np.load(tmp_path / "out.npz", allow_pickle=False) as written:
+        assert sorted(written) == sorted(episodes)
+        for name, expected in episodes.items():
+            assert written[name] == pytest.approx(expected, abs=1e-6), name
+            if name.split("/")[0] in ("observation", "action"):
+                assert written[name].dtype == expected.dtype, name
+
+
+def test_a_buffer_survives_npz(tmp_path, loaded):
+    env, buffer, _ = loaded
+    write_source(buffer, env, tmp_path / "out.npz", "npz")
+    again = load_replay_buffer(str(tmp_path / "out.npz"), env)
+    assert_equal_steps(buffer, again)
+
+
+def test_an_episode_that_was_cut_becomes_a_truncated_one(tmp_path):
+    env = make_env()
+    np.savez(
+        tmp_path / "source.npz",
+        **concatenated(flat_episode(3), flat_episode(4, begin=10, terminated=False)),
+    )
+    # Of the first episode two steps are left.
+    buffer = load_replay_buffer(str(tmp_path / "source.npz"), env, 7)
+    write_source(buffer, env, tmp_path / "out.npz", "npz")
+    with np.load(tmp_path / "out.npz") as written:
+        assert written["observation"][:, 0].tolist() == [2, 3, 10, 11, 12, 13, 14]
+        assert written["terminated"].tolist() == [True, False, False, False, False]
+        assert written["truncated"].tolist() == [False, False, False, False, True]
+
+
+def test_single_steps_are_no_episodes(tmp_path):
+    env = make_env()
+    np.savez(tmp_path / "a.npz", **concatenated(flat_episode(3), flat_episode(2, 10)))
+    # Of the first episode only the last step is left, which nothing follows.
+    buffer = load_replay_buffer(str(tmp_path / "a.npz"), env, 4)
+    write_source(buffer, env, tmp_path / "out.npz", "npz")
+    with np.load(tmp_path / "out.npz") as written:
+        assert written["observation"][:, 0].tolist() == [10, 11, 12]
+
+
+@pytest.mark.filterwarnings("ignore:env_spec is None")
+def test_minari_reads_the_same_episodes(tmp_path, loaded, monkeypatch):
+    minari = pytest.importorskip("minari")
+    pytest.importorskip("h5py")
+    env, buffer, episodes = loaded
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    write_source(buffer, env, tmp_path / "minari" / "ours" / "nested-v1", "minari")
+    dataset = minari.load_dataset("ours/nested-v1")
+    assert (dataset.total_episodes, dataset.total_steps) == (3, 8)
+    assert dataset.action_space["gear"] == spaces.Discrete(3, start=1)
+    read = list(dataset.iterate_episodes())
+    assert [len(episode.rewards) for episode in read] == [4, 1, 3]
+    gear = np.concatenate([episode.actions["gear"] for episode in read])
+    assert gear.tolist() == episodes["action/gear"].tolist()
+    force = np.concatenate([episode.actions["force"] for episode in read])
+    assert force == pytest.approx(episodes["action/force"], abs=1e-6)
+    arm = np.concatenate([episode.observations["arm"][1] for episode in read])
+    assert arm.tolist() == episodes["observation/arm/1"].tolist()
+    picture = np.concatenate([episode.observations["picture"] for episode in read])
+    assert (picture == episodes["observation/picture"]).all()
+    assert [episode.terminations[-1] for episode in read] == [True] * 3
+
+
+def test_a_missing_extra_says_how_to_install_it(tmp_path, loaded, monkeypatch):
+    env, buffer, _ = loaded
+    monkeypatch.setitem(sys.modules, "minari", None)
+    with pytest.raises(ConfigError, match=r"pip install 'alf_lite\[minari\]'"):
+        write_source(buffer, env, tmp_path / "nested-v1", "minari")
+    assert not list(tmp_path.glob("*nested*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "output_format", "message"),
+    [
+        ("there.npz", "npz", "exists already"),
+        ("out", "npz", "ends in .npz"),
+        ("out", "minari", "a version at the end"),
+        ("out.npz", "hdf5", "must be one of alf_lite, npz, minari, got 'hdf5'"),
+    ],
+)
+def test_an_output_that_does_not_fit_is_refused(tmp_path, name, output_format, message):
+    (tmp_path / "there.npz").write_text("old")
+    with pytest.raises(ConfigError, match=message):
+        check_output(tmp_path / name, output_format)
