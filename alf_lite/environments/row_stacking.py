@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium import Space
+from gymnasium import Space, spaces
 
 from alf_lite.environments.space_tree import LEAF_SPACES, SpaceTree, describe
 from alf_lite.errors import EnvError
@@ -124,6 +124,11 @@ class SpaceColumns:
             for leaf in self.tree.leaves
         ]
         self._is_leaf = isinstance(space, LEAF_SPACES)
+        # A number of a Box is an array of shape (), one of a Discrete is a number.
+        self._are_number_arrays = [
+            leaf.shape == () and isinstance(leaf.space, spaces.Box)
+            for leaf in self.tree.leaves
+        ]
 
     def stack(self, rows: Sequence[Any]) -> Nest:
         """A fresh batch, a nest of [len(rows), ...] arrays.
@@ -144,7 +149,22 @@ class SpaceColumns:
 
     def rows(self, batch: Nest) -> Sequence[Any]:
         """The elements of a batch, for one environment each."""
-        if self._is_leaf:
+        if self._is_leaf and not self._are_number_arrays[0]:
             return batch
-        arrays = self.tree.split(batch)
-        return [self.tree.join(row) for row in zip(*arrays, strict=True)]
+        elements = [
+            map(np.asarray, array) if are_number_arrays else array
+            for array, are_number_arrays in zip(
+                self.tree.split(batch), self._are_number_arrays, strict=True
+            )
+        ]
+        return [self.tree.join(row) for row in zip(*elements, strict=True)]
+
+    def row(self, arrays: Sequence[np.ndarray], index: int) -> Any:
+        """A copy of the element of one environment, from the arrays of a batch."""
+        leaves = [
+            array[index, ...].copy() if is_number_array else array[index].copy()
+            for array, is_number_array in zip(
+                arrays, self._are_number_arrays, strict=True
+            )
+        ]
+        return self.tree.join(leaves)

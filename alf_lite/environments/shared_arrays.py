@@ -128,8 +128,7 @@ class SharedArrays:
 
     def read_action(self, row: int) -> Any:
         """What environment ``row`` is to do; the environment may keep it."""
-        leaves = [array[row].copy() for array in self.actions]
-        return self.action_columns.tree.join(leaves)
+        return self.action_columns.row(self.actions, row)
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> int:

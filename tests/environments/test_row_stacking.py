@@ -93,6 +93,25 @@ def test_nested_rows_are_stacked_leaf_by_leaf_and_taken_apart_again():
     assert again[1]["b"] == (2,)
 
 
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(-1, 1, ()),
+        spaces.Discrete(3),
+        spaces.Dict({"a": spaces.Box(-1, 1, ()), "b": spaces.Discrete(3)}),
+        spaces.Tuple((spaces.Box(-1, 1, ()), spaces.Box(0, 255, (2,), np.uint8))),
+    ],
+    ids=str,
+)
+def test_every_row_is_an_element_of_the_space(space):
+    columns = SpaceColumns(space, "action")
+    batch = columns.stack([space.sample(), space.sample()])
+    arrays = columns.tree.split(batch)
+    # A warning would say that an element had to be converted.
+    assert all(space.contains(row) for row in columns.rows(batch))
+    assert all(space.contains(columns.row(arrays, i)) for i in range(2))
+
+
 def test_a_row_without_a_key_is_named():
     space = spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Discrete(2)})
     columns = SpaceColumns(space, "observation")
