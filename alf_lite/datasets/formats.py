@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from alf_lite.datasets import minari_datasets
 from alf_lite.datasets.alf_checkpoints import AlfCheckpoint, newest_alf_checkpoint
 from alf_lite.datasets.npz_episodes import NpzEpisodes
 from alf_lite.datasets.source import Source
@@ -28,6 +29,9 @@ def open_source(path: str, env: Environment) -> Source:
     Raises:
         DataError: if there is nothing, it cannot be read or the format is unknown.
     """
+    if path.startswith(minari_datasets.PREFIX):
+        directory = minari_datasets.find(path.removeprefix(minari_datasets.PREFIX))
+        return minari_datasets.MinariDataset(directory)
     place = Path(path).expanduser()
     try:
         if place.is_dir():
@@ -43,6 +47,8 @@ def open_source(path: str, env: Environment) -> Source:
 
 def _open_directory(place: Path) -> Source:
     names = {entry.name for entry in place.iterdir()}
+    if minari_datasets.is_dataset(place):
+        return minari_datasets.MinariDataset(place)
     if _any_ends(names, ".npz"):
         return NpzEpisodes(place)
     alf_checkpoint = newest_alf_checkpoint(place)
