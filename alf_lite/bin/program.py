@@ -30,6 +30,7 @@ class Program(NamedTuple):
     examples: Sequence[str]  # arguments
     define_flags: Callable[[], flags.FlagValues]
     run: Callable[[Any], int]  # flag values -> exit code
+    operand: str = ""  # the multi flag that arguments without a name belong to
 
 
 def main(program: Program, arguments: Sequence[str] | None = None) -> int:
@@ -64,23 +65,27 @@ def parse_flags(program: Program, arguments: Sequence[str]) -> flags.FlagValues:
 
     Raises:
         ConfigError: if a flag is unknown or its value wrong, or for an argument that is
-            no flag.
+            no flag if the program takes none.
     """
     usage = f"See python -m alf_lite.bin.{program.name} --help"
     values = program.define_flags()
+    values.set_gnu_getopt(True)  # flags may follow other arguments
     try:
         _, *rest = values([program.name, *arguments])
     except flags.Error as error:
         raise ConfigError(f"{error}. {usage}") from error
-    if rest:
+    if rest and not program.operand:
         raise ConfigError(f"unexpected argument {rest[0]!r}. {usage}")
+    if rest:
+        values[program.operand].value = [*getattr(values, program.operand), *rest]
     return values
 
 
 def help_text(program: Program) -> str:
     """What the program does, its flags, and examples."""
     command = f"python -m alf_lite.bin.{program.name}"
-    lines = [program.summary, "", f"usage: {command} [flags]", "", "flags:"]
+    operand = f" {program.operand.upper()}..." if program.operand else ""
+    lines = [program.summary, "", f"usage: {command}{operand} [flags]", "", "flags:"]
     values = program.define_flags()
     for name in values:
         flag = values[name]

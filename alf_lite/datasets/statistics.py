@@ -65,6 +65,7 @@ class Statistics:
     # ↑ of the same episodes, in environment steps
     num_seams: int = 0
     seams: list[str] = dataclasses.field(default_factory=list)  # the first few
+    has_bounds: bool = False  # whether values were compared with bounds
     not_finite: Findings = dataclasses.field(default_factory=Findings)
     out_of_bounds: Findings = dataclasses.field(default_factory=Findings)
 
@@ -89,7 +90,9 @@ def summarize(source: Source, bounds: Mapping[str, Bounds] | None = None) -> Sta
     Raises:
         DataError: if the source is damaged.
     """
-    result = Statistics(source.fields, len(source.lengths))
+    result = Statistics(
+        source.fields, len(source.lengths), has_bounds=bounds is not None
+    )
     newest: dict[int, int] = {}  # environment → the step type it ended with so far
     num_seen = [0] * len(source.lengths)
     for sequence in source.sequences():

@@ -40,6 +40,16 @@ def test_runs_with_the_flags_and_returns_its_exit_code():
     assert program.main(make_program(run), arguments) == 7
 
 
+def test_arguments_without_a_name_belong_to_the_operand():
+    def run(values) -> int:
+        assert (values.item, values.fast) == (["a", "b", "c"], True)
+        return 7
+
+    toy = make_program(run)._replace(operand="item")
+    assert program.main(toy, ["b", "--fast", "--item=a", "c"]) == 7
+    assert "usage: python -m alf_lite.bin.toy ITEM... [flags]" in program.help_text(toy)
+
+
 @pytest.mark.parametrize(
     ("error", "exit_code"),
     [

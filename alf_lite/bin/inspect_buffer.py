@@ -1,0 +1,96 @@
+"""Tells what is in recorded steps: ``python -m alf_lite.bin.inspect_buffer PATH``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Sequence
+
+from absl import flags
+
+from alf_lite.bin import environment_flags, program
+from alf_lite.errors import ConfigError
+
+
+def define_flags() -> flags.FlagValues:
+    """The flags and their defaults."""
+    values = flags.FlagValues()
+    flags.DEFINE_multi_string(
+        "path",
+        [],
+        "What to inspect, with or without --path=: a run, a checkpoint or a replay "
+        "file, a replay checkpoint of ALF, a Minari data set, .npz episodes.",
+        flag_values=values,
+    )
+    environment_flags.define(values)
+    flags.DEFINE_string(
+        "picture",
+        None,
+        "Draw the returns into this file: returns.png. Needs pip install "
+        "'alf_lite[plot]'.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "json",
+        False,
+        "Print one JSON object as the last line: total_steps, num_environments, "
+        "trainable_transitions, complete_episodes, average_return, fields, ...",
+        flag_values=values,
+    )
+    return values
+
+
+def inspect_buffer(values: flags.FlagValues) -> int:
+    """Inspects what the flags say; returns the exit code."""
+    if not values.path:
+        raise ConfigError("no PATH is given: what should be inspected?")
+
+    # Imported here: it takes a second or two, which a misspelt flag need not wait for.
+    from alf_lite.bin import dataset_report
+    from alf_lite.datasets.formats import open_source
+    from alf_lite.datasets.spec_bounds import spec_bounds
+    from alf_lite.datasets.statistics import summarize
+
+    statistics = []
+    with contextlib.ExitStack() as stack:
+        env = None
+        if environment_flags.are_given(values):
+            environment_flags.parse(values)
+            env = environment_flags.create(num_parallel_environments=1)
+            stack.callback(env.close)
+        for path in values.path:
+            source = open_source(path, env)
+            bounds = None if env is None else spec_bounds(source, env)
+            statistics.append(summarize(source, bounds))
+            print("\n".join(dataset_report.source_lines(path, statistics[-1])))
+    if values.picture is not None:
+        dataset_report.draw_returns(statistics, values.path, values.picture)
+        print(f"Drawn:        {values.picture}")
+    if values.json:
+        print(json.dumps(dataset_report.as_json(statistics, values.path)))
+    return 0
+
+
+PROGRAM = program.Program(
+    name="inspect_buffer",
+    summary="Tells what is in recorded steps, and what is wrong with them.",
+    examples=(
+        "runs/sac",
+        "data/expert.npz --env=Pendulum-v1     # compares with the bounds, too",
+        "minari:mujoco/halfcheetah/medium-v0 --picture=returns.png",
+        "runs/sac --json | tail -n 1",
+    ),
+    define_flags=define_flags,
+    run=inspect_buffer,
+    operand="path",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return program.main(PROGRAM, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
