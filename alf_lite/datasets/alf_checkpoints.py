@@ -14,12 +14,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from alf_lite.datasets.source import REQUIRED_FIELDS, Field, Sequence, Source, join_path
-from alf_lite.datasets.torch_files import load_data, tensors
+from alf_lite.datasets.torch_files import tensors
 from alf_lite.errors import DataError
 
 _SIZE = "_current_size"
@@ -32,15 +33,19 @@ _DIRECTORIES = (".", "algorithm", "train/algorithm")
 class AlfCheckpoint(Source):
     """The replay buffer in a checkpoint file.
 
+    Args:
+        content: of the file.
+        name: for messages.
+
     Raises:
         DataError: if there is not one replay buffer in it, or its parts do not fit.
     """
 
     is_in_environment_units = False
 
-    def __init__(self, file: Path) -> None:
-        self.name = str(file)
-        buffer = self._find_buffer(dict(tensors(load_data(file))))
+    def __init__(self, content: Any, name: str) -> None:
+        self.name = name
+        buffer = self._find_buffer(dict(tensors(content)))
         self._sizes = self._counter(buffer, _SIZE)
         self._positions = self._counter(buffer, _POSITION)
         self._rings = self._find_rings(buffer)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterable
 from pathlib import Path
 
-from alf_lite.datasets import minari_datasets
+from alf_lite.datasets import minari_datasets, replay_checkpoints
 from alf_lite.datasets.alf_checkpoints import AlfCheckpoint, newest_alf_checkpoint
 from alf_lite.datasets.npz_episodes import NpzEpisodes
 from alf_lite.datasets.source import Source
-from alf_lite.environments.environment import Environment
+from alf_lite.datasets.torch_files import load_data
 from alf_lite.errors import DataError
 
 _FORMATS = (
@@ -19,12 +18,11 @@ _FORMATS = (
 )
 
 
-def open_source(path: str, env: Environment) -> Source:
+def open_source(path: str) -> Source:
     """The source at ``path``.
 
     Args:
         path: or ``minari:NAME``.
-        env: that the steps are for.
 
     Raises:
         DataError: if there is nothing, it cannot be read or the format is unknown.
@@ -49,11 +47,14 @@ def _open_directory(place: Path) -> Source:
     names = {entry.name for entry in place.iterdir()}
     if minari_datasets.is_dataset(place):
         return minari_datasets.MinariDataset(place)
-    if _any_ends(names, ".npz"):
+    if any(name.endswith(".npz") for name in names):
         return NpzEpisodes(place)
+    checkpoint = replay_checkpoints.newest_checkpoint(place)
+    if checkpoint is not None:
+        return replay_checkpoints.open_checkpoint(checkpoint)
     alf_checkpoint = newest_alf_checkpoint(place)
     if alf_checkpoint is not None:
-        return AlfCheckpoint(alf_checkpoint)
+        return _open_torch_file(alf_checkpoint)
     raise DataError(
         f"{place}: no known data in this directory; it has "
         f"{', '.join(sorted(names)[:10]) or 'nothing'}. Known are {_FORMATS}."
@@ -61,30 +62,31 @@ def _open_directory(place: Path) -> Source:
 
 
 def _open_file(place: Path) -> Source:
-    if not place.stat().st_size:
+    with place.open("rb") as file:
+        begin = file.read(2)
+    if not begin:
         raise DataError(f"{place}: the file is empty")
-    members = _members(place)
-    if _any_ends(members, ".npy") or place.suffix == ".npz":
-        return NpzEpisodes(place)
-    if _any_ends(members, "/data.pkl") or _looks_pickled(place):
-        return AlfCheckpoint(place)
+    if begin == b"PK":
+        return _open_archive(place)
+    if begin[:1] == b"\x80":  # a pickle, as old versions of torch wrote them
+        return _open_torch_file(place)
     raise DataError(f"{place}: unknown format. Known are {_FORMATS}.")
 
 
-def _members(place: Path) -> list[str]:
-    """What is in a zip archive; nothing if it is none."""
+def _open_archive(place: Path) -> Source:
+    """Files of numpy and of torch are zip archives."""
     try:
         with zipfile.ZipFile(place) as archive:
-            return archive.namelist()
-    except zipfile.BadZipFile:
-        return []
+            members = archive.namelist()
+    except zipfile.BadZipFile as error:
+        raise DataError(f"{place}: damaged or truncated ({error})") from error
+    if any(name.endswith("/data.pkl") for name in members):
+        return _open_torch_file(place)
+    return NpzEpisodes(place)
 
 
-def _looks_pickled(place: Path) -> bool:
-    """Whether an old version of torch may have written it."""
-    with place.open("rb") as file:
-        return file.read(1) == b"\x80"
-
-
-def _any_ends(names: Iterable[str], suffix: str) -> bool:
-    return any(name.endswith(suffix) for name in names)
+def _open_torch_file(file: Path) -> Source:
+    content = load_data(file)
+    if replay_checkpoints.is_replay_state(content):
+        return replay_checkpoints.open_state(content, str(file))
+    return AlfCheckpoint(content, str(file))

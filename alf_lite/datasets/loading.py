@@ -57,7 +57,7 @@ def load_replay_buffer(
     Raises:
         DataError: if the source cannot be read, is empty or does not fit.
     """
-    source = open_source(path, env)
+    source = open_source(path)
     if not sum(source.lengths):
         raise DataError(f"{path}: there are no steps in it")
     lengths = newest_lengths(source.lengths, max_length)

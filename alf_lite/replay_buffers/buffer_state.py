@@ -21,7 +21,7 @@ from alf_lite.replay_buffers.ring_storage import RingStorage
 from alf_lite.replay_buffers.row_layout import Leaf, RowLayout
 from alf_lite.replay_buffers.window_sampler import UniformSampler
 
-_FORMAT = "alf_lite-replay-1"
+FORMAT = "alf_lite-replay-1"
 _CHUNK_BYTES = 2**26
 
 
@@ -40,7 +40,7 @@ def export(storage: RingStorage, sampler: UniformSampler) -> dict[str, Any]:
     stored = PositionRanges(storage.begin.copy(), storage.end.copy())
     indices = storage.row_indices(*stored.all())
     return {
-        "format": _FORMAT,
+        "format": FORMAT,
         "leaves": [
             [leaf.path, list(leaf.shape), _name(leaf.dtype), leaf.offset]
             for leaf in storage.layout.leaves
@@ -128,8 +128,8 @@ def _checked_rows(state: dict[str, Any]) -> Tensor:
     Raises:
         CheckpointError: if they do not.
     """
-    if not isinstance(state, dict) or state.get("format") != _FORMAT:
-        raise CheckpointError(f"this is not a saved replay buffer ({_FORMAT})")
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise CheckpointError(f"this is not a saved replay buffer ({FORMAT})")
     for name, dtype, ndim in (
         ("begin", torch.int64, 1),
         ("end", torch.int64, 1),

@@ -1,0 +1,205 @@
+"""Replay buffers of runs, of checkpoints and in files of their own are read again."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from alf_lite import nest
+from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import Experience
+from alf_lite.datasets.field_matching import experience_spec
+from alf_lite.datasets.loading import load_replay_buffer
+from alf_lite.environments.creation import create_environment
+from alf_lite.errors import DataError
+from alf_lite.optimizers.optimizers import Adam
+from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
+from alf_lite.tensor_specs import TensorSpec
+from alf_lite.trainers.trainer import Trainer
+from tests.datasets.recorded_episodes import make_env, nested_env, rows
+
+
+def recorded_step(number: int, num_environments: int, length: int = 4) -> Experience:
+    """Step ``number`` of episodes that terminate; with an info and a state."""
+    in_episode = number % (length + 1)
+    B = num_environments
+    offset = 100.0 * torch.arange(B)
+    spec = experience_spec(make_env()).time_step
+    time_step = nest.zeros(spec, (B,))._replace(
+        step_type=torch.full(
+            (B,), 0 if in_episode == 0 else 2 if in_episode == length else 1
+        ).int(),
+        reward=torch.full((B,), float(number)),
+        discount=torch.full((B,), float(in_episode < length)),
+        observation=(offset + number)[:, None],
+        prev_action=torch.full((B, 1), (number - 1) / 100 if in_episode else 0.0),
+    )
+    return Experience(
+        time_step,
+        action=torch.full((B, 1), number / 100),
+        rollout_info={"log_prob": torch.ones(B)},
+        state=torch.ones(B, 3),
+    )
+
+
+def recorded_buffer(num_steps: int, max_length: int, num_environments: int = 2):
+    spec = nest.extract_spec(recorded_step(0, num_environments))
+    buffer = ReplayBuffer(spec, num_environments, max_length)
+    for number in range(num_steps):
+        buffer.add_batch(recorded_step(number, num_environments))
+    return buffer
+
+
+def save(buffer, path):
+    torch.save(buffer.state_dict(), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("num_steps", [1, 4, 10, 12, 15, 29])
+def test_steps_come_back_in_the_order_of_time(tmp_path, num_steps):
+    file = save(recorded_buffer(num_steps, 10), tmp_path / "replay.pt")
+    buffer = load_replay_buffer(file, make_env())
+    assert buffer.num_environments == 2
+    numbers = np.arange(max(num_steps - 10, 0), num_steps)
+    for env_id in range(2):
+        steps = rows(buffer, env_id)
+        observation = steps.time_step.observation[:, 0]
+        assert observation.tolist() == (numbers + 100 * env_id).tolist()
+        types = [0 if n % 5 == 0 else 2 if n % 5 == 4 else 1 for n in numbers]
+        assert steps.time_step.step_type.tolist() == [*types[:-1], 2]
+        discount = [float(n % 5 < 4) for n in numbers]
+        assert steps.time_step.discount.tolist() == discount
+        taken = steps.time_step.step_type != 2
+        assert steps.action[taken, 0] == pytest.approx(numbers[taken] / 100)
+        assert steps.rollout_info == ()
+        assert steps.state == ()
+
+
+def test_the_newest_steps_of_all_environments_are_kept(tmp_path):
+    file = save(recorded_buffer(29, 10), tmp_path / "replay.pt")
+    buffer = load_replay_buffer(file, make_env(), 7)
+    assert buffer.sizes.tolist() == [3, 3]
+    assert rows(buffer, 1).time_step.observation[:, 0].tolist() == [126, 127, 128]
+
+
+def test_environments_may_have_stored_different_numbers(tmp_path):
+    buffer = recorded_buffer(3, 10)
+    buffer.add_batch(
+        nest.map_structure(lambda t: t[1:], recorded_step(3, 2)), torch.tensor([1])
+    )
+    loaded = load_replay_buffer(save(buffer, tmp_path / "replay.pt"), make_env())
+    assert loaded.sizes.tolist() == [3, 4]
+    assert rows(loaded, 1).time_step.observation[:, 0].tolist() == [100, 101, 102, 103]
+
+
+def test_the_file_is_not_changed(tmp_path):
+    file = tmp_path / "replay.pt"
+    save(recorded_buffer(12, 10), file)
+    before = file.read_bytes()
+    load_replay_buffer(str(file), make_env()).clear()
+    assert file.read_bytes() == before
+
+
+def test_every_field_that_differs_is_named(tmp_path):
+    file = save(recorded_buffer(12, 10), tmp_path / "replay.pt")
+    with pytest.raises(DataError) as error:
+        load_replay_buffer(file, nested_env())
+    assert "observation: expected nothing, found (1,) float32\n" in str(error.value)
+    assert "prev_action/gear: expected () int64, found nothing\n" in str(error.value)
+
+
+def test_bad_numbers_are_found_and_left_out(tmp_path):
+    buffer = recorded_buffer(10, 10)
+    state = buffer.state_dict()
+    other = recorded_buffer(2, 10)
+    step = recorded_step(2, 2)
+    step.time_step.observation[1] = np.nan
+    other.add_batch(step)
+    for number in range(3, 10):
+        other.add_batch(recorded_step(number, 2))
+    file = save(other, tmp_path / "replay.pt")
+    with pytest.raises(
+        DataError, match=r"observation\[0\] is nan at step 2 of envi.* 1"
+    ):
+        load_replay_buffer(file, make_env())
+    loaded = load_replay_buffer(file, make_env(), drop_bad_episodes=True)
+    assert loaded.sizes.tolist() == [10, 5]
+    assert len(state["rows"]) == 20
+
+
+@pytest.mark.parametrize("kept", [0.2, 0.9])
+def test_a_truncated_file_is_refused(tmp_path, kept):
+    file = tmp_path / "replay.pt"
+    save(recorded_buffer(300, 300), file)
+    content = file.read_bytes()
+    file.write_bytes(content[: int(kept * len(content))])
+    with pytest.raises(DataError, match="damaged or truncated"):
+        load_replay_buffer(str(file), make_env())
+
+
+def test_a_buffer_of_other_things_is_refused(tmp_path):
+    buffer = ReplayBuffer({"a": TensorSpec((2,))}, 1, 10)
+    buffer.add_batch({"a": torch.zeros(1, 2)})
+    with pytest.raises(DataError, match="no steps of an environment; the fields are"):
+        load_replay_buffer(save(buffer, tmp_path / "replay.pt"), make_env())
+
+
+# Runs
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of two Pendulums, 30 steps of each stored in a ring of 20."""
+    directory = tmp_path_factory.mktemp("run")
+    config = TrainerConfig(
+        algorithm_ctor=functools.partial(DdpgAlgorithm, optimizer=Adam(lr=1e-3)),
+        num_iterations=3,
+        unroll_length=10,
+        mini_batch_length=2,
+        mini_batch_size=4,
+        replay_buffer_length=20,
+        checkpoint_replay_buffer=True,
+        random_seed=0,
+    )
+    Trainer(config, directory, create_env=pendulums).train()
+    return directory
+
+
+def pendulums(seed=None, num_parallel_environments=2):
+    return create_environment("Pendulum-v1", num_parallel_environments, seed)
+
+
+def test_a_run_and_its_checkpoints_are_sources(run):
+    checkpoint = run / "checkpoints/ckpt-3"
+    for path in (run, run / "checkpoints", checkpoint, checkpoint / "training.pt"):
+        buffer = load_replay_buffer(str(path), pendulums())
+        assert buffer.sizes.tolist() == [20, 20]
+        steps = rows(buffer, 1)
+        # The equation of motion, with a torque of twice the action.
+        _, sin, speed = steps.time_step.observation.T
+        predicted = speed + (15 * sin + 6 * steps.action[:, 0]) * 0.05
+        moves = steps.time_step.step_type[:-1] != 2
+        assert np.clip(predicted, -8, 8)[:-1][moves] == pytest.approx(
+            speed[1:][moves], abs=1e-4
+        )
+        assert steps.time_step.env_id.tolist() == [1] * 20
+
+
+def test_a_truncated_checkpoint_is_refused(run, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    file = copy / "checkpoints/ckpt-3/training.pt"
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(DataError, match=r"training.pt: missing or truncated"):
+        load_replay_buffer(str(copy), pendulums())
+
+
+def test_a_checkpoint_without_steps_says_how_to_get_them(tmp_path):
+    torch.save({"path": {"replay": {}}}, tmp_path / "training.pt")
+    with pytest.raises(DataError, match="checkpoint_replay_buffer = True"):
+        load_replay_buffer(str(tmp_path / "training.pt"), make_env())
