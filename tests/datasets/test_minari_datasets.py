@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from alf_lite.datasets.loading import load_replay_buffer
-from alf_lite.errors import DataError
+from alf_lite.datasets.recorded_environment import recorded_environment
+from alf_lite.errors import ConfigError, DataError
 from tests.datasets.recorded_episodes import (
     ACTION_SPACE,
     OBSERVATION_SPACE,
@@ -141,6 +142,19 @@ def test_the_newest_steps_are_kept():
     create_flat("flat-v0", num_episodes=3)
     steps = rows(load_replay_buffer("minari:flat-v0", make_env(), 5))
     assert steps.time_step.observation[:, 0].tolist() == [12, 13, 20, 21, 22]
+
+
+def test_a_data_set_says_its_specs_in_place_of_an_environment(root):
+    create_flat("flat-v0")
+    env = recorded_environment("minari:flat-v0")
+    assert env.action_spec == make_env().action_spec
+    assert env.observation_spec == make_env().observation_spec
+    buffer = load_replay_buffer("minari:flat-v0", env)
+    expected = rows(load_replay_buffer("minari:flat-v0", make_env()))
+    assert (rows(buffer).action == expected.action).all()
+    np.savez(root / "a.npz", **flat_episode(3))
+    with pytest.raises(ConfigError, match="does not say the spaces"):
+        recorded_environment(str(root / "a.npz"))
 
 
 # What is refused
