@@ -60,7 +60,7 @@ def inspect_buffer(values: flags.FlagValues) -> int:
             env = environment_flags.create(num_parallel_environments=1)
             stack.callback(env.close)
         for path in values.path:
-            source = open_source(path, env)
+            source = open_source(path)
             bounds = None if env is None else spec_bounds(source, env)
             statistics.append(summarize(source, bounds))
             print("\n".join(dataset_report.source_lines(path, statistics[-1])))

@@ -100,7 +100,7 @@ def play(values: flags.FlagValues) -> int:
     result = player.play(
         values.root_dir,
         values.num_episodes,
-        checkpoint=_checkpoint(values.checkpoint),
+        checkpoint=program.checkpoint(values.checkpoint),
         num_environments=values.num_environments,
         sample=values.sample,
         render=values.render,
@@ -119,14 +119,6 @@ def play(values: flags.FlagValues) -> int:
     if values.json:
         print(json.dumps(_as_json(result)))
     return 0
-
-
-def _checkpoint(value: str) -> str | int:
-    if value in ("latest", "best"):
-        return value
-    if value.isdecimal():
-        return int(value)
-    raise ConfigError(f"--checkpoint must be latest, best or a step, got {value!r}")
 
 
 def _as_json(result: PlayResult) -> dict[str, Any]:

@@ -107,6 +107,19 @@ def help_text(program: Program) -> str:
     return "\n".join(lines)
 
 
+def checkpoint(value: str) -> str | int:
+    """The value of a flag ``--checkpoint``: latest, best or a step.
+
+    Raises:
+        ConfigError: if it is none of these.
+    """
+    if value in ("latest", "best"):
+        return value
+    if value.isdecimal():
+        return int(value)
+    raise ConfigError(f"--checkpoint must be latest, best or a step, got {value!r}")
+
+
 class _StderrHandler(logging.Handler):
     """Writes to what is stderr now: a progress bar puts its own in place of it."""
 

@@ -61,7 +61,8 @@ def write_source(
     episodes = EpisodeReader(BufferSource(buffer), env).episodes()
     with new_output(path) as temporary:
         if output_format == "alf_lite":
-            torch.save(buffer.state_dict(), temporary)
+            with temporary.open("wb") as file:
+                torch.save(buffer.state_dict(), file)
         elif output_format == "npz":
             write_npz(episodes, temporary)
         else:

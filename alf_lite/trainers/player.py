@@ -10,20 +10,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 from alf_lite import config_files
-from alf_lite.algorithms.create_algorithm import create_algorithm
-from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
-from alf_lite.trainers import training_state
 from alf_lite.trainers.evaluator import EvalResult, evaluate
-from alf_lite.trainers.run_directory import USER_CONFIG, RunDirectory
+from alf_lite.trainers.run_directory import RunDirectory
+from alf_lite.trainers.run_policy import (
+    build_policy,
+    load_policy_checkpoint,
+    read_run_config,
+)
 from alf_lite.trainers.video import VideoFile
-from alf_lite.utils.checkpoint import Checkpointer
 
 
 class PlayResult(NamedTuple):
@@ -70,20 +69,14 @@ def play(
         ConfigError: if there is no run, no display, or the video extra is missing.
         CheckpointError: if the checkpoint cannot be used.
     """
-    run_directory = RunDirectory(root_dir)
-    run_directory.read_user_config()  # to say so, if there is no run
+    RunDirectory(root_dir).read_user_config()  # to say so, if there is no run
     render_mode = _render_mode(render, record_file)
-    config_files.parse_config(str(run_directory.path / USER_CONFIG), gin_params)
-    with config_files.gin_errors():
-        config = TrainerConfig()
+    config = read_run_config(root_dir, gin_params)
     if sample:
         config = dataclasses.replace(config, epsilon_greedy=1.0)
     if device is not None:
         config = dataclasses.replace(config, device=device)
-    torch.set_num_threads(config.num_threads)
-    loaded = Checkpointer(run_directory.checkpoints, read_only=True).load(
-        checkpoint, [training_state.ALGORITHM]
-    )
+    loaded = load_policy_checkpoint(root_dir, checkpoint)
     with contextlib.ExitStack() as stack:
         with config_files.gin_errors():
             env = create_env(
@@ -91,10 +84,8 @@ def play(
                 seed=seed,
                 render_mode=render_mode,
             )
-            stack.callback(env.close)
-            algorithm = create_algorithm(config, env, is_eval=True)
-        training_state.check_fingerprint(algorithm, loaded)
-        training_state.load_policy(algorithm, loaded, for_training=False)
+        stack.callback(env.close)
+        algorithm = build_policy(config, env, loaded)
         on_step = None
         if record_file is not None:
             video = stack.enter_context(

@@ -1,0 +1,229 @@
+"""Collects steps: ``python -m alf_lite.bin.collect --root_dir=runs/sac ...``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from absl import flags
+
+from alf_lite.bin import environment_flags, output_flags, program
+from alf_lite.errors import ConfigError
+
+if TYPE_CHECKING:
+    from alf_lite.environments.environment import Environment
+    from alf_lite.trainers.collection_policies import CollectionPolicy
+    from alf_lite.trainers.collector import Amount
+
+
+def define_flags() -> flags.FlagValues:
+    """The flags and their defaults."""
+    values = flags.FlagValues()
+    environment_flags.define(values)
+    flags.DEFINE_string(
+        "root_dir",
+        None,
+        "Directory of a run: its environment and, unless --policy says otherwise, the "
+        "policy that it has trained. Its configuration is executed: use only runs that "
+        "you trust.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "checkpoint",
+        "latest",
+        "Which policy of the run: latest, best (by the evaluations during training), "
+        "or the step of a checkpoint. Default: latest.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "policy",
+        None,
+        "Who acts: random, or module:function, a function from a TimeStep [B] to "
+        "actions [B]. Default: the policy of --root_dir, else the algorithm of --conf "
+        "as the conf builds it.",
+        flag_values=values,
+    )
+    flags.DEFINE_float(
+        "epsilon_greedy",
+        None,
+        "How much a trained policy explores: 0 takes the most likely actions, 1 draws "
+        "them (TrainerConfig.epsilon_greedy). For --policy: the probability of a "
+        "random action. Default: as in the evaluations of the run, and 0.",
+        lower_bound=0.0,
+        upper_bound=1.0,
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "num_env_steps",
+        None,
+        "Environment steps to collect, of all environments together.",
+        lower_bound=1,
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "whole_episodes",
+        False,
+        "With --num_env_steps: complete the episodes that are open when there are so "
+        "many.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "num_episodes",
+        None,
+        "Whole episodes to collect, as many from each environment.",
+        lower_bound=1,
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "num_environments",
+        None,
+        "Environments that are stepped side by side. Default: as in the conf.",
+        lower_bound=1,
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "overwrite_policy_output",
+        False,
+        "Keep the action that the environment reports as executed instead of the "
+        "policy's, as for an expert within the environment.",
+        flag_values=values,
+    )
+    output_flags.define(values)
+    flags.DEFINE_integer(
+        "seed",
+        0,
+        "Seed of the environments and the actions. Default: 0.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "device",
+        None,
+        "Where the networks are. Default: as in the training.",
+        flag_values=values,
+    )
+    return values
+
+
+def collect(values: flags.FlagValues) -> int:
+    """Collects as the flags say; returns the exit code."""
+    _check(values)
+    output_flags.check(values)
+
+    # Imported here: it takes a second or two, which a misspelt flag need not wait for.
+    from alf_lite.datasets.writing import write_source
+    from alf_lite.trainers import collector
+
+    environment_flags.parse(values, _run_conf(values))
+    kwargs = {"seed": values.seed}
+    if values.num_environments is not None:
+        kwargs["num_parallel_environments"] = values.num_environments
+    with contextlib.ExitStack() as stack:
+        env = environment_flags.create(**kwargs)
+        stack.callback(env.close)
+        buffer = collector.collect(
+            env,
+            _policy(values, env),
+            _amount(values),
+            seed=values.seed,
+            overwrite_policy_output=values.overwrite_policy_output,
+        )
+        write_source(buffer, env, values.output, values.format)
+    print("\n".join(output_flags.written_lines(values, buffer)))
+    if values.json:
+        print(json.dumps(output_flags.as_json(values, buffer)))
+    return 0
+
+
+def _check(values: flags.FlagValues) -> None:
+    """Raises ConfigError if the flags leave open what to do, or contradict."""
+    if values.root_dir and values.conf:
+        raise ConfigError("--root_dir and --conf exclude each other: give one of them")
+    if not (values.root_dir or environment_flags.are_given(values)):
+        raise ConfigError("no environment is named: give --root_dir, --conf or --env")
+    if not (values.root_dir or values.conf or values.policy):
+        raise ConfigError("--policy is missing: random, or module:function")
+    if (values.num_env_steps is None) == (values.num_episodes is None):
+        raise ConfigError(
+            "how much should be collected? Give --num_env_steps or --num_episodes, one "
+            "of them"
+        )
+    if values.whole_episodes and values.num_env_steps is None:
+        raise ConfigError("--whole_episodes belongs to --num_env_steps")
+
+
+def _run_conf(values: flags.FlagValues) -> str | None:
+    """The configuration of the run, if there is one."""
+    if not values.root_dir:
+        return None
+    from alf_lite.trainers.run_directory import USER_CONFIG, RunDirectory
+
+    run_directory = RunDirectory(values.root_dir)
+    run_directory.read_user_config()  # to say so, if there is no run
+    return str(run_directory.path / USER_CONFIG)
+
+
+def _amount(values: flags.FlagValues) -> Amount:
+    from alf_lite.trainers import collector
+
+    if values.num_episodes is not None:
+        return collector.NumEpisodes(values.num_episodes)
+    return collector.NumSteps(values.num_env_steps, values.whole_episodes)
+
+
+def _policy(values: flags.FlagValues, env: Environment) -> CollectionPolicy:
+    from alf_lite.trainers import collection_policies as policies
+
+    if values.policy is None:
+        return _algorithm_policy(values, env)
+    policy: CollectionPolicy = policies.RandomPolicy(env)
+    if values.policy != "random":
+        function = policies.import_function(values.policy)
+        policy = policies.ScriptedPolicy(function, values.policy, env)
+    if values.epsilon_greedy:
+        policy = policies.EpsilonGreedy(policy, values.epsilon_greedy, env)
+    return policy
+
+
+def _algorithm_policy(values: flags.FlagValues, env: Environment) -> CollectionPolicy:
+    from alf_lite.trainers import run_policy
+    from alf_lite.trainers.collection_policies import AlgorithmPolicy
+
+    config = run_policy.acting_config(
+        device=values.device, epsilon_greedy=values.epsilon_greedy
+    )
+    if values.root_dir:
+        which = program.checkpoint(values.checkpoint)
+        loaded = run_policy.load_policy_checkpoint(values.root_dir, which)
+        algorithm = run_policy.build_policy(config, env, loaded)
+    else:
+        algorithm = run_policy.build_untrained(config, env)
+    return AlgorithmPolicy(algorithm, env.batch_size)
+
+
+PROGRAM = program.Program(
+    name="collect",
+    summary="Lets a policy act and writes the steps, to be trained on later.",
+    examples=(
+        "--root_dir=runs/sac --num_env_steps=100_000 --output=data/expert.replay",
+        "--root_dir=runs/sac --checkpoint=5000 --epsilon_greedy=1 --num_episodes=50 "
+        "--output=data/medium.npz --format=npz",
+        "--env=Pendulum-v1 --policy=random --num_env_steps=20000 "
+        "--output=data/random.replay",
+        "--env=Pendulum-v1 --policy=my_module:controller --num_episodes=20 "
+        "--output=data/pendulum/scripted-v0 --format=minari",
+    ),
+    define_flags=define_flags,
+    run=collect,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return program.main(PROGRAM, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""Tests of the collect program."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from alf_lite import config_files
+from alf_lite.bin import collect, play
+from alf_lite.datasets.loading import load_replay_buffer
+from alf_lite.environments.creation import create_environment
+
+CONTROLLERS = """
+import torch
+
+def push_where_it_falls(time_step):
+    return (time_step.observation[:, 2:].sum(1) > 0).long()
+
+def interrupt(time_step):
+    raise KeyboardInterrupt
+"""
+
+
+def run(*arguments: str) -> int:
+    """One call of the program, as in a process of its own."""
+    config_files.reset()
+    return collect.main(arguments)
+
+
+def result_of(capsys, *arguments: str) -> dict:
+    assert run(*arguments, "--json") == 0
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+@pytest.fixture
+def controllers(tmp_path, monkeypatch):
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "controllers_of_test.py").write_text(CONTROLLERS)
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+
+
+@pytest.mark.parametrize("output_format", ["alf_lite", "npz"])
+def test_random_steps_are_loaded_again(tmp_path, capsys, output_format):
+    path = tmp_path / "data" / "random.npz"
+    result = result_of(
+        capsys,
+        "--env=Pendulum-v1",
+        "--policy=random",
+        "--num_env_steps=450",
+        "--num_environments=2",
+        f"--output={path}",
+        f"--format={output_format}",
+    )
+    assert result["trainable_transitions"] == 450
+    assert result["complete_episodes"] == 2
+    buffer = load_replay_buffer(str(path), create_environment("Pendulum-v1"))
+    steps, _ = buffer.get_batch(1000, 1)
+    assert buffer.total_size == 450 + 4  # and the first step of every episode
+    action = steps.action[steps.time_step.step_type != 2]
+    assert -1 <= action.min() < -0.9
+    assert 0.9 < action.max() <= 1
+    assert [entry.name for entry in path.parent.iterdir()] == ["random.npz"]
+
+
+def test_npz_has_the_units_of_the_environment(tmp_path):
+    path = tmp_path / "a.npz"
+    arguments = ["--env=Pendulum-v1", "--policy=random", "--num_episodes=1"]
+    assert run(*arguments, f"--output={path}", "--format=npz") == 0
+    with np.load(path) as data:
+        assert data["action"].shape == (200, 1)
+        assert 1.8 < np.abs(data["action"]).max() <= 2
+        assert data["truncated"].sum() == 1
+        assert not data["terminated"].any()
+
+
+def test_a_trained_policy_earns_what_it_does_when_played(trained, tmp_path, capsys):
+    result = result_of(
+        capsys,
+        f"--root_dir={trained}",
+        "--num_episodes=4",
+        "--num_environments=2",
+        "--seed=3",
+        f"--output={tmp_path}/a",
+    )
+    config_files.reset()
+    arguments = ["--num_episodes=4", "--num_environments=2", "--seed=3", "--json"]
+    assert play.main([f"--root_dir={trained}", *arguments]) == 0
+    played = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["returns"] == played["returns"]
+
+
+def test_exploring_changes_what_is_done(trained, tmp_path, capsys):
+    arguments = [f"--root_dir={trained}", "--num_episodes=2", "--num_environments=1"]
+    greedy = result_of(capsys, *arguments, f"--output={tmp_path}/a")
+    again = result_of(capsys, *arguments, f"--output={tmp_path}/b")
+    exploring = result_of(
+        capsys, *arguments, "--epsilon_greedy=1", f"--output={tmp_path}/c"
+    )
+    assert greedy["returns"] == again["returns"]
+    assert greedy["returns"] != exploring["returns"]
+
+
+def test_an_algorithm_acts_as_the_conf_builds_it(conf, tmp_path, capsys):
+    arguments = [f"--conf={conf}", "--num_env_steps=30", "--whole_episodes"]
+    result = result_of(capsys, *arguments, f"--output={tmp_path}/a")
+    assert result["num_environments"] == 4  # as in the conf
+    assert result["complete_episodes"] >= 4
+    assert result["trainable_transitions"] == sum(result["lengths"])
+
+
+@pytest.mark.usefixtures("controllers")
+def test_a_scripted_controller_is_better_than_chance(tmp_path, capsys):
+    arguments = ["--env=CartPole-v1", "--num_episodes=5"]
+    scripted = result_of(
+        capsys,
+        *arguments,
+        "--policy=controllers_of_test:push_where_it_falls",
+        f"--output={tmp_path}/a",
+    )
+    random = result_of(capsys, *arguments, "--policy=random", f"--output={tmp_path}/b")
+    assert scripted["average_return"] > 3 * random["average_return"]
+
+
+def test_tells_what_was_written_and_what_to_do_with_it(tmp_path, capsys):
+    path = tmp_path / "a"
+    arguments = ["--env=CartPole-v1", "--policy=random", "--num_episodes=1"]
+    assert run(*arguments, f"--output={path}") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"Wrote {path}: ")
+    assert "1 complete episode, mean return " in lines[0]
+    assert lines[1].endswith(f"inspect_buffer {path}")
+    assert f"offline_buffer_dir = '{path}'" in lines[2]
+
+
+def test_what_is_there_is_not_overwritten(tmp_path, capsys):
+    path = tmp_path / "a"
+    path.write_text("old")
+    arguments = ["--env=CartPole-v1", "--policy=random", "--num_episodes=1"]
+    assert run(*arguments, f"--output={path}") == 2
+    assert "exists already and is not overwritten" in capsys.readouterr().err
+    assert path.read_text() == "old"
+
+
+@pytest.mark.usefixtures("controllers")
+def test_nothing_is_left_of_what_was_interrupted(tmp_path):
+    output = tmp_path / "data" / "a"
+    arguments = ["--env=CartPole-v1", "--num_episodes=1", f"--output={output}"]
+    assert run(*arguments, "--policy=controllers_of_test:interrupt") == 130
+    assert not output.parent.exists()
+
+
+def test_nothing_is_left_of_a_file_that_was_interrupted(tmp_path, monkeypatch):
+    def interrupt(state, file):
+        file.write(b"half of it")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "save", interrupt)
+    arguments = ["--env=CartPole-v1", "--policy=random", "--num_episodes=1"]
+    assert run(*arguments, f"--output={tmp_path}/data/a") == 130
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        (["--policy=random", "--num_episodes=1"], 2, "no environment is named"),
+        (["--env=CartPole-v1", "--num_episodes=1"], 2, "--policy is missing"),
+        (["--env=CartPole-v1", "--policy=random"], 2, "--num_env_steps or"),
+        (
+            ["--env=CartPole-v1", "--policy=greedy", "--num_episodes=1"],
+            2,
+            "random or module:function",
+        ),
+        (["--root_dir=/nowhere", "--num_episodes=1"], 2, "holds no run"),
+        (
+            ["--root_dir=a", "--conf=b", "--num_episodes=1"],
+            2,
+            "exclude each other",
+        ),
+        (
+            [
+                "--env=CartPole-v1",
+                "--policy=random",
+                "--num_episodes=1",
+                "--format=csv",
+            ],
+            2,
+            "must be one of alf_lite, npz, minari",
+        ),
+        (
+            ["--env=CartPole-v1", "--policy=random", "--num_episodes=0"],
+            2,
+            "not a positive integer",
+        ),
+        (
+            ["--env=CartPoel-v1", "--policy=random", "--num_episodes=1"],
+            4,
+            "CartPole",
+        ),
+    ],
+)
+def test_errors_are_one_message(tmp_path, capsys, arguments, exit_code, message):
+    assert run(*arguments, f"--output={tmp_path}/a") == exit_code
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_must_be_named(capsys):
+    assert run("--env=CartPole-v1", "--policy=random", "--num_episodes=1") == 2
+    assert "--output is missing" in capsys.readouterr().err
