@@ -207,7 +207,7 @@ PROGRAM = program.Program(
     name="collect",
     summary="Lets a policy act and writes the steps, to be trained on later.",
     examples=(
-        "--root_dir=runs/sac --num_env_steps=100_000 --output=data/expert.replay",
+        "--root_dir=runs/sac --num_env_steps=100000 --output=data/expert.replay",
         "--root_dir=runs/sac --checkpoint=5000 --epsilon_greedy=1 --num_episodes=50 "
         "--output=data/medium.npz --format=npz",
         "--env=Pendulum-v1 --policy=random --num_env_steps=20000 "

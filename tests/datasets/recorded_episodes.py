@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pytest
 import torch
 from gymnasium import spaces
 
@@ -92,3 +93,12 @@ def rows(buffer: ReplayBuffer, env_id: int = 0) -> Any:
     length = int(buffer.sizes[env_id])
     steps = buffer.get_windows(torch.tensor([env_id]), begin, length)
     return nest.map_structure(lambda t: t[0].numpy(), steps)
+
+
+def assert_equal_steps(first: ReplayBuffer, second: ReplayBuffer) -> None:
+    for (path, a), (_, b) in zip(
+        nest.flatten_with_path(rows(first)),
+        nest.flatten_with_path(rows(second)),
+        strict=True,
+    ):
+        assert a == pytest.approx(b, abs=1e-6), path

@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from alf_lite import nest
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.datasets.writing import check_output, write_source
 from alf_lite.errors import ConfigError
 from tests.datasets.recorded_episodes import (
+    assert_equal_steps,
     flat_episode,
     make_env,
     nested_env,
     nested_episode,
-    rows,
 )
 
 
@@ -35,15 +34,6 @@ def loaded(tmp_path):
     episodes = concatenated(nested_episode(4), nested_episode(1), nested_episode(3))
     np.savez(tmp_path / "source.npz", **episodes)
     return env, load_replay_buffer(str(tmp_path / "source.npz"), env), episodes
-
-
-def assert_equal_steps(first, second) -> None:
-    for (path, a), (_, b) in zip(
-        nest.flatten_with_path(rows(first)),
-        nest.flatten_with_path(rows(second)),
-        strict=True,
-    ):
-        assert a == pytest.approx(b, abs=1e-6), path
 
 
 def test_npz_holds_what_the_environment_returned_and_was_given(tmp_path, loaded):

@@ -1,0 +1,96 @@
+"""Converts recorded steps: ``python -m alf_lite.bin.convert_buffer SOURCE ...``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+from absl import flags
+
+from alf_lite.bin import environment_flags, output_flags, program
+from alf_lite.errors import ConfigError
+
+
+def define_flags() -> flags.FlagValues:
+    """The flags and their defaults."""
+    values = flags.FlagValues()
+    flags.DEFINE_multi_string(
+        "source",
+        [],
+        "What to convert, with or without --source=: a run, a checkpoint or a replay "
+        "file, a replay checkpoint of ALF, a Minari data set, .npz episodes.",
+        flag_values=values,
+    )
+    environment_flags.define(values)
+    output_flags.define(values)
+    flags.DEFINE_integer(
+        "max_length",
+        None,
+        "Take the newest steps only, so many of all environments together. Default: "
+        "all.",
+        lower_bound=1,
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "drop_bad_episodes",
+        False,
+        "Leave out the episodes with a NaN or infinite number instead of refusing the "
+        "source.",
+        flag_values=values,
+    )
+    return values
+
+
+def convert_buffer(values: flags.FlagValues) -> int:
+    """Converts as the flags say; returns the exit code."""
+    if len(values.source) != 1:
+        raise ConfigError(f"expected one SOURCE to convert, got {len(values.source)}")
+    if not environment_flags.are_given(values):
+        raise ConfigError(
+            "no environment is named: give --conf or --env. The source is compared "
+            "with its specs, which also say between which bounds actions are"
+        )
+    output_flags.check(values)
+
+    # Imported here: it takes a second or two, which a misspelt flag need not wait for.
+    from alf_lite.datasets.loading import load_replay_buffer
+    from alf_lite.datasets.writing import write_source
+
+    environment_flags.parse(values)
+    with environment_flags.create(num_parallel_environments=1) as env:
+        buffer = load_replay_buffer(
+            values.source[0],
+            env,
+            values.max_length,
+            drop_bad_episodes=values.drop_bad_episodes,
+        )
+        write_source(buffer, env, values.output, values.format)
+    print("\n".join(output_flags.written_lines(values, buffer)))
+    if values.json:
+        print(json.dumps(output_flags.as_json(values, buffer)))
+    return 0
+
+
+PROGRAM = program.Program(
+    name="convert_buffer",
+    summary="Converts recorded steps of one format into another.",
+    examples=(
+        "minari:pendulum/expert-v0 --env=Pendulum-v1 --output=data/expert.replay",
+        "runs/sac --conf=sac_pendulum --output=data/sac.npz --format=npz",
+        "runs/sac --env=Pendulum-v1 --max_length=10000 "
+        "--output=data/pendulum/late-v0 --format=minari",
+    ),
+    define_flags=define_flags,
+    run=convert_buffer,
+    operand="source",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return program.main(PROGRAM, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

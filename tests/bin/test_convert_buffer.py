@@ -1,0 +1,99 @@
+"""Tests of the convert_buffer program."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from alf_lite import config_files
+from alf_lite.bin import collect, convert_buffer
+from alf_lite.datasets.loading import load_replay_buffer
+from alf_lite.environments.creation import create_environment
+from tests.datasets.recorded_episodes import assert_equal_steps
+
+ENV = "--env=Pendulum-v1"
+
+
+def run(*arguments: str) -> int:
+    """One call of the program, as in a process of its own."""
+    config_files.reset()
+    return convert_buffer.main(arguments)
+
+
+def result_of(capsys, *arguments: str) -> dict:
+    assert run(*arguments, "--json") == 0
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """450 random steps of Pendulum in one environment."""
+    path = tmp_path_factory.mktemp("recorded") / "random.replay"
+    arguments = [ENV, "--policy=random", "--num_env_steps=450", f"--output={path}"]
+    config_files.reset()
+    assert collect.main(arguments) == 0
+    config_files.reset()
+    return str(path)
+
+
+@pytest.mark.parametrize("middle", ["npz", "minari"])
+def test_there_and_back_are_the_same_steps(recorded, tmp_path, middle, monkeypatch):
+    if middle == "minari":
+        pytest.importorskip("minari")
+        pytest.importorskip("h5py")
+    there = str(tmp_path / ("a.npz" if middle == "npz" else "a-v0"))
+    back = str(tmp_path / "back")
+    assert run(recorded, ENV, f"--output={there}", f"--format={middle}") == 0
+    assert run(there, ENV, f"--output={back}") == 0
+    env = create_environment("Pendulum-v1")
+    assert_equal_steps(load_replay_buffer(recorded, env), load_replay_buffer(back, env))
+
+
+def test_the_newest_steps_are_taken_on_demand(recorded, tmp_path, capsys):
+    result = result_of(
+        capsys, recorded, ENV, "--max_length=100", f"--output={tmp_path}/a"
+    )
+    assert result["total_steps"] == 100
+
+
+def test_bad_numbers_are_refused_or_left_out(tmp_path, capsys):
+    path = tmp_path / "bad.npz"
+    observation = np.zeros((6, 3), np.float32)
+    observation[1, 0] = np.nan
+    flags = np.array([False, True, False, True])
+    np.savez(
+        path,
+        observation=observation,
+        action=np.zeros((4, 1), np.float32),
+        reward=np.ones(4),
+        terminated=flags,
+        truncated=~flags & False,
+    )
+    arguments = [str(path), ENV, f"--output={tmp_path}/a"]
+    assert run(*arguments) == 3
+    assert "observation[0] is nan at step 1" in capsys.readouterr().err
+    result = result_of(capsys, *arguments, "--drop_bad_episodes")
+    assert (result["total_steps"], result["complete_episodes"]) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        ([ENV], 2, "expected one SOURCE to convert, got 0"),
+        (["a", "b", ENV], 2, "expected one SOURCE to convert, got 2"),
+        (["SOURCE"], 2, "no environment is named"),
+        (["/nowhere/a", ENV], 3, "/nowhere/a"),
+        (["SOURCE", "--env=CartPole-v1"], 3, "observation: expected (4,) float32"),
+    ],
+)
+def test_errors_are_one_message(
+    recorded, tmp_path, capsys, arguments, exit_code, message
+):
+    arguments = [argument.replace("SOURCE", recorded) for argument in arguments]
+    assert run(*arguments, f"--output={tmp_path}/a") == exit_code
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+    assert list(tmp_path.iterdir()) == []
