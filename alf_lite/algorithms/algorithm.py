@@ -89,6 +89,7 @@ class Algorithm(nn.Module):
         if optimizer is not None:
             self._claims.append((optimizer, None))
         self._optimizers: list[tuple[str, Optimizer]] | None = None
+        self._device: torch.device | None = None
 
     @property
     def name(self) -> str:
@@ -109,8 +110,17 @@ class Algorithm(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the parameters are; the CPU if there are none."""
-        parameter = next(self.parameters(), None)
-        return torch.device("cpu") if parameter is None else parameter.device
+        if self._device is None:  # looking for them takes long, asked at every step
+            parameter = next(self.parameters(), None)
+            if parameter is None:
+                return torch.device("cpu")
+            self._device = parameter.device
+        return self._device
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
+        # Moving to another device.
+        self._device = None
+        return super()._apply(fn, recurse)
 
     def get_initial_train_state(self, batch_size: int) -> Nest:
         """Zeros [B, ...]."""

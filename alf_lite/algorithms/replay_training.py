@@ -61,6 +61,7 @@ class ReplayTraining:
                 f"steps, and the data transformers read {num_history_steps} steps "
                 "before it"
             )
+        self._has_collected = False
         self._saved_state: dict[str, Any] | None = None
         self.buffer = buffer
 
@@ -72,7 +73,9 @@ class ReplayTraining:
     @property
     def is_collecting(self) -> bool:
         """Whether there are fewer steps than ``initial_collect_steps``."""
-        return self.num_steps < self._config.initial_collect_steps
+        if not self._has_collected:  # asked at every step
+            self._has_collected = self.num_steps >= self._config.initial_collect_steps
+        return not self._has_collected
 
     @property
     def can_train(self) -> bool:
@@ -164,6 +167,7 @@ class ReplayTraining:
 
     def clear(self) -> None:
         """Forgets everything that is stored."""
+        self._has_collected = False
         self._require_buffer().clear()
 
     def mark_truncated_end(self) -> None:

@@ -151,3 +151,10 @@ def test_a_part_that_does_not_fit_is_refused(tmp_path):
     child = Child(checkpoint=f"net@{path}")
     with pytest.raises(CheckpointError, match=r"weight\s+.*\(1, 2\).*"):
         Parent(child, optimizer=SGD(lr=1.0)).setup_training()
+
+
+def test_the_device_is_that_of_the_parameters_after_a_move():
+    algorithm = Child(optimizer=SGD(lr=0.1))
+    assert algorithm.device == torch.device("cpu")
+    algorithm.to("meta")
+    assert algorithm.device == torch.device("meta")
