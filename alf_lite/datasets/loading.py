@@ -9,6 +9,7 @@ import torch
 from alf_lite import nest
 from alf_lite.config import configurable
 from alf_lite.data_structures import Experience
+from alf_lite.datasets.direct_loading import load_directly
 from alf_lite.datasets.field_matching import experience_spec, match_fields
 from alf_lite.datasets.formats import open_source
 from alf_lite.datasets.source import Source, join_path
@@ -32,6 +33,7 @@ def load_replay_buffer(
     max_length: int | None = None,
     *,
     drop_bad_episodes: bool = False,
+    memory_map: bool = False,
     num_earliest_frames_ignored: int = 0,
 ) -> ReplayBuffer:
     """Loads a source of recorded steps.
@@ -48,6 +50,9 @@ def load_replay_buffer(
             environments together.
         drop_bad_episodes: leave out the episodes with a NaN or infinite number, instead
             of refusing the source.
+        memory_map: leave the steps of an own replay buffer in its file, to be read when
+            they are drawn, for a buffer larger than the memory. Their numbers are not
+            checked then.
         num_earliest_frames_ignored: see ``ReplayBuffer``.
 
     Returns:
@@ -62,6 +67,22 @@ def load_replay_buffer(
         raise DataError(f"{path}: there are no steps in it")
     lengths = newest_lengths(source.lengths, max_length)
     matched = match_fields(source, env)
+    direct = load_directly(
+        source,
+        env,
+        lengths,
+        memory_map=memory_map,
+        num_earliest_frames_ignored=num_earliest_frames_ignored,
+    )
+    if direct is not None:
+        _logger.info("Loaded %d steps from %s.", direct.total_size, path)
+        return direct
+    if memory_map:
+        raise DataError(
+            f"{path}: load_replay_buffer.memory_map is set, but only own replay "
+            "buffers with the same types and as many steps of each environment can be "
+            "mapped"
+        )
     assembler = StepAssembler(source.name, matched, drop_bad_episodes)
     # Of a source with bad episodes older ones may take their place.
     skipped = [

@@ -38,6 +38,9 @@ class ReplayCheckpoint(Source):
         state: what ``ReplayBuffer.state_dict`` returned.
         name: for messages.
 
+    Attributes:
+        stored: the rows as they are.
+
     Raises:
         DataError: if it is not the state of a buffer of ``Experience``.
     """
@@ -47,18 +50,18 @@ class ReplayCheckpoint(Source):
     def __init__(self, state: Any, name: str) -> None:
         self.name = name
         try:
-            leaves = buffer_state.leaf_views(state)
+            self.stored = buffer_state.stored_rows(state)
         except CheckpointError as error:
             raise DataError(f"{name}: {error}") from error
         self._leaves = {
-            join_path(*parts[1:]): leaf
-            for parts, leaf in ((path_parts(p), leaf) for p, leaf in leaves.items())
+            join_path(*parts[1:]): self.stored.view(path)
+            for path, parts in ((p, path_parts(p)) for p in self.stored.leaves)
             if parts[0] == "time_step" and parts[1] in _OF_STEPS
         }
         if "step_type" not in self._leaves:
             raise DataError(
                 f"{name}: these are no steps of an environment; the fields are "
-                f"{', '.join(leaves)}"
+                f"{', '.join(self.stored.leaves)}"
             )
         self.fields = {path: _field(leaf) for path, leaf in self._leaves.items()}
         self.lengths = (state["end"] - state["begin"]).tolist()

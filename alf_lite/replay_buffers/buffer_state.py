@@ -8,7 +8,7 @@ describes its own rows: :func:`leaf_views` needs no specs.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -52,14 +52,39 @@ def export(storage: RingStorage, sampler: UniformSampler) -> dict[str, Any]:
     }
 
 
+class StoredRows(NamedTuple):
+    """Steps as they lie in a buffer, or in a file."""
+
+    leaves: dict[str, Leaf]  # by path
+    rows: Tensor  # uint8 [R, row_bytes], one environment after the other
+
+    def view(self, path: str) -> Tensor:
+        """A leaf of all rows, [R, *shape]."""
+        leaf = self.leaves[path]
+        return self.rows.view(leaf.dtype).as_strided(
+            *leaf.view_arguments(self.rows.shape[:1], self.rows.shape[1])
+        )
+
+
+def stored_rows(state: dict[str, Any]) -> StoredRows:
+    """The rows of a state as they are, without a copy.
+
+    Raises:
+        CheckpointError: if this is not the state of a replay buffer.
+    """
+    rows = _checked_rows(state)
+    leaves = _checked_leaves(state, rows.shape[1])
+    return StoredRows({leaf.path: leaf for leaf in leaves}, rows)
+
+
 def leaf_views(state: dict[str, Any]) -> dict[str, Tensor]:
     """The leaves by path, [R, *shape] in the order of the state's rows, as views.
 
     Raises:
         CheckpointError: if this is not the state of a replay buffer.
     """
-    rows = _checked_rows(state)
-    return _views(rows, _checked_leaves(state, rows.shape[1]))
+    stored = stored_rows(state)
+    return {path: stored.view(path) for path in stored.leaves}
 
 
 def restore(

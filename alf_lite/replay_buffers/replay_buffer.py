@@ -14,6 +14,7 @@ from alf_lite import nest
 from alf_lite.config import configurable
 from alf_lite.data_structures import BatchInfo, StepType
 from alf_lite.replay_buffers import buffer_state
+from alf_lite.replay_buffers.buffer_state import StoredRows
 from alf_lite.replay_buffers.episode_index import EpisodeIndex
 from alf_lite.replay_buffers.priorities import PriorityOptions
 from alf_lite.replay_buffers.ring_storage import RingStorage
@@ -62,6 +63,8 @@ class ReplayBuffer:
         storage: "memory", or "memmap" for a file in ``directory``, which may be larger
             than the memory.
         directory: for "memmap". The file has no name and vanishes with the process.
+        rows: steps that are in memory, or in a mapped file, already; they are taken as
+            they are, and the buffer is full. None makes room for new ones.
         step_type_field: path of the step type, for the methods that need it. None means
             the one leaf named ``step_type``.
 
@@ -83,6 +86,7 @@ class ReplayBuffer:
         device: torch.device | str = "cpu",
         storage: str = "memory",
         directory: Path | str | None = None,
+        rows: StoredRows | None = None,
         step_type_field: str | None = None,
     ) -> None:
         _check_arguments(num_environments, max_length, num_earliest_frames_ignored)
@@ -91,9 +95,16 @@ class ReplayBuffer:
                 "expected storage='memory', or storage='memmap' and a directory; got "
                 f"storage={storage!r} and directory={directory!r}"
             )
-        self._layout = RowLayout(data_spec)
+        self._layout = RowLayout(
+            data_spec, None if rows is None else (rows.leaves, rows.rows.shape[1])
+        )
         self._storage = RingStorage(
-            self._layout, num_environments, max_length, torch.device(device), directory
+            self._layout,
+            num_environments,
+            max_length,
+            torch.device(device),
+            directory,
+            None if rows is None else rows.rows,
         )
         _logger.info(
             "Replay buffer: %d environments x %d steps x %d bytes = %.3f GB in %s",
@@ -224,6 +235,10 @@ class ReplayBuffer:
     def clear(self, env_ids: Tensor | None = None) -> None:
         """Forgets all steps of all or some environments. Positions go on."""
         self._storage.clear(None if env_ids is None else self._distinct(env_ids))
+
+    def forget_oldest(self, num_kept: int) -> None:
+        """Forgets all but the newest ``num_kept`` steps of every environment."""
+        self._storage.forget_oldest(num_kept)
 
     def set_iteration(self, iteration: int) -> None:
         """Says in which iteration the steps added from now on are collected.

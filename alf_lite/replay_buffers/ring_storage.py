@@ -34,6 +34,8 @@ class RingStorage:
         max_length: rows per environment.
         device: where the rows are.
         directory: keep them in a file there instead of in memory.
+        rows: [E * max_length, row_bytes] of steps, environment after environment, that
+            are taken as they are: the storage is full then. None allocates the rows.
 
     Attributes:
         begin: [E] int64, the position of the oldest step that is stored.
@@ -49,6 +51,7 @@ class RingStorage:
         max_length: int,
         device: torch.device,
         directory: Path | str | None = None,
+        rows: Tensor | None = None,
     ) -> None:
         self.layout = layout
         self.num_environments = num_environments
@@ -63,13 +66,19 @@ class RingStorage:
         self._all_environments = np.arange(num_environments)
         # Ordinary tensors, wherever the buffer is constructed.
         with torch.inference_mode(False):
-            self._allocate(directory)
+            self._allocate(directory, rows)
 
-    def _allocate(self, directory: Path | str | None) -> None:
+    def _allocate(self, directory: Path | str | None, rows: Tensor | None) -> None:
         layout, num_environments = self.layout, self.num_environments
         num_rows = num_environments * self.max_length
-        memory = allocate(num_rows * layout.row_bytes, self.device, directory)
-        self.rows = memory.view(num_rows, layout.row_bytes)
+        if rows is None:
+            memory = allocate(num_rows * layout.row_bytes, self.device, directory)
+            self.rows = memory.view(num_rows, layout.row_bytes)
+        else:
+            assert rows.shape == (num_rows, layout.row_bytes), rows.shape
+            self.rows = rows
+            self.end += self.max_length
+            self._common_end = self.max_length
         self.leaves = layout.views(self.rows)  # [E * max_length, *shape] each
         self._whole_rows = self._as_whole(self.rows)
         self._rings = self._as_whole(
@@ -133,6 +142,12 @@ class RingStorage:
         if env_ids is None:
             env_ids = self._all_environments
         self.begin[env_ids] = self.end[env_ids]
+        self.num_writes += 1
+
+    def forget_oldest(self, num_kept: int) -> None:
+        """Forgets all but the newest steps of every environment."""
+        self.flush()
+        np.maximum(self.begin, self.end - num_kept, out=self.begin)
         self.num_writes += 1
 
     def row_indices(self, env_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,13 +66,20 @@ class RowLayout:
 
     Args:
         data_spec: nest of TensorSpecs; the nodes may be distributions.
+        placed: where the leaves are, by their paths, and how wide a row is, for rows
+            that exist already and may hold more. None chooses the places.
 
     Raises:
-        ValueError: if the nest has no leaves or the leaves hold no data.
+        ValueError: if the nest has no leaves or the leaves hold no data, or are not
+            what ``placed`` says.
         TypeError: if a leaf is not a TensorSpec.
     """
 
-    def __init__(self, data_spec: NestedTensorSpec) -> None:
+    def __init__(
+        self,
+        data_spec: NestedTensorSpec,
+        placed: tuple[Mapping[str, Leaf], int] | None = None,
+    ) -> None:
         self.data_spec = data_spec
         self._structure = optree.tree_structure(data_spec, namespace=_NAMESPACE)
         specs = nest.flatten_with_path(data_spec)
@@ -83,7 +90,10 @@ class RowLayout:
                     f"{type(spec).__name__}. nest.extract_spec makes the specs of a "
                     "nest of tensors."
                 )
-        self.leaves, self.row_bytes = _place(specs)
+        if placed is None:
+            self.leaves, self.row_bytes = _place(specs)
+        else:
+            self.leaves, self.row_bytes = _find_placed(specs, placed[0]), placed[1]
         if self.row_bytes == 0:
             raise ValueError(f"data_spec: there is nothing to store in {data_spec}")
         self._dtypes = [leaf.dtype for leaf in self.leaves]
@@ -278,6 +288,21 @@ def _place(specs: list[tuple[str, TensorSpec]]) -> tuple[list[Leaf], int]:
         offset += leaves[i].num_bytes
     widest = max((spec.dtype.itemsize for _, spec in specs), default=1)
     return [leaves[i] for i in range(len(specs))], -(-offset // widest) * widest
+
+
+def _find_placed(
+    specs: list[tuple[str, TensorSpec]], placed: Mapping[str, Leaf]
+) -> list[Leaf]:
+    """The leaves in the order of the nest.
+
+    Raises:
+        ValueError: if one is missing or has another shape or dtype.
+    """
+    for path, spec in specs:
+        leaf = placed.get(path)
+        if leaf is None or (leaf.shape, leaf.dtype) != (spec.shape, spec.dtype):
+            raise ValueError(f"{path}: expected {spec}, the rows have {leaf}")
+    return [placed[path] for path, _ in specs]
 
 
 def _array_dtype(dtype: torch.dtype) -> np.dtype:

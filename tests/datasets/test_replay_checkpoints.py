@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from alf_lite.optimizers.optimizers import Adam
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.trainers.trainer import Trainer
-from tests.datasets.recorded_episodes import make_env, nested_env, rows
+from tests.datasets.recorded_episodes import flat_episode, make_env, nested_env, rows
 
 
 def recorded_step(number: int, num_environments: int, length: int = 4) -> Experience:
@@ -103,6 +104,54 @@ def test_the_file_is_not_changed(tmp_path):
     before = file.read_bytes()
     load_replay_buffer(str(file), make_env()).clear()
     assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("max_length", [None, 7, 1])
+def test_rows_that_are_mapped_are_those_that_are_read(tmp_path, max_length):
+    file = save(recorded_buffer(29, 10), tmp_path / "replay.pt")
+    content = Path(file).read_bytes()
+    read = load_replay_buffer(file, make_env(), max_length and 2 * max_length)
+    mapped = load_replay_buffer(
+        file, make_env(), max_length and 2 * max_length, memory_map=True
+    )
+    for env_id in range(2):
+        expected, found = rows(read, env_id), rows(mapped, env_id)
+        assert len(expected.action) == (max_length or 10)
+        for a, b in zip(nest.flatten(expected), nest.flatten(found), strict=True):
+            assert (a == b).all()
+    mapped.get_batch(20, 1)
+    # The last step is marked as LAST in memory only.
+    assert Path(file).read_bytes() == content
+
+
+def test_mapped_rows_are_the_same_as_those_loaded_field_by_field(tmp_path):
+    state = recorded_buffer(29, 10).state_dict()
+    torch.save(state, tmp_path / "a.pt")
+    direct = load_replay_buffer(str(tmp_path / "a.pt"), make_env())
+    # Environments of different lengths are not loaded directly.
+    state["rows"] = state["rows"][:-1].clone()
+    state["end"][1] -= 1
+    state["sampler"] = {}
+    torch.save(state, tmp_path / "b.pt")
+    by_field = load_replay_buffer(str(tmp_path / "b.pt"), make_env())
+    expected, found = rows(direct, 0), rows(by_field, 0)
+    taken = expected.time_step.step_type != 2
+    for a, b in zip(nest.flatten(expected), nest.flatten(found), strict=True):
+        assert (a[taken] == b[taken]).all()
+
+
+def test_only_buffers_of_the_same_types_are_mapped(tmp_path):
+    np.savez(tmp_path / "a.npz", **flat_episode(3))
+    with pytest.raises(DataError, match="memory_map is set, but only own"):
+        load_replay_buffer(str(tmp_path / "a.npz"), make_env(), memory_map=True)
+
+
+def test_a_seam_inside_is_ended_there(tmp_path):
+    buffer = ReplayBuffer(nest.extract_spec(recorded_step(0, 2)), 2, 10)
+    for number in (0, 1, 2, 5, 6):
+        buffer.add_batch(recorded_step(number, 2))
+    loaded = load_replay_buffer(save(buffer, tmp_path / "replay.pt"), make_env())
+    assert rows(loaded, 1).time_step.step_type.tolist() == [0, 1, 2, 0, 2]
 
 
 def test_every_field_that_differs_is_named(tmp_path):
