@@ -18,7 +18,7 @@ _FORMATS = (
 )
 
 
-def open_source(path: str) -> Source:
+def open_source(path: str | Path) -> Source:
     """The source at ``path``.
 
     Args:
@@ -27,8 +27,9 @@ def open_source(path: str) -> Source:
     Raises:
         DataError: if there is nothing, it cannot be read or the format is unknown.
     """
-    if path.startswith(minari_datasets.PREFIX):
-        directory = minari_datasets.find(path.removeprefix(minari_datasets.PREFIX))
+    name = str(path)
+    if name.startswith(minari_datasets.PREFIX):
+        directory = minari_datasets.find(name.removeprefix(minari_datasets.PREFIX))
         return minari_datasets.MinariDataset(directory)
     place = Path(path).expanduser()
     try:

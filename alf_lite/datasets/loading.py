@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import torch
 
@@ -28,7 +29,7 @@ _CHUNK_LENGTH = 2**16
 
 @configurable
 def load_replay_buffer(
-    path: str,
+    path: str | Path,
     env: Environment,
     max_length: int | None = None,
     *,
@@ -182,7 +183,7 @@ def _pack(spec: Experience, steps: dict[str, torch.Tensor]) -> Experience:
     return nest.map_structure_with_path(leaf, spec)
 
 
-def _explain_bad(path: str, assembler: StepAssembler) -> str:
+def _explain_bad(path: str | Path, assembler: StepAssembler) -> str:
     lines = "\n".join(f"  {text}" for text in assembler.bad[:10])
     more = len(assembler.bad) - 10
     return (
