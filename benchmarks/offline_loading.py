@@ -107,7 +107,7 @@ def recorded_steps(env: Any, num_steps: int) -> Any:
 def write_own(steps: Any, path: Path) -> None:
     buffer = ReplayBuffer(nest.extract_spec(steps), 1, len(steps.action))
     buffer.add_batch(nest.map_structure(lambda t: t[:, None], steps), time_major=True)
-    torch.save(buffer.state_dict(), path)
+    buffer.save().write_to(path)
 
 
 def write_alf(steps: Any, path: Path) -> None:

@@ -100,6 +100,7 @@ class OffPolicyPath:
         algorithm, config = self._algorithm, self._config
         iteration = self._num_iterations
         self._num_iterations += 1
+        self.replay.set_iteration(iteration)
         experience, with_own_steps = None, False
         if iteration >= config.rl_train_after_update_steps:
             experience = self._unroll()
@@ -176,13 +177,8 @@ class OffPolicyPath:
     # State
 
     def state_dict(self) -> dict[str, Any]:
-        """What training needs to continue; of the steps, only if it is configured."""
+        """What training needs to continue, but for the steps that are stored."""
         return {
-            "replay": (
-                self.replay.state_dict()
-                if self._config.checkpoint_replay_buffer
-                else {}
-            ),
             "unroll_remainder": self._unroll_remainder,
             "num_iterations": self._num_iterations,
             "offline_sizes": self._offline_sizes,
@@ -200,8 +196,6 @@ class OffPolicyPath:
                 f"{state['offline_sizes']} steps, now {self._offline_sizes}. Restore "
                 "the data in TrainerConfig.offline_buffer_dir, or begin a new run."
             )
-        if state["replay"]:
-            self.replay.load_state_dict(state["replay"])
         self._unroll_remainder = state["unroll_remainder"]
         self._num_iterations = state["num_iterations"]
 

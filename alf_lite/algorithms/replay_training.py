@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +21,12 @@ from alf_lite.data_transformers.replay_source import ReplaySource
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.priorities import PriorityOptions
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
+from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
+from alf_lite.replay_buffers.storage_options import StorageOptions
+from alf_lite.replay_buffers.weighted_sampler import check_options
+from alf_lite.replay_buffers.window_sampler import SamplingOptions, all_windows
 from alf_lite.unrollers.sync_unroller import Unroll
+from alf_lite.utils.checkpoint_files import Stream
 
 Nest = Any
 
@@ -62,13 +69,20 @@ class ReplayTraining:
                 "before it"
             )
         self._has_collected = False
-        self._saved_state: dict[str, Any] | None = None
+        self._saved: ReplayFile | None = None  # what the buffer will begin with
+        self._options = _Options(config) if buffer is None else None
         self.buffer = buffer
+        self._iteration = 0
 
     @property
     def num_steps(self) -> int:
         """How many steps are stored, of all environments together."""
-        return 0 if self.buffer is None else self.buffer.total_size
+        if self.buffer is not None:
+            return self.buffer.total_size
+        if self._saved is not None:
+            max_length = self._config.replay_buffer_length
+            return int(self._saved.lengths.clip(max=max_length).sum())
+        return 0
 
     @property
     def is_collecting(self) -> bool:
@@ -80,8 +94,9 @@ class ReplayTraining:
     @property
     def can_train(self) -> bool:
         """Whether there is something to train on."""
-        least = self._num_environments * self.least_length
-        return not self.is_collecting and self.num_steps >= least
+        if self.buffer is None or self.is_collecting:
+            return False
+        return self.buffer.num_windows(self._mini_batch_length) > 0
 
     @property
     def mini_batch_size(self) -> int:
@@ -99,24 +114,41 @@ class ReplayTraining:
         )
         if self.buffer is None:
             self.buffer = self._make_buffer(experience)
+            self.buffer.set_iteration(self._iteration)
         self.buffer.add_batch(experience, time_major=True)
 
     def _make_buffer(self, experience: Experience) -> ReplayBuffer:
-        config = self._config
-        buffer = ReplayBuffer(
-            nest.extract_spec(experience, from_dim=2),
-            self._num_environments,
-            config.replay_buffer_length,
-            prioritized_sampling=config.priority_replay,
-            priority=PriorityOptions() if config.priority_replay else None,
-            num_earliest_frames_ignored=self._num_history_steps,
-        )
-        if self._saved_state is not None:
-            buffer.load_state_dict(self._saved_state)
+        options = self._options
+        assert options is not None, "a source that gets no more steps"
+        try:
+            buffer = ReplayBuffer(
+                nest.extract_spec(experience, from_dim=2),
+                self._num_environments,
+                self._config.replay_buffer_length,
+                self._config.priority_replay,
+                self._num_history_steps,
+                priority=options.priority,
+                sampling=options.sampling,
+                device=options.storage.device,
+                storage=options.storage.storage,
+                directory=options.directory,
+            )
+        except ValueError as error:
+            raise ConfigError(
+                f"{error} (TrainerConfig.replay_buffer_length, StorageOptions)"
+            ) from error
+        if self._saved is not None:
+            buffer.load(self._saved)
             # A resumed run starts new episodes.
             buffer.mark_truncated_end()
-            self._saved_state = None
+            self._saved = None
         return buffer
+
+    def set_iteration(self, iteration: int) -> None:
+        """Says which iteration begins, for ``SamplingOptions.max_staleness``."""
+        self._iteration = iteration
+        if self.buffer is not None:
+            self.buffer.set_iteration(iteration)
 
     def sample(
         self,
@@ -172,25 +204,60 @@ class ReplayTraining:
 
     def mark_truncated_end(self) -> None:
         """Says that what comes next does not continue what is stored."""
-        if self.num_steps:
-            self._require_buffer().mark_truncated_end()
+        # What is still to be loaded will be marked then.
+        if self.buffer is not None:
+            self.buffer.mark_truncated_end()
 
-    def state_dict(self) -> dict[str, Any]:
-        """What is stored; empty before the first unroll."""
-        return {} if self.buffer is None else self.buffer.state_dict()
+    def files(self) -> dict[str, Stream]:
+        """What is stored, as a file of a checkpoint; none before the first unroll."""
+        if self.buffer is not None:
+            return {FILE_NAME: self.buffer.save()}
+        return {} if self._saved is None else {FILE_NAME: self._saved.as_stream()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues with what was stored.
+    def load_files(self, files: Mapping[str, Path]) -> None:
+        """Continues with what was stored, if there is a file of it.
 
-        What an algorithm stores is known only after its first unroll; a state that does
+        What an algorithm stores is known only after its first unroll; a file that does
         not fit is a CheckpointError then.
         """
+        if FILE_NAME not in files:
+            return
+        # The checkpoint has been verified. The file stays mapped when it is deleted.
+        file = ReplayFile(files[FILE_NAME], verify=False)
         if self.buffer is not None:
-            self.buffer.load_state_dict(state)
-        elif state:
-            self._saved_state = state
+            self.buffer.load(file)
+        else:
+            self._saved = file
 
     def _require_buffer(self) -> ReplayBuffer:
         if self.buffer is None:
             raise ConfigError("the replay buffer is empty: unroll before training")
         return self.buffer
+
+
+class _Options:
+    """What a conf says about the buffer, read before it is known what is stored."""
+
+    def __init__(self, config: TrainerConfig) -> None:
+        self.storage = StorageOptions()
+        self.sampling = SamplingOptions()
+        self.priority = PriorityOptions() if config.priority_replay else None
+        try:
+            check_options(self.sampling, self.priority)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        if config.whole_replay_buffer_training and self.sampling != all_windows():
+            raise ConfigError(
+                "SamplingOptions have no effect with "
+                "TrainerConfig.whole_replay_buffer_training, which takes everything: "
+                "set one of them"
+            )
+        self.directory: str | None = None
+        if self.storage.storage == "memmap":
+            self.directory = self.storage.directory or config.root_dir
+            if not self.directory:
+                raise ConfigError(
+                    "StorageOptions.storage is 'memmap', but nothing says where the "
+                    "file shall be: set StorageOptions.directory, or "
+                    "TrainerConfig.root_dir"
+                )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.unrollers.sync_unroller import SyncUnroller
 from alf_lite.utils import summary
+from alf_lite.utils.checkpoint_files import Stream
 from alf_lite.utils.training_mode import TrainingMode
 
 Nest = Any
@@ -354,6 +356,9 @@ class RLAlgorithm(Algorithm):
         super().setup_training()
         if self._config is None:
             return
+        if self._env is not None:
+            # So that what the conf says about it is checked before anything runs.
+            self._require_path()
         self.load_offline_replay_buffer()
         if self._config.compile and self._acts_in_large_batches():
             # With eager's random numbers, so that both act alike.
@@ -453,6 +458,21 @@ class RLAlgorithm(Algorithm):
         if not self._on_policy:
             self._require_off_policy().load_state_dict(state["path"])
         self._require_updates().num_updates = state["num_updates"]
+
+    def training_files(self) -> dict[str, Stream]:
+        """The stored steps, as a file beside ``training_state_dict``, if configured."""
+        if self._on_policy or not self._config.checkpoint_replay_buffer:
+            return {}
+        return self._require_off_policy().replay.files()
+
+    def load_training_files(self, files: Mapping[str, Path]) -> None:
+        """Restores what ``training_files`` returned.
+
+        Args:
+            files: name -> where it is.
+        """
+        if not self._on_policy:
+            self._require_off_policy().replay.load_files(files)
 
     def finish_train(self) -> None:
         """Releases what training holds: the environment."""

@@ -16,8 +16,8 @@ from alf_lite.datasets.replay_checkpoints import ReplayCheckpoint
 from alf_lite.datasets.source import Source
 from alf_lite.environments.environment import Environment
 from alf_lite.replay_buffers.allocation import allocate
-from alf_lite.replay_buffers.buffer_state import StoredRows
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
+from alf_lite.replay_buffers.replay_file import StoredRows
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
 _CHUNK_BYTES = 2**22

@@ -64,10 +64,12 @@ def _open_directory(place: Path) -> Source:
 
 def _open_file(place: Path) -> Source:
     with place.open("rb") as file:
-        begin = file.read(2)
+        begin = file.read(9)
     if not begin:
         raise DataError(f"{place}: the file is empty")
-    if begin == b"PK":
+    if replay_checkpoints.is_replay_file(begin):
+        return replay_checkpoints.ReplayCheckpoint(place)
+    if begin[:2] == b"PK":
         return _open_archive(place)
     if begin[:1] == b"\x80":  # a pickle, as old versions of torch wrote them
         return _open_torch_file(place)
@@ -87,7 +89,4 @@ def _open_archive(place: Path) -> Source:
 
 
 def _open_torch_file(file: Path) -> Source:
-    content = load_data(file)
-    if replay_checkpoints.is_replay_state(content):
-        return replay_checkpoints.open_state(content, str(file))
-    return AlfCheckpoint(content, str(file))
+    return AlfCheckpoint(load_data(file), str(file))

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from alf_lite.datasets.source import Field, Sequence, Source, join_path
-from alf_lite.datasets.torch_files import load_data
 from alf_lite.errors import CheckpointError, DataError
-from alf_lite.replay_buffers import buffer_state
+from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
 from alf_lite.utils.checkpoint_data import NAME, read_info
 from alf_lite.utils.checkpoint_files import MANIFEST_NAME
 from alf_lite.utils.nest_paths import path_parts
 
-_TRAINING = "training"
 _OF_STEPS = (
     "step_type",
     "reward",
@@ -35,76 +32,58 @@ class ReplayCheckpoint(Source):
     """The steps of a saved replay buffer.
 
     Args:
-        state: what ``ReplayBuffer.state_dict`` returned.
-        name: for messages.
+        file: of the buffer.
 
     Attributes:
         stored: the rows as they are.
 
     Raises:
-        DataError: if it is not the state of a buffer of ``Experience``.
+        DataError: if it cannot be read or is not that of a buffer of ``Experience``.
     """
 
     is_in_environment_units = False
 
-    def __init__(self, state: Any, name: str) -> None:
-        self.name = name
+    def __init__(self, file: Path) -> None:
+        self.name = str(file)
         try:
-            self.stored = buffer_state.stored_rows(state)
+            self._file = ReplayFile(file, verify=False)
         except CheckpointError as error:
-            raise DataError(f"{name}: {error}") from error
-        self._leaves = {
-            join_path(*parts[1:]): self.stored.view(path)
-            for path, parts in ((p, path_parts(p)) for p in self.stored.leaves)
-            if parts[0] == "time_step" and parts[1] in _OF_STEPS
+            raise DataError(str(error)) from error
+        self.stored = self._file.stored
+        self._names = {
+            path: join_path(*parts[1:])
+            for path, parts in ((path, path_parts(path)) for path in self._file.specs)
+            if len(parts) > 1 and parts[0] == "time_step" and parts[1] in _OF_STEPS
         }
-        if "step_type" not in self._leaves:
+        if "step_type" not in self._names.values():
             raise DataError(
-                f"{name}: these are no steps of an environment; the fields are "
-                f"{', '.join(self.stored.leaves)}"
+                f"{file}: these are no steps of an environment; the fields are "
+                f"{', '.join(self._file.specs)}"
             )
-        self.fields = {path: _field(leaf) for path, leaf in self._leaves.items()}
-        self.lengths = (state["end"] - state["begin"]).tolist()
+        self.fields = {
+            self._names[path]: _field(spec.zeros((0,)))
+            for path, spec in self._file.specs.items()
+            if path in self._names
+        }
+        self.lengths = self._file.lengths.tolist()
 
     def sequences(self) -> Iterator[Sequence]:
-        begin = 0
         for env_id, length in enumerate(self.lengths):
-            rows = slice(begin, begin + length)
-            begin += length
             if length:
+                leaves = self._file.read_leaves(env_id)
                 yield Sequence(
                     env_id,
-                    {path: leaf[rows].numpy() for path, leaf in self._leaves.items()},
+                    {name: leaves[path].numpy() for path, name in self._names.items()},
                 )
 
 
 def _field(leaf: Tensor) -> Field:
-    return Field(tuple(leaf.shape[1:]), leaf[:0].numpy().dtype)
+    return Field(tuple(leaf.shape[1:]), leaf.numpy().dtype)
 
 
-def is_replay_state(content: Any) -> bool:
-    """Whether a file of torch holds a replay buffer or the training part of a run."""
-    return isinstance(content, dict) and (
-        content.get("format") == buffer_state.FORMAT or "path" in content
-    )
-
-
-def open_state(content: dict[str, Any], name: str) -> ReplayCheckpoint:
-    """The replay buffer in the content of a file.
-
-    Raises:
-        DataError: if there is none in it.
-    """
-    if content.get("format") == buffer_state.FORMAT:
-        return ReplayCheckpoint(content, name)
-    path = content["path"]
-    state = path.get("replay") if isinstance(path, dict) else None
-    if not state:
-        raise DataError(
-            f"{name}: the checkpoint holds no replay buffer. It is written with "
-            "TrainerConfig.checkpoint_replay_buffer = True, for off-policy algorithms."
-        )
-    return ReplayCheckpoint(state, name)
+def is_replay_file(begin: bytes) -> bool:
+    """Whether a file that begins with these 9 bytes may be that of a buffer."""
+    return begin[8:] == b"{"
 
 
 def open_checkpoint(directory: Path) -> ReplayCheckpoint:
@@ -117,15 +96,22 @@ def open_checkpoint(directory: Path) -> ReplayCheckpoint:
         info = read_info(directory)
     except CheckpointError as error:
         raise DataError(str(error)) from error
-    file = directory / f"{_TRAINING}.pt"
-    if _TRAINING not in info.parts:
+    entry = info.manifest["files"].get(FILE_NAME)
+    if entry is None:
+        reason = "a policy only, no replay buffer"
+        if info.resumable:
+            reason = (
+                "no replay buffer. It is written with "
+                "TrainerConfig.checkpoint_replay_buffer = True, for off-policy "
+                "algorithms."
+            )
+        raise DataError(f"{directory}: this checkpoint holds {reason}")
+    file = directory / FILE_NAME
+    if not file.is_file() or file.stat().st_size != entry["bytes"]:
         raise DataError(
-            f"{directory}: this checkpoint holds a policy only, no replay buffer"
+            f"{file}: missing or truncated, expected {entry['bytes']} bytes"
         )
-    expected = info.manifest["files"][file.name]["bytes"]
-    if not file.is_file() or file.stat().st_size != expected:
-        raise DataError(f"{file}: missing or truncated, expected {expected} bytes")
-    return open_state(load_data(file), str(directory))
+    return ReplayCheckpoint(file)
 
 
 def newest_checkpoint(directory: Path) -> Path | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from alf_lite.datasets.buffer_source import BufferSource
 from alf_lite.datasets.episode_reader import EpisodeReader
 from alf_lite.datasets.minari_writer import dataset_name, write_minari
@@ -61,8 +59,7 @@ def write_source(
     episodes = EpisodeReader(BufferSource(buffer), env).episodes()
     with new_output(path) as temporary:
         if output_format == "alf_lite":
-            with temporary.open("wb") as file:
-                torch.save(buffer.state_dict(), file)
+            buffer.save().write_to(temporary)
         elif output_format == "npz":
             write_npz(episodes, temporary)
         else:

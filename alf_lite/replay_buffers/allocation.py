@@ -9,12 +9,15 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 _logger = logging.getLogger(__name__)
+
+StorageKind = Literal["memory", "memmap"]
 
 _GB = 1e9
 

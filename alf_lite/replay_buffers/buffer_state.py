@@ -1,217 +1,108 @@
-"""The content of a replay buffer as plain data, for checkpoints and offline use.
+"""The content of a replay buffer, to a file and back.
 
-Only the steps that are stored are in it, chronologically, environment after
-environment, in one tensor of rows. ``torch.save`` writes it as it is, and
-``torch.load(…, weights_only=True, mmap=True)`` maps it without reading it. The state
-describes its own rows: :func:`leaf_views` needs no specs.
+Only the steps that are stored are in it. They are written from where they lie and read
+to where they belong, a piece at a time: neither needs memory for a second buffer.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from alf_lite.errors import CheckpointError
-from alf_lite.replay_buffers.allocation import allocate
+from alf_lite.replay_buffers import replay_file
 from alf_lite.replay_buffers.position_ranges import PositionRanges
+from alf_lite.replay_buffers.replay_file import ReplayFile, leaf_of_rows
 from alf_lite.replay_buffers.ring_storage import RingStorage
-from alf_lite.replay_buffers.row_layout import Leaf, RowLayout
+from alf_lite.replay_buffers.row_layout import Leaf, RowLayout, dtype_name
 from alf_lite.replay_buffers.window_sampler import UniformSampler
+from alf_lite.utils.checkpoint_files import Stream
 
-FORMAT = "alf_lite-replay-1"
 _CHUNK_BYTES = 2**26
 
 
-def export(storage: RingStorage, sampler: UniformSampler) -> dict[str, Any]:
-    """The state.
-
-    Returns:
-        A dict of numbers, strings, lists and tensors on the CPU:
-
-        * ``format``
-        * ``leaves``: [path, shape, dtype, offset in bytes] of every leaf.
-        * ``begin``, ``end``: [E] positions of the oldest steps and after the newest.
-        * ``rows``: uint8 [R, row_bytes], one row per step.
-        * ``sampler``: what the sampler knows, in general and about each of the R steps.
-    """
+def save(storage: RingStorage, sampler: UniformSampler) -> Stream:
+    """The content of a ``ReplayFile``; to be written before the storage changes."""
     stored = PositionRanges(storage.begin.copy(), storage.end.copy())
-    indices = storage.row_indices(*stored.all())
-    return {
-        "format": FORMAT,
-        "leaves": [
-            [leaf.path, list(leaf.shape), _name(leaf.dtype), leaf.offset]
-            for leaf in storage.layout.leaves
-        ],
-        "begin": torch.from_numpy(stored.first),
-        "end": torch.from_numpy(stored.last),
-        "rows": _copy_rows(storage, indices),
-        "sampler": sampler.export(indices),
-    }
+    numbers, step_arrays = sampler.export(storage.row_indices(*stored.all()))
+    layout = storage.layout
+    before, behind = replay_file.encode(
+        layout.leaves,
+        layout.row_bytes,
+        stored.first,
+        stored.last,
+        step_arrays,
+        numbers,
+    )
+
+    def pieces() -> Iterator[bytes | memoryview]:
+        yield before
+        for env_id in range(storage.num_environments):
+            for rows in storage.slices(env_id):
+                for chunk in rows.split(_rows_per_chunk(layout.row_bytes)):
+                    yield memoryview(chunk.numpy(force=True))
+        yield behind
+
+    num_bytes = len(before) + stored.size * layout.row_bytes + len(behind)
+    return Stream(num_bytes, pieces)
 
 
-class StoredRows(NamedTuple):
-    """Steps as they lie in a buffer, or in a file."""
-
-    leaves: dict[str, Leaf]  # by path
-    rows: Tensor  # uint8 [R, row_bytes], one environment after the other
-
-    def view(self, path: str) -> Tensor:
-        """A leaf of all rows, [R, *shape]."""
-        leaf = self.leaves[path]
-        return self.rows.view(leaf.dtype).as_strided(
-            *leaf.view_arguments(self.rows.shape[:1], self.rows.shape[1])
-        )
-
-
-def stored_rows(state: dict[str, Any]) -> StoredRows:
-    """The rows of a state as they are, without a copy.
+def restore(storage: RingStorage, sampler: UniformSampler, file: ReplayFile) -> None:
+    """Replaces the content of a buffer by that of a file.
 
     Raises:
-        CheckpointError: if this is not the state of a replay buffer.
+        CheckpointError: if it does not fit; nothing has changed then.
     """
-    rows = _checked_rows(state)
-    leaves = _checked_leaves(state, rows.shape[1])
-    return StoredRows({leaf.path: leaf for leaf in leaves}, rows)
-
-
-def leaf_views(state: dict[str, Any]) -> dict[str, Tensor]:
-    """The leaves by path, [R, *shape] in the order of the state's rows, as views.
-
-    Raises:
-        CheckpointError: if this is not the state of a replay buffer.
-    """
-    stored = stored_rows(state)
-    return {path: stored.view(path) for path in stored.leaves}
-
-
-def restore(
-    storage: RingStorage, sampler: UniformSampler, state: dict[str, Any]
-) -> None:
-    """Replaces the content of a buffer by a state.
-
-    Raises:
-        CheckpointError: if the state does not fit; nothing has changed then.
-    """
-    rows = _checked_rows(state)
-    leaves = _checked_leaves(state, rows.shape[1])
-    saved = PositionRanges(state["begin"].numpy(), state["end"].numpy())
-    _compare_leaves(storage.layout.leaves, leaves)
-    if len(saved.first) != storage.num_environments:
+    _compare_leaves(storage.layout.leaves, file)
+    if file.num_environments != storage.num_environments:
         raise CheckpointError(
-            f"the saved replay buffer has {len(saved.first)} environments, this one "
+            f"{file.path} has {file.num_environments} environments, the replay buffer "
             f"has {storage.num_environments}"
         )
-    _compare_samplers(sampler.export(np.zeros(0, np.int64)), state["sampler"], rows)
+    _compare_samplers(sampler, file)
     # A smaller buffer takes the newest steps.
+    saved = PositionRanges(file.begin, file.end)
     kept = saved.newest(storage.max_length)
+    storage.replace(kept.first, kept.last)
+    for env_id in range(storage.num_environments):
+        position = int(kept.first[env_id])
+        rows = file.rows_of(env_id, position - int(file.begin[env_id]))
+        for chunk in rows.split(_rows_per_chunk(rows.shape[1])):
+            if file.leaves != storage.layout.leaves:
+                chunk = _rearrange(chunk, file.leaves, storage.layout)
+            storage.put_rows(env_id, position, chunk)
+            position += len(chunk)
     env_ids, positions = kept.all()
-    sizes = saved.last - saved.first
-    chosen = positions - saved.first[env_ids] + (sizes.cumsum() - sizes)[env_ids]
-    rows = rows if kept.size == saved.size else rows[torch.from_numpy(chosen)]
-    if leaves != storage.layout.leaves:
-        rows = _rearrange(rows, leaves, storage.layout)
-    storage.replace(kept.first, kept.last, rows)
-    sampler.restore(storage.row_indices(env_ids, positions), state["sampler"], chosen)
+    sizes = file.lengths
+    chosen = positions - file.begin[env_ids] + (sizes.cumsum() - sizes)[env_ids]
+    sampler.restore(
+        storage.row_indices(env_ids, positions),
+        file.numbers,
+        {name: array[chosen] for name, array in file.step_arrays.items()},
+    )
 
 
-def _copy_rows(storage: RingStorage, indices: np.ndarray) -> Tensor:
-    """Rows of the storage; of a storage in a file, in another file."""
-    row_bytes = storage.layout.row_bytes
-    directory = storage.directory if len(indices) else None
-    memory = allocate(len(indices) * row_bytes, torch.device("cpu"), directory)
-    rows = memory.view(len(indices), row_bytes)
-    step = max(1, _CHUNK_BYTES // row_bytes)
-    for i in range(0, len(indices), step):
-        rows[i : i + step] = storage.gather_rows(indices[i : i + step])
-    return rows
+def _rows_per_chunk(row_bytes: int) -> int:
+    return max(1, _CHUNK_BYTES // row_bytes)
 
 
 def _rearrange(rows: Tensor, leaves: list[Leaf], layout: RowLayout) -> Tensor:
-    """The same steps in the layout of this buffer."""
+    """The same steps in the layout of the buffer."""
+    by_path = {leaf.path: leaf_of_rows(leaf, rows) for leaf in leaves}
     rearranged = torch.empty((len(rows), layout.row_bytes), dtype=torch.uint8)
-    views = _views(rows, leaves)
     for leaf, view in zip(layout.leaves, layout.views(rearranged), strict=True):
-        view.copy_(views[leaf.path])
+        view.copy_(by_path[leaf.path])
     return rearranged
 
 
-def _views(rows: Tensor, leaves: list[Leaf]) -> dict[str, Tensor]:
-    return {
-        leaf.path: rows.view(leaf.dtype).as_strided(
-            *leaf.view_arguments(rows.shape[:1], rows.shape[1])
-        )
-        for leaf in leaves
-    }
-
-
-def _checked_rows(state: dict[str, Any]) -> Tensor:
-    """The rows of a state whose parts are all there and fit together.
-
-    Raises:
-        CheckpointError: if they do not.
-    """
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise CheckpointError(f"this is not a saved replay buffer ({FORMAT})")
-    for name, dtype, ndim in (
-        ("begin", torch.int64, 1),
-        ("end", torch.int64, 1),
-        ("rows", torch.uint8, 2),
-    ):
-        part = state.get(name)
-        if not isinstance(part, Tensor) or part.dtype != dtype or part.ndim != ndim:
-            raise CheckpointError(
-                f"saved replay buffer: {name} must be a {dtype} tensor with {ndim} "
-                "dimensions"
-            )
-    if not isinstance(state.get("sampler"), dict):
-        raise CheckpointError("saved replay buffer: sampler must be a dict")
-    begin, end, rows = state["begin"], state["end"], state["rows"]
-    if (
-        begin.shape != end.shape
-        or (begin < 0).any()
-        or (end < begin).any()
-        or int((end - begin).sum()) != len(rows)
-    ):
-        raise CheckpointError(
-            f"saved replay buffer: the positions {begin.tolist()} to {end.tolist()} do "
-            f"not fit {len(rows)} rows"
-        )
-    if not rows.is_contiguous() or rows.storage_offset():
-        rows = rows.clone(memory_format=torch.contiguous_format)
-    return rows
-
-
-def _checked_leaves(state: dict[str, Any], row_bytes: int) -> list[Leaf]:
-    """The leaves that a state describes.
-
-    Raises:
-        CheckpointError: if the description is wrong.
-    """
-    leaves = []
-    try:
-        for path, shape, dtype, offset in state["leaves"]:
-            leaf = Leaf(str(path), torch.Size(shape), _DTYPES[dtype], offset)
-            fits = 0 <= offset <= row_bytes - leaf.num_bytes and min((0, *shape)) == 0
-            if (
-                not fits
-                or offset % leaf.dtype.itemsize
-                or row_bytes % leaf.dtype.itemsize
-            ):
-                raise ValueError(f"{path} does not lie inside of a row")
-            leaves.append(leaf)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"saved replay buffer: leaves: {error}") from error
-    return leaves
-
-
-def _compare_leaves(expected: list[Leaf], saved: list[Leaf]) -> None:
-    """Raises CheckpointError if other leaves were saved, naming each difference."""
+def _compare_leaves(expected: list[Leaf], file: ReplayFile) -> None:
+    """Raises CheckpointError if there are other leaves, naming each difference."""
     wanted, found = (
-        {leaf.path: f"{tuple(leaf.shape)} {_name(leaf.dtype)}" for leaf in leaves}
-        for leaves in (expected, saved)
+        {leaf.path: f"{tuple(leaf.shape)} {dtype_name(leaf.dtype)}" for leaf in leaves}
+        for leaves in (expected, file.leaves)
     )
     differences = [
         f"{path}: expected {wanted.get(path, 'nothing')}, "
@@ -221,32 +112,23 @@ def _compare_leaves(expected: list[Leaf], saved: list[Leaf]) -> None:
     ]
     if differences:
         raise CheckpointError(
-            "the saved replay buffer holds other data:\n  " + "\n  ".join(differences)
+            f"{file.path} holds other data than the replay buffer:\n  "
+            + "\n  ".join(differences)
         )
 
 
-def _compare_samplers(
-    expected: dict[str, Any], saved: dict[str, Any], rows: Tensor
-) -> None:
+def _compare_samplers(sampler: UniformSampler, file: ReplayFile) -> None:
     """Raises CheckpointError if the steps were sampled in another way."""
-    for name in sorted(expected.keys() | saved.keys()):
-        known, other = expected.get(name), saved.get(name)
-        fits = type(known) is type(other)
-        if isinstance(known, Tensor) and isinstance(other, Tensor):
-            fits = known.dtype == other.dtype and other.shape == rows.shape[:1]
-        if not fits:
+    numbers, step_arrays = sampler.export(np.zeros(0, np.int64))
+    wanted, found = (
+        {name: type(number).__name__ for name, number in a.items()}
+        | {name: str(array.dtype) for name, array in b.items()}
+        for a, b in ((numbers, step_arrays), (file.numbers, file.step_arrays))
+    )
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
             raise CheckpointError(
-                "the saved replay buffer was sampled in another way (priorities, "
-                f"max_use, max_staleness): {name} differs"
+                f"{file.path} was sampled in another way (priorities, max_use, "
+                f"max_staleness): {name} is {found.get(name, 'not there')}, expected "
+                f"{wanted.get(name, 'nothing')}"
             )
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-_DTYPES = {
-    _name(dtype): dtype
-    for dtype in vars(torch).values()
-    if isinstance(dtype, torch.dtype)
-}

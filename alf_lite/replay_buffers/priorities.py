@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from alf_lite.config import configurable
+from alf_lite.utils.schedulers import as_scheduler
 
 Schedule = float | Callable[[], float]
 
@@ -58,6 +59,10 @@ class PriorityOptions:
             )
         for name in ("alpha", "beta"):
             value = getattr(self, name)
+            try:
+                as_scheduler(value)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{name}: {error}") from error
             if not callable(value) and not value >= 0:
                 raise ValueError(f"{name} must not be negative, got {value}")
 

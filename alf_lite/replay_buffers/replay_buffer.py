@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.config import configurable
 from alf_lite.data_structures import BatchInfo, StepType
 from alf_lite.replay_buffers import buffer_state
-from alf_lite.replay_buffers.buffer_state import StoredRows
+from alf_lite.replay_buffers.allocation import StorageKind
 from alf_lite.replay_buffers.episode_index import EpisodeIndex
 from alf_lite.replay_buffers.priorities import PriorityOptions
+from alf_lite.replay_buffers.replay_file import ReplayFile, StoredRows
 from alf_lite.replay_buffers.ring_storage import RingStorage
 from alf_lite.replay_buffers.row_layout import RowLayout
 from alf_lite.replay_buffers.sample_limits import NEVER_STALE
@@ -26,16 +26,16 @@ from alf_lite.replay_buffers.step_references import (
     to_indices,
     to_stored_steps,
 )
-from alf_lite.replay_buffers.weighted_sampler import WeightedSampler
-from alf_lite.replay_buffers.window_sampler import SamplingOptions, UniformSampler
+from alf_lite.replay_buffers.weighted_sampler import make_sampler
+from alf_lite.replay_buffers.window_sampler import SamplingOptions, all_windows
 from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.utils.checkpoint_files import Stream
 
 Nest = Any
 
 _logger = logging.getLogger(__name__)
 
 
-@configurable
 class ReplayBuffer:
     """The newest ``max_length`` steps of every environment.
 
@@ -58,7 +58,7 @@ class ReplayBuffer:
         num_earliest_frames_ignored: the oldest so many steps of every environment are
             never the start of a window: they are there for those who look back.
         priority: how, if ``prioritized_sampling``.
-        sampling: which windows may be drawn, and how often.
+        sampling: which windows may be drawn, and how often. None means all, always.
         device: where the steps are stored and the batches are made.
         storage: "memory", or "memmap" for a file in ``directory``, which may be larger
             than the memory.
@@ -84,7 +84,7 @@ class ReplayBuffer:
         priority: PriorityOptions | None = None,
         sampling: SamplingOptions | None = None,
         device: torch.device | str = "cpu",
-        storage: str = "memory",
+        storage: StorageKind = "memory",
         directory: Path | str | None = None,
         rows: StoredRows | None = None,
         step_type_field: str | None = None,
@@ -115,20 +115,16 @@ class ReplayBuffer:
             directory or f"{device} memory",
         )
         self._num_ignored = num_earliest_frames_ignored
-        self._sampler = self._make_sampler(
-            sampling or SamplingOptions(),
+        self._sampling = sampling or all_windows()
+        self._sampler = make_sampler(
+            self._storage,
+            self._sampling,
+            num_earliest_frames_ignored,
             (priority or PriorityOptions()) if prioritized_sampling else None,
         )
         self._step_type_field = step_type_field
         self._episodes: EpisodeIndex | None = None
         self._expected_step = self._layout.expect(num_environments)
-
-    def _make_sampler(
-        self, sampling: SamplingOptions, priority: PriorityOptions | None
-    ) -> UniformSampler:
-        if priority is None and not sampling.has_limits:
-            return UniformSampler(self._storage, sampling, self._num_ignored)
-        return WeightedSampler(self._storage, sampling, self._num_ignored, priority)
 
     @property
     def data_spec(self) -> NestedTensorSpec:
@@ -162,6 +158,11 @@ class ReplayBuffer:
         """[E] int64, how many steps of each environment are stored."""
         self._storage.flush()
         return torch.from_numpy(self._storage.end - self._storage.begin)
+
+    def num_windows(self, batch_length: int) -> int:
+        """How many windows of so many steps can be drawn now."""
+        self._storage.flush()
+        return self._sampler.num_windows(batch_length)
 
     @property
     def begin_positions(self) -> Tensor:
@@ -245,8 +246,9 @@ class ReplayBuffer:
 
         It is the clock of ``SamplingOptions.max_staleness``.
         """
-        self._storage.flush()
-        self._sampler.set_iteration(iteration)
+        if self._sampling.max_staleness is not None:
+            self._storage.flush()
+            self._sampler.set_iteration(iteration)
 
     # Reading
 
@@ -417,25 +419,25 @@ class ReplayBuffer:
         )
         return torch.from_numpy(uses)
 
-    # Checkpoints
+    # Files
 
-    def state_dict(self) -> dict[str, Any]:
-        """The steps that are stored and what is known about them, as plain data.
+    def save(self) -> Stream:
+        """The content of a file with the steps that are stored: a ``ReplayFile``.
 
-        See :mod:`alf_lite.replay_buffers.buffer_state`.
+        To be written before the buffer is used again.
         """
         self._storage.flush()
-        return buffer_state.export(self._storage, self._sampler)
+        return buffer_state.save(self._storage, self._sampler)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replaces the content by that of :meth:`state_dict`.
+    def load(self, file: ReplayFile) -> None:
+        """Replaces the content by that of a file that :meth:`save` gave.
 
         The buffer may have another ``max_length``; the newest steps are taken then.
 
         Raises:
-            CheckpointError: if the state does not fit; the buffer is unchanged then.
+            CheckpointError: if the file does not fit; the buffer is unchanged then.
         """
-        buffer_state.restore(self._storage, self._sampler, state)
+        buffer_state.restore(self._storage, self._sampler, file)
         if self._episodes is not None:
             self._episodes.reset()
 

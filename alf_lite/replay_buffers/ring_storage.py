@@ -192,18 +192,6 @@ class RingStorage:
             rows -= self.max_length * is_behind_seam
         return rows
 
-    def gather_rows(self, row_indices: np.ndarray) -> Tensor:
-        """A copy of some rows, contiguous [*dims, row_bytes].
-
-        Args:
-            row_indices: [*dims] int64, each in range.
-        """
-        taken = self._take(row_indices)
-        if isinstance(taken, Tensor):
-            return taken
-        shape = (*row_indices.shape, self.layout.row_bytes)
-        return torch.from_numpy(taken.view(np.uint8)).view(shape)
-
     def gather(self, row_indices: np.ndarray) -> list[Tensor]:
         """The leaves of some rows, [*dims, *shape]: views of one block of memory."""
         taken = self._take(row_indices)
@@ -219,20 +207,46 @@ class RingStorage:
         """Sets one leaf of some rows, each given once, to ``value``."""
         self.leaves[leaf][self._to_device(row_indices)] = value
 
-    def replace(self, begin: np.ndarray, end: np.ndarray, rows: Tensor) -> None:
-        """Puts other steps in the place of all that are stored.
+    def slices(self, env_id: int) -> list[Tensor]:
+        """All rows of an environment, oldest first, as one or two views [n, row_bytes].
+
+        Of a storage that has been flushed.
+        """
+        begin, end = self.begin.item(env_id), self.end.item(env_id)
+        return [self.rows[place] for place in self._places(env_id, begin, end)]
+
+    def replace(self, begin: np.ndarray, end: np.ndarray) -> None:
+        """Says which steps there are; :meth:`put_rows` gives them.
 
         Args:
             begin: [E], at most ``max_length`` below ``end``.
             end: [E].
-            rows: [R, row_bytes] on the CPU, the steps of environment 0 in the order of
-                their positions, then those of environment 1, ….
         """
         self._staged.num_steps = 0
         self.begin[:], self.end[:] = begin, end
         self._note_ends()
-        indices = self.row_indices(*PositionRanges(begin, end).all())
-        self._scatter(indices, self._as_whole(rows.to(self.device)))
+
+    def put_rows(self, env_id: int, position: int, rows: Tensor) -> None:
+        """Overwrites steps that are there.
+
+        Args:
+            env_id: of their environment.
+            position: of the first one.
+            rows: [n, row_bytes] on the CPU.
+        """
+        for place in self._places(env_id, position, position + len(rows)):
+            size = place.stop - place.start
+            self.rows[place] = rows[:size]
+            rows = rows[size:]
+
+    def _places(self, env_id: int, begin: int, end: int) -> list[slice]:
+        """Where in :attr:`rows` the positions ``begin`` to ``end`` are."""
+        ring, slot = env_id * self.max_length, begin % self.max_length
+        num_before_seam = min(end - begin, self.max_length - slot)
+        places = [slice(ring + slot, ring + slot + num_before_seam)]
+        if num_before_seam < end - begin:
+            places.append(slice(ring, ring + end - begin - num_before_seam))
+        return places
 
     def check_valid(self) -> None:
         """Raises AssertionError if the counters contradict each other."""

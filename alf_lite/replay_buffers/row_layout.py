@@ -290,6 +290,11 @@ def _place(specs: list[tuple[str, TensorSpec]]) -> tuple[list[Leaf], int]:
     return [leaves[i] for i in range(len(specs))], -(-offset // widest) * widest
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """Such as ``float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
 def _find_placed(
     specs: list[tuple[str, TensorSpec]], placed: Mapping[str, Leaf]
 ) -> list[Leaf]:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import torch
-from torch import Tensor
 
 from alf_lite.replay_buffers.position_ranges import PositionRanges, draw_stratified
 from alf_lite.replay_buffers.priorities import PriorityOptions
@@ -18,6 +14,27 @@ from alf_lite.replay_buffers.window_sampler import (
     UniformSampler,
     Windows,
 )
+
+
+def make_sampler(
+    storage: RingStorage,
+    options: SamplingOptions,
+    num_ignored: int,
+    priority: PriorityOptions | None,
+) -> UniformSampler:
+    """The sampler that these options need; for the arguments, see WeightedSampler."""
+    check_options(options, priority)
+    if priority is None and not options.has_limits:
+        return UniformSampler(storage, options, num_ignored)
+    return WeightedSampler(storage, options, num_ignored, priority)
+
+
+def check_options(options: SamplingOptions, priority: PriorityOptions | None) -> None:
+    """Raises ValueError if the options contradict each other."""
+    if priority is not None and not options.with_replacement:
+        raise ValueError(
+            "prioritized sampling needs SamplingOptions.with_replacement=True"
+        )
 
 
 class WeightedSampler(UniformSampler):
@@ -39,8 +56,6 @@ class WeightedSampler(UniformSampler):
         num_ignored: int,
         priority: PriorityOptions | None,
     ) -> None:
-        if priority is not None and not options.with_replacement:
-            raise ValueError("prioritized sampling needs with_replacement=True")
         super().__init__(storage, options, num_ignored)
         self._priority = priority
         self._weights = StartWeights(storage)
@@ -57,10 +72,7 @@ class WeightedSampler(UniformSampler):
 
     def draw(self, batch_size: int, batch_length: int) -> Windows:
         starts = self._get_starts(batch_length)
-        self._batch_length = batch_length
-        self.sync()
-        self._drop_stale()
-        if not self._weights.total > 0:
+        if not self.num_windows(batch_length):
             raise ValueError(
                 f"none of the {starts.size} windows can be drawn: all were used "
                 "max_use times, are older than max_staleness or have priority 0"
@@ -73,6 +85,12 @@ class WeightedSampler(UniformSampler):
             rows = self._storage.row_indices(windows.env_ids, windows.positions)
             self._weights.drop(self._limits.count_use(rows))
         return windows
+
+    def num_windows(self, batch_length: int) -> int:
+        self._batch_length = batch_length
+        self.sync()
+        self._drop_stale()
+        return self._weights.num_live if self._weights.total > 0 else 0
 
     def update_priorities(
         self, env_ids: np.ndarray, positions: np.ndarray, priorities: np.ndarray
@@ -118,31 +136,31 @@ class WeightedSampler(UniformSampler):
         self.sync()
         return self._limits.num_uses(self._storage.row_indices(env_ids, positions))
 
-    def export(self, rows: np.ndarray) -> dict[str, Any]:
+    def export(
+        self, rows: np.ndarray
+    ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
         self.sync()
-        steps = self._weights.export(rows)
+        step_arrays = self._weights.export(rows)
         if self._limits is not None:
-            steps |= self._limits.export(rows)
-        return {
+            step_arrays |= self._limits.export(rows)
+        numbers = {
             "batch_length": self._batch_length,
             "iteration": self._iteration,
             "weight_unit": self._weights.unit,
-            **{name: torch.from_numpy(array) for name, array in steps.items()},
         }
+        return numbers, step_arrays
 
     def restore(
-        self, rows: np.ndarray, exported: dict[str, Any], chosen: np.ndarray
+        self,
+        rows: np.ndarray,
+        numbers: dict[str, float],
+        step_arrays: dict[str, np.ndarray],
     ) -> None:
-        steps = {
-            name: value.numpy()[chosen]
-            for name, value in exported.items()
-            if isinstance(value, Tensor)
-        }
-        self._weights.restore(rows, steps, exported["weight_unit"])
+        self._weights.restore(rows, step_arrays, numbers["weight_unit"])
         if self._limits is not None:
-            self._limits.restore(rows, steps)
-        self._batch_length = exported["batch_length"]
-        self._iteration = exported["iteration"]
+            self._limits.restore(rows, step_arrays)
+        self._batch_length = int(numbers["batch_length"])
+        self._iteration = int(numbers["iteration"])
         self._is_scan_due = True
         self._synced_with = (-1, -1)
         self.sync()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -68,6 +68,17 @@ class SamplingOptions:
         return self.max_use is not None or self.max_staleness is not None
 
 
+def all_windows() -> SamplingOptions:
+    """Every window, however often, whatever a conf says about a run's own buffer."""
+    return SamplingOptions(
+        with_replacement=True,
+        recent_data_ratio=0.0,
+        recent_data_steps=1,
+        max_use=None,
+        max_staleness=None,
+    )
+
+
 class Windows(NamedTuple):
     """The starts of the windows of one batch."""
 
@@ -108,6 +119,10 @@ class UniformSampler:
         others = self._draw_from(starts, batch_size - num_recent)
         return Windows(*map(np.concatenate, zip(recent, others, strict=True)))
 
+    def num_windows(self, batch_length: int) -> int:
+        """How many windows of so many steps may be drawn."""
+        return self._find_starts(batch_length).size
+
     def update_priorities(
         self, env_ids: np.ndarray, positions: np.ndarray, priorities: np.ndarray
     ) -> None:
@@ -127,19 +142,24 @@ class UniformSampler:
     def sync(self, collected_in: int | None = None) -> None:
         """Takes in what was written."""
 
-    def export(self, rows: np.ndarray) -> dict[str, Any]:
-        """What is known in general and, as tensors [N], about each of ``rows``."""
-        return {}
+    def export(
+        self, rows: np.ndarray
+    ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+        """What is known in general, and, as arrays [N], about each of ``rows``."""
+        return {}, {}
 
     def restore(
-        self, rows: np.ndarray, exported: dict[str, Any], chosen: np.ndarray
+        self,
+        rows: np.ndarray,
+        numbers: dict[str, float],
+        step_arrays: dict[str, np.ndarray],
     ) -> None:
         """Takes over what :meth:`export` gave, after the storage was replaced.
 
         Args:
             rows: [N], where the steps are now.
-            exported: of at least these steps.
-            chosen: [N], which of the exported steps they are.
+            numbers: what is known in general.
+            step_arrays: [N], about these steps.
         """
 
     def check_valid(self) -> None:

@@ -145,6 +145,7 @@ class RunCheckpoints:
                 "env_steps": run.env_steps,
             },
             best_score=run.best_score if is_best else None,
+            mapped_files=algorithm.training_files() if resumable else None,
             resumable=resumable,
         )
 

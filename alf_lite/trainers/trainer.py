@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import signal
 import time
@@ -80,9 +81,9 @@ class Trainer:
         display: ProgressDisplay | None = None,
         create_env: Callable[..., Environment] = create_environment,
     ) -> None:
-        self.config = config
-        self.root_dir = Path(root_dir or config.root_dir)
         self._run_directory = RunDirectory(root_dir or config.root_dir)
+        self.root_dir = self._run_directory.path
+        self.config = dataclasses.replace(config, root_dir=str(self.root_dir))
         self._hooks = in_order(hooks)
         self._display = display or NoDisplay()
         self._create_env = create_env

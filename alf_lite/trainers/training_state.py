@@ -67,6 +67,7 @@ def restore(algorithm: RLAlgorithm, loaded: LoadedCheckpoint) -> RunState:
     load_policy(algorithm, loaded)
     try:
         algorithm.load_training_state_dict(loaded.state[TRAINING])
+        algorithm.load_training_files(loaded.mapped_files)
     except CheckpointError as error:
         raise CheckpointError(f"{loaded.path}: {error}") from error
     except (ValueError, KeyError) as error:

@@ -23,6 +23,7 @@ import alf_lite
 from alf_lite.errors import CheckpointError
 from alf_lite.utils import checkpoint_files
 from alf_lite.utils.checkpoint_data import (
+    MAPPED_SUFFIX,
     NAME,
     PART_SUFFIX,
     CheckpointInfo,
@@ -83,6 +84,7 @@ class Checkpointer:
         texts: Mapping[str, str] | None = None,
         metadata: Mapping[str, Any] | None = None,
         *,
+        mapped_files: Mapping[str, checkpoint_files.Stream] | None = None,
         best_score: float | None = None,
         resumable: bool = True,
     ) -> Path:
@@ -94,6 +96,8 @@ class Checkpointer:
                 strings. Each part becomes a file.
             texts: file name -> content, such as the configuration.
             metadata: JSON data, kept in the manifest.
+            mapped_files: file name -> content, of files too large to be read as a part
+                of the state; their names end with ``MAPPED_SUFFIX``.
             best_score: the score, if it is the best so far.
             resumable: False for one that only serves to play, such as the best policy
                 between two scheduled checkpoints.
@@ -111,6 +115,9 @@ class Checkpointer:
             name + PART_SUFFIX: to_bytes(part, name) for name, part in state.items()
         }
         contents |= {name: text.encode() for name, text in (texts or {}).items()}
+        for name, stream in (mapped_files or {}).items():
+            assert name.endswith(MAPPED_SUFFIX), name
+            contents[name] = stream
         manifest = {
             "alf_lite": alf_lite.__version__,
             "torch": torch.__version__,

@@ -16,6 +16,8 @@ from alf_lite.utils import checkpoint_files
 
 NAME = re.compile(r"ckpt-(\d+)")
 PART_SUFFIX = ".pt"
+# Of files that are mapped into memory instead of being read with the checkpoint.
+MAPPED_SUFFIX = ".safetensors"
 
 
 class CheckpointInfo(NamedTuple):
@@ -37,6 +39,7 @@ class LoadedCheckpoint(NamedTuple):
     state: dict[str, Any]  # part -> its content
     metadata: dict[str, Any]
     texts: dict[str, str]  # file name -> content
+    mapped_files: dict[str, Path]  # file name -> where it is; verified if all was read
 
 
 def to_bytes(value: Any, name: str) -> memoryview:
@@ -121,9 +124,14 @@ def read(
     wanted = info.parts if parts is None else tuple(parts)
     if (resumable and not info.resumable) or not set(wanted) <= set(info.parts):
         return None
-    texts = {}
+    texts, mapped_files = {}, {}
     for name in info.manifest["files"]:
-        if not name.endswith(PART_SUFFIX):
+        if name.endswith(MAPPED_SUFFIX):
+            mapped_files[name] = path / name
+            if parts is None:
+                with checkpoint_files.open_verified(path, info.manifest, name):
+                    pass
+        elif not name.endswith(PART_SUFFIX):
             with checkpoint_files.open_verified(path, info.manifest, name) as file:
                 texts[name] = file.read().decode(errors="replace")
     return LoadedCheckpoint(
@@ -132,6 +140,7 @@ def read(
         state={part: _read_part(info, part) for part in wanted},
         metadata=info.manifest.get("metadata") or {},
         texts=texts,
+        mapped_files=mapped_files,
     )
 
 

@@ -19,10 +19,10 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from alf_lite.errors import CheckpointError
 
@@ -30,7 +30,21 @@ FORMAT = "alf_lite-checkpoint"
 SCHEMA = 1
 MANIFEST_NAME = "manifest.json"
 
-Content = bytes | memoryview
+
+class Stream(NamedTuple):
+    """The content of a file in pieces, for what would not fit in memory twice."""
+
+    num_bytes: int
+    pieces: Callable[[], Iterable[bytes | memoryview]]
+
+    def write_to(self, path: Path) -> None:
+        """Writes a file of its own, with nothing that says whether it is complete."""
+        with path.open("wb") as file:
+            for piece in self.pieces():
+                file.write(piece)
+
+
+Content = bytes | memoryview | Stream
 
 _MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
@@ -51,7 +65,7 @@ def write(
 
     Args:
         path: the final name.
-        contents: file name -> bytes.
+        contents: file name -> bytes, or a stream of them.
         manifest: further entries for the manifest, as JSON data.
 
     Raises:
@@ -66,7 +80,7 @@ def write(
         fault_point("before rename")
         _put_in_place(temporary, path)
     except OSError as error:
-        needed = sum(len(content) for content in contents.values())
+        needed = sum(_num_bytes(content) for content in contents.values())
         raise CheckpointError(_explain_write_error(path, needed, error)) from error
     finally:
         # After success there is no such directory any more.
@@ -105,7 +119,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         CheckpointError: naming the file and the reason.
     """
     file_path = path / MANIFEST_NAME
-    with _open_regular(file_path) as file:
+    with open_regular(file_path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > _MAX_MANIFEST_BYTES:
             raise CheckpointError(
@@ -130,7 +144,7 @@ def open_verified(
     its place between the two.
     """
     expected = manifest["files"][name]
-    with _open_regular(path / name) as file:
+    with open_regular(path / name) as file:
         size = os.fstat(file.fileno()).st_size
         if size != expected["bytes"]:
             raise CheckpointError(
@@ -151,22 +165,32 @@ def _write_files(
     files = {}
     for name, content in contents.items():
         assert _PLAIN_NAME.fullmatch(name), name
-        _write_file(directory / name, content)
-        digest = hashlib.sha256(content).hexdigest()
-        files[name] = {"bytes": len(content), "sha256": digest}
+        digest = _write_file(directory / name, content)
+        files[name] = {"bytes": _num_bytes(content), "sha256": digest}
     entries = {"format": FORMAT, "schema": SCHEMA, **manifest, "files": files}
     text = json.dumps(entries, indent=1, allow_nan=False)
     _write_file(directory / MANIFEST_NAME, text.encode())
     _sync_directory(directory)
 
 
-def _write_file(path: Path, content: Content) -> None:
+def _write_file(path: Path, content: Content) -> str:
+    """Returns the sha256."""
     fault_point(f"before {path.name}")
+    digest = hashlib.sha256()
     with path.open("wb") as file:
-        file.write(content)
+        for piece in content.pieces() if isinstance(content, Stream) else (content,):
+            file.write(piece)
+            digest.update(piece)
         file.flush()
+        size = file.tell()
+        assert size == _num_bytes(content), (path, size, _num_bytes(content))
         fault_point(f"before fsync of {path.name}")
         os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def _num_bytes(content: Content) -> int:
+    return content.num_bytes if isinstance(content, Stream) else len(content)
 
 
 def _put_in_place(temporary: Path, path: Path) -> None:
@@ -190,7 +214,12 @@ def _sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _open_regular(path: Path) -> BufferedReader:
+def open_regular(path: Path) -> BufferedReader:
+    """Opens a file that is neither a link nor a device.
+
+    Raises:
+        CheckpointError: if it cannot be read or is something else.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
         file = os.fdopen(descriptor, "rb")

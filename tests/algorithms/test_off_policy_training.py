@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,10 +13,11 @@ from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import AlgStep, LossInfo
 from alf_lite.data_transformers.reward_transformers import RewardScaling
 from alf_lite.environments.creation import create_environment
-from alf_lite.errors import ConfigError
+from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.optimizers.optimizers import SGD
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.testing.structured_environments import CountingEnv
+from alf_lite.utils.checkpoint import Checkpointer
 
 
 class Info(NamedTuple):
@@ -235,18 +237,60 @@ def test_without_a_window_length_training_does_not_start():
         make(mini_batch_length=None).train_iter()
 
 
+def resume(original: Recorder, resumed: Recorder, directory: Path) -> None:
+    """What a checkpoint does for these two."""
+    path = Checkpointer(directory).save(1, {}, mapped_files=original.training_files())
+    resumed.load_training_state_dict(original.training_state_dict())
+    resumed.load_training_files(
+        {entry.name: entry for entry in path.iterdir() if entry.suffix != ".json"}
+    )
+
+
 @pytest.mark.parametrize("saved", [True, False])
-def test_a_checkpoint_holds_the_buffer_when_asked(saved):
+def test_a_checkpoint_holds_the_buffer_when_asked(tmp_path, saved):
     original = make(checkpoint_replay_buffer=saved, initial_collect_steps=6)
     original.train_iter()
     resumed = make(checkpoint_replay_buffer=saved, initial_collect_steps=100)
-    resumed.load_training_state_dict(original.training_state_dict())
+    resume(original, resumed, tmp_path)
     resumed.reset_environment(1)
     resumed.train_iter()
     steps = resumed._path.replay.buffer.gather_all()[0].time_step
     # The three stored steps end before the new ones begin.
     expected = [[0, 1, 2, 0, 1, 1]] if saved else [[0, 1, 1]]
     assert steps.step_type.tolist() == expected * 2
+
+
+def test_a_resumed_run_does_not_collect_again(tmp_path):
+    settings = {"checkpoint_replay_buffer": True, "initial_collect_steps": 6}
+    original = make(**settings, replay_buffer_length=4)
+    for _ in range(2):
+        original.train_iter()
+    resumed = make(**settings, replay_buffer_length=4)
+    assert resumed._require_off_policy().replay.is_collecting
+    resume(original, resumed, tmp_path)
+    assert resumed._path.replay.num_steps == original._path.replay.num_steps == 8
+    assert not resumed._path.replay.is_collecting
+    shorter = make(**settings, replay_buffer_length=2)
+    resume(original, shorter, tmp_path)
+    assert shorter._path.replay.num_steps == 4
+
+
+def test_a_run_that_is_stopped_before_it_unrolls_keeps_the_steps(tmp_path):
+    original, stopped, resumed = (make(checkpoint_replay_buffer=True) for _ in range(3))
+    original.train_iter()
+    resume(original, stopped, tmp_path / "first")
+    resume(stopped, resumed, tmp_path / "second")
+    resumed.train_iter()
+    assert resumed._path.replay.num_steps == 12
+
+
+def test_what_another_algorithm_stored_is_refused_leaf_by_leaf(tmp_path):
+    original = make(checkpoint_replay_buffer=True)
+    original.train_iter()
+    other = make(checkpoint_replay_buffer=True, recurrent=True, use_rollout_state=True)
+    resume(original, other, tmp_path)
+    with pytest.raises(CheckpointError, match=r"state: expected .* saved nothing"):
+        other.train_iter()
 
 
 def test_a_reset_of_the_environments_ends_the_stored_episodes():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import Any
 
 import pytest
 import torch
 
+from alf_lite import config_files
 from alf_lite.algorithms.create_algorithm import create_algorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
@@ -17,8 +20,10 @@ from alf_lite.data_transformers.hindsight import HindsightExperienceTransformer
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import SGD
+from alf_lite.replay_buffers.window_sampler import SamplingOptions
 from alf_lite.testing.goal_environment import PointGoalEnv
 from alf_lite.testing.structured_environments import CountingEnv
+from alf_lite.utils.progress import progress
 
 
 class Recorder(RLAlgorithm):
@@ -174,3 +179,160 @@ def test_only_training_needs_the_reward_function():
         create_algorithm(config, env, is_eval=True)
         with pytest.raises(ConfigError, match="no compute_reward"):
             create_algorithm(config, env)
+
+
+# Options of the buffer, from a conf
+
+
+def configured(*bindings: str, **settings) -> Recorder:
+    config_files.parse_config(None, bindings)
+    with config_files.gin_errors():
+        algorithm = make(counting_env, **settings)
+        algorithm.setup_training()
+    return algorithm
+
+
+def test_every_option_is_reached_from_a_conf(tmp_path):
+    algorithm = configured(
+        "StorageOptions.storage = 'memmap'",
+        f"StorageOptions.directory = '{tmp_path}'",
+        "SamplingOptions.recent_data_ratio = 0.5",
+        "SamplingOptions.recent_data_steps = 2",
+        "PriorityOptions.alpha = 1.0",
+        "PriorityOptions.beta = @LinearScheduler()",
+        "LinearScheduler.schedule = ((0.0, 0.4), (1.0, 1.0))",
+        "PriorityOptions.eps = 0.5",
+        "PriorityOptions.initial_priority = 2.0",
+        "PriorityOptions.normalization = 'batch'",
+        priority_replay=True,
+    )
+    # All are read before anything is trained, as a misspelt one shall be noticed.
+    assert config_files.unused_bindings() == []
+    algorithm.train_iter()
+    buffer = algorithm._path.replay.buffer
+    assert buffer._storage.directory == str(tmp_path)
+    assert buffer._sampling == SamplingOptions(
+        recent_data_ratio=0.5, recent_data_steps=2
+    )
+    priority = buffer._sampler._priority
+    assert (priority.alpha, priority.eps) == (1.0, 0.5)
+    assert (priority.initial_priority, priority.normalization) == (2.0, "batch")
+    progress.percent = 0.5
+    assert priority.beta() == pytest.approx(0.7)
+    progress.reset()
+
+
+def test_the_memory_map_of_a_run_is_in_its_directory(tmp_path):
+    algorithm = configured(
+        "StorageOptions.storage = 'memmap'", root_dir=str(tmp_path / "run")
+    )
+    algorithm.train_iter()
+    assert algorithm._path.replay.buffer._storage.directory == str(tmp_path / "run")
+    assert list((tmp_path / "run").iterdir()) == []  # it has no name
+
+
+@pytest.mark.parametrize(
+    ("bindings", "settings", "message"),
+    [
+        (["StorageOptions.storage = 'memmap'"], {}, "nothing says where the file"),
+        (["StorageOptions.storage = 'disk'"], {}, "StorageOptions: storage must be"),
+        (["SamplingOptions.max_use = 0"], {}, "max_use must be at least 1, got 0"),
+        (
+            ["PriorityOptions.beta = @LinearScheduler"],
+            {"priority_replay": True},
+            "beta.*with parentheses",
+        ),
+        (
+            ["SamplingOptions.with_replacement = False"],
+            {"priority_replay": True},
+            "prioritized sampling needs SamplingOptions.with_replacement",
+        ),
+        (
+            ["SamplingOptions.max_use = 2"],
+            {"whole_replay_buffer_training": True},
+            "SamplingOptions have no effect",
+        ),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_training(
+    bindings, settings, message
+):
+    with pytest.raises(ConfigError, match=message):
+        configured(*bindings, **settings)
+
+
+def test_options_of_priorities_without_priorities_are_reported():
+    configured("PriorityOptions.alpha = 0.7")
+    [unused] = config_files.unused_bindings()
+    assert "PriorityOptions.alpha" in unused
+
+
+def test_a_buffer_that_does_not_fit_says_how_many_gigabytes_it_needs():
+    algorithm = configured(replay_buffer_length=10**13)
+    with pytest.raises(
+        ConfigError, match=r"needs [\d.]+ GB of cpu memory.*replay_buffer_length"
+    ):
+        algorithm.train_iter()
+
+
+def test_the_size_is_logged_once(caplog):
+    caplog.set_level("INFO", logger="alf_lite")
+    algorithm = configured(replay_buffer_length=1_000_000)
+    for _ in range(3):
+        algorithm.train_iter()
+    [line] = [text for text in caplog.messages if "Replay buffer" in text]
+    assert re.search(r"2 environments x 1000000 steps x \d+ bytes = 0\.\d+ GB", line)
+
+
+def ages(algorithm: Recorder) -> set[int]:
+    """How many steps ago the windows of the last batch were collected."""
+    newest = algorithm._path.replay.buffer.end_positions[0] - 1
+    return set((newest - algorithm.batch_infos[-1].positions).tolist())
+
+
+@pytest.mark.parametrize(
+    ("max_staleness", "expected"),
+    [(0, {1, 2}), (1, {1, 2, 3, 4, 5}), (None, set(range(1, 15)))],
+)
+def test_stale_steps_are_not_trained(max_staleness, expected):
+    algorithm = configured(
+        f"SamplingOptions.max_staleness = {max_staleness}", mini_batch_size=2000
+    )
+    for _ in range(5):
+        algorithm.train_iter()  # of 3 steps each; the newest one has no successor
+    assert ages(algorithm) == expected
+
+
+def test_training_waits_until_there_is_something_fresh():
+    algorithm = configured(
+        "SamplingOptions.max_staleness = 0", unroll_length=0.5, mini_batch_size=4
+    )
+    trained = [algorithm.train_iter() > 0 for _ in range(8)]
+    # A step every other iteration: the newest one has no successor, all others are old.
+    assert not any(trained)
+    fresher = configured_again(
+        "SamplingOptions.max_staleness = 2", unroll_length=0.5, mini_batch_size=4
+    )
+    trained = [fresher.train_iter() > 0 for _ in range(8)]
+    # Steps come in iterations 1, 3, 5, 7 and are starts while at most 2 old.
+    assert trained == [False, False, False, True, False, True, False, True]
+
+
+def configured_again(*bindings: str, **settings) -> Recorder:
+    config_files.reset()
+    return configured(*bindings, **settings)
+
+
+def test_steps_are_trained_on_so_often_and_no_more():
+    algorithm = configured("SamplingOptions.max_use = 1", mini_batch_size=4)
+    trained = [algorithm.train_iter() for _ in range(4)]
+    # 3 steps of 2 environments come in an iteration: 4 windows at first, then 6.
+    assert trained == [8, 8, 8, 8]
+    counts = Counter(
+        pair
+        for info in algorithm.batch_infos
+        for pair in set(
+            zip(info.env_ids.tolist(), info.positions.tolist(), strict=True)
+        )
+    )
+    assert set(counts.values()) == {1}

@@ -6,12 +6,12 @@ import json
 
 import numpy as np
 import pytest
-import torch
 
 from alf_lite import config_files
 from alf_lite.bin import collect, play
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.environments.creation import create_environment
+from alf_lite.utils.checkpoint_files import Stream
 
 CONTROLLERS = """
 import torch
@@ -153,11 +153,11 @@ def test_nothing_is_left_of_what_was_interrupted(tmp_path):
 
 
 def test_nothing_is_left_of_a_file_that_was_interrupted(tmp_path, monkeypatch):
-    def interrupt(state, file):
-        file.write(b"half of it")
+    def interrupt(stream, path):
+        path.write_bytes(b"half of it")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(torch, "save", interrupt)
+    monkeypatch.setattr(Stream, "write_to", interrupt)
     arguments = ["--env=CartPole-v1", "--policy=random", "--num_episodes=1"]
     assert run(*arguments, f"--output={tmp_path}/data/a") == 130
     assert list((tmp_path / "data").iterdir()) == []

@@ -20,8 +20,10 @@ from alf_lite.environments.creation import create_environment
 from alf_lite.errors import DataError
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
+from alf_lite.replay_buffers.replay_file import FILE_NAME
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.trainers.trainer import Trainer
+from alf_lite.utils.checkpoint import Checkpointer
 from tests.datasets.recorded_episodes import flat_episode, make_env, nested_env, rows
 
 
@@ -57,13 +59,13 @@ def recorded_buffer(num_steps: int, max_length: int, num_environments: int = 2):
 
 
 def save(buffer, path):
-    torch.save(buffer.state_dict(), path)
+    buffer.save().write_to(path)
     return str(path)
 
 
 @pytest.mark.parametrize("num_steps", [1, 4, 10, 12, 15, 29])
 def test_steps_come_back_in_the_order_of_time(tmp_path, num_steps):
-    file = save(recorded_buffer(num_steps, 10), tmp_path / "replay.pt")
+    file = save(recorded_buffer(num_steps, 10), tmp_path / "some.replay")
     buffer = load_replay_buffer(file, make_env())
     assert buffer.num_environments == 2
     numbers = np.arange(max(num_steps - 10, 0), num_steps)
@@ -82,7 +84,7 @@ def test_steps_come_back_in_the_order_of_time(tmp_path, num_steps):
 
 
 def test_the_newest_steps_of_all_environments_are_kept(tmp_path):
-    file = save(recorded_buffer(29, 10), tmp_path / "replay.pt")
+    file = save(recorded_buffer(29, 10), tmp_path / "some.replay")
     buffer = load_replay_buffer(file, make_env(), 7)
     assert buffer.sizes.tolist() == [3, 3]
     assert rows(buffer, 1).time_step.observation[:, 0].tolist() == [126, 127, 128]
@@ -93,13 +95,13 @@ def test_environments_may_have_stored_different_numbers(tmp_path):
     buffer.add_batch(
         nest.map_structure(lambda t: t[1:], recorded_step(3, 2)), torch.tensor([1])
     )
-    loaded = load_replay_buffer(save(buffer, tmp_path / "replay.pt"), make_env())
+    loaded = load_replay_buffer(save(buffer, tmp_path / "some.replay"), make_env())
     assert loaded.sizes.tolist() == [3, 4]
     assert rows(loaded, 1).time_step.observation[:, 0].tolist() == [100, 101, 102, 103]
 
 
 def test_the_file_is_not_changed(tmp_path):
-    file = tmp_path / "replay.pt"
+    file = tmp_path / "some.replay"
     save(recorded_buffer(12, 10), file)
     before = file.read_bytes()
     load_replay_buffer(str(file), make_env()).clear()
@@ -108,7 +110,7 @@ def test_the_file_is_not_changed(tmp_path):
 
 @pytest.mark.parametrize("max_length", [None, 7, 1])
 def test_rows_that_are_mapped_are_those_that_are_read(tmp_path, max_length):
-    file = save(recorded_buffer(29, 10), tmp_path / "replay.pt")
+    file = save(recorded_buffer(29, 10), tmp_path / "some.replay")
     content = Path(file).read_bytes()
     read = load_replay_buffer(file, make_env(), max_length and 2 * max_length)
     mapped = load_replay_buffer(
@@ -124,16 +126,15 @@ def test_rows_that_are_mapped_are_those_that_are_read(tmp_path, max_length):
     assert Path(file).read_bytes() == content
 
 
-def test_mapped_rows_are_the_same_as_those_loaded_field_by_field(tmp_path):
-    state = recorded_buffer(29, 10).state_dict()
-    torch.save(state, tmp_path / "a.pt")
-    direct = load_replay_buffer(str(tmp_path / "a.pt"), make_env())
+def test_rows_taken_as_they_are_equal_those_loaded_field_by_field(tmp_path):
+    buffer = recorded_buffer(29, 10)
+    direct = load_replay_buffer(save(buffer, tmp_path / "a.replay"), make_env())
     # Environments of different lengths are not loaded directly.
-    state["rows"] = state["rows"][:-1].clone()
-    state["end"][1] -= 1
-    state["sampler"] = {}
-    torch.save(state, tmp_path / "b.pt")
-    by_field = load_replay_buffer(str(tmp_path / "b.pt"), make_env())
+    buffer.add_batch(
+        nest.map_structure(lambda t: t[1:], recorded_step(29, 2)), torch.tensor([1])
+    )
+    buffer.clear(torch.tensor([1]))
+    by_field = load_replay_buffer(save(buffer, tmp_path / "b.replay"), make_env())
     expected, found = rows(direct, 0), rows(by_field, 0)
     taken = expected.time_step.step_type != 2
     for a, b in zip(nest.flatten(expected), nest.flatten(found), strict=True):
@@ -150,12 +151,12 @@ def test_a_seam_inside_is_ended_there(tmp_path):
     buffer = ReplayBuffer(nest.extract_spec(recorded_step(0, 2)), 2, 10)
     for number in (0, 1, 2, 5, 6):
         buffer.add_batch(recorded_step(number, 2))
-    loaded = load_replay_buffer(save(buffer, tmp_path / "replay.pt"), make_env())
+    loaded = load_replay_buffer(save(buffer, tmp_path / "some.replay"), make_env())
     assert rows(loaded, 1).time_step.step_type.tolist() == [0, 1, 2, 0, 2]
 
 
 def test_every_field_that_differs_is_named(tmp_path):
-    file = save(recorded_buffer(12, 10), tmp_path / "replay.pt")
+    file = save(recorded_buffer(12, 10), tmp_path / "some.replay")
     with pytest.raises(DataError) as error:
         load_replay_buffer(file, nested_env())
     assert "observation: expected nothing, found (1,) float32\n" in str(error.value)
@@ -163,31 +164,28 @@ def test_every_field_that_differs_is_named(tmp_path):
 
 
 def test_bad_numbers_are_found_and_left_out(tmp_path):
-    buffer = recorded_buffer(10, 10)
-    state = buffer.state_dict()
     other = recorded_buffer(2, 10)
     step = recorded_step(2, 2)
     step.time_step.observation[1] = np.nan
     other.add_batch(step)
     for number in range(3, 10):
         other.add_batch(recorded_step(number, 2))
-    file = save(other, tmp_path / "replay.pt")
+    file = save(other, tmp_path / "some.replay")
     with pytest.raises(
         DataError, match=r"observation\[0\] is nan at step 2 of envi.* 1"
     ):
         load_replay_buffer(file, make_env())
     loaded = load_replay_buffer(file, make_env(), drop_bad_episodes=True)
     assert loaded.sizes.tolist() == [10, 5]
-    assert len(state["rows"]) == 20
 
 
 @pytest.mark.parametrize("kept", [0.2, 0.9])
 def test_a_truncated_file_is_refused(tmp_path, kept):
-    file = tmp_path / "replay.pt"
+    file = tmp_path / "some.replay"
     save(recorded_buffer(300, 300), file)
     content = file.read_bytes()
     file.write_bytes(content[: int(kept * len(content))])
-    with pytest.raises(DataError, match="damaged or truncated"):
+    with pytest.raises(DataError, match=r"cut off|its header speaks of"):
         load_replay_buffer(str(file), make_env())
 
 
@@ -195,7 +193,7 @@ def test_a_buffer_of_other_things_is_refused(tmp_path):
     buffer = ReplayBuffer({"a": TensorSpec((2,))}, 1, 10)
     buffer.add_batch({"a": torch.zeros(1, 2)})
     with pytest.raises(DataError, match="no steps of an environment; the fields are"):
-        load_replay_buffer(save(buffer, tmp_path / "replay.pt"), make_env())
+        load_replay_buffer(save(buffer, tmp_path / "some.replay"), make_env())
 
 
 # Runs
@@ -225,7 +223,7 @@ def pendulums(seed=None, num_parallel_environments=2):
 
 def test_a_run_and_its_checkpoints_are_sources(run):
     checkpoint = run / "checkpoints/ckpt-3"
-    for path in (run, run / "checkpoints", checkpoint, checkpoint / "training.pt"):
+    for path in (run, run / "checkpoints", checkpoint, checkpoint / FILE_NAME):
         buffer = load_replay_buffer(str(path), pendulums())
         assert buffer.sizes.tolist() == [20, 20]
         steps = rows(buffer, 1)
@@ -242,13 +240,17 @@ def test_a_run_and_its_checkpoints_are_sources(run):
 def test_a_truncated_checkpoint_is_refused(run, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
-    file = copy / "checkpoints/ckpt-3/training.pt"
+    file = copy / "checkpoints/ckpt-3" / FILE_NAME
     file.write_bytes(file.read_bytes()[:-10])
-    with pytest.raises(DataError, match=r"training.pt: missing or truncated"):
+    with pytest.raises(DataError, match=r"safetensors: missing or truncated"):
         load_replay_buffer(str(copy), pendulums())
 
 
 def test_a_checkpoint_without_steps_says_how_to_get_them(tmp_path):
-    torch.save({"path": {"replay": {}}}, tmp_path / "training.pt")
+    checkpointer = Checkpointer(tmp_path)
+    checkpointer.save(1, {"algorithm": {}})
     with pytest.raises(DataError, match="checkpoint_replay_buffer = True"):
-        load_replay_buffer(str(tmp_path / "training.pt"), make_env())
+        load_replay_buffer(str(tmp_path), make_env())
+    checkpointer.save(2, {"algorithm": {}}, resumable=False, best_score=1.0)
+    with pytest.raises(DataError, match="a policy only"):
+        load_replay_buffer(str(tmp_path / "ckpt-2"), make_env())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from alf_lite.data_structures import Experience, StepType, TimeStep
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
+from alf_lite.replay_buffers.replay_file import ReplayFile
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
 SPEC = Experience(
@@ -65,3 +67,12 @@ def make_buffer(
 ) -> ReplayBuffer:
     """A buffer for such steps."""
     return ReplayBuffer(SPEC, num_environments, max_length, **kwargs)
+
+
+def saved(buffer: ReplayBuffer, directory: Path) -> ReplayFile:
+    """What the buffer holds, in a new file."""
+    path = directory / f"{len(list(directory.iterdir()))}.safetensors"
+    stream = buffer.save()
+    stream.write_to(path)
+    assert path.stat().st_size == stream.num_bytes
+    return ReplayFile(path)

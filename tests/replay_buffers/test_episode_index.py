@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from alf_lite.data_structures import StepType
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from tests.replay_buffers.marked_steps import saved
 
 F, M, L = int(StepType.FIRST), int(StepType.MID), int(StepType.LAST)
 SPEC = {"step_type": BoundedTensorSpec((), torch.int32, 0, 2), "x": TensorSpec(())}
@@ -75,12 +76,12 @@ def test_a_cut_episode_ends_at_the_cut():
     assert bounds(buffer, 0) == [(0, 2)] * 3 + [(3, 4)] * 2
 
 
-def test_episodes_are_indexed_anew_after_loading_and_clearing():
+def test_episodes_are_indexed_anew_after_loading_and_clearing(tmp_path):
     buffer, other = ReplayBuffer(SPEC, 1, 10), ReplayBuffer(SPEC, 1, 10)
     add(buffer, [[F, M, L, F]])
     assert bounds(buffer, 0) == [(0, 2)] * 3 + [(3, 3)]
     add(other, [[F, L, F, L, F, M]])
-    buffer.load_state_dict(other.state_dict())
+    buffer.load(saved(other, tmp_path))
     assert bounds(buffer, 0) == [(0, 1)] * 2 + [(2, 3)] * 2 + [(4, 5)] * 2
     buffer.clear()
     assert bounds(buffer, 0) == []

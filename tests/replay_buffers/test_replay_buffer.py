@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from tests.replay_buffers.marked_steps import (
     assert_steps,
     fill,
     make_buffer,
+    saved,
     steps,
 )
 
@@ -438,32 +438,6 @@ def test_a_buffer_without_step_types_says_what_it_needs():
         buffer.mark_truncated_end()
 
 
-# Configuration
-
-
-def test_options_come_from_gin(tmp_path):
-    import gin
-
-    with gin.unlock_config():
-        gin.parse_config(
-            "PriorityOptions.alpha = 1.0\nReplayBuffer.max_length = 7\n"
-            "ReplayBuffer.prioritized_sampling = True"
-        )
-    try:
-        make: Any = ReplayBuffer
-        buffer = make(TensorSpec(()), num_environments=1)
-        assert buffer.max_length == 7
-        buffer.add_batch(torch.zeros(2, 1), time_major=True)
-        buffer.update_priority(
-            torch.zeros(2).long(), torch.arange(2), torch.tensor([1.0, 3.0])
-        )
-        torch.manual_seed(0)
-        _, info = buffer.get_batch(4000, 1)
-        assert info.positions.float().mean() == pytest.approx(0.75, abs=0.01)
-    finally:
-        gin.clear_config()
-
-
 def test_uniform_batches_have_no_importance_weights():
     buffer = make_buffer()
     fill(buffer, 3)
@@ -480,7 +454,7 @@ def test_uniform_batches_have_no_importance_weights():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("prioritized", [False, True])
-def test_a_buffer_can_be_on_a_gpu(prioritized):
+def test_a_buffer_can_be_on_a_gpu(tmp_path, prioritized):
     buffer = make_buffer(2, 5, device="cuda", prioritized_sampling=prioritized)
     for position in range(3):
         buffer.add_batch(steps(torch.arange(2), position))
@@ -498,6 +472,6 @@ def test_a_buffer_can_be_on_a_gpu(prioritized):
         assert info.importance_weights.is_cuda
         buffer.update_priority(info.env_ids, info.positions, torch.rand(20).cuda())
     restored = make_buffer(2, 5, prioritized_sampling=prioritized)
-    restored.load_state_dict(buffer.state_dict())
+    restored.load(saved(buffer, tmp_path))
     restored.check_valid()
     assert restored.total_size == 10

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import torch
 from hypothesis import settings
@@ -16,7 +19,7 @@ from hypothesis.stateful import (
 
 from alf_lite.replay_buffers.priorities import PriorityOptions
 from alf_lite.replay_buffers.window_sampler import SamplingOptions
-from tests.replay_buffers.marked_steps import assert_steps, make_buffer, steps
+from tests.replay_buffers.marked_steps import assert_steps, make_buffer, saved, steps
 
 
 class ReplayBufferMachine(RuleBasedStateMachine):
@@ -145,9 +148,10 @@ class ReplayBufferMachine(RuleBasedStateMachine):
 
     @rule()
     def save_and_load(self):
-        state = self.buffer.state_dict()
+        with tempfile.TemporaryDirectory() as directory:
+            file = saved(self.buffer, Path(directory))
         self.buffer = make_buffer(**self.arguments)
-        self.buffer.load_state_dict(state)
+        self.buffer.load(file)
 
     @invariant()
     def is_valid(self):

@@ -55,7 +55,9 @@ def differences(expected: Any, got: Any, path: str) -> list[str]:
 
 def final_state(root: Path) -> dict[str, Any]:
     """The last checkpoint without what tells the time."""
-    state = Checkpointer(root / "checkpoints").load().state
+    loaded = Checkpointer(root / "checkpoints").load()
+    state = loaded.state
+    state["files"] = {n: p.read_bytes() for n, p in loaded.mapped_files.items()}
     del state["trainer"]["event_files"]
     del state["trainer"]["run"]["seconds"]
     return state

@@ -6,8 +6,11 @@ import functools
 
 import pytest
 
+from alf_lite import config_files
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.data_transformers.observation_normalizer import ObservationNormalizer
 from alf_lite.data_transformers.reward_normalizer import RewardNormalizer
 from alf_lite.environments.creation import create_environment
@@ -44,9 +47,28 @@ MINI_BATCHES = {
     "mini_batch_length": 1,
     "mini_batch_size": 8,
 }
+REPLAY = {
+    "checkpoint_replay_buffer": True,
+    "replay_buffer_length": 25,  # goes round within the run
+    "initial_collect_steps": 50,  # more than there are before the first checkpoint
+    "initial_random_policy": True,
+    "mini_batch_length": 2,
+    "mini_batch_size": 16,
+    "num_updates_per_train_iter": 2,
+}
 EVALUATE = {"evaluate": True, "eval_interval": 2, "num_eval_episodes": 3}
 
 CASES = {
+    "dqn": (
+        "CartPole-v1",
+        with_optimizer(DqnAlgorithm),
+        {**REPLAY, "priority_replay": True},
+    ),
+    "sac with normalizers": (
+        "Pendulum-v1",
+        with_optimizer(SacAlgorithm),
+        {**REPLAY, **NORMALIZE, **EVALUATE},
+    ),
     "a2c": ("CartPole-v1", with_optimizer(ActorCriticAlgorithm), {}),
     "ppo": ("CartPole-v1", with_optimizer(PPOAlgorithm), MINI_BATCHES),
     "ppo with normalizers": (
@@ -59,6 +81,21 @@ CASES = {
         "CartPole-v1",
         with_optimizer(ActorCriticAlgorithm, **RECURRENT),
         NORMALIZE,
+    ),
+}
+
+
+OPTIONS = {
+    "dqn": (
+        "PriorityOptions.initial_priority = 3.0",
+        "PriorityOptions.beta = @LinearScheduler()",
+        "LinearScheduler.schedule = ((0.0, 0.4), (1.0, 1.0))",
+        "SamplingOptions.max_use = 7",
+        "SamplingOptions.max_staleness = 3",
+    ),
+    "sac with normalizers": (
+        "StorageOptions.storage = 'memmap'",
+        "SamplingOptions.recent_data_ratio = 0.25",
     ),
 }
 
@@ -80,6 +117,7 @@ def test_killed_and_resumed_equals_uninterrupted(train, tmp_path, case):
         "num_checkpoints": 3,
         **config,
     }
+    config_files.parse_config(None, OPTIONS.get(case, ()))
     train("straight", **settings)
     for dies_at in (3, 5):
         with pytest.raises(KeyboardInterrupt):

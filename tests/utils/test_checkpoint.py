@@ -511,3 +511,49 @@ def test_prefix_without_path_or_checkpoint_is_refused(tmp_path):
         load_prefix("_actor_network")
     with pytest.raises(CheckpointError, match="no checkpoint at"):
         load_prefix(f"x@{tmp_path / 'nowhere'}")
+
+
+# Files that are mapped
+
+
+def stream_of(content: bytes) -> checkpoint_files.Stream:
+    pieces = [content[i : i + 3] for i in range(0, len(content), 3)]
+    return checkpoint_files.Stream(len(content), lambda: iter(pieces))
+
+
+def test_mapped_files_are_written_piece_by_piece_and_not_read(directory):
+    content = bytes(range(100))
+    path = Checkpointer(directory).save(
+        1, state_of(1.0), mapped_files={"steps.safetensors": stream_of(content)}
+    )
+    loaded = Checkpointer(directory).load()
+    assert loaded.mapped_files == {"steps.safetensors": path / "steps.safetensors"}
+    assert loaded.mapped_files["steps.safetensors"].read_bytes() == content
+    assert loaded.texts == {}
+    entry = json.loads((path / "manifest.json").read_text())["files"]
+    assert entry["steps.safetensors"] == {
+        "bytes": 100,
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+
+
+def test_damaged_mapped_file_is_found_unless_only_parts_are_read(directory):
+    path = Checkpointer(directory).save(
+        1, state_of(1.0), mapped_files={"steps.safetensors": stream_of(b"123456")}
+    )
+    (path / "steps.safetensors").write_bytes(b"123756")
+    loaded = Checkpointer(directory, read_only=True).load(parts=["algorithm"])
+    assert value_of(loaded) == 1.0
+    with pytest.raises(CheckpointError, match="does not match its sha256"):
+        Checkpointer(directory).load()
+
+
+def test_full_disk_says_how_much_a_mapped_file_needs(directory):
+    def fill_up():
+        yield b"1"
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    stream = checkpoint_files.Stream(3_000_000, fill_up)
+    with pytest.raises(CheckpointError, match=r"No space left.*needed 3\.0 MB"):
+        Checkpointer(directory).save(1, {}, mapped_files={"a.safetensors": stream})
+    assert names(directory) == set()

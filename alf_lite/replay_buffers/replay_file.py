@@ -1,0 +1,312 @@
+"""The steps of a replay buffer in a file that describes itself and can be mapped.
+
+The file (``utils/array_file.py``) has one row of bytes per step, chronologically, those
+of environment 0, then of environment 1, …, and says where in a row each leaf lies. So
+it can be read without the buffer, the specs or the algorithm that it was written by.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+from collections.abc import Iterator, Mapping
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.data_structures import Experience, TimeStep
+from alf_lite.errors import CheckpointError
+from alf_lite.replay_buffers.row_layout import Leaf, dtype_name
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils import checkpoint_files
+from alf_lite.utils.array_file import decode_header, encode_header
+from alf_lite.utils.nest_paths import build_nest
+
+Nest = Any
+
+FILE_NAME = "replay_buffer.safetensors"
+_FORMAT = "alf_lite-replay-1"
+_CHUNK_BYTES = 2**26
+_DTYPES = {
+    dtype_name(dtype): dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype)
+}
+# What the steps of a run are; fields of other types are read as dicts.
+_TYPES = {"<root>": Experience, "time_step": TimeStep}
+
+
+def encode(
+    leaves: list[Leaf],
+    row_bytes: int,
+    begin: np.ndarray,
+    end: np.ndarray,
+    step_arrays: Mapping[str, np.ndarray],
+    numbers: Mapping[str, float],
+) -> tuple[bytes, bytes]:
+    """What comes before and what comes after the rows.
+
+    Args:
+        leaves: of a row.
+        row_bytes: of one row.
+        begin: [E] int64, the positions of the oldest steps.
+        end: [E] int64, one past those of the newest.
+        step_arrays: name -> [R], what else is known about each of the R steps.
+        numbers: what else is known in general.
+    """
+    arrays = {"begin": begin, "end": end, **step_arrays}
+    num_rows = int((end - begin).sum())
+    metadata = {
+        "format": _FORMAT,
+        "leaves": json.dumps(
+            [
+                [leaf.path, list(leaf.shape), dtype_name(leaf.dtype), leaf.offset]
+                for leaf in leaves
+            ]
+        ),
+        "numbers": json.dumps(dict(numbers)),
+    }
+    rows = (np.dtype(np.uint8), (num_rows, row_bytes))
+    places = {name: (array.dtype, array.shape) for name, array in arrays.items()}
+    header = encode_header({"rows": rows, **places}, metadata)
+    return header, b"".join(array.tobytes() for array in arrays.values())
+
+
+class StoredRows(NamedTuple):
+    """Steps as they lie in a buffer, or in a file."""
+
+    leaves: dict[str, Leaf]  # by path
+    rows: Tensor  # uint8 [R, row_bytes], one environment after the other
+
+    def view(self, path: str) -> Tensor:
+        """A leaf of all rows, [R, *shape]."""
+        return leaf_of_rows(self.leaves[path], self.rows)
+
+
+class ReplayFile:
+    """A file of steps, mapped into memory: what is not looked at is not read.
+
+    Attributes:
+        path: of the file.
+        leaves: where the leaves lie in a row.
+        begin: [E] int64, the positions of the oldest steps.
+        end: [E] int64, one past those of the newest.
+        rows: uint8 [R, row_bytes], one row per step, environment after environment.
+        step_arrays: name -> [R], what else is known about each step.
+        numbers: what else is known in general.
+    """
+
+    def __init__(self, path: Path | str, *, verify: bool = True) -> None:
+        """Opens a file.
+
+        Args:
+            path: of the file, or the directory of a checkpoint that has one.
+            verify: compare the file with the manifest of its checkpoint, if there is
+                one beside it. It is read once for that.
+
+        Raises:
+            CheckpointError: if there is no such file, or it is damaged.
+        """
+        path = Path(path)
+        self.path = path / FILE_NAME if path.is_dir() else path
+        with _open(self.path, verify) as file:
+            try:
+                # A private copy: what is written to it does not reach the file.
+                self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            except ValueError as error:
+                raise CheckpointError(f"{self.path}: the file is empty") from error
+        try:
+            self._read()
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            if isinstance(error, CheckpointError):
+                raise
+            raise CheckpointError(
+                f"{self.path}: not a replay buffer of the format {_FORMAT}: {error}"
+            ) from error
+
+    def _read(self) -> None:
+        data = self._data
+        header = decode_header(data, str(self.path))
+        if header.metadata.get("format") != _FORMAT:
+            raise ValueError(f"its format is {header.metadata.get('format')!r}")
+        places = dict(header.arrays)
+        rows = places.pop("rows")
+        num_rows, row_bytes = rows.shape
+        size = rows.end - rows.begin
+        flat = (
+            torch.frombuffer(data, dtype=torch.uint8, offset=rows.begin, count=size)
+            if size
+            else torch.empty(0, dtype=torch.uint8)
+        )
+        if rows.dtype != np.uint8:
+            raise ValueError(f"its rows are {rows.dtype}")
+        self.rows = flat.view(num_rows, row_bytes)
+        arrays = {
+            name: np.frombuffer(data[place.begin : place.end], place.dtype).reshape(
+                place.shape
+            )
+            for name, place in places.items()
+        }
+        self.begin, self.end = arrays.pop("begin"), arrays.pop("end")
+        self.step_arrays = arrays
+        self.numbers = json.loads(header.metadata["numbers"])
+        self._check_counts()
+        self.leaves = _read_leaves(json.loads(header.metadata["leaves"]), row_bytes)
+        sizes = self.end - self.begin
+        self._first_rows = sizes.cumsum() - sizes
+
+    def _check_counts(self) -> None:
+        begin, end, num_rows = self.begin, self.end, len(self.rows)
+        if not (
+            begin.dtype == end.dtype == np.int64
+            and begin.shape == end.shape
+            and begin.ndim == 1
+            and (begin >= 0).all()
+            and (end >= begin).all()
+            and (end - begin).sum() == num_rows
+        ):
+            raise ValueError(
+                f"the positions {begin.tolist()} to {end.tolist()} do not fit "
+                f"{num_rows} rows"
+            )
+        for name, array in self.step_arrays.items():
+            if array.shape != (num_rows,):
+                raise ValueError(f"{name} has the shape {array.shape}, not {num_rows}")
+
+    def as_stream(self) -> checkpoint_files.Stream:
+        """The content of the file, to write it once more."""
+        data = memoryview(self._data)
+        num_bytes = len(data)
+        return checkpoint_files.Stream(
+            num_bytes,
+            lambda: (
+                data[begin : begin + _CHUNK_BYTES]
+                for begin in range(0, num_bytes, _CHUNK_BYTES)
+            ),
+        )
+
+    @property
+    def num_environments(self) -> int:
+        return len(self.begin)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """[E] int64, how many steps there are of each environment."""
+        return self.end - self.begin
+
+    @property
+    def specs(self) -> dict[str, TensorSpec]:
+        """Path -> spec of every leaf of a step."""
+        return {leaf.path: TensorSpec(leaf.shape, leaf.dtype) for leaf in self.leaves}
+
+    @property
+    def stored(self) -> StoredRows:
+        """All rows, for a buffer that takes them as they are."""
+        return StoredRows({leaf.path: leaf for leaf in self.leaves}, self.rows)
+
+    def rows_of(self, env_id: int, begin: int = 0, end: int | None = None) -> Tensor:
+        """Some rows of an environment, uint8 [T, row_bytes], as a view.
+
+        Args:
+            env_id: of the environment.
+            begin: the first of its steps; 0 is the oldest one in the file.
+            end: one past the last; None is the number of steps.
+
+        Raises:
+            IndexError: if there is no such environment or step.
+        """
+        if not 0 <= env_id < self.num_environments:
+            raise IndexError(
+                f"{self.path}: there is no environment {env_id}; it has "
+                f"{self.num_environments}, numbered from 0"
+            )
+        length = int(self.lengths[env_id])
+        end = length if end is None else end
+        if not 0 <= begin <= end <= length:
+            raise IndexError(
+                f"{self.path}: there are no steps {begin} to {end} of environment "
+                f"{env_id}, which has {length}"
+            )
+        first = int(self._first_rows[env_id])
+        return self.rows[first + begin : first + end]
+
+    def read_leaves(
+        self, env_id: int, begin: int = 0, end: int | None = None
+    ) -> dict[str, Tensor]:
+        """Path -> some steps [T, ...] of an environment, as views of the mapped file.
+
+        Args:
+            env_id: of the environment.
+            begin: the first step, see :meth:`rows_of`.
+            end: one past the last.
+        """
+        rows = self.rows_of(env_id, begin, end)
+        return {leaf.path: leaf_of_rows(leaf, rows) for leaf in self.leaves}
+
+    def read(
+        self,
+        env_id: int,
+        begin: int = 0,
+        end: int | None = None,
+        structure: NestedTensorSpec | None = None,
+    ) -> Nest:
+        """As :meth:`read_leaves`, but a nest.
+
+        Args:
+            env_id: of the environment.
+            begin: the first step, see :meth:`rows_of`.
+            end: one past the last.
+            structure: what the nest shall be like; its leaves are looked up by their
+                paths, whatever they are. None means an ``Experience`` with a
+                ``TimeStep``, in which fields of other types become dicts.
+
+        Raises:
+            ValueError: if a leaf of ``structure`` is not in the file; lists them.
+        """
+        leaves = self.read_leaves(env_id, begin, end)
+        if structure is None:
+            return build_nest(leaves, _TYPES)
+        paths = [path for path, _ in nest.flatten_with_path(structure)]
+        missing = [path for path in paths if path not in leaves]
+        if missing:
+            raise ValueError(
+                f"{self.path} has no {', '.join(missing)}; it has {', '.join(leaves)}"
+            )
+        return nest.pack_sequence_as(structure, [leaves[path] for path in paths])
+
+
+def leaf_of_rows(leaf: Leaf, rows: Tensor) -> Tensor:
+    """A leaf [R, *shape] of rows [R, row_bytes], as a view."""
+    leaf_bytes = rows[:, leaf.offset : leaf.offset + leaf.num_bytes]
+    # One item behind the other, which a view of another dtype asks for.
+    by_item = leaf_bytes.view(leaf.dtype)
+    return by_item.unflatten(1, leaf.shape) if leaf.shape else by_item.squeeze(1)
+
+
+def _read_leaves(entries: Any, row_bytes: int) -> list[Leaf]:
+    leaves = []
+    for path, shape, dtype, offset in entries:
+        leaf = Leaf(str(path), torch.Size(shape), _DTYPES[dtype], int(offset))
+        fits = 0 <= offset <= row_bytes - leaf.num_bytes and min((0, *shape)) == 0
+        if not fits or offset % leaf.dtype.itemsize or row_bytes % leaf.dtype.itemsize:
+            raise ValueError(f"{path} does not lie inside of a row")
+        leaves.append(leaf)
+    return leaves
+
+
+@contextlib.contextmanager
+def _open(path: Path, verify: bool) -> Iterator[BufferedReader]:
+    if verify and (path.parent / checkpoint_files.MANIFEST_NAME).is_file():
+        manifest = checkpoint_files.read_manifest(path.parent)
+        if path.name in manifest["files"]:
+            with checkpoint_files.open_verified(path.parent, manifest, path.name) as f:
+                yield f
+            return
+    with checkpoint_files.open_regular(path) as file:
+        yield file
