@@ -19,10 +19,10 @@ ActionKind = Literal["discrete", "continuous"]
 Step = tuple[Any, float, bool, bool, dict[str, Any]]
 
 
-def action_space(kind: ActionKind) -> gymnasium.Space:
-    """Two actions, or one number in [-1, 1]."""
+def action_space(kind: ActionKind, num_actions: int = 2) -> gymnasium.Space:
+    """So many actions, or one number in [-1, 1]."""
     if kind == "discrete":
-        return spaces.Discrete(2)
+        return spaces.Discrete(num_actions)
     return spaces.Box(-1.0, 1.0, (1,), np.float32)
 
 

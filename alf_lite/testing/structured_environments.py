@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from alf_lite.config import configurable
+from alf_lite.testing.probe_environments import ActionKind, action_reward, action_space
 
 Step = tuple[Any, Any, bool, bool, dict[str, Any]]
 
@@ -91,15 +92,25 @@ class CountingEnv(_StructuredEnv):
 class VectorRewardEnv(_StructuredEnv):
     """Rewards with several parts: action a earns 1 in part a and 0 in the others.
 
+    A continuous action in [-1, 1] earns 1 in part a at the a-th of D numbers from -1 to
+    1, and less with the distance from it, down to 0.
+
     Args:
-        num_rewards: D, also the number of actions.
+        num_rewards: D, also the number of discrete actions.
         episode_length: steps, then the episode terminates.
+        action_kind: discrete or continuous.
     """
 
-    def __init__(self, num_rewards: int = 2, episode_length: int = 4) -> None:
+    def __init__(
+        self,
+        num_rewards: int = 2,
+        episode_length: int = 4,
+        action_kind: ActionKind = "discrete",
+    ) -> None:
         self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
-        self.action_space = spaces.Discrete(num_rewards)
+        self.action_space = action_space(action_kind, num_rewards)
         self.reward_space = spaces.Box(0.0, 1.0, (num_rewards,), np.float32)
+        self._best_actions = np.linspace(-1.0, 1.0, num_rewards, dtype=np.float32)
         self._episode_length = episode_length
 
     def _observation(self) -> np.ndarray:
@@ -107,8 +118,11 @@ class VectorRewardEnv(_StructuredEnv):
 
     def step(self, action: Any) -> Step:
         self._num_steps += 1
-        reward = np.zeros(self.reward_space.shape, np.float32)
-        reward[int(action)] = 1.0
+        if isinstance(self.action_space, spaces.Discrete):
+            reward = np.zeros(self.reward_space.shape, np.float32)
+            reward[int(action)] = 1.0
+        else:
+            reward = 1.0 - abs(action - self._best_actions) / 2.0
         is_end = self._num_steps >= self._episode_length
         return self._observation(), reward, is_end, False, {}
 
@@ -119,17 +133,19 @@ class MemoryEnv(_StructuredEnv):
 
     The observation is [cue or 0, 1 if the answer is due]. The answer earns 1 if it is
     action 1 for cue +1 or action 0 for cue -1, else -1: V* = γ^delay at the start with
-    memory; without it no policy expects more than 0.
+    memory; without it no policy expects more than 0. A continuous answer should be half
+    of the cue; without memory no policy expects more than 0.5.
 
     Args:
         delay: steps between the cue and the question.
+        action_kind: discrete or continuous.
     """
 
-    def __init__(self, delay: int = 2) -> None:
+    def __init__(self, delay: int = 2, action_kind: ActionKind = "discrete") -> None:
         if delay < 1:
             raise ValueError(f"expected a delay of at least 1 step, got {delay}")
         self.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
-        self.action_space = spaces.Discrete(2)
+        self.action_space = action_space(action_kind)
         self._delay = delay
 
     def _start(self) -> None:
@@ -143,8 +159,7 @@ class MemoryEnv(_StructuredEnv):
     def step(self, action: Any) -> Step:
         is_end = self._num_steps == self._delay
         self._num_steps += 1
-        is_right = int(action) == int(self._cue > 0)
-        reward = (1.0 if is_right else -1.0) if is_end else 0.0
+        reward = action_reward(action, self._cue) if is_end else 0.0
         return self._observation(), reward, is_end, False, {}
 
 

@@ -54,6 +54,10 @@ def test_counting_numbers_every_step_of_every_episode():
 
 def test_each_action_earns_its_part_of_the_reward():
     assert run(VectorRewardEnv(3, 4), lambda o: 1)[0].tolist() == [0, 4, 0]
+    continuous = VectorRewardEnv(3, 4, "continuous")
+    choose = np.ones(1, np.float32)
+    assert run(continuous, lambda o: choose)[0].tolist() == [0, 2, 4]
+    assert run(continuous, lambda o: 0 * choose)[0].tolist() == [2, 4, 2]
 
 
 @pytest.mark.parametrize("delay", [1, 3])
@@ -71,6 +75,17 @@ def test_only_memory_answers_the_question(delay):
     env.reset(seed=0)
     due = [env.step(0)[0][1] for _ in range(delay)]
     assert due == [0] * (delay - 1) + [1]
+
+
+def test_a_continuous_answer_is_half_of_the_cue():
+    def with_memory(observation, memory=[0.0]):  # noqa: B006 - it is the memory
+        if observation[0] != 0:
+            memory[0] = observation[0]
+        return np.full(1, memory[0] / 2, np.float32)
+
+    env = MemoryEnv(2, "continuous")
+    assert run(env, with_memory, 20) == [1] * 20
+    assert set(run(env, lambda o: np.zeros(1, np.float32), 20)) == {0.5}
 
 
 def test_the_best_policy_of_the_nested_task_earns_one_per_step():

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
+from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.sac_algorithm import SacAlgorithm
+from alf_lite.algorithms.td3_algorithm import Td3Algorithm
+from alf_lite.networks.critic_networks import CriticNetwork
+from alf_lite.networks.deterministic_actor_networks import ActorNetwork
+from alf_lite.networks.q_networks import QNetwork
+from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
+from alf_lite.networks.squashed_actor_networks import SquashedActorNetwork
+from alf_lite.optimizers.optimizers import Adam
+from alf_lite.testing import probe_environments as probes
+from alf_lite.testing.learning_contract import (
+    GAMMA,
+    Feature,
+    OffPolicyLearningContract,
+)
+from alf_lite.utils.action_noise import GaussianNoise, OrnsteinUhlenbeckNoise
+from alf_lite.utils.return_models import ReturnCategories, ReturnQuantiles
+
+LSTM = functools.partial(
+    LSTMEncodingNetwork, hidden_size=(32,), fc_layer_params=(32,), activation="tanh"
+)
+
+
+class OffPolicyLearning(OffPolicyLearningContract):
+    """How the algorithms here are built; each names its class and its networks."""
+
+    algorithm: ClassVar[Any]
+
+    def options(self, encoder: dict[str, Any]) -> dict[str, Any]:
+        """Arguments of the algorithm; networks get ``encoder``."""
+        raise NotImplementedError
+
+    def make(self, env, config, *, recurrent):
+        return self.algorithm(
+            env.observation_spec,
+            env.action_spec,
+            reward_spec=env.reward_spec,
+            env=env,
+            config=config,
+            optimizer=Adam(lr=1e-2),
+            gamma=GAMMA,
+            target_update_tau=0.2,
+            **self.options({"encoding_network_ctor": LSTM} if recurrent else {}),
+        )
+
+
+class TestDqn(OffPolicyLearning):
+    algorithm = DqnAlgorithm
+    features = (
+        Feature.DISCRETE_ACTIONS
+        | Feature.SEVERAL_DISCRETE_ACTIONS
+        | Feature.VECTOR_REWARDS
+        | Feature.RECURRENT_NETWORKS
+    )
+
+    def options(self, encoder):
+        return {
+            "q_network_ctor": functools.partial(QNetwork, **encoder),
+            "rollout_epsilon_greedy": 0.3,
+        }
+
+    def value(self, algorithm, observation):
+        outputs, _ = algorithm._q_network(observation)
+        return algorithm._return_model.mean(outputs).amax((1, 2))
+
+
+class TestDqnWithEverything(TestDqn):
+    """Dueling, three steps, quantiles."""
+
+    features = Feature.DISCRETE_ACTIONS
+    settings: ClassVar = {"mini_batch_length": 4}
+
+    def options(self, encoder):
+        return {
+            **super().options(encoder),
+            "q_network_ctor": functools.partial(QNetwork, dueling=True, **encoder),
+            "n_step": 3,
+            "return_model": ReturnQuantiles(num_quantiles=8),
+        }
+
+
+class TestDqnWithCategories(TestDqn):
+    features = Feature.DISCRETE_ACTIONS
+
+    def options(self, encoder):
+        model = ReturnCategories(v_min=-6.0, v_max=6.0, num_atoms=25)
+        return {**super().options(encoder), "return_model": model}
+
+
+class TestDqnWithPriorities(TestDqn):
+    features = Feature.DISCRETE_ACTIONS
+    settings: ClassVar = {"priority_replay": True}
+
+
+class TestSac(OffPolicyLearning):
+    algorithm = SacAlgorithm
+    features = ~Feature.RECURRENT_NETWORKS
+    learns_alpha = False
+
+    def options(self, encoder):
+        return {
+            "actor_network_ctor": functools.partial(
+                SquashedActorNetwork, fc_layer_params=(32,), **encoder
+            ),
+            "critic_network_ctor": functools.partial(
+                CriticNetwork,
+                joint_fc_layer_params=(64,),
+                activation="tanh",  # some probes observe nothing but zeros
+                encoder_fc_layer_params=(32,) if encoder else (),
+                **encoder,
+            ),
+            "initial_alpha": 0.3 if self.learns_alpha else 0.02,
+            "learn_alpha": self.learns_alpha,
+        }
+
+    def value(self, algorithm, observation):
+        policy, _ = algorithm._actor_network(observation)
+        sample = algorithm._actions.sample(policy)
+        features, _ = algorithm._critic_network.encode(observation)
+        values = algorithm._critic_network.evaluate(features, sample.vector)
+        return sample.expectation(values.amin(1))
+
+    def test_learns_the_temperature_of_the_entropy_that_is_asked_for(self):
+        self.learns_alpha = True
+        env = self._create(probes.ObservationPolicyEnv)
+        algorithm = self._train(env, 2 * self.num_policy_iterations)
+        policy, _ = algorithm._actor_network(torch.tensor([[-1.0], [1.0]]))
+        # By default: the better action in 90 percent of the cases. With a difference
+        # of 2 between the rewards, that is the best policy at α = 2 / ln 9.
+        expected = torch.tensor([[0.9, 0.1], [0.1, 0.9]])
+        torch.testing.assert_close(policy.probs, expected, atol=0.04, rtol=0.0)
+        alpha = algorithm._temperatures["discrete"].alpha.item()
+        assert alpha == pytest.approx(2 / math.log(9), abs=0.15)
+
+
+@pytest.mark.slow
+class TestSacWithMemory(TestSac):
+    features = Feature.DISCRETE_ACTIONS | Feature.RECURRENT_NETWORKS
+
+
+class TestDdpg(OffPolicyLearning):
+    algorithm = DdpgAlgorithm
+    features = Feature.CONTINUOUS_ACTIONS | Feature.VECTOR_REWARDS
+    noise = functools.partial(OrnsteinUhlenbeckNoise, std=0.2)
+
+    def options(self, encoder):
+        return {
+            "actor_network_ctor": functools.partial(
+                ActorNetwork, fc_layer_params=(32,), **encoder
+            ),
+            "critic_network_ctor": functools.partial(
+                CriticNetwork,
+                joint_fc_layer_params=(64,),
+                encoder_fc_layer_params=(32,) if encoder else (),
+                **encoder,
+            ),
+            "exploration_noise_ctor": self.noise,
+            "actor_optimizer": Adam(lr=3e-3),
+        }
+
+    def value(self, algorithm, observation):
+        action, _ = algorithm._actor_network(observation)
+        values, _ = algorithm._critic_network((observation, action))
+        return values.amin(1)
+
+
+@pytest.mark.slow
+class TestDdpgWithGaussianNoise(TestDdpg):
+    noise = functools.partial(GaussianNoise, std=0.3)
+
+
+@pytest.mark.slow
+class TestDdpgWithMemory(TestDdpg):
+    features = Feature.CONTINUOUS_ACTIONS | Feature.RECURRENT_NETWORKS
+
+
+class TestTd3(TestDdpg):
+    algorithm = Td3Algorithm
+    noise = functools.partial(GaussianNoise, std=0.3)
+    num_iterations = 60  # the targets follow every other update
+    num_policy_iterations = 40
