@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from alf_lite.config_offline import offline_conflicts
+from alf_lite.config_replay import replay_conflicts
 from alf_lite.config_values import field_problems, ranged
 from alf_lite.configurable import configurable, configurable_enum, keep_scope
 from alf_lite.errors import ConfigError
@@ -127,23 +128,7 @@ class TrainerConfig:
                     "end: set at least one of them.",
                 )
             )
-        if self.priority_replay and self.whole_replay_buffer_training:
-            conflicts.append(
-                (
-                    {"priority_replay", "whole_replay_buffer_training"},
-                    "priority_replay draws by priority, whole_replay_buffer_training "
-                    "takes everything: set one of them.",
-                )
-            )
-        burn_in, length = self.burn_in_length, self.mini_batch_length
-        if isinstance(burn_in, int) and isinstance(length, int) and burn_in >= length:
-            conflicts.append(
-                (
-                    {"burn_in_length", "mini_batch_length"},
-                    f"burn_in_length={burn_in} leaves nothing of a "
-                    f"mini_batch_length={length} to train on: make it shorter.",
-                )
-            )
+        conflicts += replay_conflicts(self)
         conflicts += offline_conflicts(self, self.offline_sources)
         if not self.evaluate:
             unread = {

@@ -129,6 +129,24 @@ def test_burning_in_leaves_steps_to_train_on():
     TrainerConfig(num_iterations=1, burn_in_length=3, mini_batch_length=4)
 
 
+def test_a_buffer_that_is_taken_whole_has_no_priorities():
+    message = problem_with(priority_replay=True, whole_replay_buffer_training=True)
+    assert "whole_replay_buffer_training takes everything: set one" in message
+
+
+def test_a_buffer_is_cleared_only_after_it_was_taken_whole():
+    message = problem_with(clear_replay_buffer=True)
+    assert "clears after whole_replay_buffer_training, which is False" in message
+
+
+@pytest.mark.parametrize("num_env_steps", [999, 1000])
+def test_a_run_must_not_end_before_training_begins(num_env_steps):
+    message = problem_with(initial_collect_steps=1000, num_env_steps=num_env_steps)
+    assert f"the run ends after num_env_steps={num_env_steps}: nothing" in message
+    TrainerConfig(initial_collect_steps=1000, num_env_steps=1001)
+    TrainerConfig(initial_collect_steps=1000, num_iterations=5)
+
+
 def test_several_data_transformers_or_one():
     for ctor in (dict, [dict, list], (dict,)):
         config = TrainerConfig(num_iterations=1, data_transformer_ctor=ctor)

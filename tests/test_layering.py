@@ -19,6 +19,7 @@ CHAIN = [
     "config_registry",
     "configurable",
     "config_offline",
+    "config_replay",
     "config",
     "config_errors",
     "config_sources",

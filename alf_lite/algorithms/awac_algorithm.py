@@ -155,7 +155,7 @@ class AwacAlgorithm(RLAlgorithm):
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
         """
-        transitions.check_coefficients(gamma, n_step)
+        transitions.check_coefficients(gamma, n_step, config)
         check_positive(temperature=temperature, max_weight=max_weight)
         if num_action_samples < 1:
             raise ValueError(

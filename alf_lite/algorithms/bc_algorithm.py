@@ -118,6 +118,7 @@ class BcAlgorithm(RLAlgorithm):
                 "BcAlgorithm: a deterministic policy has no entropy. Set "
                 "entropy_regularization = 0 or deterministic = False."
             )
+        transitions.check_windows(config, 1)
         mask = ActionMask(observation_spec, action_spec, action_mask_key)
         boxes = _boxes(action_spec) if deterministic else None
         actor_network: Network

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 
+from alf_lite.algorithms.replay_settings import check_replay_settings
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_transformers.create_data_transformer import create_data_transformer
+from alf_lite.data_transformers.data_transformer import DataTransformer
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 
@@ -23,7 +25,8 @@ def create_algorithm(
 
     Raises:
         ConfigError: if ``algorithm_ctor`` is not set or builds something else, or the
-            data transformers do not fit the environment or the algorithm.
+            data transformers or the settings do not fit the environment or the
+            algorithm.
     """
     if config.algorithm_ctor is None:
         raise ConfigError(
@@ -53,11 +56,32 @@ def create_algorithm(
             "TrainerConfig.algorithm_ctor must build an RLAlgorithm, got a "
             f"{type(algorithm).__name__}"
         )
-    if algorithm.on_policy and transformer.needs_replay:
-        raise ConfigError(
-            "TrainerConfig.data_transformer_ctor has a transformer of replayed steps, "
-            f"but {type(algorithm).__name__} is on-policy and replays none. Use an "
-            "off-policy algorithm."
-        )
+    if algorithm.on_policy:
+        _check_on_policy(type(algorithm).__name__, config, transformer)
+    elif not is_eval:
+        check_replay_settings(config, env.batch_size, transformer.num_history_steps)
     algorithm.data_transformer = transformer
     return algorithm.to(config.device)
+
+
+def _check_on_policy(
+    name: str, config: TrainerConfig, transformer: DataTransformer
+) -> None:
+    """Refuses what only a replay buffer gives a meaning, and fractions of a step."""
+    if transformer.needs_replay:
+        raise ConfigError(
+            "TrainerConfig.data_transformer_ctor has a transformer of replayed steps, "
+            f"but {name} is on-policy and replays none. Use an off-policy algorithm."
+        )
+    for field in ("priority_replay", "initial_collect_steps", "initial_random_policy"):
+        if getattr(config, field):
+            raise ConfigError(
+                f"TrainerConfig.{field} is {getattr(config, field)!r}, but {name} is "
+                "on-policy and has no replay buffer. Leave it out, or use an "
+                "off-policy algorithm."
+            )
+    if config.unroll_length != int(config.unroll_length):
+        raise ConfigError(
+            f"TrainerConfig.unroll_length={config.unroll_length}, but {name} is "
+            "on-policy and trains on every unroll: expected a whole number of steps"
+        )

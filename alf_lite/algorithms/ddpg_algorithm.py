@@ -134,7 +134,7 @@ class DdpgAlgorithm(RLAlgorithm):
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
         """
-        transitions.check_coefficients(gamma, n_step)
+        transitions.check_coefficients(gamma, n_step, config)
         try:
             actions = BoxActions(action_spec)
         except ValueError as error:
@@ -195,7 +195,9 @@ class DdpgAlgorithm(RLAlgorithm):
             tau=target_update_tau,
             period=target_update_period,
         )
-        self._actor_updates = UpdateCounter(actor_update_period)
+        self._actor_updates = UpdateCounter(
+            actor_update_period, name="actor_update_period"
+        )
         for own_optimizer, network in (
             (actor_optimizer, actor_network),
             (critic_optimizer, critic_network),

@@ -80,7 +80,8 @@ class DqnAlgorithm(RLAlgorithm):
     """DQN for nests of discrete actions."""
 
     _alternatives: ClassVar[str] = (
-        "Use SacAlgorithm, DdpgAlgorithm or Td3Algorithm for continuous actions."
+        "Use SacAlgorithm, DdpgAlgorithm or Td3Algorithm for continuous actions, "
+        "SacAlgorithm for mixed and PPOAlgorithm for unbounded ones."
     )
 
     def __init__(
@@ -134,7 +135,7 @@ class DqnAlgorithm(RLAlgorithm):
         Raises:
             ValueError: if the action is not discrete or a coefficient is out of range.
         """
-        transitions.check_coefficients(gamma, n_step)
+        transitions.check_coefficients(gamma, n_step, config)
         try:
             actions = DiscreteActions(action_spec)
         except ValueError as error:
@@ -170,7 +171,9 @@ class DqnAlgorithm(RLAlgorithm):
         self._gamma = gamma
         self._n_step = n_step
         self._double = double
-        self._explore = EpsilonGreedy(rollout_epsilon_greedy)
+        self._explore = EpsilonGreedy(
+            rollout_epsilon_greedy, None if env is None else env.batch_size
+        )
         self._is_recurrent = not nest.is_empty(state_spec)
         self._q_network = q_network
         if not is_eval:

@@ -162,7 +162,7 @@ class IqlAlgorithm(RLAlgorithm):
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
         """
-        transitions.check_coefficients(gamma, n_step)
+        transitions.check_coefficients(gamma, n_step, config)
         check_expectile(expectile)
         check_positive(beta=beta, max_weight=max_weight)
         try:

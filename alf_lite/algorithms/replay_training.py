@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.algorithms.replay_settings import check_replay_settings
 from alf_lite.algorithms.training_batches import (
     with_executed_action,
     without_executed_action,
@@ -50,24 +51,15 @@ class ReplayTraining:
         num_history_steps: int = 0,
         buffer: ReplayBuffer | None = None,
     ) -> None:
-        if config.mini_batch_length is None:
-            raise ConfigError(
-                "TrainerConfig.mini_batch_length is not set. Off-policy training draws "
-                "windows of that many steps: 2 for one-step targets, n + 1 for n steps."
-            )
+        if buffer is None:
+            check_replay_settings(config, num_environments, num_history_steps)
+        assert config.mini_batch_length is not None, "checked for the own steps"
         self._config = config
         self._mini_batch_length = config.mini_batch_length
         self._num_environments = num_environments
         self._num_history_steps = num_history_steps
         # Steps of an environment that one window takes.
         self.least_length = config.mini_batch_length + num_history_steps
-        if config.replay_buffer_length < self.least_length:
-            raise ConfigError(
-                f"TrainerConfig.replay_buffer_length={config.replay_buffer_length} is "
-                f"too short: a window is mini_batch_length={config.mini_batch_length} "
-                f"steps, and the data transformers read {num_history_steps} steps "
-                "before it"
-            )
         self._has_collected = False
         self._saved: ReplayFile | None = None  # what the buffer will begin with
         self._options = _Options(config) if buffer is None else None

@@ -172,7 +172,7 @@ class SacAlgorithm(RLAlgorithm):
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
         """
-        transitions.check_coefficients(gamma, n_step)
+        transitions.check_coefficients(gamma, n_step, config)
         try:
             actions = HybridActions(action_spec)
         except ValueError as error:

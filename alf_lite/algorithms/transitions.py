@@ -26,7 +26,9 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Field, StepType, TimeStep
+from alf_lite.errors import ConfigError
 from alf_lite.utils.tensor_utils import expand_dims_as
 
 Nest = Any
@@ -206,9 +208,36 @@ def _take(values: Nest, index: Tensor, dim: int) -> Nest:
     return nest.map_structure(take, values)
 
 
-def check_coefficients(gamma: float, n_step: int) -> None:
-    """Raises ValueError unless γ lies in [0, 1] and n is a positive integer."""
+def check_coefficients(
+    gamma: float, n_step: int, config: TrainerConfig | None = None
+) -> None:
+    """Checks what the targets of an algorithm are computed with.
+
+    Args:
+        gamma: γ.
+        n_step: n.
+        config: of the run, if there is one.
+
+    Raises:
+        ValueError: unless γ lies in [0, 1] and n is a positive integer.
+        ConfigError: if windows have no step that has n steps ahead of it.
+    """
     if not 0 <= gamma <= 1:
         raise ValueError(f"gamma must lie in [0, 1], got {gamma}")
     if not isinstance(n_step, int) or isinstance(n_step, bool) or n_step < 1:
         raise ValueError(f"n_step must be a positive integer, got {n_step!r}")
+    check_windows(config, n_step)
+
+
+def check_windows(config: TrainerConfig | None, n_step: int) -> None:
+    """Raises ConfigError if no step of a window has ``n_step`` steps ahead of it."""
+    if config is None or config.mini_batch_length is None:
+        return
+    least = config.burn_in_length + n_step + 1
+    if config.mini_batch_length < least:
+        burn_in = f" after burn_in_length={config.burn_in_length}"
+        raise ConfigError(
+            f"TrainerConfig.mini_batch_length={config.mini_batch_length} is too short: "
+            f"windows of steps that are seen {n_step} ahead (n_step)"
+            f"{burn_in if config.burn_in_length else ''} take {least} or more."
+        )

@@ -63,6 +63,8 @@ class CriticNetwork(Network):
         conv_layer_params: ConvLayerParams | None = None,
         encoding_network_ctor: Callable[..., EncoderNetwork] = EncodingNetwork,
     ) -> None:
+        if num_critics < 1:
+            raise ValueError(f"num_critics must be at least 1, got {num_critics}")
         encoder = make_encoding_network(
             encoding_network_ctor,
             observation_spec,

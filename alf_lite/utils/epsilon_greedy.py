@@ -57,16 +57,23 @@ class EpsilonGreedy:
     Args:
         epsilon: a number in [0, 1] or a scheduler; or a sequence of them, one for each
             environment of a batch.
+        num_environments: if it is known already.
 
     Raises:
-        ValueError: if a number is out of range.
+        ValueError: if a number is out of range, or there is not one for each.
     """
 
-    def __init__(self, epsilon: Epsilon | Sequence[Epsilon]) -> None:
+    def __init__(
+        self,
+        epsilon: Epsilon | Sequence[Epsilon],
+        num_environments: int | None = None,
+    ) -> None:
         self._is_sequence = isinstance(epsilon, Sequence)
         entries = list(epsilon) if isinstance(epsilon, Sequence) else [epsilon]
         self._schedulers = [as_scheduler(entry) for entry in entries]
         self._current()
+        if num_environments is not None:
+            self._check_number(num_environments)
 
     def __call__(self, values: Tensor, allowed: Tensor | None = None) -> Tensor:
         """[B, C, A] → [B, C], with ε at the current progress of training.
@@ -77,14 +84,17 @@ class EpsilonGreedy:
         epsilons = self._current()
         if not self._is_sequence:
             return epsilon_greedy(values, epsilons[0], allowed)
-        if len(epsilons) != values.shape[0]:
-            raise ValueError(
-                f"epsilon: {len(epsilons)} values were given for a batch of "
-                f"{values.shape[0]} environments. Give one number, or one for each."
-            )
+        self._check_number(values.shape[0])
         return epsilon_greedy(
             values, torch.tensor(epsilons, device=values.device), allowed
         )
+
+    def _check_number(self, num_environments: int) -> None:
+        if self._is_sequence and len(self._schedulers) != num_environments:
+            raise ValueError(
+                f"epsilon: {len(self._schedulers)} values were given for a batch of "
+                f"{num_environments} environments. Give one number, or one for each."
+            )
 
     def _current(self) -> list[float]:
         epsilons = [float(scheduler()) for scheduler in self._schedulers]

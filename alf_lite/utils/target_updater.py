@@ -50,12 +50,12 @@ class TargetUpdater(nn.Module):
     ) -> None:
         super().__init__()
         if not 0 < tau <= 1:
-            raise ValueError(f"tau must lie in (0, 1], got {tau}")
+            raise ValueError(f"target_update_tau must lie in (0, 1], got {tau}")
         # Tuples, because modules in attributes would become parts of this one.
         self._sources = tuple(sources)
         self._targets = tuple(targets)
         self._tau = tau
-        self._counter = UpdateCounter(period)
+        self._counter = UpdateCounter(period, name="target_update_period")
         self._check_same_tensors()
         self._tensors: _Tensors | None = None
         self._move(1.0)

@@ -14,12 +14,13 @@ class UpdateCounter(nn.Module):
     Args:
         period: updates from one that is due to the next; the first one that is due is
             the one with this number.
+        name: of the period in messages.
     """
 
-    def __init__(self, period: int = 1) -> None:
+    def __init__(self, period: int = 1, *, name: str = "period") -> None:
         super().__init__()
         if not isinstance(period, int) or isinstance(period, bool) or period < 1:
-            raise ValueError(f"period must be a positive integer, got {period!r}")
+            raise ValueError(f"{name} must be a positive integer, got {period!r}")
         self._period = period
         self._count = 0
         # A flag beside the count: a compiled function that asks for it is compiled

@@ -8,12 +8,15 @@ from torch import Tensor
 
 from alf_lite.algorithms.transitions import (
     align,
+    check_windows,
     mark_offline,
     sequence_priority,
     to_sequence,
     to_transitions,
 )
+from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.errors import ConfigError
 from alf_lite.utils import value_ops
 
 FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
@@ -230,3 +233,19 @@ def test_rows_of_offline_buffers_are_marked_at_every_step(source, expected):
         assert transition.is_offline == ()
         marked = mark_offline(transition, BatchInfo(source=source))
         assert marked.is_offline.tolist() == [[row] * length for row in expected]
+
+
+@pytest.mark.parametrize("burn_in", [0, 2])
+@pytest.mark.parametrize("n", [1, 3])
+def test_windows_must_have_a_step_with_n_steps_ahead_of_it(n, burn_in):
+    def config(length: int | None) -> TrainerConfig:
+        return TrainerConfig(
+            num_iterations=1, mini_batch_length=length, burn_in_length=burn_in
+        )
+
+    check_windows(None, n)
+    check_windows(config(None), n)
+    least = burn_in + n + 1
+    check_windows(config(least), n)
+    with pytest.raises(ConfigError, match=rf"={least - 1} is too short.*{least} or"):
+        check_windows(config(least - 1), n)

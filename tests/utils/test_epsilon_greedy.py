@@ -107,6 +107,8 @@ def test_every_environment_may_have_its_schedule():
     assert 0.4 < index[1].float().mean() < 0.6
     with pytest.raises(ValueError, match="2 values were given for a batch of 3"):
         explore(torch.zeros(3, 1, 2))
+    with pytest.raises(ValueError, match="2 values were given for a batch of 3"):
+        EpsilonGreedy([0.0, 1.0], num_environments=3)
 
 
 @pytest.mark.parametrize("epsilon", [-0.1, 1.1, [0.5, 2.0]])
