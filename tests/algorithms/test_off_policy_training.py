@@ -270,7 +270,7 @@ def test_a_resumed_run_does_not_collect_again(tmp_path):
     resume(original, resumed, tmp_path)
     assert resumed._path.replay.num_steps == original._path.replay.num_steps == 8
     assert not resumed._path.replay.is_collecting
-    shorter = make(**settings, replay_buffer_length=2)
+    shorter = make(**settings | {"initial_collect_steps": 4}, replay_buffer_length=2)
     resume(original, shorter, tmp_path)
     assert shorter._path.replay.num_steps == 4
 
