@@ -32,6 +32,7 @@ class TrainerConfig:
     data_transformer_ctor: Callable[..., Any] | Sequence[Callable[..., Any]] | None = (
         None  # one or several, applied in this order
     )
+    hook_ctors: Sequence[Callable[..., Any]] = ()  # of hooks of the training loop
     random_seed: int | None = ranged(None, at_least=0, at_most=2**32 - 1)
     # ↑ None: chosen by the trainer and written to the log
 

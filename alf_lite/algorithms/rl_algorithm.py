@@ -177,6 +177,11 @@ class RLAlgorithm(Algorithm):
         """Steps taken in the training environments, FIRST steps not counted."""
         return int(self.get_step_metrics()[1].result())
 
+    @property
+    def replay_buffer(self) -> ReplayBuffer | None:
+        """The run's own; None before its first step, and on-policy."""
+        return None if self._on_policy else self._require_off_policy().replay.buffer
+
     # Data transformers
 
     def transform_timestep(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.errors import ConfigError
 from alf_lite.trainers.evaluator import EvalResult
 from alf_lite.trainers.training_state import RunState
 
@@ -15,12 +17,13 @@ class Training(Protocol):
 
     algorithm: RLAlgorithm
     run: RunState
+    root_dir: Path
 
     def request_stop(self, reason: str) -> None: ...
 
 
 class Hook:
-    """Override what you need.
+    """Override what you need; given to the trainer, or in ``TrainerConfig.hook_ctors``.
 
     The places, in their order: ``before_train``; per iteration ``before_iter``, the
     iteration, ``after_eval`` if an evaluation was due, ``after_iter``, and then a
@@ -50,3 +53,19 @@ class Hook:
 def in_order(hooks: Iterable[Hook]) -> list[Hook]:
     """The hooks as they are called."""
     return sorted(hooks, key=lambda hook: hook.priority)
+
+
+def build_hooks(ctors: Sequence[Callable[..., Any]]) -> list[Hook]:
+    """The hooks of ``TrainerConfig.hook_ctors``.
+
+    Raises:
+        ConfigError: if one is no hook.
+    """
+    hooks = [ctor() for ctor in ctors]
+    for hook in hooks:
+        if not isinstance(hook, Hook):
+            raise ConfigError(
+                "TrainerConfig.hook_ctors must build Hooks, got a "
+                f"{type(hook).__name__}"
+            )
+    return hooks

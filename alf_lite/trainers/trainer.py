@@ -26,7 +26,7 @@ from alf_lite.errors import (
 )
 from alf_lite.trainers import train_summaries
 from alf_lite.trainers.evaluator import EvalResult
-from alf_lite.trainers.hooks import Hook, in_order
+from alf_lite.trainers.hooks import Hook, build_hooks, in_order
 from alf_lite.trainers.progress_display import NoDisplay, ProgressDisplay, Status
 from alf_lite.trainers.run_checkpoints import RunCheckpoints, config_texts
 from alf_lite.trainers.run_directory import RunDirectory
@@ -66,7 +66,7 @@ class Trainer:
     Args:
         config: what to train and for how long.
         root_dir: of the run; ``config.root_dir`` by default.
-        hooks: called at fixed places, see :class:`Hook`.
+        hooks: called at fixed places, see :class:`Hook`; beside those of the config.
         display: shows the progress; nothing by default.
         create_env: builds the environments. Called with ``seed``, and for evaluation
             with ``num_parallel_environments`` too.
@@ -145,6 +145,7 @@ class Trainer:
             )
             stack.callback(self._evaluations.close)
             self.algorithm.setup_training()
+            self._hooks = in_order([*self._hooks, *build_hooks(config.hook_ctors)])
         config_files.check_unused_bindings()
         resumed = self._checkpoints.resume(self.algorithm)
         self._is_resumed = resumed is not None

@@ -21,28 +21,30 @@ def check_is_new(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def new_output(path: Path | str) -> Iterator[Path]:
+def new_output(path: Path | str, *, replace_file: bool = False) -> Iterator[Path]:
     """Gives the block a temporary path, and what it wrote there its name at the end.
 
     If the block raises, by Ctrl-C too, what it wrote is removed.
 
     Args:
         path: of the file or directory; its parents are created.
+        replace_file: put the new file in the place of one that is there.
 
     Raises:
         ConfigError: if there is something at ``path``, or it cannot be written.
     """
     path = Path(path).expanduser()
-    check_is_new(path)
+    if not replace_file:
+        check_is_new(path)
     temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         for file in [temporary, *temporary.rglob("*")]:
             _flush_to_disk(file)
-        # It may have appeared meanwhile.
-        check_is_new(path)
-        temporary.rename(path)
+        if not replace_file:
+            check_is_new(path)  # it may have appeared meanwhile
+        temporary.replace(path)
         _flush_to_disk(path.parent)
     except OSError as error:
         raise ConfigError(

@@ -59,6 +59,16 @@ def test_what_appeared_meanwhile_stays(tmp_path):
     assert names(tmp_path) == ["data"]
 
 
+def test_a_file_is_replaced_on_demand_once_the_new_one_is_complete(tmp_path):
+    target = tmp_path / "data"
+    target.write_text("old")
+    with new_output(target, replace_file=True) as temporary:
+        temporary.write_text("new")
+        assert target.read_text() == "old"
+    assert target.read_text() == "new"
+    assert names(tmp_path) == ["data"]
+
+
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     refused = pytest.raises(ConfigError, match="cannot be written: ")
