@@ -11,6 +11,11 @@ from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.algorithms import divergence
+from alf_lite.algorithms.train_info import (
+    TrainStep,
+    info_at_once,
+    info_step_by_step,
+)
 from alf_lite.algorithms.training_batches import TrainingBatch
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import (
@@ -31,7 +36,6 @@ from alf_lite.utils import summary
 from alf_lite.utils.losses import masked_mean
 from alf_lite.utils.module_state import load_module_state
 from alf_lite.utils.nest_paths import path_parts
-from alf_lite.utils.recurrent_state import reset_state
 
 Nest = Any
 
@@ -305,32 +309,14 @@ class Algorithm(nn.Module):
         self,
         batch: TrainingBatch,
         state: Nest,
-        train_step: Callable[[TimeStep, Nest, Nest], AlgStep] | None = None,
+        train_step: TrainStep | None = None,
     ) -> tuple[Nest, Nest]:
         """The infos [T, B, ...] of ``train_step`` and the state [B, ...] after it."""
         train_step = train_step or self.train_step
-        inputs, rollout_info = batch.inputs, batch.rollout_info
-        num_steps, batch_size = inputs.step_type.shape
-        if self.is_temporally_independent or num_steps == 1:
-            flat_inputs, flat_info = nest.map_structure(
-                lambda t: t.flatten(0, 1), (inputs, rollout_info)
-            )
-            step = train_step(flat_inputs, state, flat_info)
-            info = nest.map_structure(
-                lambda t: t.unflatten(0, (num_steps, batch_size)), step.info
-            )
-            return info, step.state
-        initial_state = self.get_initial_train_state(batch_size)
-        infos = []
-        for t in range(num_steps):
-            step_inputs, step_info = nest.map_structure(
-                lambda x, t=t: x[t], (inputs, rollout_info)
-            )
-            state = reset_state(state, initial_state, step_inputs.is_first())
-            step = train_step(step_inputs, state, step_info)
-            state = step.state
-            infos.append(step.info)
-        return nest.stack(infos), state
+        initial_state = self.get_initial_train_state
+        if self.is_temporally_independent:
+            return info_at_once(train_step, batch, initial_state)
+        return info_step_by_step(train_step, batch, state, initial_state)
 
     @property
     def is_temporally_independent(self) -> bool:
