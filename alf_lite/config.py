@@ -75,6 +75,8 @@ class TrainerConfig:
 
     # Evaluation, in environments of its own
     evaluate: bool = False  # at the end of the run, and every eval_interval
+    evaluation_buffer_dir: str | Sequence[str] | None = None  # held-out data, on which
+    # ↑ the loss is evaluated at the same times; without evaluate it finds the best
     eval_interval: int = ranged(0, at_least=0)  # iterations; 0: only at the end
     num_eval_episodes: int = ranged(10, at_least=1)  # episodes per evaluation
     num_eval_environments: int = ranged(1, at_least=1)  # stepped side by side
@@ -133,7 +135,8 @@ class TrainerConfig:
         conflicts += offline_conflicts(self, self.offline_sources)
         if not self.evaluate:
             unread = {
-                "eval_interval": self.eval_interval != 0,
+                "eval_interval": self.eval_interval != 0
+                and not self.evaluation_sources,
                 "early_stop_return": self.early_stop_return is not None,
             }
             conflicts += [
@@ -150,7 +153,15 @@ class TrainerConfig:
     @property
     def offline_sources(self) -> tuple[str, ...]:
         """The paths of the offline buffers."""
-        paths = self.offline_buffer_dir
-        if paths is None:
-            return ()
-        return (paths,) if isinstance(paths, str) else tuple(paths)
+        return _as_paths(self.offline_buffer_dir)
+
+    @property
+    def evaluation_sources(self) -> tuple[str, ...]:
+        """The paths of the held-out data."""
+        return _as_paths(self.evaluation_buffer_dir)
+
+
+def _as_paths(paths: str | Sequence[str] | None) -> tuple[str, ...]:
+    if paths is None:
+        return ()
+    return (paths,) if isinstance(paths, str) else tuple(paths)

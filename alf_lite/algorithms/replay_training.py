@@ -165,6 +165,25 @@ class ReplayTraining:
             experience, info = buffer.get_batch(num_windows, self._mini_batch_length)
         if source_index is not None:
             info = info._replace(source=torch.full_like(info.env_ids, source_index))
+        return self._transform(experience, info, data_transformer, device), info
+
+    def read(
+        self, data_transformer: DataTransformer, device: torch.device, info: BatchInfo
+    ) -> Experience:
+        """As :meth:`sample`, the windows [B, T, ...] that begin where ``info`` says."""
+        experience = self._require_buffer().get_windows(
+            info.env_ids, info.positions, self._mini_batch_length
+        )
+        return self._transform(experience, info, data_transformer, device)
+
+    def _transform(
+        self,
+        experience: Experience,
+        info: BatchInfo,
+        data_transformer: DataTransformer,
+        device: torch.device,
+    ) -> Experience:
+        buffer = self._require_buffer()
         experience, source = ReplaySource(buffer, info).with_history(
             experience, self._num_history_steps
         )
@@ -176,7 +195,7 @@ class ReplayTraining:
         info_with_action = with_executed_action(
             experience.rollout_info, experience.action
         )
-        return experience._replace(rollout_info=info_with_action), info
+        return experience._replace(rollout_info=info_with_action)
 
     def update_priority(self, batch_info: BatchInfo, priority: Tensor) -> None:
         """Gives the windows of a mini-batch their new priorities [b]."""

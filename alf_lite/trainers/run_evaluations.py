@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -10,15 +11,19 @@ from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.trainers import train_summaries
+from alf_lite.trainers.dataset_evaluator import DatasetEvaluator
 from alf_lite.trainers.evaluator import EvalResult, evaluate
 from alf_lite.trainers.schedule import is_evaluation_due
 from alf_lite.trainers.signals import StopSignals
 from alf_lite.trainers.training_state import RunState
-from alf_lite.utils import random_state
+from alf_lite.utils import random_state, summary
 
 
 class RunEvaluations:
-    """Evaluates in environments of its own; none are built if the config wants none.
+    """Evaluates in environments of its own, on held-out data, or both.
+
+    The best policy is the one with the highest mean return or, if no environments are
+    wanted, the one with the lowest loss on the data.
 
     Args:
         config: of the run.
@@ -37,6 +42,7 @@ class RunEvaluations:
         self._config = config
         self._signals = signals
         self._env: Environment | None = None
+        self._data: DatasetEvaluator | None = None
         self.latest: EvalResult | None = None
         if config.evaluate:
             # Building environments may draw random numbers; training must not notice.
@@ -46,23 +52,39 @@ class RunEvaluations:
                     seed=random_state.derive_seed(seed, "evaluation"),
                 )
 
+    def load_data(self, algorithm: RLAlgorithm) -> None:
+        """Loads the held-out data, if the config names any."""
+        sources = self._config.evaluation_sources
+        if sources:
+            self._data = DatasetEvaluator(algorithm, self._config, sources)
+
+    @property
+    def _is_wanted(self) -> bool:
+        return self._env is not None or self._data is not None
+
     def is_due(self, run: RunState) -> bool:
         """Whether to evaluate after the iterations so far."""
-        return self._env is not None and is_evaluation_due(
+        return self._is_wanted and is_evaluation_due(
             run.iterations, run.last_eval_iteration, self._config.eval_interval
         )
 
     def is_final_one_missing(self, run: RunState) -> bool:
         """Whether the run ends without an evaluation of what it has learned."""
-        return self._env is not None and run.last_eval_iteration != run.iterations
+        return self._is_wanted and run.last_eval_iteration != run.iterations
 
     def evaluate(self, algorithm: RLAlgorithm, run: RunState) -> EvalResult | None:
-        """Evaluates and notes in ``run`` what it means; None if a signal ended it.
+        """Evaluates and notes in ``run`` what it means.
 
         The episodes depend on the seed and the iteration alone, so that a resumed run
         sees the same ones.
+
+        Returns:
+            The episodes; None if there are none or a signal ended it.
         """
-        assert self._env is not None
+        if self._data is not None:
+            self._evaluate_on_data(self._data, run)
+        if self._env is None:
+            return None
         begin = time.perf_counter()
         try:
             result = evaluate(
@@ -85,6 +107,18 @@ class RunEvaluations:
             if run.best_score is None or result.mean > run.best_score:
                 run.best_score, run.best_iteration = result.mean, run.iterations
         return result
+
+    def _evaluate_on_data(self, data: DatasetEvaluator, run: RunState) -> None:
+        losses = data.evaluate()
+        for name, value in losses.items():
+            summary.scalar(f"eval_data/{name}", value)
+        if self._env is not None:
+            return
+        run.last_eval_iteration = run.iterations
+        score = -losses["loss"]
+        is_better = run.best_score is None or score > run.best_score
+        if run.iterations > 0 and is_better and math.isfinite(score):
+            run.best_score, run.best_iteration = score, run.iterations
 
     def is_threshold_reached(self, run: RunState) -> bool:
         """Whether an evaluation has reached ``early_stop_return``, as it is now."""

@@ -145,6 +145,7 @@ class Trainer:
             )
             stack.callback(self._evaluations.close)
             self.algorithm.setup_training()
+            self._evaluations.load_data(self.algorithm)
             self._hooks = in_order([*self._hooks, *build_hooks(config.hook_ctors)])
         config_files.check_unused_bindings()
         resumed = self._checkpoints.resume(self.algorithm)

@@ -1,0 +1,153 @@
+"""The loss on held-out data: its value, what it decides, what it leaves alone."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from alf_lite.algorithms.bc_algorithm import BcAlgorithm
+from alf_lite.config import TrainerConfig
+from alf_lite.errors import ConfigError, DataError
+from alf_lite.optimizers.optimizers import Adam
+from alf_lite.trainers.dataset_evaluator import DatasetEvaluator
+from alf_lite.trainers.hooks import Hook
+from alf_lite.trainers.trainer import Trainer
+from alf_lite.utils.checkpoint import Checkpointer
+from tests.datasets.recorded_episodes import flat_episode, make_env
+
+
+@pytest.fixture
+def data(tmp_path):
+    (tmp_path / "train").mkdir()
+    np.savez(tmp_path / "train" / "a.npz", **flat_episode(10))
+    for name, begin in (("a", 3.0), ("b", 5.0)):
+        np.savez(tmp_path / f"{name}.npz", **flat_episode(7, begin=begin))
+    return tmp_path
+
+
+def offline_trainer(data, *hooks, **settings) -> Trainer:
+    settings = {
+        "algorithm_ctor": functools.partial(
+            BcAlgorithm, optimizer=Adam(lr=0.02), deterministic=True
+        ),
+        "num_iterations": 6,
+        "rl_train_after_update_steps": 100,
+        "mini_batch_size": 8,
+        "mini_batch_length": 2,
+        "offline_buffer_dir": str(data / "train"),
+        "evaluation_buffer_dir": [str(data / "a.npz"), str(data / "b.npz")],
+        "eval_interval": 2,
+        "random_seed": 0,
+        **settings,
+    }
+    return Trainer(
+        TrainerConfig(**settings),
+        data / "run",
+        hooks=hooks,
+        create_env=lambda seed=None, num_parallel_environments=1: make_env(),
+    )
+
+
+def evaluator_of(trainer) -> DatasetEvaluator:
+    return DatasetEvaluator(
+        trainer.algorithm, trainer.config, trainer.config.evaluation_sources
+    )
+
+
+@pytest.mark.parametrize("length", [2, 3, 4])
+def test_the_loss_is_the_mean_over_all_transitions(data, length):
+    trainer = offline_trainer(data, mini_batch_length=length)
+    trainer.train()
+    algorithm = trainer.algorithm
+    losses = evaluator_of(trainer).evaluate()
+    # Every transition once; of a and b, 7 each.
+    squared = []
+    for name in ("a", "b"):
+        with np.load(data / f"{name}.npz") as episode:
+            observation = torch.from_numpy(episode["observation"][:-1])
+            action = torch.from_numpy(episode["action"]).clamp(-2, 2) / 2
+        step = algorithm.predict_step(
+            algorithm.env.reset()._replace(observation=observation), ()
+        )
+        # What is imitated keeps a small distance from the bounds.
+        squared.append((step.output.detach() - action.clamp(-0.999, 0.999)) ** 2)
+    # The windows cover 7 transitions, or 6 where the length does not divide.
+    covered = 7 // (length - 1) * (length - 1)
+    expected = torch.stack(squared)[:, :covered].mean()
+    assert losses["loss"] == pytest.approx(float(expected), rel=1e-3)
+    assert losses["loss/imitation_loss"] == pytest.approx(losses["loss"])
+
+
+def test_evaluating_changes_nothing(data):
+    with_data = offline_trainer(data)
+    with_data.train()
+    (data / "run").rename(data / "first")
+    without = offline_trainer(data, evaluation_buffer_dir=None, eval_interval=0)
+    without.train()
+    expected = without.algorithm.state_dict()
+    for name, value in with_data.algorithm.state_dict().items():
+        assert torch.equal(value, expected[name]), name
+
+
+def test_the_same_every_time(data):
+    trainer = offline_trainer(data)
+    trainer.train()
+    evaluator = evaluator_of(trainer)
+    assert evaluator.evaluate() == evaluator.evaluate()
+
+
+def test_it_is_written_at_every_interval(data):
+    offline_trainer(data).train()
+    events = EventAccumulator(str(data / "run" / "train")).Reload()
+    steps = [event.step for event in events.Scalars("eval_data/loss")]
+    assert steps == [0, 2, 4, 6]
+
+
+class Scripted(Hook):
+    """Notes the best iteration after each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.best = []
+
+    def after_iter(self, training) -> None:
+        self.best.append((training.run.iterations, training.run.best_iteration))
+
+
+def test_the_best_checkpoint_has_the_lowest_loss(data, monkeypatch):
+    losses = iter([0.0, 3.0, 1.0, 2.0])  # iterations 0, 2, 4, 6
+    monkeypatch.setattr(
+        DatasetEvaluator, "evaluate", lambda self: {"loss": next(losses)}
+    )
+    notes = Scripted()
+    trainer = offline_trainer(data, notes)
+    trainer.train()
+    assert notes.best == [(1, None), (2, 2), (3, 2), (4, 4), (5, 4), (6, 4)]
+    best = Checkpointer(data / "run" / "checkpoints").load("best", ["algorithm"])
+    assert (best.step, trainer.run.best_score) == (4, -1.0)
+
+
+def test_a_loss_that_is_not_finite_is_never_the_best(data, monkeypatch):
+    monkeypatch.setattr(DatasetEvaluator, "evaluate", lambda self: {"loss": math.nan})
+    trainer = offline_trainer(data)
+    trainer.train()
+    assert trainer.run.best_iteration is None
+
+
+def test_data_that_cannot_be_used_is_refused_before_training(data):
+    with pytest.raises(DataError, match="there is no such file"):
+        offline_trainer(data, evaluation_buffer_dir=str(data / "c.npz")).train()
+    with pytest.raises(DataError, match=r"has \[8\] steps.*a window takes 9"):
+        offline_trainer(data, mini_batch_length=9).train()
+    assert not (data / "run" / "checkpoints").exists()
+
+
+def test_on_policy_algorithms_have_no_loss_on_data(make_trainer, data):
+    trainer = make_trainer(evaluation_buffer_dir=str(data / "a.npz"))
+    with pytest.raises(ConfigError, match="ToyAlgorithm is on-policy"):
+        trainer.train()
