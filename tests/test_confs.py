@@ -27,6 +27,11 @@ SHORTENED = [
     "TrainerConfig.num_eval_environments = 1",
     "create_environment.max_episode_steps = 100",
 ]
+# Of confs that collect first, so that they train in these iterations, too.
+COLLECTED = [
+    "TrainerConfig.initial_collect_steps = 0",
+    "TrainerConfig.unroll_length = 8",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -53,11 +58,15 @@ def missing_extras(text: str) -> list[str]:
 @pytest.mark.filterwarnings("ignore:.*outside of its bounds:UserWarning")
 @pytest.mark.parametrize("conf", CONFS, ids=lambda conf: conf.stem)
 def test_a_conf_trains_and_uses_every_binding(conf, tmp_path):
-    if missing := missing_extras((ROOT / conf).read_text(encoding="utf-8")):
+    text = (ROOT / conf).read_text(encoding="utf-8")
+    if missing := missing_extras(text):
         pytest.skip(f"needs pip install 'alf_lite[{','.join(missing)}]'")
-    config_files.parse_config(str(ROOT / conf), SHORTENED, strict=True)
-    result = Trainer(TrainerConfig(), tmp_path / "run").train()
+    shortened = SHORTENED + COLLECTED * ("initial_collect_steps" in text)
+    config_files.parse_config(str(ROOT / conf), shortened, strict=True)
+    trainer = Trainer(TrainerConfig(), tmp_path / "run")
+    result = trainer.train()
     assert result.iterations == 2
+    assert trainer.algorithm.training_state_dict()["num_updates"] >= 2
     assert result.env_steps > 0
     assert result.evaluation is None or math.isfinite(result.evaluation.mean)
     assert result.checkpoint is not None
