@@ -9,7 +9,7 @@ from alf_lite.datasets.episode_reader import EpisodeReader
 from alf_lite.datasets.minari_writer import dataset_name, write_minari
 from alf_lite.datasets.npz_writer import write_npz
 from alf_lite.environments.environment import Environment
-from alf_lite.errors import ConfigError
+from alf_lite.errors import ConfigError, DataError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.utils.new_output import check_is_new, new_output
 
@@ -53,10 +53,16 @@ def write_source(
     Raises:
         ConfigError: if there is something at ``path`` already, it cannot be written, or
             the ``minari`` extra is missing.
+        DataError: if there is not one transition to be written.
     """
     path = Path(path).expanduser()
     check_output(path, output_format)
-    episodes = EpisodeReader(BufferSource(buffer), env).episodes()
+    reader = EpisodeReader(BufferSource(buffer), env)
+    if next(reader.episodes(), None) is None:
+        raise DataError(
+            f"there is nothing to be written to {path}: no step is followed by another"
+        )
+    episodes = reader.episodes()
     with new_output(path) as temporary:
         if output_format == "alf_lite":
             buffer.save().write_to(temporary)

@@ -138,7 +138,8 @@ def test_a_missing_extra_says_how_to_install_it(episodes, capsys, monkeypatch):
     [
         (None, "there is no such file"),
         (b"", "the file is empty"),
-        (b"PK\x03\x04 and no more", "unknown format"),
+        (b"PK\x03\x04 and no more", "damaged or truncated"),
+        (b"something else", "unknown format"),
         (b"\x80\x02cos\nsystem\nq\x00X\x02\x00\x00\x00lsq\x01\x85R.", "refused"),
     ],
 )

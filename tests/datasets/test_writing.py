@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.datasets.writing import check_output, write_source
-from alf_lite.errors import ConfigError
+from alf_lite.errors import ConfigError, DataError
 from tests.datasets.recorded_episodes import (
     assert_equal_steps,
     flat_episode,
@@ -77,6 +77,17 @@ def test_single_steps_are_no_episodes(tmp_path):
     write_source(buffer, env, tmp_path / "out.npz", "npz")
     with np.load(tmp_path / "out.npz") as written:
         assert written["observation"][:, 0].tolist() == [10, 11, 12]
+
+
+@pytest.mark.parametrize("name", ["out.npz", "out"])
+def test_a_buffer_without_a_transition_is_not_written(tmp_path, name):
+    env = make_env()
+    np.savez(tmp_path / "a.npz", **flat_episode(3))
+    buffer = load_replay_buffer(str(tmp_path / "a.npz"), env, 1)
+    output_format = "npz" if name.endswith(".npz") else "alf_lite"
+    with pytest.raises(DataError, match="no step is followed by another"):
+        write_source(buffer, env, tmp_path / name, output_format)
+    assert not (tmp_path / name).exists()
 
 
 @pytest.mark.filterwarnings("ignore:env_spec is None")
