@@ -49,6 +49,7 @@ class TrainerConfig:
     temporally_independent_train_step: bool | None = None  # None: if it has no state
     num_updates_per_train_iter: int = ranged(1, at_least=1)  # on-policy: epochs
     mini_batch_size: int | None = ranged(None, at_least=1)  # sequences; None: all
+    # ↑ off-policy: windows; None: one for each environment
     mini_batch_length: int | None = ranged(None, at_least=1)  # steps; None: unroll's
 
     burn_in_length: int = ranged(0, at_least=0)  # first steps only build up the state
