@@ -40,6 +40,8 @@ def build(cls, env, config, *, recurrent, lr):
 
 
 class TestPPO(OnPolicyLearningContract):
+    num_policy_iterations = 45
+    num_recurrent_iterations = 110
     settings: ClassVar = {
         "num_updates_per_train_iter": 4,
         "mini_batch_length": 1,
@@ -52,7 +54,7 @@ class TestPPO(OnPolicyLearningContract):
 
 class TestActorCritic(OnPolicyLearningContract):
     num_iterations = 150
-    num_policy_iterations = 300
+    num_policy_iterations = 220
 
     def make(self, env, config, *, recurrent):
         return build(ActorCriticAlgorithm, env, config, recurrent=recurrent, lr=5e-3)
