@@ -11,13 +11,15 @@ import pytest
 import torch
 
 from alf_lite import config_files
+from alf_lite.utils.progress import progress
 
 torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
-def _no_bindings_left():
-    """gin's bindings belong to the process: none may reach the next test."""
+def _no_state_left():
+    """gin's bindings and the progress belong to the process, not to the next test."""
     config_files.reset()
+    progress.reset()
     yield
     config_files.reset()
