@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,28 +25,33 @@ _CHUNK_BYTES = 2**26
 
 def save(storage: RingStorage, sampler: UniformSampler) -> Stream:
     """The content of a ``ReplayFile``; to be written before the storage changes."""
-    stored = PositionRanges(storage.begin.copy(), storage.end.copy())
-    numbers, step_arrays = sampler.export(storage.row_indices(*stored.all()))
-    layout = storage.layout
-    before, behind = replay_file.encode(
-        layout.leaves,
-        layout.row_bytes,
-        stored.first,
-        stored.last,
-        step_arrays,
+    numbers, step_arrays = sampler.export(), sampler.step_arrays()
+    begin, end, row_bytes = storage.begin, storage.end, storage.layout.row_bytes
+    num_rows = int((end - begin).sum())
+    header = replay_file.header(
+        storage.layout.leaves,
+        row_bytes,
+        storage.num_environments,
+        num_rows,
+        {name: array.dtype for name, array in step_arrays.items()},
         numbers,
     )
 
     def pieces() -> Iterator[bytes | memoryview]:
-        yield before
-        for env_id in range(storage.num_environments):
-            for rows in storage.slices(env_id):
-                for chunk in rows.split(_rows_per_chunk(layout.row_bytes)):
-                    yield memoryview(chunk.numpy(force=True))
-        yield behind
+        places = storage.places(begin, end)
+        yield header
+        for place in places:
+            for chunk in storage.rows[place].split(_rows_per_chunk(row_bytes)):
+                yield chunk.numpy(force=True).data
+        yield begin.tobytes()
+        yield end.tobytes()
+        for array in step_arrays.values():
+            for place in places:
+                yield array[place].data
 
-    num_bytes = len(before) + stored.size * layout.row_bytes + len(behind)
-    return Stream(num_bytes, pieces)
+    bytes_per_step = row_bytes + sum(a.itemsize for a in step_arrays.values())
+    positions = begin.nbytes + end.nbytes
+    return Stream(len(header) + num_rows * bytes_per_step + positions, pieces)
 
 
 def restore(storage: RingStorage, sampler: UniformSampler, file: ReplayFile) -> None:
@@ -64,25 +68,31 @@ def restore(storage: RingStorage, sampler: UniformSampler, file: ReplayFile) -> 
         )
     _compare_samplers(sampler, file)
     # A smaller buffer takes the newest steps.
-    saved = PositionRanges(file.begin, file.end)
-    kept = saved.newest(storage.max_length)
+    kept = PositionRanges(file.begin, file.end).newest(storage.max_length)
     storage.replace(kept.first, kept.last)
+    step_arrays = sampler.step_arrays()
     for env_id in range(storage.num_environments):
-        position = int(kept.first[env_id])
-        rows = file.rows_of(env_id, position - int(file.begin[env_id]))
-        for chunk in rows.split(_rows_per_chunk(rows.shape[1])):
-            if file.leaves != storage.layout.leaves:
-                chunk = _rearrange(chunk, file.leaves, storage.layout)
-            storage.put_rows(env_id, position, chunk)
-            position += len(chunk)
-    env_ids, positions = kept.all()
-    sizes = file.lengths
-    chosen = positions - file.begin[env_ids] + (sizes.cumsum() - sizes)[env_ids]
-    sampler.restore(
-        storage.row_indices(env_ids, positions),
-        file.numbers,
-        {name: array[chosen] for name, array in file.step_arrays.items()},
-    )
+        in_file = file.places(env_id, kept.first[env_id] - file.begin[env_id])
+        for place in storage.places_of(env_id, kept.first[env_id], kept.last[env_id]):
+            num_rows = place.stop - place.start
+            source = slice(in_file.start, in_file.start + num_rows)
+            in_file = slice(source.stop, in_file.stop)
+            _copy_rows(file, source, storage, place)
+            for name, array in step_arrays.items():
+                array[place] = file.step_arrays[name][source]
+    sampler.restore(file.numbers)
+
+
+def _copy_rows(
+    file: ReplayFile, source: slice, storage: RingStorage, place: slice
+) -> None:
+    """Puts some rows of a file in their place, a piece at a time."""
+    begin = place.start
+    for rows in file.rows[source].split(_rows_per_chunk(file.rows.shape[1])):
+        if file.leaves != storage.layout.leaves:
+            rows = _rearrange(rows, file.leaves, storage.layout)
+        storage.rows[begin : begin + len(rows)] = rows
+        begin += len(rows)
 
 
 def _rows_per_chunk(row_bytes: int) -> int:
@@ -119,7 +129,7 @@ def _compare_leaves(expected: list[Leaf], file: ReplayFile) -> None:
 
 def _compare_samplers(sampler: UniformSampler, file: ReplayFile) -> None:
     """Raises CheckpointError if the steps were sampled in another way."""
-    numbers, step_arrays = sampler.export(np.zeros(0, np.int64))
+    numbers, step_arrays = sampler.export(), sampler.step_arrays()
     wanted, found = (
         {name: type(number).__name__ for name, number in a.items()}
         | {name: str(array.dtype) for name, array in b.items()}

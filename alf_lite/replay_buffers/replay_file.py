@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import mmap
 from collections.abc import Iterator, Mapping
 from io import BufferedReader
@@ -42,40 +43,41 @@ _DTYPES = {
 _TYPES = {"<root>": Experience, "time_step": TimeStep}
 
 
-def encode(
+def header(
     leaves: list[Leaf],
     row_bytes: int,
-    begin: np.ndarray,
-    end: np.ndarray,
-    step_arrays: Mapping[str, np.ndarray],
+    num_environments: int,
+    num_rows: int,
+    step_dtypes: Mapping[str, np.dtype],
     numbers: Mapping[str, float],
-) -> tuple[bytes, bytes]:
-    """What comes before and what comes after the rows.
+) -> bytes:
+    """What a file begins with.
+
+    The arrays follow: the rows, ``begin`` and ``end`` of every environment, and those
+    of ``step_dtypes``.
 
     Args:
         leaves: of a row.
         row_bytes: of one row.
-        begin: [E] int64, the positions of the oldest steps.
-        end: [E] int64, one past those of the newest.
-        step_arrays: name -> [R], what else is known about each of the R steps.
+        num_environments: E.
+        num_rows: R, the steps of all of them.
+        step_dtypes: name -> dtype of what else is known about each step.
         numbers: what else is known in general.
     """
-    arrays = {"begin": begin, "end": end, **step_arrays}
-    num_rows = int((end - begin).sum())
+    places = [[x.path, list(x.shape), dtype_name(x.dtype), x.offset] for x in leaves]
     metadata = {
         "format": _FORMAT,
-        "leaves": json.dumps(
-            [
-                [leaf.path, list(leaf.shape), dtype_name(leaf.dtype), leaf.offset]
-                for leaf in leaves
-            ]
-        ),
+        "leaves": json.dumps(places),
         "numbers": json.dumps(dict(numbers)),
     }
-    rows = (np.dtype(np.uint8), (num_rows, row_bytes))
-    places = {name: (array.dtype, array.shape) for name, array in arrays.items()}
-    header = encode_header({"rows": rows, **places}, metadata)
-    return header, b"".join(array.tobytes() for array in arrays.values())
+    positions = (np.dtype(np.int64), (num_environments,))
+    arrays: dict[str, tuple[np.dtype, tuple[int, ...]]] = {
+        "rows": (np.dtype(np.uint8), (num_rows, row_bytes)),
+        "begin": positions,
+        "end": positions,
+        **{name: (dtype, (num_rows,)) for name, dtype in step_dtypes.items()},
+    }
+    return encode_header(arrays, metadata)
 
 
 class StoredRows(NamedTuple):
@@ -115,6 +117,11 @@ class ReplayFile:
         """
         path = Path(path)
         self.path = path / FILE_NAME if path.is_dir() else path
+        if path.is_dir() and not self.path.exists():
+            raise CheckpointError(
+                f"{path} has no {FILE_NAME}. A checkpoint has one with "
+                "TrainerConfig.checkpoint_replay_buffer = True."
+            )
         with _open(self.path, verify) as file:
             try:
                 # A private copy: what is written to it does not reach the file.
@@ -132,10 +139,10 @@ class ReplayFile:
 
     def _read(self) -> None:
         data = self._data
-        header = decode_header(data, str(self.path))
-        if header.metadata.get("format") != _FORMAT:
-            raise ValueError(f"its format is {header.metadata.get('format')!r}")
-        places = dict(header.arrays)
+        arrays_of_file, metadata = decode_header(data, str(self.path))
+        if metadata.get("format") != _FORMAT:
+            raise ValueError(f"its format is {metadata.get('format')!r}")
+        places = dict(arrays_of_file)
         rows = places.pop("rows")
         num_rows, row_bytes = rows.shape
         size = rows.end - rows.begin
@@ -148,16 +155,16 @@ class ReplayFile:
             raise ValueError(f"its rows are {rows.dtype}")
         self.rows = flat.view(num_rows, row_bytes)
         arrays = {
-            name: np.frombuffer(data[place.begin : place.end], place.dtype).reshape(
-                place.shape
-            )
+            name: np.frombuffer(
+                data, place.dtype, math.prod(place.shape), place.begin
+            ).reshape(place.shape)
             for name, place in places.items()
         }
         self.begin, self.end = arrays.pop("begin"), arrays.pop("end")
         self.step_arrays = arrays
-        self.numbers = json.loads(header.metadata["numbers"])
+        self.numbers = json.loads(metadata["numbers"])
         self._check_counts()
-        self.leaves = _read_leaves(json.loads(header.metadata["leaves"]), row_bytes)
+        self.leaves = _read_leaves(json.loads(metadata["leaves"]), row_bytes)
         sizes = self.end - self.begin
         self._first_rows = sizes.cumsum() - sizes
 
@@ -210,8 +217,8 @@ class ReplayFile:
         """All rows, for a buffer that takes them as they are."""
         return StoredRows({leaf.path: leaf for leaf in self.leaves}, self.rows)
 
-    def rows_of(self, env_id: int, begin: int = 0, end: int | None = None) -> Tensor:
-        """Some rows of an environment, uint8 [T, row_bytes], as a view.
+    def places(self, env_id: int, begin: int = 0, end: int | None = None) -> slice:
+        """Where some steps of an environment are, in ``rows`` and ``step_arrays``.
 
         Args:
             env_id: of the environment.
@@ -234,7 +241,7 @@ class ReplayFile:
                 f"{env_id}, which has {length}"
             )
         first = int(self._first_rows[env_id])
-        return self.rows[first + begin : first + end]
+        return slice(first + int(begin), first + int(end))
 
     def read_leaves(
         self, env_id: int, begin: int = 0, end: int | None = None
@@ -243,10 +250,10 @@ class ReplayFile:
 
         Args:
             env_id: of the environment.
-            begin: the first step, see :meth:`rows_of`.
+            begin: the first step, see :meth:`places`.
             end: one past the last.
         """
-        rows = self.rows_of(env_id, begin, end)
+        rows = self.rows[self.places(env_id, begin, end)]
         return {leaf.path: leaf_of_rows(leaf, rows) for leaf in self.leaves}
 
     def read(
@@ -260,7 +267,7 @@ class ReplayFile:
 
         Args:
             env_id: of the environment.
-            begin: the first step, see :meth:`rows_of`.
+            begin: the first step, see :meth:`places`.
             end: one past the last.
             structure: what the nest shall be like; its leaves are looked up by their
                 paths, whatever they are. None means an ``Experience`` with a

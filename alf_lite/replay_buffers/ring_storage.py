@@ -207,16 +207,31 @@ class RingStorage:
         """Sets one leaf of some rows, each given once, to ``value``."""
         self.leaves[leaf][self._to_device(row_indices)] = value
 
-    def slices(self, env_id: int) -> list[Tensor]:
-        """All rows of an environment, oldest first, as one or two views [n, row_bytes].
+    def places(self, first: np.ndarray, last: np.ndarray) -> list[slice]:
+        """Where in :attr:`rows` the positions ``first`` [E] to ``last`` [E] are.
 
-        Of a storage that has been flushed.
+        As slices, oldest first, environment after environment.
         """
-        begin, end = self.begin.item(env_id), self.end.item(env_id)
-        return [self.rows[place] for place in self._places(env_id, begin, end)]
+        ranges = zip(range(self.num_environments), first, last, strict=True)
+        return [place for each in ranges for place in self.places_of(*each)]
+
+    def places_of(self, env_id: int, first: int, last: int) -> list[slice]:
+        """As :meth:`places`, of one environment: none, one or two slices."""
+        ring, slot, num_rows = (
+            env_id * self.max_length,
+            first % self.max_length,
+            last - first,
+        )
+        if num_rows <= 0:
+            return []
+        num_before_seam = min(num_rows, self.max_length - slot)
+        places = [slice(ring + slot, ring + slot + num_before_seam)]
+        if num_before_seam < num_rows:
+            places.append(slice(ring, ring + num_rows - num_before_seam))
+        return places
 
     def replace(self, begin: np.ndarray, end: np.ndarray) -> None:
-        """Says which steps there are; :meth:`put_rows` gives them.
+        """Says which steps there are now; the caller writes their rows.
 
         Args:
             begin: [E], at most ``max_length`` below ``end``.
@@ -225,28 +240,6 @@ class RingStorage:
         self._staged.num_steps = 0
         self.begin[:], self.end[:] = begin, end
         self._note_ends()
-
-    def put_rows(self, env_id: int, position: int, rows: Tensor) -> None:
-        """Overwrites steps that are there.
-
-        Args:
-            env_id: of their environment.
-            position: of the first one.
-            rows: [n, row_bytes] on the CPU.
-        """
-        for place in self._places(env_id, position, position + len(rows)):
-            size = place.stop - place.start
-            self.rows[place] = rows[:size]
-            rows = rows[size:]
-
-    def _places(self, env_id: int, begin: int, end: int) -> list[slice]:
-        """Where in :attr:`rows` the positions ``begin`` to ``end`` are."""
-        ring, slot = env_id * self.max_length, begin % self.max_length
-        num_before_seam = min(end - begin, self.max_length - slot)
-        places = [slice(ring + slot, ring + slot + num_before_seam)]
-        if num_before_seam < end - begin:
-            places.append(slice(ring, ring + end - begin - num_before_seam))
-        return places
 
     def check_valid(self) -> None:
         """Raises AssertionError if the counters contradict each other."""

@@ -57,14 +57,6 @@ class SampleLimits:
         age = iteration - collected_at
         return rows[(age > self._max_staleness) & (collected_at != NEVER_STALE)]
 
-    def export(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Uses and age of some rows, for :meth:`restore`."""
-        return {
-            "num_uses": self._num_uses[rows],
-            "collected_at": self._collected_at[rows],
-        }
-
-    def restore(self, rows: np.ndarray, exported: dict[str, np.ndarray]) -> None:
-        """Takes over what :meth:`export` gave."""
-        self._num_uses[rows] = exported["num_uses"]
-        self._collected_at[rows] = exported["collected_at"]
+    def step_arrays(self) -> dict[str, np.ndarray]:
+        """Uses and age of the step in each row."""
+        return {"num_uses": self._num_uses, "collected_at": self._collected_at}

@@ -90,8 +90,7 @@ class StartWeights:
         )
         if len(entered):
             self._num_live += self._count_live(entered)
-            table.put(entered, self._waiting[entered])
-        table.add_up(_joined(left, entered))
+            table.set(entered, self._waiting[entered])
         return new
 
     def find(self, masses: np.ndarray) -> np.ndarray:
@@ -136,26 +135,26 @@ class StartWeights:
         self._waiting[rows] = 0.0
         drawable = rows[self._can_be_drawn(*self.locate(rows))]
         self._table.remove(drawable)
-        self._table.add_up(drawable)
         self._num_live -= len(drawable)
 
-    def export(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Weight and fate of some rows, for :meth:`restore`."""
-        drawable = self._can_be_drawn(*self.locate(rows))
-        return {
-            "weights": np.where(drawable, self._table.get(rows), self._waiting[rows]),
-            "dropped": self._dropped[rows],
-        }
+    def step_arrays(self) -> dict[str, np.ndarray]:
+        """Weight and fate of the step in each row; the weights after ``export``."""
+        return {"weights": self._waiting, "dropped": self._dropped}
 
-    def restore(
-        self, rows: np.ndarray, exported: dict[str, np.ndarray], unit: float
-    ) -> None:
-        """Takes over what :meth:`export` gave; nothing can be drawn until ``sync``.
+    def export(self) -> None:
+        """Copies the weights of what is in the table to :meth:`step_arrays`."""
+        starts = self._starts
+        for place in self._storage.places(starts.first, starts.last):
+            # There they are of no use as long as they are in the table.
+            self._waiting[place] = self._table.read(place)
+
+    def restore(self, unit: float) -> None:
+        """Begins anew with what was written into :meth:`step_arrays`.
+
+        Nothing can be drawn until ``sync``.
 
         Args:
-            rows: [N], where the steps are now.
-            exported: of these steps.
-            unit: of their weights.
+            unit: of the weights.
         """
         storage = self._storage
         self._table.clear(unit)
@@ -163,9 +162,7 @@ class StartWeights:
         self._starts = PositionRanges(begin, begin)
         self._known_end = storage.end.copy()
         self._num_live = 0
-        self._waiting[rows] = exported["weights"]
-        self._dropped[rows] = exported["dropped"]
-        self._has_dropped = bool(exported["dropped"].any())
+        self._has_dropped = bool(self._dropped.any())
 
     def check_valid(self) -> None:
         """Raises AssertionError if the weights contradict each other."""

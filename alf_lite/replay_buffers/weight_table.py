@@ -17,12 +17,9 @@ _SHIFT = 4
 _MAX_TOP = 4096
 # A double holds every integer up to 2**53.
 _MANTISSA_BITS = 53
-# From here on it pays to find out which blocks changed before adding them up.
-_MANY_ROWS = 4096
 
 # blocks @ _SUMS_BEFORE are the sums of the entries before each entry of a block.
 _SUMS_BEFORE = np.triu(np.ones((_BLOCK_SIZE, _BLOCK_SIZE)), 1)
-_ONES = np.ones(_BLOCK_SIZE)
 
 
 class WeightTable:
@@ -33,11 +30,11 @@ class WeightTable:
     whole: a binary tree would have twenty, and each level costs a round of small array
     operations, for whichever number of rows.
 
-    Every sum is exact, in whichever order it was made. For that, weights are rounded up
-    to whole numbers of one unit, and all levels count in units. The unit is a power of
-    two, so large that all weights together are less than 2**53 units: that is how far a
-    double counts. At a million rows it is 2**-33 of the largest weight that there ever
-    was, at a thousand 2**-43.
+    A change of a weight is added to the sums above it. That is exact, and nothing
+    drifts: weights are rounded up to whole numbers of one unit, and all levels count in
+    units. The unit is a power of two, so large that all weights together are no more
+    than 2**53 units: that is how far a double counts. At a million rows it is 2**-33 of
+    the largest weight that there ever was, at a thousand 2**-43.
     """
 
     def __init__(self, num_rows: int) -> None:
@@ -50,11 +47,10 @@ class WeightTable:
         self._top = np.zeros(num_blocks, np.int64)
         self._top_sums = np.zeros(num_blocks + 1, np.int64)  # before each, and of all
         self._top_has_changed = False
-        # For every level the one above, as a flat array.
-        self._parents = [level.reshape(-1) for level in self._levels[1:]] + [self._top]
-        self._weights = self._levels[0].reshape(-1)[:num_rows]
-        self._maximum = _Extreme(self._weights, np.maximum)
-        self._minimum = _Extreme(self._weights, np.minimum)
+        self._units = self._levels[0].reshape(-1)[:num_rows]
+        self._middle = [level.reshape(-1) for level in self._levels[1:]]
+        self._maximum = _Extreme(self._units, np.maximum)
+        self._minimum = _Extreme(self._units, np.minimum)
         self._max_units = 2.0 ** (_MANTISSA_BITS - (num_rows - 1).bit_length())
         self._unit = 1.0 / self._max_units
 
@@ -80,7 +76,11 @@ class WeightTable:
 
     def get(self, rows: np.ndarray) -> np.ndarray:
         """The weights [N] of ``rows`` [N]."""
-        return self._weights.take(rows) * self._unit
+        return self._units.take(rows) * self._unit
+
+    def read(self, rows: slice) -> np.ndarray:
+        """The weights of a slice of all rows."""
+        return self._units[rows] * self._unit
 
     def set(self, rows: np.ndarray, weights: np.ndarray) -> None:
         """Sets the weights of ``rows`` [N] to ``weights`` [N], not negative.
@@ -90,11 +90,6 @@ class WeightTable:
         Raises:
             ValueError: if a weight is infinite or nearly so.
         """
-        self.put(rows, weights)
-        self.add_up(rows)
-
-    def put(self, rows: np.ndarray, weights: np.ndarray) -> None:
-        """As :meth:`set`, but the sums are wrong until :meth:`add_up`."""
         if not len(rows):
             return
         units = np.ceil(weights / self._unit)
@@ -104,29 +99,25 @@ class WeightTable:
                 raise ValueError(f"a weight is too large: {weights.max()}")
             self._coarsen(2.0 ** math.frexp(largest / self._max_units)[1])
             units = np.ceil(weights / self._unit)
-        before = self._weights.take(rows)
-        self._weights[rows] = units
-        after = self._weights.take(rows)
+        before = self._units.take(rows)
+        # A row that is given twice changes once, by the last one of its numbers.
+        numbers = np.arange(len(rows), dtype=np.float64)
+        self._units[rows] = numbers
+        is_last = self._units.take(rows) == numbers
+        self._units[rows] = units
+        self._add_to_sums(rows, (units - before) * is_last)
+        after = self._units.take(rows)
         for extreme in (self._maximum, self._minimum):
             extreme.lose(before)
             extreme.gain(rows, after)
 
     def remove(self, rows: np.ndarray) -> None:
-        """Sets weights to zero; the sums are wrong until :meth:`add_up`."""
-        before = self._weights.take(rows)
-        self._weights[rows] = 0.0
-        self._maximum.lose(before)
-        self._minimum.lose(before)
-
-    def add_up(self, rows: np.ndarray) -> None:
-        """Adds up the blocks that these rows [N] are in."""
-        self._top_has_changed = True
-        entries = rows
-        for level, parents in zip(self._levels, self._parents, strict=True):
-            entries = entries >> _SHIFT
-            if len(entries) > _MANY_ROWS:
-                entries = np.unique(entries)
-            parents[entries] = level.take(entries, 0) @ _ONES
+        """Sets the weights of ``rows`` [N], each given once, to zero."""
+        before = self._units.take(rows)
+        self._units[rows] = 0.0
+        self._add_to_sums(rows, -before)
+        for extreme in (self._maximum, self._minimum):
+            extreme.lose(before)
 
     def clear(self, unit: float = 0.0) -> None:
         """Makes all weights zero, and the unit as fine as possible, or else ``unit``.
@@ -181,25 +172,34 @@ class WeightTable:
 
     def check_valid(self) -> None:
         """Raises AssertionError if what is kept is not what the weights say."""
-        units = self._weights
+        units = self._units
         assert ((units >= 0) & (units <= self._max_units)).all(), "out of range"
         assert (units == np.floor(units)).all(), "not a whole number of units"
-        for level, parents in zip(self._levels, self._parents, strict=True):
+        for level, above in zip(self._levels, [*self._middle, self._top], strict=True):
             sums = level.sum(1)
-            assert (parents[: len(sums)] == sums).all(), "a sum is out of date"
-            assert (parents[len(sums) :] == 0).all(), "a sum of nothing"
+            assert (above[: len(sums)] == sums).all(), "a sum is out of date"
+            assert (above[len(sums) :] == 0).all(), "a sum of nothing"
         positive = units[units > 0]
         largest = positive.max(initial=0.0)
         smallest = positive.min() if len(positive) else 0.0
         assert self._maximum.value() == largest, (self._maximum.value(), largest)
         assert self._minimum.value() == smallest, (self._minimum.value(), smallest)
 
+    def _add_to_sums(self, rows: np.ndarray, changes: np.ndarray) -> None:
+        """Adds what the weights of ``rows`` [N] have changed by, in units [N]."""
+        entries = rows >> _SHIFT
+        for sums in self._middle:
+            np.add.at(sums, entries, changes)
+            entries >>= _SHIFT
+        np.add.at(self._top, entries, changes.astype(np.int64))
+        self._top_has_changed = True
+
     def _coarsen(self, factor: float) -> None:
         """Makes the unit larger by a power of two, and adds up everything."""
         self._unit *= factor
-        np.ceil(self._weights / factor, out=self._weights)
-        for level, parents in zip(self._levels, self._parents, strict=True):
-            parents[: len(level)] = level @ _ONES
+        np.ceil(self._units / factor, out=self._units)
+        for level, above in zip(self._levels, [*self._middle, self._top], strict=True):
+            above[: len(level)] = level.sum(1)
         self._top_has_changed = True
         for extreme in (self._maximum, self._minimum):
             extreme.forget()

@@ -136,29 +136,23 @@ class WeightedSampler(UniformSampler):
         self.sync()
         return self._limits.num_uses(self._storage.row_indices(env_ids, positions))
 
-    def export(
-        self, rows: np.ndarray
-    ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    def export(self) -> dict[str, float]:
         self.sync()
-        step_arrays = self._weights.export(rows)
-        if self._limits is not None:
-            step_arrays |= self._limits.export(rows)
-        numbers = {
+        self._weights.export()
+        return {
             "batch_length": self._batch_length,
             "iteration": self._iteration,
             "weight_unit": self._weights.unit,
         }
-        return numbers, step_arrays
 
-    def restore(
-        self,
-        rows: np.ndarray,
-        numbers: dict[str, float],
-        step_arrays: dict[str, np.ndarray],
-    ) -> None:
-        self._weights.restore(rows, step_arrays, numbers["weight_unit"])
+    def step_arrays(self) -> dict[str, np.ndarray]:
+        step_arrays = self._weights.step_arrays()
         if self._limits is not None:
-            self._limits.restore(rows, step_arrays)
+            step_arrays |= self._limits.step_arrays()
+        return step_arrays
+
+    def restore(self, numbers: dict[str, float]) -> None:
+        self._weights.restore(numbers["weight_unit"])
         self._batch_length = int(numbers["batch_length"])
         self._iteration = int(numbers["iteration"])
         self._is_scan_due = True

@@ -142,24 +142,23 @@ class UniformSampler:
     def sync(self, collected_in: int | None = None) -> None:
         """Takes in what was written."""
 
-    def export(
-        self, rows: np.ndarray
-    ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-        """What is known in general, and, as arrays [N], about each of ``rows``."""
-        return {}, {}
+    def export(self) -> dict[str, float]:
+        """Brings :meth:`step_arrays` up to date; returns what is known in general."""
+        return {}
 
-    def restore(
-        self,
-        rows: np.ndarray,
-        numbers: dict[str, float],
-        step_arrays: dict[str, np.ndarray],
-    ) -> None:
-        """Takes over what :meth:`export` gave, after the storage was replaced.
+    def step_arrays(self) -> dict[str, np.ndarray]:
+        """What is known about the step in each of the storage's rows.
+
+        The sampler's own arrays: after :meth:`export` they may be copied, before
+        :meth:`restore` they are to be overwritten.
+        """
+        return {}
+
+    def restore(self, numbers: dict[str, float]) -> None:
+        """Continues from what :meth:`export` gave, after the storage was replaced.
 
         Args:
-            rows: [N], where the steps are now.
             numbers: what is known in general.
-            step_arrays: [N], about these steps.
         """
 
     def check_valid(self) -> None:

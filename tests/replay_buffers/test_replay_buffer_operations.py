@@ -107,7 +107,7 @@ class ReplayBufferMachine(RuleBasedStateMachine):
         allowed = {
             (e, position)
             for e, positions in enumerate(self.stored)
-            for position in positions[ignored : len(positions) - length + 1]
+            for position in positions[ignored : max(0, len(positions) - length + 1)]
         }
         try:
             batch, info = self.buffer.get_batch(batch_size, length)

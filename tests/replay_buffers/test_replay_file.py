@@ -171,9 +171,11 @@ def test_a_file_is_found_in_its_checkpoint_and_verified(buffer, tmp_path):
     assert ReplayFile(path, verify=False).num_environments == 2
 
 
-def test_a_directory_without_a_file_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="cannot be read"):
+def test_where_there_is_no_file_it_is_said(tmp_path):
+    with pytest.raises(CheckpointError, match="checkpoint_replay_buffer = True"):
         ReplayFile(tmp_path)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        ReplayFile(tmp_path / "nowhere")
 
 
 # Damaged files
