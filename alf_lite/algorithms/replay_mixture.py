@@ -111,6 +111,8 @@ class ReplayMixture:
         source = batch_info.source
         if not isinstance(source, tuple):
             own = source == 0
+            if not own.any():  # while pre-training
+                return
             batch_info = nest.map_structure(lambda t: t[own.to(t.device)], batch_info)
             if not isinstance(priority, tuple):
                 priority = priority[own.to(priority.device)]

@@ -272,6 +272,17 @@ def test_priorities_go_to_own_steps_only():
     assert (info.importance_weights[info.source == 1] == 1).all()
 
 
+def test_pre_training_has_no_priorities_to_give():
+    algorithm = make(priority_replay=True, rl_train_after_update_steps=2)
+    for _ in range(3):
+        algorithm.train_iter()
+    assert [sources(batch) for batch in algorithm.batches] == [
+        {1: 10},
+        {1: 10},
+        {0: 5, 1: 5},
+    ]
+
+
 def test_offline_rows_start_from_zero_where_own_ones_have_a_stored_state():
     algorithm = make(recurrent=True, use_rollout_state=True, mini_batch_length=2)
     algorithm.unroll(4)
