@@ -26,6 +26,7 @@ CHAIN = [
     "config_checks",
     "config_reader",
     "config_files",
+    "config_shipping",
 ]
 # The subpackages of one layer do not know each other.
 LAYERS = [

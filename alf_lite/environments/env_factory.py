@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing import reduction
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
+from alf_lite import config_shipping
 from alf_lite.errors import ConfigError
 
 
@@ -80,146 +78,46 @@ def _accepts(function: Callable[..., Any], parameter: str) -> bool:
         return False
 
 
-class _FromConfig(NamedTuple):
-    """Stands for a value that the configuration binds."""
-
-    key: str  # scope/create_environment.parameter
-
-
-class _Shipped(NamedTuple):
-    """What travels to the process that builds the environment."""
-
-    factory: Any
-    config_text: str | None
-    config_scope: str
-    from_config: dict[str, _FromConfig]  # fields of the factory left out
+# Fields of a factory, and the parameters that a conf binds for them.
+_BOUND_FIELDS = {
+    "ctor": "create_environment.env_ctor",
+    "wrappers": "create_environment.wrappers",
+}
 
 
 def dump_factory(factory: Callable[[], gymnasium.Env]) -> bytes:
     """``factory`` as bytes for another process of this program.
 
-    Functions and classes travel by name, and a fresh process would run them with their
-    defaults. So the configuration travels along wherever the user's own code takes part
-    in building the environment. References of gin with a scope have no name that could
-    travel: the other process takes them from the configuration.
+    The configuration travels along wherever the user's own code takes part in building
+    the environment, see ``config_shipping``.
 
     Raises:
         ConfigError: if something cannot be sent, saying what to do.
     """
-    runs_user_code = not isinstance(factory, EnvFactory) or bool(
-        factory.ctor or factory.wrappers
-    )
-    text, scope = _current_config() if runs_user_code else (None, "")
+    bound_fields, runs_user_code = None, True
+    if isinstance(factory, EnvFactory):
+        bound_fields = _BOUND_FIELDS
+        runs_user_code = bool(factory.ctor or factory.wrappers)
     try:
-        return _dump(_Shipped(factory, text, scope, {}))
+        return config_shipping.dump(factory, bound_fields, with_config=runs_user_code)
     except Exception as error:
-        if not (text and isinstance(factory, EnvFactory)):
-            raise _cannot_ship(factory, error) from error
-        first_error = error
-    references = _bound_fields(factory, scope)
-    left_out: dict[str, Any] = dict.fromkeys(references)
-    named = dataclasses.replace(factory, **left_out)
-    try:
-        return _dump(_Shipped(named, text, scope, references))
-    except Exception:
-        raise _cannot_ship(factory, first_error) from first_error
+        raise _cannot_ship(factory, error) from error
 
 
 def load_factory(dumped: bytes) -> Callable[[], gymnasium.Env]:
     """The other side of :func:`dump_factory`; reads the configuration that came."""
-    shipped: _Shipped = reduction.ForkingPickler.loads(dumped)
-    factory, text = shipped.factory, shipped.config_text
-    if text is None:
+    arrived = config_shipping.load(dumped)
+    factory = arrived.value
+    if not arrived.has_config:
         return factory
 
     import gin
 
-    from alf_lite import config_files
-
-    if config_files.user_config_text() != text:
-        config_files.reset()
-        config_files.parse_config_text(text)
-    if shipped.from_config:
-        values = {
-            name: _bound_value(field.key) for name, field in shipped.from_config.items()
-        }
-        factory = dataclasses.replace(factory, **values)
-
     def build() -> gymnasium.Env:
-        with gin.config_scope(shipped.config_scope or None):
+        with gin.config_scope(arrived.config_scope or None):
             return factory()
 
     return build
-
-
-def export_config_use() -> Any:
-    """What the configuration was used for in this process; None if it has none."""
-    if "alf_lite.config_files" not in sys.modules:
-        return None
-
-    from alf_lite import config_registry
-
-    return config_registry.export_use()
-
-
-def import_config_use(exported: Any) -> None:
-    """Counts what another process used as used, so that no binding seems forgotten."""
-    if exported is None:
-        return
-
-    from alf_lite import config_registry
-
-    config_registry.import_use(exported)
-
-
-def needs_main_module(dumped: bytes) -> bool:
-    """Whether loading needs a function or class of the program's main module."""
-    return b"__main__" in dumped
-
-
-def _current_config() -> tuple[str | None, str]:
-    """The text and the scope of this process's configuration, None if it has none."""
-    if "alf_lite.config_files" not in sys.modules:
-        return None, ""
-    import gin
-
-    from alf_lite import config_files
-
-    return config_files.user_config_text() or None, gin.current_scope_str()
-
-
-def _bound_fields(factory: EnvFactory, scope: str) -> dict[str, _FromConfig]:
-    """The fields of ``factory`` whose value is what the configuration binds."""
-    found = {}
-    for name, parameter in (("ctor", "env_ctor"), ("wrappers", "wrappers")):
-        parts = scope.split("/") if scope else []
-        for length in range(len(parts), -1, -1):
-            prefix = "".join(f"{part}/" for part in parts[:length])
-            field = _FromConfig(f"{prefix}create_environment.{parameter}")
-            if _is_same(_bound_value(field.key), getattr(factory, name)):
-                found[name] = field
-                break
-    return found
-
-
-def _bound_value(key: str) -> Any:
-    import gin
-
-    try:
-        # A copy replaces gin's references by what they refer to.
-        return copy.deepcopy(gin.query_parameter(key))
-    except ValueError:  # not bound
-        return None
-
-
-def _is_same(bound: Any, value: Any) -> bool:
-    if isinstance(value, Sequence):
-        return (
-            isinstance(bound, Sequence)
-            and len(bound) == len(value)
-            and all(map(_is_same, bound, value))
-        )
-    return bound is value and value is not None
 
 
 def _cannot_ship(factory: Any, error: Exception) -> ConfigError:
@@ -230,7 +128,3 @@ def _cannot_ship(factory: Any, error: Exception) -> ConfigError:
         "defined at the top level of a module instead of a lambda, a local function or "
         "an object with open resources, or vectorization_mode='sync'."
     )
-
-
-def _dump(value: Any) -> bytes:
-    return bytes(reduction.ForkingPickler.dumps(value))

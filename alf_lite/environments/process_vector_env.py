@@ -13,8 +13,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from alf_lite import config_shipping
 from alf_lite.environments import single_env, worker_loop
-from alf_lite.environments.env_factory import dump_factory, import_config_use
+from alf_lite.environments.env_factory import dump_factory
 from alf_lite.environments.info_keys import InfoKeys
 from alf_lite.environments.seeds import environment_seeds
 from alf_lite.environments.shared_arrays import SharedArrays
@@ -111,7 +112,7 @@ class ProcessVectorEnv(VectorEnv):
             [(one.observation_space, one.action_space) for one in descriptions]
         )
         for one in descriptions:
-            import_config_use(one.config_use)
+            config_shipping.import_config_use(one.config_use)
         first = descriptions[0]
         self._workers.name = first.env_id or ""
         self.render_mode = first.render_mode

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
+from alf_lite import config_shipping
 from alf_lite.environments import env_factory, single_env
 from alf_lite.environments.info_keys import InfoKeys
 from alf_lite.environments.row_stacking import Column
@@ -103,7 +104,7 @@ class _EnvServer:
             dict(env.metadata),
             env.render_mode,
             env.spec.id if env.spec is not None else None,
-            env_factory.export_config_use(),
+            config_shipping.export_config_use(),
         )
         return DATA + _dump(description)
 

@@ -11,20 +11,19 @@ import multiprocessing
 import os
 import selectors
 import signal
-import sys
 import threading
 import time
-import types
-from collections.abc import Iterator, Sequence
-from multiprocessing import resource_tracker, util
+from collections.abc import Sequence
+from multiprocessing import util
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import NoReturn
 
+from alf_lite import config_shipping
 from alf_lite.environments import process_worker, worker_loop
-from alf_lite.environments.env_factory import needs_main_module
 from alf_lite.environments.worker_settings import WorkerSettings
 from alf_lite.errors import ConfigError, EnvError
+from alf_lite.utils import child_process
 
 _CLOSE_SECONDS = (
     2.0  # for the environments' own close(), then their processes are killed
@@ -148,7 +147,12 @@ class WorkerProcesses:
             name=f"environment-{settings.env_index}",
             daemon=True,
         )
-        with _start_lock, _blocked_signals(), _main_module(settings.factory):
+        needs_main = config_shipping.needs_main_module(settings.factory)
+        with (
+            _start_lock,
+            child_process.blocked_signals(),
+            child_process.hidden_main_module(needs_main),
+        ):
             process.start()
         self._processes.append(process)
         # Ours must be the only other end, so that the death of either side is noticed.
@@ -191,11 +195,10 @@ class WorkerProcesses:
         process = self._processes[index]
         process.join(_STACK_SECONDS)
         where = self._where(index, call)
-        stack = self._read_stack(index)
+        stack = child_process.read_stack(self._stacks[index])
         self.kill()
-        raise EnvError(
-            f"{where}: the process {_how_it_ended(process.exitcode)}.{stack}"
-        )
+        end = child_process.how_it_ended(process.exitcode)
+        raise EnvError(f"{where}: the process {end}.{stack}")
 
     def _raise_timeout(self, index: int, call: str) -> NoReturn:
         where = self._where(index, call)
@@ -203,21 +206,12 @@ class WorkerProcesses:
             os.kill(self.pids[index], signal.SIGUSR1)
         self._stacks[index].poll(_STACK_SECONDS)
         time.sleep(0.05)  # the stack comes in several writes
-        stack = self._read_stack(index)
+        stack = child_process.read_stack(self._stacks[index])
         self.kill()
         raise EnvError(
             f"{where}: no answer for {self._timeout_seconds:g} s, so it was killed. "
             f"If it needs longer, raise env_timeout_seconds.{stack}"
         )
-
-    def _read_stack(self, index: int) -> str:
-        """The Python stack that the process wrote when it crashed or was asked."""
-        stacks = self._stacks[index]
-        with contextlib.suppress(OSError, EOFError):
-            if stacks.poll(0):
-                text = os.read(stacks.fileno(), 1 << 16).decode(errors="replace")
-                return f"\n\nIts Python stack:\n{text.rstrip()}" if text else ""
-        return ""
 
 
 def _kill(
@@ -233,49 +227,3 @@ def _kill(
         process.kill()
     for process in processes:
         process.join(_CLOSE_SECONDS)
-
-
-def _how_it_ended(exit_code: int | None) -> str:
-    if exit_code is None:
-        return "closed its pipe"
-    if exit_code >= 0:
-        return f"exited with code {exit_code} in the middle of a call"
-    try:
-        name = signal.Signals(-exit_code).name
-    except ValueError:
-        name = f"signal {-exit_code}"
-    hint = ""
-    if name == "SIGKILL":
-        hint = " (by hand, or by the system when memory runs out)"
-    return f"was killed by {name}{hint}"
-
-
-@contextlib.contextmanager
-def _blocked_signals() -> Iterator[None]:
-    """A child inherits the mask: Ctrl-C must not hit it before it can ignore it."""
-    resource_tracker.ensure_running()  # it would unblock them
-    blocked = (signal.SIGINT, signal.SIGTERM)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextlib.contextmanager
-def _main_module(factory: bytes) -> Iterator[None]:
-    """Hides the program's main module from the child, unless the factory needs it.
-
-    multiprocessing has every child import it again. For a training program that means
-    torch, seconds of time and hundreds of megabytes per environment; a script without
-    ``if __name__ == "__main__":`` would even start itself again.
-    """
-    if needs_main_module(factory):
-        yield
-        return
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main

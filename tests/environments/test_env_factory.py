@@ -12,12 +12,12 @@ import torch
 
 from alf_lite import config_files
 from alf_lite.config import configurable
+from alf_lite.config_shipping import needs_main_module
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.env_factory import (
     EnvFactory,
     dump_factory,
     load_factory,
-    needs_main_module,
 )
 from alf_lite.environments.process_vector_env import ProcessVectorEnv
 from alf_lite.errors import ConfigError
