@@ -30,7 +30,7 @@ from alf_lite.data_structures import BatchInfo, Experience
 from alf_lite.data_transformers.data_transformer import DataTransformer
 from alf_lite.errors import CheckpointError, DataError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
-from alf_lite.unrollers.sync_unroller import Unroll
+from alf_lite.unrollers.unroll import Unroll
 from alf_lite.utils.summary import timed
 
 

@@ -26,7 +26,7 @@ from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
 from alf_lite.replay_buffers.storage_options import StorageOptions
 from alf_lite.replay_buffers.weighted_sampler import check_options
 from alf_lite.replay_buffers.window_sampler import SamplingOptions, all_windows
-from alf_lite.unrollers.sync_unroller import Unroll
+from alf_lite.unrollers.unroll import Unroll
 from alf_lite.utils.checkpoint_files import Stream
 
 Nest = Any

@@ -4,47 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 
 from alf_lite import nest
 from alf_lite.data_structures import AlgStep, Experience, TimeStep
 from alf_lite.environments.environment import Environment
+from alf_lite.unrollers.unroll import Policy, Unroll
 from alf_lite.unrollers.unroll_storage import UnrollStorage
 from alf_lite.utils.recurrent_state import reset_state
 
 Nest = Any
-
-
-class Policy(Protocol):
-    """What an unroller needs to know of an algorithm."""
-
-    @property
-    def device(self) -> torch.device: ...
-
-    def rollout_step(self, inputs: TimeStep, state: Nest) -> AlgStep: ...
-
-    def transform_timestep(
-        self, time_step: TimeStep, state: Nest
-    ) -> tuple[TimeStep, Nest]: ...
-
-    def get_initial_rollout_state(self, batch_size: int) -> Nest: ...
-
-    def get_initial_transform_state(self, batch_size: int) -> Nest: ...
-
-
-class Unroll(NamedTuple):
-    """The result of an unroll of T steps.
-
-    Without gradient both parts are views of the unroller's storage, valid until its
-    next unroll.
-    """
-
-    experience: Experience  # [T, B, ...], or [T+1, B, ...] with a bootstrap row
-    time_steps: TimeStep  # [T+1, B, ...] untransformed; row T starts the next unroll
-    env_step_seconds: float
-    is_first_unroll: bool  # row 0 of time_steps has not been in an earlier unroll
 
 
 class SyncUnroller:

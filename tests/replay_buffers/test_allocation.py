@@ -8,8 +8,8 @@ import os
 import pytest
 import torch
 
-from alf_lite.replay_buffers import allocation
 from alf_lite.replay_buffers.allocation import allocate
+from alf_lite.utils import free_memory
 
 CPU = torch.device("cpu")
 
@@ -31,7 +31,7 @@ def test_a_file_leaves_nothing_behind(tmp_path):
 
 
 def test_too_much_memory_is_refused_with_the_numbers(monkeypatch):
-    monkeypatch.setattr(allocation, "_available_ram", lambda: 2_500_000_000)
+    monkeypatch.setattr(free_memory, "_available_ram", lambda: 2_500_000_000)
     with pytest.raises(
         ValueError, match=r"needs 3\.00 GB of cpu memory, but only 2\.50 GB"
     ):
@@ -39,7 +39,7 @@ def test_too_much_memory_is_refused_with_the_numbers(monkeypatch):
 
 
 def test_the_limit_of_a_container_counts(monkeypatch):
-    monkeypatch.setattr(allocation, "_free_in_control_group", lambda: 1_000_000)
+    monkeypatch.setattr(free_memory, "_free_in_control_group", lambda: 1_000_000)
     with pytest.raises(ValueError, match="memmap"):
         allocate(2_000_000, CPU)
 
@@ -52,8 +52,8 @@ def test_a_buffer_of_petabytes_is_refused_in_memory_and_in_a_file(tmp_path):
 
 
 def test_where_the_system_does_not_say_it_is_tried(monkeypatch):
-    monkeypatch.setattr(allocation, "_available_ram", lambda: None)
-    monkeypatch.setattr(allocation, "_free_in_control_group", lambda: None)
+    monkeypatch.setattr(free_memory, "_available_ram", lambda: None)
+    monkeypatch.setattr(free_memory, "_free_in_control_group", lambda: None)
     assert allocate(10, CPU).shape == (10,)
 
 
