@@ -18,7 +18,7 @@ from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils.linear_recurrence import linear_recurrence
 from alf_lite.utils.normalizers import Normalizer, NormalizerMode, NotFiniteError
-from alf_lite.utils.step_arrays import step_arrays
+from alf_lite.utils.step_arrays import StepReader
 
 
 @configurable
@@ -74,6 +74,7 @@ class RewardNormalizer(StatisticsTransformer):
             update_mode=update_mode,
         )
         self._gamma = gamma
+        self._reader = StepReader(reward_spec)
         # [environments so far, elements of the reward], R of the last step. No buffer:
         # only training needs it, and a policy may act in any number of environments.
         self._returns = np.zeros((0, reward_spec.numel))
@@ -85,7 +86,7 @@ class RewardNormalizer(StatisticsTransformer):
         return time_step._replace(reward=normalized)
 
     def update_statistics(self, time_steps: TimeStep) -> None:
-        steps = step_arrays(time_steps, self._reward_spec)
+        steps = self._reader.read(time_steps)
         if steps.is_first.size == 0:
             return
         if not np.isfinite(steps.rewards).all():

@@ -15,9 +15,12 @@ from alf_lite.metrics.episode_sums import EpisodeSums, FinishedEpisodes
 from alf_lite.metrics.recent_rows import RecentRows
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils.linear_recurrence import linear_recurrence
-from alf_lite.utils.step_arrays import StepArrays, step_arrays
+from alf_lite.utils.step_arrays import StepArrays, StepReader, join
 
 Nest = Any
+
+# Short unrolls are looked at together, when so many steps have come.
+_MAX_WAITING_STEPS = 64
 
 
 class EpisodeMeans(NamedTuple):
@@ -72,7 +75,9 @@ class EpisodeTracker:
             raise ValueError(f"gamma must be in [0, 1], got {gamma}")
         self._reward_spec = reward_spec
         self._env_info_spec = env_info_spec
-        self._batch_size = batch_size
+        self._reader = StepReader(reward_spec, env_info_spec, batch_size)
+        self._waiting: list[StepArrays] = []  # unrolls that were not looked at yet
+        self._num_waiting = 0  # their steps
         self._gamma = gamma
         num_infos = sum(spec.numel for spec in nest.flatten(env_info_spec))
         # The sums of an episode: its steps, the rewards, the rewards with each of the
@@ -97,11 +102,24 @@ class EpisodeTracker:
         Raises:
             ValueError: if shapes or ids are not as the specs say.
         """
-        steps = step_arrays(
-            time_step, self._reward_spec, self._env_info_spec, self._batch_size
-        )
+        steps = self._reader.read(time_step)
         if steps.is_first.size == 0:
             return
+        self.num_env_steps += int(np.count_nonzero(~steps.is_first))
+        self.num_episodes += int(np.count_nonzero(steps.is_last))
+        if self._waiting and self._waiting[0].env_ids is not steps.env_ids:
+            self._catch_up()
+        self._waiting.append(steps)
+        self._num_waiting += len(steps.is_first)
+        if self._num_waiting >= _MAX_WAITING_STEPS:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Looks at the unrolls that wait."""
+        if not self._waiting:
+            return
+        steps = join(self._waiting)
+        self._drop_waiting()
         weights = self._arrival_weights(steps)
         values = np.concatenate(
             (
@@ -117,8 +135,10 @@ class EpisodeTracker:
         finished = self._sums.add(steps.is_first, steps.is_last, values, steps.env_ids)
         if len(finished.sums):
             self._record(finished, steps.infos[finished.last_step, finished.column])
-        self.num_env_steps += int(np.count_nonzero(~steps.is_first))
-        self.num_episodes += int(np.count_nonzero(steps.is_last))
+
+    def _drop_waiting(self) -> None:
+        self._waiting.clear()
+        self._num_waiting = 0
 
     def _arrival_weights(self, steps: StepArrays) -> np.ndarray:
         """How often the reward of each step counts in sums of discounted returns.
@@ -155,6 +175,7 @@ class EpisodeTracker:
 
     def means(self) -> EpisodeMeans:
         """The means over the recorded episodes."""
+        self._catch_up()
         length, *returns, info_mean, info_last = _split(
             self._recorded.mean(), self._record_sizes
         )
@@ -183,10 +204,12 @@ class EpisodeTracker:
 
     def drop_open_episodes(self) -> None:
         """Forgets the episodes that have not ended, as after a reset."""
+        self._catch_up()
         self._sums.drop_open()
 
     def reset(self) -> None:
         """Forgets everything."""
+        self._drop_waiting()
         self._sums.drop_open()
         self._recorded.clear()
         self._next_weights[:] = 0.0
@@ -194,6 +217,7 @@ class EpisodeTracker:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that later results depend on, as ints and tensors."""
+        self._catch_up()
         return {
             "num_env_steps": self.num_env_steps,
             "num_episodes": self.num_episodes,
@@ -206,7 +230,7 @@ class EpisodeTracker:
         Raises:
             CheckpointError: if entries or shapes differ; nothing has changed then.
         """
-        expected = self.state_dict()
+        expected = self.state_dict()  # nothing waits after this
         if state_dict.keys() != expected.keys():
             raise CheckpointError(
                 f"metrics: expected the entries {sorted(expected)}, "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,101 +18,138 @@ Nest = Any
 
 
 class StepArrays(NamedTuple):
-    """An unroll of T steps of B environments."""
+    """An unroll of T steps of B environments, the owner of its arrays."""
 
     is_first: np.ndarray  # [T, B]
     is_last: np.ndarray  # [T, B]
     discounts: np.ndarray  # [T, B, 1] float64
     rewards: np.ndarray  # [T, B, elements of the reward] float64
     infos: np.ndarray  # [T, B, elements of all parts of env_info] float64
-    env_ids: np.ndarray  # [B], which environment each column is
+    env_ids: np.ndarray  # [B], which environment each column is; not to be changed
 
 
-def step_arrays(
-    time_step: TimeStep,
-    reward_spec: TensorSpec,
-    env_info_spec: NestedTensorSpec = (),
-    batch_size: int | None = None,
-) -> StepArrays:
-    """Converts time steps [T, B, ...].
+class StepReader:
+    """Converts time steps [T, B, ...] and checks them.
 
     Args:
-        time_step: ``env_id`` says which environment each column is, the same for all
-            T; if it is absent, column b is environment b.
         reward_spec: of one reward.
         env_info_spec: of the env_info of one step; () to leave it out.
         batch_size: number of environments; every ``env_id`` is below it.
-
-    Raises:
-        ValueError: if shapes or ids are not as the specs say.
     """
-    step_type = _to_numpy("step_type", time_step.step_type)
-    if step_type.ndim != 2:
-        raise ValueError(f"step_type: expected the shape [T, B], got {step_type.shape}")
-    outer_dims = step_type.shape
-    return StepArrays(
-        is_first=step_type == StepType.FIRST,
-        is_last=step_type == StepType.LAST,
-        discounts=_to_rows("discount", time_step.discount, TensorSpec(), outer_dims),
-        rewards=_to_rows("reward", time_step.reward, reward_spec, outer_dims),
-        infos=_info_rows(time_step.env_info, env_info_spec, outer_dims),
-        env_ids=_env_ids(time_step.env_id, outer_dims, batch_size),
-    )
 
+    def __init__(
+        self,
+        reward_spec: TensorSpec,
+        env_info_spec: NestedTensorSpec = (),
+        batch_size: int | None = None,
+    ) -> None:
+        self._reward_spec = reward_spec
+        self._env_info_spec = env_info_spec
+        self._batch_size = batch_size
+        self._info_leaves = [
+            (leaf_name("env_info", path), spec)
+            for path, spec in nest.flatten_with_path(env_info_spec)
+        ]
+        self._known_env_ids = np.arange(0)  # [B], valid
 
-def _env_ids(
-    env_id: Tensor | tuple, outer_dims: tuple[int, ...], batch_size: int | None
-) -> np.ndarray:
-    if isinstance(env_id, tuple):  # absent
-        env_ids = np.arange(outer_dims[1])
-    else:
-        by_step = _to_numpy("env_id", env_id)
+    def read(self, time_step: TimeStep) -> StepArrays:
+        """Copies what the arrays are made of.
+
+        Args:
+            time_step: ``env_id`` says which environment each column is, the same for
+                all T; if it is absent, column b is environment b.
+
+        Returns:
+            The arrays. ``env_ids`` is the same object until other ids come.
+
+        Raises:
+            ValueError: if shapes or ids are not as the specs say.
+        """
+        step_type = _to_numpy("step_type", time_step.step_type)
+        if step_type.ndim != 2:
+            raise ValueError(
+                f"step_type: expected the shape [T, B], got {step_type.shape}"
+            )
+        outer_dims = step_type.shape
+        return StepArrays(
+            is_first=step_type == int(StepType.FIRST),
+            is_last=step_type == int(StepType.LAST),
+            discounts=_to_rows("discount", time_step.discount, (), outer_dims),
+            rewards=_to_rows(
+                "reward", time_step.reward, self._reward_spec.shape, outer_dims
+            ),
+            infos=self._info_rows(time_step.env_info, outer_dims),
+            env_ids=self._env_ids(time_step.env_id, outer_dims),
+        )
+
+    def _env_ids(
+        self, env_id: Tensor | tuple, outer_dims: tuple[int, ...]
+    ) -> np.ndarray:
+        num_columns = outer_dims[1]
+        if isinstance(env_id, tuple):  # absent
+            by_step = np.broadcast_to(np.arange(num_columns), outer_dims)
+        else:
+            by_step = _to_numpy("env_id", env_id)
         if by_step.shape != outer_dims or (by_step != by_step[:1]).any():
             raise ValueError(
                 f"env_id: expected the shape {outer_dims} and one environment per "
                 f"column, got the shape {by_step.shape}: {by_step.tolist()}"
             )
-        env_ids = by_step[0] if len(by_step) else np.arange(outer_dims[1])
-    ids = env_ids.tolist()
-    if ids and (min(ids) < 0 or (batch_size is not None and max(ids) >= batch_size)):
-        raise ValueError(
-            f"env_id: expected ids in [0, {batch_size or '∞'}), got {ids}. The batch "
-            "size must be the number of environments."
-        )
-    if len(set(ids)) < len(ids):
-        raise ValueError(f"env_id: {ids} names an environment twice")
-    return env_ids
+        env_ids = by_step[0] if len(by_step) else np.arange(num_columns)
+        if not np.array_equal(env_ids, self._known_env_ids):
+            self._check_env_ids(env_ids.tolist())
+            self._known_env_ids = env_ids.copy()
+        return self._known_env_ids
+
+    def _check_env_ids(self, ids: list[int]) -> None:
+        size = self._batch_size
+        if ids and (min(ids) < 0 or (size is not None and max(ids) >= size)):
+            raise ValueError(
+                f"env_id: expected ids in [0, {size or '∞'}), got {ids}. The batch "
+                "size must be the number of environments."
+            )
+        if len(set(ids)) < len(ids):
+            raise ValueError(f"env_id: {ids} names an environment twice")
+
+    def _info_rows(self, env_info: Nest, outer_dims: tuple[int, ...]) -> np.ndarray:
+        if not self._info_leaves:
+            return np.zeros((*outer_dims, 0))
+        nest.assert_same_structure(self._env_info_spec, env_info)
+        rows = [
+            _to_rows(name, part, spec.shape, outer_dims)
+            for (name, spec), part in zip(
+                self._info_leaves, nest.flatten(env_info), strict=True
+            )
+        ]
+        return np.concatenate(rows, axis=2)
 
 
-def _info_rows(
-    env_info: Nest, env_info_spec: NestedTensorSpec, outer_dims: tuple[int, ...]
-) -> np.ndarray:
-    named_specs = nest.flatten_with_path(env_info_spec)
-    if not named_specs:
-        return np.zeros((*outer_dims, 0))
-    nest.assert_same_structure(env_info_spec, env_info)
-    rows = [
-        _to_rows(leaf_name("env_info", path), part, spec, outer_dims)
-        for (path, spec), part in zip(named_specs, nest.flatten(env_info), strict=True)
-    ]
-    return np.concatenate(rows, axis=2)
+def join(parts: Sequence[StepArrays]) -> StepArrays:
+    """Consecutive unrolls of the same environments as one."""
+    if len(parts) == 1:
+        return parts[0]
+    fields = map(np.concatenate, zip(*(part[:-1] for part in parts), strict=True))
+    return StepArrays._make((*fields, parts[0].env_ids))
 
 
 def _to_rows(
-    name: str, tensor: Tensor | tuple, spec: TensorSpec, outer_dims: tuple[int, ...]
+    name: str,
+    tensor: Tensor | tuple,
+    shape: tuple[int, ...],
+    outer_dims: tuple[int, ...],
 ) -> np.ndarray:
-    """[T, B, *spec.shape] → [T, B, spec.numel] float64."""
+    """[T, B, *shape] → [T, B, elements of the shape] float64."""
     array = _to_numpy(name, tensor)
-    expected = (*outer_dims, *spec.shape)
+    expected = (*outer_dims, *shape)
     if array.shape != expected:
         raise ValueError(
             f"{name}: expected the shape {expected} with [T, B] = {list(outer_dims)}, "
             f"got {array.shape}"
         )
-    return array.reshape(*outer_dims, spec.numel).astype(np.float64)
+    return array.reshape(*outer_dims, math.prod(shape)).astype(np.float64)
 
 
 def _to_numpy(name: str, tensor: Tensor | tuple) -> np.ndarray:
     if isinstance(tensor, tuple):
         raise ValueError(f"{name}: expected a tensor [T, B, ...], it is absent")
-    return tensor.detach().cpu().numpy()
+    return tensor.numpy(force=True)

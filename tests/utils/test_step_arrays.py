@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
+from alf_lite import nest
 from alf_lite.data_structures import TimeStep
 from alf_lite.tensor_specs import TensorSpec
-from alf_lite.utils.step_arrays import step_arrays
+from alf_lite.utils.step_arrays import StepReader, join
 
 INFO_SPEC = {"speed": TensorSpec((2,)), "success": TensorSpec((), torch.bool)}
 
@@ -25,7 +28,7 @@ def make_time_step(**changes):
 
 
 def convert(time_step):
-    return step_arrays(time_step, TensorSpec(()), INFO_SPEC, batch_size=4)
+    return StepReader(TensorSpec(()), INFO_SPEC, batch_size=4).read(time_step)
 
 
 def test_fields_become_float64_rows():
@@ -44,6 +47,40 @@ def test_fields_become_float64_rows():
 
 def test_without_ids_column_b_is_environment_b():
     assert convert(make_time_step(env_id=())).env_ids.tolist() == [0, 1]
+
+
+def test_the_arrays_are_copies():
+    time_step = make_time_step()
+    steps = convert(time_step)
+    for tensor in nest.flatten(time_step):
+        tensor.zero_()
+    assert_same(steps, convert(make_time_step(env_info=time_step.env_info)), but=4)
+
+
+def test_ids_that_come_again_are_the_same_object():
+    reader = StepReader(TensorSpec(()), INFO_SPEC, batch_size=4)
+    first = reader.read(make_time_step()).env_ids
+    assert reader.read(make_time_step()).env_ids is first
+    others = make_time_step(env_id=torch.tensor([[1, 3]] * 3, dtype=torch.int32))
+    assert reader.read(others).env_ids.tolist() == [1, 3]
+    assert first.tolist() == [3, 1]
+
+
+@pytest.mark.parametrize("cuts", [[0, 3], [0, 1, 3], [0, 1, 2, 3]])
+def test_joined_parts_are_the_whole(cuts):
+    time_step = make_time_step()
+    reader = StepReader(TensorSpec(()), INFO_SPEC, batch_size=4)
+    parts = [
+        reader.read(nest.map_structure(lambda t, i=begin, j=end: t[i:j], time_step))
+        for begin, end in itertools.pairwise(cuts)
+    ]
+    assert_same(join(parts), convert(time_step))
+
+
+def assert_same(actual, expected, but=None):
+    for i, (a, e) in enumerate(zip(actual, expected, strict=True)):
+        if i != but:
+            np.testing.assert_array_equal(a, e)
 
 
 @pytest.mark.parametrize(
