@@ -223,9 +223,9 @@ class RLAlgorithm(Algorithm):
         unroll = unroller.unroll(unroll_length, bootstrap=self._on_policy)
         # Row 0 was the last row of the previous unroll, except after a reset.
         first_row = 0 if unroll.is_first_unroll else 1
-        new_steps = nest.map_structure(
-            lambda t: t[first_row:].detach(), unroll.time_steps
-        )
+        new_steps = nest.map_structure(lambda t: t[first_row:], unroll.time_steps)
+        if self.unrolls_with_grad:
+            new_steps = nest.map_structure(Tensor.detach, new_steps)
         self._require_metrics().observe(new_steps)
         self.data_transformer.observe(new_steps)
         if not self._on_policy:

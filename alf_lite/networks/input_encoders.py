@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite.networks.layers import Activation, make_activation, orthogonal
-from alf_lite.networks.lean_sequential import LeanSequential
+from alf_lite.networks.lean_sequential import HiddenSequential
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils.categories import is_binary, num_categories
 
@@ -132,7 +132,7 @@ class ImageEncoder(InputEncoder):
             channels = filters
             height = (height - kernel) // stride + 1
             width = (width - kernel) // stride + 1
-        self._convolutions = LeanSequential(*layers)
+        self._convolutions = HiddenSequential(*layers)
         self.output_size = channels * height * width
 
     def forward(self, x: Tensor) -> Tensor:

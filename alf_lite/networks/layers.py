@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor, nn
 
-from alf_lite.networks.lean_sequential import LeanSequential
+from alf_lite.networks.lean_sequential import HiddenSequential
 
 # A name, a module (copied for every use), a module class, or a function of a tensor.
 Activation = str | nn.Module | type[nn.Module] | Callable[[Tensor], Tensor]
@@ -99,7 +99,7 @@ def mlp(
     layers: list[nn.Module] = []
     for size, next_size in pairwise(sizes):
         layers += [linear(size, next_size), make_activation(activation)]
-    return LeanSequential(*layers)
+    return HiddenSequential(*layers)
 
 
 def check_sizes(name: str, sizes: Any) -> tuple[int, ...]:

@@ -14,10 +14,10 @@ from alf_lite.networks.layers import (
     check_sizes,
     make_activation,
 )
-from alf_lite.networks.lean_sequential import LeanSequential
+from alf_lite.networks.lean_sequential import HiddenSequential, LinearMap
 
 
-class ParallelLinear(nn.Module):
+class ParallelLinear(LinearMap):
     """n linear layers of one shape: y_k = x_k W_k + b_k.
 
     Every member is initialised on its own, with orthogonal weights and zero bias.
@@ -99,7 +99,7 @@ class ParallelMLP(nn.Module):
         for size, next_size in pairwise(sizes):
             layers.append(ParallelLinear(num_members, size, next_size))
             layers.append(make_activation(activation))
-        self._hidden_layers = LeanSequential(*layers)
+        self._hidden_layers = HiddenSequential(*layers)
         self._output_layer = ParallelLinear(
             num_members, sizes[-1], output_size, output_gain
         )

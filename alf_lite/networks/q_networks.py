@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from alf_lite.config import configurable
 from alf_lite.networks.encoding_networks import (
@@ -17,6 +17,7 @@ from alf_lite.networks.encoding_networks import (
 )
 from alf_lite.networks.input_encoders import ConvLayerParams
 from alf_lite.networks.layers import Activation, check_sizes, linear, mlp
+from alf_lite.networks.lean_sequential import LeanSequential
 from alf_lite.networks.network import Network
 from alf_lite.tensor_specs import NestedTensorSpec
 
@@ -79,20 +80,22 @@ class QNetwork(Network):
         weights = (exists / sizes[:, None]).unsqueeze(-1)
         self.register_buffer("_mean_weights", weights, persistent=False)
 
-        def stream(output_size: int) -> nn.Sequential:
+        def stream(output_size: int) -> LeanSequential:
             hidden = mlp(encoder.output_size, head_fc_layer_params, head_activation)
             size = [encoder.output_size, *head_fc_layer_params][-1]
-            return nn.Sequential(*hidden, linear(size, output_size, gain=1.0))
+            return LeanSequential(*hidden, linear(size, output_size, gain=1.0))
 
         self._advantage = stream(math.prod(self._shape))
         self._value = stream(num_outputs) if dueling else None
 
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """Observations [B, ...] → (outputs [B, C, A, N], new state)."""
-        features, state = self._encoder(inputs, state)
-        outputs = self._advantage(features).unflatten(-1, self._shape)
+        # As LeanSequential does: one step of acting consists of small calls.
+        features, state = self._encoder.forward(inputs, state)
+        outputs = self._advantage.forward(features)
+        outputs = outputs.view(outputs.shape[:-1] + self._shape)
         if self._value is not None:
-            value = self._value(features)[:, None, None]  # [B, 1, 1, N]
+            value = self._value.forward(features)[:, None, None]  # [B, 1, 1, N]
             mean = (self._mean_weights * outputs).sum(dim=-2, keepdim=True)
             outputs = value + (outputs - mean)
         return outputs, state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -45,8 +45,8 @@ class SyncUnroller:
         self._rollout_step = rollout_step or policy.rollout_step
         self._with_grad = with_grad
         self._overwrite_policy_output = overwrite_policy_output
-        self._raw_rows = UnrollStorage()
-        self._policy_rows = UnrollStorage()
+        # Of (time step, Experience): what came and what the policy did there.
+        self._rows = UnrollStorage()
         self._time_step: Any = None  # TimeStep, after reset
         self._is_fresh = True
         self._policy_state: Nest = ()
@@ -72,86 +72,88 @@ class SyncUnroller:
         if self._time_step is None:
             self.reset()
         is_first_unroll, self._is_fresh = self._is_fresh, False
+        num_rows = length + bootstrap
         with torch.inference_mode(not self._with_grad):
-            rows = self._run(length, length + bootstrap)
-        if self._with_grad:
-            experience, time_steps, env_seconds = self._stack(*rows)
+            kept, env_seconds = self._run(length, num_rows)
+        if kept is None:
+            time_steps, _ = self._rows.read(0, length + 1)
+            inputs, experience = self._rows.read(0, num_rows)
         else:
-            env_seconds = rows[2]
-            time_steps = self._raw_rows.read(0, length + 1)
-            experience = self._policy_rows.read(0, length + bootstrap)
+            time_steps = nest.stack(kept.time_steps)
+            inputs = nest.map_structure(lambda t: t[:num_rows], time_steps)
+            experience = nest.stack(kept.experience)
         if experience.time_step == ():
-            # Nothing was transformed: the raw rows serve both purposes.
-            inputs = nest.map_structure(lambda t: t[: length + bootstrap], time_steps)
+            # Nothing was transformed: the raw steps serve both purposes.
             experience = experience._replace(time_step=inputs)
         return Unroll(experience, time_steps, env_seconds, is_first_unroll)
 
-    def _run(
-        self, length: int, num_rows: int
-    ) -> tuple[list[Experience], list[TimeStep], float]:
-        """Steps ``length`` times and lets the policy act on ``num_rows`` rows."""
-        policy, env = self._policy, self._env
+    def _run(self, length: int, num_rows: int) -> tuple[_Kept | None, float]:
+        """Steps ``length`` times and lets the policy act on ``num_rows`` rows.
+
+        Returns:
+            What has to keep its gradient, else nothing: it is in ``_rows``; and the
+            seconds spent in the environment.
+        """
+        policy, env, act = self._policy, self._env, self._rollout_step
+        kept = _Kept([], []) if self._with_grad else None
         initial_state = policy.get_initial_rollout_state(env.batch_size)
         has_state = not nest.is_empty(initial_state)
-        kept: list[Experience] = []
-        raw: list[TimeStep] = []
         env_seconds = 0.0
         device = policy.device
-        time_step = to_device(self._time_step, device)
-        self._keep_raw(raw, 0, time_step, length + 1)
+        next_step = to_device(self._time_step, device)
         for t in range(num_rows):
-            state = self._policy_state
+            time_step, state = next_step, self._policy_state
             if has_state:
                 state = reset_state(state, initial_state, time_step.is_first())
             inputs, transform_state = policy.transform_timestep(
                 time_step, self._transform_state
             )
-            step = self._rollout_step(inputs, state)
+            step = act(inputs, state)
             action = step.output
-            is_transformed = inputs is not time_step
             if t < length:
                 begin = time.perf_counter()
                 self._time_step = env.step(
                     nest.map_structure(torch.Tensor.detach, action)
-                    if self._with_grad
+                    if kept is not None
                     else action
                 )
                 env_seconds += time.perf_counter() - begin
-                time_step = to_device(self._time_step, device)
-                self._keep_raw(raw, t + 1, time_step, length + 1)
+                next_step = to_device(self._time_step, device)
                 self._policy_state = step.state
                 self._transform_state = transform_state
                 if self._overwrite_policy_output:
-                    action = time_step.prev_action
-            row = Experience(
-                time_step=inputs if is_transformed else (),
+                    action = next_step.prev_action
+            experience = Experience(
+                time_step=() if inputs is time_step else inputs,
                 action=action,
                 rollout_info=step.info,
                 state=state,
             )
-            if self._with_grad:
-                kept.append(row)
+            if kept is None:
+                # One copy for all of it.
+                self._rows.write(t, (time_step, experience), length + 1)
             else:
-                self._policy_rows.write(t, row, num_rows)
-        if self._with_grad:
+                kept.time_steps.append(time_step)
+                kept.experience.append(experience)
+        if num_rows == length:
+            # There is no bootstrap row: nobody acted on the last step yet.
+            if kept is None:
+                self._rows.write_first_part(length, next_step)
+            else:
+                kept.time_steps.append(next_step)
+        if kept is not None:
             # The next unroll has its own graph.
             self._policy_state = nest.map_structure(
                 torch.Tensor.detach, self._policy_state
             )
-        return kept, raw, env_seconds
+        return kept, env_seconds
 
-    def _keep_raw(
-        self, raw: list[TimeStep], row: int, time_step: TimeStep, num_rows: int
-    ) -> None:
-        if self._with_grad:
-            raw.append(time_step)
-        else:
-            self._raw_rows.write(row, time_step, num_rows)
 
-    def _stack(
-        self, kept: list[Experience], raw: list[TimeStep], env_seconds: float
-    ) -> tuple[Experience, TimeStep, float]:
-        return nest.stack(kept), nest.stack(raw), env_seconds
+class _Kept(NamedTuple):
+    """The rows of an unroll with gradient."""
+
+    time_steps: list[TimeStep]
+    experience: list[Experience]
 
 
 def to_device(time_step: TimeStep, device: torch.device) -> TimeStep:

@@ -11,6 +11,9 @@ from alf_lite import nest
 
 Nest = Any
 
+# Unrolls differ in their length by one at most, as a rule.
+_MAX_VIEWS = 16
+
 
 class UnrollStorage:
     """Rows of one nest, written one by one and read as a nest of [T, B, ...] views.
@@ -23,6 +26,7 @@ class UnrollStorage:
         self._nest: Nest = ()
         self._rows: list[list[Tensor]] = []
         self._traits: list[tuple[torch.Size, torch.dtype]] = []  # of every leaf [B, …]
+        self._views: dict[tuple[int, int], Nest] = {}  # that were read before
 
     def write(self, row: int, values: Nest, num_rows: int) -> None:
         """Copies ``values``, a nest of [B, ...] tensors, into ``row`` of ``num_rows``.
@@ -39,11 +43,28 @@ class UnrollStorage:
         if leaves:
             torch._foreach_copy_(self._rows[row], leaves)
 
+    def write_first_part(self, row: int, part: Nest) -> None:
+        """Copies what the nests written so far begin with; the rest of ``row`` stays.
+
+        Args:
+            row: one of those that there are.
+            part: the first field of these nests, or another beginning.
+        """
+        leaves = nest.flatten(part)
+        if leaves:
+            torch._foreach_copy_(self._rows[row][: len(leaves)], leaves)
+
     def read(self, begin: int, end: int) -> Nest:
         """Rows ``begin`` to ``end`` (exclusive) as views [end - begin, B, ...]."""
-        return nest.map_structure(lambda buffer: buffer[begin:end], self._nest)
+        views = self._views.get((begin, end))
+        if views is None:
+            views = nest.map_structure(lambda buffer: buffer[begin:end], self._nest)
+            if len(self._views) < _MAX_VIEWS:
+                self._views[begin, end] = views
+        return views
 
     def _allocate(self, values: Nest, num_rows: int) -> None:
+        self._views.clear()
         # Ordinary tensors even when acting runs in inference mode: training reads them.
         with torch.inference_mode(False):
             self._nest = nest.map_structure(

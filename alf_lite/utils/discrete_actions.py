@@ -71,12 +71,12 @@ class DiscreteActions:
         """[B, C] → nest of [B, *spec.shape], each of its dtype."""
         if not self._starts_at_zero:
             index = index + self._constants.on(index.device)[0]
+        if isinstance(self._action_spec, TensorSpec):  # done at every step
+            return _to_leaf(index, self._action_spec)
         columns = index.split([spec.numel for spec in self._specs], dim=1)
-        leaves = [
-            column.reshape(-1, *spec.shape).to(spec.dtype)
-            for column, spec in zip(columns, self._specs, strict=True)
-        ]
-        return nest.pack_sequence_as(self._action_spec, leaves)
+        return nest.pack_sequence_as(
+            self._action_spec, map(_to_leaf, columns, self._specs)
+        )
 
     def allowed(self, mask: Tensor | None, device: torch.device) -> Tensor | None:
         """Which values may be chosen.
@@ -98,6 +98,11 @@ class DiscreteActions:
             return exists
         rows = mask.index_select(-1, source).unflatten(-1, exists.shape)
         return rows & exists
+
+
+def _to_leaf(column: Tensor, spec: TensorSpec) -> Tensor:
+    """[B, spec.numel] → [B, *spec.shape] of the dtype."""
+    return column.reshape(column.shape[:1] + spec.shape).to(spec.dtype)
 
 
 def _sizes(path: str, spec: Any) -> np.ndarray:

@@ -81,12 +81,11 @@ class EpsilonGreedy:
         Raises:
             ValueError: if there is not one ε for each of the B environments.
         """
-        epsilons = self._current()
         if not self._is_sequence:
-            return epsilon_greedy(values, epsilons[0], allowed)
+            return epsilon_greedy(values, _value_of(self._schedulers[0]), allowed)
         self._check_number(values.shape[0])
         return epsilon_greedy(
-            values, torch.tensor(epsilons, device=values.device), allowed
+            values, torch.tensor(self._current(), device=values.device), allowed
         )
 
     def _check_number(self, num_environments: int) -> None:
@@ -97,8 +96,12 @@ class EpsilonGreedy:
             )
 
     def _current(self) -> list[float]:
-        epsilons = [float(scheduler()) for scheduler in self._schedulers]
-        for epsilon in epsilons:
-            if not 0 <= epsilon <= 1:
-                raise ValueError(f"epsilon must lie in [0, 1], got {epsilon}")
-        return epsilons
+        return [_value_of(scheduler) for scheduler in self._schedulers]
+
+
+def _value_of(scheduler: Callable[[], float]) -> float:
+    """ε now."""
+    epsilon = float(scheduler())
+    if not 0 <= epsilon <= 1:
+        raise ValueError(f"epsilon must lie in [0, 1], got {epsilon}")
+    return epsilon
