@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +49,7 @@ def _run(layers: Iterable[nn.Module | None], x: Tensor) -> Tensor:
         kind = type(layer)
         if kind is nn.Linear:
             # Not by attribute, which nn.Module looks up in Python.
-            parameters = layer._parameters
+            parameters: dict[str, Any] = layer._parameters
             x = F.linear(x, parameters["weight"], parameters["bias"])
             may_overwrite = True
         elif may_overwrite and kind in _IN_PLACE:
