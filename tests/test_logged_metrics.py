@@ -16,7 +16,12 @@ from tests.source_code import ROOT
 GROUPS = r"(Metrics(_vs_\w+)?|eval(_vs_\w+)?)/"
 PLACEHOLDERS = {"ALGORITHM": r"\w+", "OWNER": r"\w+", "NAME": r".+", "KEY": r".+"}
 # Written for environments with env_info, for other algorithms, or seldom.
-NOT_IN_THIS_RUN = ("EnvInfo/", "AverageEnvInfo/", "ActorCriticAlgorithm/")
+NOT_IN_THIS_RUN = (
+    "EnvInfo/",
+    "AverageEnvInfo/",
+    "ActorCriticAlgorithm/",
+    "ImpalaAlgorithm/",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +42,7 @@ def written(tmp_path):
         "TrainerConfig.debug_summaries = True",
         "TrainerConfig.summarize_action_distributions = True",
         "TrainerConfig.random_seed = 0",
+        "PPOAlgorithm.off_policy_correction = 'vtrace'",
     ]
     config_files.parse_config(str(ROOT / "confs/ppo_cart_pole.gin"), settings)
     Trainer(TrainerConfig(), tmp_path).train()

@@ -31,6 +31,7 @@ from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import distributions, losses, value_ops
 from alf_lite.utils.action_masks import ActionMask
+from alf_lite.utils.policy_lag import LagSummary
 
 Nest = Any
 
@@ -51,6 +52,7 @@ class ActorCriticInfo(NamedTuple):
     reward: Field = ()  # [T, B] or [T, B, D], came with s_t
     discount: Field = ()  # [T, B] 0 where s_t is terminal
     step_type: Field = ()  # [T, B]
+    rollout_log_prob: Field = ()  # [T, B] log μ(a_t|s_t) of the policy that acted
 
 
 class ActorCriticLossInfo(NamedTuple):
@@ -59,6 +61,15 @@ class ActorCriticLossInfo(NamedTuple):
     policy_loss: Tensor
     value_loss: Tensor
     entropy: Tensor
+    policy_lag: LagSummary | tuple[()] = ()  # if it is corrected
+
+
+class Estimate(NamedTuple):
+    """What the policy and the value learn from, detached."""
+
+    advantage: Tensor  # [T-1, B], weighted
+    value_target: Tensor  # [T-1, B] or [T-1, B, D]
+    policy_lag: LagSummary | tuple[()] = ()
 
 
 @configurable
@@ -112,7 +123,7 @@ class ActorCriticAlgorithm(RLAlgorithm):
         Raises:
             ValueError: if a coefficient is out of its range or there is no such mask.
         """
-        _check_unit_interval(gamma=gamma, td_lambda=td_lambda)
+        check_unit_interval(gamma=gamma, td_lambda=td_lambda)
         mask = ActionMask(observation_spec, action_spec, action_mask_key)
         actor_network = masked_actor(
             actor_network_ctor(mask.remaining_spec, action_spec), mask
@@ -163,17 +174,27 @@ class ActorCriticAlgorithm(RLAlgorithm):
         )
 
     def rollout_step(self, inputs: TimeStep, state: ActorCriticState) -> AlgStep:
-        """Samples an action. The value is left to training, which batches it."""
+        """Samples an action. The value is left to training, which batches it.
+
+        Only recurrent value networks are evaluated, for the sake of their state.
+        """
         distribution, actor_state = self._actor_network(inputs.observation, state.actor)
         action = distributions.sample(distribution)
+        value: Field = ()
         value_state = state.value
         if not nest.is_empty(value_state):
-            _, value_state = self._value_network(inputs.observation, value_state)
+            value, value_state = self._value_network(inputs.observation, value_state)
         return AlgStep(
             output=action,
             state=ActorCriticState(actor=actor_state, value=value_state),
-            info=ActorCriticInfo(action=action),
+            info=self._rollout_info(action, distribution, value),
         )
+
+    def _rollout_info(
+        self, action: Nest, distribution: Nest, value: Field
+    ) -> ActorCriticInfo:
+        """What is kept of a step for training."""
+        return ActorCriticInfo(action=action)
 
     # Learning
 
@@ -183,8 +204,7 @@ class ActorCriticAlgorithm(RLAlgorithm):
         """Evaluates both networks on the steps of the unroll."""
         distribution, actor_state = self._actor_network(inputs.observation, state.actor)
         value, value_state = self._value_network(inputs.observation, state.value)
-        info = ActorCriticInfo(
-            action=rollout_info.action,
+        info = rollout_info._replace(
             action_distribution=distribution,
             value=value,
             reward=inputs.reward,
@@ -199,24 +219,26 @@ class ActorCriticAlgorithm(RLAlgorithm):
 
     def calc_loss(self, info: Nest) -> LossInfo:
         """−A_t log π(a_t|s_t) + c_v (R_t − V(s_t))² − c_e H(π(·|s_t)), [T-1, B]."""
-        advantage, value_target = self._estimate(info)
         distribution = nest.map_structure(lambda t: t[:-1], info.action_distribution)
         action = nest.map_structure(lambda t: t[:-1], info.action)
         log_prob = distributions.log_prob(distribution, action)
-        entropy = distributions.entropy(distribution)
-        policy_loss = -advantage * log_prob
-        value_loss = self._sum_dims(losses.squared(value_target, info.value[:-1]))
-        loss = (
-            policy_loss
-            + self._value_loss_weight * value_loss
-            - self._entropy_regularization * entropy
+        estimate = self._estimate(info, log_prob.detach())
+        value_error = losses.squared(estimate.value_target, info.value[:-1])
+        parts = ActorCriticLossInfo(
+            policy_loss=-estimate.advantage * log_prob,
+            value_loss=self._sum_dims(value_error),
+            entropy=distributions.entropy(distribution),
+            policy_lag=estimate.policy_lag,
         )
-        return LossInfo(
-            loss=loss, extra=ActorCriticLossInfo(policy_loss, value_loss, entropy)
-        )
+        return LossInfo(loss=self._weighted_sum(parts), extra=parts)
 
-    def _estimate(self, info: ActorCriticInfo) -> tuple[Tensor, Tensor]:
-        """Advantages [T-1, B] and value targets [T-1, B] or [T-1, B, D], detached."""
+    def _estimate(self, info: ActorCriticInfo, log_prob: Tensor) -> Estimate:
+        """Computes advantages and value targets.
+
+        Args:
+            info: [T, B, ...].
+            log_prob: [T-1, B], log π(a_t|s_t).
+        """
         value = info.value.detach()
         discount = self._gamma * info.discount
         args = (info.reward, value, info.step_type, discount)
@@ -228,18 +250,37 @@ class ActorCriticAlgorithm(RLAlgorithm):
         else:
             advantage = value_ops.discounted_return(*args) - value[:-1]
             value_target = value_ops.lambda_return(*args, self._td_lambda)
+        return Estimate(self._scaled(advantage, info), value_target)
+
+    def _scaled(self, advantage: Tensor, info: ActorCriticInfo) -> Tensor:
+        """[T-1, B] or [T-1, B, D] → [T-1, B], normalized if so configured."""
         advantage = self.scalar_reward(advantage)
-        if self._normalize_advantages:
-            valid = valid_steps(info.step_type[:-1])
-            advantage = losses.normalize(advantage, valid)
-        return advantage, value_target
+        if not self._normalize_advantages:
+            return advantage
+        return losses.normalize(advantage, valid_steps(info.step_type[:-1]))
+
+    def _weighted_sum(self, parts: Any) -> Tensor:
+        """The loss [T, B] of its parts ``policy_loss``, ``value_loss``, ``entropy``."""
+        return (
+            parts.policy_loss
+            + self._value_loss_weight * parts.value_loss
+            - self._entropy_regularization * parts.entropy
+        )
 
     def _sum_dims(self, value: Tensor) -> Tensor:
         """[..., D] of a reward of several dimensions → [...]."""
         return value.sum(-1) if self.has_multidim_reward else value
 
 
-def _check_unit_interval(**values: float) -> None:
+def check_unit_interval(**values: float) -> None:
+    """Raises ValueError if one of them is not in [0, 1]."""
     for name, value in values.items():
         if not 0 <= value <= 1:
             raise ValueError(f"{name} must lie in [0, 1], got {value}")
+
+
+def check_positive(**values: float | None) -> None:
+    """Raises ValueError if one of them is neither positive nor None."""
+    for name, value in values.items():
+        if value is not None and not value > 0:
+            raise ValueError(f"{name} must be positive, got {value}")

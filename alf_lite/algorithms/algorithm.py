@@ -16,7 +16,7 @@ from alf_lite.algorithms.train_info import (
     info_at_once,
     info_step_by_step,
 )
-from alf_lite.algorithms.training_batches import TrainingBatch
+from alf_lite.algorithms.training_batches import TrainingBatch, time_major, transpose
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import (
     AlgStep,
@@ -298,6 +298,12 @@ class Algorithm(nn.Module):
             info, _ = self._collect_train_info(batch, state, train_step)
         weights = batch.batch_info.importance_weights
         return self.aggregate_loss(calc_loss(info), batch.valid, weights), info
+
+    def info_of_steps(self, batch: TrainingBatch) -> Nest:
+        """What ``train_step`` says now about a batch [B, T, ...]: infos [B, T, ...]."""
+        batch = time_major(batch)
+        info, _ = self._collect_train_info(batch, self._state_before(batch))
+        return transpose(info)
 
     def _state_before(self, batch: TrainingBatch) -> Nest:
         """The state [B, ...] that training on [T, B, ...] starts with."""

@@ -9,12 +9,17 @@ Differences from the paper:
 3. Optional clipping of the value (``value_clip``) and early stop of the updates of an
    iteration by the KL divergence (``target_kl``), both in wide use.
 4. A step that ends by a time limit is bootstrapped.
+5. Optionally (``off_policy_correction``) older parameters may have acted. Then there
+   are three policies, as in Hilton, Cobbe and Schulman, "Batch size-invariance for
+   policy optimization", arXiv:2110.00641: μ acted, π_prox is the one at the start of
+   the updates, which keeps them near, and π is trained. Unlike there, the weights
+   π_prox/μ are truncated, and V-trace corrects the advantages, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -24,10 +29,19 @@ from alf_lite.algorithms.actor_critic_algorithm import (
     ActorCriticAlgorithm,
     ActorCriticInfo,
     ActorCriticState,
+    check_positive,
 )
 from alf_lite.algorithms.algorithm import valid_steps
+from alf_lite.algorithms.training_batches import TrainingBatch
 from alf_lite.config import TrainerConfig, configurable
-from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
+from alf_lite.data_structures import (
+    AlgStep,
+    BatchInfo,
+    Experience,
+    Field,
+    LossInfo,
+    TimeStep,
+)
 from alf_lite.environments.environment import Environment
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.network import Network
@@ -35,21 +49,30 @@ from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import distributions, losses, value_ops
+from alf_lite.utils.policy_lag import (
+    ImportanceWeights,
+    LagSummary,
+    check_clips,
+    correct_policy_lag,
+)
 
 Nest = Any
+
+OffPolicyCorrection = Literal["none", "vtrace"]
 
 
 class PPOInfo(NamedTuple):
     """From ``preprocess_experience`` through ``train_step`` to ``calc_loss``."""
 
     action: Nest  # [T, B, ...] a_t
-    log_prob: Tensor  # [T, B] log π_old(a_t|s_t)
+    log_prob: Tensor  # [T, B] log π_old(a_t|s_t), of π_prox if a lag is corrected
     advantage: Tensor  # [T, B] A_t
     value_target: Tensor  # [T, B] or [T, B, D]
     old_value: Tensor  # [T, B] or [T, B, D], V_old(s_t)
     valid: Tensor  # [T, B] bool, steps with a transition in this unroll
     action_distribution: Nest = ()  # [T, B, ...] π(·|s_t), with gradient
     value: Field = ()  # [T, B] or [T, B, D], V(s_t), with gradient
+    weights: ImportanceWeights | tuple[()] = ()  # [T, B] π_prox/μ
 
 
 class PPOLossInfo(NamedTuple):
@@ -60,6 +83,7 @@ class PPOLossInfo(NamedTuple):
     entropy: Tensor
     approx_kl: Tensor  # (r - 1) - log r, an unbiased low-variance estimate
     clip_fraction: Tensor
+    policy_lag: LagSummary | tuple[()] = ()  # of π_prox, if it is corrected
 
 
 @configurable
@@ -84,6 +108,9 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         clip_epsilon: float = 0.2,
         value_clip: float | None = None,
         target_kl: float | None = None,
+        off_policy_correction: OffPolicyCorrection = "none",
+        rho_clip: float = 1.0,
+        c_clip: float = 1.0,
         entropy_regularization: float = 0.0,
         value_loss_weight: float = 0.5,
         normalize_advantages: bool = True,
@@ -104,17 +131,24 @@ class PPOAlgorithm(ActorCriticAlgorithm):
             value_clip: how far the value may move from the old one; None for no limit.
             target_kl: no more updates on this unroll once the approximate KL divergence
                 from the old policy exceeds 1.5 times this; None for no limit.
+            off_policy_correction: "vtrace" if older parameters may have acted, as in
+                asynchronous unrolls; costs one more evaluation of the unroll. "none"
+                takes the policy that acted for the one at the start of the updates.
+            rho_clip: ρ̄ of the correction, see :class:`ImpalaAlgorithm`.
+            c_clip: c̄ of the correction.
 
         Raises:
             ValueError: if a coefficient is out of its range.
         """
-        for key, value in {
-            "clip_epsilon": clip_epsilon,
-            "value_clip": value_clip,
-            "target_kl": target_kl,
-        }.items():
-            if value is not None and not value > 0:
-                raise ValueError(f"{key} must be positive, got {value}")
+        if off_policy_correction not in get_args(OffPolicyCorrection):
+            raise ValueError(
+                f"off_policy_correction must be one of "
+                f"{get_args(OffPolicyCorrection)}, got {off_policy_correction!r}"
+            )
+        check_clips(rho_clip, c_clip)
+        check_positive(
+            clip_epsilon=clip_epsilon, value_clip=value_clip, target_kl=target_kl
+        )
         super().__init__(
             observation_spec,
             action_spec,
@@ -139,26 +173,43 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         self._clip_epsilon = clip_epsilon
         self._value_clip = value_clip
         self._target_kl = target_kl
+        self._off_policy_correction = off_policy_correction
+        self._rho_clip = rho_clip
+        self._c_clip = c_clip
+
+    @property
+    def corrects_policy_lag(self) -> bool:
+        """As ``off_policy_correction`` says."""
+        return self._off_policy_correction != "none"
 
     # Acting
 
-    def rollout_step(self, inputs: TimeStep, state: ActorCriticState) -> AlgStep:
-        """Samples an action and keeps π_old; recurrent networks also evaluate V_old."""
-        distribution, actor_state = self._actor_network(inputs.observation, state.actor)
-        action = distributions.sample(distribution)
-        value: Field = ()
-        value_state = state.value
-        if not nest.is_empty(value_state):
-            value, value_state = self._value_network(inputs.observation, value_state)
-        return AlgStep(
-            output=action,
-            state=ActorCriticState(actor=actor_state, value=value_state),
-            info=ActorCriticInfo(
-                action=action, action_distribution=distribution, value=value
-            ),
+    def _rollout_info(
+        self, action: Nest, distribution: Nest, value: Field
+    ) -> ActorCriticInfo:
+        """Keeps π_old, and V_old where a recurrent network was evaluated."""
+        return ActorCriticInfo(
+            action=action, action_distribution=distribution, value=value
         )
 
     # Learning
+
+    def preprocess(
+        self, experience: Experience, valid: Tensor, batch_info: BatchInfo
+    ) -> TrainingBatch:
+        """Evaluates π_prox and V on the unroll [B, T, ...] if a lag is corrected."""
+        if self.corrects_policy_lag:
+            info = experience.rollout_info
+            log_prob = distributions.log_prob(info.action_distribution, info.action)
+            batch = TrainingBatch(
+                experience.time_step, info, experience.state, valid, batch_info
+            )
+            with torch.no_grad():
+                info = self.info_of_steps(batch)
+            experience = experience._replace(
+                rollout_info=info._replace(rollout_log_prob=log_prob)
+            )
+        return super().preprocess(experience, valid, batch_info)
 
     def preprocess_experience(
         self,
@@ -174,26 +225,44 @@ class PPOAlgorithm(ActorCriticAlgorithm):
             )
             value, _ = self._value_network(flat)
             value = value.unflatten(0, root_inputs.step_type.shape)
-        advantage = value_ops.generalized_advantage_estimation(
+        log_prob = distributions.log_prob(
+            rollout_info.action_distribution, rollout_info.action
+        )
+        args = (
             root_inputs.reward,
             value,
             root_inputs.step_type,
             self._gamma * root_inputs.discount,
-            self._td_lambda,
-            time_major=False,
-        )  # [B, T-1] or [B, T-1, D]
-        advantage = torch.cat([advantage, torch.zeros_like(advantage[:, :1])], dim=1)
+        )
+        weights: Nest = ()
+        if isinstance(rollout_info.rollout_log_prob, tuple):
+            advantage = value_ops.generalized_advantage_estimation(
+                *args, self._td_lambda, time_major=False
+            )  # [B, T-1] or [B, T-1, D]
+            value_target = advantage + value[:, :-1]
+        else:
+            advantage, value_target, weights = correct_policy_lag(
+                *args,
+                log_prob,
+                rollout_info.rollout_log_prob,
+                td_lambda=self._td_lambda,
+                rho_clip=self._rho_clip,
+                c_clip=self._c_clip,
+                time_major=False,
+            )
+        advantage, weights = nest.map_structure(
+            _with_bootstrap_row, (advantage, weights)
+        )
         valid = valid_steps(root_inputs.step_type)
         valid[:, -1] = False
         info = PPOInfo(
             action=rollout_info.action,
-            log_prob=distributions.log_prob(
-                rollout_info.action_distribution, rollout_info.action
-            ),
+            log_prob=log_prob,
             advantage=self.scalar_reward(advantage),
-            value_target=advantage + value,
+            value_target=torch.cat([value_target, value[:, -1:]], dim=1),
             old_value=value,
             valid=valid,
+            weights=weights,
         )
         return root_inputs, info
 
@@ -217,27 +286,24 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         policy_loss = self._surrogate_loss(ratio, info)
         value_loss = self._value_loss(info)
         entropy = distributions.entropy(info.action_distribution)
-        loss = (
-            policy_loss
-            + self._value_loss_weight * value_loss
-            - self._entropy_regularization * entropy
-        )
-        extra = PPOLossInfo(
+        parts = PPOLossInfo(
             policy_loss=policy_loss,
             value_loss=value_loss,
             entropy=entropy,
             approx_kl=ratio - 1 - log_ratio,
             clip_fraction=((ratio - 1).abs() > self._clip_epsilon).float(),
+            policy_lag=info.weights.summarize() if info.weights else (),
         )
-        return LossInfo(loss=loss, extra=extra)
+        return LossInfo(loss=self._weighted_sum(parts), extra=parts)
 
     def _surrogate_loss(self, ratio: Tensor, info: PPOInfo) -> Tensor:
-        """Eq. 7: −min(r A, clip(r, 1 − ε, 1 + ε) A)."""
+        """Eq. 7: −min(r A, clip(r, 1 − ε, 1 + ε) A), times min(ρ̄, π_prox/μ)."""
         advantage = info.advantage
         if self._normalize_advantages:
             advantage = losses.normalize(advantage, info.valid)
         clipped = ratio.clamp(1 - self._clip_epsilon, 1 + self._clip_epsilon)
-        return -torch.minimum(ratio * advantage, clipped * advantage)
+        loss = -torch.minimum(ratio * advantage, clipped * advantage)
+        return info.weights.truncated * loss if info.weights else loss
 
     def _value_loss(self, info: PPOInfo) -> Tensor:
         """(V − R)², or the larger of that and the error of the clipped value."""
@@ -256,3 +322,8 @@ class PPOAlgorithm(ActorCriticAlgorithm):
             return False
         approx_kl = losses.masked_mean(loss_info.extra.approx_kl, valid)
         return bool(approx_kl > 1.5 * self._target_kl)
+
+
+def _with_bootstrap_row(x: Tensor) -> Tensor:
+    """[B, T-1, ...] → [B, T, ...] with zeros, of a row that is not trained."""
+    return torch.cat([x, torch.zeros_like(x[:, :1])], dim=1)

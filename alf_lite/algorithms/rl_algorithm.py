@@ -144,6 +144,15 @@ class RLAlgorithm(Algorithm):
         return self._on_policy
 
     @property
+    def corrects_policy_lag(self) -> bool:
+        """Whether on-policy training stays right on what older parameters did.
+
+        Asynchronous unrolls need it: what they deliver was collected while the policy
+        was being trained. Off-policy algorithms learn from any policy and need not say.
+        """
+        return False
+
+    @property
     def has_multidim_reward(self) -> bool:
         return self._reward_weights.weights is not None
 

@@ -10,6 +10,7 @@ import torch
 from alf_lite import nest
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.algorithms.temperature import entropy_of_mostly_one_value
@@ -25,7 +26,8 @@ PAIR = BoundedTensorSpec((2,), torch.int64, 0, [1, 2])
 NESTED = {"pair": PAIR, "choice": CHOICE}  # 3 + (2 + 3) values, "choice" first
 MIXED = {**NESTED, "force": BoundedTensorSpec((1,), torch.float32, -1, 1)}
 FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
-ALGORITHMS = [ActorCriticAlgorithm, PPOAlgorithm, SacAlgorithm, DqnAlgorithm]
+ON_POLICY = [ActorCriticAlgorithm, PPOAlgorithm, ImpalaAlgorithm]
+ALGORITHMS = [*ON_POLICY, SacAlgorithm, DqnAlgorithm]
 
 
 def num_values(action_spec) -> int:
@@ -150,7 +152,7 @@ def unroll(action_spec) -> TimeStep:
 
 
 @pytest.mark.parametrize("action_spec", [CHOICE, NESTED, MIXED], ids=["1", "2", "3"])
-@pytest.mark.parametrize("algorithm_class", [ActorCriticAlgorithm, PPOAlgorithm])
+@pytest.mark.parametrize("algorithm_class", ON_POLICY)
 def test_the_loss_and_its_gradient_are_finite_where_nothing_is_allowed(
     algorithm_class, action_spec
 ):
@@ -189,7 +191,7 @@ def test_the_loss_and_its_gradient_are_finite_where_nothing_is_allowed(
         assert parameter.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("algorithm_class", [ActorCriticAlgorithm, PPOAlgorithm])
+@pytest.mark.parametrize("algorithm_class", ON_POLICY)
 def test_the_entropy_counts_the_actions_that_are_allowed(algorithm_class):
     algorithm = build(algorithm_class)
     mask = torch.tensor([[1, 1, 1], [0, 1, 1], [1, 0, 0]], dtype=torch.int8)

@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.config import TrainerConfig
@@ -116,6 +117,7 @@ PPO = functools.partial(
 )
 FEED_FORWARD_PPO = PPO(mini_batch_length=1)
 A2C = on_policy(ActorCriticAlgorithm, 1e-2)
+IMPALA = on_policy(ImpalaAlgorithm, 1e-2)
 DQN = off_policy(DqnAlgorithm, rollout_epsilon_greedy=0.3)
 RECURRENT = {"num_updates": 4, "mini_batch_length": 6}
 RECURRENT_DQN = off_policy(
@@ -156,6 +158,7 @@ SLOW = pytest.mark.slow
         pytest.param(FEED_FORWARD_PPO, MIXED, 20, id="ppo-mixed"),
         pytest.param(PPO(recurrent=True), None, 20, id="ppo-recurrent"),
         pytest.param(A2C, None, 80, id="a2c"),
+        pytest.param(IMPALA, None, 80, id="impala"),
         pytest.param(DQN, None, 50, id="dqn"),
         pytest.param(DQN, MULTI, 50, id="dqn-multi", marks=SLOW),
         pytest.param(RECURRENT_DQN, None, 60, id="dqn-recurrent", marks=SLOW),

@@ -3,16 +3,23 @@ from __future__ import annotations
 import functools
 from typing import ClassVar
 
+import pytest
+
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
 from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
+from alf_lite.testing.lagging_policy import lagging
 from alf_lite.testing.learning_contract import GAMMA, OnPolicyLearningContract
 
+LaggingImpala = lagging(ImpalaAlgorithm, num_iterations=2)
+LaggingPPO = lagging(PPOAlgorithm, num_iterations=2)
 
-def build(cls, env, config, *, recurrent, lr):
+
+def build(cls, env, config, *, recurrent, lr, **arguments):
     networks = {}
     if recurrent:
         encoder = functools.partial(
@@ -36,6 +43,7 @@ def build(cls, env, config, *, recurrent, lr):
         gamma=GAMMA,
         entropy_regularization=0.01,
         **networks,
+        **arguments,
     )
 
 
@@ -58,3 +66,31 @@ class TestActorCritic(OnPolicyLearningContract):
 
     def make(self, env, config, *, recurrent):
         return build(ActorCriticAlgorithm, env, config, recurrent=recurrent, lr=5e-3)
+
+
+class TestImpala(TestActorCritic):
+    def make(self, env, config, *, recurrent):
+        return build(ImpalaAlgorithm, env, config, recurrent=recurrent, lr=5e-3)
+
+
+@pytest.mark.slow
+class TestImpalaThatLags(TestActorCritic):
+    num_policy_iterations = 300
+
+    def make(self, env, config, *, recurrent):
+        return build(LaggingImpala, env, config, recurrent=recurrent, lr=5e-3)
+
+
+@pytest.mark.slow
+class TestPPOThatLags(TestPPO):
+    num_policy_iterations = 60
+
+    def make(self, env, config, *, recurrent):
+        return build(
+            LaggingPPO,
+            env,
+            config,
+            recurrent=recurrent,
+            lr=3e-3,
+            off_policy_correction="vtrace",
+        )

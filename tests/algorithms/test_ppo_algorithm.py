@@ -7,7 +7,7 @@ import torch
 
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticInfo, ActorCriticState
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm, PPOInfo, PPOLossInfo
-from alf_lite.data_structures import BatchInfo, LossInfo, TimeStep
+from alf_lite.data_structures import BatchInfo, Experience, LossInfo, TimeStep
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils.discrete_distributions import Categorical
 
@@ -130,6 +130,41 @@ def test_preprocessing_matches_a_naive_loop():
     ]
 
 
+def test_a_correction_keeps_three_policies_apart():
+    """μ acted, π_prox starts the updates, and π is trained."""
+    algorithm = ppo(off_policy_correction="vtrace", gamma=0.9, rho_clip=1.2)
+    steps = unroll([0, 1, 2, 0], [0.0, 1.0, 2.0, 0.0], [1.0, 1.0, 0.0, 1.0])
+    action = torch.tensor([[0, 1, 0, 1]])
+    behavior = Categorical(torch.randn(1, 4, 2))
+    experience = Experience(
+        time_step=steps,
+        rollout_info=ActorCriticInfo(action=action, action_distribution=behavior),
+    )
+    valid = torch.tensor([[True, True, False, False]])
+    batch = algorithm.preprocess(experience, valid, BatchInfo())
+    result = batch.rollout_info
+    with torch.no_grad():
+        proximal, _ = algorithm._actor_network(steps.observation[0])
+        value, _ = algorithm._value_network(steps.observation[0])
+    log_prob = proximal.log_prob(action[0])
+    torch.testing.assert_close(result.log_prob[0], log_prob)
+    torch.testing.assert_close(result.old_value[0], value)
+    ratio = (log_prob - behavior.log_prob(action)[0]).exp()
+    truncated = torch.where(valid[0], ratio.clamp(max=1.2), 0.0)
+    torch.testing.assert_close(result.weights.truncated[0], truncated)
+    # The clip is around π_prox: a policy twice as likely to act so gains no more.
+    moved = result._replace(
+        advantage=torch.ones(1, 4),
+        log_prob=result.log_prob - math.log(2),
+        action_distribution=Categorical(proximal.logits[None]),
+        value=value[None],
+    )
+    loss = ppo(normalize_advantages=False).calc_loss(moved).extra
+    torch.testing.assert_close(loss.policy_loss[0], -1.2 * truncated)
+    assert loss.policy_lag.max_importance_weight == ratio[:2].max()
+    torch.testing.assert_close(loss.policy_lag.importance_weight[0, :2], ratio[:2])
+
+
 def test_updates_stop_at_one_and_a_half_times_the_target_divergence():
     def loss_with(approx_kl: float) -> LossInfo:
         # The second step is not valid and does not count.
@@ -158,6 +193,9 @@ def test_prediction_is_greedy_and_needs_no_value_network():
         ("clip_epsilon", 0.0),
         ("value_clip", -1.0),
         ("target_kl", 0.0),
+        ("rho_clip", 0.5),
+        ("c_clip", -1.0),
+        ("off_policy_correction", "impala"),
     ],
 )
 def test_coefficients_out_of_range_are_refused(argument, value):

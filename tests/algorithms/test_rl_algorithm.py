@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import itertools
 import shutil
 from typing import Any
@@ -12,6 +13,7 @@ from gymnasium import spaces
 
 from alf_lite import nest
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
@@ -21,6 +23,9 @@ from alf_lite.environments.serial_vector_env import SerialVectorEnv
 from alf_lite.errors import CheckpointError, ConfigError, DivergedError
 from alf_lite.optimizers.optimizers import SGD, Adam
 from alf_lite.tensor_specs import TensorSpec
+
+CorrectedPPO = functools.partial(PPOAlgorithm, off_policy_correction="vtrace")
+ON_POLICY = [PPOAlgorithm, ActorCriticAlgorithm, ImpalaAlgorithm]
 
 
 class CountingEnv(gymnasium.Env):
@@ -54,7 +59,7 @@ def make_env(num: int = 2, **kwargs) -> GymnasiumEnvironment:
 
 
 def make(
-    cls: type = PPOAlgorithm, *, env: Any = None, optimizer: Any = None, **settings
+    cls: Any = PPOAlgorithm, *, env: Any = None, optimizer: Any = None, **settings
 ) -> RLAlgorithm:
     torch.manual_seed(settings.pop("seed", 0))
     env = env or make_env()
@@ -171,7 +176,7 @@ def parameters_of(algorithm: RLAlgorithm) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in algorithm.parameters()])
 
 
-@pytest.mark.parametrize("cls", [PPOAlgorithm, ActorCriticAlgorithm])
+@pytest.mark.parametrize("cls", ON_POLICY)
 def test_the_same_seed_gives_the_same_parameters(cls):
     def train(seed: int) -> torch.Tensor:
         algorithm = make(cls, seed=seed)
@@ -391,7 +396,12 @@ def test_unrolls_end_with_a_bootstrap_row_and_keep_the_time_convention():
 )
 @pytest.mark.parametrize(
     "cls",
-    [PPOAlgorithm, pytest.param(ActorCriticAlgorithm, marks=pytest.mark.slow)],
+    [
+        PPOAlgorithm,
+        pytest.param(ActorCriticAlgorithm, marks=pytest.mark.slow),
+        pytest.param(ImpalaAlgorithm, marks=pytest.mark.slow),
+        pytest.param(CorrectedPPO, marks=pytest.mark.slow),
+    ],
 )
 def test_compiled_training_gives_the_same_numbers(cls):
     def train(*, compiled: bool) -> RLAlgorithm:
@@ -412,7 +422,7 @@ def test_compiled_training_gives_the_same_numbers(cls):
     )
 
 
-@pytest.mark.parametrize("cls", [PPOAlgorithm, ActorCriticAlgorithm])
+@pytest.mark.parametrize("cls", ON_POLICY)
 def test_reduced_precision_changes_the_updates_a_little(cls):
     def train(precision: str) -> RLAlgorithm:
         algorithm = make(cls, optimizer=Adam(lr=0.01), precision=precision)

@@ -1,0 +1,154 @@
+"""Actor-critic with V-trace: on-policy learning from what older parameters did.
+
+Espeholt et al., "IMPALA: Scalable Distributed Deep-RL with Importance Weighted
+Actor-Learner Architectures", arXiv:1802.01561.
+
+Differences from the paper:
+
+1. ``td_lambda`` also mixes the bootstrap of the advantage, so that the advantage of an
+   unroll of the current policy is the generalized one; 1, the default, is the paper's.
+2. Actor and value network are separate by default, and the optimizer is free to choose.
+3. A step that ends by a time limit is bootstrapped.
+4. The loss is the mean over the steps, not their sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from alf_lite.algorithms.actor_critic_algorithm import (
+    ActorCriticAlgorithm,
+    ActorCriticInfo,
+    Estimate,
+)
+from alf_lite.config import TrainerConfig, configurable
+from alf_lite.data_structures import BatchInfo, Field, TimeStep
+from alf_lite.environments.environment import Environment
+from alf_lite.networks.actor_networks import ActorDistributionNetwork
+from alf_lite.networks.network import Network
+from alf_lite.networks.value_networks import ValueNetwork
+from alf_lite.optimizers.optimizers import Optimizer
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils import distributions
+from alf_lite.utils.policy_lag import check_clips, correct_policy_lag
+
+Nest = Any
+
+
+@configurable
+class ImpalaAlgorithm(ActorCriticAlgorithm):
+    """IMPALA's learner; where the unrolls come from is up to ``TrainerConfig``.
+
+    Acting and the loss are those of :class:`ActorCriticAlgorithm`. μ is the policy that
+    acted, π the one that is trained; without a lag both algorithms are the same.
+    """
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        action_spec: NestedTensorSpec,
+        *,
+        reward_spec: TensorSpec = TensorSpec(()),
+        actor_network_ctor: Callable[..., Network] = ActorDistributionNetwork,
+        value_network_ctor: Callable[..., Network] = ValueNetwork,
+        gamma: float = 0.99,
+        td_lambda: float = 1.0,
+        rho_clip: float = 1.0,
+        c_clip: float = 1.0,
+        entropy_regularization: float = 0.01,
+        value_loss_weight: float = 0.5,
+        normalize_advantages: bool = False,
+        action_mask_key: str | None = None,
+        reward_weights: Sequence[float] | None = None,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        debug_summaries: bool = False,
+        name: str | None = None,
+    ) -> None:
+        """Builds the networks; see :class:`ActorCriticAlgorithm` for what is not here.
+
+        Args:
+            rho_clip: ρ̄, where importance weights π/μ are truncated. Decides which
+                policy's value is learnt; ``inf`` learns that of π, with more variance.
+            c_clip: c̄ ≤ ρ̄, where those that carry corrections back are truncated.
+
+        Raises:
+            ValueError: if a coefficient is out of its range.
+        """
+        check_clips(rho_clip, c_clip)
+        super().__init__(
+            observation_spec,
+            action_spec,
+            reward_spec=reward_spec,
+            actor_network_ctor=actor_network_ctor,
+            value_network_ctor=value_network_ctor,
+            gamma=gamma,
+            td_lambda=td_lambda,
+            entropy_regularization=entropy_regularization,
+            value_loss_weight=value_loss_weight,
+            normalize_advantages=normalize_advantages,
+            action_mask_key=action_mask_key,
+            reward_weights=reward_weights,
+            env=env,
+            config=config,
+            optimizer=optimizer,
+            checkpoint=checkpoint,
+            is_eval=is_eval,
+            debug_summaries=debug_summaries,
+            name=name,
+        )
+        self._rho_clip = rho_clip
+        self._c_clip = c_clip
+
+    @property
+    def corrects_policy_lag(self) -> bool:
+        """True: this is what the algorithm is for."""
+        return True
+
+    def _rollout_info(
+        self, action: Nest, distribution: Nest, value: Field
+    ) -> ActorCriticInfo:
+        """Keeps μ. Its probabilities are left to training, which batches them."""
+        return ActorCriticInfo(action=action, action_distribution=distribution)
+
+    def preprocess_experience(
+        self,
+        root_inputs: TimeStep,
+        rollout_info: ActorCriticInfo,
+        batch_info: BatchInfo,
+    ) -> tuple[TimeStep, ActorCriticInfo]:
+        """Computes log μ(a_t|s_t), which is all that is needed of μ."""
+        log_prob = distributions.log_prob(
+            rollout_info.action_distribution, rollout_info.action
+        )
+        return root_inputs, rollout_info._replace(
+            action_distribution=(), rollout_log_prob=log_prob
+        )
+
+    def _estimate(self, info: ActorCriticInfo, log_prob: Tensor) -> Estimate:
+        """min(ρ̄, π/μ) A_t, and v_t of eq. 1, as :func:`correct_policy_lag` says."""
+        correction = correct_policy_lag(
+            info.reward,
+            info.value.detach(),
+            info.step_type,
+            self._gamma * info.discount,
+            torch.cat([log_prob, info.rollout_log_prob[-1:]]),  # of the bootstrap row
+            info.rollout_log_prob,
+            td_lambda=self._td_lambda,
+            rho_clip=self._rho_clip,
+            c_clip=self._c_clip,
+        )
+        weights = correction.weights
+        advantage = self._scaled(correction.advantage, info)
+        return Estimate(
+            advantage=weights.truncated * advantage,
+            value_target=correction.value_target,
+            policy_lag=weights.summarize(),
+        )
