@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from alf_lite.config_async import async_conflicts
 from alf_lite.config_offline import offline_conflicts
 from alf_lite.config_replay import replay_conflicts
 from alf_lite.config_values import field_problems, ranged
@@ -41,9 +42,28 @@ class TrainerConfig:
     num_env_steps: int = ranged(0, at_least=0)  # of all environments; 0: no limit
 
     # Unroll
-    unroll_length: float = ranged(8, above=0)  # steps per environment and iteration
+    unroll_length: float = ranged(8, at_least=0)  # steps per environment and iteration
     unroll_with_grad: bool = False  # losses may reach back into rollout_step
     use_rollout_state: bool = False  # train from the stored state, not from zeros
+
+    # Unroll in other processes
+    async_unroll: bool = False  # workers unroll while this process trains
+    num_unroll_workers: int = ranged(1, at_least=1)  # each with environments of its own
+    max_unroll_length: int = ranged(0, at_least=0)  # with unroll_length = 0: take what
+    # ↑ is there, at most so many steps per environment and iteration
+    unroll_queue_size: int = ranged(4, at_least=1)  # finished unrolls of a worker that
+    # ↑ may wait for training
+    unroll_step_interval: float = ranged(
+        0.0, at_least=0
+    )  # seconds between two steps of
+    # ↑ an environment at least, as for a robot
+    unroll_parameter_update_period: int = ranged(1, at_least=1)  # iterations
+    max_policy_lag: int | None = ranged(None, at_least=0)  # iterations that parameters
+    # ↑ which acted may be older than those trained; None: on-policy 1, else no limit
+    samples_per_insert: float | None = ranged(None, above=0)  # with unroll_length = 0:
+    # ↑ windows trained on per step collected; workers and trainer wait for each other
+    max_worker_restarts: int = ranged(3, at_least=0)  # of all workers, over the run
+    worker_timeout_seconds: float = ranged(300.0, above=0)  # without any step
 
     # Update
     temporally_independent_train_step: bool | None = None  # None: if it has no state
@@ -132,6 +152,7 @@ class TrainerConfig:
                     "end: set at least one of them.",
                 )
             )
+        conflicts += async_conflicts(self)
         conflicts += replay_conflicts(self)
         conflicts += offline_conflicts(self, self.offline_sources)
         if not self.evaluate:

@@ -78,8 +78,8 @@ def test_what_is_not_a_bool(name, value):
     ("name", "value", "expected"),
     [
         ("unroll_length", 0, "> 0"),
-        ("unroll_length", float("inf"), "> 0"),
-        ("unroll_length", "8", "a number, > 0"),
+        ("unroll_length", float("inf"), ">= 0"),
+        ("unroll_length", "8", "a number, >= 0"),
         ("epsilon_greedy", 1.5, ">= 0 and <= 1"),
         ("epsilon_greedy", float("nan"), ">= 0 and <= 1"),
         ("summaries_flush_secs", 0, "> 0"),

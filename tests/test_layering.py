@@ -18,6 +18,7 @@ CHAIN = [
     "config_values",
     "config_registry",
     "configurable",
+    "config_async",
     "config_offline",
     "config_replay",
     "config",

@@ -58,6 +58,8 @@ def create_algorithm(
         )
     if algorithm.on_policy:
         _check_on_policy(type(algorithm).__name__, config, transformer)
+        if config.async_unroll and not is_eval:
+            _check_policy_lag(algorithm, config)
     elif not is_eval:
         check_replay_settings(config, env.batch_size, transformer.num_history_steps)
     algorithm.data_transformer = transformer
@@ -84,4 +86,27 @@ def _check_on_policy(
         raise ConfigError(
             f"TrainerConfig.unroll_length={config.unroll_length}, but {name} is "
             "on-policy and trains on every unroll: expected a whole number of steps"
+        )
+
+
+def _check_policy_lag(algorithm: RLAlgorithm, config: TrainerConfig) -> None:
+    """Refuses what cannot be trained on the unrolls of workers."""
+    name = type(algorithm).__name__
+    if algorithm.unrolls_with_grad:
+        raise ConfigError(
+            f"TrainerConfig.async_unroll: the loss of {name} needs the graph of "
+            "rollout_step, which stays in the worker. Use ImpalaAlgorithm, or "
+            "async_unroll = False."
+        )
+    if config.unroll_length == 0:
+        raise ConfigError(
+            f"TrainerConfig.unroll_length is 0, but {name} is on-policy and trains on "
+            "every unroll: expected a whole number of steps"
+        )
+    if config.max_policy_lag != 0 and not algorithm.corrects_policy_lag:
+        raise ConfigError(
+            f"TrainerConfig.async_unroll: {name} is on-policy and does not correct for "
+            "actions of older parameters. Set TrainerConfig.max_policy_lag = 0, with "
+            "which the workers wait while it trains, or use ImpalaAlgorithm, or "
+            "PPOAlgorithm with its off_policy_correction."
         )

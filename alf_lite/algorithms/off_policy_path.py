@@ -8,6 +8,7 @@ step in the environment; after that own steps join them in the batches.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -31,6 +32,7 @@ from alf_lite.data_transformers.data_transformer import DataTransformer
 from alf_lite.errors import CheckpointError, DataError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.unrollers.unroll import Unroll
+from alf_lite.utils.rate_limiter import RateLimiter
 from alf_lite.utils.summary import timed
 
 
@@ -57,6 +59,8 @@ class OffPolicyPath:
         self.replay = self._make_source(num_environments)
         self._mixture = ReplayMixture(config, self.replay)
         self._offline: list[ReplayTraining] = []
+        self._num_environments = num_environments
+        self._limiter = self._make_limiter()
         self._num_iterations = 0
         self._unroll_remainder = 0.0  # of a fractional unroll_length
 
@@ -65,6 +69,27 @@ class OffPolicyPath:
     ) -> ReplayTraining:
         num_history_steps = self._algorithm.data_transformer.num_history_steps
         return ReplayTraining(self._config, num_environments, num_history_steps, buffer)
+
+    @property
+    def _num_samples(self) -> int:
+        """Windows that one iteration trains on."""
+        return self.replay.mini_batch_size * self._config.num_updates_per_train_iter
+
+    def _make_limiter(self) -> RateLimiter | None:
+        """Keeps trainer and unroll workers in step, if the config says how."""
+        config = self._config
+        ratio = config.samples_per_insert
+        if ratio is None:
+            return None
+        least_size = max(config.initial_collect_steps, self.replay.least_length)
+        at_once = max(self._num_samples, ratio * self._num_environments)
+        return RateLimiter(
+            ratio,
+            tolerance=max(2 * at_once, 0.1 * ratio * least_size),
+            min_size=least_size,
+            samples_at_once=self._num_samples,
+            inserts_at_once=self._num_environments // config.num_unroll_workers,
+        )
 
     def add_offline_buffer(self, buffer: ReplayBuffer) -> None:
         """Adds one more source, which the data transformer observes first.
@@ -107,6 +132,8 @@ class OffPolicyPath:
             if not self.replay.can_train:
                 return 0
             with_own_steps = iteration % config.rl_train_every_update_steps == 0
+        if self._limiter is not None:
+            self._limiter.sample(self._num_samples)
         algorithm.set_training(True)
         with timed("time/train"):
             steps = algorithm.train_from_replay_buffer(with_own_steps=with_own_steps)
@@ -119,12 +146,33 @@ class OffPolicyPath:
 
     def _unroll(self) -> Experience | None:
         """Unrolls whole steps; the fraction of ``unroll_length`` is left for later."""
+        if self._config.unroll_length == 0:
+            with timed("time/unroll"):
+                return self._unroll_what_is_there()
         unroll_length = self._unroll_remainder + self._config.unroll_length
         self._unroll_remainder = unroll_length % 1
         if unroll_length < 1:
             return None
         with timed("time/unroll"):
             return self._algorithm.unroll(int(unroll_length))
+
+    def _unroll_what_is_there(self) -> Experience | None:
+        """Takes what unroll workers have finished, perhaps nothing."""
+        num_workers = self._config.num_unroll_workers
+        at_least = 0 if self.replay.can_train else 1
+        at_most = num_workers * self._config.max_unroll_length
+        if self._limiter is not None:
+            # In steps of a worker, which are one of each of its environments.
+            size = self._num_environments // num_workers
+            missing = self._limiter.num_missing(self._num_samples)
+            at_least = max(at_least, math.ceil(missing / size))
+            at_most = min(at_most, self._limiter.num_insertable // size)
+        experience = self._algorithm.unroll_what_is_there(
+            at_least, max(at_least, at_most)
+        )
+        if self._limiter is not None and experience is not None:
+            self._limiter.insert(experience.time_step.step_type.numel())
+        return experience
 
     def store(self, unroll: Unroll) -> None:
         """Appends the steps of an unroll to the run's own buffer."""
@@ -182,6 +230,7 @@ class OffPolicyPath:
             "unroll_remainder": self._unroll_remainder,
             "num_iterations": self._num_iterations,
             "offline_sizes": self._offline_sizes,
+            "limiter": {} if self._limiter is None else self._limiter.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -196,6 +245,8 @@ class OffPolicyPath:
                 f"{state['offline_sizes']} steps, now {self._offline_sizes}. Restore "
                 "the data in TrainerConfig.offline_buffer_dir, or begin a new run."
             )
+        if self._limiter is not None and state["limiter"]:
+            self._limiter.load_state_dict(state["limiter"])
         self._unroll_remainder = state["unroll_remainder"]
         self._num_iterations = state["num_iterations"]
 

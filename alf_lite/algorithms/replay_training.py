@@ -107,7 +107,10 @@ class ReplayTraining:
         if self.buffer is None:
             self.buffer = self._make_buffer(experience)
             self.buffer.set_iteration(self._iteration)
-        self.buffer.add_batch(experience, time_major=True)
+        if unroll.is_first_unroll and unroll.env_ids is not None:
+            # A worker was replaced: what it had begun does not go on.
+            self.buffer.mark_truncated_end(unroll.env_ids)
+        self.buffer.add_batch(experience, unroll.env_ids, time_major=True)
 
     def _make_buffer(self, experience: Experience) -> ReplayBuffer:
         options = self._options

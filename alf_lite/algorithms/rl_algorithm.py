@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.algorithms.acting_state import ActingState
 from alf_lite.algorithms.algorithm import Algorithm
 from alf_lite.algorithms.off_policy_path import OffPolicyPath
 from alf_lite.algorithms.on_policy_path import OnPolicyPath
@@ -23,13 +24,16 @@ from alf_lite.data_transformers.data_transformer import (
     IdentityDataTransformer,
 )
 from alf_lite.datasets.loading import load_replay_buffer
+from alf_lite.environments.described_environment import DescribedEnvironment
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.metrics.metrics import MetricSet, create_metrics
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.unrollers.async_unroller import AsyncUnroller
 from alf_lite.unrollers.sync_unroller import SyncUnroller
+from alf_lite.unrollers.unroll import Unroll, join_experience
 from alf_lite.utils import summary
 from alf_lite.utils.checkpoint_files import Stream
 from alf_lite.utils.training_mode import TrainingMode
@@ -98,6 +102,7 @@ class RLAlgorithm(Algorithm):
         self._reward_spec = reward_spec
         self._on_policy = is_on_policy
         self._is_eval = is_eval
+        self.overwrite_policy_output = overwrite_policy_output
         self._env = env
         self._reward_weights = RewardWeights(reward_spec, reward_weights)
         # Replaced by ``create_algorithm`` if the configuration names transformers.
@@ -105,7 +110,7 @@ class RLAlgorithm(Algorithm):
             observation_spec
         )
         self._metrics: MetricSet | None = None
-        self._unroller: SyncUnroller | None = None
+        self._unroller: SyncUnroller | AsyncUnroller | None = None
         self._updates: UpdateLoop | None = None
         self._path: OnPolicyPath | OffPolicyPath | None = None
         self._training_mode = TrainingMode(self)
@@ -113,7 +118,6 @@ class RLAlgorithm(Algorithm):
         if env is not None:
             if config is None:
                 raise ConfigError(f"{self._name}: env is given but no config")
-            self._overwrite_policy_output = overwrite_policy_output
             self._metrics = create_metrics(
                 reward_spec=reward_spec,
                 env_info_spec=env.env_info_spec,
@@ -229,29 +233,60 @@ class RLAlgorithm(Algorithm):
         """
         unroller = self._require_unroller()
         self.set_training(False)
-        unroll = unroller.unroll(unroll_length, bootstrap=self._on_policy)
-        # Row 0 was the last row of the previous unroll, except after a reset.
-        first_row = 0 if unroll.is_first_unroll else 1
-        new_steps = nest.map_structure(lambda t: t[first_row:], unroll.time_steps)
-        if self.unrolls_with_grad:
-            new_steps = nest.map_structure(Tensor.detach, new_steps)
-        self._require_metrics().observe(new_steps)
-        self.data_transformer.observe(new_steps)
-        if not self._on_policy:
-            self._require_off_policy().store(unroll)
-        summary.scalar("time/unroll_env_step", unroll.env_step_seconds)
-        return unroll.experience
+        if isinstance(unroller, AsyncUnroller):
+            unrolls = unroller.unroll(unroll_length)
+        else:
+            unrolls = [unroller.unroll(unroll_length, bootstrap=self._on_policy)]
+        return self._take_in(unrolls)
+
+    def unroll_what_is_there(self, at_least: int, at_most: int) -> Experience | None:
+        """Takes what unroll workers have finished, as ``unroll`` does.
+
+        Args:
+            at_least: wait for so many steps of a worker.
+            at_most: leave the others for the next time.
+
+        Returns:
+            As ``unroll``, the steps side by side; None if there are none.
+        """
+        unroller = self._require_unroller()
+        assert isinstance(unroller, AsyncUnroller), "checked by TrainerConfig"
+        unrolls = unroller.collect(at_least, at_most)
+        return self._take_in(unrolls) if unrolls else None
+
+    def _take_in(self, unrolls: list[Unroll]) -> Experience:
+        """Shows unrolls to all who want to see them, in their order."""
+        for unroll in unrolls:
+            # Row 0 was the last row of the previous unroll, except after a reset.
+            first_row = 0 if unroll.is_first_unroll else 1
+            new_steps = nest.map_structure(
+                lambda t, first_row=first_row: t[first_row:], unroll.time_steps
+            )
+            if self.unrolls_with_grad:
+                new_steps = nest.map_structure(Tensor.detach, new_steps)
+            self._require_metrics().observe(new_steps)
+            self.data_transformer.observe(new_steps)
+            if not self._on_policy:
+                self._require_off_policy().store(unroll)
+        seconds = sum(unroll.env_step_seconds for unroll in unrolls)
+        summary.scalar("time/unroll_env_step", seconds)
+        return join_experience(unrolls)
 
     def _act(self, inputs: TimeStep, state: Nest) -> AlgStep:
         """``rollout_step``, or a random action while the replay buffer fills."""
         step = self._compiled_rollout_step(inputs, state)
-        if (
+        if self.acts_randomly:
+            step = step._replace(output=self.random_action(inputs))
+        return step
+
+    @property
+    def acts_randomly(self) -> bool:
+        """Whether the random policy fills the replay buffer."""
+        return (
             self._config.initial_random_policy
             and not self._on_policy
             and self._require_off_policy().replay.is_collecting
-        ):
-            step = step._replace(output=self.random_action(inputs))
-        return step
+        )
 
     def random_action(self, inputs: TimeStep) -> Nest:
         """Any action [B, ...], for ``TrainerConfig.initial_random_policy``."""
@@ -422,26 +457,41 @@ class RLAlgorithm(Algorithm):
             )
         return path
 
-    def _require_unroller(self) -> SyncUnroller:
+    def _require_unroller(self) -> SyncUnroller | AsyncUnroller:
         if self._env is None:
             raise ConfigError(f"{self._name} was built without env: it cannot unroll")
         if self._unroller is None:
-            self._unroller = SyncUnroller(
-                self._env,
-                self,
-                rollout_step=self._act,
-                with_grad=self.unrolls_with_grad,
-                overwrite_policy_output=self._overwrite_policy_output,
-            )
+            self._unroller = self._create_unroller(self._env)
         return self._unroller
+
+    def _create_unroller(self, env: Environment) -> SyncUnroller | AsyncUnroller:
+        if isinstance(env, DescribedEnvironment):
+            state = ActingState(self)
+            return AsyncUnroller(
+                self._config,
+                env,
+                lambda: state.capture(self),
+                on_policy=self._on_policy,
+            )
+        return SyncUnroller(
+            env,
+            self,
+            rollout_step=self._act,
+            with_grad=self.unrolls_with_grad,
+            overwrite_policy_output=self.overwrite_policy_output,
+        )
 
     def reset_environment(self, seed: int | None = None) -> None:
         """Starts new episodes everywhere; open ones are dropped from the metrics.
 
         Done at every scheduled checkpoint, with a seed derived from the run's, so that
-        a resumed run continues exactly as the uninterrupted one.
+        a resumed run continues exactly as the uninterrupted one. Unroll workers are
+        started by it, and go on undisturbed later.
         """
-        self._require_unroller().reset(seed)
+        unroller = self._require_unroller()
+        if isinstance(unroller, AsyncUnroller) and unroller.is_started:
+            return
+        unroller.reset(seed)
         self._require_metrics().drop_open_episodes()
         if not self._on_policy:
             self._require_off_policy().replay.mark_truncated_end()
@@ -489,6 +539,8 @@ class RLAlgorithm(Algorithm):
             self._require_off_policy().replay.load_files(files)
 
     def finish_train(self) -> None:
-        """Releases what training holds: the environment."""
+        """Releases what training holds: the environment, or the unroll workers."""
+        if isinstance(self._unroller, AsyncUnroller):
+            self._unroller.close()
         if self._env is not None:
             self._env.close()

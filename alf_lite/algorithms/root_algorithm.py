@@ -36,6 +36,10 @@ class RootAlgorithm(Protocol):
 
     def unroll(self, unroll_length: int) -> Experience: ...
 
+    def unroll_what_is_there(
+        self, at_least: int, at_most: int
+    ) -> Experience | None: ...
+
     def preprocess(
         self, experience: Experience, valid: Tensor, batch_info: BatchInfo
     ) -> TrainingBatch: ...

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from alf_lite.environments.described_environment import DescribedEnvironment
 from alf_lite.environments.environment import Environment
 
 # achieved goals [N, ...], desired goals [N, ...] → rewards [N] or [N, D]
@@ -25,6 +26,8 @@ def reward_function_of(env: Environment) -> RewardFunction | None:
     ``compute_reward(achieved_goals, desired_goals)`` or with a third argument for
     infos, which are empty here.
     """
+    if isinstance(env, DescribedEnvironment):
+        env = env.borrow_original()
     own = getattr(env, "compute_reward", None)
     if own is not None:
         return own

@@ -220,16 +220,18 @@ class ReplayBuffer:
         if never_stale:
             self._sampler.sync(collected_in=NEVER_STALE)
 
-    def mark_truncated_end(self) -> None:
-        """Makes the newest step of every environment the LAST of its episode.
+    def mark_truncated_end(self, env_ids: Tensor | None = None) -> None:
+        """Makes the newest step of all or some environments the LAST of its episode.
 
         For when the next steps will not continue it. Its discount stays as it is, so
         that it is bootstrapped like a step at a time limit.
         """
         self._storage.flush()
         begin, end = self._storage.begin, self._storage.end
-        env_ids = np.flatnonzero(end > begin)
-        rows = self._storage.row_indices(env_ids, end[env_ids] - 1)
+        ids = np.flatnonzero(end > begin)
+        if env_ids is not None:
+            ids = np.intersect1d(ids, self._distinct(env_ids))
+        rows = self._storage.row_indices(ids, end[ids] - 1)
         leaf = self._layout.find("step_type", self._step_type_field)
         self._storage.scatter_leaf(leaf, rows, int(StepType.LAST))
 

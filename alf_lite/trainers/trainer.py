@@ -15,8 +15,10 @@ import torch
 
 from alf_lite import config_files
 from alf_lite.algorithms.create_algorithm import create_algorithm
+from alf_lite.algorithms.worker_recipe import describe_environments
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
+from alf_lite.environments.described_environment import DescribedEnvironment
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import (
     AlfLiteError,
@@ -137,9 +139,12 @@ class Trainer:
         random_state.seed_everything(seed)
         progress.reset()
         with config_files.gin_errors():
-            env = self._create_env(seed=random_state.derive_seed(seed, "environments"))
+            env = self._create_training_env(seed)
             stack.callback(env.close)
             self.algorithm = create_algorithm(config, env)
+            stack.callback(self.algorithm.finish_train)
+            if isinstance(env, DescribedEnvironment):
+                env.release()
             self._evaluations = RunEvaluations(
                 config, self._create_env, seed, self._signals
             )
@@ -153,6 +158,13 @@ class Trainer:
         self.run = resumed or RunState(seed=seed)
         # A run may be resumed with other limits.
         self._set_progress()
+
+    def _create_training_env(self, seed: int) -> Environment:
+        """The environment to train in, or what is known of those of the workers."""
+        env_seed = random_state.derive_seed(seed, "environments")
+        if self.config.async_unroll:
+            return describe_environments(self.config, self._create_env, env_seed)
+        return self._create_env(seed=env_seed)
 
     def _is_finished(self) -> bool:
         return self._limits.are_reached(

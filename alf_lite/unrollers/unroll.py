@@ -44,12 +44,6 @@ class Unroll(NamedTuple):
     is_first_unroll: bool  # row 0 of time_steps has not been in an earlier unroll
     env_ids: Tensor | None = None  # [B], the environments; None: all, in their order
 
-    @property
-    def is_transformed(self) -> bool:
-        """Whether the algorithm saw something else than the raw time steps."""
-        inputs = self.experience.time_step.reward
-        return inputs.data_ptr() != self.time_steps.reward.data_ptr()
-
 
 def join_experience(unrolls: Sequence[Unroll]) -> Experience:
     """The experience of unrolls of equal length, side by side [T, ΣB, ...]."""
