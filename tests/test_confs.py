@@ -6,11 +6,16 @@ import importlib.util
 import math
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from alf_lite import config_files
 from alf_lite.config import TrainerConfig
+from alf_lite.datasets.writing import write_source
+from alf_lite.environments.creation import create_environment
+from alf_lite.trainers.collection_policies import RandomPolicy
+from alf_lite.trainers.collector import NumSteps, collect
 from alf_lite.trainers.trainer import Trainer
 from tests.source_code import ROOT
 
@@ -32,6 +37,8 @@ COLLECTED = [
     "TrainerConfig.initial_collect_steps = 0",
     "TrainerConfig.unroll_length = 8",
 ]
+# Of confs that train on recorded steps.
+NEEDS_DATA = "DATA = %gin.REQUIRED"
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +55,24 @@ def header(text: str) -> str:
     return "\n".join(lines[:end])
 
 
+def full_text(conf: Path) -> str:
+    """A conf with those that it includes."""
+    text = conf.read_text(encoding="utf-8")
+    included = re.findall(r'^include "(.*)"', text, re.MULTILINE)
+    return "".join([text, *(full_text(conf.parent / name) for name in included)])
+
+
+def random_steps(conf: Path, folder: Path) -> str:
+    """The binding of data of the environment that a conf trains in."""
+    path = folder / "data.replay"
+    config_files.parse_config(str(conf), ['DATA = ""'])
+    env = create_environment(max_episode_steps=100, seed=0)
+    write_source(collect(env, RandomPolicy(env), NumSteps(250)), env, path, "alf_lite")
+    env.close()
+    config_files.reset()
+    return f'DATA = "{path}"'
+
+
 def missing_extras(text: str) -> list[str]:
     """The extras that a conf's header asks for and that are not installed."""
     needed = re.findall(r"pip install 'alf_lite\[(\w+)\]'", header(text))
@@ -58,16 +83,19 @@ def missing_extras(text: str) -> list[str]:
 @pytest.mark.filterwarnings("ignore:.*outside of its bounds:UserWarning")
 @pytest.mark.parametrize("conf", CONFS, ids=lambda conf: conf.stem)
 def test_a_conf_trains_and_uses_every_binding(conf, tmp_path):
-    text = (ROOT / conf).read_text(encoding="utf-8")
+    text = full_text(ROOT / conf)
     if missing := missing_extras(text):
         pytest.skip(f"needs pip install 'alf_lite[{','.join(missing)}]'")
     shortened = SHORTENED + COLLECTED * ("initial_collect_steps" in text)
+    if NEEDS_DATA in text:
+        shortened = [*shortened, random_steps(ROOT / conf, tmp_path)]
     config_files.parse_config(str(ROOT / conf), shortened, strict=True)
     trainer = Trainer(TrainerConfig(), tmp_path / "run")
     result = trainer.train()
     assert result.iterations == 2
     assert trainer.algorithm.training_state_dict()["num_updates"] >= 2
-    assert result.env_steps > 0
+    is_offline = trainer.config.rl_train_after_update_steps > 2
+    assert (result.env_steps > 0) == (not is_offline)
     assert result.evaluation is None or math.isfinite(result.evaluation.mean)
     assert result.checkpoint is not None
     assert result.checkpoint.is_dir()
