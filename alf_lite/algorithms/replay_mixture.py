@@ -126,13 +126,18 @@ def join(parts: Sequence[Windows]) -> Windows:
 
     def interleave(*leaves: Tensor) -> Tensor:
         by_update = [
-            leaf.unflatten(0, (-1, part.per_update))
+            leaf.view(-1, part.per_update, *leaf.shape[1:])
             for leaf, part in zip(leaves, parts, strict=True)
         ]
         return torch.cat(by_update, dim=1).flatten(0, 1)
 
+    num_rows = len(parts[0].batch_info.env_ids)
+    # One update needs no interleaving, and ten small copies are most of what it costs.
+    put_together = (
+        interleave if num_rows > parts[0].per_update else lambda *rows: torch.cat(rows)
+    )
     experience, batch_info = nest.map_structure(
-        interleave, *((part.experience, part.batch_info) for part in parts)
+        put_together, *((part.experience, part.batch_info) for part in parts)
     )
     return Windows(
         experience,
