@@ -49,6 +49,14 @@ def async_conflicts(config: Any) -> list[tuple[set[str], str]]:
                 " or leave samples_per_insert out.",
             )
         )
+    if config.max_policy_lag is not None and takes_what_is_there:
+        conflicts.append(
+            (
+                {"max_policy_lag", "unroll_length"},
+                "max_policy_lag has the trainer wait for unrolls that would become too"
+                " old, and unroll_length = 0 never waits: set one of them.",
+            )
+        )
     if config.unroll_with_grad:
         conflicts.append(
             (

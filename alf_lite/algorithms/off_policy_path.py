@@ -132,7 +132,9 @@ class OffPolicyPath:
             if not self.replay.can_train:
                 return 0
             with_own_steps = iteration % config.rl_train_every_update_steps == 0
-        if self._limiter is not None:
+        if self._limiter is not None and with_own_steps:
+            if not self._limiter.can_sample(self._num_samples):
+                return 0
             self._limiter.sample(self._num_samples)
         algorithm.set_training(True)
         with timed("time/train"):
@@ -165,7 +167,7 @@ class OffPolicyPath:
             # In steps of a worker, which are one of each of its environments.
             size = self._num_environments // num_workers
             missing = self._limiter.num_missing(self._num_samples)
-            at_least = max(at_least, math.ceil(missing / size))
+            at_least = max(at_least, min(at_most, math.ceil(missing / size)))
             at_most = min(at_most, self._limiter.num_insertable // size)
         experience = self._algorithm.unroll_what_is_there(
             at_least, max(at_least, at_most)

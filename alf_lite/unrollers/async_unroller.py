@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,7 +15,13 @@ from alf_lite.environments.described_environment import DescribedEnvironment
 from alf_lite.unrollers.permits import Permit, Permits
 from alf_lite.unrollers.unroll import Unroll
 from alf_lite.unrollers.worker_messages import UnrollReport
-from alf_lite.unrollers.worker_pool import Finished, Lost, PoolOptions, WorkerPool
+from alf_lite.unrollers.worker_pool import (
+    Finished,
+    Lost,
+    PoolOptions,
+    Ready,
+    WorkerPool,
+)
 from alf_lite.utils import summary
 from alf_lite.utils.random_state import new_seed
 
@@ -60,17 +67,24 @@ class AsyncUnroller:
     ) -> None:
         length = config.unroll_length
         # What is taken step by step is unrolled step by step.
-        self._worker_length = max(int(length), 1) if length == int(length) else 1
+        is_whole = length > 0 and length == int(length)
+        self._worker_length = int(length) if is_whole else 1
+        most_per_worker = 1 if is_whole else math.ceil(length)  # in one call
+        least_per_worker = 1 if is_whole else max(1, int(length))
         self._num_workers = config.num_unroll_workers
         self._update_period = config.unroll_parameter_update_period
         self._capture = capture
         # One is being filled or trained on while others wait.
-        slots_per_worker = config.unroll_queue_size + 2
+        slots_per_worker = max(config.unroll_queue_size, most_per_worker) + 2
+        self._num_slots = self._num_workers * slots_per_worker
         max_lag = config.max_policy_lag
         if max_lag is None and on_policy:
             max_lag = 1
         self._permits = Permits(
-            self._num_workers, slots_per_worker, max_lag, self._num_workers
+            self._num_workers,
+            slots_per_worker,
+            max_lag,
+            per_version=self._num_workers * least_per_worker,
         )
         options = PoolOptions(
             num_workers=self._num_workers,
@@ -86,6 +100,7 @@ class AsyncUnroller:
         )
         self.is_started = False
         self._num_calls = 0
+        self._num_to_take = 0  # how many more unrolls this call waits for
         self._queue: list[_Queued] = []  # in the order in which they were finished
         self._in_use: list[Permit] = []  # of the unrolls that were returned last
 
@@ -117,7 +132,7 @@ class AsyncUnroller:
         """Takes what is finished, but waits for ``at_least`` unrolls of a worker.
 
         Args:
-            at_least: wait for so many.
+            at_least: wait for so many, or as many as there are slots for.
             at_most: take no more; the others stay in the queue.
 
         Raises:
@@ -132,10 +147,11 @@ class AsyncUnroller:
         if self._num_calls and self._num_calls % self._update_period == 0:
             self._pool.publish(self._capture())
         self._num_calls += 1
-        self._grant(has_taken=False)
-        taken = self._gather(at_least, at_most)
+        self._num_to_take = min(at_least, self._num_slots)
+        self._grant()
+        taken = self._gather(at_most)
         self._in_use = [queued.permit for queued in taken]
-        self._grant(has_taken=True)
+        self._grant()
         if summary.should_record():
             self._summarize(taken, time.perf_counter() - begin)
         return [
@@ -148,39 +164,34 @@ class AsyncUnroller:
 
     # Gathering
 
-    def _gather(self, at_least: int, at_most: int) -> list[_Queued]:
+    def _gather(self, at_most: int) -> list[_Queued]:
         self._listen(0.0)
-        taken = self._take(at_most, [])
-        while len(taken) < at_least:
+        taken = self._take(at_most)
+        while self._num_to_take > 0:
             self._listen(1.0)
-            taken = self._take(at_most, taken)
+            taken += self._take(at_most - len(taken))
         return taken
 
-    def _take(self, at_most: int, taken: list[_Queued]) -> list[_Queued]:
-        """Moves finished unrolls from the queue to ``taken``, the oldest first.
-
-        Room is kept for those that may not wait for the next version.
-        """
-        version = self._pool.version
-        num_to_come = len(
-            self._permits.overdue(version) - {queued.permit for queued in self._queue}
-        )
-        self._queue.sort(key=lambda q: not self._permits.is_overdue(q.permit, version))
-        kept = []
+    def _take(self, at_most: int) -> list[_Queued]:
+        """Takes finished unrolls out of the queue, those with the least time first."""
+        permits, version = self._permits, self._pool.version
+        self._queue.sort(key=lambda queued: permits.deadline(queued.permit))
+        taken: list[_Queued] = []
+        kept: list[_Queued] = []
         for queued in self._queue:
-            is_overdue = self._permits.is_overdue(queued.permit, version)
-            room = at_most - len(taken) - (0 if is_overdue else num_to_come)
-            if room > 0:
+            if permits.can_take(queued.permit, version, at_most - len(taken)):
                 taken.append(queued)
-                self._permits.take(queued.permit)
+                permits.take(queued.permit)
             else:
                 kept.append(queued)
         self._queue = kept
+        self._num_to_take = max(0, self._num_to_take - len(taken))
         return taken
 
     def _listen(self, timeout: float) -> None:
         """Waits for news of the workers and acts on them."""
-        for event in self._pool.poll(timeout):
+        events = self._pool.poll(timeout)
+        for event in events:
             if isinstance(event, Finished):
                 permit = self._permits.begun_with(event.worker, event.report.slot)
                 self._queue.append(_Queued(permit, event.report))
@@ -189,10 +200,12 @@ class AsyncUnroller:
                 self._permits.lose_worker(event.worker, finished)
             else:
                 self._permits.add_worker(event.worker)
-                self._grant(has_taken=False)
+        if any(isinstance(event, Ready) for event in events):
+            # After all events: some who could be asked before may be lost.
+            self._grant()
 
-    def _grant(self, *, has_taken: bool) -> None:
-        for permit in self._permits.grant(self._pool.version, has_taken=has_taken):
+    def _grant(self) -> None:
+        for permit in self._permits.grant(self._pool.version, self._num_to_take):
             self._pool.request(permit.worker, permit.slot)
 
     # Summaries

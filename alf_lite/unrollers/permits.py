@@ -17,10 +17,11 @@ class Permits:
     """The slots of all workers, and which of them may be filled.
 
     Every unroll has a policy lag: how many versions newer the parameters are when it is
-    taken for training than those that acted. With ``max_lag`` k and n unrolls taken per
-    version, at most (k+1)·n unrolls may be begun and not yet taken; after those for
-    the present version are taken, at most k·n. If moreover none is left behind that
-    would be too old for the next version (:meth:`overdue`), the lag never exceeds k.
+    taken for training than those that acted. With ``max_lag`` k and at least n unrolls
+    taken per version, k·n unrolls may be begun and not yet taken, beside those still to
+    be taken for the present version. Each has a deadline, k versions after its permit.
+    If none is taken whose place others need to meet theirs (:meth:`can_take`), the lag
+    never exceeds k.
 
     Args:
         num_workers: how many.
@@ -46,15 +47,15 @@ class Permits:
         """From now on ``worker`` may be given permits."""
         self._ready.add(worker)
 
-    def grant(self, version: int, *, has_taken: bool) -> list[Permit]:
+    def grant(self, version: int, num_to_take: int) -> list[Permit]:
         """As many new permits as possible, those with the fewest first.
 
         Args:
             version: of the newest parameters.
-            has_taken: whether the unrolls for this version have been taken.
+            num_to_take: how many more unrolls will be taken for this version.
         """
         granted: list[Permit] = []
-        room = self._room(has_taken)
+        room = self._room(num_to_take)
         while room is None or len(granted) < room:
             candidates = [worker for worker in self._ready if self._free[worker]]
             if not candidates:
@@ -67,23 +68,36 @@ class Permits:
             granted.append(permit)
         return granted
 
-    def _room(self, has_taken: bool) -> int | None:
+    def _room(self, num_to_take: int) -> int | None:
         if self._max_lag is None:
             return None
-        limit = (self._max_lag + (0 if has_taken else 1)) * self._per_version
+        limit = self._max_lag * self._per_version + num_to_take
         return limit - len(self._begun)
 
     def begun_with(self, worker: int, slot: int) -> Permit:
         """The permit for a slot that is being filled, or is filled and not taken."""
         return self._begun[worker, slot]
 
-    def is_overdue(self, permit: Permit, version: int) -> bool:
-        """Whether the unroll must be taken for ``version``, not for the next one."""
-        return self._max_lag is not None and permit.version + self._max_lag <= version
+    def can_take(self, permit: Permit, version: int, num_to_take: int) -> bool:
+        """Whether all others still meet their deadlines if this unroll is taken now.
 
-    def overdue(self, version: int) -> set[Permit]:
-        """All unrolls that must be taken for ``version``."""
-        return {p for p in self._begun.values() if self.is_overdue(p, version)}
+        Args:
+            permit: of the unroll.
+            version: for which it would be taken.
+            num_to_take: how many may be taken for it, with this one.
+        """
+        if self._max_lag is None:
+            return num_to_take > 0
+        places = num_to_take - 1
+        for due in range(version, self.deadline(permit)):
+            if sum(self.deadline(p) <= due for p in self._begun.values()) > places:
+                return False
+            places += self._per_version
+        return num_to_take > 0
+
+    def deadline(self, permit: Permit) -> int:
+        """The last version for which the unroll may be taken; 0 if there is none."""
+        return 0 if self._max_lag is None else permit.version + self._max_lag
 
     def take(self, permit: Permit) -> None:
         """The unroll is used for training from now on."""
