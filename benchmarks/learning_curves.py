@@ -80,6 +80,8 @@ def read_run(root_dir: Path) -> list[tuple[int, float]]:
 
     Of several without a step between them, as while pre-training, the last one counts.
     """
+    if not (root_dir / "train").is_dir():
+        raise SystemExit(f"{root_dir}: there is no run")
     events = EventAccumulator(str(root_dir / "train"), size_guidance={"scalars": 0})
     events.Reload()
     if _TAG not in events.Tags()["scalars"]:

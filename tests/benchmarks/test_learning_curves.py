@@ -38,6 +38,8 @@ def test_a_run_without_evaluations_is_named(curves, tmp_path):
         summary.scalar("loss", 1.0)
     with pytest.raises(SystemExit, match="no evaluations"):
         curves.read_run(tmp_path)
+    with pytest.raises(SystemExit, match="there is no run"):
+        curves.read_run(tmp_path / "elsewhere")
 
 
 def test_runs_are_compared_at_the_steps_that_all_have_reached(curves):
