@@ -30,7 +30,7 @@ class ParameterBoard:
         counters = TensorSpec((2,), dtype=torch.int64)
         self._num_tensors = len(specs)
         self._memory = SharedTensors([counters, *specs, *specs])
-        # Taking a lock is a memory barrier, which some processors need.
+        # Some processors reorder what is not between two holders of a lock.
         self._barrier = threading.Lock()
 
     @property
@@ -63,7 +63,8 @@ class ParameterBoard:
     def publish(self, tensors: Sequence[Tensor]) -> int:
         """Copies ``tensors`` from any device. Returns the new version."""
         version = self.version + 1
-        self._counters[_BEGUN] = version
+        with self._barrier:
+            self._counters[_BEGUN] = version
         with self._barrier, torch.no_grad():
             torch._foreach_copy_(self._copies[version % 2], list(tensors))
         with self._barrier:
@@ -81,11 +82,14 @@ class ParameterBoard:
             The version that ``into`` holds now.
         """
         into = list(into)
-        while (version := self.version) != known_version:
+        while True:
+            with self._barrier:
+                version = self.version
+            if version == known_version:
+                return version
             with self._barrier, torch.no_grad():
                 torch._foreach_copy_(into, self._copies[version % 2])
             with self._barrier:
                 is_whole = self._counters[_BEGUN] <= version + 1
             if is_whole:
                 return version
-        return known_version

@@ -1,0 +1,56 @@
+"""Runs a function of a test in another process, which gets a file descriptor."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from typing import Any
+
+_SECONDS = 30.0
+
+
+@contextlib.contextmanager
+def other_process(
+    function: Callable[..., None], descriptor: int, *args: Any
+) -> Iterator[Connection]:
+    """Calls ``function(descriptor, connection, *args)`` there.
+
+    Yields:
+        The other end of ``connection``, to say and ask what the test needs. When it is
+        closed, at the latest, the function must return.
+    """
+    context = multiprocessing.get_context("forkserver")
+    # As unroll workers are started: the server imports this once.
+    context.set_forkserver_preload(["alf_lite.unrollers.unroll_worker"])
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_run, args=(function, theirs, *args))
+    process.start()
+    theirs.close()
+    try:
+        reduction.send_handle(ours, descriptor, process.pid)
+        yield ours
+    finally:
+        ours.close()
+        process.join(_SECONDS)
+        exit_code = process.exitcode
+        process.kill()
+        process.join()
+        process.close()
+    assert exit_code == 0, exit_code
+
+
+def answer(connection: Connection) -> Any:
+    """What the other process sent."""
+    assert connection.poll(_SECONDS), "no answer"
+    return connection.recv()
+
+
+def _run(function: Callable[..., None], connection: Connection, *args: Any) -> None:
+    descriptor = reduction.recv_handle(connection)
+    function(descriptor, connection, *args)
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
