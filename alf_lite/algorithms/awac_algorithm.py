@@ -38,7 +38,6 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms import transitions
-from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.critic_ensembles import smallest_critic, td_loss
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.transitions import Transition
@@ -369,9 +368,7 @@ class AwacAlgorithm(RLAlgorithm):
                 weight=weight,
                 log_prob=info.log_prob,
             ),
-            priority=transitions.sequence_priority(
-                td_error, valid_steps(info.step_type)
-            ),
+            priority=self.priority_of(td_error, info.step_type),
         )
 
     def after_update(self, root_inputs: TimeStep, info: Nest) -> None:

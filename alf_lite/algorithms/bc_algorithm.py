@@ -29,7 +29,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from alf_lite.algorithms import transitions
-from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, TimeStep
@@ -204,8 +203,8 @@ class BcAlgorithm(RLAlgorithm):
         return LossInfo(
             loss=loss,
             extra=BcLossInfo(info.imitation_loss, info.entropy),
-            priority=transitions.sequence_priority(
-                self._surprise(info.imitation_loss), valid_steps(info.step_type)
+            priority=self.priority_of(
+                self._surprise(info.imitation_loss), info.step_type
             ),
         )
 

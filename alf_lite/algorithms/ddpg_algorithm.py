@@ -23,7 +23,6 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms import transitions
-from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.critic_ensembles import smallest_critic, td_loss
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.transitions import Transition
@@ -344,9 +343,7 @@ class DdpgAlgorithm(RLAlgorithm):
                 actor_loss=actor_loss,
                 q=self.scalar_reward(info.q).mean(-1),
             ),
-            priority=transitions.sequence_priority(
-                td_error, valid_steps(info.step_type)
-            ),
+            priority=self.priority_of(td_error, info.step_type),
         )
 
     def _critic_loss(self, info: DdpgInfo) -> tuple[Tensor, Tensor]:

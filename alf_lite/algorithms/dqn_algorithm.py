@@ -26,7 +26,6 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms import transitions
-from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.transitions import Transition
 from alf_lite.config import TrainerConfig, configurable
@@ -313,17 +312,15 @@ class DqnAlgorithm(RLAlgorithm):
             info = transitions.align(info, ("next_outputs",), self._n_step)
         model = self._return_model
         reward, discount = info.reward.unsqueeze(-1), info.discount.unsqueeze(-1)
-        loss = model.loss(info.outputs, info.next_outputs, reward, discount).mean(-1)
+        loss = model.loss(info.outputs, info.next_outputs, reward, discount)
         with torch.no_grad():
             q = model.mean(info.outputs)  # [T-n, B, C]
             target = reward + discount * model.mean(info.next_outputs)
-            td_error = (target - q).abs().mean(-1)
+            td_error = _mean_of_components((target - q).abs())
         return LossInfo(
-            loss=loss,
-            extra=DqnLossInfo(q=q.mean(-1), td_error=td_error),
-            priority=transitions.sequence_priority(
-                td_error, valid_steps(info.step_type)
-            ),
+            loss=_mean_of_components(loss),
+            extra=DqnLossInfo(q=_mean_of_components(q), td_error=td_error),
+            priority=self.priority_of(td_error, info.step_type),
         )
 
     def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
@@ -331,7 +328,14 @@ class DqnAlgorithm(RLAlgorithm):
         self._update_target()
 
 
+def _mean_of_components(x: Tensor) -> Tensor:
+    """[..., C] → [...]."""
+    return x.squeeze(-1) if x.shape[-1] == 1 else x.mean(-1)
+
+
 def _outputs_of(outputs: Tensor, index: Tensor) -> Tensor:
     """One value of each component: [B, C, A, N] and [B, C] → [B, C, N]."""
-    index = index[..., None, None].expand(*index.shape, 1, outputs.shape[-1])
+    index = index.unsqueeze(-1).unsqueeze(-1)
+    if outputs.shape[-1] > 1:
+        index = index.expand(*index.shape[:3], outputs.shape[-1])
     return outputs.gather(2, index).squeeze(2)

@@ -32,7 +32,6 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms import transitions
-from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.critic_ensembles import smallest_critic, td_loss
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.transitions import Transition
@@ -363,9 +362,7 @@ class IqlAlgorithm(RLAlgorithm):
                 weight=weight,
                 log_prob=info.log_prob,
             ),
-            priority=transitions.sequence_priority(
-                td_error, valid_steps(info.step_type)
-            ),
+            priority=self.priority_of(td_error, info.step_type),
         )
 
     def _value_loss(self, info: IqlInfo, advantage: Tensor) -> Tensor:

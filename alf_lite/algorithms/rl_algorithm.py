@@ -11,14 +11,21 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.acting_state import ActingState
-from alf_lite.algorithms.algorithm import Algorithm
+from alf_lite.algorithms.algorithm import Algorithm, valid_steps
 from alf_lite.algorithms.off_policy_path import OffPolicyPath
 from alf_lite.algorithms.on_policy_path import OnPolicyPath
 from alf_lite.algorithms.reward_weights import RewardWeights
 from alf_lite.algorithms.training_batches import TrainingBatch
+from alf_lite.algorithms.transitions import sequence_priority
 from alf_lite.algorithms.update_loop import UpdateLoop
 from alf_lite.config import TrainerConfig
-from alf_lite.data_structures import AlgStep, BatchInfo, Experience, TimeStep
+from alf_lite.data_structures import (
+    AlgStep,
+    BatchInfo,
+    Experience,
+    Field,
+    TimeStep,
+)
 from alf_lite.data_transformers.data_transformer import (
     DataTransformer,
     IdentityDataTransformer,
@@ -34,7 +41,7 @@ from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.unrollers.async_unroller import AsyncUnroller
 from alf_lite.unrollers.sync_unroller import SyncUnroller
 from alf_lite.unrollers.unroll import Unroll, join_experience
-from alf_lite.utils import summary
+from alf_lite.utils import summary, tensor_utils
 from alf_lite.utils.checkpoint_files import Stream
 from alf_lite.utils.training_mode import TrainingMode
 
@@ -259,9 +266,7 @@ class RLAlgorithm(Algorithm):
         for unroll in unrolls:
             # Row 0 was the last row of the previous unroll, except after a reset.
             first_row = 0 if unroll.is_first_unroll else 1
-            new_steps = nest.map_structure(
-                lambda t, first_row=first_row: t[first_row:], unroll.time_steps
-            )
+            new_steps = tensor_utils.narrow(unroll.time_steps, first_row, None)
             if self.unrolls_with_grad:
                 new_steps = nest.map_structure(Tensor.detach, new_steps)
             self._require_metrics().observe(new_steps)
@@ -372,6 +377,12 @@ class RLAlgorithm(Algorithm):
                 experience.time_step, experience.rollout_info, batch_info
             )
         return TrainingBatch(inputs, info, experience.state, valid, batch_info)
+
+    def priority_of(self, td_error: Tensor, step_type: Tensor) -> Field:
+        """The priority [B] of windows with these errors [T, B]; () if nobody asks."""
+        if self._config is not None and not self._config.priority_replay:
+            return ()
+        return sequence_priority(td_error, valid_steps(step_type))
 
     # Set-up and state
 

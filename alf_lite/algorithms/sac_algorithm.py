@@ -30,7 +30,6 @@ from torch.nn import functional as F
 
 from alf_lite import nest
 from alf_lite.algorithms import transitions
-from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.critic_ensembles import smallest_critic
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.temperature import (
@@ -431,9 +430,7 @@ class SacAlgorithm(RLAlgorithm):
         return LossInfo(
             loss=actor_loss + critic_loss + alpha_loss,
             extra=extra,
-            priority=transitions.sequence_priority(
-                td_error, valid_steps(info.step_type)
-            ),
+            priority=self.priority_of(td_error, info.step_type),
         )
 
     def _critic_loss(self, info: SacInfo) -> tuple[Tensor, Tensor]:

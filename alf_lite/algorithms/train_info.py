@@ -33,13 +33,18 @@ def info_at_once(
     """
     num_steps, batch_size = batch.inputs.step_type.shape
     inputs, state, rollout_info = nest.map_structure(
-        lambda t: t.flatten(0, 1), (batch.inputs, batch.state, batch.rollout_info)
+        # Of a single step, this takes half of the time.
+        (lambda t: t.squeeze(0)) if num_steps == 1 else (lambda t: t.flatten(0, 1)),
+        (batch.inputs, batch.state, batch.rollout_info),
     )
     if nest.is_empty(state):
         state = initial_state(num_steps * batch_size)
     step = train_step(inputs, state, rollout_info)
     info = nest.map_structure(
-        lambda t: t.unflatten(0, (num_steps, batch_size)), step.info
+        (lambda t: t.unsqueeze(0))
+        if num_steps == 1
+        else (lambda t: t.unflatten(0, (num_steps, batch_size))),
+        step.info,
     )
     return info, nest.map_structure(lambda t: t[-batch_size:], step.state)
 

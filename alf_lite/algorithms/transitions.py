@@ -29,7 +29,7 @@ from alf_lite import nest
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Field, StepType, TimeStep
 from alf_lite.errors import ConfigError
-from alf_lite.utils.tensor_utils import expand_dims_as
+from alf_lite.utils.tensor_utils import expand_dims_as, narrow
 
 Nest = Any
 _Info = TypeVar("_Info", bound=Any)
@@ -67,13 +67,13 @@ def to_transitions(
     transition = _returns(time_step, n, gamma)
     num_rows = transition.discount.shape[1]
     if n == 1:
-        next_observation = nest.map_structure(lambda t: t[:, 1:], time_step.observation)
+        next_observation = narrow(time_step.observation, 1, None, dim=1)
     else:
         row = torch.arange(num_rows, device=transition.num_steps.device)
         next_observation = _take(
             time_step.observation, row + transition.num_steps, dim=1
         )
-    first_steps = nest.map_structure(lambda t: t[:, :num_rows], time_step)
+    first_steps = narrow(time_step, 0, num_rows, dim=1)
     return first_steps, transition._replace(next_observation=next_observation)
 
 
@@ -162,26 +162,28 @@ def _returns(time_step: TimeStep, n: int, gamma: float) -> Transition:
             f"a {n}-step return needs windows of at least {n + 1} steps, got {length}. "
             f"Set TrainerConfig.mini_batch_length = {n + 1}."
         )
+
+    def rows_from(x: Tensor, k: int) -> Tensor:
+        """What is k steps later."""
+        return x.narrow(1, k, num_rows)
+
     discounts = gamma * time_step.discount
-    reward = time_step.reward[:, 1 : 1 + num_rows]
-    discount = discounts[:, 1 : 1 + num_rows]
-    is_last = time_step.step_type == _LAST
-    goes_on = ~is_last[:, :num_rows]
+    is_no_end = time_step.step_type != _LAST
+    reward, discount = rows_from(time_step.reward, 1), rows_from(discounts, 1)
+    goes_on = rows_from(is_no_end, 0)
     num_steps = goes_on.long()
     for k in range(1, n):
-        goes_on = goes_on & ~is_last[:, k : k + num_rows]
-        next_reward = time_step.reward[:, k + 1 : k + 1 + num_rows]
+        goes_on = goes_on & rows_from(is_no_end, k)
         weight = torch.where(goes_on, discount, 0.0)
+        next_reward = rows_from(time_step.reward, k + 1)
         reward = reward + expand_dims_as(weight, reward) * next_reward
-        next_discount = discounts[:, k + 1 : k + 1 + num_rows]
+        next_discount = rows_from(discounts, k + 1)
         discount = torch.where(goes_on, discount * next_discount, discount)
         num_steps = num_steps + goes_on
     return Transition(
         # The action that led to the next step is the one that was executed, whoever
         # chose it.
-        action=nest.map_structure(
-            lambda t: t[:, 1 : 1 + num_rows], time_step.prev_action
-        ),
+        action=nest.map_structure(lambda t: rows_from(t, 1), time_step.prev_action),
         reward=reward,
         discount=discount,
         num_steps=num_steps,

@@ -48,6 +48,18 @@ def select(values: Tensor, indices: Tensor) -> Tensor:
     return values.gather(-1, indices.long().unsqueeze(-1)).squeeze(-1)
 
 
+def narrow(values: Any, begin: int, end: int | None, dim: int = 0) -> Any:
+    """``[begin:end]`` along a dimension of every leaf, faster than by indexing."""
+    first_leaf = next(iter(nest.flatten(values)), None)
+    if first_leaf is None:
+        return values
+    size = first_leaf.shape[dim]
+    begin, end, _ = slice(begin, end).indices(size)
+    if end - begin == size:
+        return values
+    return nest.map_structure(lambda t: t.narrow(dim, begin, end - begin), values)
+
+
 def swap_batch_time(experience: Any) -> Any:
     """[B, T, ...] ↔ [T, B, ...] for every leaf of a nest; views."""
     return nest.map_structure(lambda t: t.transpose(0, 1), experience)
