@@ -43,6 +43,8 @@ def register_node(
 
 def flatten(nest: Nest) -> list[Any]:
     """The leaves of ``nest`` in their fixed order."""
+    if isinstance(nest, Tensor):
+        return [nest]
     return optree.tree_leaves(nest, namespace=_NAMESPACE)
 
 
@@ -126,6 +128,8 @@ def zeros(specs: Nest, outer_dims: Sequence[int] = ()) -> Nest:
 
 def is_empty(nest: Nest) -> bool:
     """Whether the nest has no leaves."""
+    if isinstance(nest, tuple):  # asked at every step, of tuples in most cases
+        return all(map(is_empty, nest))
     return optree.tree_structure(nest, namespace=_NAMESPACE).num_leaves == 0
 
 

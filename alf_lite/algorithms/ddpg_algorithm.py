@@ -36,7 +36,7 @@ from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils.action_noise import ActionNoise, OrnsteinUhlenbeckNoise
 from alf_lite.utils.box_actions import BoxActions
-from alf_lite.utils.frozen import frozen
+from alf_lite.utils.frozen import Frozen
 from alf_lite.utils.target_updater import TargetUpdater, target_copy
 from alf_lite.utils.update_counter import UpdateCounter
 
@@ -188,6 +188,7 @@ class DdpgAlgorithm(RLAlgorithm):
             return
         self._target_actor_network = target_copy(actor_network)
         self._target_critic_network = target_copy(critic_network)
+        self._frozen_critics = Frozen(critic_network)
         self._update_targets = TargetUpdater(
             [actor_network, critic_network],
             [self._target_actor_network, self._target_critic_network],
@@ -304,7 +305,7 @@ class DdpgAlgorithm(RLAlgorithm):
         if not self._actor_updates.is_due:
             return (), (), actor_state
         action, actor_state = self._actor_network(observation, actor_state)
-        with frozen(self._critic_network):
+        with self._frozen_critics:
             values = self._critic_network.evaluate(features.detach(), action)
         return action, self.scalar_reward(values[:, 0]), actor_state
 

@@ -49,7 +49,7 @@ from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import distributions, losses
 from alf_lite.utils.action_masks import ActionMask
-from alf_lite.utils.frozen import frozen
+from alf_lite.utils.frozen import Frozen
 from alf_lite.utils.hybrid_actions import Entropies, HybridActions, PolicySample
 from alf_lite.utils.target_updater import TargetUpdater, target_copy
 
@@ -225,6 +225,7 @@ class SacAlgorithm(RLAlgorithm):
         self._critic_network = critic_network
         if is_eval:
             return
+        self._frozen_critics = Frozen(critic_network)
         self._target_critic_network = target_copy(critic_network)
         self._update_target = TargetUpdater(
             [critic_network],
@@ -354,7 +355,7 @@ class SacAlgorithm(RLAlgorithm):
         if sample.vector is None:
             values = values.detach()
         else:
-            with frozen(self._critic_network):
+            with self._frozen_critics:
                 values = self._critic_network.evaluate(features.detach(), sample.vector)
         return self._weighted(sample.expectation(self._smallest(values)))
 

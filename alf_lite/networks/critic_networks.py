@@ -91,7 +91,7 @@ class CriticNetwork(Network):
 
     def encode(self, observation: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """Observations [B, ...] → (features [B, F], new state)."""
-        return self._encoder(observation, state)
+        return self._encoder.forward(observation, state)
 
     def evaluate(self, features: Tensor, action: Tensor | None) -> Tensor:
         """The values of actions.
@@ -104,7 +104,9 @@ class CriticNetwork(Network):
             [B, n, *output_shape].
         """
         inputs = features if action is None else torch.cat([features, action], dim=-1)
-        values = self._critics(inputs).transpose(0, 1)  # [n, B, out] → [B, n, out]
+        values = self._critics.forward(inputs).transpose(
+            0, 1
+        )  # [n, B, out] → [B, n, out]
         if len(self._output_shape) == 1:
             return values
         return values.reshape(*values.shape[:2], *self._output_shape)

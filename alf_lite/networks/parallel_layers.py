@@ -62,10 +62,11 @@ class ParallelLinear(LinearMap):
                 f"expected an input [B, features] or [{self.num_members}, B, features],"
                 f" got {tuple(x.shape)}"
             )
-        if self.weight.shape[2] == 1:
+        weight, bias = self.weight, self.bias
+        if weight.shape[2] == 1:
             # Products of matrices are slow, there and back, where one has one column.
-            return (x * self.weight.mT).sum(-1, keepdim=True) + self.bias
-        return torch.baddbmm(self.bias, x, self.weight)
+            return (x * weight.mT).sum(-1, keepdim=True) + bias
+        return torch.baddbmm(bias, x, weight)
 
     def extra_repr(self) -> str:
         num_members, input_size, output_size = self.weight.shape
@@ -106,4 +107,5 @@ class ParallelMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, input_size] or [n, B, input_size] → [n, B, output_size]."""
-        return self._output_layer(self._hidden_layers(x))
+        # As LeanSequential does.
+        return self._output_layer.forward(self._hidden_layers.forward(x))

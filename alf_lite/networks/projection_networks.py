@@ -117,11 +117,11 @@ class NormalProjection(nn.Module):
 
     def forward(self, features: Tensor) -> DiagonalNormal | SquashedNormal:
         """[..., input_size] → a distribution with batch shape [...]."""
-        loc = self._loc(features)
-        if self._log_std_linear is None:
-            log_std = self._log_std
+        loc = self._loc.forward(features)
+        if self._log_std_linear is not None:
+            log_std = self._log_std_linear.forward(features)
         else:
-            log_std = self._log_std_linear(features)
+            log_std = self._log_std
         scale = log_std.clamp(*self._log_std_bounds).exp().expand_as(loc)
         loc, scale = _shape_event(loc, self._spec), _shape_event(scale, self._spec)
         if self._bounds is None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from alf_lite.errors import CheckpointError
+from alf_lite.optimizers.fused_adam_step import FusedAdamStep, fused_adam_step
 from alf_lite.utils.schedulers import as_scheduler
 from alf_lite.utils.tensor_utils import global_norm
 
@@ -57,6 +58,7 @@ class Optimizer:
         self._named_parameters: list[tuple[str, Parameter]] = []
         self._parameters: list[Parameter] = []
         self._torch_optimizer: torch.optim.Optimizer | None = None
+        self._fast_step: FusedAdamStep | None = None
         # torch checks the hyperparameters; a wrong one should fail where it is given.
         self._make_torch_optimizer([Parameter(torch.zeros(1))])
 
@@ -152,7 +154,9 @@ class Optimizer:
         """Moves the parameters by their gradients, as they are."""
         optimizer = self._require_setup()
         optimizer.param_groups[0]["lr"] = self.learning_rate
-        optimizer.step()
+        if self._fast_step is None or not self._fast_step():
+            optimizer.step()
+            self._fast_step = fused_adam_step(optimizer)
 
     def state_dict(self) -> dict[str, Any]:
         """What the next step depends on, by parameter name; the tensors themselves.
@@ -179,6 +183,7 @@ class Optimizer:
         """
         optimizer = self._require_setup()
         self._check_state_dict(state_dict)
+        self._fast_step = None
         states = state_dict["state"]
         optimizer.load_state_dict(
             {

@@ -42,8 +42,9 @@ class UpdateCounter(nn.Module):
         return was_due
 
     def _set(self, count: int) -> None:
-        self._count = count
-        self.is_due = (count + 1) % self._period == 0
+        # Not through the module's own, which looks for parameters first.
+        object.__setattr__(self, "_count", count)
+        object.__setattr__(self, "is_due", (count + 1) % self._period == 0)
 
     def get_extra_state(self) -> Tensor:
         """[] int64, for ``state_dict``."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import Parameter
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from alf_lite.errors import CheckpointError
 from alf_lite.optimizers.optimizers import SGD, Adam, AdamW, RMSprop
@@ -72,6 +73,43 @@ def test_steps_equal_those_of_plain_torch(ours, reference, kwargs, clip):
     train(network, optimizer, range(5))
     train(expected, reference(expected.parameters(), lr=0.01, **kwargs), range(5), clip)
     assert_equal_parameters(network, expected)
+
+
+def test_a_parameter_without_gradient_in_between_changes_nothing():
+    network, expected = make_network(), make_network()
+    optimizer = set_up(AdamW(0.01), network)
+    reference = torch.optim.AdamW(expected.parameters(), lr=0.01)
+    for step in range(6):
+        for model, its_optimizer in ((network, optimizer), (expected, reference)):
+            its_optimizer.zero_grad()
+            loss_of(model, step).backward()
+            if step == 3:
+                model[2].bias.grad = None
+            its_optimizer.step()
+    assert_equal_parameters(network, expected)
+    for name, parameter in expected.named_parameters():
+        state = optimizer.state_dict()["state"][name]
+        assert state["step"] == reference.state[parameter]["step"]
+
+
+def test_hooks_of_torch_see_every_step():
+    network = make_network()
+    optimizer = set_up(Adam(0.01), network)
+    seen = []
+    inner = optimizer._torch_optimizer
+    after = inner.register_step_post_hook(lambda o, *_: seen.append(("after", o)))
+    train(network, optimizer, range(3))
+    assert seen == [("after", inner)] * 3
+    after.remove()
+    seen.clear()
+    before = inner.register_step_pre_hook(lambda o, *_: seen.append(("before", o)))
+    train(network, optimizer, range(2))
+    assert seen == [("before", inner)] * 2
+    before.remove()
+    handle = register_optimizer_step_post_hook(lambda o, *_: seen.append(("global", o)))
+    train(network, optimizer, range(2))
+    handle.remove()
+    assert seen[2:] == [("global", inner)] * 2
 
 
 def test_fused_where_torch_has_it_else_foreach():
