@@ -46,7 +46,7 @@ class WorkerEnvironment(Environment):
         self._heartbeat = heartbeat
         self._stop = stop
         self._next_step_time = 0.0
-        self._time_step = TimeStep()
+        self._time_step: TimeStep | None = None
 
     @property
     def batch_size(self) -> int:
@@ -74,6 +74,8 @@ class WorkerEnvironment(Environment):
 
     @property
     def current_time_step(self) -> TimeStep:
+        if self._time_step is None:
+            return self._env.current_time_step  # raises
         return self._time_step
 
     def reset(self, seed: int | None = None) -> TimeStep:
@@ -100,7 +102,7 @@ class WorkerEnvironment(Environment):
         return self._time_step
 
     def _keep_pace(self) -> None:
-        """Waits for the next tick; ticks that were missed are not made up for."""
+        """Waits until the last step began an interval ago."""
         now = time.monotonic()
         while now < self._next_step_time:
             # In short naps, so that a request to stop is heard.
@@ -108,5 +110,4 @@ class WorkerEnvironment(Environment):
             if self._stop[0]:
                 raise StopRequested
             now = time.monotonic()
-        self._next_step_time = max(self._next_step_time, now - self._step_interval)
-        self._next_step_time += self._step_interval
+        self._next_step_time = now + self._step_interval

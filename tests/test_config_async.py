@@ -1,0 +1,127 @@
+"""What contradicts each other among the settings of asynchronous unrolls."""
+
+from __future__ import annotations
+
+import pytest
+
+from alf_lite.config import TrainerConfig
+from alf_lite.errors import ConfigError
+
+
+def config(**fields):
+    return TrainerConfig(num_iterations=1, **fields)
+
+
+def problem_with(**fields):
+    with pytest.raises(ConfigError) as error:
+        config(**fields)
+    return str(error.value)
+
+
+WHAT_IS_THERE = {"async_unroll": True, "unroll_length": 0, "max_unroll_length": 8}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"async_unroll": True},
+        {"async_unroll": True, "unroll_length": 2.5, "num_unroll_workers": 4},
+        WHAT_IS_THERE,
+        {**WHAT_IS_THERE, "samples_per_insert": 0.5},
+        {"async_unroll": True, "max_policy_lag": 0, "unroll_queue_size": 1},
+        {"async_unroll": True, "unroll_parameter_update_period": 5},
+        {"async_unroll": True, "unroll_step_interval": 0.1, "max_worker_restarts": 0},
+    ],
+)
+def test_what_goes_together(fields):
+    assert config(**fields).async_unroll == fields.get("async_unroll", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_unroll_workers", 2),
+        ("max_unroll_length", 8),
+        ("unroll_queue_size", 5),
+        ("unroll_step_interval", 0.1),
+        ("unroll_parameter_update_period", 2),
+        ("max_policy_lag", 0),
+        ("samples_per_insert", 4.0),
+        ("max_worker_restarts", 0),
+        ("worker_timeout_seconds", 10.0),
+    ],
+)
+def test_a_setting_of_workers_without_workers_says_how_to_get_them(name, value):
+    message = problem_with(**{name: value})
+    assert (
+        f"{name} is {value!r} but async_unroll is False: set async_unroll = True or "
+        f"leave {name} out"
+    ) in message
+    assert message.count("async_unroll") == 2  # and no other conflict
+
+
+def test_a_default_that_is_spelt_out_is_no_conflict():
+    config(num_unroll_workers=1, max_policy_lag=None, worker_timeout_seconds=300.0)
+
+
+def test_only_workers_can_be_asked_for_what_is_there():
+    message = problem_with(unroll_length=0)
+    assert "unroll_length: got 0, expected a value > 0. With async_unroll" in message
+
+
+@pytest.mark.parametrize(("unroll_length", "max_unroll_length"), [(0, 0), (4, 8)])
+def test_what_is_there_has_a_limit_and_a_fixed_length_has_none(
+    unroll_length, max_unroll_length
+):
+    message = problem_with(
+        async_unroll=True,
+        unroll_length=unroll_length,
+        max_unroll_length=max_unroll_length,
+    )
+    assert "set both, or neither" in message
+    assert f"They are {unroll_length} and {max_unroll_length}." in message
+
+
+def test_two_settings_that_say_how_much_is_unrolled():
+    message = problem_with(async_unroll=True, unroll_length=4, samples_per_insert=2.0)
+    assert "samples_per_insert=2.0 decides how much is unrolled" in message
+    assert "and so does unroll_length=4: set unroll_length = 0" in message
+
+
+def test_the_graph_of_an_unroll_cannot_come_from_a_worker():
+    message = problem_with(async_unroll=True, unroll_with_grad=True)
+    assert "unroll_with_grad needs the graph of rollout_step" in message
+
+
+def test_a_limit_of_the_lag_needs_new_parameters():
+    message = problem_with(
+        async_unroll=True, max_policy_lag=2, unroll_parameter_update_period=3
+    )
+    assert "max_policy_lag needs new parameters in every iteration" in message
+
+
+def test_a_limit_of_the_lag_needs_a_trainer_that_waits():
+    message = problem_with(**WHAT_IS_THERE, max_policy_lag=1)
+    assert "unroll_length = 0 never waits: set one of them" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("num_unroll_workers", 0, ">= 1"),
+        ("unroll_queue_size", 0, ">= 1"),
+        ("unroll_step_interval", -0.1, ">= 0"),
+        ("unroll_parameter_update_period", 0, ">= 1"),
+        ("max_policy_lag", -1, ">= 0"),
+        ("samples_per_insert", 0, "> 0"),
+        ("max_worker_restarts", -1, ">= 0"),
+        ("worker_timeout_seconds", 0, "> 0"),
+        ("max_unroll_length", -1, ">= 0"),
+        ("unroll_length", -1, ">= 0"),
+    ],
+)
+def test_values_out_of_range(name, value, expected):
+    message = problem_with(async_unroll=True, **{name: value})
+    assert f"{name}: got {value}" in message
+    assert expected in message

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from alf_lite.environments.creation import create_environment
+from alf_lite.testing.environment_contract import EnvironmentContract
+from alf_lite.testing.structured_environments import CountingEnv
+from alf_lite.unrollers import worker_environment
+from alf_lite.unrollers.worker_environment import StopRequested, WorkerEnvironment
+
+ACTION = torch.zeros(2, dtype=torch.int64)
+
+
+class Clock:
+    """Stands for the module ``time``: sleeping takes as long as it should."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.naps: list[float] = []
+        self.after_nap = lambda: None
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.naps.append(seconds)
+        self.now += seconds
+        self.after_nap()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(worker_environment, "time", clock)
+    return clock
+
+
+def build(*, first_env_id=0, step_interval=0.0, num_environments=2):
+    original = create_environment(
+        env_ctor=CountingEnv, num_parallel_environments=num_environments, seed=0
+    )
+    heartbeat, stop = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    env = WorkerEnvironment(
+        original,
+        first_env_id=first_env_id,
+        step_interval=step_interval,
+        heartbeat=heartbeat,
+        stop=stop,
+    )
+    return env, original, heartbeat, stop
+
+
+class TestWorkerEnvironment(EnvironmentContract):
+    is_random = False
+
+    def make(self, num_environments, seed):
+        return build(num_environments=num_environments)[0]
+
+
+def test_it_is_what_the_original_is_but_for_the_ids():
+    env, original, _, _ = build(first_env_id=6)
+    assert env.batch_size == original.batch_size
+    assert env.observation_spec == original.observation_spec
+    assert env.action_spec == original.action_spec
+    assert env.reward_spec == original.reward_spec
+    assert env.env_info_spec == original.env_info_spec
+    assert env.name == original.name
+    for time_step in (env.reset(seed=3), env.step(ACTION), env.current_time_step):
+        assert time_step.env_id.tolist() == [6, 7]
+        assert time_step.env_id.dtype == torch.int32
+    observation = original.current_time_step.observation
+    torch.testing.assert_close(env.current_time_step.observation, observation)
+    env.close()
+
+
+def test_every_reset_and_step_is_a_heartbeat():
+    env, _, heartbeat, _ = build()
+    env.reset()
+    assert heartbeat.tolist() == [1]
+    for _ in range(4):
+        env.step(ACTION)
+    assert heartbeat.tolist() == [5]
+
+
+def test_a_step_that_fails_is_no_heartbeat():
+    env, original, heartbeat, _ = build()
+    env.reset()
+    original.close()
+
+    def fail(action):
+        raise RuntimeError("broken")
+
+    original.step = fail
+    with pytest.raises(RuntimeError, match="broken"):
+        env.step(ACTION)
+    assert heartbeat.tolist() == [1]
+
+
+def test_a_request_to_stop_is_heard_before_the_next_step():
+    env, original, heartbeat, stop = build()
+    env.reset()
+    before = original.current_time_step
+    stop[0] = 1
+    with pytest.raises(StopRequested):
+        env.step(ACTION)
+    assert original.current_time_step is before
+    assert heartbeat.tolist() == [1]
+    assert not issubclass(StopRequested, Exception)  # "except Exception" lets it pass
+
+
+def test_steps_keep_their_distance(clock):
+    env, _, _, _ = build(step_interval=0.05)
+    env.reset()
+    times = []
+    for _ in range(5):
+        env.step(ACTION)
+        times.append(clock.now)
+        clock.now += 0.02  # the policy
+    np.testing.assert_allclose(np.diff(times), 0.05)
+
+
+def test_what_is_slower_than_the_interval_never_waits(clock):
+    env, _, _, _ = build(step_interval=0.05)
+    env.reset()
+    for _ in range(5):
+        env.step(ACTION)
+        clock.now += 0.06
+    assert clock.naps == []
+
+
+def test_ticks_that_were_missed_are_not_made_up_for(clock):
+    env, _, _, _ = build(step_interval=0.05)
+    env.reset()
+    env.step(ACTION)
+    clock.now += 3.0
+    times = []
+    for _ in range(4):
+        env.step(ACTION)
+        times.append(clock.now)
+    assert times[0] == 1003
+    np.testing.assert_allclose(np.diff(times), 0.05)
+
+
+def test_without_an_interval_nobody_looks_at_the_clock(clock):
+    env, _, _, _ = build()
+    env.reset()
+    clock.monotonic = None
+    env.step(ACTION)
+
+
+def test_a_request_to_stop_is_heard_in_a_long_wait(clock):
+    env, _, heartbeat, stop = build(step_interval=60.0)
+    env.reset()
+    env.step(ACTION)
+
+    def stop_after_three():
+        if len(clock.naps) == 3:
+            stop[0] = 1
+
+    clock.after_nap = stop_after_three
+    with pytest.raises(StopRequested):
+        env.step(ACTION)
+    assert len(clock.naps) == 3
+    assert max(clock.naps) <= 0.1
+    assert heartbeat.tolist() == [2]
