@@ -108,8 +108,8 @@ class ReplayTraining:
         if self.buffer is None:
             self.buffer = self._make_buffer(experience)
             self.buffer.set_iteration(self._iteration)
-        if unroll.is_first_unroll and unroll.env_ids is not None:
-            # A worker was replaced: what it had begun does not go on.
+        if unroll.is_first_unroll:
+            # What was stored does not go on, as when a worker was replaced.
             self.buffer.mark_truncated_end(unroll.env_ids)
         self.buffer.add_batch(experience, unroll.env_ids, time_major=True)
 

@@ -335,3 +335,15 @@ def test_steps_are_trained_on_so_often_and_no_more():
         )
     )
     assert set(counts.values()) == {1}
+
+
+def test_what_a_new_beginning_cuts_off_is_marked_as_an_end():
+    algorithm = make(CountingEnv, unroll_length=3)
+    algorithm.unroll(3)
+    # As when the only unroll worker is replaced.
+    algorithm._unroller.reset()
+    algorithm.unroll(3)
+    experience, _ = algorithm._path.replay.buffer.gather_all()
+    steps = experience.time_step
+    assert steps.step_type[:, :4].tolist() == [[0, 1, 2, 0]] * 2
+    assert steps.discount[:, 2].tolist() == [1, 1]
