@@ -60,17 +60,14 @@ def dump(
     text, scope = _current_config() if with_config else (None, "")
     try:
         return _pickle(_Shipment(value, text, scope, {}))
-    except Exception as error:
+    except Exception:
         if not (text and bound_fields):
             raise
-        first_error = error
     references = _from_config(value, bound_fields, scope)
     left_out: dict[str, Any] = dict.fromkeys(references)
     named = dataclasses.replace(value, **left_out)
-    try:
-        return _pickle(_Shipment(named, text, scope, references))
-    except Exception:
-        raise first_error from None
+    # What cannot be pickled now is what the message should name.
+    return _pickle(_Shipment(named, text, scope, references))
 
 
 def load(dumped: bytes) -> Arrived:
