@@ -225,7 +225,10 @@ def test_references_of_a_conf_with_scopes_reach_the_worker():
     transform_state = parts.policy.get_initial_transform_state(2)
     inputs, _ = parts.policy.transform_timestep(time_step, transform_state)
     torch.testing.assert_close(inputs.reward, 0.1 * time_step.reward)
-    assert not config_files.unused_bindings()
+    forgotten = [
+        line for line in config_files.unused_bindings() if "TrainerConfig" not in line
+    ]
+    assert not forgotten  # what the trainer itself used is not sent
     parts.env.close()
 
 
