@@ -122,6 +122,7 @@ class RLAlgorithm(Algorithm):
         self._path: OnPolicyPath | OffPolicyPath | None = None
         self._training_mode = TrainingMode(self)
         self._compiled_rollout_step = self.rollout_step
+        self._fills_replay = False
         if env is not None:
             if config is None:
                 raise ConfigError(f"{self._name}: env is given but no config")
@@ -240,6 +241,7 @@ class RLAlgorithm(Algorithm):
         """
         unroller = self._require_unroller()
         self.set_training(False)
+        self._fills_replay = self.acts_randomly  # as during the whole unroll
         if isinstance(unroller, AsyncUnroller):
             unrolls = unroller.unroll(unroll_length)
         else:
@@ -280,7 +282,7 @@ class RLAlgorithm(Algorithm):
     def _act(self, inputs: TimeStep, state: Nest) -> AlgStep:
         """``rollout_step``, or a random action while the replay buffer fills."""
         step = self._compiled_rollout_step(inputs, state)
-        if self.acts_randomly:
+        if self._fills_replay:
             step = step._replace(output=self.random_action(inputs))
         return step
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -12,7 +12,12 @@ from alf_lite import nest
 from alf_lite.data_structures import AlgStep, Experience, TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.unrollers.unroll import Policy, Unroll
-from alf_lite.unrollers.unroll_storage import UnrollStorage
+from alf_lite.unrollers.unroll_rows import (
+    LinkedRows,
+    StoredRows,
+    UnrollRows,
+    detached,
+)
 from alf_lite.utils.recurrent_state import reset_state
 
 Nest = Any
@@ -45,8 +50,7 @@ class SyncUnroller:
         self._rollout_step = rollout_step or policy.rollout_step
         self._with_grad = with_grad
         self._overwrite_policy_output = overwrite_policy_output
-        # Of (time step, Experience): what came and what the policy did there.
-        self._rows = UnrollStorage()
+        self._rows: UnrollRows = LinkedRows() if with_grad else StoredRows()
         self._time_step: Any = None  # TimeStep, after reset
         self._is_fresh = True
         self._policy_state: Nest = ()
@@ -72,50 +76,38 @@ class SyncUnroller:
         if self._time_step is None:
             self.reset()
         is_first_unroll, self._is_fresh = self._is_fresh, False
-        num_rows = length + bootstrap
+        rows = self._rows
+        rows.begin(length)
         with torch.inference_mode(not self._with_grad):
-            kept, env_seconds = self._run(length, num_rows)
-        if kept is None:
-            time_steps, _ = self._rows.read(0, length + 1)
-            inputs, experience = self._rows.read(0, num_rows)
-        else:
-            time_steps = nest.stack(kept.time_steps)
-            inputs = nest.map_structure(lambda t: t[:num_rows], time_steps)
-            experience = nest.stack(kept.experience)
-        if experience.time_step == ():
-            # Nothing was transformed: the raw steps serve both purposes.
-            experience = experience._replace(time_step=inputs)
+            env_seconds = self._run(length, bootstrap)
+        # Without a bootstrap row, nobody acted on the last step yet.
+        last_step = None if bootstrap else to_device(self._time_step, self._device)
+        time_steps, experience = rows.end(last_step)
         return Unroll(experience, time_steps, env_seconds, is_first_unroll)
 
-    def _run(self, length: int, num_rows: int) -> tuple[_Kept | None, float]:
-        """Steps ``length`` times and lets the policy act on ``num_rows`` rows.
+    def _run(self, length: int, bootstrap: bool) -> float:
+        """Lets policy and environment act in turn.
 
         Returns:
-            What has to keep its gradient, else nothing: it is in ``_rows``; and the
-            seconds spent in the environment.
+            The seconds spent in the environment.
         """
-        policy, env, act = self._policy, self._env, self._rollout_step
-        kept = _Kept([], []) if self._with_grad else None
+        policy, env, rows, act = self._policy, self._env, self._rows, self._rollout_step
+        transform, device = policy.transform_timestep, self._device
         initial_state = policy.get_initial_rollout_state(env.batch_size)
         has_state = not nest.is_empty(initial_state)
         env_seconds = 0.0
-        device = policy.device
         next_step = to_device(self._time_step, device)
-        for t in range(num_rows):
+        for t in range(length + bootstrap):
             time_step, state = next_step, self._policy_state
             if has_state:
                 state = reset_state(state, initial_state, time_step.is_first())
-            inputs, transform_state = policy.transform_timestep(
-                time_step, self._transform_state
-            )
+            inputs, transform_state = transform(time_step, self._transform_state)
             step = act(inputs, state)
             action = step.output
             if t < length:
                 begin = time.perf_counter()
                 self._time_step = env.step(
-                    nest.map_structure(torch.Tensor.detach, action)
-                    if kept is not None
-                    else action
+                    detached(action) if self._with_grad else action
                 )
                 env_seconds += time.perf_counter() - begin
                 next_step = to_device(self._time_step, device)
@@ -123,37 +115,16 @@ class SyncUnroller:
                 self._transform_state = transform_state
                 if self._overwrite_policy_output:
                     action = next_step.prev_action
-            experience = Experience(
-                time_step=() if inputs is time_step else inputs,
-                action=action,
-                rollout_info=step.info,
-                state=state,
-            )
-            if kept is None:
-                # One copy for all of it.
-                self._rows.write(t, (time_step, experience), length + 1)
-            else:
-                kept.time_steps.append(time_step)
-                kept.experience.append(experience)
-        if num_rows == length:
-            # There is no bootstrap row: nobody acted on the last step yet.
-            if kept is None:
-                self._rows.write_first_part(length, next_step)
-            else:
-                kept.time_steps.append(next_step)
-        if kept is not None:
+            seen = () if inputs is time_step else inputs
+            rows.add(time_step, Experience(seen, action, step.info, state))
+        if self._with_grad:
             # The next unroll has its own graph.
-            self._policy_state = nest.map_structure(
-                torch.Tensor.detach, self._policy_state
-            )
-        return kept, env_seconds
+            self._policy_state = detached(self._policy_state)
+        return env_seconds
 
-
-class _Kept(NamedTuple):
-    """The rows of an unroll with gradient."""
-
-    time_steps: list[TimeStep]
-    experience: list[Experience]
+    @property
+    def _device(self) -> torch.device:
+        return self._policy.device
 
 
 def to_device(time_step: TimeStep, device: torch.device) -> TimeStep:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ Nest = Any
 
 # Unrolls differ in their length by one at most, as a rule.
 _MAX_VIEWS = 16
+
+_traits = operator.attrgetter("shape", "dtype")
 
 
 class UnrollStorage:
@@ -73,7 +76,7 @@ class UnrollStorage:
                 ),
                 values,
             )
-        self._traits = [(leaf.shape, leaf.dtype) for leaf in nest.flatten(values)]
+        self._traits = list(map(_traits, nest.flatten(values)))
         columns = [list(buffer.unbind(0)) for buffer in nest.flatten(self._nest)]
         self._rows = [list(row) for row in zip(*columns, strict=True)] or [
             [] for _ in range(num_rows)
@@ -81,7 +84,7 @@ class UnrollStorage:
 
     def _check(self, values: Nest) -> None:
         nest.assert_same_structure(self._nest, values)
-        if [(leaf.shape, leaf.dtype) for leaf in nest.flatten(values)] == self._traits:
+        if list(map(_traits, nest.flatten(values))) == self._traits:
             return
         for (path, leaf), (shape, dtype) in zip(
             nest.flatten_with_path(values), self._traits, strict=True

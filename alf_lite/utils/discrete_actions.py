@@ -102,6 +102,8 @@ class DiscreteActions:
 
 def _to_leaf(column: Tensor, spec: TensorSpec) -> Tensor:
     """[B, spec.numel] → [B, *spec.shape] of the dtype."""
+    if spec.ndim == 0:
+        return column.squeeze(1).to(spec.dtype)
     return column.reshape(column.shape[:1] + spec.shape).to(spec.dtype)
 
 

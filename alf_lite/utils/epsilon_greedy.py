@@ -10,6 +10,9 @@ from torch import Tensor
 
 from alf_lite.utils.schedulers import as_scheduler
 
+# So many coins are looked at, before anything depends on them.
+_MAX_TO_READ = 16
+
 # A number or a scheduler.
 Epsilon = float | Callable[[], float]
 
@@ -47,6 +50,10 @@ def epsilon_greedy(
     elif epsilon == 0:
         return masked_argmax(values, allowed)
     explores = torch.rand(values.shape[:-1], device=values.device) < epsilon
+    # As a rule nobody explores; on a GPU, and in large batches, asking costs more.
+    is_cheap = explores.device.type == "cpu" and explores.numel() <= _MAX_TO_READ
+    if is_cheap and not explores.any():
+        return masked_argmax(values, allowed)
     random = torch.rand_like(values)
     return masked_argmax(torch.where(explores.unsqueeze(-1), random, values), allowed)
 

@@ -61,3 +61,22 @@ def test_rows_that_differ_from_the_first_are_refused(bad, message):
     storage.write(0, row(0), num_rows=1)
     with pytest.raises(ValueError, match=message):
         storage.write(0, bad, num_rows=1)
+
+
+def test_a_row_that_has_begun_keeps_the_rest_of_what_it_had():
+    storage = UnrollStorage()
+    for t in range(2):
+        storage.write(t, (row(t), torch.full((2,), t)), num_rows=2)
+    storage.write_first_part(1, row(7))
+    steps, rest = storage.read(0, 2)
+    assert steps["a"].tolist() == [[0, 0], [7, 7]]
+    assert rest.tolist() == [[0, 0], [1, 1]]
+
+
+def test_views_of_the_same_rows_are_made_once_until_there_are_more_rows():
+    storage = UnrollStorage()
+    storage.write(0, row(1), num_rows=1)
+    views = storage.read(0, 1)
+    assert storage.read(0, 1) is views
+    storage.write(0, row(2), num_rows=2)
+    assert storage.read(0, 1)["a"].tolist() == [[2, 2]]
