@@ -347,3 +347,42 @@ def test_what_a_new_beginning_cuts_off_is_marked_as_an_end():
     steps = experience.time_step
     assert steps.step_type[:, :4].tolist() == [[0, 1, 2, 0]] * 2
     assert steps.discount[:, 2].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("most_at_once", [1, 3, 1000])  # that workers can hold
+@pytest.mark.parametrize("samples_per_insert", [0.5, 4.0, 40.0])
+def test_samples_per_insert_is_kept_whatever_the_workers_deliver(
+    most_at_once, samples_per_insert
+):
+    algorithm = make(
+        CountingEnv,
+        async_unroll=True,
+        unroll_length=0,
+        max_unroll_length=8,
+        samples_per_insert=samples_per_insert,
+        initial_collect_steps=40,
+        mini_batch_size=10,
+        num_updates_per_train_iter=2,
+    )
+    inserted, sampled = 0, 0
+    tolerance = max(2 * max(20, samples_per_insert * 2), 4 * samples_per_insert)
+
+    def take(at_least: int, at_most: int):
+        nonlocal inserted
+        assert 0 <= at_least <= at_most <= 8
+        number = min(max(at_least, at_most // 2), most_at_once)
+        if number == 0:
+            return None
+        inserted += 2 * number
+        return algorithm.unroll(number)
+
+    algorithm.unroll_what_is_there = take
+    num_trained = 0
+    for _ in range(100):
+        if algorithm.train_iter():
+            num_trained += 1
+            sampled += 20
+        if sampled:
+            assert inserted >= 40
+            assert abs(samples_per_insert * (inserted - 40) - sampled) <= tolerance
+    assert num_trained > 3
