@@ -11,6 +11,7 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol
 
+import gin
 import torch
 from torch import Tensor
 
@@ -198,14 +199,16 @@ class _Worker:
 
 def _build(settings: WorkerSettings) -> WorkerParts:
     try:
-        recipe: Recipe = config_shipping.load(settings.recipe).value
+        arrived = config_shipping.load(settings.recipe)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             "what the run is made of cannot be imported in a worker: "
             f"{type(error).__name__}: {error}. Define it at the top level of a module "
             "that is installed, or that PYTHONPATH finds."
         ) from error
-    return recipe(settings.seed)
+    recipe: Recipe = arrived.value
+    with gin.config_scope(arrived.config_scope or None):
+        return recipe(settings.seed)
 
 
 def _in_order(tensors: dict[str, Tensor], specs: dict[str, TensorSpec]) -> list[Tensor]:
