@@ -105,19 +105,25 @@ class AsyncUnroller:
         self._in_use: list[Permit] = []  # of the unrolls that were returned last
 
     def reset(self, seed: int | None = None) -> None:
-        """Starts the workers, if they do not run yet.
+        """Starts the workers, if they do not run yet, and waits until all of them do.
 
         What runs is not reset: it is ahead of the trainer, and which step it is at
         depends on the machine, so that no seed could make it do the same again.
 
         Args:
             seed: of everything random in the workers; None chooses one.
+
+        Raises:
+            EnvError: if an environment cannot be built or reset.
+            ConfigError: if anything else cannot be built.
         """
         if self.is_started:
             return
         self.is_started = True
         self._pool.publish(self._capture())
         self._pool.start(new_seed() if seed is None else seed)
+        while not self._permits.has_all_workers:
+            self._listen(1.0)
 
     def unroll(self, length: int) -> list[Unroll]:
         """Waits for exactly ``length`` steps of all environments.

@@ -47,6 +47,11 @@ class Permits:
         """From now on ``worker`` may be given permits."""
         self._ready.add(worker)
 
+    @property
+    def has_all_workers(self) -> bool:
+        """Whether every worker can be given permits."""
+        return len(self._ready) == len(self._free)
+
     def grant(self, version: int, num_to_take: int) -> list[Permit]:
         """As many new permits as possible, those with the fewest first.
 

@@ -73,8 +73,9 @@ class WorkerPool:
     """Starts, watches, replaces and ends the workers.
 
     Every wait has an end, and watches whether the processes live. A worker that fails
-    is replaced by one that starts new episodes, if it has delivered anything before and
-    ``max_restarts`` allows it; otherwise its error is raised.
+    is replaced by one that starts new episodes, if ``max_restarts`` allows it and it
+    did not raise before its first unroll; otherwise its error is raised, and all
+    workers are gone.
 
     Args:
         recipe: of ``unroll_worker.Recipe``, by ``config_shipping``.
@@ -171,10 +172,14 @@ class WorkerPool:
             ConfigError: if a worker cannot be built.
         """
         events: list[Event] = []
-        ready = self._selector.select(min(timeout, _WATCH_SECONDS))
-        for index in {key.data for key, _ in ready}:
-            self._listen(index, events)
-        self._watch(events)
+        try:
+            ready = self._selector.select(min(timeout, _WATCH_SECONDS))
+            for index in {key.data for key, _ in ready}:
+                self._listen(index, events)
+            self._watch(events)
+        except BaseException:
+            self.kill()
+            raise
         return events
 
     def close(self) -> None:
@@ -229,7 +234,7 @@ class WorkerPool:
                     self._fail(index, process.error_of(message), events)
                     return
         except (EOFError, OSError):
-            self._fail(index, process.death(), events)
+            self._fail(index, process.death(), events, is_sudden=True)
 
     def _done(self, index: int, content: bytes) -> Finished:
         state = self._workers[index]
@@ -282,17 +287,33 @@ class WorkerPool:
             elif now - state.alive_at > timeout:
                 self._fail(index, state.process.hang(timeout), events)
 
-    def _fail(self, index: int, error: AlfLiteError, events: list[Event]) -> None:
-        """Replaces a worker, or raises its error."""
+    def _fail(
+        self,
+        index: int,
+        error: AlfLiteError,
+        events: list[Event],
+        *,
+        is_sudden: bool = False,
+    ) -> None:
+        """Replaces a worker, or raises its error.
+
+        Args:
+            index: of the worker.
+            error: why it is gone.
+            events: a ``Lost`` is added.
+            is_sudden: whether the process died without a word.
+        """
         state, options = self._workers[index], self._options
-        is_hopeless = isinstance(error, ConfigError) or not state.has_delivered
+        # What fails before the first unroll would fail again.
+        is_hopeless = isinstance(error, ConfigError) or not (
+            state.has_delivered or is_sudden
+        )
         if is_hopeless or self.num_restarts >= options.max_restarts:
             if self.num_restarts and not is_hopeless:
                 error.add_note(
                     f"Unroll workers had been replaced {self.num_restarts} times "
                     "(TrainerConfig.max_worker_restarts)."
                 )
-            self.kill()
             raise error
         self.num_restarts += 1
         _logger.warning(

@@ -21,6 +21,8 @@ from alf_lite.utils import child_process
 
 CLOSE_SECONDS = 2.0  # for the environments' own close(), then the process is killed
 _STACK_SECONDS = 1.0  # for a process that hangs to write its Python stack
+# Building an optimizer imports the second one, which takes a second.
+_PRELOAD = (unroll_worker.__name__, "torch._dynamo")
 _start_lock = threading.Lock()
 
 
@@ -43,7 +45,7 @@ class WorkerProcess:
         preload: Sequence[str] = (),
     ) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([unroll_worker.__name__, *preload])
+        context.set_forkserver_preload([*_PRELOAD, *preload])
         self.worker_index = settings.worker_index
         self.connection, child_connection = context.Pipe()
         self._stacks, child_stacks = context.Pipe(duplex=False)
