@@ -116,6 +116,21 @@ def cat(nests: Sequence[Nest], dim: int = 0) -> Nest:
     return _join(nests, torch.cat, dim, "cat")
 
 
+def narrow(nest: Nest, begin: int, end: int | None, dim: int = 0) -> Nest:
+    """``[begin:end]`` along a dimension of every leaf, faster than by indexing."""
+    leaves, structure = optree.tree_flatten(nest, namespace=_NAMESPACE)
+    if not leaves:
+        return nest
+    size = leaves[0].shape[dim]
+    begin, end, _ = slice(begin, end).indices(size)
+    length = end - begin
+    if length == size:
+        return nest
+    return optree.tree_unflatten(
+        structure, [leaf.narrow(dim, begin, length) for leaf in leaves]
+    )
+
+
 def extract_spec(nest: Nest, from_dim: int = 1) -> Nest:
     """The TensorSpec of every leaf, without its first ``from_dim`` dimensions."""
     return map_structure(lambda t: TensorSpec.from_tensor(t, from_dim), nest)

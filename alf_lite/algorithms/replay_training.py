@@ -28,7 +28,6 @@ from alf_lite.replay_buffers.weighted_sampler import check_options
 from alf_lite.replay_buffers.window_sampler import SamplingOptions, all_windows
 from alf_lite.unrollers.unroll import Unroll
 from alf_lite.utils.checkpoint_files import Stream
-from alf_lite.utils.tensor_utils import narrow
 
 Nest = Any
 
@@ -100,7 +99,7 @@ class ReplayTraining:
         """Appends the T steps of an unroll to the buffer."""
         experience = Experience(
             # The last row is the first one of the next unroll.
-            time_step=narrow(unroll.time_steps, 0, -1),
+            time_step=nest.narrow(unroll.time_steps, 0, -1),
             action=unroll.experience.action,
             rollout_info=without_executed_action(unroll.experience.rollout_info),
             state=unroll.experience.state if self._config.use_rollout_state else (),

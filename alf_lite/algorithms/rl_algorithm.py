@@ -41,7 +41,7 @@ from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.unrollers.async_unroller import AsyncUnroller
 from alf_lite.unrollers.sync_unroller import SyncUnroller
 from alf_lite.unrollers.unroll import Unroll, join_experience
-from alf_lite.utils import summary, tensor_utils
+from alf_lite.utils import summary
 from alf_lite.utils.checkpoint_files import Stream
 from alf_lite.utils.training_mode import TrainingMode
 
@@ -166,7 +166,7 @@ class RLAlgorithm(Algorithm):
 
     @property
     def has_multidim_reward(self) -> bool:
-        return self._reward_weights.weights is not None
+        return self._reward_spec.ndim > 0
 
     @property
     def reward_weights(self) -> Tensor | None:
@@ -268,7 +268,7 @@ class RLAlgorithm(Algorithm):
         for unroll in unrolls:
             # Row 0 was the last row of the previous unroll, except after a reset.
             first_row = 0 if unroll.is_first_unroll else 1
-            new_steps = tensor_utils.narrow(unroll.time_steps, first_row, None)
+            new_steps = nest.narrow(unroll.time_steps, first_row, None)
             if self.unrolls_with_grad:
                 new_steps = nest.map_structure(Tensor.detach, new_steps)
             self._require_metrics().observe(new_steps)

@@ -52,6 +52,7 @@ from alf_lite.utils.action_masks import ActionMask
 from alf_lite.utils.frozen import Frozen
 from alf_lite.utils.hybrid_actions import Entropies, HybridActions, PolicySample
 from alf_lite.utils.target_updater import TargetUpdater, target_copy
+from alf_lite.utils.tensor_utils import total
 
 Nest = Any
 
@@ -400,13 +401,13 @@ class SacAlgorithm(RLAlgorithm):
 
     def _weighted(self, values: Tensor) -> Tensor:
         """What is maximised: [..., D'] → [...]; [...] as it is."""
-        if self.reward_weights is None:
+        if not self.has_multidim_reward:
             return values
-        return values[..., :-1] @ self.reward_weights + values[..., -1]
+        return self.scalar_reward(values[..., :-1]) + values[..., -1]
 
     def _entropy_bonus(self, entropies: Entropies) -> Tensor:
         """Σ α H over the parts of the action."""
-        return sum(
+        return total(
             temperature.alpha * getattr(entropies, part)
             for part, temperature in self._temperatures.items()
         )
@@ -454,7 +455,7 @@ class SacAlgorithm(RLAlgorithm):
         targets = {}
         if isinstance(info.num_allowed, Tensor):
             targets["discrete"] = entropies_of_mostly_one_value(info.num_allowed)
-        return sum(
+        return total(
             temperature(getattr(info.entropies, part), targets.get(part))
             for part, temperature in self._temperatures.items()
         )

@@ -12,7 +12,6 @@ from alf_lite import nest
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, LossInfo, TimeStep
 from alf_lite.errors import ConfigError
-from alf_lite.utils.tensor_utils import narrow
 
 Nest = Any
 
@@ -140,7 +139,7 @@ def consecutive_mini_batches(
 ) -> Iterator[TrainingBatch]:
     """A batch [B, T, ...] whose rows are random already, in pieces, time-major."""
     for begin in range(0, batch.valid.shape[0], mini_batch_size):
-        yield time_major(narrow(batch, begin, begin + mini_batch_size))
+        yield time_major(nest.narrow(batch, begin, begin + mini_batch_size))
 
 
 def with_executed_action(rollout_info: Nest, action: Nest) -> Nest:

@@ -29,7 +29,7 @@ from alf_lite import nest
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Field, StepType, TimeStep
 from alf_lite.errors import ConfigError
-from alf_lite.utils.tensor_utils import expand_dims_as, narrow
+from alf_lite.utils.tensor_utils import expand_dims_as
 
 Nest = Any
 _Info = TypeVar("_Info", bound=Any)
@@ -67,13 +67,13 @@ def to_transitions(
     transition = _returns(time_step, n, gamma)
     num_rows = transition.discount.shape[1]
     if n == 1:
-        next_observation = narrow(time_step.observation, 1, None, dim=1)
+        next_observation = nest.narrow(time_step.observation, 1, None, dim=1)
     else:
         row = torch.arange(num_rows, device=transition.num_steps.device)
         next_observation = _take(
             time_step.observation, row + transition.num_steps, dim=1
         )
-    first_steps = narrow(time_step, 0, num_rows, dim=1)
+    first_steps = nest.narrow(time_step, 0, num_rows, dim=1)
     return first_steps, transition._replace(next_observation=next_observation)
 
 

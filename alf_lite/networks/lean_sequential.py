@@ -42,15 +42,20 @@ class HiddenSequential(LeanSequential):
         return apply_hidden(super().forward, x)
 
 
+def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
+    """What an ``nn.Linear`` does, without its hooks."""
+    # Not by attribute, which nn.Module looks up in Python.
+    parameters: dict[str, Any] = layer._parameters
+    return F.linear(x, parameters["weight"], parameters["bias"])
+
+
 def _run(layers: Iterable[nn.Module | None], x: Tensor) -> Tensor:
     may_overwrite = False  # whether nobody else needs x
     for layer in layers:
         assert layer is not None
         kind = type(layer)
         if kind is nn.Linear:
-            # Not by attribute, which nn.Module looks up in Python.
-            parameters: dict[str, Any] = layer._parameters
-            x = F.linear(x, parameters["weight"], parameters["bias"])
+            x = apply_linear(layer, x)
             may_overwrite = True
         elif may_overwrite and kind in _IN_PLACE:
             x = _IN_PLACE[kind](x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +63,9 @@ class ParallelLinear(LinearMap):
                 f"expected an input [B, features] or [{self.num_members}, B, features],"
                 f" got {tuple(x.shape)}"
             )
-        weight, bias = self.weight, self.bias
+        # Not by attribute, which nn.Module looks up in Python.
+        parameters: dict[str, Any] = self._parameters
+        weight, bias = parameters["weight"], parameters["bias"]
         if weight.shape[2] == 1:
             # Products of matrices are slow, there and back, where one has one column.
             return (x * weight.mT).sum(-1, keepdim=True) + bias

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from alf_lite.networks.layers import linear
+from alf_lite.networks.lean_sequential import apply_linear
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils.categories import is_binary, num_categories
 from alf_lite.utils.continuous_distributions import (
@@ -44,7 +45,8 @@ class CategoricalProjection(nn.Module):
 
     def forward(self, features: Tensor) -> Categorical:
         """[..., input_size] → a distribution with batch shape [...]."""
-        return Categorical(self._linear(features), self._minimum, self._dtype)
+        logits = apply_linear(self._linear, features)
+        return Categorical(logits, self._minimum, self._dtype)
 
 
 class MultiCategoricalProjection(nn.Module):
@@ -117,12 +119,12 @@ class NormalProjection(nn.Module):
 
     def forward(self, features: Tensor) -> DiagonalNormal | SquashedNormal:
         """[..., input_size] → a distribution with batch shape [...]."""
-        loc = self._loc.forward(features)
+        loc = apply_linear(self._loc, features)
         if self._log_std_linear is not None:
-            log_std = self._log_std_linear.forward(features)
+            log_std = apply_linear(self._log_std_linear, features)
+            scale = log_std.clamp(*self._log_std_bounds).exp()
         else:
-            log_std = self._log_std
-        scale = log_std.clamp(*self._log_std_bounds).exp().expand_as(loc)
+            scale = self._log_std.clamp(*self._log_std_bounds).exp().expand_as(loc)
         loc, scale = _shape_event(loc, self._spec), _shape_event(scale, self._spec)
         if self._bounds is None:
             return DiagonalNormal(loc, scale, self._spec.ndim)

@@ -100,6 +100,8 @@ class ActionBounds:
         self._is_symmetric = bool(
             (spec.minimum == -1).all() & (spec.maximum == 1).all()
         )
+        # Σ log((maximum − minimum) / 2), exactly 0 for [-1, 1].
+        self.log_half_widths = float(np.log(width / 2).sum())
         self._constants = DeviceConstants(spec.minimum, spec.maximum)
 
     def from_unit(self, x: Tensor) -> Tensor:
@@ -182,9 +184,13 @@ class SquashedNormal(ActionDistribution):
     def rsample_and_log_prob(self) -> tuple[Tensor, Tensor]:
         noise = torch.randn_like(self.loc)
         u = torch.addcmul(self.loc, self.scale, noise)
-        # (u − loc) / scale is the noise, whatever loc and scale are.
-        normal_log_probs = -0.5 * noise.square() - self.scale.log() - _HALF_LOG_2PI
-        return self.bounds.from_symmetric(u.tanh()), self._sum(normal_log_probs, u)
+        # (u − loc) / scale is the noise, whatever loc and scale are. What has no
+        # gradient comes first, so that few operations have one.
+        constant = noise.square().mul_(-0.5).sub_(_HALF_LOG_2PI + 2 * _LOG_2)
+        log_probs = torch.add(
+            constant - self.scale.log(), u + F.softplus(-2 * u), alpha=2
+        )
+        return self.bounds.from_symmetric(u.tanh()), self._sum(log_probs)
 
     def log_prob(self, value: Tensor) -> Tensor:
         y = self.bounds.to_symmetric(value)
@@ -207,17 +213,18 @@ class SquashedNormal(ActionDistribution):
         return sum_event(kl, self.bounds.num_event_dims)
 
     def _log_prob_of_u(self, u: Tensor) -> Tensor:
-        return self._sum(_normal_log_prob(u, self.loc, self.scale), u)
+        normal_log_probs = _normal_log_prob(u, self.loc, self.scale)
+        return self._sum(normal_log_probs - _log_tanh_derivative(u))
 
-    def _sum(self, normal_log_probs: Tensor, u: Tensor) -> Tensor:
-        """The log-probability of the action, given those of the elements of u."""
-        log_probs = normal_log_probs - _log_tanh_derivative(u)
-        return sum_event(log_probs, self.bounds.num_event_dims) - self._log_half
+    def _sum(self, log_probs: Tensor) -> Tensor:
+        """The log-probability of the action, given those of the elements of tanh(u)."""
+        log_prob = sum_event(log_probs, self.bounds.num_event_dims)
+        return log_prob - self._log_half if self._log_half else log_prob
 
     @property
     def _log_half(self) -> float:
         """Σ log((maximum − minimum) / 2)."""
-        return self.bounds.log_volume - self.bounds.spec.numel * _LOG_2
+        return self.bounds.log_half_widths
 
     @property
     def _num_parameter_event_dims(self) -> int:

@@ -20,7 +20,7 @@ from alf_lite.utils.discrete_actions import DiscreteActions
 from alf_lite.utils.discrete_distributions import Categorical
 from alf_lite.utils.distribution_base import DeviceConstants
 from alf_lite.utils.nest_paths import at_path
-from alf_lite.utils.tensor_utils import expand_dims_as
+from alf_lite.utils.tensor_utils import expand_dims_as, total
 
 Nest = Any
 
@@ -136,7 +136,7 @@ class HybridActions:
                 for part in self._select(distributions.parts(policy), False)
             ]
             vector = self.boxes.to_vector([action for action, _ in drawn])
-            continuous = -sum(log_prob for _, log_prob in drawn)
+            continuous = -total(log_prob for _, log_prob in drawn)
         if self._choices:
             log_probs = self.joint_log_probs(policy)
             probs = log_probs.exp()

@@ -151,12 +151,25 @@ def scalar(
         _recorder.add_number(_recorder.prefix + name, value, progress.global_counter)
 
 
-@contextlib.contextmanager
-def timed(name: str) -> Iterator[None]:
-    """Records the seconds that the block takes."""
-    begin = time.perf_counter()
-    yield
-    scalar(name, time.perf_counter() - begin)
+class timed:  # noqa: N801 - used like a function
+    """Records the seconds that the block takes, unless it raises."""
+
+    __slots__ = ("_begin", "_name")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._begin = time.perf_counter()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            scalar(self._name, time.perf_counter() - self._begin)
 
 
 def scalar_at(name: str, value: float | Tensor, step: int) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import operator
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -48,17 +50,9 @@ def select(values: Tensor, indices: Tensor) -> Tensor:
     return values.gather(-1, indices.long().unsqueeze(-1)).squeeze(-1)
 
 
-def narrow(values: Any, begin: int, end: int | None, dim: int = 0) -> Any:
-    """``[begin:end]`` along a dimension of every leaf, faster than by indexing."""
-    leaves = nest.flatten(values)
-    if not leaves:
-        return values
-    size = leaves[0].shape[dim]
-    begin, end, _ = slice(begin, end).indices(size)
-    length = end - begin
-    if length == size:
-        return values
-    return nest.map_structure(lambda t: t.narrow(dim, begin, length), values)
+def total(terms: Iterable[Tensor]) -> Tensor:
+    """The sum of one or more terms; ``sum`` begins with 0, which is one term more."""
+    return functools.reduce(operator.add, terms)
 
 
 def swap_batch_time(experience: Any) -> Any:
