@@ -33,7 +33,7 @@ def _no_bindings() -> Iterator[None]:
 
 @pytest.fixture
 def written(tmp_path):
-    """The tags of a short run of PPO."""
+    """The tags of a short run of PPO with an unroll worker."""
     settings = [
         "TrainerConfig.num_env_steps = 1_500",
         "TrainerConfig.num_checkpoints = 1",
@@ -43,6 +43,7 @@ def written(tmp_path):
         "TrainerConfig.summarize_action_distributions = True",
         "TrainerConfig.random_seed = 0",
         "PPOAlgorithm.off_policy_correction = 'vtrace'",
+        "TrainerConfig.async_unroll = True",
     ]
     config_files.parse_config(str(ROOT / "confs/ppo_cart_pole.gin"), settings)
     Trainer(TrainerConfig(), tmp_path).train()
