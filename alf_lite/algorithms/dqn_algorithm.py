@@ -199,7 +199,7 @@ class DqnAlgorithm(RLAlgorithm):
         """Acts ε-greedily. The replayed steps tell the action; there is no info."""
         q, allowed, q_state = self._evaluate(inputs.observation, state.q)
         return AlgStep(
-            output=self._actions.to_action(self._explore(q, allowed)),
+            output=self._actions.to_action(self._explore(q, allowed, inputs.env_id)),
             # Stored states start both networks.
             state=DqnState(q=q_state, target_q=q_state),
         )

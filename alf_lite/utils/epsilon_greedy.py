@@ -82,18 +82,30 @@ class EpsilonGreedy:
         if num_environments is not None:
             self._check_number(num_environments)
 
-    def __call__(self, values: Tensor, allowed: Tensor | None = None) -> Tensor:
+    def __call__(
+        self,
+        values: Tensor,
+        allowed: Tensor | None = None,
+        env_ids: Tensor | tuple[()] = (),
+    ) -> Tensor:
         """[B, C, A] → [B, C], with ε at the current progress of training.
+
+        Args:
+            values: as for :func:`epsilon_greedy`.
+            allowed: likewise.
+            env_ids: [B], which environments these are; (): all, in their order.
 
         Raises:
             ValueError: if there is not one ε for each of the B environments.
         """
         if not self._is_sequence:
             return epsilon_greedy(values, _value_of(self._schedulers[0]), allowed)
-        self._check_number(values.shape[0])
-        return epsilon_greedy(
-            values, torch.tensor(self._current(), device=values.device), allowed
-        )
+        epsilons = torch.tensor(self._current(), device=values.device)
+        if isinstance(env_ids, Tensor):
+            epsilons = epsilons[env_ids.long()]
+        else:
+            self._check_number(values.shape[0])
+        return epsilon_greedy(values, epsilons, allowed)
 
     def _check_number(self, num_environments: int) -> None:
         if self._is_sequence and len(self._schedulers) != num_environments:

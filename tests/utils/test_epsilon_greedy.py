@@ -111,6 +111,14 @@ def test_every_environment_may_have_its_schedule():
         EpsilonGreedy([0.0, 1.0], num_environments=3)
 
 
+def test_some_of_the_environments_have_their_own_epsilon():
+    explore = EpsilonGreedy([0.0, 0.5, 1.0, 0.0])
+    pair = torch.tensor([0.0, 1.0]).expand(2, 1000, 2)
+    index = explore(pair, env_ids=torch.tensor([2, 3], dtype=torch.int32))
+    assert 0.4 < index[0].float().mean() < 0.6
+    assert (index[1] == 1).all()
+
+
 @pytest.mark.parametrize("epsilon", [-0.1, 1.1, [0.5, 2.0]])
 def test_an_epsilon_out_of_range_is_refused(epsilon):
     with pytest.raises(ValueError, match=r"epsilon must lie in \[0, 1\]"):
