@@ -19,6 +19,7 @@ from alf_lite.environments.described_environment import DescribedEnvironment
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.unrollers.unroll_worker import WorkerParts
+from alf_lite.unrollers.worker_process import start_server
 from alf_lite.utils.random_state import derive_seed
 
 Nest = Any
@@ -133,6 +134,8 @@ def describe_environments(
             f"their processes: {type(error).__name__}: {error}. Use classes and "
             "functions defined at the top level of a module, or bind them in a conf."
         ) from error
+    # While it imports the library, the algorithm is built here.
+    start_server([__name__])
     return DescribedEnvironment(
         create_env(seed=seed), config.num_unroll_workers, dumped, __name__
     )

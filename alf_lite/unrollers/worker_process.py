@@ -8,8 +8,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
-from multiprocessing import reduction, util
+from collections.abc import Iterator, Sequence
+from multiprocessing import forkserver, reduction, util
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
@@ -26,16 +26,44 @@ _PRELOAD = (unroll_worker.__name__, "torch._dynamo")
 _start_lock = threading.Lock()
 
 
+def start_server(preload: Sequence[str] = ()) -> None:
+    """Starts the process that worker processes are forked from, if there is none.
+
+    It imports the library once, in some seconds, during which the caller can do other
+    things.
+
+    Args:
+        preload: modules that it imports, too.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*_PRELOAD, *preload])
+    with _start_lock, child_process.blocked_signals(), _one_thread():
+        forkserver.ensure_running()
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Has libraries that a child loads start no threads of their own."""
+    name = "OMP_NUM_THREADS"
+    before = os.environ.get(name)
+    os.environ.setdefault(name, "1")
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+
+
 class WorkerProcess:
     """A process that runs ``unroll_worker.main``.
 
-    It is forked from a server process that has imported the library once. It ends with
-    the trainer, however that ends.
+    It is forked from the server process, see :func:`start_server`. It ends with the
+    trainer, however that ends.
 
     Args:
         settings: of the worker.
         descriptors: of the memory that it maps first.
-        preload: modules that the server imports before it forks the first worker.
+        preload: for the server, if it does not run yet.
     """
 
     def __init__(
@@ -44,8 +72,8 @@ class WorkerProcess:
         descriptors: Sequence[int],
         preload: Sequence[str] = (),
     ) -> None:
+        start_server(preload)
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([*_PRELOAD, *preload])
         self.worker_index = settings.worker_index
         self.connection, child_connection = context.Pipe()
         self._stacks, child_stacks = context.Pipe(duplex=False)
