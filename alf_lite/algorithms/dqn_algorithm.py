@@ -213,7 +213,7 @@ class DqnAlgorithm(RLAlgorithm):
     ) -> tuple[Tensor, Tensor | None, Nest]:
         """Q(s, ·) [B, C, A], which values are allowed, and the new state."""
         observation, mask = self._mask.split(observation)
-        outputs, state = self._q_network(observation, state)
+        outputs, state = self._q_network.forward(observation, state)
         return (
             self._return_model.mean(outputs),
             self._actions.allowed(mask, outputs.device),

@@ -211,6 +211,11 @@ class IdentityDataTransformer(SingleStepTransformer):
     def transform(self, time_step: TimeStep) -> TimeStep:
         return time_step
 
+    def transform_timestep(
+        self, time_step: TimeStep, state: Nest
+    ) -> tuple[TimeStep, Nest]:
+        return time_step, state
+
 
 def build_data_transformer(
     ctor: Callable[..., DataTransformer],

@@ -65,9 +65,8 @@ class GymnasiumEnvironment(Environment):
         self._seed = seed
         self._name = name or _name_of(vector_env)
         self._info_keys = InfoKeys(env_info_keys)
-        if copy is None:
-            copy = not getattr(vector_env, "returns_fresh_arrays", False)
-        self._copy = copy
+        self._is_own = bool(getattr(vector_env, "returns_fresh_arrays", False))
+        self._copy = not self._is_own if copy is None else copy
         self._batch_size = int(vector_env.num_envs)
         # Not observation_space, which some (EnvPool) do not batch.
         observation_space = vector_env.single_observation_space
@@ -193,7 +192,7 @@ class GymnasiumEnvironment(Environment):
         tensors = [t for t in nest.flatten(observation) if isinstance(t, Tensor)]
         if tensors:
             return TorchTimeSteps(*arguments, tensors[0].device)
-        return NumpyTimeSteps(*arguments)
+        return NumpyTimeSteps(*arguments, trusted=self._is_own)
 
     def _raise_from_vector_env(self, error: Exception, call: str) -> NoReturn:
         if isinstance(error, AlfLiteError):  # names the environment already

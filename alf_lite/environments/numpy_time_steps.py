@@ -39,6 +39,7 @@ class NumpyTimeSteps:
         info_keys: what becomes ``env_info``.
         batch_size: B.
         copy: whether the environment may change its arrays later.
+        trusted: whether rewards and flags are arrays of the right shapes and dtypes.
     """
 
     def __init__(
@@ -49,9 +50,11 @@ class NumpyTimeSteps:
         info_keys: InfoKeys,
         batch_size: int,
         copy: bool,
+        trusted: bool = False,
     ) -> None:
         self._batch_size = batch_size
         self._info_keys = info_keys
+        self._trusted = trusted
         self._observation_tree = SpaceTree(observation_space, "observation")
         self._observations = [
             ObservationLeaf(leaf, batch_size, copy)
@@ -115,9 +118,11 @@ class NumpyTimeSteps:
         Raises:
             EnvError: if the environment contradicts its spaces or NEXT_STEP.
         """
-        terminated = self._flags[0].convert(terminated)
-        ended = terminated | self._flags[1].convert(truncated)
-        reward = self._rewards.convert(reward)
+        if not self._trusted:
+            terminated = self._flags[0].convert(terminated)
+            truncated = self._flags[1].convert(truncated)
+            reward = self._rewards.convert(reward)
+        ended = terminated | truncated
         # Not so for NaN, infinity and what may overflow.
         if not np.vdot(reward, reward) < _LARGE_SQUARE:
             with np.errstate(over="ignore"):

@@ -30,9 +30,14 @@ def hidden_layers_in(dtype: torch.dtype) -> Iterator[None]:
         _dtype = before
 
 
+def is_full_precision() -> bool:
+    """Whether hidden layers are computed in float32 now."""
+    return _dtype is torch.float32
+
+
 def apply_hidden(layers: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """``layers(x)`` in the precision that is in force; the result is float32."""
-    if _dtype == torch.float32:
+    if is_full_precision():
         return layers(x)
     # Without the cache: it would give what was cast without gradient to calls with.
     with torch.autocast(x.device.type, _dtype, cache_enabled=False):

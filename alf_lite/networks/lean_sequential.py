@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from alf_lite.networks.hidden_precision import apply_hidden
+from alf_lite.networks.hidden_precision import apply_hidden, is_full_precision
 
 # Those whose gradient follows from their output.
 _IN_PLACE: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
@@ -39,6 +39,8 @@ class HiddenSequential(LeanSequential):
     """As ``LeanSequential``, in the precision of hidden layers."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if is_full_precision():
+            return _run(self._modules.values(), x)
         return apply_hidden(super().forward, x)
 
 
