@@ -8,13 +8,13 @@ step in the environment; after that own steps join them in the batches.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
 from alf_lite.algorithms.algorithm import valid_steps
+from alf_lite.algorithms.collection import Collection
 from alf_lite.algorithms.replay_mixture import ReplayMixture, Windows, alike, join
 from alf_lite.algorithms.replay_training import ReplayTraining
 from alf_lite.algorithms.root_algorithm import RootAlgorithm
@@ -27,12 +27,11 @@ from alf_lite.algorithms.training_batches import (
 )
 from alf_lite.algorithms.update_loop import UpdateLoop
 from alf_lite.config import TrainerConfig
-from alf_lite.data_structures import BatchInfo, Experience
+from alf_lite.data_structures import BatchInfo
 from alf_lite.data_transformers.data_transformer import DataTransformer
 from alf_lite.errors import CheckpointError, DataError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.unrollers.unroll import Unroll
-from alf_lite.utils.rate_limiter import RateLimiter
 from alf_lite.utils.summary import timed
 
 
@@ -59,37 +58,14 @@ class OffPolicyPath:
         self.replay = self._make_source(num_environments)
         self._mixture = ReplayMixture(config, self.replay)
         self._offline: list[ReplayTraining] = []
-        self._num_environments = num_environments
-        self._limiter = self._make_limiter()
+        self._collection = Collection(config, num_environments, self.replay)
         self._num_iterations = 0
-        self._unroll_remainder = 0.0  # of a fractional unroll_length
 
     def _make_source(
         self, num_environments: int, buffer: ReplayBuffer | None = None
     ) -> ReplayTraining:
         num_history_steps = self._algorithm.data_transformer.num_history_steps
         return ReplayTraining(self._config, num_environments, num_history_steps, buffer)
-
-    @property
-    def _num_samples(self) -> int:
-        """Windows that one iteration trains on."""
-        return self.replay.mini_batch_size * self._config.num_updates_per_train_iter
-
-    def _make_limiter(self) -> RateLimiter | None:
-        """Keeps trainer and unroll workers in step, if the config says how."""
-        config = self._config
-        ratio = config.samples_per_insert
-        if ratio is None:
-            return None
-        least_size = max(config.initial_collect_steps, self.replay.least_length)
-        at_once = max(self._num_samples, ratio * self._num_environments)
-        return RateLimiter(
-            ratio,
-            tolerance=max(2 * at_once, 0.1 * ratio * least_size),
-            min_size=least_size,
-            samples_at_once=self._num_samples,
-            inserts_at_once=self._num_environments // config.num_unroll_workers,
-        )
 
     def add_offline_buffer(self, buffer: ReplayBuffer) -> None:
         """Adds one more source, which the data transformer observes first.
@@ -128,14 +104,13 @@ class OffPolicyPath:
         self.replay.set_iteration(iteration)
         experience, with_own_steps = None, False
         if iteration >= config.rl_train_after_update_steps:
-            experience = self._unroll()
+            with timed("time/unroll"):
+                experience = self._collection.collect(algorithm)
             if not self.replay.can_train:
                 return 0
             with_own_steps = iteration % config.rl_train_every_update_steps == 0
-        if self._limiter is not None and with_own_steps:
-            if not self._limiter.can_sample(self._num_samples):
-                return 0
-            self._limiter.sample(self._num_samples)
+        if with_own_steps and not self._collection.begin_training():
+            return 0
         algorithm.set_training(True)
         with timed("time/train"):
             steps = algorithm.train_from_replay_buffer(with_own_steps=with_own_steps)
@@ -145,36 +120,6 @@ class OffPolicyPath:
                     experience.time_step, experience.rollout_info
                 )
         return steps
-
-    def _unroll(self) -> Experience | None:
-        """Unrolls whole steps; the fraction of ``unroll_length`` is left for later."""
-        if self._config.unroll_length == 0:
-            with timed("time/unroll"):
-                return self._unroll_what_is_there()
-        unroll_length = self._unroll_remainder + self._config.unroll_length
-        self._unroll_remainder = unroll_length % 1
-        if unroll_length < 1:
-            return None
-        with timed("time/unroll"):
-            return self._algorithm.unroll(int(unroll_length))
-
-    def _unroll_what_is_there(self) -> Experience | None:
-        """Takes what unroll workers have finished, perhaps nothing."""
-        num_workers = self._config.num_unroll_workers
-        at_least = 0 if self.replay.can_train else 1
-        at_most = num_workers * self._config.max_unroll_length
-        if self._limiter is not None:
-            # In steps of a worker, which are one of each of its environments.
-            size = self._num_environments // num_workers
-            missing = self._limiter.num_missing(self._num_samples)
-            at_least = max(at_least, min(at_most, math.ceil(missing / size)))
-            at_most = min(at_most, self._limiter.num_insertable // size)
-        experience = self._algorithm.unroll_what_is_there(
-            at_least, max(at_least, at_most)
-        )
-        if self._limiter is not None and experience is not None:
-            self._limiter.insert(experience.time_step.step_type.numel())
-        return experience
 
     def store(self, unroll: Unroll) -> None:
         """Appends the steps of an unroll to the run's own buffer."""
@@ -229,10 +174,9 @@ class OffPolicyPath:
     def state_dict(self) -> dict[str, Any]:
         """What training needs to continue, but for the steps that are stored."""
         return {
-            "unroll_remainder": self._unroll_remainder,
+            "collection": self._collection.state_dict(),
             "num_iterations": self._num_iterations,
             "offline_sizes": self._offline_sizes,
-            "limiter": {} if self._limiter is None else self._limiter.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -247,9 +191,7 @@ class OffPolicyPath:
                 f"{state['offline_sizes']} steps, now {self._offline_sizes}. Restore "
                 "the data in TrainerConfig.offline_buffer_dir, or begin a new run."
             )
-        if self._limiter is not None and state["limiter"]:
-            self._limiter.load_state_dict(state["limiter"])
-        self._unroll_remainder = state["unroll_remainder"]
+        self._collection.load_state_dict(state["collection"])
         self._num_iterations = state["num_iterations"]
 
 
