@@ -49,13 +49,14 @@ def epsilon_greedy(
         epsilon = epsilon.unsqueeze(-1)  # [B, 1]
     elif epsilon == 0:
         return masked_argmax(values, allowed)
-    explores = torch.rand(values.shape[:-1], device=values.device) < epsilon
+    coins = torch.rand(values.shape[:-1], device=values.device)
     # As a rule nobody explores; on a GPU, and in large batches, asking costs more.
-    is_cheap = explores.device.type == "cpu" and explores.numel() <= _MAX_TO_READ
-    if is_cheap and not explores.any():
+    is_cheap = coins.device.type == "cpu" and coins.numel() <= _MAX_TO_READ
+    if is_cheap and isinstance(epsilon, float) and coins.min().item() >= epsilon:
         return masked_argmax(values, allowed)
+    explores = (coins < epsilon).unsqueeze(-1)
     random = torch.rand_like(values)
-    return masked_argmax(torch.where(explores.unsqueeze(-1), random, values), allowed)
+    return masked_argmax(torch.where(explores, random, values), allowed)
 
 
 class EpsilonGreedy:

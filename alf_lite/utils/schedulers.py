@@ -48,7 +48,13 @@ class Scheduler(abc.ABC):
 
     def __call__(self) -> float:
         """The value at the current progress."""
-        return float(self.value_at(getattr(progress, self.progress_type)))
+        x = getattr(progress, self.progress_type)
+        # Some are asked at every step, while progress is made once per iteration.
+        last = self.__dict__.get("_last")
+        if last is None or last[0] != x:
+            last = (x, float(self.value_at(x)))
+            object.__setattr__(self, "_last", last)  # the dataclass is frozen
+        return last[1]
 
     @abc.abstractmethod
     def value_at(self, x: float) -> float:

@@ -173,3 +173,11 @@ def test_confs_configure_schedulers():
         assert CyclicalScheduler(0, 1, 2).shape == "step"
     finally:
         gin.clear_config()
+
+
+def test_the_value_follows_progress_in_both_directions():
+    scheduler = LinearScheduler(((0.0, 1.0), (1.0, 0.0)))
+    for percent in (0.0, 0.5, 0.5, 0.25, 1.0, 0.0):
+        progress.percent = percent
+        assert scheduler() == pytest.approx(1.0 - percent)
+    assert scheduler == LinearScheduler(((0.0, 1.0), (1.0, 0.0)))
