@@ -50,7 +50,8 @@ class StepReader:
             (leaf_name("env_info", path), spec)
             for path, spec in nest.flatten_with_path(env_info_spec)
         ]
-        self._known_env_ids = np.arange(0)  # [B], valid
+        self._env_ids_now = np.arange(0)  # [B], valid
+        self._known_key: tuple = ()  # of the steps that have them
 
     def read(self, time_step: TimeStep) -> StepArrays:
         """Copies what the arrays are made of.
@@ -85,24 +86,26 @@ class StepReader:
     def _env_ids(
         self, env_id: Tensor | tuple, outer_dims: tuple[int, ...]
     ) -> np.ndarray:
-        num_columns = outer_dims[1]
         if isinstance(env_id, tuple):  # absent
-            by_step = np.broadcast_to(np.arange(num_columns), outer_dims)
+            by_step = np.broadcast_to(np.arange(outer_dims[1]), outer_dims)
         else:
             by_step = _to_numpy("env_id", env_id)
+        key = (outer_dims, by_step.shape, by_step.tobytes())
+        if key != self._known_key:  # seldom
+            self._set_env_ids(by_step, outer_dims)
+            self._known_key = key
+        return self._env_ids_now
+
+    def _set_env_ids(self, by_step: np.ndarray, outer_dims: tuple[int, ...]) -> None:
         if by_step.shape != outer_dims or (by_step != by_step[:1]).any():
             raise ValueError(
                 f"env_id: expected the shape {outer_dims} and one environment per "
                 f"column, got the shape {by_step.shape}: {by_step.tolist()}"
             )
-        env_ids = by_step[0] if len(by_step) else np.arange(num_columns)
-        if not np.array_equal(env_ids, self._known_env_ids):
-            self._check_env_ids(env_ids.tolist())
-            self._known_env_ids = env_ids.copy()
-        return self._known_env_ids
-
-    def _check_env_ids(self, ids: list[int]) -> None:
-        size = self._batch_size
+        env_ids = by_step[0] if len(by_step) else np.arange(outer_dims[1])
+        if np.array_equal(env_ids, self._env_ids_now):
+            return  # of another number of steps
+        ids, size = env_ids.tolist(), self._batch_size
         if ids and (min(ids) < 0 or (size is not None and max(ids) >= size)):
             raise ValueError(
                 f"env_id: expected ids in [0, {size or '∞'}), got {ids}. The batch "
@@ -110,6 +113,7 @@ class StepReader:
             )
         if len(set(ids)) < len(ids):
             raise ValueError(f"env_id: {ids} names an environment twice")
+        self._env_ids_now = env_ids.copy()
 
     def _info_rows(self, env_info: Nest, outer_dims: tuple[int, ...]) -> np.ndarray:
         if not self._info_leaves:
