@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Parameter
 
 from alf_lite.utils.progress import progress
 
@@ -15,31 +17,36 @@ _NUM_COUNTERS = len(_COUNTERS)
 
 
 class ActingAlgorithm(Protocol):
-    """What of the root algorithm is looked at, beside its parameters and buffers."""
+    """What is looked at; an ``RLAlgorithm`` has it."""
 
     @property
     def acts_randomly(self) -> bool: ...
+
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]: ...
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]: ...
 
 
 class ActingState:
     """Parameters and buffers of an algorithm, and the progress that schedulers read.
 
     Args:
-        module: the algorithm, with its data transformer.
+        algorithm: with its data transformer.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, algorithm: ActingAlgorithm) -> None:
+        self._algorithm = algorithm
         self._numbers = torch.zeros(_NUM_COUNTERS + 1, dtype=torch.float64)
         self.tensors: dict[str, Tensor] = {
             _NUMBERS: self._numbers,
-            **dict(module.named_parameters()),
-            **dict(module.named_buffers()),
+            **dict(algorithm.named_parameters()),
+            **dict(algorithm.named_buffers()),
         }
 
-    def capture(self, algorithm: ActingAlgorithm) -> dict[str, Tensor]:
+    def capture(self) -> dict[str, Tensor]:
         """The tensors, with the numbers as they are now in this process."""
         counters = [float(getattr(progress, name)) for name in _COUNTERS]
-        counters.append(float(algorithm.acts_randomly))
+        counters.append(float(self._algorithm.acts_randomly))
         self._numbers.copy_(torch.tensor(counters, dtype=torch.float64))
         return self.tensors
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.algorithms.acting_state import ActingState
 from alf_lite.algorithms.algorithm import Algorithm, valid_steps
 from alf_lite.algorithms.off_policy_path import OffPolicyPath
 from alf_lite.algorithms.on_policy_path import OnPolicyPath
 from alf_lite.algorithms.reward_weights import RewardWeights
 from alf_lite.algorithms.training_batches import TrainingBatch
 from alf_lite.algorithms.transitions import sequence_priority
+from alf_lite.algorithms.unrolling import Unrolling
 from alf_lite.algorithms.update_loop import UpdateLoop
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import (
@@ -31,16 +31,12 @@ from alf_lite.data_transformers.data_transformer import (
     IdentityDataTransformer,
 )
 from alf_lite.datasets.loading import load_replay_buffer
-from alf_lite.environments.described_environment import DescribedEnvironment
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.metrics.metrics import MetricSet, create_metrics
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.unrollers.async_unroller import AsyncUnroller
-from alf_lite.unrollers.sync_unroller import SyncUnroller
-from alf_lite.unrollers.unroll import Unroll, join_experience
 from alf_lite.utils import summary
 from alf_lite.utils.checkpoint_files import Stream
 from alf_lite.utils.training_mode import TrainingMode
@@ -117,7 +113,7 @@ class RLAlgorithm(Algorithm):
             observation_spec
         )
         self._metrics: MetricSet | None = None
-        self._unroller: SyncUnroller | AsyncUnroller | None = None
+        self._unrolling: Unrolling | None = None
         self._updates: UpdateLoop | None = None
         self._path: OnPolicyPath | OffPolicyPath | None = None
         self._training_mode = TrainingMode(self)
@@ -239,14 +235,10 @@ class RLAlgorithm(Algorithm):
             [T, B, ...], or [T+1, B, ...] on-policy: the last row is the bootstrap row.
             Valid until the next unroll, which reuses the memory.
         """
-        unroller = self._require_unroller()
+        unrolling = self._require_unrolling()
         self.set_training(False)
         self._fills_replay = self.acts_randomly  # as during the whole unroll
-        if isinstance(unroller, AsyncUnroller):
-            unrolls = unroller.unroll(unroll_length)
-        else:
-            unrolls = [unroller.unroll(unroll_length, bootstrap=self._on_policy)]
-        return self._take_in(unrolls)
+        return unrolling.unroll(unroll_length)
 
     def unroll_what_is_there(self, at_least: int, at_most: int) -> Experience | None:
         """Takes what unroll workers have finished, as ``unroll`` does.
@@ -258,26 +250,7 @@ class RLAlgorithm(Algorithm):
         Returns:
             As ``unroll``, the steps side by side; None if there are none.
         """
-        unroller = self._require_unroller()
-        assert isinstance(unroller, AsyncUnroller), "checked by TrainerConfig"
-        unrolls = unroller.collect(at_least, at_most)
-        return self._take_in(unrolls) if unrolls else None
-
-    def _take_in(self, unrolls: list[Unroll]) -> Experience:
-        """Shows unrolls to all who want to see them, in their order."""
-        for unroll in unrolls:
-            # Row 0 was the last row of the previous unroll, except after a reset.
-            first_row = 0 if unroll.is_first_unroll else 1
-            new_steps = nest.narrow(unroll.time_steps, first_row, None)
-            if self.unrolls_with_grad:
-                new_steps = nest.map_structure(Tensor.detach, new_steps)
-            self._require_metrics().observe(new_steps)
-            self.data_transformer.observe(new_steps)
-            if not self._on_policy:
-                self._require_off_policy().store(unroll)
-        seconds = sum(unroll.env_step_seconds for unroll in unrolls)
-        summary.scalar("time/unroll_env_step", seconds)
-        return join_experience(unrolls)
+        return self._require_unrolling().unroll_what_is_there(at_least, at_most)
 
     def _act(self, inputs: TimeStep, state: Nest) -> AlgStep:
         """``rollout_step``, or a random action while the replay buffer fills."""
@@ -470,29 +443,19 @@ class RLAlgorithm(Algorithm):
             )
         return path
 
-    def _require_unroller(self) -> SyncUnroller | AsyncUnroller:
+    def _require_unrolling(self) -> Unrolling:
         if self._env is None:
             raise ConfigError(f"{self._name} was built without env: it cannot unroll")
-        if self._unroller is None:
-            self._unroller = self._create_unroller(self._env)
-        return self._unroller
-
-    def _create_unroller(self, env: Environment) -> SyncUnroller | AsyncUnroller:
-        if isinstance(env, DescribedEnvironment):
-            state = ActingState(self)
-            return AsyncUnroller(
+        if self._unrolling is None:
+            self._unrolling = Unrolling(
+                self,
                 self._config,
-                env,
-                lambda: state.capture(self),
-                on_policy=self._on_policy,
+                self._env,
+                act=self._act,
+                metrics=self._require_metrics(),
+                store=None if self._on_policy else self._require_off_policy().store,
             )
-        return SyncUnroller(
-            env,
-            self,
-            rollout_step=self._act,
-            with_grad=self.unrolls_with_grad,
-            overwrite_policy_output=self.overwrite_policy_output,
-        )
+        return self._unrolling
 
     def reset_environment(self, seed: int | None = None) -> None:
         """Starts new episodes everywhere; open ones are dropped from the metrics.
@@ -501,10 +464,8 @@ class RLAlgorithm(Algorithm):
         a resumed run continues exactly as the uninterrupted one. Unroll workers are
         started by it, and go on undisturbed later.
         """
-        unroller = self._require_unroller()
-        if isinstance(unroller, AsyncUnroller) and unroller.is_started:
+        if not self._require_unrolling().reset(seed):
             return
-        unroller.reset(seed)
         self._require_metrics().drop_open_episodes()
         if not self._on_policy:
             self._require_off_policy().replay.mark_truncated_end()
@@ -553,7 +514,7 @@ class RLAlgorithm(Algorithm):
 
     def finish_train(self) -> None:
         """Releases what training holds: the environment, or the unroll workers."""
-        if isinstance(self._unroller, AsyncUnroller):
-            self._unroller.close()
+        if self._unrolling is not None:
+            self._unrolling.close()
         if self._env is not None:
             self._env.close()

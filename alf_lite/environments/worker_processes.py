@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import selectors
-import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -28,7 +26,7 @@ from alf_lite.utils import child_process
 _CLOSE_SECONDS = (
     2.0  # for the environments' own close(), then their processes are killed
 )
-_STACK_SECONDS = 1.0  # for a process that hangs to write its Python stack
+_DEATH_SECONDS = 1.0  # for the system to say how a process ended
 _GRACE_SECONDS = 0.5
 _start_lock = threading.Lock()
 
@@ -193,7 +191,7 @@ class WorkerProcesses:
 
     def _raise_death(self, index: int, call: str) -> NoReturn:
         process = self._processes[index]
-        process.join(_STACK_SECONDS)
+        process.join(_DEATH_SECONDS)
         where = self._where(index, call)
         stack = child_process.read_stack(self._stacks[index])
         self.kill()
@@ -202,11 +200,7 @@ class WorkerProcesses:
 
     def _raise_timeout(self, index: int, call: str) -> NoReturn:
         where = self._where(index, call)
-        with contextlib.suppress(OSError):
-            os.kill(self.pids[index], signal.SIGUSR1)
-        self._stacks[index].poll(_STACK_SECONDS)
-        time.sleep(0.05)  # the stack comes in several writes
-        stack = child_process.read_stack(self._stacks[index])
+        stack = child_process.ask_for_stack(self.pids[index], self._stacks[index])
         self.kill()
         raise EnvError(
             f"{where}: no answer for {self._timeout_seconds:g} s, so it was killed. "

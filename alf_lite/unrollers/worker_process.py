@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import signal
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from multiprocessing import forkserver, reduction, util
 from multiprocessing.connection import Connection
@@ -20,7 +18,7 @@ from alf_lite.unrollers.unroll_worker import WorkerSettings
 from alf_lite.utils import child_process
 
 CLOSE_SECONDS = 2.0  # for the environments' own close(), then the process is killed
-_STACK_SECONDS = 1.0  # for a process that hangs to write its Python stack
+_DEATH_SECONDS = 1.0  # for the system to say how a process ended
 # Building an optimizer imports the second one, which takes a second.
 _PRELOAD = (unroll_worker.__name__, "torch._dynamo")
 _start_lock = threading.Lock()
@@ -139,18 +137,14 @@ class WorkerProcess:
 
     def death(self) -> WorkerError:
         """Why a process that said nothing is gone."""
-        self._process.join(_STACK_SECONDS)
+        self._process.join(_DEATH_SECONDS)
         end = child_process.how_it_ended(self._process.exitcode)
         stack = child_process.read_stack(self._stacks)
         return WorkerError(f"{self.where}: the process {end}.{stack}")
 
     def hang(self, seconds: float) -> WorkerError:
         """Where a process is that does not answer."""
-        with contextlib.suppress(OSError):
-            os.kill(self.pid, signal.SIGUSR1)
-        self._stacks.poll(_STACK_SECONDS)
-        time.sleep(0.05)  # the stack comes in several writes
-        stack = child_process.read_stack(self._stacks)
+        stack = child_process.ask_for_stack(self.pid, self._stacks)
         return WorkerError(
             f"{self.where}: no step of its environments for {seconds:g} s, so it was "
             "killed. If they need longer, raise TrainerConfig.worker_timeout_seconds."

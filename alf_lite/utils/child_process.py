@@ -16,6 +16,8 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
+_STACK_SECONDS = 1.0  # for a process that hangs to begin to write its Python stack
+
 # In the child
 
 
@@ -120,10 +122,29 @@ def how_it_ended(exit_code: int | None) -> str:
     return f"was killed by {name}{hint}"
 
 
-def read_stack(stacks: Connection) -> str:
-    """The Python stack that a child wrote when it crashed or was asked."""
+def read_stack(stacks: Connection, patience: float = 0.0) -> str:
+    """The Python stack that a child wrote when it crashed or was asked.
+
+    Args:
+        stacks: see :func:`prepare_child`.
+        patience: seconds to wait for more; it comes in several writes.
+    """
+    parts: list[bytes] = []
     with contextlib.suppress(OSError, EOFError):
-        if stacks.poll(0):
-            text = os.read(stacks.fileno(), 1 << 16).decode(errors="replace")
-            return f"\n\nIts Python stack:\n{text.rstrip()}" if text else ""
+        while stacks.poll(patience):
+            part = os.read(stacks.fileno(), 1 << 16)
+            if not part:
+                break
+            parts.append(part)
+    text = b"".join(parts).decode(errors="replace").rstrip()
+    return f"\n\nIts Python stack:\n{text}" if text else ""
+
+
+def ask_for_stack(pid: int, stacks: Connection) -> str:
+    """Has a child that does not answer write where it is; "" if it cannot."""
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGUSR1)
+    with contextlib.suppress(OSError, EOFError):
+        if stacks.poll(_STACK_SECONDS):
+            return read_stack(stacks, patience=0.2)
     return ""

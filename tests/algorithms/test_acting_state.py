@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import types
-
 import torch
 from torch import nn
 
@@ -29,7 +27,8 @@ def test_parameters_buffers_and_numbers_travel():
     progress.iterations = 12
     progress.env_steps = 2**40 + 1  # more than float32 and int32 can hold
     progress.global_counter = 7
-    source.capture(types.SimpleNamespace(acts_randomly=True))
+    trained.acts_randomly = True
+    source.capture()
     copy(source, target)
     progress.reset()
     assert target.apply() is True
@@ -45,12 +44,14 @@ def test_parameters_buffers_and_numbers_travel():
 
 
 def test_all_counters_of_the_progress_travel():
-    state = ActingState(nn.Module())
+    module = nn.Module()
+    module.acts_randomly = False
+    state = ActingState(module)
     expected = {}
     for i, name in enumerate(progress.state_dict()):
         expected[name] = i + 1
         setattr(progress, name, i + 1)
-    state.capture(types.SimpleNamespace(acts_randomly=False))
+    state.capture()
     progress.reset()
     assert state.apply() is False
     assert progress.state_dict() == expected
@@ -59,7 +60,8 @@ def test_all_counters_of_the_progress_travel():
 def test_the_tensors_are_those_of_the_module_itself():
     module = build()
     state = ActingState(module)
-    captured = state.capture(types.SimpleNamespace(acts_randomly=False))
+    module.acts_randomly = False
+    captured = state.capture()
     with torch.no_grad():
         module[0].weight.fill_(5)
     assert captured["0.weight"].data_ptr() == module[0].weight.data_ptr()

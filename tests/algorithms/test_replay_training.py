@@ -341,7 +341,7 @@ def test_what_a_new_beginning_cuts_off_is_marked_as_an_end():
     algorithm = make(CountingEnv, unroll_length=3)
     algorithm.unroll(3)
     # As when the only unroll worker is replaced.
-    algorithm._unroller.reset()
+    algorithm._unrolling.reset()
     algorithm.unroll(3)
     experience, _ = algorithm._path.replay.buffer.gather_all()
     steps = experience.time_step

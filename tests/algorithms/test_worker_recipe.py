@@ -101,7 +101,7 @@ def test_a_worker_acts_as_the_trainer_would_after_it_got_its_tensors(
     own = policy.shared_tensors()
     assert list(own) == list(state.tensors)
     with torch.no_grad():
-        for name, tensor in state.capture(trained).items():
+        for name, tensor in state.capture().items():
             own[name].copy_(tensor)
     policy.after_refresh()
 
@@ -134,7 +134,7 @@ def test_a_worker_acts_at_random_while_the_trainer_says_so(built):
     assert trained.acts_randomly
     own = parts.policy.shared_tensors()
     with torch.no_grad():
-        for name, tensor in state.capture(trained).items():
+        for name, tensor in state.capture().items():
             own[name].copy_(tensor)
     progress.reset()
     inputs = parts.env.reset()
