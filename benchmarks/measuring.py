@@ -7,6 +7,7 @@ module before torch and numpy: it holds them to one thread.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -75,6 +76,42 @@ class UpdateCounter:
         return updated / max(sum(sizes.values()), 1)
 
 
+class Turns:
+    """Waits for this process's turn, if ``duel.py`` lets two of them alternate.
+
+    Attributes:
+        seconds: CPU time of each turn.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._begin: float | None = None
+        self._pipes: tuple[int, ...] = ()
+        if "TURNS" in os.environ:
+            self._pipes = tuple(map(int, os.environ["TURNS"].split(",")))
+
+    def take_next(self) -> None:
+        """Ends a turn, if there was one, and waits for the next one."""
+        if not self._pipes:
+            return
+        if self._begin is not None:
+            self.seconds.append(time.process_time() - self._begin)
+            self._pass_on()
+        # Nothing comes any more when the other one has ended.
+        os.read(self._pipes[0], 1)
+        self._begin = time.process_time()
+
+    def end(self) -> None:
+        """Leaves the rest of the time to the other process."""
+        if self._pipes:
+            self._pass_on()
+            os.close(self._pipes[1])
+
+    def _pass_on(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._pipes[1], b"x")
+
+
 class StepCounter:
     """Environment steps of this process, with a time mark every so many steps.
 
@@ -85,6 +122,7 @@ class StepCounter:
     def __init__(self) -> None:
         self._steps = 0
         self._updates = UpdateCounter()
+        self.turns = Turns()
         self.start(1)
 
     def start(self, steps_per_iteration: int, learning_starts: int = 0) -> None:
@@ -102,6 +140,7 @@ class StepCounter:
 
     def add(self, steps: int = 1) -> None:
         if self._steps >= self._next_mark:
+            self.turns.take_next()
             updates = self._updates.count()
             mark = Mark(self._steps, updates, time.perf_counter(), time.process_time())
             self._marks.append(mark)
@@ -212,11 +251,13 @@ def parse_options(
 
 def report(benchmark: str, options: argparse.Namespace) -> None:
     """Prints one JSON object as the last line of the output, for ``run.py``."""
+    counter.turns.end()
     record = {
         "benchmark": benchmark,
         "library": options.library,
         "num_envs": options.num_envs,
         **counter.rates(),
+        "turn_seconds": counter.turns.seconds,
         "peak_memory_mib": peak_memory_mib(),
         "versions": versions(*PACKAGES),
     }
