@@ -62,6 +62,8 @@ def main() -> None:
     parser.add_argument("--title", required=True)
     parser.add_argument("--output", required=True, help="of the picture")
     parser.add_argument("--bottom", type=float, help="lowest return that is shown")
+    parser.add_argument("--end", type=int, help="last environment step that is shown")
+    parser.add_argument("--threshold", type=float, help="instead of the reference's")
     args = parser.parse_args()
     if not args.curve:
         parser.error("--curve is missing: the reference")
@@ -70,9 +72,9 @@ def main() -> None:
         for is_flat, kinds in ((False, args.curve), (True, args.flat))
         for label, *runs in kinds
     ]
-    for line in summary_lines(curves):
+    for line in summary_lines(curves, args.threshold):
         print(line)
-    draw(curves, args.title, args.output, args.bottom)
+    draw(curves, args.title, args.output, args.bottom, args.end)
 
 
 def read_run(root_dir: Path) -> list[tuple[int, float]]:
@@ -123,9 +125,15 @@ def steps_to_reach(curve: Curve, threshold: float) -> int | None:
     return None
 
 
-def summary_lines(curves: Sequence[Curve]) -> list[str]:
-    """One line for each kind of run; the first is the reference."""
-    reference = curves[0].mean[-_NUM_AVERAGED:].mean()
+def summary_lines(curves: Sequence[Curve], threshold: float | None = None) -> list[str]:
+    """One line for each kind of run.
+
+    Args:
+        curves: the first is the reference.
+        threshold: a return to be reached; None for what the reference ends with.
+    """
+    if threshold is None:
+        threshold = curves[0].mean[-_NUM_AVERAGED:].mean()
     lines = []
     for curve in curves:
         low, high = curve.interval
@@ -134,21 +142,25 @@ def summary_lines(curves: Sequence[Curve]) -> list[str]:
             f"[{low[-1]:.1f}, {high[-1]:.1f}], {curve.returns.shape[1]} seeds"
         )
         if not curve.is_flat:
-            steps = steps_to_reach(curve, reference)
+            steps = steps_to_reach(curve, threshold)
             reached = "never" if steps is None else f"after {steps} steps"
-            line += f", {reference:.1f} {reached}"
+            line += f", {threshold:.1f} {reached}"
         lines.append(line)
     return lines
 
 
 def draw(
-    curves: Sequence[Curve], title: str, output: str, bottom: float | None
+    curves: Sequence[Curve],
+    title: str,
+    output: str,
+    bottom: float | None = None,
+    end: int | None = None,
 ) -> None:
     """Writes the picture."""
     figure = Figure(figsize=(6.4, 4.0), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    end = max(curve.env_steps[-1] for curve in curves)
+    end = end or max(curve.env_steps[-1] for curve in curves)
     for index, curve in enumerate(curves):
         steps, mean, (low, high) = curve.env_steps, curve.mean, curve.interval
         if curve.is_flat:
@@ -160,7 +172,9 @@ def draw(
     axes.set(
         title=title, xlabel="environment steps", ylabel="mean return", xlim=(0, end)
     )
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k")
+    axes.xaxis.set_major_formatter(
+        lambda value, _: f"{value / 1000:g}k" if value else "0"
+    )
     if bottom is not None:
         axes.set_ylim(bottom=bottom)
     axes.grid(alpha=0.3)
