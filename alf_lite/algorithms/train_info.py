@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
+
 from alf_lite import nest
 from alf_lite.algorithms.training_batches import TrainingBatch
 from alf_lite.data_structures import AlgStep, TimeStep
@@ -32,20 +34,23 @@ def info_at_once(
         The infos [T, B, ...] and the state [B, ...] after the last step.
     """
     num_steps, batch_size = batch.inputs.step_type.shape
+
+    # Of a single step, squeezing takes half of the time.
+    def without_time(t: Tensor) -> Tensor:
+        return t.squeeze(0) if num_steps == 1 else t.flatten(0, 1)
+
+    def with_time(t: Tensor) -> Tensor:
+        if num_steps == 1:
+            return t.unsqueeze(0)
+        return t.unflatten(0, (num_steps, batch_size))
+
     inputs, state, rollout_info = nest.map_structure(
-        # Of a single step, this takes half of the time.
-        (lambda t: t.squeeze(0)) if num_steps == 1 else (lambda t: t.flatten(0, 1)),
-        (batch.inputs, batch.state, batch.rollout_info),
+        without_time, (batch.inputs, batch.state, batch.rollout_info)
     )
     if nest.is_empty(state):
         state = initial_state(num_steps * batch_size)
     step = train_step(inputs, state, rollout_info)
-    info = nest.map_structure(
-        (lambda t: t.unsqueeze(0))
-        if num_steps == 1
-        else (lambda t: t.unflatten(0, (num_steps, batch_size))),
-        step.info,
-    )
+    info = nest.map_structure(with_time, step.info)
     return info, nest.map_structure(lambda t: t[-batch_size:], step.state)
 
 
