@@ -65,33 +65,36 @@ class SyncUnroller:
             self._transform_state = self._policy.get_initial_transform_state(batch_size)
         self._is_fresh = True
 
-    def unroll(self, length: int, bootstrap: bool) -> Unroll:
+    def unroll(
+        self, length: int, bootstrap: bool, rows: UnrollRows | None = None
+    ) -> Unroll:
         """Collects ``length`` steps of every environment.
 
         Args:
             length: T, the number of environment steps.
             bootstrap: whether the experience ends with one more row for the step that
                 the last action led to. The next unroll starts with that step again.
+            rows: where to keep them; None means the unroller's own memory.
         """
         if self._time_step is None:
             self.reset()
         is_first_unroll, self._is_fresh = self._is_fresh, False
-        rows = self._rows
+        rows = self._rows if rows is None else rows
         rows.begin(length)
         with torch.inference_mode(not self._with_grad):
-            env_seconds = self._run(length, bootstrap)
+            env_seconds = self._run(length, bootstrap, rows)
         # Without a bootstrap row, nobody acted on the last step yet.
         last_step = None if bootstrap else to_device(self._time_step, self._device)
         time_steps, experience = rows.end(last_step)
         return Unroll(experience, time_steps, env_seconds, is_first_unroll)
 
-    def _run(self, length: int, bootstrap: bool) -> float:
+    def _run(self, length: int, bootstrap: bool, rows: UnrollRows) -> float:
         """Lets policy and environment act in turn.
 
         Returns:
             The seconds spent in the environment.
         """
-        policy, env, rows, act = self._policy, self._env, self._rows, self._rollout_step
+        policy, env, act = self._policy, self._env, self._rollout_step
         transform, device = policy.transform_timestep, self._device
         initial_state = policy.get_initial_rollout_state(env.batch_size)
         has_state = not nest.is_empty(initial_state)

@@ -40,10 +40,15 @@ class UnrollRows(Protocol):
 
 
 class StoredRows:
-    """Copies the rows into memory that every unroll uses again."""
+    """Copies the rows into memory that every unroll uses again.
 
-    def __init__(self) -> None:
-        self._storage = UnrollStorage()  # of (time step, experience): one copy for both
+    Args:
+        memory: nest of (time step, experience) with [T, B, ...] tensors: one copy for
+            both. None means memory of its own.
+    """
+
+    def __init__(self, memory: tuple[Nest, Nest] | None = None) -> None:
+        self._storage = UnrollStorage(memory)
         self._num_stored = 0
         self._num_rows = 0
 
@@ -58,8 +63,12 @@ class StoredRows:
     def end(self, last_step: TimeStep | None) -> tuple[TimeStep, Experience]:
         if last_step is not None:
             self._storage.write_first_part(self._num_stored, last_step)
-        time_steps, _ = self._storage.read(0, self._num_rows)
-        inputs, experience = self._storage.read(0, self._num_stored)
+        return self.read(self._num_rows, self._num_stored)
+
+    def read(self, num_time_steps: int, num_rows: int) -> tuple[TimeStep, Experience]:
+        """Views of raw steps and of rows of experience, as :meth:`end` returns them."""
+        time_steps, _ = self._storage.read(0, num_time_steps)
+        inputs, experience = self._storage.read(0, num_rows)
         return time_steps, _with_inputs(experience, inputs)
 
 

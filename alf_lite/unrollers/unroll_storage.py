@@ -21,15 +21,19 @@ _traits = operator.attrgetter("shape", "dtype")
 class UnrollStorage:
     """Rows of one nest, written one by one and read as a nest of [T, B, ...] views.
 
-    The memory is allocated for the first nest written and reused by every later unroll:
-    what :meth:`read` returns is valid until the rows are written again.
+    The memory is reused by every unroll: what :meth:`read` returns is valid until the
+    rows are written again.
+
+    Args:
+        memory: nest of [T, B, ...] tensors, such as others can read, too. None means to
+            allocate it for the first nest written.
     """
 
-    def __init__(self) -> None:
-        self._nest: Nest = ()
+    def __init__(self, memory: Nest | None = None) -> None:
         self._rows: list[list[Tensor]] = []
         self._traits: list[tuple[torch.Size, torch.dtype]] = []  # of every leaf [B, …]
         self._views: dict[tuple[int, int], Nest] = {}  # that were read before
+        self._use(() if memory is None else memory)
 
     def write(self, row: int, values: Nest, num_rows: int) -> None:
         """Copies ``values``, a nest of [B, ...] tensors, into ``row`` of ``num_rows``.
@@ -67,20 +71,26 @@ class UnrollStorage:
         return views
 
     def _allocate(self, values: Nest, num_rows: int) -> None:
-        self._views.clear()
         # Ordinary tensors even when acting runs in inference mode: training reads them.
         with torch.inference_mode(False):
-            self._nest = nest.map_structure(
+            memory = nest.map_structure(
                 lambda t: torch.empty(
                     (num_rows, *t.shape), dtype=t.dtype, device=t.device
                 ),
                 values,
             )
-        self._traits = list(map(_traits, nest.flatten(values)))
-        columns = [list(buffer.unbind(0)) for buffer in nest.flatten(self._nest)]
-        self._rows = [list(row) for row in zip(*columns, strict=True)] or [
-            [] for _ in range(num_rows)
-        ]
+        self._use(memory)
+        self._rows = self._rows or [[] for _ in range(num_rows)]
+
+    def _use(self, memory: Nest) -> None:
+        """Writes the next rows to ``memory``, a nest of [T, B, ...] tensors."""
+        self._views.clear()
+        self._nest = memory
+        with torch.inference_mode(False):
+            columns = [buffer.unbind(0) for buffer in nest.flatten(memory)]
+        self._rows = [list(row) for row in zip(*columns, strict=True)]
+        first_row = self._rows[0] if self._rows else []
+        self._traits = list(map(_traits, first_row))
 
     def _check(self, values: Nest) -> None:
         nest.assert_same_structure(self._nest, values)

@@ -173,8 +173,9 @@ class _Worker:
         begin = time.perf_counter()
         self._refresh()
         settings = self._settings
-        unroll = self._unroller.unroll(settings.unroll_length, settings.bootstrap)
-        self._slots.write(slot, unroll)
+        unroll = self._unroller.unroll(
+            settings.unroll_length, settings.bootstrap, self._slots.rows(slot)
+        )
         report = messages.UnrollReport(
             slot=slot,
             version=self._version,

@@ -51,7 +51,7 @@ class Environment:
                 "image": torch.randint(
                     256, (B, 4, 5), generator=draw, dtype=torch.uint8
                 ),
-                "sensors": (torch.rand(B, 2, generator=draw), torch.rand(B).bool()),
+                "sensors": (torch.rand(B, 2, generator=draw), torch.rand(B) > 0.5),
             },
             prev_action={"move": torch.zeros(B, 2), "gear": torch.zeros(B).long()},
             env_id=torch.arange(B, dtype=torch.int32),
@@ -134,9 +134,7 @@ def test_what_the_worker_writes_is_what_the_trainer_reads(transforms, bootstrap)
     source, worker, trainer = build(transforms=transforms, bootstrap=bootstrap)
     written = {}
     for slot in (0, 2, 1):
-        unroll = source.unroll(4, bootstrap)
-        written[slot] = clone(unroll)
-        worker.write(slot, unroll)
+        written[slot] = clone(source.unroll(4, bootstrap, worker.rows(slot)))
     for slot, unroll in written.items():
         experience, time_steps = trainer.read(slot)
         assert_same(experience, unroll.experience)
@@ -149,13 +147,26 @@ def test_what_the_worker_writes_is_what_the_trainer_reads(transforms, bootstrap)
         assert info.distributions["gear"].sample().shape == (4 + bootstrap, B)
 
 
+def test_what_the_environment_and_the_policy_say_reaches_the_trainer():
+    for bootstrap in (False, True):
+        reference = build(transforms=False, bootstrap=bootstrap)[0]
+        source, worker, trainer = build(transforms=False, bootstrap=bootstrap)
+        for slot in (1, 0):
+            torch.manual_seed(slot)
+            kept_elsewhere = clone(reference.unroll(4, bootstrap))
+            torch.manual_seed(slot)
+            source.unroll(4, bootstrap, worker.rows(slot))
+            experience, time_steps = trainer.read(slot)
+            assert_same(experience, kept_elsewhere.experience)
+            assert_same(time_steps, kept_elsewhere.time_steps)
+
+
 def test_a_slot_is_overwritten_and_the_others_stay():
     source, worker, trainer = build(transforms=False, bootstrap=True)
     for slot in range(3):
-        worker.write(slot, source.unroll(4, True))
+        source.unroll(4, True, worker.rows(slot))
     kept = nest.map_structure(torch.clone, trainer.read(0))
-    newest = clone(source.unroll(4, True))
-    worker.write(1, newest)
+    newest = clone(source.unroll(4, True, worker.rows(1)))
     assert_same(trainer.read(1)[1], newest.time_steps)
     assert_same(trainer.read(0), kept)
 
@@ -172,7 +183,7 @@ def test_what_is_read_is_a_view_that_can_be_trained_on():
     source, worker, trainer = build(transforms=False, bootstrap=False)
     experience, _ = trainer.read(0)
     with torch.inference_mode():
-        worker.write(0, source.unroll(4, False))
+        source.unroll(4, False, worker.rows(0))
     weight = torch.ones(4, B, requires_grad=True)
     (weight * experience.time_step.reward).sum().backward()
     torch.testing.assert_close(weight.grad, experience.time_step.reward)
