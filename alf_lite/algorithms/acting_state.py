@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Collection, Iterator
 from typing import Protocol
 
 import torch
-from torch import Tensor
-from torch.nn import Parameter
+from torch import Tensor, nn
 
 from alf_lite.utils.progress import progress
 
@@ -22,9 +22,15 @@ class ActingAlgorithm(Protocol):
     @property
     def acts_randomly(self) -> bool: ...
 
-    def named_parameters(self) -> Iterator[tuple[str, Parameter]]: ...
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]: ...
 
-    def named_buffers(self) -> Iterator[tuple[str, Tensor]]: ...
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True
+    ) -> Iterator[tuple[str, Tensor]]: ...
+
+    def named_children(self) -> Iterator[tuple[str, nn.Module]]: ...
 
 
 class ActingState:
@@ -32,15 +38,17 @@ class ActingState:
 
     Args:
         algorithm: with its data transformer.
+        left_out: parts of it that acting does not use.
     """
 
-    def __init__(self, algorithm: ActingAlgorithm) -> None:
+    def __init__(
+        self, algorithm: ActingAlgorithm, left_out: Collection[nn.Module] = ()
+    ) -> None:
         self._algorithm = algorithm
         self._numbers = torch.zeros(_NUM_COUNTERS + 1, dtype=torch.float64)
         self.tensors: dict[str, Tensor] = {
             _NUMBERS: self._numbers,
-            **dict(algorithm.named_parameters()),
-            **dict(algorithm.named_buffers()),
+            **_without_duplicates(_named_tensors(algorithm, set(left_out))),
         }
 
     def capture(self) -> dict[str, Tensor]:
@@ -56,3 +64,28 @@ class ActingState:
         for name, value in zip(_COUNTERS, counters, strict=True):
             setattr(progress, name, value if name == "percent" else int(value))
         return bool(acts_randomly)
+
+
+def _named_tensors(
+    module: ActingAlgorithm | nn.Module, left_out: set[nn.Module], prefix: str = ""
+) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers of what is reached without entering ``left_out``."""
+    yield from itertools.chain(
+        module.named_parameters(prefix, recurse=False),
+        module.named_buffers(prefix, recurse=False),
+    )
+    for name, child in module.named_children():
+        if child not in left_out:
+            path = f"{prefix}.{name}" if prefix else name
+            yield from _named_tensors(child, left_out, path)
+
+
+def _without_duplicates(named: Iterator[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """Each tensor under the first of its names."""
+    tensors: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in named:
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            tensors[name] = tensor
+    return tensors

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import valid_steps
@@ -189,6 +189,12 @@ class ActorCriticAlgorithm(RLAlgorithm):
             state=ActorCriticState(actor=actor_state, value=value_state),
             info=self._rollout_info(action, distribution, value),
         )
+
+    @property
+    def training_only_modules(self) -> list[nn.Module]:
+        """The value network, unless its state is stored."""
+        has_state = not nest.is_empty(self.rollout_state_spec.value)
+        return [] if has_state else [self._value_network]
 
     def _rollout_info(
         self, action: Nest, distribution: Nest, value: Field

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.algorithms import transitions
@@ -230,6 +230,17 @@ class DdpgAlgorithm(RLAlgorithm):
                 actor_state, critic_state, actor_state, critic_state, noise_state
             ),
         )
+
+    @property
+    def training_only_modules(self) -> list[nn.Module]:
+        """All but the actor, and critics whose state is stored."""
+        modules: list[nn.Module] = [
+            self._target_actor_network,
+            self._target_critic_network,
+        ]
+        if nest.is_empty(self.rollout_state_spec.critic):
+            modules.append(self._critic_network)
+        return modules
 
     # Learning
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.algorithms import transitions
@@ -203,6 +203,10 @@ class DqnAlgorithm(RLAlgorithm):
             # Stored states start both networks.
             state=DqnState(q=q_state, target_q=q_state),
         )
+
+    @property
+    def training_only_modules(self) -> list[nn.Module]:
+        return [self._target_q_network]
 
     def random_action(self, inputs: TimeStep) -> Nest:
         """Any action that the mask allows."""

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from alf_lite import nest
+from alf_lite.algorithms.acting_state import ActingState
 from alf_lite.algorithms.algorithm import Algorithm, valid_steps
 from alf_lite.algorithms.off_policy_path import OffPolicyPath
 from alf_lite.algorithms.on_policy_path import OnPolicyPath
@@ -159,6 +160,25 @@ class RLAlgorithm(Algorithm):
         was being trained. Off-policy algorithms learn from any policy and need not say.
         """
         return False
+
+    @property
+    def training_only_modules(self) -> list[nn.Module]:
+        """Parts that ``rollout_step`` does not use: critics, target networks.
+
+        Unroll workers are not told their parameters. It is about the ``rollout_step``
+        of the same class, and ignored if a subclass overrides that alone.
+        """
+        return []
+
+    def acting_state(self) -> ActingState:
+        """What unroll workers are told of this algorithm."""
+        left_out: list[nn.Module] = []
+        for owner in type(self).__mro__:
+            if "training_only_modules" in vars(owner):
+                left_out = self.training_only_modules
+            if "training_only_modules" in vars(owner) or "rollout_step" in vars(owner):
+                break
+        return ActingState(self, left_out)
 
     @property
     def has_multidim_reward(self) -> bool:

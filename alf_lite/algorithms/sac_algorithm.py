@@ -274,6 +274,14 @@ class SacAlgorithm(RLAlgorithm):
             state=SacState(actor_state, critic_state, critic_state),
         )
 
+    @property
+    def training_only_modules(self) -> list[nn.Module]:
+        """All but the actor, and critics whose state is stored."""
+        modules: list[nn.Module] = [self._target_critic_network, self._temperatures]
+        if nest.is_empty(self.rollout_state_spec.critic):
+            modules.append(self._critic_network)
+        return modules
+
     def random_action(self, inputs: TimeStep) -> Nest:
         """Any action that the mask allows."""
         return self._mask.redraw(super().random_action(inputs), inputs.observation)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from torch import Tensor
-from torch.nn import Parameter
 
 from alf_lite import nest
 from alf_lite.algorithms.acting_state import ActingState
@@ -18,7 +17,7 @@ from alf_lite.environments.environment import Environment
 from alf_lite.metrics.metrics import MetricSet
 from alf_lite.unrollers.async_unroller import AsyncUnroller
 from alf_lite.unrollers.sync_unroller import SyncUnroller
-from alf_lite.unrollers.unroll import Policy, Unroll, join_experience
+from alf_lite.unrollers.unroll import Policy, Unroll, UnrollJoiner
 from alf_lite.utils import summary
 
 Nest = Any
@@ -39,9 +38,7 @@ class UnrolledAlgorithm(Policy, Protocol):
     @property
     def acts_randomly(self) -> bool: ...
 
-    def named_parameters(self) -> Iterator[tuple[str, Parameter]]: ...
-
-    def named_buffers(self) -> Iterator[tuple[str, Tensor]]: ...
+    def acting_state(self) -> ActingState: ...
 
 
 class Unrolling:
@@ -69,13 +66,14 @@ class Unrolling:
         self._algorithm = algorithm
         self._metrics = metrics
         self._store = store
+        self._joiner = UnrollJoiner()
         self._in_workers: AsyncUnroller | None = None
         self._here: SyncUnroller | None = None
         if isinstance(env, DescribedEnvironment):
             self._in_workers = AsyncUnroller(
                 config,
                 env,
-                ActingState(algorithm).capture,
+                algorithm.acting_state().capture,
                 on_policy=algorithm.on_policy,
             )
         else:
@@ -135,4 +133,4 @@ class Unrolling:
                 self._store(unroll)
         seconds = sum(unroll.env_step_seconds for unroll in unrolls)
         summary.scalar("time/unroll_env_step", seconds)
-        return join_experience(unrolls)
+        return self._joiner.join(unrolls)

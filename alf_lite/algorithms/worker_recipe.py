@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from alf_lite import config_shipping
-from alf_lite.algorithms.acting_state import ActingState
 from alf_lite.algorithms.create_algorithm import create_algorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
@@ -69,7 +68,7 @@ class FollowingPolicy:
     def __init__(self, algorithm: RLAlgorithm) -> None:
         algorithm.set_training(False)
         self._algorithm = algorithm
-        self._state = ActingState(algorithm)
+        self._state = algorithm.acting_state()
         self._acts_randomly = False
 
     @property

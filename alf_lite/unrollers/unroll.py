@@ -45,8 +45,33 @@ class Unroll(NamedTuple):
     env_ids: Tensor | None = None  # [B], the environments; None: all, in their order
 
 
-def join_experience(unrolls: Sequence[Unroll]) -> Experience:
-    """The experience of unrolls of equal length, side by side [T, ΣB, ...]."""
-    if len(unrolls) == 1:
-        return unrolls[0].experience
-    return nest.cat([unroll.experience for unroll in unrolls], dim=1)
+class UnrollJoiner:
+    """Puts unrolls side by side, in memory that is used again for those of one size."""
+
+    def __init__(self) -> None:
+        self._sizes: list[int] = []  # B of every unroll
+        self._memory: list[Tensor] = []  # [T, ΣB, ...]
+        self._places: list[Tensor] = []  # where in it the unrolls go, one after another
+
+    def join(self, unrolls: Sequence[Unroll]) -> Experience:
+        """The experience of unrolls of equal length, side by side [T, ΣB, ...].
+
+        Valid as long as the unrolls are, and until the next call.
+        """
+        if len(unrolls) == 1:
+            return unrolls[0].experience
+        parts = [nest.flatten(unroll.experience) for unroll in unrolls]
+        sizes = [leaves[0].shape[1] for leaves in parts]
+        if sizes != self._sizes or len(parts[0][0]) != len(self._memory[0]):
+            self._allocate(parts[0], sizes)
+        torch._foreach_copy_(self._places, [leaf for part in parts for leaf in part])
+        return nest.pack_sequence_as(unrolls[0].experience, self._memory)
+
+    def _allocate(self, leaves: Sequence[Tensor], sizes: list[int]) -> None:
+        self._sizes = sizes
+        self._memory = [
+            leaf.new_empty((leaf.shape[0], sum(sizes), *leaf.shape[2:]))
+            for leaf in leaves
+        ]
+        columns = [memory.split(sizes, dim=1) for memory in self._memory]
+        self._places = [place for part in zip(*columns, strict=True) for place in part]

@@ -1,9 +1,24 @@
 from __future__ import annotations
 
+import functools
+
+import pytest
 import torch
 from torch import nn
 
+from alf_lite import nest
 from alf_lite.algorithms.acting_state import ActingState
+from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf_lite.algorithms.cql_algorithm import CqlAlgorithm
+from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
+from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.algorithms.sac_algorithm import SacAlgorithm
+from alf_lite.algorithms.td3_algorithm import Td3Algorithm
+from alf_lite.data_structures import TimeStep
+from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
+from alf_lite.networks.value_networks import ValueNetwork
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils.progress import progress
 
 
@@ -73,3 +88,92 @@ def test_before_anything_was_captured_training_has_not_begun():
     progress.iterations = 5
     assert ActingState(build()).apply() is False
     assert progress.iterations == 0
+
+
+def test_parts_that_are_left_out_travel_only_as_parts_of_others():
+    shared, own = nn.Linear(2, 2), nn.Linear(2, 2)
+    critic = nn.Sequential(shared, own)
+    module = nn.ModuleDict(
+        {"critic": critic, "actor": nn.Sequential(shared, nn.Linear(2, 1))}
+    )
+    sent = {id(tensor) for tensor in ActingState(module, [critic]).tensors.values()}
+    for part, is_sent in ((shared, True), (own, False), (module["actor"], True)):
+        assert all((id(tensor) in sent) == is_sent for tensor in part.parameters())
+
+
+def test_what_has_two_names_travels_once():
+    layer = nn.Linear(2, 2)
+    module = nn.ModuleDict({"a": nn.Sequential(layer), "b": nn.Sequential(layer)})
+    names = set(ActingState(module).tensors)
+    assert names == {"numbers", "a.0.weight", "a.0.bias"}
+
+
+class OwnRollout(SacAlgorithm):
+    """Might act by its critics."""
+
+    def rollout_step(self, inputs, state):
+        return super().rollout_step(inputs, state)
+
+
+GRU = functools.partial(GRUEncodingNetwork, hidden_size=(4,))
+CASES = [
+    (ActorCriticAlgorithm, 2, {}),
+    (PPOAlgorithm, 2, {"off_policy_correction": "vtrace"}),
+    (
+        PPOAlgorithm,
+        2,
+        {
+            "value_network_ctor": functools.partial(
+                ValueNetwork, encoding_network_ctor=GRU
+            )
+        },
+    ),
+    (DqnAlgorithm, 2, {}),
+    (SacAlgorithm, None, {}),
+    (SacAlgorithm, 2, {}),
+    (CqlAlgorithm, None, {}),
+    (DdpgAlgorithm, None, {}),
+    (Td3Algorithm, None, {}),
+]
+
+
+@pytest.mark.parametrize(("algorithm_ctor", "num_actions", "arguments"), CASES)
+def test_acting_does_not_depend_on_what_is_left_out(
+    algorithm_ctor, num_actions, arguments
+):
+    torch.manual_seed(0)
+    if num_actions is None:
+        action_spec = BoundedTensorSpec((2,), torch.float32, -1, 1)
+    else:
+        action_spec = BoundedTensorSpec((), torch.int64, 0, num_actions - 1)
+    algorithm = algorithm_ctor(TensorSpec((3,)), action_spec, **arguments)
+    algorithm.set_training(False)
+    time_step = TimeStep(
+        step_type=torch.ones(5, dtype=torch.int32),
+        reward=torch.rand(5),
+        discount=torch.ones(5),
+        observation=torch.randn(5, 3),
+    )
+
+    def act():
+        torch.manual_seed(1)
+        state = algorithm.get_initial_rollout_state(5)
+        return nest.flatten(algorithm.rollout_step(time_step, state))
+
+    before = act()
+    sent = {id(tensor) for tensor in algorithm.acting_state().tensors.values()}
+    left_out = [t for t in algorithm.parameters() if id(t) not in sent]
+    assert bool(left_out) != ("value_network_ctor" in arguments)
+    with torch.no_grad():
+        for tensor in left_out:
+            tensor.fill_(torch.nan)
+    for a, b in zip(before, act(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_subclass_with_its_own_way_to_act_leaves_nothing_out():
+    algorithm = OwnRollout(
+        TensorSpec((3,)), BoundedTensorSpec((2,), torch.float32, -1, 1)
+    )
+    sent = {id(tensor) for tensor in algorithm.acting_state().tensors.values()}
+    assert all(id(tensor) in sent for tensor in algorithm.parameters())

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from alf_lite import config_files, config_shipping, nest
-from alf_lite.algorithms.acting_state import ActingState
 from alf_lite.algorithms.create_algorithm import create_algorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
@@ -97,7 +96,7 @@ def test_a_worker_acts_as_the_trainer_would_after_it_got_its_tensors(
     trained.data_transformer.observe(
         nest.map_structure(lambda t: t[None], parts.env.reset())
     )
-    state = ActingState(trained)
+    state = trained.acting_state()
     own = policy.shared_tensors()
     assert list(own) == list(state.tensors)
     with torch.no_grad():
@@ -130,7 +129,7 @@ def test_a_worker_acts_at_random_while_the_trainer_says_so(built):
         )
     )
     progress.env_steps = 17
-    state = ActingState(trained)
+    state = trained.acting_state()
     assert trained.acts_randomly
     own = parts.policy.shared_tensors()
     with torch.no_grad():
