@@ -14,6 +14,7 @@ import resource
 import time
 from collections.abc import Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import Any, NamedTuple
 
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -26,6 +27,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 torch.set_num_threads(1)
 
+HERE = Path(__file__).parent
 CART_POLE = "CountedCartPole-v1"
 HALF_CHEETAH = "CountedHalfCheetah-v5"
 PACKAGES = (
@@ -166,6 +168,44 @@ class StepCounter:
             "steps_per_second": steps / wall,
             "steps_per_cpu_second": steps / cpu,
             "updates_per_second": updates / wall,
+        }
+
+
+class IterationMarks:
+    """Time marks after iterations, for environments in processes of their own.
+
+    The environment steps are those that the training process knows of.
+    """
+
+    def __init__(self) -> None:
+        self._updates = UpdateCounter()
+        self._marks: list[tuple[int, float, float]] = []  # steps, updates, seconds
+
+    @property
+    def has_updates(self) -> bool:
+        """Whether anything has been trained yet."""
+        return self._updates.count() > 0
+
+    @property
+    def has_rates(self) -> bool:
+        """Whether there are enough marks."""
+        return len(self._marks) >= 3
+
+    def add(self, env_steps: int) -> None:
+        """An iteration is over."""
+        mark = (env_steps, self._updates.count(), time.perf_counter())
+        self._marks.append(mark)
+
+    def rates(self, skip: float = 0.25) -> dict[str, float]:
+        """Steps and updates per second after the first ``skip`` of the iterations."""
+        marks = self._marks[int(len(self._marks) * skip) :]
+        steps, updates, seconds = (
+            last - first for first, last in zip(marks[0], marks[-1], strict=True)
+        )
+        return {
+            "env_steps": steps,
+            "steps_per_second": steps / seconds,
+            "updates_per_step": updates / steps,
         }
 
 
