@@ -1,8 +1,9 @@
 """Draws the returns of runs against environment steps, and says when they get far.
 
 Each curve is the mean over the runs of one kind, which differ in their seed, with its
-95 % bootstrap interval. --flat runs take no environment step: a horizontal line, the
-return that they end with. Needs pip install 'alf_lite[plot]'.
+95 % bootstrap interval. --flat is a horizontal line: what runs reach without a step in
+the environment, those that never take one as well as those that pre-train. Needs
+pip install 'alf_lite[plot]'.
 
 python benchmarks/learning_curves.py --output=docs/pendulum.png --title=Pendulum-v1 \
     --curve 'online only' runs/sac_pendulum/* \
@@ -37,7 +38,7 @@ class Curve(NamedTuple):
     label: str
     env_steps: np.ndarray  # [N]
     returns: np.ndarray  # [N, S]
-    is_flat: bool  # took no step in the environment
+    is_flat: bool  # without a step in the environment
 
     @property
     def mean(self) -> np.ndarray:
@@ -100,11 +101,11 @@ def make_curve(
     Args:
         label: of the kind of run.
         runs: (environment steps, return) of each; at least one.
-        is_flat: only the last return of each counts.
+        is_flat: only the return of each before its first step counts.
     """
     if is_flat:
-        finals = np.array([[run[-1][1] for run in runs]])
-        return Curve(label, np.zeros(1), finals, is_flat=True)
+        returns = np.array([[run[0][1] for run in runs]])
+        return Curve(label, np.zeros(1), returns, is_flat=True)
     end = min(run[-1][0] for run in runs)
     env_steps = np.array([step for step, _ in runs[0] if step <= end])
     columns = [np.interp(env_steps, *zip(*run, strict=True)) for run in runs]
@@ -139,7 +140,7 @@ def summary_lines(curves: Sequence[Curve], threshold: float | None = None) -> li
         low, high = curve.interval
         line = (
             f"{curve.label}: final return {curve.mean[-1]:.1f} "
-            f"[{low[-1]:.1f}, {high[-1]:.1f}], {curve.returns.shape[1]} seeds"
+            f"[{low[-1]:.1f}, {high[-1]:.1f}], seeds: {curve.returns.shape[1]}"
         )
         if not curve.is_flat:
             steps = steps_to_reach(curve, threshold)

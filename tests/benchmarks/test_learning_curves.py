@@ -50,8 +50,8 @@ def test_runs_are_compared_at_the_steps_that_all_have_reached(curves):
     assert curve.mean.tolist() == [0.0, 15.0]
 
 
-def test_a_flat_curve_is_the_last_return(curves):
-    runs = [[(0, 3.0)], [(0, 5.0)]]
+def test_a_flat_curve_is_the_return_before_the_first_step(curves):
+    runs = [[(0, 3.0)], [(0, 5.0), (100, 7.0)]]
     curve = curves.make_curve("x", runs, is_flat=True)
     assert curve.returns.tolist() == [[3.0, 5.0]]
     low, high = curve.interval
