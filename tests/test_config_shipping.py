@@ -17,7 +17,7 @@ from alf_lite.config_shipping import dump, load
 
 
 @configurable
-class Motor:
+class Gearbox:
     def __init__(self, power: int = 1) -> None:
         self.power = power
 
@@ -25,7 +25,7 @@ class Motor:
 @configurable
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    motor_ctor: Callable[..., Motor] | None = None
+    motor_ctor: Callable[..., Gearbox] | None = None
     motor_ctors: Any = ()
     name: str = ""
 
@@ -39,9 +39,9 @@ FIELDS = {
     "motor_ctors": "Machine.motor_ctors",
 }
 CONF = """
-Motor.power = 2
-strong/Motor.power = 30
-weak/Motor.power = 4
+Gearbox.power = 2
+strong/Gearbox.power = 30
+weak/Gearbox.power = 4
 """
 
 
@@ -54,22 +54,22 @@ def shipped(value, bound_fields=None, **kwargs):
 
 def test_what_has_a_name_brings_its_bindings():
     config_files.parse_config_text(CONF)
-    arrived = shipped(functools.partial(Machine, Motor))
+    arrived = shipped(functools.partial(Machine, Gearbox))
     assert arrived.value().powers() == [2]
     assert arrived.has_config
 
 
 def test_without_the_configuration_there_are_defaults():
     config_files.parse_config_text(CONF)
-    arrived = shipped(Machine(Motor), with_config=False)
+    arrived = shipped(Machine(Gearbox), with_config=False)
     assert arrived.value.powers() == [1]
     assert not arrived.has_config
     assert arrived.config_scope == ""
 
 
 def test_nothing_configured_is_sent_as_it_is():
-    arrived = shipped(Machine(Motor, name="a"))
-    assert arrived.value == Machine(Motor, name="a")
+    arrived = shipped(Machine(Gearbox, name="a"))
+    assert arrived.value == Machine(Gearbox, name="a")
     assert not arrived.has_config
 
 
@@ -78,8 +78,8 @@ def test_references_with_a_scope_are_taken_from_the_configuration(scope):
     prefix = f"{scope}/" if scope else ""
     config_files.parse_config_text(
         CONF
-        + f"{prefix}Machine.motor_ctor = @strong/Motor\n"
-        + f"{prefix}Machine.motor_ctors = [@weak/Motor, @Motor]\n"
+        + f"{prefix}Machine.motor_ctor = @strong/Gearbox\n"
+        + f"{prefix}Machine.motor_ctors = [@weak/Gearbox, @Gearbox]\n"
     )
     with gin.config_scope(scope or None):
         machine = Machine(name="a")
@@ -93,7 +93,7 @@ def test_references_with_a_scope_are_taken_from_the_configuration(scope):
 
 
 def test_the_binding_of_an_outer_scope_is_found():
-    config_files.parse_config_text(CONF + "left/Machine.motor_ctor = @strong/Motor\n")
+    config_files.parse_config_text(CONF + "left/Machine.motor_ctor = @strong/Gearbox\n")
     with gin.config_scope("left/inner"):
         machine = Machine()
         arrived = shipped(machine, FIELDS)
@@ -101,53 +101,53 @@ def test_the_binding_of_an_outer_scope_is_found():
 
 
 def test_only_what_the_configuration_binds_is_taken_from_there():
-    config_files.parse_config_text(CONF + "Machine.motor_ctor = @strong/Motor\n")
-    machine = Machine(motor_ctors=(lambda: Motor(5),))
+    config_files.parse_config_text(CONF + "Machine.motor_ctor = @strong/Gearbox\n")
+    machine = Machine(motor_ctors=(lambda: Gearbox(5),))
     with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
         dump(machine, FIELDS)
 
 
 def test_what_was_bound_but_not_used_is_not_sent_in_its_place():
-    config_files.parse_config_text(CONF + "Machine.motor_ctor = @strong/Motor\n")
+    config_files.parse_config_text(CONF + "Machine.motor_ctor = @strong/Gearbox\n")
     with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
-        dump(Machine(motor_ctor=lambda: Motor(5)), FIELDS)
+        dump(Machine(motor_ctor=lambda: Gearbox(5)), FIELDS)
     # A name travels although something else is bound.
-    assert shipped(Machine(motor_ctor=Motor), FIELDS).value.powers() == [2]
+    assert shipped(Machine(motor_ctor=Gearbox), FIELDS).value.powers() == [2]
 
 
 def test_lambdas_are_refused_by_pickle_itself():
     with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
-        dump(Machine(lambda: Motor(3)), FIELDS)
+        dump(Machine(lambda: Gearbox(3)), FIELDS)
 
 
 def test_what_this_process_has_read_already_is_not_read_again(monkeypatch):
     config_files.parse_config_text(CONF)
-    dumped = dump(Machine(Motor))
+    dumped = dump(Machine(Gearbox))
     monkeypatch.setattr(config_files, "reset", lambda: pytest.fail("reset"))
     assert load(dumped).value.powers() == [2]
 
 
 def test_another_configuration_is_replaced():
     config_files.parse_config_text(CONF)
-    dumped = dump(Machine(Motor))
+    dumped = dump(Machine(Gearbox))
     config_files.reset()
-    config_files.parse_config_text("Motor.power = 9\nMachine.name = 'old'\n")
+    config_files.parse_config_text("Gearbox.power = 9\nMachine.name = 'old'\n")
     assert load(dumped).value.powers() == [2]
     assert Machine().name == ""
 
 
 def test_what_the_other_process_used_is_not_reported_as_forgotten():
     config_files.parse_config_text(CONF)
-    dumped = dump(Machine(Motor))
+    dumped = dump(Machine(Gearbox))
     config_files.reset()
     load(dumped).value.powers()  # in the other process
     used = config_shipping.export_config_use()
     config_files.reset()
     config_files.parse_config_text(CONF)
-    assert any("Motor.power" in name for name in config_files.unused_bindings())
+    assert any("Gearbox.power" in name for name in config_files.unused_bindings())
     config_shipping.import_config_use(pickle.loads(pickle.dumps(used)))
     forgotten = " ".join(config_files.unused_bindings())
-    assert "strong/Motor.power" in forgotten
+    assert "strong/Gearbox.power" in forgotten
     assert len(config_files.unused_bindings()) == 2
     config_shipping.import_config_use(None)  # it had read none
 

@@ -33,6 +33,7 @@ from alf_lite.utils.shared_tensors import SharedTensors
 _logger = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 1.0  # between two looks at the heartbeats
+_START_SECONDS = 60.0  # at least, until a worker has built its environment
 
 
 class PoolOptions(NamedTuple):
@@ -280,12 +281,13 @@ class WorkerPool:
         for index, state in enumerate(self._workers):
             beat = int(self._heartbeats[index])
             has_work = state.num_requested > 0 or not state.is_ready
+            allowed = timeout if state.is_ready else max(timeout, _START_SECONDS)
             # After a pause of this process the workers get their time anew: perhaps
             # they were stopped, too.
             if beat != state.heartbeat or not has_work or pause > timeout:
                 state.heartbeat, state.alive_at = beat, now
-            elif now - state.alive_at > timeout:
-                self._fail(index, state.process.hang(timeout), events)
+            elif now - state.alive_at > allowed:
+                self._fail(index, state.process.hang(allowed), events)
 
     def _fail(
         self,
