@@ -62,7 +62,10 @@ def test_a_setting_of_workers_without_workers_says_how_to_get_them(name, value):
 
 
 def test_a_default_that_is_spelt_out_is_no_conflict():
-    config(num_unroll_workers=1, max_policy_lag=None, worker_timeout_seconds=300.0)
+    spelt_out = config(
+        num_unroll_workers=1, max_policy_lag=None, worker_timeout_seconds=300.0
+    )
+    assert spelt_out == config()
 
 
 def test_only_workers_can_be_asked_for_what_is_there():

@@ -104,9 +104,8 @@ class CriticNetwork(Network):
             [B, n, *output_shape].
         """
         inputs = features if action is None else torch.cat([features, action], dim=-1)
-        values = self._critics.forward(inputs).transpose(
-            0, 1
-        )  # [n, B, out] → [B, n, out]
+        values = self._critics.forward(inputs)
+        values = values.transpose(0, 1)  # [n, B, out] → [B, n, out]
         if len(self._output_shape) == 1:
             return values
         return values.reshape(*values.shape[:2], *self._output_shape)

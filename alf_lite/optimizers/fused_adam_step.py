@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import (
-    _global_optimizer_post_hooks,
-    _global_optimizer_pre_hooks,
-)
+from torch.optim import optimizer as torch_optimizer
+
+# Private parts of torch. Where they are gone, torch makes its own steps.
+_PRE_HOOKS: Any = getattr(torch_optimizer, "_global_optimizer_pre_hooks", None)
+_POST_HOOKS: Any = getattr(torch_optimizer, "_global_optimizer_post_hooks", None)
+_HAS_KERNELS = hasattr(torch, "_fused_adam_") and hasattr(torch, "_fused_adamw_")
 
 
 class FusedAdamStep:
@@ -56,7 +58,7 @@ class FusedAdamStep:
         if any(gradient is None for gradient in gradients):
             return False
         optimizer, group = self._optimizer, self._group
-        if optimizer._optimizer_step_pre_hooks or _global_optimizer_pre_hooks:
+        if optimizer._optimizer_step_pre_hooks or _PRE_HOOKS:
             return False
         torch._foreach_add_(self._steps, 1)
         beta1, beta2 = group["betas"]
@@ -77,7 +79,7 @@ class FusedAdamStep:
         )
         for hook in itertools.chain(
             optimizer._optimizer_step_post_hooks.values(),
-            _global_optimizer_post_hooks.values(),
+            _POST_HOOKS.values(),
         ):
             hook(optimizer, (), {})
         return True
@@ -85,7 +87,13 @@ class FusedAdamStep:
 
 def fused_adam_step(optimizer: torch.optim.Optimizer) -> FusedAdamStep | None:
     """The step of an optimizer that has made one before, if it is one of these."""
-    if not isinstance(optimizer, torch.optim.Adam):
+    if _PRE_HOOKS is None or _POST_HOOKS is None or not _HAS_KERNELS:
+        return None
+    # Not of a subclass, whose step may be another one.
+    if not (
+        isinstance(optimizer, torch.optim.Adam)
+        and type(optimizer) in (torch.optim.Adam, torch.optim.AdamW)
+    ):
         return None
     groups = optimizer.param_groups
     if len(groups) != 1 or not groups[0]["fused"]:

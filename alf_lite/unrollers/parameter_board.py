@@ -33,10 +33,6 @@ class ParameterBoard:
         # Some processors reorder what is not between two holders of a lock.
         self._barrier = threading.Lock()
 
-    @property
-    def num_bytes(self) -> int:
-        return self._memory.num_bytes
-
     def create(self) -> int:
         """Allocates the memory; see ``SharedTensors.create``."""
         descriptor = self._memory.create(

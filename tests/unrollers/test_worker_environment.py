@@ -144,10 +144,12 @@ def test_ticks_that_were_missed_are_not_made_up_for(clock):
 
 
 def test_without_an_interval_nobody_looks_at_the_clock(clock):
-    env, _, _, _ = build()
+    env, _, heartbeat, _ = build()
     env.reset()
     clock.monotonic = None
     env.step(ACTION)
+    assert heartbeat[0] == 2
+    assert not clock.naps
 
 
 def test_a_request_to_stop_is_heard_in_a_long_wait(clock):

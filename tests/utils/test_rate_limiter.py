@@ -68,7 +68,8 @@ def test_a_tolerance_that_could_make_both_wait_for_ever_is_refused(kwargs, least
 
 
 def test_the_least_tolerance_is_accepted():
-    limiter(samples_at_once=8, inserts_at_once=2)
+    accepted = limiter(samples_at_once=8, inserts_at_once=2)
+    assert accepted.can_insert(2)
 
 
 def test_what_was_counted_is_restored():
