@@ -3,7 +3,8 @@
 The same work everywhere: one environment, 1000 steps without training, then one update
 with 128 transitions after every tenth step; a ReLU network 120-84, Adam 2.5e-4, γ 0.99,
 a target network that is copied every 500 steps, ε from 1 to 0.05 over half of the run,
-a replay buffer of 10 thousand steps.
+a replay buffer of 10 thousand steps. ``alf_lite_vector`` and ``sb3_vector`` take the ten
+steps between two updates in ten environments at once, one step in each.
 
     python benchmarks/dqn_cartpole.py --library=sb3
 
@@ -28,7 +29,9 @@ LEARNING_RATE, GAMMA = 2.5e-4, 0.99
 LIBRARIES = (
     "alf_lite",
     "alf_lite_compile",
+    "alf_lite_vector",
     "sb3",
+    "sb3_vector",
     "cleanrl",
     "tianshou",
     "bare",
@@ -42,15 +45,18 @@ def main() -> None:
     )
     measuring.register_counted_environments()
     measuring.counter.start(steps_per_iteration=500, learning_starts=LEARNING_STARTS)
+    num_envs = STEPS_PER_UPDATE if options.library.endswith("_vector") else 1
     if options.library.startswith("alf_lite"):
         bindings = [
             f"TrainerConfig.num_env_steps = {options.num_env_steps}",
             f"TrainerConfig.initial_collect_steps = {LEARNING_STARTS}",
             f"TrainerConfig.compile = {'compile' in options.library}",
+            f"TrainerConfig.unroll_length = {STEPS_PER_UPDATE // num_envs}",
+            f"create_environment.num_parallel_environments = {num_envs}",
         ]
         alf_lite_training.train("dqn_cartpole.gin", bindings)
-    elif options.library == "sb3":
-        _train_sb3(options.num_env_steps)
+    elif options.library.startswith("sb3"):
+        _train_sb3(options.num_env_steps, num_envs)
     elif options.library == "cleanrl":
         # The defaults of the script are the sizes above.
         arguments = [
@@ -72,18 +78,18 @@ def main() -> None:
     measuring.report("dqn_cartpole", options)
 
 
-def _train_sb3(num_env_steps: int) -> None:
+def _train_sb3(num_env_steps: int, num_envs: int) -> None:
     peers.run_sb3(
         "DQN",
         measuring.CART_POLE,
-        1,
+        num_envs,
         num_env_steps,
         learning_rate=LEARNING_RATE,
         buffer_size=CAPACITY,
         learning_starts=LEARNING_STARTS,
         batch_size=BATCH_SIZE,
         gamma=GAMMA,
-        train_freq=STEPS_PER_UPDATE,
+        train_freq=STEPS_PER_UPDATE // num_envs,
         gradient_steps=1,
         target_update_interval=STEPS_PER_TARGET_UPDATE,
         exploration_fraction=0.5,

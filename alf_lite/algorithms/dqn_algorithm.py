@@ -40,8 +40,10 @@ from alf_lite.utils.discrete_actions import DiscreteActions
 from alf_lite.utils.epsilon_greedy import (
     Epsilon,
     EpsilonGreedy,
+    choose,
     epsilon_greedy,
     masked_argmax,
+    random_index,
 )
 from alf_lite.utils.return_models import ExpectedReturn, ReturnModel
 from alf_lite.utils.target_updater import TargetUpdater, target_copy
@@ -197,9 +199,17 @@ class DqnAlgorithm(RLAlgorithm):
 
     def rollout_step(self, inputs: TimeStep, state: DqnState) -> AlgStep:
         """Acts ε-greedily. The replayed steps tell the action; there is no info."""
+        device = inputs.step_type.device
+        shape = (*inputs.step_type.shape, self._actions.num_components)
+        explores = self._explore.toss(shape, device, inputs.env_id)
+        if explores is True and not self._is_recurrent:  # whatever the values are
+            _, mask = self._mask.split(inputs.observation)
+            allowed = self._actions.allowed(mask, device)
+            index = random_index(shape, self._actions.max_values, allowed, device)
+            return AlgStep(output=self._actions.to_action(index), state=state)
         q, allowed, q_state = self._evaluate(inputs.observation, state.q)
         return AlgStep(
-            output=self._actions.to_action(self._explore(q, allowed, inputs.env_id)),
+            output=self._actions.to_action(choose(q, explores, allowed)),
             # Stored states start both networks.
             state=DqnState(q=q_state, target_q=q_state),
         )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from alf_lite.utils.schedulers import as_scheduler
 
-# So many coins are looked at, before anything depends on them.
+# So many coins are looked at: as a rule all explore, or nobody does.
 _MAX_TO_READ = 16
 
 # A number or a scheduler.
@@ -29,38 +29,89 @@ def masked_argmax(values: Tensor, allowed: Tensor | None) -> Tensor:
     return values.argmax(-1)
 
 
-def epsilon_greedy(
-    values: Tensor, epsilon: float | Tensor, allowed: Tensor | None = None
+def random_index(
+    shape: Sequence[int],
+    num_values: int,
+    allowed: Tensor | None,
+    device: torch.device | None = None,
 ) -> Tensor:
-    """The best value or, with probability ε, any allowed one.
-
-    Every row and every component draws a coin of its own. A random value may be the
-    best one, too. At ε = 0 no random number is drawn.
+    """Any of the allowed values, each with the same probability.
 
     Args:
-        values: [B, C, A], of C components with A values.
-        epsilon: ε in [0, 1], or [B], one for each row.
-        allowed: bool that broadcasts to ``values``; None: all are.
+        shape: [B, C], of C components.
+        num_values: A, of each component.
+        allowed: bool that broadcasts to [B, C, A]; None: all are.
+        device: of the result.
 
     Returns:
         [B, C] int64.
     """
-    if isinstance(epsilon, Tensor):
-        epsilon = epsilon.unsqueeze(-1)  # [B, 1]
-    elif epsilon == 0:
+    if allowed is None:
+        return torch.randint(num_values, shape, device=device)
+    return masked_argmax(torch.rand((*shape, num_values), device=device), allowed)
+
+
+def toss_coins(
+    epsilon: float | Sequence[float], shape: Sequence[int], device: torch.device
+) -> Tensor | bool:
+    """Who explores, each with probability ε, on its own.
+
+    Args:
+        epsilon: ε in [0, 1], or one for each of the B rows.
+        shape: [B, C], of C components.
+        device: of the result.
+
+    Returns:
+        [B, C] bool; or True where everybody explores, and False where nobody does, if
+        that is known. At ε = 0 no random number is drawn.
+    """
+    if epsilon == 0:
+        return False
+    coins = torch.rand(shape, device=device)
+    # On a GPU, and of large batches, asking costs more than it saves.
+    if device.type != "cpu" or coins.numel() > _MAX_TO_READ:
+        if isinstance(epsilon, float):
+            return coins < epsilon
+        return coins < torch.tensor(epsilon, device=device).unsqueeze(-1)
+    epsilons = [epsilon] * shape[0] if isinstance(epsilon, float) else epsilon
+    explores = [
+        [coin < limit for coin in row]
+        for row, limit in zip(coins.tolist(), epsilons, strict=True)
+    ]
+    if all(map(all, explores)):
+        return True
+    return torch.tensor(explores) if any(map(any, explores)) else False
+
+
+def choose(values: Tensor, explores: Tensor | bool, allowed: Tensor | None) -> Tensor:
+    """The best value or, for those who explore, any allowed one.
+
+    Args:
+        values: [B, C, A], of C components with A values.
+        explores: from :func:`toss_coins`.
+        allowed: bool that broadcasts to ``values``; None: all are.
+
+    Returns:
+        [B, C] int64. A random value may be the best one, too.
+    """
+    if explores is False:
         return masked_argmax(values, allowed)
-    coins = torch.rand(values.shape[:-1], device=values.device)
-    # As a rule nobody explores; on a GPU, and in large batches, asking costs more.
-    is_cheap = coins.device.type == "cpu" and coins.numel() <= _MAX_TO_READ
-    if is_cheap and isinstance(epsilon, float) and coins.min().item() >= epsilon:
-        return masked_argmax(values, allowed)
-    explores = (coins < epsilon).unsqueeze(-1)
-    random = torch.rand_like(values)
-    return masked_argmax(torch.where(explores, random, values), allowed)
+    random = random_index(values.shape[:-1], values.shape[-1], allowed, values.device)
+    if explores is True:
+        return random
+    return torch.where(explores, random, masked_argmax(values, allowed))
+
+
+def epsilon_greedy(
+    values: Tensor, epsilon: float, allowed: Tensor | None = None
+) -> Tensor:
+    """:func:`choose`, where each explores with probability ε."""
+    coins = toss_coins(epsilon, values.shape[:-1], values.device)
+    return choose(values, coins, allowed)
 
 
 class EpsilonGreedy:
-    """:func:`epsilon_greedy` with a schedule, or one for every environment.
+    """:func:`toss_coins` with a schedule, or one for every environment.
 
     Args:
         epsilon: a number in [0, 1] or a scheduler; or a sequence of them, one for each
@@ -83,30 +134,30 @@ class EpsilonGreedy:
         if num_environments is not None:
             self._check_number(num_environments)
 
-    def __call__(
+    def toss(
         self,
-        values: Tensor,
-        allowed: Tensor | None = None,
+        shape: Sequence[int],
+        device: torch.device,
         env_ids: Tensor | tuple[()] = (),
-    ) -> Tensor:
-        """[B, C, A] → [B, C], with ε at the current progress of training.
+    ) -> Tensor | bool:
+        """:func:`toss_coins` with ε at the current progress of training.
 
         Args:
-            values: as for :func:`epsilon_greedy`.
-            allowed: likewise.
+            shape: [B, C].
+            device: of the result.
             env_ids: [B], which environments these are; (): all, in their order.
 
         Raises:
             ValueError: if there is not one ε for each of the B environments.
         """
         if not self._is_sequence:
-            return epsilon_greedy(values, _value_of(self._schedulers[0]), allowed)
-        epsilons = torch.tensor(self._current(), device=values.device)
+            return toss_coins(_value_of(self._schedulers[0]), shape, device)
+        epsilons = self._current()
         if isinstance(env_ids, Tensor):
-            epsilons = epsilons[env_ids.long()]
+            epsilons = [epsilons[env_id] for env_id in env_ids.tolist()]
         else:
-            self._check_number(values.shape[0])
-        return epsilon_greedy(values, epsilons, allowed)
+            self._check_number(shape[0])
+        return toss_coins(epsilons, shape, device)
 
     def _check_number(self, num_environments: int) -> None:
         if self._is_sequence and len(self._schedulers) != num_environments:

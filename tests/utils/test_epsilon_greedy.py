@@ -7,13 +7,17 @@ import torch
 
 from alf_lite.utils.epsilon_greedy import (
     EpsilonGreedy,
+    choose,
     epsilon_greedy,
     masked_argmax,
+    random_index,
+    toss_coins,
 )
 from alf_lite.utils.progress import progress
 from alf_lite.utils.schedulers import LinearScheduler
 
 NUM_ROWS = 20_000
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -81,42 +85,71 @@ def test_a_mask_may_differ_from_row_to_row():
     assert (values().gather(-1, greedy.unsqueeze(-1)).squeeze(-1) == best).all()
 
 
+def test_random_values_are_uniform_among_the_allowed_ones():
+    shape = torch.Size((NUM_ROWS, 2))
+    for allowed in (None, torch.tensor([True, False, True])):
+        index = random_index(shape, 3, allowed)
+        num_allowed = 3 if allowed is None else 2
+        for value in range(3):
+            is_allowed = allowed is None or bool(allowed[value])
+            fraction = (index == value).float().mean().item()
+            p = is_allowed / num_allowed
+            assert within_three_sigma(fraction, p, 2 * NUM_ROWS)
+
+
 def test_rows_may_have_an_epsilon_each():
-    epsilon = torch.zeros(NUM_ROWS)
-    epsilon[10_000:] = 1.0
-    index = epsilon_greedy(values(num_components=2), epsilon)
+    epsilon = [0.0] * 10_000 + [1.0] * 10_000
+    explores = toss_coins(epsilon, torch.Size((NUM_ROWS, 2)), CPU)
+    assert not explores[:10_000].any()
+    assert explores[10_000:].all()
+    index = choose(values(num_components=2), explores, None)
     assert (index[:10_000] == 2).all()
     assert within_three_sigma(
         (index[10_000:, 0] == 2).float().mean().item(), 0.25, 10_000
     )
 
 
+@pytest.mark.parametrize("epsilon", [0.3, [0.3] * 3])
+def test_few_coins_fall_as_many_do(epsilon):
+    """Here the answer may be known to be the same for all."""
+    shape = torch.Size((3, 2))
+    counts = dict.fromkeys(range(7), 0)
+    for _ in range(4000):
+        explores = toss_coins(epsilon, shape, CPU)
+        if isinstance(explores, bool):
+            explores = torch.full(shape, explores)
+        else:
+            assert 0 < explores.sum() < 6
+        counts[int(explores.sum())] += 1
+    for count, occurrences in counts.items():
+        p = math.comb(6, count) * 0.3**count * 0.7 ** (6 - count)
+        assert within_three_sigma(occurrences / 4000, p, 4000)
+
+
 def test_the_schedule_is_read_at_every_call():
     explore = EpsilonGreedy(LinearScheduler([(0, 1.0), (10_000, 0.05)], "env_steps"))
     for env_steps, epsilon in ((0, 1.0), (2500, 0.7625), (5000, 0.525), (20_000, 0.05)):
         progress.env_steps = env_steps
-        fraction = (explore(values()) != 2).float().mean().item()
-        assert within_three_sigma(fraction, 0.75 * epsilon)
+        explores = explore.toss(torch.Size((NUM_ROWS, 1)), CPU)
+        assert within_three_sigma(explores.float().mean().item(), epsilon)
 
 
 def test_every_environment_may_have_its_schedule():
     explore = EpsilonGreedy([0.0, 1.0])
-    pair = torch.tensor([0.0, 1.0]).expand(2, 1000, 2)
-    index = explore(pair)
-    assert (index[0] == 1).all()
-    assert 0.4 < index[1].float().mean() < 0.6
+    explores = explore.toss(torch.Size((2, 1000)), CPU)
+    assert not explores[0].any()
+    assert explores[1].all()
     with pytest.raises(ValueError, match="2 values were given for a batch of 3"):
-        explore(torch.zeros(3, 1, 2))
+        explore.toss(torch.Size((3, 1)), CPU)
     with pytest.raises(ValueError, match="2 values were given for a batch of 3"):
         EpsilonGreedy([0.0, 1.0], num_environments=3)
 
 
 def test_some_of_the_environments_have_their_own_epsilon():
     explore = EpsilonGreedy([0.0, 0.5, 1.0, 0.0])
-    pair = torch.tensor([0.0, 1.0]).expand(2, 1000, 2)
-    index = explore(pair, env_ids=torch.tensor([2, 3], dtype=torch.int32))
-    assert 0.4 < index[0].float().mean() < 0.6
-    assert (index[1] == 1).all()
+    env_ids = torch.tensor([2, 3], dtype=torch.int32)
+    explores = explore.toss(torch.Size((2, 1)), CPU, env_ids)
+    assert explores.tolist() == [[True], [False]]
 
 
 @pytest.mark.parametrize("epsilon", [-0.1, 1.1, [0.5, 2.0]])
