@@ -3,8 +3,8 @@
 The same work everywhere: one environment, 1000 steps without training, then one update
 with 128 transitions after every tenth step; a ReLU network 120-84, Adam 2.5e-4, γ 0.99,
 a target network that is copied every 500 steps, ε from 1 to 0.05 over half of the run,
-a replay buffer of 10 thousand steps. ``alf_lite_vector`` and ``sb3_vector`` take the ten
-steps between two updates in ten environments at once, one step in each.
+a replay buffer of 10 thousand steps. ``alf_lite_vector`` and ``sb3_vector`` take the
+ten steps between two updates in ten environments at once, one step in each.
 
     python benchmarks/dqn_cartpole.py --library=sb3
 

@@ -29,8 +29,10 @@ import measuring  # noqa: F401 (first: it sets the number of threads)
 
 import numpy as np
 import torch
+from gymnasium import spaces
 
 from alf_lite.data_structures import Experience, TimeStep
+from alf_lite.environments.specs_only_environment import SpecsOnlyEnvironment
 from alf_lite.unrollers.unroll import Unroll, UnrollJoiner
 from alf_lite.unrollers.unroll_rows import StoredRows
 from alf_lite.unrollers.unroll_slots import UnrollSlots, row_specs
@@ -52,6 +54,7 @@ class Worker:
         self._time_steps = [_time_step(batch_size) for _ in range(length + 1)]
         self._acted = Experience((), torch.zeros(batch_size, dtype=torch.int64))
         self._own = StoredRows()
+        self._env = _Recorded()
         specs = row_specs(self._acted, self._time_steps[0])
         self._slots = UnrollSlots(specs, NUM_SLOTS, length, bootstrap=True)
         sent = reduction.ForkingPickler.loads(reduction.ForkingPickler.dumps(specs))
@@ -68,13 +71,20 @@ class Worker:
         self._write(self._slots.rows(slot))
 
     def _write(self, rows: StoredRows) -> None:
-        rows.begin(self._length)
+        rows.begin(self._length, self._env, self._time_steps[0])
         for time_step in self._time_steps:
             rows.add(time_step, self._acted)
         rows.end(None)
 
     def read(self, slot: int) -> Unroll:
         return Unroll(*self._read_slots.read(slot), 0.0, False)
+
+
+class _Recorded(SpecsOnlyEnvironment):
+    """Its steps exist already, so they are copied."""
+
+    def __init__(self) -> None:
+        super().__init__(spaces.Discrete(2), spaces.Discrete(2))
 
 
 def _time_step(batch_size: int) -> TimeStep:

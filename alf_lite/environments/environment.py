@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments.recorded_values import RecordedValues
+from alf_lite.environments.step_rows import StepRow
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
@@ -104,6 +106,27 @@ class Environment(abc.ABC):
         Raises:
             EnvError: if an environment fails or contradicts its own spaces.
         """
+
+    def rows_of(self, memory: TimeStep) -> Sequence[StepRow] | None:
+        """Rows that :meth:`step_into` can write to, so that nobody has to copy them.
+
+        Args:
+            memory: tensors [N, B, ...] with the structure of a time step.
+
+        Returns:
+            N rows; None if the environment does not write to this memory, as by
+            default.
+        """
+        return None
+
+    def step_into(self, action: Nest, row: StepRow) -> TimeStep:
+        """:meth:`step`, whose result is written to ``row`` and lives there.
+
+        Args:
+            action: a nest like ``action_spec`` of [B, ...] tensors.
+            row: from :meth:`rows_of`.
+        """
+        raise NotImplementedError(f"{self.name} writes to no rows")
 
     def render(self) -> np.ndarray | None:
         """A frame [height, width, 3] uint8 of environment 0, None if it has none."""

@@ -11,13 +11,14 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.data_structures import TimeStep
+from alf_lite.data_structures import TimeStep, time_step_spec
 from alf_lite.environments import environment_ids, single_env, space_specs
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.info_keys import InfoKeys
 from alf_lite.environments.numpy_time_steps import NumpyTimeSteps
 from alf_lite.environments.recorded_values import RecordedValues
 from alf_lite.environments.seeds import vector_seed
+from alf_lite.environments.step_rows import StepRow
 from alf_lite.environments.torch_time_steps import TorchTimeSteps
 from alf_lite.errors import AlfLiteError, ConfigError, EnvError
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
@@ -42,9 +43,8 @@ class GymnasiumEnvironment(Environment):
         seed: of the first reset, if that gets none.
         env_info_keys: the keys of the infos that become ``env_info``, see ``InfoKeys``.
         name: for messages; by default the environment's id.
-        copy: whether to copy what the environment returns. By default only what it may
-            change later, which is everything but the arrays of our own vector
-            environments.
+        copy: whether to copy the tensors that a torch environment returns, because it
+            may change them later. Arrays always are.
 
     Raises:
         ConfigError: if ``vector_env`` is not in NEXT_STEP mode, or has a space of no
@@ -58,7 +58,7 @@ class GymnasiumEnvironment(Environment):
         seed: int | None = None,
         env_info_keys: Sequence[str] | Mapping[str, Sequence[int]] = (),
         name: str | None = None,
-        copy: bool | None = None,
+        copy: bool = True,
     ) -> None:
         _check_vector_env(vector_env)
         self._vector_env = vector_env
@@ -66,7 +66,7 @@ class GymnasiumEnvironment(Environment):
         self._name = name or _name_of(vector_env)
         self._info_keys = InfoKeys(env_info_keys)
         self._is_own = bool(getattr(vector_env, "returns_fresh_arrays", False))
-        self._copy = not self._is_own if copy is None else copy
+        self._copy = copy
         self._batch_size = int(vector_env.num_envs)
         # Not observation_space, which some (EnvPool) do not batch.
         observation_space = vector_env.single_observation_space
@@ -144,12 +144,24 @@ class GymnasiumEnvironment(Environment):
         return self._current
 
     def step(self, action: Nest) -> TimeStep:
+        return self._step(action)
+
+    def rows_of(self, memory: TimeStep) -> Sequence[StepRow] | None:
+        time_steps, device = self._time_steps, memory.step_type.device
+        if isinstance(time_steps, NumpyTimeSteps) and device.type == "cpu":
+            return time_steps.rows_of(memory)
+        return None
+
+    def step_into(self, action: Nest, row: StepRow) -> TimeStep:
+        return self._step(action, row)
+
+    def _step(self, action: Nest, *row: StepRow) -> TimeStep:
         time_steps = self._time_steps
         if time_steps is None:
             raise RuntimeError(f"{self._name}: call reset() before step()")
         if self._num_steps == 0:
             nest.assert_same_structure(self._action_spec, action)
-        converted = time_steps.convert_action(action)
+        converted = time_steps.convert_action(action, *row)
         self._num_steps += 1
         try:
             result = self._vector_env.step(converted)
@@ -181,18 +193,29 @@ class GymnasiumEnvironment(Environment):
             self._vector_env.close()
 
     def _make_time_steps(self, observation: Any) -> NumpyTimeSteps | TorchTimeSteps:
-        arguments = (
+        spaces = (
             self._vector_env.single_observation_space,
             self._vector_env.single_action_space,
-            tuple(self._reward_spec.shape),
-            self._info_keys,
-            self._batch_size,
-            self._copy,
         )
         tensors = [t for t in nest.flatten(observation) if isinstance(t, Tensor)]
         if tensors:
-            return TorchTimeSteps(*arguments, tensors[0].device)
-        return NumpyTimeSteps(*arguments, trusted=self._is_own)
+            return TorchTimeSteps(
+                *spaces,
+                tuple(self._reward_spec.shape),
+                self._info_keys,
+                self._batch_size,
+                self._copy,
+                tensors[0].device,
+            )
+        spec = time_step_spec(
+            self._observation_spec,
+            self._action_spec,
+            self._reward_spec,
+            self.env_info_spec,
+        )
+        return NumpyTimeSteps(
+            *spaces, spec, self._info_keys, self._batch_size, trusted=self._is_own
+        )
 
     def _raise_from_vector_env(self, error: Exception, call: str) -> NoReturn:
         if isinstance(error, AlfLiteError):  # names the environment already

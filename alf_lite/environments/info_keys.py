@@ -78,18 +78,20 @@ class InfoKeys:
             batch["_" + name] = np.zeros(num_environments, np.bool_)
         return batch
 
-    def read(self, infos: Infos, num_environments: int) -> dict[str, np.ndarray]:
-        """The declared keys of a vector environment's infos, [B, *shape] float32.
+    def read(self, infos: Infos, batch: Mapping[str, np.ndarray]) -> None:
+        """Writes the declared keys of a vector environment's infos to ``batch``.
 
-        Rows that the mask does not name, and keys that nobody has, are zero.
+        Rows that the mask does not name, and keys that nobody has, become zero.
+
+        Args:
+            infos: as a vector environment returns them.
+            batch: of each key, [B, *shape] float32.
 
         Raises:
             EnvError: if a value is not an array of the declared shape.
         """
-        return {
-            name: _read(infos, name, column, num_environments)
-            for name, column in self._columns.items()
-        }
+        for name, column in self._columns.items():
+            _read(infos, name, column, batch[name])
 
 
 def _lookup(info: Any, name: str) -> Any:
@@ -102,11 +104,12 @@ def _lookup(info: Any, name: str) -> Any:
     return _MISSING
 
 
-def _read(infos: Infos, name: str, column: Column, num_environments: int) -> np.ndarray:
-    result = np.zeros((num_environments, *column.shape), column.dtype)
+def _read(infos: Infos, name: str, column: Column, result: np.ndarray) -> None:
+    num_environments = len(result)
+    result.fill(0)
     values = _lookup(infos, name)
     if values is _MISSING:
-        return result
+        return
     head, _, last = name.rpartition("/")
     mask_name = f"{head}/_{last}" if head and name not in infos else f"_{name}"
     mask = _lookup(infos, mask_name)
@@ -119,8 +122,6 @@ def _read(infos: Infos, name: str, column: Column, num_environments: int) -> np.
             f"{values.shape} for {num_environments} environments"
         )
     if values.dtype != object and len(rows) == num_environments:
-        expected = (num_environments, *column.shape)
-        whole = Column(column.path, expected, column.dtype)
-        return np.array(whole.convert(values))
-    result[rows] = column.stack([values[row] for row in rows])
-    return result
+        result[:] = Column(column.path, result.shape, column.dtype).convert(values)
+    else:
+        result[rows] = column.stack([values[row] for row in rows])

@@ -28,7 +28,6 @@ class ActionLeaf:
         self._path = leaf.path
         spec = space_specs.action_leaf_spec(leaf)
         self.shape = torch.Size((batch_size, *leaf.shape))
-        self.agent_dtype = torch.empty(0, dtype=spec.dtype).numpy().dtype
         self._dtype = leaf.dtype
         self._is_continuous = spec.is_continuous
         if spec.is_continuous:
@@ -37,13 +36,17 @@ class ActionLeaf:
             # Most robots are driven in [-1, 1] anyway.
             self._is_rescaled = bool((self._scale != 1).any() or self._shift.any())
             if not self._is_rescaled:
-                self._low = self._low.astype(self.agent_dtype)
-                self._high = self._high.astype(self.agent_dtype)
+                self._low = self._low.astype(np.float32)
+                self._high = self._high.astype(np.float32)
         else:
             self._offset = space_specs.action_offset(leaf.space)
 
-    def read(self, action: Tensor) -> np.ndarray:
-        """A fresh array [B, ...] of the action as the agent chose it.
+    def to_environment(self, action: Tensor, chosen: np.ndarray) -> np.ndarray:
+        """What the environment is given for the agent's action, [B, ...].
+
+        Args:
+            action: [B, ...]; the caller may use the memory again.
+            chosen: gets the action as the agent chose it.
 
         Raises:
             TypeError: if ``action`` is not a tensor of the spec's kind of dtype.
@@ -51,20 +54,15 @@ class ActionLeaf:
             DivergedError: if it is not finite.
         """
         self._check(action)
-        # Cast and copied: the caller may use the memory again.
-        array = action.numpy(force=True).astype(self.agent_dtype)
-        if self._is_continuous and not math.isfinite(np.vdot(array, array)):
-            check_action_is_finite(self._path, array)
-        return array
-
-    def to_environment(self, array: np.ndarray) -> np.ndarray:
-        """What the environment is given for the agent's action, [B, ...]."""
+        chosen[...] = action.numpy(force=True)
         if not self._is_continuous:
-            shifted = array if self._offset is None else array + self._offset
+            shifted = chosen if self._offset is None else chosen + self._offset
             return shifted.astype(self._dtype)
+        if not math.isfinite(np.vdot(chosen, chosen)):
+            check_action_is_finite(self._path, chosen)
         if self._is_rescaled:
-            array = array * self._scale + self._shift
-        return np.minimum(np.maximum(array, self._low), self._high).astype(self._dtype)
+            chosen = chosen * self._scale + self._shift
+        return np.minimum(np.maximum(chosen, self._low), self._high).astype(self._dtype)
 
     def _check(self, action: Any) -> None:
         if not isinstance(action, Tensor):

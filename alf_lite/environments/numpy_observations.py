@@ -19,10 +19,9 @@ class ObservationLeaf:
     Args:
         leaf: of the observation space.
         batch_size: B.
-        copy: whether the environment may change its arrays later.
     """
 
-    def __init__(self, leaf: SpaceLeaf, batch_size: int, copy: bool) -> None:
+    def __init__(self, leaf: SpaceLeaf, batch_size: int) -> None:
         self._path = leaf.path
         self._shape = (batch_size, *leaf.shape)
         self._dtype = leaf.dtype
@@ -35,31 +34,26 @@ class ObservationLeaf:
         spec = space_specs.observation_leaf_spec(leaf)
         self._offset = space_specs.offset(leaf.space)
         target = torch.empty(0, dtype=spec.dtype).numpy().dtype
-        self._cast = None if target == leaf.dtype else target
-        self._copy = copy
+        self._is_cast = target != leaf.dtype
         self._bounds = ObservationBounds(leaf, spec, batch_size)
 
-    def read(self, value: Any) -> np.ndarray:
-        """``value`` as a fresh array [B, ...] of the spec's dtype, checked.
+    def write(self, value: Any, out: np.ndarray) -> None:
+        """Copies ``value`` [B, ...] to ``out``, which has the spec's dtype, and checks.
 
         Raises:
             EnvError: naming the path, the environment and the element.
         """
-        array = value
-        copy = self._copy
         if not (
             type(value) is np.ndarray
             and value.dtype == self._dtype
             and value.shape == self._shape
         ):
-            array = self._column.convert(value)
-            copy = True
-        if self._cast is not None:
+            value = self._column.convert(value)
+        if self._is_cast:
             with np.errstate(over="ignore"):  # what overflows is found below
-                array = array.astype(self._cast)
-        elif copy:
-            array = array.copy()
+                out[:] = value
+        else:
+            out[:] = value
         if self._offset is not None:
-            array = array - self._offset
-        self._bounds.check(array)
-        return array
+            out -= self._offset
+        self._bounds.check(out)

@@ -1,25 +1,30 @@
-"""Builds TimeSteps out of what a vector environment returns as numpy arrays."""
+"""Writes TimeSteps out of what a vector environment returns as numpy arrays."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
-from torch import Tensor
 
+from alf_lite import nest
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments.info_keys import InfoKeys
 from alf_lite.environments.numpy_actions import ActionLeaf
 from alf_lite.environments.numpy_observations import ObservationLeaf
 from alf_lite.environments.observation_bounds import raise_if_not_finite
-from alf_lite.environments.row_stacking import Column
+from alf_lite.environments.row_stacking import Column, any_true
 from alf_lite.environments.space_tree import SpaceTree
+from alf_lite.environments.step_rows import StepRow, step_rows
 from alf_lite.errors import EnvError
 
 Nest = Any
 
+# Rows that nobody has given are allocated together, as many as fit into this.
+_CHUNK_BYTES = 65536
+_MAX_CHUNK_ROWS = 32
 # The sum of squares below which every reward fits into float32.
 _LARGE_SQUARE = 1e76
 _NOT_NEXT_STEP = (
@@ -30,15 +35,14 @@ _NOT_NEXT_STEP = (
 
 
 class NumpyTimeSteps:
-    """Remembers which episodes ended, and turns each step into a TimeStep.
+    """Remembers which episodes ended, and writes each step into a row.
 
     Args:
         observation_space: of a single environment.
         action_space: of a single environment.
-        reward_shape: of a single reward.
+        spec: of a step of a single environment.
         info_keys: what becomes ``env_info``.
         batch_size: B.
-        copy: whether the environment may change its arrays later.
         trusted: whether rewards and flags are arrays of the right shapes and dtypes.
     """
 
@@ -46,10 +50,9 @@ class NumpyTimeSteps:
         self,
         observation_space: gymnasium.Space,
         action_space: gymnasium.Space,
-        reward_shape: tuple[int, ...],
+        spec: TimeStep,
         info_keys: InfoKeys,
         batch_size: int,
-        copy: bool,
         trusted: bool = False,
     ) -> None:
         self._batch_size = batch_size
@@ -57,52 +60,72 @@ class NumpyTimeSteps:
         self._trusted = trusted
         self._observation_tree = SpaceTree(observation_space, "observation")
         self._observations = [
-            ObservationLeaf(leaf, batch_size, copy)
-            for leaf in self._observation_tree.leaves
+            ObservationLeaf(leaf, batch_size) for leaf in self._observation_tree.leaves
         ]
         self._action_tree = SpaceTree(action_space, "action")
         self._actions = [
             ActionLeaf(leaf, batch_size) for leaf in self._action_tree.leaves
         ]
-        self._rewards = Column("reward", (batch_size, *reward_shape), np.float64)
+        self._spec = spec
+        self._rewards = Column("reward", (batch_size, *spec.reward.shape), np.float64)
         self._flags = [
             Column(name, (batch_size,), np.bool_)
             for name in ("terminated", "truncated")
         ]
-        self._env_id = torch.arange(batch_size, dtype=torch.int32)
-        # Copying these is faster than making new ones.
-        self._mid = np.ones(batch_size, np.int32)
-        self._one = np.ones(batch_size, np.float32)
         self._ended = np.zeros(batch_size, np.bool_)
-        self._num_ended = 0
-        self._action: list[np.ndarray] = []  # the agent's, per leaf
+        self._any_ended = False
+        self._row: StepRow  # of the step that comes next
+        self._spare_rows: Iterator[StepRow] = iter(())
+
+    def rows_of(self, memory: TimeStep) -> Sequence[StepRow]:
+        """The rows of ``memory`` [N, B, ...], for ``convert_action``."""
+        self._check_memory(memory)
+        memory.env_id[:] = torch.arange(self._batch_size, dtype=torch.int32)
+        return step_rows(memory)
+
+    def _check_memory(self, memory: TimeStep) -> None:
+        nest.assert_same_structure(self._spec, memory)
+        for (path, spec), tensor in zip(
+            nest.flatten_with_path(self._spec), nest.flatten(memory), strict=True
+        ):
+            shape = (self._batch_size, *spec.shape)
+            if tensor.shape[1:] != shape or tensor.dtype != spec.dtype:
+                raise ValueError(
+                    f"memory{path}: expected rows of shape {shape} {spec.dtype}, got "
+                    f"{tuple(tensor.shape[1:])} {tensor.dtype}"
+                )
 
     def first(self, observation: Any, infos: dict[str, Any]) -> TimeStep:
         """The FIRST steps after a reset of all environments."""
         self._observation_tree.check(observation)
         self._ended = np.zeros(self._batch_size, np.bool_)
-        self._num_ended = 0
-        reward = np.zeros(self._rewards.shape, np.float32)
-        action = [np.zeros(leaf.shape, leaf.agent_dtype) for leaf in self._actions]
-        return self._time_step(
-            np.zeros_like(self._mid),
-            reward,
-            self._one.copy(),
-            self._read_observation(observation),
-            action,
-            infos,
-        )
+        self._any_ended = False
+        row = self._spare_row()
+        row.step_type.fill(0)
+        row.reward.fill(0)
+        row.discount.fill(1)
+        for array in row.prev_action:
+            array.fill(0)
+        self._write_observation(observation, row)
+        self._write_infos(infos, row)
+        return row.time_step
 
-    def convert_action(self, action: Nest) -> Nest:
-        """What the vector environment is given, and keeps the agent's action.
+    def convert_action(self, action: Nest, row: StepRow | None = None) -> Nest:
+        """What the vector environment is given; ``row`` keeps the agent's action.
+
+        Args:
+            action: nest of tensors [B, ...].
+            row: for the step that comes next; None: one that nobody else has.
 
         Raises:
             TypeError, ValueError: if ``action`` does not fit the action spec.
             DivergedError: if it is not finite.
         """
+        self._row = row = self._spare_row() if row is None else row
         tensors = self._action_tree.split(action)
-        self._action = list(map(ActionLeaf.read, self._actions, tensors))
-        converted = map(ActionLeaf.to_environment, self._actions, self._action)
+        converted = map(
+            ActionLeaf.to_environment, self._actions, tensors, row.prev_action
+        )
         return self._action_tree.join(list(converted))
 
     def next(
@@ -118,70 +141,69 @@ class NumpyTimeSteps:
         Raises:
             EnvError: if the environment contradicts its spaces or NEXT_STEP.
         """
+        row = self._row
         if not self._trusted:
             terminated = self._flags[0].convert(terminated)
             truncated = self._flags[1].convert(truncated)
             reward = self._rewards.convert(reward)
-        ended = terminated | truncated
         # Not so for NaN, infinity and what may overflow.
         if not np.vdot(reward, reward) < _LARGE_SQUARE:
             with np.errstate(over="ignore"):
                 raise_if_not_finite("reward", reward.astype(np.float32))
-        reward = reward.astype(np.float32)
-        step_type, discount = self._mid.copy(), self._one.copy()
-        num_ended = int(np.count_nonzero(ended))
-        if num_ended:
-            step_type[ended] = 2
-            discount[terminated] = 0.0
-        if self._num_ended:
-            self._start_episodes(step_type, reward, ended)
-        self._ended, self._num_ended = ended, num_ended
-        observed = self._read_observation(observation)
-        return self._time_step(
-            step_type, reward, discount, observed, self._action, infos
-        )
+        row.reward[:] = reward
+        row.step_type.fill(1)
+        row.discount.fill(1)
+        ended = terminated | truncated
+        any_ended = any_true(ended)
+        if any_ended:
+            row.step_type[ended] = 2
+            row.discount[terminated] = 0
+        if self._any_ended:
+            self._start_episodes(row, ended)
+        self._ended, self._any_ended = ended, any_ended
+        self._write_observation(observation, row)
+        self._write_infos(infos, row)
+        return row.time_step
 
-    def _start_episodes(
-        self, step_type: np.ndarray, reward: np.ndarray, ended: np.ndarray
-    ) -> None:
-        first = self._ended
+    def _start_episodes(self, row: StepRow, ended: np.ndarray) -> None:
+        first, reward = self._ended, row.reward
         wrong = first & (ended | reward.reshape(len(reward), -1).any(1))
         if wrong.any():
-            row = int(wrong.argmax())
+            index = int(wrong.argmax())
             raise EnvError(
-                f"environment {row} returned reward {reward[row]}, ended {ended[row]} "
-                f"at the step after an end: {_NOT_NEXT_STEP}"
+                f"environment {index} returned reward {reward[index]}, ended "
+                f"{ended[index]} at the step after an end: {_NOT_NEXT_STEP}"
             )
-        step_type[first] = 0
-        for array in self._action:
+        row.step_type[first] = 0
+        for array in row.prev_action:
             array[first] = 0
 
-    def _read_observation(self, observation: Any) -> Nest:
+    def _write_observation(self, observation: Any, row: StepRow) -> None:
         values = self._observation_tree.split(observation)
-        arrays = map(ObservationLeaf.read, self._observations, values)
-        return self._observation_tree.join(list(map(torch.from_numpy, arrays)))
+        for leaf, value, out in zip(
+            self._observations, values, row.observation, strict=True
+        ):
+            leaf.write(value, out)
 
-    def _time_step(
-        self,
-        step_type: np.ndarray,
-        reward: np.ndarray,
-        discount: np.ndarray,
-        observation: Nest,
-        action: list[np.ndarray],
-        infos: dict[str, Any],
-    ) -> TimeStep:
-        return TimeStep(
-            step_type=torch.from_numpy(step_type),
-            reward=torch.from_numpy(reward),
-            discount=torch.from_numpy(discount),
-            observation=observation,
-            prev_action=self._action_tree.join(list(map(torch.from_numpy, action))),
-            env_id=self._env_id,
-            env_info=self._read_infos(infos),
-        )
+    def _write_infos(self, infos: dict[str, Any], row: StepRow) -> None:
+        if row.env_info:
+            self._info_keys.read(infos, row.env_info)
 
-    def _read_infos(self, infos: dict[str, Any]) -> dict[str, Tensor] | tuple:
-        if not self._info_keys:
-            return ()
-        arrays = self._info_keys.read(infos, self._batch_size)
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+    def _spare_row(self) -> StepRow:
+        """A row that nobody else has."""
+        row = next(self._spare_rows, None)
+        if row is None:
+            num_bytes = self._batch_size * sum(
+                spec.numel * spec.dtype.itemsize for spec in nest.flatten(self._spec)
+            )
+            num_rows = min(max(_CHUNK_BYTES // num_bytes, 1), _MAX_CHUNK_ROWS)
+            with torch.inference_mode(False):
+                memory = nest.map_structure(
+                    lambda spec: torch.empty(
+                        (num_rows, self._batch_size, *spec.shape), dtype=spec.dtype
+                    ),
+                    self._spec,
+                )
+            self._spare_rows = iter(self.rows_of(memory))
+            row = next(self._spare_rows)
+        return row

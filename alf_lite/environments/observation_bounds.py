@@ -11,6 +11,7 @@ import torch
 from gymnasium import spaces
 
 from alf_lite.environments import space_specs
+from alf_lite.environments.row_stacking import all_true
 from alf_lite.environments.space_tree import SpaceLeaf
 from alf_lite.errors import EnvError
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
@@ -38,7 +39,6 @@ class ObservationBounds:
         shape = (batch_size, *leaf.shape)
         self._low = np.broadcast_to(np.asarray(low, dtype), shape)
         self._high = np.broadcast_to(np.asarray(high, dtype), shape)
-        self._expected_count = 2 * math.prod(shape)
         # Every value of this dtype is allowed, as in images.
         self._checks_nothing = dtype.kind in "iub" and bool(
             (self._low == self._largest[0]).all()
@@ -51,9 +51,7 @@ class ObservationBounds:
         if self._is_unbounded and math.isfinite(np.vdot(array, array)):
             return
         # Two comparisons find NaN, infinity and what is out of bounds.
-        count = np.count_nonzero(array >= self._low)
-        count += np.count_nonzero(array <= self._high)
-        if count != self._expected_count:
+        if not (all_true(array >= self._low) and all_true(array <= self._high)):
             self._report(array)
 
     def _report(self, array: np.ndarray) -> None:

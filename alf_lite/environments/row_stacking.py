@@ -168,3 +168,13 @@ class SpaceColumns:
             )
         ]
         return self.tree.join(leaves)
+
+
+def any_true(flags: np.ndarray) -> bool:
+    """``flags.any()`` of bools, for few of them in a fraction of the time."""
+    return b"\1" in flags.tobytes()
+
+
+def all_true(flags: np.ndarray) -> bool:
+    """``flags.all()`` of bools, for few of them in a fraction of the time."""
+    return b"\0" not in flags.tobytes()

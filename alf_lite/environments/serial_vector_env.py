@@ -114,7 +114,10 @@ class SerialVectorEnv(VectorEnv):
             observation, info = self._reset_one(i, env_seed, options)
             observations.append(observation)
             infos.append(info)
-        batch = self._stack(self._observations, observations, "reset()")
+        try:
+            batch = self._observations.stack(observations)
+        except RowError as error:
+            self._raise_row_error(error, "reset()")
         self._ended = [False] * self.num_envs
         return batch, self._batch_infos(infos, "reset()")
 
@@ -158,10 +161,13 @@ class SerialVectorEnv(VectorEnv):
         call = "step()"
         if self._num_steps == 1:
             self._check_infos(infos)
-        batch = self._stack(self._observations, observations, call)
-        reward_batch = self._stack(self._rewards, rewards, call)
-        terminated_batch = self._stack(self._terminated, terminations, call)
-        truncated_batch = self._stack(self._truncated, truncations, call)
+        try:
+            batch = self._observations.stack(observations)
+            reward_batch = self._rewards.stack(rewards)
+            terminated_batch = self._terminated.stack(terminations)
+            truncated_batch = self._truncated.stack(truncations)
+        except RowError as error:
+            self._raise_row_error(error, call)
         self._ended = (terminated_batch | truncated_batch).tolist()
         return (
             batch,
@@ -194,13 +200,10 @@ class SerialVectorEnv(VectorEnv):
             single_env.raise_env_error(self._where(index, "reset()"), error)
         return observation, info
 
-    def _stack(self, columns: Any, rows: list[Any], call: str) -> Any:
-        try:
-            return columns.stack(rows)
-        except RowError as error:
-            # The copies of rows that were reset in a step say so.
-            call = "reset()" if self._ended[error.row] else call
-            single_env.raise_env_error(self._where(error.row, call), error)
+    def _raise_row_error(self, error: RowError, call: str) -> NoReturn:
+        # The copies of rows that were reset in a step say so.
+        call = "reset()" if self._ended[error.row] else call
+        single_env.raise_env_error(self._where(error.row, call), error)
 
     def _batch_infos(self, infos: list[Any], call: str) -> dict[str, Any]:
         if not self._info_keys:

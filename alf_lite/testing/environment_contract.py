@@ -152,6 +152,28 @@ class EnvironmentContract:
                 copies.append(nest.map_structure(Tensor.clone, time_step))
             _assert_same(kept, copies)
 
+    def test_steps_written_to_rows_are_those_that_step_returns(self) -> None:
+        with self._open() as env:
+            expected = self._run(env, seed=3)
+        with self._open() as env:
+            first = env.reset(3)
+            memory = nest.map_structure(
+                lambda leaf: leaf.new_zeros(2, *leaf.shape), first
+            )
+            rows = env.rows_of(memory)
+            if rows is None:
+                return
+            steps = [first]
+            for t in range(self.num_steps):
+                row = t % 2
+                time_step = env.step_into(self._action(env, t), rows[row])
+                assert time_step is env.current_time_step
+                written = nest.map_structure(lambda leaf, i=row: leaf[i], memory)
+                for leaf, kept in _pairs(time_step, written):
+                    assert leaf.data_ptr() == kept.data_ptr()
+                steps.append(nest.map_structure(Tensor.clone, time_step))
+            _assert_same(expected, steps)
+
     def test_writing_to_time_steps_does_not_reach_the_environment(self) -> None:
         with self._open() as env:
             untouched = self._run(env, seed=3)

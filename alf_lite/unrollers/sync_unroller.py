@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,11 +11,13 @@ import torch
 from alf_lite import nest
 from alf_lite.data_structures import AlgStep, Experience, TimeStep
 from alf_lite.environments.environment import Environment
+from alf_lite.environments.step_rows import StepRow
 from alf_lite.unrollers.unroll import Policy, Unroll
 from alf_lite.unrollers.unroll_rows import (
     LinkedRows,
     StoredRows,
     UnrollRows,
+    cloned,
     detached,
 )
 from alf_lite.utils.recurrent_state import reset_state
@@ -80,12 +82,11 @@ class SyncUnroller:
             self.reset()
         is_first_unroll, self._is_fresh = self._is_fresh, False
         rows = self._rows if rows is None else rows
-        rows.begin(length)
         with torch.inference_mode(not self._with_grad):
             env_seconds = self._run(length, bootstrap, rows)
-        # Without a bootstrap row, nobody acted on the last step yet.
-        last_step = None if bootstrap else to_device(self._time_step, self._device)
-        time_steps, experience = rows.end(last_step)
+            # Without a bootstrap row, nobody acted on the last step yet.
+            last_step = None if bootstrap else to_device(self._time_step, self._device)
+            time_steps, experience = rows.end(last_step)
         return Unroll(experience, time_steps, env_seconds, is_first_unroll)
 
     def _run(self, length: int, bootstrap: bool, rows: UnrollRows) -> float:
@@ -100,6 +101,9 @@ class SyncUnroller:
         has_state = not nest.is_empty(initial_state)
         env_seconds = 0.0
         next_step = to_device(self._time_step, device)
+        step_rows = self._begin(length, rows, next_step)
+        if step_rows is not None:
+            next_step = step_rows[0].time_step
         for t in range(length + bootstrap):
             time_step, state = next_step, self._policy_state
             if has_state:
@@ -109,9 +113,12 @@ class SyncUnroller:
             action = step.output
             if t < length:
                 begin = time.perf_counter()
-                self._time_step = env.step(
-                    detached(action) if self._with_grad else action
-                )
+                if step_rows is not None:
+                    self._time_step = env.step_into(action, step_rows[t + 1])
+                else:
+                    self._time_step = env.step(
+                        detached(action) if self._with_grad else action
+                    )
                 env_seconds += time.perf_counter() - begin
                 next_step = to_device(self._time_step, device)
                 self._policy_state = step.state
@@ -124,6 +131,15 @@ class SyncUnroller:
             # The next unroll has its own graph.
             self._policy_state = detached(self._policy_state)
         return env_seconds
+
+    def _begin(
+        self, length: int, rows: UnrollRows, first_step: TimeStep
+    ) -> Sequence[StepRow] | None:
+        """Begins the rows; the states that go on shall not change when they do."""
+        if not isinstance(rows, LinkedRows):
+            self._policy_state = cloned(self._policy_state)
+            self._transform_state = cloned(self._transform_state)
+        return rows.begin(length, self._env, first_step)
 
     @property
     def _device(self) -> torch.device:

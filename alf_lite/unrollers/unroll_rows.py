@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 
 from alf_lite import nest
 from alf_lite.data_structures import Experience, TimeStep
+from alf_lite.environments.environment import Environment
+from alf_lite.environments.step_rows import StepRow
 from alf_lite.unrollers.unroll_storage import UnrollStorage
 
 Nest = Any
@@ -16,8 +19,20 @@ Nest = Any
 class UnrollRows(Protocol):
     """Takes the rows of one unroll after the other."""
 
-    def begin(self, length: int) -> None:
-        """Begins an unroll of ``length`` steps."""
+    def begin(
+        self, length: int, env: Environment, first_step: TimeStep
+    ) -> Sequence[StepRow] | None:
+        """Begins an unroll of ``length`` steps.
+
+        Args:
+            length: T.
+            env: that is stepped.
+            first_step: raw, [B, ...]; may be the last one of the previous unroll.
+
+        Returns:
+            The T+1 rows of which the environment writes all but the first one, which
+            has been written; None if the steps are to be added instead.
+        """
 
     def add(self, time_step: TimeStep, experience: Experience) -> None:
         """Adds what came [B, ...] and what the policy did there.
@@ -40,7 +55,9 @@ class UnrollRows(Protocol):
 
 
 class StoredRows:
-    """Copies the rows into memory that every unroll uses again.
+    """Keeps the rows in memory that every unroll uses again.
+
+    Where it can, the environment writes its steps there; everything else is copied.
 
     Args:
         memory: nest of (time step, experience) with [T, B, ...] tensors: one copy for
@@ -48,36 +65,58 @@ class StoredRows:
     """
 
     def __init__(self, memory: tuple[Nest, Nest] | None = None) -> None:
-        self._storage = UnrollStorage(memory)
-        self._num_stored = 0
-        self._num_rows = 0
+        steps, rest = (None, None) if memory is None else memory
+        self._steps = UnrollStorage(steps)
+        self._rest = UnrollStorage(rest)
+        self._env: Environment | None = None
+        self._memory: Nest = None  # that _step_rows are the rows of
+        self._step_rows: Sequence[StepRow] | None = None
+        self._num_added = 0
+        self._length = 0
 
-    def begin(self, length: int) -> None:
-        self._num_rows = length + 1
-        self._num_stored = 0
+    def begin(
+        self, length: int, env: Environment, first_step: TimeStep
+    ) -> Sequence[StepRow] | None:
+        self._length = length
+        self._num_added = 0
+        self._steps.write(0, first_step, length + 1)
+        memory = self._steps.memory
+        if self._memory is not memory or self._env is not env:
+            self._memory, self._env = memory, env
+            self._step_rows = env.rows_of(memory)
+        return self._step_rows
 
     def add(self, time_step: TimeStep, experience: Experience) -> None:
-        self._storage.write(self._num_stored, (time_step, experience), self._num_rows)
-        self._num_stored += 1
+        row = self._num_added
+        if row > 0 and self._step_rows is None:
+            self._steps.write(row, time_step, self._length + 1)
+        self._rest.write(row, experience, self._length + 1)
+        self._num_added += 1
 
     def end(self, last_step: TimeStep | None) -> tuple[TimeStep, Experience]:
-        if last_step is not None:
-            self._storage.write_first_part(self._num_stored, last_step)
-        return self.read(self._num_rows, self._num_stored)
+        if last_step is not None and self._step_rows is None:
+            self._steps.write(self._num_added, last_step, self._length + 1)
+        return self.read(self._length + 1, self._num_added)
 
     def read(self, num_time_steps: int, num_rows: int) -> tuple[TimeStep, Experience]:
         """Views of raw steps and of rows of experience, as :meth:`end` returns them."""
-        time_steps, _ = self._storage.read(0, num_time_steps)
-        inputs, experience = self._storage.read(0, num_rows)
-        return time_steps, _with_inputs(experience, inputs)
+        experience: Experience = self._rest.read(0, num_rows)
+        if experience.time_step == ():
+            inputs = self._steps.read(0, num_rows)
+            experience = experience._replace(time_step=inputs)
+        return self._steps.read(0, num_time_steps), experience
 
 
 class LinkedRows:
     """Keeps the rows themselves, with the gradient of what the policy did."""
 
-    def begin(self, length: int) -> None:
+    def __init__(self) -> None:
         self._time_steps: list[TimeStep] = []
         self._experience: list[Experience] = []
+
+    def begin(self, length: int, env: Environment, first_step: TimeStep) -> None:
+        # The environment's tensors are kept as they are.
+        self._forget()
 
     def add(self, time_step: TimeStep, experience: Experience) -> None:
         self._time_steps.append(time_step)
@@ -90,16 +129,20 @@ class LinkedRows:
         time_steps = nest.stack(self._time_steps)
         experience = nest.stack(self._experience)
         # The unroller may live on: nothing shall keep the graph alive.
-        self.begin(0)
-        inputs = nest.map_structure(lambda t: t[:num_rows], time_steps)
-        return time_steps, _with_inputs(experience, inputs)
+        self._forget()
+        if experience.time_step == ():
+            inputs = nest.map_structure(lambda t: t[:num_rows], time_steps)
+            experience = experience._replace(time_step=inputs)
+        return time_steps, experience
+
+    def _forget(self) -> None:
+        self._time_steps = []
+        self._experience = []
 
 
-def _with_inputs(experience: Experience, inputs: TimeStep) -> Experience:
-    """Where nothing was transformed, the raw steps serve both purposes."""
-    if experience.time_step == ():
-        return experience._replace(time_step=inputs)
-    return experience
+def cloned(values: Nest) -> Nest:
+    """The same nest of tensors in memory of their own."""
+    return values if nest.is_empty(values) else nest.map_structure(torch.clone, values)
 
 
 def detached(values: Nest) -> Nest:

@@ -50,16 +50,10 @@ class UnrollStorage:
         if leaves:
             torch._foreach_copy_(self._rows[row], leaves)
 
-    def write_first_part(self, row: int, part: Nest) -> None:
-        """Copies what the nests written so far begin with; the rest of ``row`` stays.
-
-        Args:
-            row: one of those that there are.
-            part: the first field of these nests, or another beginning.
-        """
-        leaves = nest.flatten(part)
-        if leaves:
-            torch._foreach_copy_(self._rows[row][: len(leaves)], leaves)
+    @property
+    def memory(self) -> Nest:
+        """The nest of [N, B, ...] tensors that holds all rows; N changes with them."""
+        return self._nest
 
     def read(self, begin: int, end: int) -> Nest:
         """Rows ``begin`` to ``end`` (exclusive) as views [end - begin, B, ...]."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments.environment import Environment
+from alf_lite.environments.step_rows import StepRow
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
@@ -87,11 +89,21 @@ class WorkerEnvironment(Environment):
         Raises:
             StopRequested: if the worker shall end.
         """
-        if self._stop[0]:
-            raise StopRequested
-        if self._step_interval:
-            self._keep_pace()
+        self._wait()
         return self._seen(self._env.step(action))
+
+    def rows_of(self, memory: TimeStep) -> Sequence[StepRow] | None:
+        rows = self._env.rows_of(memory)
+        if rows is not None:
+            memory.env_id[:] = self._env_ids
+        return rows
+
+    def step_into(self, action: Nest, row: StepRow) -> TimeStep:
+        """As :meth:`step`."""
+        self._wait()
+        self._time_step = self._env.step_into(action, row)
+        self._heartbeat[0] += 1
+        return self._time_step
 
     def close(self) -> None:
         self._env.close()
@@ -101,8 +113,12 @@ class WorkerEnvironment(Environment):
         self._time_step = time_step._replace(env_id=self._env_ids)
         return self._time_step
 
-    def _keep_pace(self) -> None:
-        """Waits until the last step began an interval ago."""
+    def _wait(self) -> None:
+        """Waits until the last step began an interval ago, unless asked to stop."""
+        if self._stop[0]:
+            raise StopRequested
+        if not self._step_interval:
+            return
         now = time.monotonic()
         while now < self._next_step_time:
             # In short naps, so that a request to stop is heard.

@@ -560,9 +560,18 @@ def test_an_environment_without_frames_renders_none():
         assert env.render() is None
 
 
-def test_memory_is_copied_only_if_the_environment_may_write_it_again():
-    vector_env = Constant(BOX, GOOD)
-    shared = GymnasiumEnvironment(vector_env, copy=False).reset().observation
-    copied = GymnasiumEnvironment(vector_env).reset().observation
-    assert shared.data_ptr() == GOOD.ctypes.data
-    assert copied.data_ptr() != GOOD.ctypes.data
+def test_arrays_that_the_environment_may_write_again_are_copied():
+    observation = GymnasiumEnvironment(Constant(BOX, GOOD)).reset().observation
+    assert observation.data_ptr() != GOOD.ctypes.data
+    assert torch.equal(observation, torch.from_numpy(GOOD))
+
+
+def test_rows_of_another_shape_or_structure_are_refused():
+    env = serial(functools.partial(gymnasium.make, "CartPole-v1"), 2)
+    step = env.reset()
+    memory = nest.map_structure(lambda t: t.unsqueeze(0).clone(), step)
+    wrong = memory._replace(reward=memory.reward[:, :1])
+    with pytest.raises(ValueError, match=r"reward: expected rows of shape \(2,\)"):
+        env.rows_of(wrong)
+    with pytest.raises(ValueError, match="observation"):
+        env.rows_of(memory._replace(observation=()))

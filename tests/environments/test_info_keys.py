@@ -50,39 +50,48 @@ def test_values_that_are_no_numbers_of_the_declared_shape_name_the_key(value):
     assert error.value.row == 1
 
 
+def read_into_memory(keys, infos, num_environments: int) -> dict[str, np.ndarray]:
+    keys = InfoKeys(keys)
+    batch = {
+        name: np.full((num_environments, *shape), 7, np.float32)
+        for name, shape in keys.shapes.items()
+    }
+    keys.read(infos, batch)
+    return batch
+
+
 def test_the_infos_of_gymnasium_are_read_through_their_masks():
     infos = [{"a": 1.5, "x": np.array([1, 2])}, {"episode": {"r": 3.0}}, {"a": 2.5}]
-    keys = InfoKeys({"a": (), "x": (2,), "episode/r": (), "never": ()})
-    read = keys.read(gymnasium_infos(infos), 3)
+    keys = {"a": (), "x": (2,), "episode/r": (), "never": ()}
+    read = read_into_memory(keys, gymnasium_infos(infos), 3)
     assert read["a"].tolist() == [1.5, 0, 2.5]
     assert read["x"].tolist() == [[1, 2], [0, 0], [0, 0]]
     assert read["episode/r"].tolist() == [0, 3, 0]
     assert read["never"].tolist() == [0, 0, 0]
-    assert all(array.dtype == np.float32 for array in read.values())
 
 
 def test_what_a_mask_leaves_out_is_not_looked_at():
     infos = {"a": np.array([1.0, np.nan]), "_a": np.array([True, False])}
-    assert InfoKeys(["a"]).read(infos, 2)["a"].tolist() == [1, 0]
+    assert read_into_memory(["a"], infos, 2)["a"].tolist() == [1, 0]
     objects = {"a": np.array([None, 2], object), "_a": np.array([False, True])}
-    assert InfoKeys(["a"]).read(objects, 2)["a"].tolist() == [0, 2]
+    assert read_into_memory(["a"], objects, 2)["a"].tolist() == [0, 2]
 
 
 def test_plain_arrays_without_a_mask_count_for_all_rows():
     values = np.array([1, 2], np.int32)
-    read = InfoKeys(["a"]).read({"a": values}, 2)["a"]
+    read = read_into_memory(["a"], {"a": values}, 2)["a"]
     assert read.tolist() == [1, 2]
     floats = np.array([1, 2], np.float32)
-    read = InfoKeys(["a"]).read({"a": floats}, 2)["a"]
+    read = read_into_memory(["a"], {"a": floats}, 2)["a"]
     floats[0] = 9
     assert read.tolist() == [1, 2]
 
 
 def test_arrays_of_a_wrong_size_name_the_key():
     with pytest.raises(EnvError, match=r"env_info\['a'\].*2 environments"):
-        InfoKeys(["a"]).read({"a": np.zeros(3)}, 2)
+        read_into_memory(["a"], {"a": np.zeros(3)}, 2)
     with pytest.raises(EnvError, match=r"env_info\['a'\]"):
-        InfoKeys(["a"]).read({"a": np.zeros((2, 4))}, 2)
+        read_into_memory(["a"], {"a": np.zeros((2, 4))}, 2)
 
 
 def test_one_name_instead_of_a_list_is_refused():

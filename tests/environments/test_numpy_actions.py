@@ -8,6 +8,7 @@ import torch
 from gymnasium import spaces
 
 from alf_lite.environments.numpy_actions import ActionLeaf
+from alf_lite.environments.space_specs import action_leaf_spec
 from alf_lite.environments.space_tree import SpaceTree
 from alf_lite.environments.torch_leaves import TorchActionLeaf
 from alf_lite.errors import DivergedError
@@ -19,13 +20,21 @@ def leaf_of(space):
     return SpaceTree(space, "action").leaves[0]
 
 
+def given_and_chosen(space, action):
+    """What the environment is given, and what is kept of the agent's action."""
+    leaf = leaf_of(space)
+    dtype = action_leaf_spec(leaf).dtype
+    chosen = torch.empty((len(action), *leaf.shape), dtype=dtype).numpy()
+    given = ActionLeaf(leaf, len(action)).to_environment(action, chosen)
+    return given, chosen
+
+
 @pytest.fixture(params=["numpy", "torch"])
 def converted(request):
     """(space, agent's action [B, ...]) -> the environment's, as an array."""
 
     def with_numpy(space, action):
-        leaf = ActionLeaf(leaf_of(space), len(action))
-        return leaf.to_environment(leaf.read(action))
+        return given_and_chosen(space, action)[0]
 
     def with_torch(space, action):
         leaf = TorchActionLeaf(leaf_of(space), len(action), torch.device("cpu"))
@@ -91,37 +100,45 @@ def test_bits_stay_bits(converted):
 
 
 def test_the_agents_action_is_copied_and_cast_to_its_spec():
-    leaf = ActionLeaf(leaf_of(spaces.Discrete(3, start=1)), 2)
     action = torch.tensor([1, 2], dtype=torch.int32)
-    kept = leaf.read(action)
+    given, chosen = given_and_chosen(spaces.Discrete(3, start=1), action)
     action.zero_()
-    assert kept.dtype == np.int64
-    assert kept.tolist() == [1, 2]
+    assert chosen.dtype == np.int64
+    assert chosen.tolist() == [1, 2]
+    assert given.tolist() == [2, 3]
+    rescaled = spaces.Box(-2, 2, (1,))
+    assert given_and_chosen(rescaled, torch.tensor([[3.0]]))[1].tolist() == [[3]]
+
+
+def test_what_the_environment_is_given_is_its_own():
+    for space in (spaces.Discrete(3), spaces.Box(-1, 1, ()), spaces.Box(-2, 2, ())):
+        given, chosen = given_and_chosen(space, torch.tensor([1, 1]))
+        given[:] = 0
+        assert chosen.tolist() == [1, 1]
 
 
 def test_actions_with_a_gradient_are_accepted():
-    leaf = ActionLeaf(leaf_of(spaces.Box(-1, 1, (1,))), 1)
     action = torch.tensor([[0.5]], requires_grad=True)
-    assert leaf.read(action).tolist() == [[0.5]]
+    assert given_and_chosen(spaces.Box(-1, 1, (1,)), action)[1].tolist() == [[0.5]]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_actions_that_are_not_finite_blame_the_policy(bad):
-    leaf = ActionLeaf(leaf_of(spaces.Box(-1, 1, (3,))), 2)
+    space = spaces.Box(-1, 1, (3,))
     action = torch.zeros(2, 3)
     action[1, 2] = bad
     with pytest.raises(DivergedError, match=r"action\[2\] = .* for environment 1"):
-        leaf.read(action)
+        given_and_chosen(space, action)
     huge = torch.full((2, 3), 1e30)  # overflows when squared, and is finite
-    assert leaf.read(huge).shape == (2, 3)
+    assert given_and_chosen(space, huge)[0].tolist() == [[1, 1, 1]] * 2
 
 
 def test_wrong_actions_are_named_with_path_and_shape():
     space = spaces.Dict({"arm": spaces.Discrete(3)})
-    leaf = ActionLeaf(leaf_of(space), 2)
+    leaf, chosen = ActionLeaf(leaf_of(space), 2), np.zeros(2, np.int64)
     with pytest.raises(ValueError, match=r"action\['arm'\]: expected shape \(2,\)"):
-        leaf.read(torch.zeros(2, 1, dtype=torch.int64))
+        leaf.to_environment(torch.zeros(2, 1, dtype=torch.int64), chosen)
     with pytest.raises(TypeError, match=r"action\['arm'\]: expected integers"):
-        leaf.read(torch.zeros(2))
+        leaf.to_environment(torch.zeros(2), chosen)
     with pytest.raises(TypeError, match=r"action\['arm'\]: expected a tensor"):
-        leaf.read(np.zeros(2))
+        leaf.to_environment(np.zeros(2), chosen)

@@ -31,7 +31,7 @@ def test_what_an_environment_is_given_maps_back(space):
     [leaf] = SpaceTree(space, "action").leaves
     torch.manual_seed(0)
     action = space_specs.action_leaf_spec(leaf).sample((50,))
-    given = ActionLeaf(leaf, 50).to_environment(action.numpy())
+    given = ActionLeaf(leaf, 50).to_environment(action, np.empty_like(action))
     back = RecordedValues(space, space).actions[()].to_agent(given)
     assert back == pytest.approx(action.numpy(), abs=1e-6)
 

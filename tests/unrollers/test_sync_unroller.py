@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from alf_lite import nest
 from alf_lite.data_structures import AlgStep, StepType, TimeStep
+from alf_lite.environments.creation import create_environment
 from alf_lite.unrollers.sync_unroller import SyncUnroller
 
 EPISODE_LENGTHS = (2, 4)  # number of steps after FIRST, per environment
@@ -31,6 +33,9 @@ class CountingEnvironment:
             else:
                 self._step[b] += 1
         return self._time_step(action)
+
+    def rows_of(self, memory: TimeStep) -> None:
+        return None
 
     def _time_step(self, action: torch.Tensor) -> TimeStep:
         types = [
@@ -172,3 +177,56 @@ def test_reset_starts_new_episodes():
     assert result.is_first_unroll
     assert result.time_steps.observation.tolist() == EXPECTED[:2]
     assert policy.saw_state[-2:] == [[0, 0], [1, 1]]
+
+
+class HoldingPolicy:
+    """Everything that it returns shares memory with what it has seen."""
+
+    device = torch.device("cpu")
+
+    def rollout_step(self, inputs: TimeStep, state: torch.Tensor) -> AlgStep:
+        info = {"now": inputs.observation, "before": state}
+        action = (inputs.observation[:, 0] > state[:, 2]).long()
+        return AlgStep(output=action, state=inputs.observation, info=info)
+
+    def transform_timestep(self, time_step, state):
+        difference = time_step.observation - state
+        return time_step._replace(observation=difference), time_step.observation
+
+    def get_initial_rollout_state(self, batch_size: int) -> torch.Tensor:
+        return torch.zeros(batch_size, 4)
+
+    def get_initial_transform_state(self, batch_size: int) -> torch.Tensor:
+        return torch.zeros(batch_size, 4)
+
+
+@pytest.mark.parametrize("bootstrap", [False, True])
+@pytest.mark.parametrize("lengths", [(1, 1, 1, 1), (5, 1, 3, 7, 2, 30)])
+def test_an_environment_that_writes_the_rows_makes_no_difference(bootstrap, lengths):
+    def collected(env):
+        collector = SyncUnroller(env, HoldingPolicy())
+        collector.reset(3)
+        for length in lengths:
+            unroll = collector.unroll(length, bootstrap)
+            yield nest.map_structure(
+                torch.clone, (unroll.experience, unroll.time_steps)
+            )
+
+    copied = create_environment("CartPole-v1", 2)
+    copied.rows_of = lambda memory: None
+    copied.step_into = None
+    written = create_environment("CartPole-v1", 2)
+    written.step = None
+    for a, b in zip(collected(copied), collected(written), strict=True):
+        for (path, x), y in zip(
+            nest.flatten_with_path(a), nest.flatten(b), strict=True
+        ):
+            assert torch.equal(x, y), path
+
+
+def test_steps_are_written_where_the_rows_are_kept():
+    env = create_environment("CartPole-v1", 2)
+    collector = SyncUnroller(env, HoldingPolicy())
+    unroll = collector.unroll(3, bootstrap=False)
+    last = env.current_time_step.observation
+    assert last.data_ptr() == unroll.time_steps.observation[3].data_ptr()

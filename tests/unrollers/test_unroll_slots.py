@@ -38,6 +38,9 @@ class Environment:
         self._t += 1
         return self._time_step()
 
+    def rows_of(self, memory: TimeStep) -> None:
+        return None
+
     def _time_step(self) -> TimeStep:
         draw = self._generator
         first = self._t % 7 == 0

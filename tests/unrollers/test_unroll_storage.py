@@ -63,14 +63,16 @@ def test_rows_that_differ_from_the_first_are_refused(bad, message):
         storage.write(0, bad, num_rows=1)
 
 
-def test_a_row_that_has_begun_keeps_the_rest_of_what_it_had():
+def test_the_memory_holds_all_rows_and_stays_until_there_are_more():
     storage = UnrollStorage()
-    for t in range(2):
-        storage.write(t, (row(t), torch.full((2,), t)), num_rows=2)
-    storage.write_first_part(1, row(7))
-    steps, rest = storage.read(0, 2)
-    assert steps["a"].tolist() == [[0, 0], [7, 7]]
-    assert rest.tolist() == [[0, 0], [1, 1]]
+    for t in range(3):
+        storage.write(t, row(t), num_rows=3)
+    memory = storage.memory
+    assert memory["a"].tolist() == [[0, 0], [1, 1], [2, 2]]
+    storage.write(0, row(5), num_rows=2)
+    assert storage.memory is memory
+    storage.write(0, row(5), num_rows=4)
+    assert storage.memory is not memory
 
 
 def test_views_of_the_same_rows_are_made_once_until_there_are_more_rows():
