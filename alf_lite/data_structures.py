@@ -88,7 +88,9 @@ class LossInfo(NamedTuple):
 
     loss: Field = ()  # [T, B] or [T-1, B]
     scalar_loss: Field = ()  # []
-    extra: Nest = ()  # summarised, never differentiated; [T, B] or [T-1, B] or []
+    # Summarised, never differentiated; [T, B] or [T-1, B] or []. Left out by algorithms
+    # that compute it as a ``diagnostic`` while nobody looks.
+    extra: Nest = ()
     priority: Field = ()  # [B], |δ| for prioritised replay
 
 

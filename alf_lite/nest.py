@@ -61,6 +61,8 @@ def map_structure(fn: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
         ValueError: if the structures differ; the message names the first difference.
     """
     if not others:
+        if isinstance(nest, Tensor):
+            return fn(nest)
         return optree.tree_map(fn, nest, namespace=_NAMESPACE)
     leaves, structure = optree.tree_flatten(nest, namespace=_NAMESPACE)
     columns = [leaves]

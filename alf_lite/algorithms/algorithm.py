@@ -281,7 +281,7 @@ class Algorithm(nn.Module):
         Importance weights multiply the loss of every step of their row. With
         ``TrainerConfig.burn_in_length``, the first rows only build up the state.
         """
-        state = self._state_before(batch)
+        state = None
         burn_in, precision = 0, torch.float32
         if self._config is not None:
             burn_in = self._config.burn_in_length
@@ -302,7 +302,7 @@ class Algorithm(nn.Module):
     def info_of_steps(self, batch: TrainingBatch) -> Nest:
         """What ``train_step`` says now about a batch [B, T, ...]: infos [B, T, ...]."""
         batch = time_major(batch)
-        info, _ = self._collect_train_info(batch, self._state_before(batch))
+        info, _ = self._collect_train_info(batch)
         return transpose(info)
 
     def _state_before(self, batch: TrainingBatch) -> Nest:
@@ -314,14 +314,19 @@ class Algorithm(nn.Module):
     def _collect_train_info(
         self,
         batch: TrainingBatch,
-        state: Nest,
+        state: Nest | None = None,
         train_step: TrainStep | None = None,
     ) -> tuple[Nest, Nest]:
-        """The infos [T, B, ...] of ``train_step`` and the state [B, ...] after it."""
+        """The infos [T, B, ...] of ``train_step`` and the state [B, ...] after it.
+
+        Without a ``state`` [B, ...], it starts with the one that is stored.
+        """
         train_step = train_step or self.train_step
         initial_state = self.get_initial_train_state
         if self.is_temporally_independent:
             return info_at_once(train_step, batch, initial_state)
+        if state is None:
+            state = self._state_before(batch)
         return info_step_by_step(train_step, batch, state, initial_state)
 
     @property
@@ -360,11 +365,17 @@ class Algorithm(nn.Module):
                 f"{self._name}.calc_loss returned a LossInfo without a loss: "
                 "set loss [T, B] or scalar_loss []"
             )
-        extra = nest.map_structure(Tensor.detach, loss_info.extra)
+        extra = nest.map_structure(_detached, loss_info.extra)
         return loss_info._replace(loss=total, extra=extra)
 
-    def update_with_gradient(self, loss_info: LossInfo) -> list[Tensor]:
+    def update_with_gradient(
+        self, loss_info: LossInfo, explain: Callable[[], LossInfo] | None = None
+    ) -> list[Tensor]:
         """One gradient step of every optimizer on ``loss_info.loss`` [].
+
+        Args:
+            loss_info: ``loss`` [], and for messages its parts in ``extra``.
+            explain: computes it again with parts that were left out.
 
         Returns:
             The gradient norm [] of every optimizer before clipping.
@@ -375,6 +386,8 @@ class Algorithm(nn.Module):
         """
         check_finite = self._config is None or self._config.check_finite
         if check_finite and not math.isfinite(loss_info.loss.item()):
+            if explain is not None:
+                loss_info = loss_info._replace(extra=explain().extra)
             raise DivergedError(
                 divergence.describe_bad_loss(self._name, self, loss_info)
             )
@@ -422,6 +435,10 @@ class Algorithm(nn.Module):
                 summary.histogram(f"parameters/{name}", parameter)
                 if parameter.grad is not None:
                     summary.histogram(f"gradients/{name}", parameter.grad)
+
+
+def _detached(value: Tensor) -> Tensor:
+    return value.detach() if value.requires_grad else value
 
 
 def valid_steps(step_type: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ from alf_lite.algorithms.critic_ensembles import smallest_critic, td_loss
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.transitions import Transition
 from alf_lite.config import TrainerConfig, configurable
-from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, TimeStep
+from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.masked_networks import critic_without_mask, masked_actor
@@ -77,7 +77,7 @@ class AwacInfo(NamedTuple):
     next_value: Tensor  # [T, B] or [T, B, D], V⁻(s_{t+m}), no gradient
     reward: Tensor  # [T, B] or [T, B, D], G_t
     discount: Tensor  # [T, B] Γ_t
-    num_steps: Tensor  # [T, B] m
+    num_steps: Field  # [T, B] m, of a network with memory
     step_type: Tensor  # [T, B]
 
 

@@ -36,8 +36,10 @@ def td_loss(
     discount: Tensor,
     next_value: Tensor,
     scalar_reward: Callable[[Tensor], Tensor],
-) -> tuple[Tensor, Tensor]:
-    """Σ_k (G_t + Γ_t V(s_{t+m}) − Q_k(s_t, a_t))², and mean_k |δ_k|, [T, B] each.
+) -> tuple[Tensor, Callable[[], Tensor]]:
+    """Σ_k (G_t + Γ_t V(s_{t+m}) − Q_k(s_t, a_t))², and what computes mean_k |δ_k|.
+
+    Both [T, B]; few need the latter.
 
     Of a reward of several dimensions, the squares are summed over them, and δ is
     weighted.
@@ -51,5 +53,5 @@ def td_loss(
     """
     discount = expand_dims_as(discount, reward)
     target = (reward + discount * next_value).unsqueeze(2).expand_as(q)
-    td_error = scalar_reward(target - q.detach()).abs().mean(2)
-    return losses.squared(q, target).flatten(2).sum(2), td_error
+    loss = losses.squared(q, target).flatten(2).sum(2)
+    return loss, lambda: scalar_reward(target - q.detach()).abs().mean(2)

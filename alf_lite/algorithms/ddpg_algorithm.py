@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from alf_lite import nest
 from alf_lite.algorithms import transitions
 from alf_lite.algorithms.critic_ensembles import smallest_critic, td_loss
+from alf_lite.algorithms.diagnostics import diagnostic
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.transitions import Transition
 from alf_lite.config import TrainerConfig, configurable
@@ -61,7 +62,7 @@ class DdpgInfo(NamedTuple):
     next_value: Tensor  # [T, B] or [T, B, D], no gradient
     reward: Tensor  # [T, B] or [T, B, D], G_t
     discount: Tensor  # [T, B] Γ_t
-    num_steps: Tensor  # [T, B] m
+    num_steps: Field  # [T, B] m, of a network with memory
     step_type: Tensor  # [T, B]
 
 
@@ -350,16 +351,18 @@ class DdpgAlgorithm(RLAlgorithm):
             loss = critic_loss + actor_loss
         return LossInfo(
             loss=loss,
-            extra=DdpgLossInfo(
-                critic_loss=critic_loss,
-                actor_loss=actor_loss,
-                q=self.scalar_reward(info.q).mean(-1),
+            extra=diagnostic(
+                lambda: DdpgLossInfo(
+                    critic_loss=critic_loss,
+                    actor_loss=actor_loss,
+                    q=self.scalar_reward(info.q).mean(-1),
+                )
             ),
             priority=self.priority_of(td_error, info.step_type),
         )
 
-    def _critic_loss(self, info: DdpgInfo) -> tuple[Tensor, Tensor]:
-        """Eq. 4: Σ_k (G_t + Γ_t Q'(s_{t+m}) − Q_k(s_t, a_t))², and mean_k |δ_k|."""
+    def _critic_loss(self, info: DdpgInfo) -> tuple[Tensor, Callable[[], Tensor]]:
+        """Eq. 4: Σ_k (G_t + Γ_t Q'(s_{t+m}) − Q_k(s_t, a_t))²; for mean_k |δ_k|."""
         return td_loss(
             info.q, info.reward, info.discount, info.next_value, self.scalar_reward
         )
@@ -371,4 +374,4 @@ class DdpgAlgorithm(RLAlgorithm):
     def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
         """Moves the targets towards the networks."""
         self._actor_updates.advance()
-        self._update_targets()
+        self._update_targets.forward()

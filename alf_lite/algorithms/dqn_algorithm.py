@@ -26,10 +26,11 @@ from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.algorithms import transitions
+from alf_lite.algorithms.diagnostics import diagnostic
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.transitions import Transition
 from alf_lite.config import TrainerConfig, configurable
-from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, TimeStep
+from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.networks.network import Network
 from alf_lite.networks.q_networks import QNetwork
@@ -65,7 +66,7 @@ class DqnInfo(NamedTuple):
     next_outputs: Tensor  # [T, B, C, N] Z(s_{t+m}, a*; θ⁻), no gradient
     reward: Tensor  # [T, B] G_t
     discount: Tensor  # [T, B] Γ_t
-    num_steps: Tensor  # [T, B] m
+    num_steps: Field  # [T, B] m, of a network with memory
     step_type: Tensor  # [T, B]
 
 
@@ -327,19 +328,25 @@ class DqnAlgorithm(RLAlgorithm):
         model = self._return_model
         reward, discount = info.reward.unsqueeze(-1), info.discount.unsqueeze(-1)
         loss = model.loss(info.outputs, info.next_outputs, reward, discount)
-        with torch.no_grad():
-            q = model.mean(info.outputs)  # [T-n, B, C]
+
+        def q() -> Tensor:
+            return model.mean(info.outputs.detach())  # [T-n, B, C]
+
+        def td_error() -> Tensor:
             target = reward + discount * model.mean(info.next_outputs)
-            td_error = _mean_of_components((target - q).abs())
+            return _mean_of_components((target - q()).abs())
+
         return LossInfo(
             loss=_mean_of_components(loss),
-            extra=DqnLossInfo(q=_mean_of_components(q), td_error=td_error),
+            extra=diagnostic(
+                lambda: DqnLossInfo(q=_mean_of_components(q()), td_error=td_error())
+            ),
             priority=self.priority_of(td_error, info.step_type),
         )
 
     def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
         """Moves the target network towards the online network."""
-        self._update_target()
+        self._update_target.forward()
 
 
 def _mean_of_components(x: Tensor) -> Tensor:
@@ -349,7 +356,7 @@ def _mean_of_components(x: Tensor) -> Tensor:
 
 def _outputs_of(outputs: Tensor, index: Tensor) -> Tensor:
     """One value of each component: [B, C, A, N] and [B, C] → [B, C, N]."""
-    index = index.unsqueeze(-1).unsqueeze(-1)
+    index = index[..., None, None]
     if outputs.shape[-1] > 1:
         index = index.expand(*index.shape[:3], outputs.shape[-1])
     return outputs.gather(2, index).squeeze(2)

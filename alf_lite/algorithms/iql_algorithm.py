@@ -36,7 +36,7 @@ from alf_lite.algorithms.critic_ensembles import smallest_critic, td_loss
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.transitions import Transition
 from alf_lite.config import TrainerConfig, configurable
-from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, TimeStep
+from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.masked_networks import critic_without_mask, masked_actor
@@ -78,7 +78,7 @@ class IqlInfo(NamedTuple):
     log_prob: Tensor  # [T, B] log π(a_t|s_t)
     reward: Tensor  # [T, B] or [T, B, D], G_t
     discount: Tensor  # [T, B] Γ_t
-    num_steps: Tensor  # [T, B] m
+    num_steps: Field  # [T, B] m, of a network with memory
     step_type: Tensor  # [T, B]
 
 

@@ -73,16 +73,9 @@ class ReplayMixture:
         Returns:
             Those of source 0 first; none of a source whose share is 0.
         """
-        ratios = list(self._ratios)
-        if not with_own:
-            ratios[0] = 0.0
         parts = []
-        counts = shares(self._sources[0].mini_batch_size, ratios)
-        for index, count in enumerate(counts):
-            if count == 0:
-                continue
-            source = self._sources[index]
-            experience, info = source.sample(
+        for index, count in self._counts(with_own):
+            experience, info = self._sources[index].sample(
                 transformer,
                 device,
                 count * self._num_updates,
@@ -91,6 +84,17 @@ class ReplayMixture:
             info = self._with_loss_weight(info, index, device)
             parts.append(Windows(experience, info, count, is_own=index == 0))
         return parts
+
+    def _counts(self, with_own: bool) -> list[tuple[int, int]]:
+        """The sources that take part, each with its windows per update."""
+        num_windows = self._sources[0].mini_batch_size
+        if with_own and not self.has_offline:
+            return [(0, num_windows)]
+        ratios = list(self._ratios)
+        if not with_own:
+            ratios[0] = 0.0
+        counts = enumerate(shares(num_windows, ratios))
+        return [(index, count) for index, count in counts if count]
 
     def _with_loss_weight(
         self, info: BatchInfo, source: int, device: torch.device

@@ -187,9 +187,11 @@ class ReplayTraining:
         device: torch.device,
     ) -> Experience:
         buffer = self._require_buffer()
-        experience, source = ReplaySource(buffer, info).with_history(
-            experience, self._num_history_steps
-        )
+        source = ReplaySource(buffer, info)
+        if self._num_history_steps:
+            experience, source = source.with_history(
+                experience, self._num_history_steps
+            )
         if buffer.device != device:
             experience = nest.map_structure(
                 lambda t: t.to(device, non_blocking=True), experience

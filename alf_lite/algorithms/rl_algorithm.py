@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +199,7 @@ class RLAlgorithm(Algorithm):
 
     def scalar_reward(self, values: Tensor) -> Tensor:
         """Rewards, values or advantages [..., D] weighted to [...]; [...] as it is."""
-        return self._reward_weights(values)
+        return self._reward_weights.forward(values)
 
     def get_metrics(self) -> list:
         """The metrics of the training environments."""
@@ -373,10 +373,19 @@ class RLAlgorithm(Algorithm):
             )
         return TrainingBatch(inputs, info, experience.state, valid, batch_info)
 
-    def priority_of(self, td_error: Tensor, step_type: Tensor) -> Field:
-        """The priority [B] of windows with these errors [T, B]; () if nobody asks."""
+    def priority_of(
+        self, td_error: Tensor | Callable[[], Tensor], step_type: Tensor
+    ) -> Field:
+        """The priority [B] of windows with these errors; () if nobody asks.
+
+        Args:
+            td_error: [T, B], δ or |δ|, or a function that computes it if it is needed.
+            step_type: [T, B].
+        """
         if self._config is not None and not self._config.priority_replay:
             return ()
+        if not isinstance(td_error, Tensor):
+            td_error = td_error()
         return sequence_priority(td_error, valid_steps(step_type))
 
     # Set-up and state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -52,7 +53,9 @@ class RootAlgorithm(Protocol):
 
     def aggregate_loss(self, loss_info: LossInfo, valid: Tensor) -> LossInfo: ...
 
-    def update_with_gradient(self, loss_info: LossInfo) -> list[Tensor]: ...
+    def update_with_gradient(
+        self, loss_info: LossInfo, explain: Callable[[], LossInfo] | None = None
+    ) -> list[Tensor]: ...
 
     def after_update(self, root_inputs: TimeStep, info: Nest) -> None: ...
 

@@ -31,6 +31,7 @@ from torch.nn import functional as F
 from alf_lite import nest
 from alf_lite.algorithms import transitions
 from alf_lite.algorithms.critic_ensembles import smallest_critic
+from alf_lite.algorithms.diagnostics import diagnostic
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.temperature import (
     Temperature,
@@ -74,7 +75,7 @@ class SacInfo(NamedTuple):
     next_value: Tensor  # [T, B] or [T, B, D'], V(s_{t+m}), no gradient
     reward: Tensor  # [T, B] or [T, B, D], G_t
     discount: Tensor  # [T, B] Γ_t
-    num_steps: Tensor  # [T, B] m
+    num_steps: Field  # [T, B] m, of a network with memory
     step_type: Tensor  # [T, B]
     num_allowed: Field = ()  # [T, B] joint values that a mask leaves, if there is one
 
@@ -427,15 +428,17 @@ class SacAlgorithm(RLAlgorithm):
         critic_loss, td_error = self._critic_loss(info)
         actor_loss = self._actor_loss(info)
         alpha_loss = self._alpha_loss(info)
-        extra = SacLossInfo(
-            actor_loss=actor_loss,
-            critic_loss=critic_loss,
-            alpha_loss=alpha_loss,
-            q=self._weighted(info.q).mean(-1),
-            entropy=info.entropies,
-            alpha=Entropies(
-                **{part: t.alpha for part, t in self._temperatures.items()}
-            ),
+        extra = diagnostic(
+            lambda: SacLossInfo(
+                actor_loss=actor_loss,
+                critic_loss=critic_loss,
+                alpha_loss=alpha_loss,
+                q=self._weighted(info.q).mean(-1),
+                entropy=info.entropies,
+                alpha=Entropies(
+                    **{part: t.alpha for part, t in self._temperatures.items()}
+                ),
+            )
         )
         return LossInfo(
             loss=actor_loss + critic_loss + alpha_loss,
@@ -443,16 +446,17 @@ class SacAlgorithm(RLAlgorithm):
             priority=self.priority_of(td_error, info.step_type),
         )
 
-    def _critic_loss(self, info: SacInfo) -> tuple[Tensor, Tensor]:
-        """Eq. 5: Σ_k ½ (Q_k(s_t, a_t) − G_t − Γ_t V(s_{t+m}))², and mean_k |δ_k|."""
+    def _critic_loss(self, info: SacInfo) -> tuple[Tensor, Callable[[], Tensor]]:
+        """Eq. 5: Σ_k ½ (Q_k(s_t, a_t) − G_t − Γ_t V(s_{t+m}))²; for mean_k |δ_k|."""
         reward, discount = info.reward, info.discount
         if self.has_multidim_reward:
             # The entropy is no reward of the environment.
             reward, discount = F.pad(reward, (0, 1)), discount.unsqueeze(-1)
         target = (reward + discount * info.next_value).unsqueeze(2).expand_as(info.q)
-        td_error = self._weighted(target - info.q.detach()).abs().mean(2)
         loss = 0.5 * losses.squared(info.q, target)
-        return loss.flatten(2).sum(2), td_error
+        return loss.flatten(2).sum(
+            2
+        ), lambda: self._weighted(target - info.q.detach()).abs().mean(2)
 
     def _actor_loss(self, info: SacInfo) -> Tensor:
         """Eq. 7: E_π [α log π − min_k Q_k(s_t, ·)]."""
@@ -470,4 +474,4 @@ class SacAlgorithm(RLAlgorithm):
 
     def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
         """Moves the target critics towards the critics."""
-        self._update_target()
+        self._update_target.forward()

@@ -51,6 +51,8 @@ def info_at_once(
         state = initial_state(num_steps * batch_size)
     step = train_step(inputs, state, rollout_info)
     info = nest.map_structure(with_time, step.info)
+    if nest.is_empty(step.state):
+        return info, step.state
     return info, nest.map_structure(lambda t: t[-batch_size:], step.state)
 
 

@@ -138,7 +138,11 @@ def consecutive_mini_batches(
     batch: TrainingBatch, mini_batch_size: int
 ) -> Iterator[TrainingBatch]:
     """A batch [B, T, ...] whose rows are random already, in pieces, time-major."""
-    for begin in range(0, batch.valid.shape[0], mini_batch_size):
+    num_rows = batch.valid.shape[0]
+    if num_rows <= mini_batch_size:
+        yield time_major(batch)
+        return
+    for begin in range(0, num_rows, mini_batch_size):
         yield time_major(nest.narrow(batch, begin, begin + mini_batch_size))
 
 

@@ -43,7 +43,7 @@ class Transition(NamedTuple):
     action: Nest  # [B, T-n, ...] a_t
     reward: Tensor  # [B, T-n] or [B, T-n, D], G_t
     discount: Tensor  # [B, T-n] Γ_t
-    num_steps: Tensor  # [B, T-n] int64, m; 0 where t is LAST
+    num_steps: Field = ()  # [B, T-n] int64, m; 0 where t is LAST; only in a sequence
     next_observation: Nest = ()  # [B, T-n, ...] s_{t+m}; () in a sequence
     is_offline: Field = ()  # [B, T-n] bool, if a loss asks for it: mark_offline
 
@@ -64,17 +64,16 @@ def to_transitions(
     Raises:
         ValueError: if T < n+1.
     """
-    transition = _returns(time_step, n, gamma)
-    num_rows = transition.discount.shape[1]
-    if n == 1:
-        next_observation = nest.narrow(time_step.observation, 1, None, dim=1)
-    else:
-        row = torch.arange(num_rows, device=transition.num_steps.device)
-        next_observation = _take(
-            time_step.observation, row + transition.num_steps, dim=1
-        )
+    num_rows = _num_rows(time_step, n)
     first_steps = nest.narrow(time_step, 0, num_rows, dim=1)
-    return first_steps, transition._replace(next_observation=next_observation)
+    if n == 1:
+        return first_steps, _to_next_steps(time_step, gamma)
+    transition = _returns(time_step, n, gamma)
+    row = torch.arange(num_rows, device=transition.num_steps.device)
+    next_observation = _take(time_step.observation, row + transition.num_steps, dim=1)
+    return first_steps, transition._replace(
+        num_steps=(), next_observation=next_observation
+    )
 
 
 def to_sequence(
@@ -153,15 +152,36 @@ def sequence_priority(
     return max_weight * size.amax(0) + (1 - max_weight) * mean
 
 
-def _returns(time_step: TimeStep, n: int, gamma: float) -> Transition:
-    """The transitions of the first T-n steps, without their next observation."""
+def _num_rows(time_step: TimeStep, n: int) -> int:
+    """T-n.
+
+    Raises:
+        ValueError: if T < n+1.
+    """
     length = time_step.step_type.shape[1]
-    num_rows = length - n
-    if num_rows < 1:
+    if length <= n:
         raise ValueError(
             f"a {n}-step return needs windows of at least {n + 1} steps, got {length}. "
             f"Set TrainerConfig.mini_batch_length = {n + 1}."
         )
+    return length - n
+
+
+def _to_next_steps(time_step: TimeStep, gamma: float) -> Transition:
+    """The transitions of n = 1, where nothing is summed up."""
+    later = (
+        time_step.prev_action,
+        time_step.reward,
+        time_step.discount,
+        time_step.observation,
+    )
+    action, reward, discount, observation = nest.narrow(later, 1, None, dim=1)
+    return Transition(action, reward, gamma * discount, next_observation=observation)
+
+
+def _returns(time_step: TimeStep, n: int, gamma: float) -> Transition:
+    """The transitions of the first T-n steps, without their next observation."""
+    num_rows = _num_rows(time_step, n)
 
     def rows_from(x: Tensor, k: int) -> Tensor:
         """What is k steps later."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from alf_lite.algorithms.algorithm import Algorithm
 from alf_lite.algorithms.batch_summaries import summarize_batch, valid_by_source
+from alf_lite.algorithms.diagnostics import diagnostics_if
 from alf_lite.algorithms.training_batches import (
     BatchLoss,
     Update,
@@ -36,6 +38,11 @@ class UpdateLoop:
         self._batch_loss: Callable[..., tuple[LossInfo, Nest]] = algorithm.batch_loss
         if config.compile:
             self._batch_loss = torch.compile(algorithm.batch_loss)
+        # A compiled function shall not be compiled anew for each recorded iteration.
+        overrides = type(algorithm).should_stop_updates is not (
+            Algorithm.should_stop_updates
+        )
+        self._always_looks = config.compile or overrides
         self.num_updates = 0  # since the run began
 
     def run(
@@ -57,9 +64,12 @@ class UpdateLoop:
         """
         algorithm = self._algorithm
         num_steps = 0
+        looks = self._always_looks or summary.should_record()
         for update in updates:
-            losses = self._losses_of(update)
-            norms = algorithm.update_with_gradient(total_loss(losses))
+            losses = self._losses_of(update, looks)
+            norms = algorithm.update_with_gradient(
+                total_loss(losses), functools.partial(self._explain, update)
+            )
             batch, loss_info, info = losses[0]
             trained = batch.rows(self._config.burn_in_length, None)
             algorithm.after_update(trained.inputs, info)
@@ -75,13 +85,23 @@ class UpdateLoop:
             self._summarize(losses, norms)
         return num_steps
 
-    def _losses_of(self, update: Update) -> list[BatchLoss]:
-        """Of the batches that there are; not both are absent."""
+    def _explain(self, update: Update) -> LossInfo:
+        """The loss with all its parts."""
+        return total_loss(self._losses_of(update, looks=True))
+
+    def _losses_of(self, update: Update, looks: bool) -> list[BatchLoss]:
+        """Of the batches that there are; not both are absent.
+
+        Args:
+            update: what to compute them from.
+            looks: whether somebody looks at the diagnostics.
+        """
         losses = []
-        for batch, offline in ((update.batch, False), (update.offline_batch, True)):
-            if batch is not None:
-                loss_info, info = self._batch_loss(batch, offline)
-                losses.append(BatchLoss(batch, loss_info, info))
+        with diagnostics_if(looks):
+            for batch, offline in ((update.batch, False), (update.offline_batch, True)):
+                if batch is not None:
+                    loss_info, info = self._batch_loss(batch, offline)
+                    losses.append(BatchLoss(batch, loss_info, info))
         return losses
 
     def _summarize(self, losses: list[BatchLoss], norms: list[Tensor]) -> None:

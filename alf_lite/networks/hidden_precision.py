@@ -7,8 +7,8 @@ with units for it. Micikevicius et al. 2018, "Mixed Precision Training".
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from types import TracebackType
 
 import torch
 from torch import Tensor
@@ -16,18 +16,29 @@ from torch import Tensor
 _dtype = torch.float32
 
 
-@contextlib.contextmanager
-def hidden_layers_in(dtype: torch.dtype) -> Iterator[None]:
+class hidden_layers_in:  # noqa: N801 - used like a function
     """Hidden layers that are called inside are computed in ``dtype``.
 
     What is computed inside may be differentiated outside.
     """
-    global _dtype  # one for the process, as torch's own is
-    before, _dtype = _dtype, dtype
-    try:
-        yield
-    finally:
-        _dtype = before
+
+    __slots__ = ("_before", "_dtype")
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+
+    def __enter__(self) -> None:
+        global _dtype  # one for the process, as torch's own is
+        self._before, _dtype = _dtype, self._dtype
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        global _dtype
+        _dtype = self._before
 
 
 def is_full_precision() -> bool:

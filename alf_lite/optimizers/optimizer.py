@@ -133,7 +133,6 @@ class Optimizer:
         self.apply_gradients()
         return norm
 
-    @torch.no_grad()
     def clip_gradients(self) -> Tensor:
         """Scales the gradients down to the largest allowed norm, in place.
 

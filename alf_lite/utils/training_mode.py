@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 
@@ -18,18 +20,19 @@ class TrainingMode:
     def __init__(self, module: nn.Module) -> None:
         # A tuple, so that an owner that is a module does not take it for a part.
         self._root = (module,)
-        self._modules: list[nn.Module] = []
+        self._attributes: list[dict[str, Any]] = []
+        self._is_plain: bool | None = None
 
     def set(self, mode: bool) -> None:
         """Training if ``mode`` is true, else evaluation."""
         (root,) = self._root
-        if not self._modules:
-            self._modules = list(root.modules())
-            if any(type(m).train is not nn.Module.train for m in self._modules):
-                self._modules = [root]  # they know better
-        if len(self._modules) == 1:
-            root.train(mode)
+        if self._is_plain is None:
+            modules = list(root.modules())
+            self._is_plain = all(type(m).train is nn.Module.train for m in modules)
+            self._attributes = [vars(module) for module in modules]
+        if not self._is_plain:
+            root.train(mode)  # a module of its own kind knows better
             return
-        for module in self._modules:
-            # Not through the module's own, which looks for parameters first.
-            object.__setattr__(module, "training", mode)
+        for attributes in self._attributes:
+            # Not by attribute, where nn.Module looks for parameters first.
+            attributes["training"] = mode

@@ -38,8 +38,8 @@ def test_the_td_loss_adds_the_squares_of_all_critics():
     loss, td_error = td_loss(q, reward, discount, next_value, lambda x: x)
     # Targets 1 + 0.5 * 4 = 3 and 2.
     assert loss.tolist() == [[2.0**2 + 1.0], [2.0**2 + 3.0**2]]
-    assert td_error.tolist() == [[1.5], [2.5]]
-    assert not td_error.requires_grad
+    assert td_error().tolist() == [[1.5], [2.5]]
+    assert not td_error().requires_grad
 
 
 def test_the_td_loss_of_several_rewards_weighs_the_error_only():
@@ -51,4 +51,4 @@ def test_the_td_loss_of_several_rewards_weighs_the_error_only():
     )
     # Targets (2, 1): errors (1, -1) and (-1, -1), weighted -9 and -11.
     assert loss.tolist() == [[4.0]]
-    assert td_error.tolist() == [[10.0]]
+    assert td_error().tolist() == [[10.0]]

@@ -100,7 +100,9 @@ def test_one_step_transitions():
     assert transition.reward[0, :2].tolist() == [1, 2]
     assert transition.discount[0, :2].tolist() == pytest.approx([0.9, 0.0])
     assert transition.next_observation["x"][0, :2, 0].tolist() == [1, 2]
-    assert transition.num_steps[0].tolist() == [1, 1, 0]
+    assert transition.num_steps == ()
+    _, transition = to_sequence(time_step, 1, 0.9)
+    assert transition.num_steps[0].tolist() == [1, 1, 0, 0]
 
 
 def random_windows(num_dims: int = 0) -> TimeStep:
