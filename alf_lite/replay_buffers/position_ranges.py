@@ -34,6 +34,11 @@ class PositionRanges:
         env_ids = self._sums.searchsorted(numbers, "right")
         return env_ids, numbers + (self.last - self._sums).take(env_ids)
 
+    def have(self, env_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Which of these positions [N] are in the range of their environment [N]."""
+        is_below_last = positions < self.last.take(env_ids)
+        return is_below_last & (positions >= self.first.take(env_ids))
+
     def newest(self, num_positions: int) -> PositionRanges:
         """The newest ``num_positions`` of every environment."""
         first = np.maximum(self.first, self.last - num_positions)

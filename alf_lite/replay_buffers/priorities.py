@@ -17,6 +17,9 @@ Schedule = float | Callable[[], float]
 
 _NORMALIZATIONS = ("buffer", "batch", "none")
 
+# As unsigned numbers, the bits of all that is finite and not negative are below these.
+_BITS_OF_INFINITY = np.array(np.inf).view(np.uint64)
+
 
 @configurable
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,15 +75,15 @@ class PriorityOptions:
         Raises:
             ValueError: if a priority is negative, infinite or NaN; says which.
         """
-        # One comparison finds all three, and NaN by being neither.
-        valid = (priorities >= 0) & (priorities < np.inf)
-        if np.count_nonzero(valid) < len(valid):
-            wrong = np.flatnonzero(~valid)
-            raise ValueError(
-                f"priorities must be finite and not negative: {len(wrong)} of "
-                f"{len(priorities)} are not, such as {priorities[wrong[0]]} at index "
-                f"{wrong[0]}. Use |δ|, and look for a loss that diverges."
-            )
+        if np.count_nonzero(priorities.view(np.uint64) >= _BITS_OF_INFINITY):
+            # Or else it is -0.0.
+            wrong = np.flatnonzero(~((priorities >= 0) & (priorities < np.inf)))
+            if len(wrong):
+                raise ValueError(
+                    f"priorities must be finite and not negative: {len(wrong)} of "
+                    f"{len(priorities)} are not, such as {priorities[wrong[0]]} at "
+                    f"index {wrong[0]}. Use |δ|, and look for a loss that diverges."
+                )
         return (priorities + self.eps) ** _now(self.alpha)
 
     def initial_weight(self) -> float | None:
@@ -90,23 +93,23 @@ class PriorityOptions:
         return (self.initial_priority + self.eps) ** _now(self.alpha)
 
     def importance_weights(
-        self, probabilities: np.ndarray, num_live: int, least_probability: float
+        self, weights: np.ndarray, mean_weight: float, least_weight: float
     ) -> np.ndarray:
         """(n · P(i))^−beta, normalised; [B] float32.
 
         Args:
-            probabilities: [B], P(i) of the steps drawn.
-            num_live: n, how many steps could be drawn.
-            least_probability: the smallest P(i) of all of them.
+            weights: [B], w_i of the steps drawn.
+            mean_weight: Σ_j w_j / n of all that could be drawn.
+            least_weight: the smallest w_j of all of them.
         """
         if self.normalization == "none":
-            scale = float(num_live)
+            scale = mean_weight
         elif self.normalization == "batch":
-            scale = 1.0 / probabilities.min()
+            scale = weights.min()
         else:
-            # The largest weight is that of the least probability.
-            scale = 1.0 / least_probability
-        return ((scale * probabilities) ** -_now(self.beta)).astype(np.float32)
+            # The largest importance weight is that of the least weight.
+            scale = least_weight
+        return ((weights / scale) ** -_now(self.beta)).astype(np.float32)
 
 
 def _now(value: Schedule) -> float:

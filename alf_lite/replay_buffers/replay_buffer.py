@@ -276,13 +276,14 @@ class ReplayBuffer:
                 f"{batch_size} and {batch_length}"
             )
         self._storage.flush()
-        env_ids, positions, weights = self._sampler.draw(batch_size, batch_length)
+        drawn = self._sampler.draw(batch_size, batch_length)
+        weights = drawn.importance_weights
         info = BatchInfo(
-            torch.from_numpy(env_ids),
-            torch.from_numpy(positions),
-            torch.from_numpy(weights).to(self.device) if len(weights) else (),
+            torch.from_numpy(drawn.env_ids),
+            torch.from_numpy(drawn.positions),
+            torch.from_numpy(weights).to(self._storage.device) if len(weights) else (),
         )
-        return self._windows(env_ids, positions, batch_length), info
+        return self._windows(drawn.env_ids, drawn.rows, batch_length), info
 
     def gather_all(self) -> tuple[Nest, BatchInfo]:
         """All steps that may be the start of a window, oldest first.
@@ -305,7 +306,8 @@ class ReplayBuffer:
             )
         env_ids = np.arange(self.num_environments)
         info = BatchInfo(torch.from_numpy(env_ids), torch.from_numpy(first.copy()))
-        return self._windows(env_ids, first, int(num_steps[0])), info
+        rows = self._storage.row_indices(env_ids, first)
+        return self._windows(env_ids, rows, int(num_steps[0])), info
 
     def get_windows(self, env_ids: Tensor, positions: Tensor, length: int) -> Nest:
         """Reads windows of consecutive steps, faster than field by field.
@@ -322,9 +324,9 @@ class ReplayBuffer:
             ValueError: if a step is not stored any more or not yet.
         """
         self._storage.flush()
-        for offset in (0, length - 1):
-            to_stored_steps(self._storage, env_ids, positions + offset)
-        return self._windows(to_indices(env_ids), to_indices(positions), length)
+        to_stored_steps(self._storage, env_ids, positions + (length - 1))
+        ids, first = to_stored_steps(self._storage, env_ids, positions)
+        return self._windows(ids, self._storage.row_indices(ids, first), length)
 
     def get_field(self, fields: Nest, env_ids: Tensor, positions: Tensor) -> Nest:
         """Reads parts of some stored steps.
@@ -449,10 +451,10 @@ class ReplayBuffer:
         self._storage.check_valid()
         self._sampler.check_valid()
 
-    def _windows(self, env_ids: np.ndarray, positions: np.ndarray, length: int) -> Nest:
-        """The steps [B, T, ...] of windows that start at ``positions`` [B]."""
+    def _windows(self, env_ids: np.ndarray, rows: np.ndarray, length: int) -> Nest:
+        """The steps [B, T, ...] of windows that start in ``rows`` [B]."""
         return self._layout.pack(
-            self._storage.gather(self._storage.window_rows(env_ids, positions, length))
+            self._storage.gather(self._storage.window_rows(env_ids, rows, length))
         )
 
     def _distinct(self, env_ids: Tensor) -> np.ndarray:

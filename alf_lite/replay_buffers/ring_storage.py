@@ -173,23 +173,22 @@ class RingStorage:
         return (positions >= self.begin[env_ids]) & (positions < self.end[env_ids])
 
     def window_rows(
-        self, env_ids: np.ndarray, positions: np.ndarray, length: int
+        self, env_ids: np.ndarray, first_rows: np.ndarray, length: int
     ) -> np.ndarray:
         """The row indices [B, T] of windows of ``length`` steps.
 
         Args:
             env_ids: [B].
-            positions: [B], of the first steps.
+            first_rows: [B], of the first steps.
             length: T.
         """
-        slots = positions % self.max_length
-        rows = env_ids * self.max_length + slots
+        rows = first_rows[:, None]
         if length == 1:
-            return rows[:, None]
-        rows = rows[:, None] + np.arange(length)
-        if np.maximum.reduce(slots, initial=0) > self.max_length - length:
-            is_behind_seam = slots[:, None] + np.arange(length) >= self.max_length
-            rows -= self.max_length * is_behind_seam
+            return rows
+        rows = rows + np.arange(length)
+        ring_ends = (env_ids + 1) * self.max_length
+        if np.count_nonzero(rows[:, -1] >= ring_ends):
+            rows -= self.max_length * (rows >= ring_ends[:, None])
         return rows
 
     def gather(self, row_indices: np.ndarray) -> list[Tensor]:

@@ -116,7 +116,7 @@ class StartWeights:
         Steps that are no longer stored or were dropped are left out.
         """
         rows = self._storage.row_indices(env_ids, positions)
-        drawable = self._can_be_drawn(env_ids, positions)
+        drawable = self._starts.have(env_ids, positions)
         if self._has_dropped or np.count_nonzero(drawable) < len(rows):
             kept = ~self._dropped[rows]
             waiting = kept & ~drawable & self._storage.is_stored(env_ids, positions)
@@ -133,7 +133,7 @@ class StartWeights:
         self._has_dropped = True
         self._dropped[rows] = True
         self._waiting[rows] = 0.0
-        drawable = rows[self._can_be_drawn(*self.locate(rows))]
+        drawable = rows[self._starts.have(*self.locate(rows))]
         self._table.remove(drawable)
         self._num_live -= len(drawable)
 
@@ -180,11 +180,6 @@ class StartWeights:
         if not self._has_dropped:
             return len(rows)
         return len(rows) - int(np.count_nonzero(self._dropped[rows]))
-
-    def _can_be_drawn(self, env_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        starts = self._starts
-        is_old_enough = positions < starts.last.take(env_ids)
-        return is_old_enough & (positions >= starts.first.take(env_ids))
 
 
 def _joined(first: np.ndarray, second: np.ndarray) -> np.ndarray:

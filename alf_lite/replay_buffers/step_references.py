@@ -28,7 +28,7 @@ def to_env_ids(env_ids: Tensor, num_environments: int) -> np.ndarray:
     """
     ids = to_indices(env_ids)
     # Negative numbers are the largest unsigned ones.
-    if ids.size and ids.view(np.uint64).max() >= num_environments:
+    if np.count_nonzero(ids.view(np.uint64) >= num_environments):
         wrong = ids[(ids < 0) | (ids >= num_environments)]
         raise ValueError(
             f"env_ids: there is no environment {wrong[0]}; the replay buffer has "

@@ -6,20 +6,24 @@ sum of all weights. The table answers that without adding up all of them.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 
 import numpy as np
 
-# Weights of a block. Two cache lines: reading blocks at random is what takes time.
-_BLOCK_SIZE = 16
-_SHIFT = 4
+from alf_lite.replay_buffers.weight_extreme import Extreme
+
+# Weights of a block. One cache line: reading blocks at random is what takes time.
+_BLOCK_SIZE = 8
+_SHIFT = 3
 # So many sums are added up and searched at once, without further levels above them.
-_MAX_TOP = 4096
+_MAX_TOP = 16384
 # A double holds every integer up to 2**53.
 _MANTISSA_BITS = 53
 
-# blocks @ _SUMS_BEFORE are the sums of the entries before each entry of a block.
-_SUMS_BEFORE = np.triu(np.ones((_BLOCK_SIZE, _BLOCK_SIZE)), 1)
+# blocks @ _UP_TO are the sums of the entries up to each entry of a block.
+_UP_TO = np.triu(np.ones((_BLOCK_SIZE, _BLOCK_SIZE)))
 
 
 class WeightTable:
@@ -49,8 +53,8 @@ class WeightTable:
         self._top_has_changed = False
         self._units = self._levels[0].reshape(-1)[:num_rows]
         self._middle = [level.reshape(-1) for level in self._levels[1:]]
-        self._maximum = _Extreme(self._units, np.maximum)
-        self._minimum = _Extreme(self._units, np.minimum)
+        self._maximum = Extreme(self._units, np.maximum, operator.gt)
+        self._minimum = Extreme(self._units, np.minimum, operator.lt)
         self._max_units = 2.0 ** (_MANTISSA_BITS - (num_rows - 1).bit_length())
         self._unit = 1.0 / self._max_units
 
@@ -92,6 +96,11 @@ class WeightTable:
         """
         if not len(rows):
             return
+        in_order = rows.copy()
+        in_order.sort()
+        if np.count_nonzero(in_order[1:] == in_order[:-1]):
+            last = _last_of_each(rows)
+            rows, weights = rows[last], weights[last]
         units = np.ceil(weights / self._unit)
         largest = np.maximum.reduce(units)
         if largest > self._max_units:
@@ -99,17 +108,14 @@ class WeightTable:
                 raise ValueError(f"a weight is too large: {weights.max()}")
             self._coarsen(2.0 ** math.frexp(largest / self._max_units)[1])
             units = np.ceil(weights / self._unit)
+            largest = np.maximum.reduce(units)
         before = self._units.take(rows)
-        # A row that is given twice changes once, by the last one of its numbers.
-        numbers = np.arange(len(rows), dtype=np.float64)
-        self._units[rows] = numbers
-        is_last = self._units.take(rows) == numbers
         self._units[rows] = units
-        self._add_to_sums(rows, (units - before) * is_last)
-        after = self._units.take(rows)
+        self._add_to_sums(rows, units - before)
         for extreme in (self._maximum, self._minimum):
             extreme.lose(before)
-            extreme.gain(rows, after)
+        self._maximum.gain(units, largest)
+        self._minimum.gain(units, np.minimum.reduce(units))
 
     def remove(self, rows: np.ndarray) -> None:
         """Sets the weights of ``rows`` [N], each given once, to zero."""
@@ -152,22 +158,20 @@ class WeightTable:
         # Rounding down to whole units changes no answer.
         units = (masses / self._unit).astype(np.int64)
         np.minimum(units, total - 1, out=units)
-        entries = top_sums.searchsorted(units, "right")
-        entries -= 1
+        entries = top_sums[1:].searchsorted(units, "right")
         # What is left of the mass inside of the entry.
         rest = (units - top_sums.take(entries)).astype(np.float64)
-        first = np.arange(0, len(masses) * _BLOCK_SIZE, _BLOCK_SIZE)
+        first = _first_entries(len(masses))
         for level in reversed(self._levels):
-            sums = level.take(entries, 0) @ _SUMS_BEFORE  # [N, _BLOCK_SIZE]
-            # The first column is never above the rest. So argmin gives the first one
-            # that is, or 0 if none is; what is wanted is the column before that.
+            blocks = level.take(entries, 0)  # [N, _BLOCK_SIZE]
+            sums = blocks @ _UP_TO
+            # The first column that is above the rest; the last one always is.
             columns = (sums <= rest[:, None]).argmin(1)
-            columns -= 1
-            columns &= _BLOCK_SIZE - 1
             entries <<= _SHIFT
             entries += columns
-            columns += first
-            rest -= sums.take(columns)
+            if level is not self._levels[0]:
+                columns += first
+                rest -= sums.take(columns) - blocks.take(columns)
         return entries
 
     def check_valid(self) -> None:
@@ -211,59 +215,14 @@ class WeightTable:
         return self._top_sums
 
 
-class _Extreme:
-    """The largest or the smallest positive weight, in units.
+@functools.lru_cache(maxsize=32)
+def _first_entries(num_blocks: int) -> np.ndarray:
+    """Where each of so many blocks begins, if they stand side by side; read-only."""
+    return np.arange(0, num_blocks * _BLOCK_SIZE, _BLOCK_SIZE)
 
-    All weights are searched for it only after every row known to have it has changed.
-    That is rare: the rows that have the maximum are many, namely all that were never
-    drawn, and a row that has the minimum is hardly ever drawn.
 
-    Args:
-        weights: the table's, which change.
-        pick: np.maximum or np.minimum.
-    """
-
-    def __init__(self, weights: np.ndarray, pick: np.ufunc) -> None:
-        self._weights = weights
-        self._pick = pick
-        # No weight is better. So far all of them are zero.
-        self._bound = 0.0 if pick is np.maximum else np.inf
-        # How many rows have it, or fewer. 0: it has to be searched for.
-        self._num_holders = 0
-
-    def value(self) -> float:
-        if not self._num_holders:
-            positive = self._weights[self._weights > 0]
-            if not len(positive):
-                return 0.0
-            self._bound = float(self._pick.reduce(positive))
-            self._num_holders = int(np.count_nonzero(positive == self._bound))
-        return self._bound
-
-    def forget(self) -> None:
-        """Takes note that any weight may have changed."""
-        self._bound = np.inf if self._pick is np.maximum else 0.0
-        self._num_holders = 0
-
-    def lose(self, before: np.ndarray) -> None:
-        """Takes note that rows with these weights [N] have others now.
-
-        If a row is in it twice, too many holders are counted off, never too few.
-        """
-        if self._num_holders:
-            lost = int(np.count_nonzero(before == self._bound))
-            self._num_holders = max(0, self._num_holders - lost)
-
-    def gain(self, rows: np.ndarray, after: np.ndarray) -> None:
-        """Takes note that ``rows`` [N] have the weights ``after`` [N]."""
-        best = self._pick.reduce(after)
-        if best == 0:
-            positive = after[after > 0]
-            if not len(positive):
-                return
-            best = self._pick.reduce(positive)
-        if best == self._bound:
-            self._num_holders += len(np.unique(rows[after == best]))
-        elif self._pick(best, self._bound) == best:
-            self._bound = float(best)
-            self._num_holders = 1
+def _last_of_each(rows: np.ndarray) -> np.ndarray:
+    """Where each of the rows [N] is for the last time."""
+    order = rows.argsort(kind="stable")
+    in_order = rows[order]
+    return order[np.append(in_order[1:] != in_order[:-1], True)]

@@ -82,8 +82,7 @@ class WeightedSampler(UniformSampler):
         else:
             windows = self._draw_by_priority(self._priority, starts, batch_size)
         if self._limits is not None:
-            rows = self._storage.row_indices(windows.env_ids, windows.positions)
-            self._weights.drop(self._limits.count_use(rows))
+            self._weights.drop(self._limits.count_use(windows.rows))
         return windows
 
     def num_windows(self, batch_length: int) -> int:
@@ -167,7 +166,7 @@ class WeightedSampler(UniformSampler):
         """Draws from the starts that are left; each weighs 1."""
         numbers = self._draw_numbers(self._weights.num_live, batch_size)
         rows = self._weights.find(numbers + 0.5)
-        return Windows(*self._weights.locate(rows))
+        return Windows(*self._weights.locate(rows), rows)
 
     def _draw_by_priority(
         self, priority: PriorityOptions, starts: PositionRanges, batch_size: int
@@ -182,17 +181,19 @@ class WeightedSampler(UniformSampler):
             drawn = self._draw_from(recent, num_recent)
             rows = np.concatenate((self._storage.row_indices(*drawn), rows))
         env_ids, positions = self._weights.locate(rows)
-        # The whole batch is a mixture of two ways to draw.
-        share = (1.0 - num_recent / batch_size) / total
-        probabilities = share * self._weights.get(rows)
+        weights = self._weights.get(rows)
+        least_weight = self._weights.minimum
         if recent is not None:
+            # The whole batch is a mixture of two ways to draw.
+            recent_share = num_recent / batch_size
+            weights *= 1.0 - recent_share
             is_recent = positions >= recent.first[env_ids]
-            probabilities += is_recent * (num_recent / batch_size / recent.size)
-        least_probability = share * self._weights.minimum or probabilities.min()
+            weights += is_recent * (recent_share * total / recent.size)
+            least_weight = (1.0 - recent_share) * least_weight or weights.min()
         importance_weights = priority.importance_weights(
-            probabilities, self._weights.num_live, least_probability
+            weights, total / self._weights.num_live, least_weight
         )
-        return Windows(env_ids, positions, importance_weights)
+        return Windows(env_ids, positions, rows, importance_weights)
 
     def _drop_stale(self) -> None:
         """Drops what has become too old since the iteration was set."""

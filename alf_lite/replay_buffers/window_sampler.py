@@ -84,6 +84,7 @@ class Windows(NamedTuple):
 
     env_ids: np.ndarray  # [B] int64
     positions: np.ndarray  # [B] int64
+    rows: np.ndarray  # [B] int64, where the starts are in the storage
     importance_weights: np.ndarray | tuple = ()  # [B] float32
 
 
@@ -113,11 +114,14 @@ class UniformSampler:
         """
         starts = self._get_starts(batch_length)
         num_recent = self._num_recent(starts, batch_size)
-        if not num_recent:
-            return Windows(*self._draw_from(starts, batch_size))
-        recent = self._draw_from(self._recent(starts), num_recent)
-        others = self._draw_from(starts, batch_size - num_recent)
-        return Windows(*map(np.concatenate, zip(recent, others, strict=True)))
+        if num_recent:
+            recent = self._draw_from(self._recent(starts), num_recent)
+            others = self._draw_from(starts, batch_size - num_recent)
+            env_ids, positions = map(np.concatenate, zip(recent, others, strict=True))
+        else:
+            env_ids, positions = self._draw_from(starts, batch_size)
+        rows = self._storage.row_indices(env_ids, positions)
+        return Windows(env_ids, positions, rows)
 
     def num_windows(self, batch_length: int) -> int:
         """How many windows of so many steps may be drawn."""

@@ -91,6 +91,12 @@ def test_each_mass_is_from_its_own_part():
     assert sorted(order.tolist()) == [0, 1, 2, 3]
 
 
+def test_positions_are_in_the_range_of_their_environment():
+    ranges = PositionRanges(np.array([2, 5]), np.array([4, 5]))
+    env_ids, positions = np.array([0, 0, 0, 0, 1, 1]), np.array([1, 2, 3, 4, 3, 5])
+    assert ranges.have(env_ids, positions).tolist() == [0, 1, 1, 0, 0, 0]
+
+
 def chi_square(counts: np.ndarray) -> float:
     expected = counts.sum() / len(counts)
     return float(((counts - expected) ** 2 / expected).sum())

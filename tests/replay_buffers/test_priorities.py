@@ -12,10 +12,7 @@ PRIORITIES = np.array([1.0, 2.0, 4.0, 8.0])
 
 def corrections(options: PriorityOptions, priorities, drawn=slice(None)) -> np.ndarray:
     weights = options.weights(np.asarray(priorities, float))
-    probabilities = weights / weights.sum()
-    return options.importance_weights(
-        probabilities[drawn], len(priorities), probabilities.min()
-    )
+    return options.importance_weights(weights[drawn], weights.mean(), weights.min())
 
 
 def test_weights_are_powers_of_the_priorities():
@@ -26,6 +23,10 @@ def test_weights_are_powers_of_the_priorities():
 def test_eps_is_added_before_the_power():
     weights = PriorityOptions(alpha=0.5, eps=0.25).weights(np.array([0.0, 2.0]))
     assert weights == pytest.approx([0.5, 1.5])
+
+
+def test_a_negative_zero_is_a_zero():
+    assert PriorityOptions(alpha=1, eps=0.5).weights(np.array([-0.0])) == [0.5]
 
 
 @pytest.mark.parametrize(

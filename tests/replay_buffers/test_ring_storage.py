@@ -180,7 +180,8 @@ def test_windows_run_on_behind_the_seam(max_length, data):
         [e * max_length + (p + t) % max_length for t in range(length)]
         for e, p in windows
     ]
-    assert storage.window_rows(env_ids, positions, length).tolist() == expected
+    first_rows = storage.row_indices(env_ids, positions)
+    assert storage.window_rows(env_ids, first_rows, length).tolist() == expected
 
 
 def test_which_steps_are_stored(make_storage):
