@@ -5,8 +5,8 @@
 A million steps of a HalfCheetah (17 observations, 6 actions), or 50 thousand of an
 Atari game (84x84x4 uint8):
 
-* ``add_N``: one step of N environments; ``add_unroll_8``: 128 steps of 8 at once; in
-  transitions per second.
+* ``add_N``: one step of N environments, as numpy arrays; ``add_N_tensors``: as torch
+  tensors; ``add_unroll_8``: 128 steps of 8 at once; in transitions per second.
 * ``sample_256``: 256 uniformly drawn steps as torch tensors; in calls per second, as
   all that follow.
 * ``windows_BxT``: B sequences of T steps.
@@ -84,8 +84,12 @@ def alf_lite(kind: str, capacity: int) -> Iterator[Workload]:
 
     if kind == "add":
         for num_envs in (1, 8, 64):
-            add = partial(make(num_envs).add_batch, steps(num_envs))
+            tensors = steps(num_envs)
+            arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+            add = partial(make(num_envs).add_batch, arrays)
             yield f"add_{num_envs}", num_envs, add
+            add = partial(make(num_envs).add_batch, tensors)
+            yield f"add_{num_envs}_tensors", num_envs, add
         add = partial(make(8).add_batch, steps(128, 8), time_major=True)
         yield "add_unroll_8", 1024, add
         return

@@ -14,6 +14,7 @@ from alf_lite import nest
 from alf_lite.data_structures import BatchInfo, StepType
 from alf_lite.replay_buffers import buffer_state
 from alf_lite.replay_buffers.allocation import StorageKind
+from alf_lite.replay_buffers.batch_flattener import BatchFlattener
 from alf_lite.replay_buffers.episode_index import EpisodeIndex
 from alf_lite.replay_buffers.priorities import PriorityOptions
 from alf_lite.replay_buffers.replay_file import ReplayFile, StoredRows
@@ -124,7 +125,10 @@ class ReplayBuffer:
         )
         self._step_type_field = step_type_field
         self._episodes: EpisodeIndex | None = None
-        self._expected_step = self._layout.expect(num_environments)
+        self._flattener = BatchFlattener(
+            self._layout, keep_arrays=self.device.type == "cpu"
+        )
+        self._expected_step = self._flattener.expect(num_environments)
 
     @property
     def data_spec(self) -> NestedTensorSpec:
@@ -181,7 +185,7 @@ class ReplayBuffer:
     def add_batch(
         self,
         batch: Nest,
-        env_ids: Tensor | None = None,
+        env_ids: Tensor | np.ndarray | None = None,
         *,
         time_major: bool = False,
         never_stale: bool = False,
@@ -189,7 +193,8 @@ class ReplayBuffer:
         """Appends one step, or an unroll, of all or some environments.
 
         Args:
-            batch: nest of [B, ...] tensors; with ``time_major`` of [T, B, ...] tensors.
+            batch: nest of tensors and numpy arrays [B, ...]; with ``time_major``
+                [T, B, ...].
             env_ids: [B], the environment of each column. None means all in their order,
                 which is the fastest.
             time_major: whether there is a time dimension.
@@ -201,18 +206,19 @@ class ReplayBuffer:
         """
         if env_ids is None and not time_major and not never_stale:
             # This is done for every step of the environment.
-            self._storage.write(self._layout.flatten(batch, self._expected_step))
+            self._storage.write(self._flattener.flatten(batch, self._expected_step))
             return
         ids = None if env_ids is None else self._distinct(env_ids)
         num_columns = self.num_environments if ids is None else len(ids)
         num_steps = _first_dim(batch) if time_major else 1
         outer_dims = (num_steps, num_columns) if time_major else (num_columns,)
-        leaves = self._layout.flatten(batch, self._layout.expect(*outer_dims))
+        expected = self._flattener.expect(*outer_dims)
+        leaves = self._flattener.flatten(batch, expected)
         if ids is None and not never_stale:
             self._storage.write(leaves, num_steps)
             return
         if not time_major:
-            leaves = [leaf.unsqueeze(0) for leaf in leaves]
+            leaves = [leaf[None] for leaf in leaves]
         if never_stale:
             self._storage.flush()
             self._sampler.sync()
@@ -220,7 +226,7 @@ class ReplayBuffer:
         if never_stale:
             self._sampler.sync(collected_in=NEVER_STALE)
 
-    def mark_truncated_end(self, env_ids: Tensor | None = None) -> None:
+    def mark_truncated_end(self, env_ids: Tensor | np.ndarray | None = None) -> None:
         """Makes the newest step of all or some environments the LAST of its episode.
 
         For when the next steps will not continue it. Its discount stays as it is, so
@@ -235,7 +241,7 @@ class ReplayBuffer:
         leaf = self._layout.find("step_type", self._step_type_field)
         self._storage.scatter_leaf(leaf, rows, int(StepType.LAST))
 
-    def clear(self, env_ids: Tensor | None = None) -> None:
+    def clear(self, env_ids: Tensor | np.ndarray | None = None) -> None:
         """Forgets all steps of all or some environments. Positions go on."""
         self._storage.clear(None if env_ids is None else self._distinct(env_ids))
 
@@ -457,14 +463,14 @@ class ReplayBuffer:
             self._storage.gather(self._storage.window_rows(env_ids, rows, length))
         )
 
-    def _distinct(self, env_ids: Tensor) -> np.ndarray:
+    def _distinct(self, env_ids: Tensor | np.ndarray) -> np.ndarray:
         return to_distinct_env_ids(env_ids, self.num_environments)
 
 
 def _first_dim(batch: Nest) -> int:
     """T of a batch [T, ...], by its first leaf: the others have to agree with it."""
     first_leaf = next(iter(nest.flatten(batch)), None)
-    shape = first_leaf.shape if isinstance(first_leaf, Tensor) else ()
+    shape = getattr(first_leaf, "shape", ())
     return shape[0] if shape else 0
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from alf_lite.replay_buffers.allocation import allocate
+from alf_lite.replay_buffers.batch_flattener import Leaves
 from alf_lite.replay_buffers.position_ranges import PositionRanges
 from alf_lite.replay_buffers.row_layout import RowLayout
 from alf_lite.replay_buffers.staged_steps import StagedSteps
@@ -93,11 +94,12 @@ class RingStorage:
     def num_bytes(self) -> int:
         return self.rows.numel()
 
-    def write(self, leaves: list[Tensor], num_steps: int = 1) -> None:
+    def write(self, leaves: Leaves, num_steps: int = 1) -> None:
         """Appends some steps of all environments.
 
         Args:
-            leaves: [T, E, ...] each, or [E, ...] for one step.
+            leaves: [T, E, ...] each, or [E, ...] for one step; arrays only if the
+                rows are on the CPU.
             num_steps: T.
         """
         if not self._staged.add(leaves, num_steps):
@@ -105,13 +107,11 @@ class RingStorage:
             if not self._staged.add(leaves, num_steps):
                 self.write_block(leaves)
 
-    def write_block(
-        self, leaves: list[Tensor], env_ids: np.ndarray | None = None
-    ) -> None:
+    def write_block(self, leaves: Leaves, env_ids: np.ndarray | None = None) -> None:
         """Appends many steps, or steps of some environments.
 
         Args:
-            leaves: [T, B, ...] each.
+            leaves: [T, B, ...] each; arrays only if the rows are on the CPU.
             env_ids: [B], each at most once; None means all.
         """
         self.flush()
@@ -126,7 +126,11 @@ class RingStorage:
             dtype=torch.uint8,
             device=self.device,
         )
-        torch._foreach_copy_(self.layout.views(rows), leaves)
+        if isinstance(leaves[0], np.ndarray):
+            for field, leaf in zip(self.layout.fields(rows), leaves, strict=True):
+                field[...] = leaf
+        else:
+            torch._foreach_copy_(self.layout.views(rows), leaves)
         self._append(self._as_whole(rows), env_ids, skipped)
 
     def flush(self) -> None:

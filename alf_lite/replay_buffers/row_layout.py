@@ -7,7 +7,6 @@ gather serves all leaves. A leaf is then a strided view of the rows.
 from __future__ import annotations
 
 import itertools
-import operator
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -26,11 +25,6 @@ _NAMESPACE = "alf_lite"  # that of alf_lite.nest
 
 # One step of a path such as ``time_step.observation['arm'][0]``.
 _PATH_STEP = re.compile(r"\.?(\w+)|\['([^']*)'\]|\[(\d+)\]")
-
-
-# Shape, dtype and whether there is a gradient.
-Traits = tuple[torch.Size, torch.dtype, bool]
-_traits = operator.attrgetter("shape", "dtype", "requires_grad")
 
 
 class Leaf(NamedTuple):
@@ -110,46 +104,10 @@ class RowLayout:
         self._foreign_dtypes = [
             (i, dtype)
             for i, dtype in enumerate(self._dtypes)
-            if torch.from_numpy(np.empty(0, _array_dtype(dtype))).dtype != dtype
+            if numpy_dtype(dtype) is None
         ]
         self._distinct_dtypes = set(self._dtypes)
         self._view_arguments: dict[tuple[int, ...], list[tuple]] = {}
-        self._expected: dict[tuple[int, ...], list[Traits]] = {}
-
-    def expect(self, *outer_dims: int) -> list[Traits]:
-        """What the leaves of a batch have to be, for :meth:`flatten`."""
-        expected = self._expected.get(outer_dims)
-        if expected is None:
-            expected = [
-                (torch.Size((*outer_dims, *leaf.shape)), leaf.dtype, False)
-                for leaf in self.leaves
-            ]
-            _keep(self._expected, outer_dims, expected)
-        return expected
-
-    def flatten(self, batch: Nest, expected: list[Traits]) -> list[Tensor]:
-        """The leaves of ``batch``, detached.
-
-        Args:
-            batch: nest of tensors.
-            expected: from :meth:`expect`.
-
-        Raises:
-            ValueError: if structure, a shape or a dtype does not match the spec; names
-                the leaf, what was expected and what came.
-            TypeError: if a leaf is not a tensor.
-        """
-        # Every step that is stored passes here: nothing is faster than one comparison.
-        try:
-            leaves: list[Any] = self._structure.flatten_up_to(batch)
-            if list(map(_traits, leaves)) == expected:
-                return leaves
-            leaves = [leaf.detach() for leaf in leaves]
-            if list(map(_traits, leaves)) == expected:
-                return leaves
-        except (AttributeError, ValueError):
-            pass
-        raise self._mismatch(batch, expected)
 
     def pack(self, leaves: list[Any]) -> Nest:
         """A nest with the structure of the spec."""
@@ -185,6 +143,18 @@ class RowLayout:
         for i, dtype in self._foreign_dtypes:
             leaves[i] = leaves[i].view(dtype)
         return leaves
+
+    def fields(self, rows: Tensor) -> list[np.ndarray]:
+        """The leaves of ``rows`` as arrays that are views, for rows on the CPU.
+
+        Args:
+            rows: uint8 [*outer_dims, row_bytes], contiguous.
+
+        Returns:
+            One array [*outer_dims, *shape] per leaf.
+        """
+        fields = rows.numpy().view(self._array_dtype)[..., 0]
+        return [fields[name] for name in self._array_names]
 
     def select(self, field: str) -> Nest:
         """The indices of the leaves at or below a path, in the nest found there.
@@ -247,24 +217,6 @@ class RowLayout:
         _keep(self._view_arguments, outer_dims, arguments)
         return arguments
 
-    def _mismatch(self, batch: Nest, expected: list[Traits]) -> Exception:
-        """The error that says what is wrong with ``batch``."""
-        nest.assert_same_structure(self.data_spec, batch)
-        for (shape, dtype, _), (path, value) in zip(
-            expected, nest.flatten_with_path(batch), strict=True
-        ):
-            if not isinstance(value, Tensor):
-                return TypeError(
-                    f"{path}: expected a tensor, got a {type(value).__name__}"
-                )
-            if value.shape != shape or value.dtype != dtype:
-                return ValueError(
-                    f"{path}: expected shape {tuple(shape)} and {dtype}, got "
-                    f"{tuple(value.shape)} and {value.dtype}. The replay buffer was "
-                    "built for other data."
-                )
-        return AssertionError("a batch was refused that matches")  # pragma: no cover
-
 
 def _keep(cache: dict[tuple[int, ...], Any], outer_dims: Any, value: Any) -> None:
     """Remembers what was found out for a shape."""
@@ -310,12 +262,17 @@ def _find_placed(
     return [placed[path] for path, _ in specs]
 
 
-def _array_dtype(dtype: torch.dtype) -> np.dtype:
-    """The numpy dtype of this name, or an integer of the same size."""
+def numpy_dtype(dtype: torch.dtype) -> np.dtype | None:
+    """The same one of numpy, if there is one: there is none for bfloat16."""
     try:
         return torch.empty(0, dtype=dtype).numpy().dtype
     except TypeError:
-        return np.dtype(f"i{dtype.itemsize}")
+        return None
+
+
+def _array_dtype(dtype: torch.dtype) -> np.dtype:
+    """The numpy dtype of this name, or an integer of the same size."""
+    return numpy_dtype(dtype) or np.dtype(f"i{dtype.itemsize}")
 
 
 def _contiguous_strides(shape: Sequence[int]) -> list[int]:

@@ -8,19 +8,19 @@ from torch import Tensor
 from alf_lite.replay_buffers.ring_storage import RingStorage
 
 
-def to_indices(tensor: Tensor) -> np.ndarray:
-    """The integers of ``tensor`` as int64 on the CPU.
+def to_indices(numbers: Tensor | np.ndarray) -> np.ndarray:
+    """The integers of a tensor or an array as int64 on the CPU.
 
     Raises:
         TypeError: if they are not integers.
     """
-    array = tensor.numpy(force=True)
+    array = numbers.numpy(force=True) if isinstance(numbers, Tensor) else numbers
     if array.dtype.kind != "i":
-        raise TypeError(f"expected a tensor of integers, got {tensor.dtype}")
+        raise TypeError(f"expected a tensor of integers, got {numbers.dtype}")
     return array.astype(np.int64, copy=False)
 
 
-def to_env_ids(env_ids: Tensor, num_environments: int) -> np.ndarray:
+def to_env_ids(env_ids: Tensor | np.ndarray, num_environments: int) -> np.ndarray:
     """``env_ids``, which exist.
 
     Raises:
@@ -37,7 +37,9 @@ def to_env_ids(env_ids: Tensor, num_environments: int) -> np.ndarray:
     return ids
 
 
-def to_distinct_env_ids(env_ids: Tensor, num_environments: int) -> np.ndarray:
+def to_distinct_env_ids(
+    env_ids: Tensor | np.ndarray, num_environments: int
+) -> np.ndarray:
     """``env_ids`` [B], which exist and are different.
 
     Raises:
@@ -56,7 +58,7 @@ def to_distinct_env_ids(env_ids: Tensor, num_environments: int) -> np.ndarray:
 
 
 def to_stored_steps(
-    storage: RingStorage, env_ids: Tensor, positions: Tensor
+    storage: RingStorage, env_ids: Tensor | np.ndarray, positions: Tensor
 ) -> tuple[np.ndarray, np.ndarray]:
     """Environments and positions, broadcast together, of steps that are stored.
 

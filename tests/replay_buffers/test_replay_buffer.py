@@ -88,6 +88,35 @@ def test_single_tensors_are_nests():
     assert {tuple(row) for row in batch.tolist()} == {(2, 3), (3, 4)}
 
 
+@pytest.mark.parametrize("env_ids", [None, np.array([2, 0, 1])])
+@pytest.mark.parametrize("num_steps", [1, 5, 40])
+def test_numpy_arrays_are_the_same_as_tensors(env_ids, num_steps):
+    by_tensors, by_arrays = make_buffer(3, 50), make_buffer(3, 50)
+    columns = torch.arange(3) if env_ids is None else torch.from_numpy(env_ids)
+    for position in range(num_steps):
+        batch = steps(columns, position)
+        by_tensors.add_batch(batch, env_ids)
+        by_arrays.add_batch(nest.map_structure(lambda t: t.numpy(), batch), env_ids)
+    unroll = steps(columns, num_steps + torch.arange(num_steps)[:, None])
+    by_tensors.add_batch(unroll, env_ids, time_major=True)
+    unroll = nest.map_structure(lambda t: t.numpy(), unroll)
+    by_arrays.add_batch(unroll, env_ids, time_major=True)
+    expected, got = by_tensors.gather_all(), by_arrays.gather_all()
+    for a, b in zip(nest.flatten(expected), nest.flatten(got), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_wrong_array_is_refused_on_every_call_and_nothing_is_stored():
+    buffer = ReplayBuffer({"a": TensorSpec((2,)), "b": TensorSpec(())}, 1, 3)
+    right = {"a": np.zeros((1, 2), np.float32), "b": np.zeros(1, np.float32)}
+    for size in range(1, 3):
+        buffer.add_batch(right)
+        for wrong in (np.zeros(1), np.zeros((1, 1), np.float32), np.float32(0)):
+            with pytest.raises((ValueError, TypeError), match=r"'b'\]: expected"):
+                buffer.add_batch(right | {"b": wrong})
+        assert buffer.total_size == size
+
+
 def test_a_buffer_of_one_step_gives_that_step():
     buffer = make_buffer(1, 1)
     for position in range(3):

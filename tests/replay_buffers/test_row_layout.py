@@ -47,8 +47,7 @@ def specs():
 
 def copy_through_rows(layout: RowLayout, batch, *outer_dims: int):
     rows = torch.empty((*outer_dims, layout.row_bytes), dtype=torch.uint8)
-    leaves = layout.flatten(batch, layout.expect(*outer_dims))
-    for view, leaf in zip(layout.views(rows), leaves, strict=True):
+    for view, leaf in zip(layout.views(rows), nest.flatten(batch), strict=True):
         view.copy_(leaf)
     return layout.pack(layout.views(rows.clone()))
 
@@ -98,70 +97,6 @@ def test_distributions_are_stored_as_their_parameters():
     for name, action in actions.items():
         expected = batch.rollout_info[name].log_prob(action)
         torch.testing.assert_close(returned[name].log_prob(action), expected)
-
-
-def test_another_distribution_than_the_spec_is_refused():
-    spec = nest.extract_spec(td.Categorical(logits=torch.zeros(1, 4)))
-    layout = RowLayout(spec)
-    other = td.Bernoulli(logits=torch.zeros(1, 4))
-    with pytest.raises(ValueError, match="Categorical"):
-        layout.flatten(other, layout.expect(1))
-
-
-def test_gradients_are_left_behind():
-    layout = RowLayout((TensorSpec((2,)), TensorSpec(())))
-    batch = (torch.ones(3, 2, requires_grad=True) * 2, torch.zeros(3))
-    leaves = layout.flatten(batch, layout.expect(3))
-    assert not any(leaf.requires_grad for leaf in leaves)
-
-
-@pytest.mark.parametrize(
-    ("batch", "error", "message"),
-    [
-        (
-            TimeStep(reward=torch.zeros(3), observation={"arm": torch.zeros(3, 6)}),
-            ValueError,
-            r"observation\['arm'\]: expected shape \(3, 7\) and torch.float32, got "
-            r"\(3, 6\)",
-        ),
-        (
-            TimeStep(
-                reward=torch.zeros(3).double(), observation={"arm": torch.zeros(3, 7)}
-            ),
-            ValueError,
-            r"reward: expected shape \(3,\) and torch.float32, got \(3,\) and "
-            "torch.float64",
-        ),
-        (
-            TimeStep(reward=torch.zeros(3), observation={"leg": torch.zeros(3, 7)}),
-            ValueError,
-            "observation",
-        ),
-        (
-            TimeStep(reward=torch.zeros(3), observation={"arm": (torch.zeros(3, 7),)}),
-            ValueError,
-            r"observation\['arm'\]",
-        ),
-        (torch.zeros(3), ValueError, "<root>"),
-        (
-            TimeStep(
-                reward=torch.zeros(3).numpy(), observation={"arm": torch.zeros(3, 7)}
-            ),
-            TypeError,
-            "reward: expected a tensor, got a ndarray",
-        ),
-        (
-            TimeStep(reward=1.0, observation={"arm": torch.zeros(3, 7)}),
-            TypeError,
-            "reward: expected a tensor, got a float",
-        ),
-    ],
-)
-def test_a_batch_that_does_not_match_is_refused_by_path(batch, error, message):
-    spec = TimeStep(reward=TensorSpec(()), observation={"arm": TensorSpec((7,))})
-    layout = RowLayout(spec)
-    with pytest.raises(error, match=message):
-        layout.flatten(batch, layout.expect(3))
 
 
 @pytest.mark.parametrize("spec", [(), {}, TimeStep(), TensorSpec((0,))])
