@@ -37,8 +37,11 @@ def test_every_workload_is_measured():
     rates = json.loads(run("--measure=alf_lite", "--shrink=1000", "--seconds=0.01"))
     assert set(rates) == {
         "add_1",
+        "add_1_tensors",
         "add_8",
+        "add_8_tensors",
         "add_64",
+        "add_64_tensors",
         "add_unroll_8",
         "sample_256",
         "windows_256x1",
