@@ -11,22 +11,21 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.data_structures import BatchInfo, StepType
+from alf_lite.data_structures import BatchInfo
 from alf_lite.replay_buffers import buffer_state
 from alf_lite.replay_buffers.allocation import StorageKind
 from alf_lite.replay_buffers.batch_flattener import BatchFlattener
-from alf_lite.replay_buffers.episode_index import EpisodeIndex
 from alf_lite.replay_buffers.priorities import PriorityOptions
 from alf_lite.replay_buffers.replay_file import ReplayFile, StoredRows
 from alf_lite.replay_buffers.ring_storage import RingStorage
 from alf_lite.replay_buffers.row_layout import RowLayout
 from alf_lite.replay_buffers.sample_limits import NEVER_STALE
 from alf_lite.replay_buffers.step_references import (
-    to_distinct_env_ids,
     to_env_ids,
     to_indices,
     to_stored_steps,
 )
+from alf_lite.replay_buffers.stored_steps import StoredSteps
 from alf_lite.replay_buffers.weighted_sampler import make_sampler
 from alf_lite.replay_buffers.window_sampler import SamplingOptions, all_windows
 from alf_lite.tensor_specs import NestedTensorSpec
@@ -37,12 +36,8 @@ Nest = Any
 _logger = logging.getLogger(__name__)
 
 
-class ReplayBuffer:
-    """The newest ``max_length`` steps of every environment.
-
-    Each step is stored once: what follows a step is the step at the next position. A
-    position counts the steps of one environment since the buffer was made; it names one
-    step for ever and is never used again.
+class ReplayBuffer(StoredSteps):
+    """The newest ``max_length`` steps of every environment, to draw batches from.
 
     Steps are stored as they come, detached, in their own dtypes. The buffer does not
     look into them, except for the step type where a method says so. A window may cross
@@ -96,89 +91,41 @@ class ReplayBuffer:
                 "expected storage='memory', or storage='memmap' and a directory; got "
                 f"storage={storage!r} and directory={directory!r}"
             )
-        self._layout = RowLayout(
+        layout = RowLayout(
             data_spec, None if rows is None else (rows.leaves, rows.rows.shape[1])
         )
-        self._storage = RingStorage(
-            self._layout,
+        ring_storage = RingStorage(
+            layout,
             num_environments,
             max_length,
             torch.device(device),
             directory,
             None if rows is None else rows.rows,
         )
+        super().__init__(ring_storage, step_type_field)
         _logger.info(
             "Replay buffer: %d environments x %d steps x %d bytes = %.3f GB in %s",
             num_environments,
             max_length,
-            self._layout.row_bytes,
-            self._storage.num_bytes / 1e9,
+            layout.row_bytes,
+            ring_storage.num_bytes / 1e9,
             directory or f"{device} memory",
         )
         self._num_ignored = num_earliest_frames_ignored
         self._sampling = sampling or all_windows()
         self._sampler = make_sampler(
-            self._storage,
+            ring_storage,
             self._sampling,
             num_earliest_frames_ignored,
             (priority or PriorityOptions()) if prioritized_sampling else None,
         )
-        self._step_type_field = step_type_field
-        self._episodes: EpisodeIndex | None = None
-        self._flattener = BatchFlattener(
-            self._layout, keep_arrays=self.device.type == "cpu"
-        )
+        self._flattener = BatchFlattener(layout, keep_arrays=self.device.type == "cpu")
         self._expected_step = self._flattener.expect(num_environments)
-
-    @property
-    def data_spec(self) -> NestedTensorSpec:
-        return self._layout.data_spec
-
-    @property
-    def num_environments(self) -> int:
-        return self._storage.num_environments
-
-    @property
-    def max_length(self) -> int:
-        """How many steps of one environment fit."""
-        return self._storage.max_length
-
-    @property
-    def device(self) -> torch.device:
-        return self._storage.device
-
-    @property
-    def num_bytes(self) -> int:
-        """The memory that the steps of a full buffer take."""
-        return self._storage.num_bytes
-
-    @property
-    def total_size(self) -> int:
-        """How many steps are stored, of all environments together."""
-        return int(self.sizes.sum())
-
-    @property
-    def sizes(self) -> Tensor:
-        """[E] int64, how many steps of each environment are stored."""
-        self._storage.flush()
-        return torch.from_numpy(self._storage.end - self._storage.begin)
 
     def num_windows(self, batch_length: int) -> int:
         """How many windows of so many steps can be drawn now."""
         self._storage.flush()
         return self._sampler.num_windows(batch_length)
-
-    @property
-    def begin_positions(self) -> Tensor:
-        """[E] int64, the positions of the oldest steps that are stored."""
-        self._storage.flush()
-        return torch.from_numpy(self._storage.begin.copy())
-
-    @property
-    def end_positions(self) -> Tensor:
-        """[E] int64, the positions that the next steps will have."""
-        self._storage.flush()
-        return torch.from_numpy(self._storage.end.copy())
 
     # Writing
 
@@ -225,21 +172,6 @@ class ReplayBuffer:
         self._storage.write_block(leaves, ids)
         if never_stale:
             self._sampler.sync(collected_in=NEVER_STALE)
-
-    def mark_truncated_end(self, env_ids: Tensor | np.ndarray | None = None) -> None:
-        """Makes the newest step of all or some environments the LAST of its episode.
-
-        For when the next steps will not continue it. Its discount stays as it is, so
-        that it is bootstrapped like a step at a time limit.
-        """
-        self._storage.flush()
-        begin, end = self._storage.begin, self._storage.end
-        ids = np.flatnonzero(end > begin)
-        if env_ids is not None:
-            ids = np.intersect1d(ids, self._distinct(env_ids))
-        rows = self._storage.row_indices(ids, end[ids] - 1)
-        leaf = self._layout.find("step_type", self._step_type_field)
-        self._storage.scatter_leaf(leaf, rows, int(StepType.LAST))
 
     def clear(self, env_ids: Tensor | np.ndarray | None = None) -> None:
         """Forgets all steps of all or some environments. Positions go on."""
@@ -315,76 +247,6 @@ class ReplayBuffer:
         rows = self._storage.row_indices(env_ids, first)
         return self._windows(env_ids, rows, int(num_steps[0])), info
 
-    def get_windows(self, env_ids: Tensor, positions: Tensor, length: int) -> Nest:
-        """Reads windows of consecutive steps, faster than field by field.
-
-        Args:
-            env_ids: [B].
-            positions: [B], of the first steps.
-            length: T.
-
-        Returns:
-            A nest of [B, T, ...] tensors.
-
-        Raises:
-            ValueError: if a step is not stored any more or not yet.
-        """
-        self._storage.flush()
-        to_stored_steps(self._storage, env_ids, positions + (length - 1))
-        ids, first = to_stored_steps(self._storage, env_ids, positions)
-        return self._windows(ids, self._storage.row_indices(ids, first), length)
-
-    def get_field(self, fields: Nest, env_ids: Tensor, positions: Tensor) -> Nest:
-        """Reads parts of some stored steps.
-
-        Args:
-            fields: a path such as ``time_step.observation``, or a nest of paths. A path
-                may be that of a leaf or of a nest.
-            env_ids: [*dims].
-            positions: broadcasts with ``env_ids``.
-
-        Returns:
-            The structure of ``fields`` with [*dims, ...] tensors, or nests of them.
-
-        Raises:
-            ValueError: if there is no such field, or a step is not stored any more or
-                not yet.
-        """
-        self._storage.flush()
-        rows = self._storage.row_indices(
-            *to_stored_steps(self._storage, env_ids, positions)
-        )
-        return nest.map_structure(
-            lambda path: nest.map_structure(
-                lambda leaf: self._storage.gather_leaf(leaf, rows),
-                self._layout.select(path),
-            ),
-            fields,
-        )
-
-    def get_episode_bounds(
-        self, env_ids: Tensor, positions: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The first and the last position of the episodes that steps belong to.
-
-        Of an episode whose beginning was overwritten, the first position is that of the
-        oldest step; of one that goes on, the last is that of the newest step.
-
-        Args:
-            env_ids: [*dims].
-            positions: broadcasts with ``env_ids``.
-
-        Returns:
-            [*dims] int64 each.
-        """
-        if self._episodes is None:
-            leaf = self._layout.find("step_type", self._step_type_field)
-            self._episodes = EpisodeIndex(self._storage, leaf)
-        self._storage.flush()
-        steps = to_stored_steps(self._storage, env_ids, positions)
-        begins, ends = self._episodes.bounds(*steps)
-        return torch.from_numpy(begins), torch.from_numpy(ends)
-
     # Priorities and uses
 
     def update_priority(
@@ -456,15 +318,6 @@ class ReplayBuffer:
         self._storage.flush()
         self._storage.check_valid()
         self._sampler.check_valid()
-
-    def _windows(self, env_ids: np.ndarray, rows: np.ndarray, length: int) -> Nest:
-        """The steps [B, T, ...] of windows that start in ``rows`` [B]."""
-        return self._layout.pack(
-            self._storage.gather(self._storage.window_rows(env_ids, rows, length))
-        )
-
-    def _distinct(self, env_ids: Tensor | np.ndarray) -> np.ndarray:
-        return to_distinct_env_ids(env_ids, self.num_environments)
 
 
 def _first_dim(batch: Nest) -> int:

@@ -76,3 +76,11 @@ def saved(buffer: ReplayBuffer, directory: Path) -> ReplayFile:
     stream.write_to(path)
     assert path.stat().st_size == stream.num_bytes
     return ReplayFile(path)
+
+
+def all_starts(buffer: ReplayBuffer, length: int, batch_size: int = 300) -> set:
+    """The (environment, position) of the windows drawn, each checked to be whole."""
+    batch, info = buffer.get_batch(batch_size, length)
+    env_ids, positions = info.env_ids, info.positions
+    assert_steps(batch, env_ids[:, None], positions[:, None] + torch.arange(length))
+    return set(zip(env_ids.tolist(), positions.tolist(), strict=True))
