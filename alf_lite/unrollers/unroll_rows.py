@@ -77,14 +77,26 @@ class StoredRows:
     def begin(
         self, length: int, env: Environment, first_step: TimeStep
     ) -> Sequence[StepRow] | None:
+        self._begin_steps(length, first_step)
         self._length = length
         self._num_added = 0
-        self._steps.write(0, first_step, length + 1)
         memory = self._steps.memory
         if self._memory is not memory or self._env is not env:
             self._memory, self._env = memory, env
             self._step_rows = env.rows_of(memory)
         return self._step_rows
+
+    def _begin_steps(self, length: int, first_step: TimeStep) -> None:
+        rows = self._step_rows
+        if (
+            rows is not None
+            and length < len(rows)
+            and rows[self._length].time_step is first_step
+        ):
+            # As a rule: known to fit, because it is the last row of the unroll before.
+            self._steps.copy_row(self._length, 0)
+        else:
+            self._steps.write(0, first_step, length + 1)
 
     def add(self, time_step: TimeStep, experience: Experience) -> None:
         row = self._num_added

@@ -50,6 +50,10 @@ class UnrollStorage:
         if leaves:
             torch._foreach_copy_(self._rows[row], leaves)
 
+    def copy_row(self, source: int, target: int) -> None:
+        """Copies a row that there is to another one."""
+        torch._foreach_copy_(self._rows[target], self._rows[source])
+
     @property
     def memory(self) -> Nest:
         """The nest of [N, B, ...] tensors that holds all rows; N changes with them."""
