@@ -12,16 +12,13 @@ from torch import Tensor, nn
 from alf_lite import nest
 from alf_lite.algorithms.acting_state import ActingState
 from alf_lite.algorithms.algorithm import Algorithm, valid_steps
-from alf_lite.algorithms.off_policy_path import OffPolicyPath
-from alf_lite.algorithms.on_policy_path import OnPolicyPath
 from alf_lite.algorithms.reward_weights import RewardWeights
+from alf_lite.algorithms.root_training import RootTraining
 from alf_lite.algorithms.training_batches import TrainingBatch
 from alf_lite.algorithms.transitions import sequence_priority
-from alf_lite.algorithms.unrolling import Unrolling
 from alf_lite.algorithms.update_loop import UpdateLoop
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import (
-    AlgStep,
     BatchInfo,
     Experience,
     Field,
@@ -31,10 +28,8 @@ from alf_lite.data_transformers.data_transformer import (
     DataTransformer,
     IdentityDataTransformer,
 )
-from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.environments.environment import Environment
-from alf_lite.errors import CheckpointError, ConfigError
-from alf_lite.metrics.metrics import MetricSet, create_metrics
+from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
@@ -113,22 +108,12 @@ class RLAlgorithm(Algorithm):
         self.data_transformer: DataTransformer = IdentityDataTransformer(
             observation_spec
         )
-        self._metrics: MetricSet | None = None
-        self._unrolling: Unrolling | None = None
-        self._updates: UpdateLoop | None = None
-        self._path: OnPolicyPath | OffPolicyPath | None = None
         self._training_mode = TrainingMode(self)
-        self._compiled_rollout_step = self.rollout_step
-        self._fills_replay = False
+        self._training: RootTraining | None = None
         if env is not None:
             if config is None:
                 raise ConfigError(f"{self._name}: env is given but no config")
-            self._metrics = create_metrics(
-                reward_spec=reward_spec,
-                env_info_spec=env.env_info_spec,
-                batch_size=env.batch_size,
-                buffer_size=max(config.metric_min_buffer_size, env.batch_size),
-            )
+            self._training = RootTraining(self, UpdateLoop(self, config), config, env)
 
     # What others may ask
 
@@ -203,7 +188,7 @@ class RLAlgorithm(Algorithm):
 
     def get_metrics(self) -> list:
         """The metrics of the training environments."""
-        return list(self._require_metrics())
+        return list(self._require_training().metrics)
 
     def get_step_metrics(self) -> list:
         """NumberOfEpisodes and EnvironmentSteps, the axes of summaries."""
@@ -217,7 +202,9 @@ class RLAlgorithm(Algorithm):
     @property
     def replay_buffer(self) -> ReplayBuffer | None:
         """The run's own; None before its first step, and on-policy."""
-        return None if self._on_policy else self._require_off_policy().replay.buffer
+        if self._on_policy:
+            return None
+        return self._require_training().off_policy_path.replay.buffer
 
     # Data transformers
 
@@ -236,9 +223,10 @@ class RLAlgorithm(Algorithm):
         """Unrolls, then trains. Returns the number of steps trained on."""
         self.setup_training()
         summary.increment_global_counter()
-        steps = self._require_path().train_iter()
+        training = self._require_training()
+        steps = training.path.train_iter()
         if steps:
-            num_updates = self._require_updates().num_updates
+            num_updates = training.updates.num_updates
             summary.scalar("train/updates", num_updates)
             summary.scalar(
                 "train/updates_per_env_step", num_updates / max(self.num_env_steps, 1)
@@ -255,10 +243,7 @@ class RLAlgorithm(Algorithm):
             [T, B, ...], or [T+1, B, ...] on-policy: the last row is the bootstrap row.
             Valid until the next unroll, which reuses the memory.
         """
-        unrolling = self._require_unrolling()
-        self.set_training(False)
-        self._fills_replay = self.acts_randomly  # as during the whole unroll
-        return unrolling.unroll(unroll_length)
+        return self._require_training().unroll(unroll_length)
 
     def unroll_what_is_there(self, at_least: int, at_most: int) -> Experience | None:
         """Takes what unroll workers have finished, as ``unroll`` does.
@@ -270,23 +255,13 @@ class RLAlgorithm(Algorithm):
         Returns:
             As ``unroll``, the steps side by side; None if there are none.
         """
-        return self._require_unrolling().unroll_what_is_there(at_least, at_most)
-
-    def _act(self, inputs: TimeStep, state: Nest) -> AlgStep:
-        """``rollout_step``, or a random action while the replay buffer fills."""
-        step = self._compiled_rollout_step(inputs, state)
-        if self._fills_replay:
-            step = step._replace(output=self.random_action(inputs))
-        return step
+        unrolling = self._require_training().unrolling
+        return unrolling.unroll_what_is_there(at_least, at_most)
 
     @property
     def acts_randomly(self) -> bool:
         """Whether the random policy fills the replay buffer."""
-        return (
-            self._config.initial_random_policy
-            and not self._on_policy
-            and self._require_off_policy().replay.is_collecting
-        )
+        return self._require_training().acts_randomly
 
     def random_action(self, inputs: TimeStep) -> Nest:
         """Any action [B, ...], for ``TrainerConfig.initial_random_policy``."""
@@ -308,9 +283,7 @@ class RLAlgorithm(Algorithm):
         Returns:
             The number of steps trained on, counting repetitions.
         """
-        path = self._require_path()
-        if not isinstance(path, OnPolicyPath):
-            raise ConfigError(f"{self._name} is off-policy: it trains from replay")
+        path = self._require_training().on_policy_path
         return path.train_from_unroll(experience, train_info)
 
     def train_from_replay_buffer(self, *, with_own_steps: bool = True) -> int:
@@ -327,9 +300,8 @@ class RLAlgorithm(Algorithm):
         Returns:
             The number of steps trained on, counting repetitions.
         """
-        return self._require_off_policy().train_from_replay_buffer(
-            with_own_steps=with_own_steps
-        )
+        path = self._require_training().off_policy_path
+        return path.train_from_replay_buffer(with_own_steps=with_own_steps)
 
     def load_offline_replay_buffer(self) -> None:
         """Loads what ``TrainerConfig.offline_buffer_dir`` names; nothing if done.
@@ -338,20 +310,8 @@ class RLAlgorithm(Algorithm):
             ConfigError: if the algorithm is on-policy.
             DataError: if a source cannot be read or does not fit the environment.
         """
-        if self._env is None or self._config is None:
-            return
-        sources = self._config.offline_sources
-        if not sources or self._require_off_policy().has_offline:
-            return
-        for path in sources:
-            self.add_offline_replay_buffer(
-                load_replay_buffer(
-                    path,
-                    self._env,
-                    self._config.offline_buffer_length,
-                    num_earliest_frames_ignored=self.data_transformer.num_history_steps,
-                )
-            )
+        if self._training is not None:
+            self._training.load_offline_buffers()
 
     def add_offline_replay_buffer(self, buffer: ReplayBuffer) -> None:
         """Adds a source of steps that are trained on beside the run's own.
@@ -361,7 +321,7 @@ class RLAlgorithm(Algorithm):
         Args:
             buffer: of ``Experience`` with the specs of the environment.
         """
-        self._require_off_policy().add_offline_buffer(buffer)
+        self._require_training().off_policy_path.add_offline_buffer(buffer)
 
     def preprocess(
         self, experience: Experience, valid: Tensor, batch_info: BatchInfo
@@ -418,73 +378,16 @@ class RLAlgorithm(Algorithm):
         if self._optimizers is not None:
             return
         super().setup_training()
-        if self._config is None:
-            return
-        if self._env is not None:
-            # So that what the conf says about it is checked before anything runs.
-            self._require_path()
-        self.load_offline_replay_buffer()
-        if self._config.compile and self._acts_in_large_batches():
-            # With eager's random numbers, so that both act alike.
-            self._compiled_rollout_step = torch.compile(
-                self.rollout_step, options={"fallback_random": True}
-            )
+        if self._training is not None:
+            self._training.set_up()
 
-    def _acts_in_large_batches(self) -> bool:
-        """Whether compiled acting is faster: a compiled call costs 15 µs more."""
-        if self._env is None or self.unrolls_with_grad:
-            return False
-        return self.device.type != "cpu" or self._env.batch_size >= 256
-
-    def _require_metrics(self) -> MetricSet:
-        if self._metrics is None:
-            raise ConfigError(f"{self._name} was built without env: it has no metrics")
-        return self._metrics
-
-    def _require_updates(self) -> UpdateLoop:
-        if self._updates is None:
-            self._updates = UpdateLoop(self, self._config)
-        return self._updates
-
-    def _require_path(self) -> OnPolicyPath | OffPolicyPath:
-        """Made late, because it depends on the data transformer."""
-        if self._path is None:
-            if self._env is None:
-                raise ConfigError(
-                    f"{self._name} was built without env: it cannot be trained on its "
-                    "own, and has no replay buffer"
-                )
-            updates = self._require_updates()
-            if self._on_policy:
-                self._path = OnPolicyPath(self, self._config, updates)
-            else:
-                self._path = OffPolicyPath(
-                    self, self._config, updates, self._env.batch_size
-                )
-        return self._path
-
-    def _require_off_policy(self) -> OffPolicyPath:
-        path = self._require_path()
-        if not isinstance(path, OffPolicyPath):
+    def _require_training(self) -> RootTraining:
+        if self._training is None:
             raise ConfigError(
-                f"{self._name} is on-policy: it has no replay buffer and cannot train "
-                "on offline data. Use an off-policy algorithm."
+                f"{self._name} was built without env: it has no metrics and no replay "
+                "buffer, and cannot unroll or be trained on its own"
             )
-        return path
-
-    def _require_unrolling(self) -> Unrolling:
-        if self._env is None:
-            raise ConfigError(f"{self._name} was built without env: it cannot unroll")
-        if self._unrolling is None:
-            self._unrolling = Unrolling(
-                self,
-                self._config,
-                self._env,
-                act=self._act,
-                metrics=self._require_metrics(),
-                store=None if self._on_policy else self._require_off_policy().store,
-            )
-        return self._unrolling
+        return self._training
 
     def reset_environment(self, seed: int | None = None) -> None:
         """Starts new episodes everywhere; open ones are dropped from the metrics.
@@ -493,44 +396,19 @@ class RLAlgorithm(Algorithm):
         a resumed run continues exactly as the uninterrupted one. Unroll workers are
         started by it, and go on undisturbed later.
         """
-        if not self._require_unrolling().reset(seed):
-            return
-        self._require_metrics().drop_open_episodes()
-        if not self._on_policy:
-            self._require_off_policy().replay.mark_truncated_end()
+        self._require_training().reset_environment(seed)
 
     def training_state_dict(self) -> dict[str, Any]:
         """What training needs beside ``state_dict``: optimizers and metrics."""
-        return {
-            "optimizers": {name: o.state_dict() for name, o in self.optimizers()},
-            "metrics": self._require_metrics().state_dict(),
-            "data_transformer": self.data_transformer.training_state_dict(),
-            "path": {} if self._on_policy else self._require_off_policy().state_dict(),
-            "num_updates": self._require_updates().num_updates,
-        }
+        return self._require_training().state_dict()
 
     def load_training_state_dict(self, state: dict[str, Any]) -> None:
         """Restores what ``training_state_dict`` returned."""
-        saved = state["optimizers"]
-        names = [name for name, _ in self.optimizers()]
-        if sorted(saved) != sorted(names):
-            raise CheckpointError(
-                f"{self._name}: the checkpoint has optimizers for {sorted(saved)}, the "
-                f"algorithm for {sorted(names)}"
-            )
-        for name, optimizer in self.optimizers():
-            optimizer.load_state_dict(saved[name])
-        self._require_metrics().load_state_dict(state["metrics"])
-        self.data_transformer.load_training_state_dict(state["data_transformer"])
-        if not self._on_policy:
-            self._require_off_policy().load_state_dict(state["path"])
-        self._require_updates().num_updates = state["num_updates"]
+        self._require_training().load_state_dict(state)
 
     def training_files(self) -> dict[str, Stream]:
         """The stored steps, as a file beside ``training_state_dict``, if configured."""
-        if self._on_policy or not self._config.checkpoint_replay_buffer:
-            return {}
-        return self._require_off_policy().replay.files()
+        return self._require_training().files()
 
     def load_training_files(self, files: Mapping[str, Path]) -> None:
         """Restores what ``training_files`` returned.
@@ -538,12 +416,9 @@ class RLAlgorithm(Algorithm):
         Args:
             files: name -> where it is.
         """
-        if not self._on_policy:
-            self._require_off_policy().replay.load_files(files)
+        self._require_training().load_files(files)
 
     def finish_train(self) -> None:
         """Releases what training holds: the environment, or the unroll workers."""
-        if self._unrolling is not None:
-            self._unrolling.close()
-        if self._env is not None:
-            self._env.close()
+        if self._training is not None:
+            self._training.close()

@@ -93,7 +93,7 @@ def offline_buffer(offset: float, num_steps: int = 20, num: int = 1) -> ReplayBu
             optimizer=SGD(lr=0.1),
         )
         algorithm.unroll(num_steps)
-        steps, _ = algorithm._path.replay.buffer.gather_all()
+        steps, _ = algorithm._training.path.replay.buffer.gather_all()
     steps = steps._replace(
         time_step=steps.time_step._replace(
             observation=steps.time_step.observation + offset
@@ -215,7 +215,7 @@ def test_loss_weights_multiply_the_loss_of_their_source():
 
 def algorithm_valid(algorithm: Recorder) -> torch.Tensor:
     """Which rows of the only batch were no LAST steps."""
-    info, path = algorithm.batch_info[0], algorithm._path
+    info, path = algorithm.batch_info[0], algorithm._training.path
     buffers = [path.replay.buffer, *(source.buffer for source in path._offline)]
     step_type = [
         buffers[k].get_field(
@@ -244,7 +244,7 @@ def test_own_methods_for_offline_rows_weigh_every_row_alike():
 
 
 def algorithm_rows_valid(algorithm: Recorder, index: int) -> torch.Tensor:
-    info, path = algorithm.batch_info[index], algorithm._path
+    info, path = algorithm.batch_info[index], algorithm._training.path
     buffer = [path.replay, *path._offline][index].buffer
     step_type = buffer.get_field("time_step.step_type", info.env_ids, info.positions)
     return step_type != 2
@@ -262,7 +262,9 @@ def test_priorities_go_to_own_steps_only():
     algorithm = make(priority_replay=True)
     updates: list[Any] = []
     algorithm.unroll(4)
-    algorithm._path.replay.buffer.update_priority = lambda *args: updates.append(args)
+    algorithm._training.path.replay.buffer.update_priority = lambda *args: (
+        updates.append(args)
+    )
     algorithm.train_iter()
     [(env_ids, positions, priorities)] = updates
     assert len(env_ids) == len(positions) == len(priorities) == 5

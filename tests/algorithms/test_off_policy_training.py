@@ -125,7 +125,7 @@ def test_a_fractional_unroll_length_unrolls_every_few_iterations():
     sizes = []
     for _ in range(12):
         algorithm.train_iter()
-        sizes.append(algorithm._path.replay.num_steps)
+        sizes.append(algorithm._training.path.replay.num_steps)
     assert sizes == [0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6]
     # Updates go on between the unrolls; there is no unroll to finish then.
     assert algorithm.calls.count("calc_loss [2, 2]") == 5
@@ -142,7 +142,7 @@ def test_random_actions_replace_the_policys_while_collecting():
     for _ in range(3):
         algorithm.train_iter()
     inputs, info = algorithm.batches[-1]
-    drawn = algorithm._path.replay.buffer.gather_all()[0]
+    drawn = algorithm._training.path.replay.buffer.gather_all()[0]
     action = drawn.action  # [B, T]; the policy itself always takes 0
     assert 0.2 < action[:, :60].float().mean() < 0.8
     assert (action[:, 60:] == 0).all()
@@ -160,7 +160,7 @@ def test_the_buffer_holds_raw_steps_and_training_sees_transformed_ones():
         algorithm.observation_spec, algorithm.reward_spec, scale=10.0
     )
     algorithm.train_iter()
-    stored = algorithm._path.replay.buffer.gather_all()[0].time_step.reward
+    stored = algorithm._training.path.replay.buffer.gather_all()[0].time_step.reward
     assert set(stored.flatten().tolist()) == {0.0, 1.0}
     assert set(algorithm.batches[-1][0].reward.tolist()) == {0.0, 10.0}
 
@@ -202,7 +202,9 @@ def test_priorities_are_updated_after_every_update():
     )
     updates = []
     algorithm.train_iter()
-    algorithm._path.replay.buffer.update_priority = lambda *args: updates.append(args)
+    algorithm._training.path.replay.buffer.update_priority = lambda *args: (
+        updates.append(args)
+    )
     algorithm.train_iter()
     assert [[t.shape for t in args] for args in updates] == [[(4,)] * 3] * 3
     assert algorithm.batch_info.importance_weights.shape == (12,)
@@ -227,7 +229,7 @@ def test_the_whole_buffer_is_trained_and_cleared():
     for _ in range(2):
         # 4 of the 5 steps make two windows, of 2 environments, twice.
         assert algorithm.train_iter() == 2 * 2 * 2 * 2
-        assert algorithm._path.replay.num_steps == 0
+        assert algorithm._training.path.replay.num_steps == 0
     observations = torch.cat([b[0].observation.flatten() for b in algorithm.batches])
     assert sorted(observations.tolist())[:8] == [0, 0, 0, 0, 1, 1, 1, 1]
 
@@ -254,7 +256,7 @@ def test_a_checkpoint_holds_the_buffer_when_asked(tmp_path, saved):
     resume(original, resumed, tmp_path)
     resumed.reset_environment(1)
     resumed.train_iter()
-    steps = resumed._path.replay.buffer.gather_all()[0].time_step
+    steps = resumed._training.path.replay.buffer.gather_all()[0].time_step
     # The three stored steps end before the new ones begin.
     expected = [[0, 1, 2, 0, 1, 1]] if saved else [[0, 1, 1]]
     assert steps.step_type.tolist() == expected * 2
@@ -266,13 +268,15 @@ def test_a_resumed_run_does_not_collect_again(tmp_path):
     for _ in range(2):
         original.train_iter()
     resumed = make(**settings, replay_buffer_length=4)
-    assert resumed._require_off_policy().replay.is_collecting
+    assert resumed._training.path.replay.is_collecting
     resume(original, resumed, tmp_path)
-    assert resumed._path.replay.num_steps == original._path.replay.num_steps == 8
-    assert not resumed._path.replay.is_collecting
+    assert (
+        resumed._training.path.replay.num_steps == original._training.path.replay.num_steps == 8
+    )
+    assert not resumed._training.path.replay.is_collecting
     shorter = make(**settings | {"initial_collect_steps": 4}, replay_buffer_length=2)
     resume(original, shorter, tmp_path)
-    assert shorter._path.replay.num_steps == 4
+    assert shorter._training.path.replay.num_steps == 4
 
 
 def test_a_run_that_is_stopped_before_it_unrolls_keeps_the_steps(tmp_path):
@@ -281,7 +285,7 @@ def test_a_run_that_is_stopped_before_it_unrolls_keeps_the_steps(tmp_path):
     resume(original, stopped, tmp_path / "first")
     resume(stopped, resumed, tmp_path / "second")
     resumed.train_iter()
-    assert resumed._path.replay.num_steps == 12
+    assert resumed._training.path.replay.num_steps == 12
 
 
 def test_what_another_algorithm_stored_is_refused_leaf_by_leaf(tmp_path):
@@ -298,5 +302,7 @@ def test_a_reset_of_the_environments_ends_the_stored_episodes():
     algorithm.train_iter()
     algorithm.reset_environment(1)
     algorithm.train_iter()
-    step_type = algorithm._path.replay.buffer.gather_all()[0].time_step.step_type
+    step_type = algorithm._training.path.replay.buffer.gather_all()[
+        0
+    ].time_step.step_type
     assert step_type.tolist() == [[0, 1, 2, 0, 1, 1]] * 2

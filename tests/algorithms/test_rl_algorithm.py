@@ -408,15 +408,16 @@ def test_compiled_training_gives_the_same_numbers(cls):
         algorithm = make(cls, optimizer=Adam(lr=0.01), compile=compiled)
         if compiled:
             # What large batches do, on a small one.
-            algorithm._acts_in_large_batches = lambda: True
+            algorithm._training._acts_in_large_batches = lambda: True
         for _ in range(3):
             algorithm.train_iter()
         return algorithm
 
     eager, compiled = train(compiled=False), train(compiled=True)
-    assert compiled._updates._batch_loss != compiled.batch_loss
-    assert eager._updates._batch_loss == eager.batch_loss
-    assert compiled._compiled_rollout_step is not compiled.rollout_step
+    assert compiled._training.updates._batch_loss != compiled.batch_loss
+    assert eager._training.updates._batch_loss == eager.batch_loss
+    assert compiled._training._rollout_step != compiled.rollout_step
+    assert eager._training._rollout_step == eager.rollout_step
     torch.testing.assert_close(
         parameters_of(compiled), parameters_of(eager), atol=1e-5, rtol=1e-4
     )
