@@ -270,10 +270,9 @@ def test_a_resumed_run_does_not_collect_again(tmp_path):
     resumed = make(**settings, replay_buffer_length=4)
     assert resumed._training.path.replay.is_collecting
     resume(original, resumed, tmp_path)
-    assert (
-        resumed._training.path.replay.num_steps == original._training.path.replay.num_steps == 8
-    )
-    assert not resumed._training.path.replay.is_collecting
+    replay = resumed._training.path.replay
+    assert replay.num_steps == original._training.path.replay.num_steps == 8
+    assert not replay.is_collecting
     shorter = make(**settings | {"initial_collect_steps": 4}, replay_buffer_length=2)
     resume(original, shorter, tmp_path)
     assert shorter._training.path.replay.num_steps == 4
