@@ -353,9 +353,10 @@ class Algorithm(nn.Module):
         """
         total: Tensor | float = 0.0
         if not isinstance(loss_info.loss, tuple):
+            num_rows = loss_info.loss.shape[0]
             total = masked_mean(
                 loss_info.loss,
-                valid[: loss_info.loss.shape[0]],
+                valid if len(valid) == num_rows else valid[:num_rows],
                 None if isinstance(weights, tuple) else weights,
             )
         if not isinstance(loss_info.scalar_loss, tuple):

@@ -241,13 +241,15 @@ class DqnAlgorithm(RLAlgorithm):
         self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
     ) -> tuple[TimeStep, Transition]:
         """Sums up the rewards of n steps."""
-        reward = self.scalar_reward(root_inputs.reward)
+        if self.has_multidim_reward:
+            reward = self.scalar_reward(root_inputs.reward)
+            root_inputs = root_inputs._replace(reward=reward)
         make = (
             transitions.to_sequence
             if self._is_recurrent
             else transitions.to_transitions
         )
-        return make(root_inputs._replace(reward=reward), self._n_step, self._gamma)
+        return make(root_inputs, self._n_step, self._gamma)
 
     def train_step(
         self, inputs: TimeStep, state: DqnState, rollout_info: Transition

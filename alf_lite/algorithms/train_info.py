@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import methodcaller
 from typing import Any
-
-from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.training_batches import TrainingBatch
@@ -35,14 +34,12 @@ def info_at_once(
     """
     num_steps, batch_size = batch.inputs.step_type.shape
 
-    # Of a single step, squeezing takes half of the time.
-    def without_time(t: Tensor) -> Tensor:
-        return t.squeeze(0) if num_steps == 1 else t.flatten(0, 1)
-
-    def with_time(t: Tensor) -> Tensor:
-        if num_steps == 1:
-            return t.unsqueeze(0)
-        return t.unflatten(0, (num_steps, batch_size))
+    if num_steps == 1:  # takes half of the time of what follows
+        without_time = methodcaller("squeeze", 0)
+        with_time = methodcaller("unsqueeze", 0)
+    else:
+        without_time = methodcaller("flatten", 0, 1)
+        with_time = methodcaller("unflatten", 0, (num_steps, batch_size))
 
     inputs, state, rollout_info = nest.map_structure(
         without_time, (batch.inputs, batch.state, batch.rollout_info)

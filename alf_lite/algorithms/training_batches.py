@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ from alf_lite.data_structures import BatchInfo, LossInfo, TimeStep
 from alf_lite.errors import ConfigError
 
 Nest = Any
+
+_transpose = operator.methodcaller("transpose", 0, 1)
 
 
 class TrainingBatch(NamedTuple):
@@ -64,13 +67,13 @@ def total_loss(losses: Sequence[BatchLoss]) -> LossInfo:
 
 def transpose(batch: Nest) -> Nest:
     """[T, B, ...] <-> [B, T, ...] as views."""
-    return nest.map_structure(lambda t: t.transpose(0, 1), batch)
+    return nest.map_structure(_transpose, batch)
 
 
 def time_major(batch: TrainingBatch) -> TrainingBatch:
     """The batch-major ``batch`` with time first."""
-    batch_info = batch.batch_info
-    return transpose(batch._replace(batch_info=()))._replace(batch_info=batch_info)
+    *steps, batch_info = batch
+    return TrainingBatch(*transpose(steps), batch_info)
 
 
 def cut_sequences(batch: Nest, num_steps: int, length: int) -> Nest:
