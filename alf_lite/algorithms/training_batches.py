@@ -72,8 +72,8 @@ def transpose(batch: Nest) -> Nest:
 
 def time_major(batch: TrainingBatch) -> TrainingBatch:
     """The batch-major ``batch`` with time first."""
-    *steps, batch_info = batch
-    return TrainingBatch(*transpose(steps), batch_info)
+    inputs, rollout_info, state, valid = transpose(batch[:-1])
+    return TrainingBatch(inputs, rollout_info, state, valid, batch.batch_info)
 
 
 def cut_sequences(batch: Nest, num_steps: int, length: int) -> Nest:

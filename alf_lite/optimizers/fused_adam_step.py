@@ -42,7 +42,10 @@ class FusedAdamStep:
         self._moments.append(
             [state["max_exp_avg_sq"] for state in states] if group["amsgrad"] else []
         )
+        self._states = states
         self._steps: list[Tensor] = [state["step"] for state in states]
+        self._counters = self._steps
+        self._share_counter()
         self._kernel: Callable[..., None] = (
             torch._fused_adamw_ if _decays_apart(optimizer) else torch._fused_adam_
         )
@@ -55,12 +58,15 @@ class FusedAdamStep:
             Whether it could: not if a gradient is missing or a hook may change things.
         """
         gradients = [parameter.grad for parameter in self._parameters]
-        if any(gradient is None for gradient in gradients):
-            return False
         optimizer, group = self._optimizer, self._group
-        if optimizer._optimizer_step_pre_hooks or _PRE_HOOKS:
+        if (
+            any(gradient is None for gradient in gradients)
+            or optimizer._optimizer_step_pre_hooks
+            or _PRE_HOOKS
+        ):
+            self._part_counters()
             return False
-        torch._foreach_add_(self._steps, 1)
+        torch._foreach_add_(self._counters, 1)
         beta1, beta2 = group["betas"]
         self._kernel(
             self._parameters,
@@ -83,6 +89,24 @@ class FusedAdamStep:
         ):
             hook(optimizer, (), {})
         return True
+
+    def _share_counter(self) -> None:
+        """Counts once for all parameters, if they have made as many steps."""
+        first = self._steps[0]
+        if torch.stack(self._steps).eq(first).all():
+            self._counters = [first]
+            self._steps = [first] * len(self._steps)
+            for state in self._states:
+                state["step"] = first
+
+    def _part_counters(self) -> None:
+        """As torch's own step wants them: one for each parameter."""
+        if self._counters is self._steps:
+            return
+        self._steps = [step.clone() for step in self._steps]
+        self._counters = self._steps
+        for state, step in zip(self._states, self._steps, strict=True):
+            state["step"] = step
 
 
 def fused_adam_step(optimizer: torch.optim.Optimizer) -> FusedAdamStep | None:
