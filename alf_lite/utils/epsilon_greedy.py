@@ -74,6 +74,8 @@ def toss_coins(
             return coins < epsilon
         return coins < torch.tensor(epsilon, device=device).unsqueeze(-1)
     epsilons = [epsilon] * shape[0] if isinstance(epsilon, float) else epsilon
+    if coins.numel() == 1:
+        return coins.item() < epsilons[0]
     explores = [
         [coin < limit for coin in row]
         for row, limit in zip(coins.tolist(), epsilons, strict=True)
