@@ -453,10 +453,12 @@ class SacAlgorithm(RLAlgorithm):
             # The entropy is no reward of the environment.
             reward, discount = F.pad(reward, (0, 1)), discount.unsqueeze(-1)
         target = (reward + discount * info.next_value).unsqueeze(2).expand_as(info.q)
-        loss = 0.5 * losses.squared(info.q, target)
-        return loss.flatten(2).sum(
-            2
-        ), lambda: self._weighted(target - info.q.detach()).abs().mean(2)
+        loss = (0.5 * losses.squared(info.q, target)).flatten(2).sum(2)
+
+        def td_error() -> Tensor:
+            return self._weighted(target - info.q.detach()).abs().mean(2)
+
+        return loss, td_error
 
     def _actor_loss(self, info: SacInfo) -> Tensor:
         """Eq. 7: E_π [α log π − min_k Q_k(s_t, ·)]."""
