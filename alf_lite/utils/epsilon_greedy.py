@@ -70,10 +70,10 @@ def toss_coins(
     coins = torch.rand(shape, device=device)
     # On a GPU, and of large batches, asking costs more than it saves.
     if device.type != "cpu" or coins.numel() > _MAX_TO_READ:
-        if isinstance(epsilon, float):
-            return coins < epsilon
-        return coins < torch.tensor(epsilon, device=device).unsqueeze(-1)
-    epsilons = [epsilon] * shape[0] if isinstance(epsilon, float) else epsilon
+        if isinstance(epsilon, Sequence):
+            return coins < torch.tensor(epsilon, device=device).unsqueeze(-1)
+        return coins < epsilon
+    epsilons = epsilon if isinstance(epsilon, Sequence) else [epsilon] * shape[0]
     if coins.numel() == 1:
         return coins.item() < epsilons[0]
     explores = [

@@ -66,6 +66,13 @@ def test_epsilon_1_is_uniform():
         assert within_three_sigma((index == value).float().mean().item(), 0.25)
 
 
+@pytest.mark.parametrize("num_rows", [1, 3, NUM_ROWS])
+def test_epsilon_may_be_an_integer_as_confs_write_it(num_rows):
+    assert (epsilon_greedy(values()[:num_rows], 0) == 2).all()
+    index = torch.cat([epsilon_greedy(values()[:num_rows], 1) for _ in range(100)])
+    assert 0.5 < (index != 2).float().mean() < 1
+
+
 def test_masked_values_are_never_chosen():
     allowed = torch.tensor([True, True, False, True])
     index = epsilon_greedy(values(), 0.4, allowed)
