@@ -19,7 +19,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from alf_lite.datasets.source import REQUIRED_FIELDS, Field, Sequence, Source, join_path
+from alf_lite.datasets.source import (
+    REQUIRED_FIELDS,
+    Field,
+    Sequence,
+    Source,
+    field_kind,
+    join_path,
+)
 from alf_lite.datasets.torch_files import tensors
 from alf_lite.errors import DataError
 
@@ -73,7 +80,7 @@ class AlfCheckpoint(Source):
         fields = {path: in_order(ring) for path, ring in self._rings.items()}
         # Between the steps, where ALF stores one for the last step too.
         for path in fields:
-            if path.split("/")[0] == "action":
+            if field_kind(path) == "action":
                 fields[path] = fields[path][:-1]
         return Sequence(env_id, fields)
 
@@ -116,9 +123,9 @@ class AlfCheckpoint(Source):
                 parts[0] in ("action", "prev_action")
             ):
                 rings[join_path(*parts)] = tensor.numpy()
-        if any(path.startswith("prev_action") for path in rings):
+        if any(field_kind(path) == "prev_action" for path in rings):
             # What was executed; the policy's own choice may have been replaced.
-            rings = {p: r for p, r in rings.items() if not p.startswith("action")}
+            rings = {p: r for p, r in rings.items() if field_kind(p) != "action"}
         if "step_type" not in rings:
             raise DataError(
                 f"{self.name}: the replay buffer has no step_type; it has "

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from alf_lite import nest
-from alf_lite.datasets.source import Field, Sequence, Source, join_path
+from alf_lite.datasets.source import Field, Sequence, Source, field_kind, join_path
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.utils.nest_paths import path_parts
 
@@ -55,7 +55,8 @@ class BufferSource(Source):
             name = _field_name(path)
             if name is not None:
                 array = leaf[0].numpy(force=True)
-                arrays[name] = array[:-1] if name.startswith("action") else array
+                is_between = field_kind(name) == "action"
+                arrays[name] = array[:-1] if is_between else array
         return arrays
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from alf_lite.data_structures import StepType
 from alf_lite.datasets.segments import Segments
-from alf_lite.datasets.source import Sequence, Source, join_path
+from alf_lite.datasets.source import Sequence, Source, field_kind, join_path
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.recorded_values import RecordedLeaf
 
@@ -57,7 +57,7 @@ class EpisodeReader:
         fields = sequence.fields
         arrays = {}
         for name, array in fields.items():
-            kind = name.split("/")[0]
+            kind = field_kind(name)
             if kind in OF_STEPS:
                 arrays[name] = self._to_environment(name, array[begin:end])
             elif kind == "action":

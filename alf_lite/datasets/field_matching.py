@@ -9,7 +9,13 @@ import numpy as np
 
 from alf_lite import nest
 from alf_lite.data_structures import Experience, time_step_spec
-from alf_lite.datasets.source import REQUIRED_FIELDS, Field, Source, join_path
+from alf_lite.datasets.source import (
+    REQUIRED_FIELDS,
+    Field,
+    Source,
+    field_kind,
+    join_path,
+)
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import DataError
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
@@ -35,8 +41,15 @@ def experience_spec(env: Environment) -> Experience:
     return Experience(time_step=time_step, action=env.action_spec)
 
 
-def match_fields(source: Source, env: Environment) -> dict[str, MatchedField]:
+def match_fields(
+    source: Source, env: Environment, zero_missing_env_info: bool = False
+) -> dict[str, MatchedField]:
     """The fields that are loaded.
+
+    Args:
+        source: what they are of.
+        env: that they have to fit.
+        zero_missing_env_info: leave out what the source has not of ``env_info``.
 
     Returns:
         By their paths, with ``action`` for both kinds of actions.
@@ -51,11 +64,11 @@ def match_fields(source: Source, env: Environment) -> dict[str, MatchedField]:
     expected |= _by_path("observation", spec.observation)
     actions = _by_path(action_name, spec.prev_action)
     expected |= actions
-    # What is not recorded of it is zero, as in the environment.
-    optional = _by_path("env_info", spec.env_info)
+    env_info = _by_path("env_info", spec.env_info)
+    optional = env_info if zero_missing_env_info else {}
     conversions = _conversions(source, env, action_name)
     matched, differences = {}, []
-    for path, leaf_spec in {**expected, **optional}.items():
+    for path, leaf_spec in {**expected, **env_info}.items():
         found = source.fields.get(path)
         if found is None and path in optional:
             continue
@@ -68,7 +81,7 @@ def match_fields(source: Source, env: Environment) -> dict[str, MatchedField]:
     differences += [
         (path, "nothing", field)
         for path, field in source.fields.items()
-        if path not in expected and path.split("/")[0] in ("observation", action_name)
+        if path not in expected and field_kind(path) in ("observation", action_name)
     ]
     if differences:
         raise DataError(_explain(source, env, differences))
@@ -76,7 +89,7 @@ def match_fields(source: Source, env: Environment) -> dict[str, MatchedField]:
 
 
 def _has(source: Source, name: str) -> bool:
-    return any(path.split("/")[0] == name for path in source.fields)
+    return any(field_kind(path) == name for path in source.fields)
 
 
 def _by_path(name: str, specs: NestedTensorSpec) -> dict[str, TensorSpec]:
@@ -129,9 +142,15 @@ def _explain(
         f"  {path}: expected {expected}, found {'nothing' if found is None else found}"
         for path, expected, found in sorted(differences, key=lambda d: d[0])
     ]
+    advice = "Was it recorded in another environment?"
+    if any(p.startswith("env_info") and f is None for p, _, f in differences):
+        advice += (
+            " load_replay_buffer.zero_missing_env_info = True takes zeros for what was "
+            "not recorded of env_info."
+        )
     return (
         f"{source.name} does not fit the environment {env.name}; {len(lines)} "
         f"field{'s differ' if len(lines) > 1 else ' differs'}:\n"
         + "\n".join(lines)
-        + "\nWas it recorded in another environment?"
+        + f"\n{advice}"
     )

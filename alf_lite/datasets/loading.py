@@ -13,7 +13,7 @@ from alf_lite.data_structures import Experience
 from alf_lite.datasets.direct_loading import load_directly
 from alf_lite.datasets.field_matching import experience_spec, match_fields
 from alf_lite.datasets.formats import open_source
-from alf_lite.datasets.source import Source, join_path
+from alf_lite.datasets.source import Source, field_kind, join_path
 from alf_lite.datasets.step_assembly import Arrays, StepAssembler
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import DataError
@@ -35,6 +35,7 @@ def load_replay_buffer(
     *,
     drop_bad_episodes: bool = False,
     memory_map: bool = False,
+    zero_missing_env_info: bool = False,
     num_earliest_frames_ignored: int = 0,
 ) -> ReplayBuffer:
     """Loads a source of recorded steps.
@@ -54,6 +55,8 @@ def load_replay_buffer(
         memory_map: leave the steps of an own replay buffer in its file, to be read when
             they are drawn, for a buffer larger than the memory. Their numbers are not
             checked then.
+        zero_missing_env_info: take zeros for the ``env_info`` of the environment that
+            was not recorded, instead of refusing the source.
         num_earliest_frames_ignored: see ``ReplayBuffer``.
 
     Returns:
@@ -67,7 +70,7 @@ def load_replay_buffer(
     if not sum(source.lengths):
         raise DataError(f"{path}: there are no steps in it")
     lengths = newest_lengths(source.lengths, max_length)
-    matched = match_fields(source, env)
+    matched = match_fields(source, env, zero_missing_env_info)
     direct = load_directly(
         source,
         env,
@@ -170,15 +173,16 @@ def _append(buffer: ReplayBuffer, steps: Arrays, env_id: int) -> None:
 
 
 def _pack(spec: Experience, steps: dict[str, torch.Tensor]) -> Experience:
-    """The steps in the structure of ``spec``; what was not recorded is zero."""
+    """The steps in the structure of ``spec``; what is missing of env_info is zero."""
     outer_dims = steps["step_type"].shape
 
     def leaf(path: str, leaf_spec: TensorSpec) -> torch.Tensor:
         parts = path_parts(path)
         name = join_path(*(parts[1:] if parts[0] == "time_step" else parts))
-        if name not in steps:
-            return leaf_spec.zeros(outer_dims)
-        return steps[name]
+        if name in steps:
+            return steps[name]
+        assert field_kind(name) == "env_info", (name, list(steps))
+        return leaf_spec.zeros(outer_dims)
 
     return nest.map_structure_with_path(leaf, spec)
 

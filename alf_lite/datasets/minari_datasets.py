@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import Space
 
 from alf_lite.datasets.episodes import episode_fields, episode_sequence
-from alf_lite.datasets.source import Field, Sequence, Source, flatten
+from alf_lite.datasets.source import Field, Sequence, Source, field_kind, flatten
 from alf_lite.errors import ConfigError, DataError
 
 PREFIX = "minari:"
@@ -62,7 +62,7 @@ class MinariDataset(Source):
             arrays = _arrays(episode)
             num_actions = len(arrays["reward"])
             for name, array in arrays.items():
-                of_steps = name.split("/")[0] in ("observation", "env_info")
+                of_steps = field_kind(name) in ("observation", "env_info")
                 if len(array) != num_actions + of_steps:
                     raise DataError(
                         f"{self.name}: {name} of episode {number} has {len(array)} "

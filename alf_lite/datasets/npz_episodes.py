@@ -27,7 +27,7 @@ from typing import IO
 import numpy as np
 
 from alf_lite.datasets.episodes import episode_fields, episode_sequence
-from alf_lite.datasets.source import Field, Sequence, Source
+from alf_lite.datasets.source import Field, Sequence, Source, field_kind
 from alf_lite.errors import DataError
 
 _FLAGS = ("terminated", "truncated")
@@ -97,7 +97,7 @@ def _episodes(file: Path) -> Iterator[Sequence]:
 
 
 def _is_of_steps(name: str) -> bool:
-    return name.split("/")[0] in ("observation", "env_info")
+    return field_kind(name) in ("observation", "env_info")
 
 
 def _check_observations(
@@ -120,8 +120,8 @@ def _check_lengths(file: Path, headers: dict[str, Field]) -> int:
     Raises:
         DataError: if one is missing or does not fit to the others.
     """
-    observations = [name for name in headers if name.split("/")[0] == "observation"]
-    actions = [name for name in headers if name.split("/")[0] == "action"]
+    observations = [name for name in headers if field_kind(name) == "observation"]
+    actions = [name for name in headers if field_kind(name) == "action"]
     missing = [name for name in ("reward", *_FLAGS) if name not in headers]
     missing += [] if observations else ["observation"]
     missing += [] if actions else ["action"]

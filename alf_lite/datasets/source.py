@@ -65,6 +65,11 @@ def join_path(*parts: str) -> str:
     return "/".join(parts)
 
 
+def field_kind(name: str) -> str:
+    """What a field is a part of: ``observation`` of ``observation/last_action``."""
+    return name.split("/", 1)[0]
+
+
 def flatten(name: str, value: Any) -> dict[str, Any]:
     """The leaves of nested dicts and tuples by their paths."""
     if isinstance(value, Mapping):

@@ -10,7 +10,7 @@ import numpy as np
 
 from alf_lite.data_structures import StepType
 from alf_lite.datasets.segments import Segments, seams
-from alf_lite.datasets.source import Field, Sequence, Source
+from alf_lite.datasets.source import Field, Sequence, Source, field_kind
 from alf_lite.errors import DataError
 
 # Values that are looked at together: what compares them needs memory too.
@@ -161,9 +161,9 @@ def _look_at_values(
             continue
         # What stands where no action was taken is of no account.
         unused = None
-        if name.split("/")[0] == "prev_action":
+        if field_kind(name) == "prev_action":
             unused = is_first
-        elif name.split("/")[0] == "action":
+        elif field_kind(name) == "action":
             unused = is_last[: len(array)]
         outside = _outside(bounds[name], unused)
         _find(result.out_of_bounds, name, array, sequence.env_id, first, outside)

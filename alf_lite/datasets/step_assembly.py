@@ -8,7 +8,7 @@ import numpy as np
 
 from alf_lite.data_structures import StepType
 from alf_lite.datasets.field_matching import MatchedField
-from alf_lite.datasets.source import Sequence
+from alf_lite.datasets.source import Sequence, field_kind
 from alf_lite.errors import DataError
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
@@ -72,7 +72,7 @@ class StepAssembler:
     ) -> Arrays:
         """The fields as the specs say; previous actions in place of actions."""
         lengths = {
-            len(array) + path.startswith("action")
+            len(array) + (field_kind(path) == "action")
             for path, array in sequence.fields.items()
         }
         if len(lengths) > 1:
@@ -84,7 +84,7 @@ class StepAssembler:
         steps = {}
         for name, field in self._matched.items():
             array = sequence.fields[field.path]
-            is_between = field.path.startswith("action")
+            is_between = field_kind(field.path) == "action"
             if is_between:
                 # The action at t - 1 led to step t.
                 array = array[max(num_skipped - 1, 0) :]
@@ -97,7 +97,9 @@ class StepAssembler:
                 first = np.zeros_like(converted, shape=(1, *converted.shape[1:]))
                 converted = np.concatenate([first, converted])
             self._note_outside(name, converted, field.spec)
-            steps[name.replace("action", "prev_action", 1)] = converted
+            # Only what an agent does is shifted: an observation may be called so too.
+            is_action = field_kind(name) == "action"
+            steps[f"prev_{name}" if is_action else name] = converted
         is_type = np.isin(steps["step_type"], [int(t) for t in StepType])
         if not is_type.all():
             self._refuse("step_type", steps["step_type"], ~is_type, "0, 1 or 2", where)
@@ -127,7 +129,7 @@ class StepAssembler:
 
     def _note_outside(self, name: str, array: np.ndarray, spec: TensorSpec) -> None:
         """Actions of other units would be trained without complaint."""
-        is_action = name.split("/")[0] == "action"
+        is_action = field_kind(name) == "action"
         if not is_action or spec.is_discrete or not isinstance(spec, BoundedTensorSpec):
             return
         slack = 1e-3
@@ -192,7 +194,7 @@ def _add_actions(steps: Arrays) -> None:
     """Adds the action executed at every step, zeros at LAST."""
     is_last = steps["step_type"] == StepType.LAST
     is_first = steps["step_type"] == StepType.FIRST
-    for name in [n for n in steps if n.startswith("prev_action")]:
+    for name in [n for n in steps if field_kind(n) == "prev_action"]:
         previous = steps[name]
         previous[is_first] = 0
         action = np.zeros_like(previous)

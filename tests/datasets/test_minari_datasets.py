@@ -127,7 +127,10 @@ def test_infos_are_read_where_the_environment_declares_them(data_format):
         spaces.single_action_space,
         [episode],
     )
-    env_info = rows(load_replay_buffer("minari:infos-v0", env)).time_step.env_info
+    with pytest.raises(DataError, match=r"env_info/elsewhere: .* found nothing"):
+        load_replay_buffer("minari:infos-v0", env)
+    buffer = load_replay_buffer("minari:infos-v0", env, zero_missing_env_info=True)
+    env_info = rows(buffer).time_step.env_info
     assert env_info["speed"].tolist() == [0, 1, 2, 3]
     assert env_info["elsewhere"].tolist() == [0, 0, 0, 0]
 
