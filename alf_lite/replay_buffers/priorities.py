@@ -15,7 +15,7 @@ from alf_lite.utils.schedulers import as_scheduler
 
 Schedule = float | Callable[[], float]
 
-_NORMALIZATIONS = ("buffer", "batch", "none")
+_NORMALIZATIONS = ("batch", "buffer", "none")
 
 # As unsigned numbers, the bits of all that is finite and not negative are below these.
 _BITS_OF_INFINITY = np.array(np.inf).view(np.uint64)
@@ -36,16 +36,17 @@ class PriorityOptions:
         eps: lets steps of priority 0 be drawn again.
         initial_priority: of a step that was never trained on. None means the largest
             one that can be drawn when the step comes, and at least 1.
-        normalization: the scale. "buffer": the largest importance weight of any step,
-            so that the same step has the same weight in every batch; "batch": the
-            largest one in the batch; "none": 1.
+        normalization: the scale. "batch": the largest importance weight in the batch,
+            as in the paper; "buffer": the largest one of any step, so that the same
+            step has the same weight in every batch, but one step of a tiny priority
+            makes all weights tiny; "none": 1.
     """
 
     alpha: Schedule = 0.6
     beta: Schedule = 0.4
     eps: float = 1e-6
     initial_priority: float | None = None
-    normalization: str = "buffer"
+    normalization: str = "batch"
 
     def __post_init__(self) -> None:
         if self.normalization not in _NORMALIZATIONS:

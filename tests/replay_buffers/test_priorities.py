@@ -44,14 +44,23 @@ def test_importance_weights_of_a_whole_buffer(normalization, expected):
 
 def test_importance_weights_of_a_batch_are_scaled_by_buffer_or_batch():
     drawn = [2, 3]
-    by_buffer = PriorityOptions(alpha=0.6, beta=0.4, eps=0)
-    by_batch = PriorityOptions(alpha=0.6, beta=0.4, eps=0, normalization="batch")
+    by_buffer = PriorityOptions(alpha=0.6, beta=0.4, eps=0, normalization="buffer")
+    by_batch = PriorityOptions(alpha=0.6, beta=0.4, eps=0)
     assert corrections(by_buffer, PRIORITIES, drawn) == pytest.approx(
         [0.716978, 0.607097], abs=1e-6
     )
     assert corrections(by_batch, PRIORITIES, drawn) == pytest.approx(
         [1, 0.846745], abs=1e-6
     )
+
+
+def test_one_tiny_error_in_the_buffer_does_not_scale_the_losses_of_all_batches():
+    errors = np.geomspace(1e-3, 10.0, 1000)
+    errors[0] = 0.0
+    drawn = slice(500, None, 10)
+    assert corrections(PriorityOptions(), errors, drawn).mean() > 0.5
+    by_buffer = PriorityOptions(normalization="buffer")
+    assert corrections(by_buffer, errors, drawn).mean() < 0.05
 
 
 def test_full_exponents():
