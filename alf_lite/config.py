@@ -79,6 +79,8 @@ class TrainerConfig:
     initial_collect_steps: int = ranged(0, at_least=0)  # of all environments, untrained
     initial_random_policy: bool = False  # act uniformly while collecting these
     priority_replay: bool = False  # draw by |δ|; options: PriorityOptions
+    updates_per_draw: int | None = ranged(None, at_least=1)  # updates whose windows are
+    # ↑ drawn at once; None: 1 with priority_replay, else all of an iteration
     whole_replay_buffer_training: bool = False  # passes over the whole buffer
     clear_replay_buffer: bool = False  # after every whole_replay_buffer_training
     checkpoint_replay_buffer: bool = False  # else a resumed run collects anew

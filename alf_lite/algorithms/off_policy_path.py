@@ -56,8 +56,8 @@ class OffPolicyPath:
         self._config = config
         self._updates = updates
         self.replay = self._make_source(num_environments)
-        self._mixture = ReplayMixture(config, self.replay)
         self._offline: list[ReplayTraining] = []
+        self._mixture = self._make_mixture()
         self._collection = Collection(config, num_environments, self.replay)
         self._num_iterations = 0
 
@@ -67,10 +67,24 @@ class OffPolicyPath:
         num_history_steps = self._algorithm.data_transformer.num_history_steps
         return ReplayTraining(self._config, num_environments, num_history_steps, buffer)
 
+    def _make_mixture(self) -> ReplayMixture:
+        options = self.replay.options
+        priority = None if options is None else options.priority
+        return ReplayMixture(
+            self._config,
+            self.replay,
+            self._offline,
+            scale_weights=priority is not None and priority.normalization == "batch",
+        )
+
     def add_offline_buffer(self, buffer: ReplayBuffer) -> None:
         """Adds one more source, which the data transformer observes first.
 
+        Its windows are drawn as the own ones: by priorities of their own, if these have
+        some.
+
         Raises:
+            ConfigError: if options of the own buffer cannot be those of offline data.
             DataError: if it has too few steps for one window.
         """
         least = self.replay.least_length
@@ -81,9 +95,11 @@ class OffPolicyPath:
                 "TrainerConfig.mini_batch_length and what data transformers read "
                 "before it"
             )
+        assert self.replay.options is not None
+        self.replay.options.apply_to_recorded_steps(buffer)
         observe_buffer(self._algorithm.data_transformer, buffer)
         self._offline.append(self._make_source(buffer.num_environments, buffer))
-        self._mixture = ReplayMixture(self._config, self.replay, self._offline)
+        self._mixture = self._make_mixture()
 
     @property
     def has_offline(self) -> bool:
@@ -127,18 +143,39 @@ class OffPolicyPath:
 
     def train_from_replay_buffer(self, *, with_own_steps: bool) -> int:
         """See ``RLAlgorithm.train_from_replay_buffer``."""
-        algorithm, config = self._algorithm, self._config
-        parts = self._mixture.sample(
-            algorithm.data_transformer, algorithm.device, with_own=with_own_steps
-        )
+        config = self._config
         if config.whole_replay_buffer_training:
+            [rows] = self._draw(1, with_own_steps)
             # Of whole rows, not of windows.
-            batch = self._preprocess(parts[0])._replace(batch_info=BatchInfo())
+            batch = self._preprocess(rows)._replace(batch_info=BatchInfo())
             steps = self._run(map(Update, passes_over_unroll(batch, config)))
             if config.clear_replay_buffer:
                 self.replay.clear()
             return steps
-        return self._run(self._updates_on(parts))
+        return self._run(self._drawn_updates(with_own_steps))
+
+    def _drawn_updates(self, with_own_steps: bool) -> Iterator[Update]:
+        """The batches of an iteration, drawn when they are needed.
+
+        With priorities each update knows what the one before has learned, unless the
+        config says otherwise; without, drawing all at once is faster.
+        """
+        config = self._config
+        num_left = config.num_updates_per_train_iter
+        at_once = config.updates_per_draw or (1 if config.priority_replay else num_left)
+        while num_left:
+            num_updates = min(num_left, at_once)
+            yield from self._updates_on(self._draw(num_updates, with_own_steps))
+            num_left -= num_updates
+
+    def _draw(self, num_updates: int, with_own_steps: bool) -> list[Windows]:
+        algorithm = self._algorithm
+        return self._mixture.sample(
+            algorithm.data_transformer,
+            algorithm.device,
+            num_updates,
+            with_own=with_own_steps,
+        )
 
     def _run(self, updates: Iterable[Update]) -> int:
         use_priority = self._config.priority_replay

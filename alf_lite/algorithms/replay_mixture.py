@@ -4,6 +4,11 @@ Source 0 is the run's own replay buffer, source k the k-th offline buffer. Every
 gets the same number of windows of each source, by the largest remainders of
 ``TrainerConfig.mixing_ratios``; while own steps are left out, the others share the
 batch in proportion. ``BatchInfo.source`` says where a row comes from.
+
+With priorities every source has its own. The importance weights of a source are divided
+by their mean in the batch, then those of the whole batch by the largest one: they
+correct for what is drawn within a source, and each source keeps the part of the loss
+that its ratio says, however different the errors are.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ Nest = Any
 
 
 class Windows(NamedTuple):
-    """The windows of one or more sources for all updates of an iteration."""
+    """The windows of one or more sources for some updates."""
 
     experience: Experience  # [U·n, T, ...], those of one update after the other
     batch_info: BatchInfo  # [U·n]
@@ -42,6 +47,8 @@ class ReplayMixture:
         config: has the ratios, the loss weights and the size of a batch.
         own: the run's own replay buffer.
         offline: the offline buffers, in the order of ``offline_buffer_dir``.
+        scale_weights: whether importance weights have a scale of their own in every
+            batch.
     """
 
     def __init__(
@@ -49,25 +56,32 @@ class ReplayMixture:
         config: TrainerConfig,
         own: ReplayTraining,
         offline: Sequence[ReplayTraining] = (),
+        *,
+        scale_weights: bool = False,
     ) -> None:
         self.has_offline = bool(offline)
-        self._num_updates = config.num_updates_per_train_iter
         self._sources = [own, *offline]
         self._ratios = config.mixing_ratios or [
             0.5 if offline else 1.0,
             *(0.5 / len(offline) for _ in offline),
         ]
         self._loss_weights = config.source_loss_weights
-        self._use_priority = config.priority_replay
+        self._scales_weights = scale_weights
 
     def sample(
-        self, transformer: DataTransformer, device: torch.device, *, with_own: bool
+        self,
+        transformer: DataTransformer,
+        device: torch.device,
+        num_updates: int,
+        *,
+        with_own: bool,
     ) -> list[Windows]:
-        """Draws the windows of all updates of one iteration, source by source.
+        """Draws the windows of some updates, source by source.
 
         Args:
             transformer: applied to each source on its own.
             device: of the result.
+            num_updates: U, for which windows are drawn at once.
             with_own: whether the run's own steps take part.
 
         Returns:
@@ -78,12 +92,21 @@ class ReplayMixture:
             experience, info = self._sources[index].sample(
                 transformer,
                 device,
-                count * self._num_updates,
+                count * num_updates,
                 index if self.has_offline else None,
             )
-            info = self._with_loss_weight(info, index, device)
             parts.append(Windows(experience, info, count, is_own=index == 0))
-        return parts
+        weights = self._weights(parts, num_updates, device)
+        if weights is None:
+            return parts
+        return [
+            part._replace(
+                batch_info=part.batch_info._replace(
+                    importance_weights=of_part.flatten()
+                )
+            )
+            for part, of_part in zip(parts, weights, strict=True)
+        ]
 
     def _counts(self, with_own: bool) -> list[tuple[int, int]]:
         """The sources that take part, each with its windows per update."""
@@ -96,31 +119,67 @@ class ReplayMixture:
         counts = enumerate(shares(num_windows, ratios))
         return [(index, count) for index, count in counts if count]
 
-    def _with_loss_weight(
-        self, info: BatchInfo, source: int, device: torch.device
-    ) -> BatchInfo:
-        """Multiplies the importance weights; makes them if some source has them."""
-        if not self.has_offline:
-            return info
-        if self._loss_weights is None and not self._use_priority:
-            return info
-        weight = 1.0 if self._loss_weights is None else self._loss_weights[source]
-        weights = info.importance_weights
-        if isinstance(weights, tuple):
-            weights = torch.ones(info.env_ids.shape, device=device)
-        return info._replace(importance_weights=weight * weights)
+    def _weights(
+        self, parts: list[Windows], num_updates: int, device: torch.device
+    ) -> list[Tensor] | None:
+        """What multiplies the loss of the windows of each source, [U, n] of each.
+
+        None if that is what the sources say themselves.
+        """
+        infos = [part.batch_info for part in parts]
+        is_weighted = not all(isinstance(i.importance_weights, tuple) for i in infos)
+        loss_weights = self._loss_weights
+        if not is_weighted and loss_weights is None:
+            return None
+        if is_weighted and len(parts) == num_updates == 1 and loss_weights is None:
+            return None
+        weights = [
+            torch.ones((num_updates, part.per_update), device=device)
+            if isinstance(part.batch_info.importance_weights, tuple)
+            else part.batch_info.importance_weights.view(num_updates, -1).to(device)
+            for part in parts
+        ]
+        if is_weighted and self._scales_weights:
+            if len(weights) > 1:
+                weights = [w / w.mean(dim=1, keepdim=True) for w in weights]
+            largest = torch.cat(weights, dim=1).amax(dim=1, keepdim=True)
+            weights = [w / largest for w in weights]
+        if loss_weights is not None:
+            sources = [
+                0 if part.is_own else int(part.batch_info.source[0]) for part in parts
+            ]
+            weights = [
+                w * loss_weights[source]
+                for w, source in zip(weights, sources, strict=True)
+            ]
+        return weights
 
     def update_priority(self, batch_info: BatchInfo, priority: Tensor) -> None:
-        """Gives the own windows of a mini-batch their new priorities [b]."""
+        """Gives the windows of a mini-batch their new priorities [b].
+
+        Args:
+            batch_info: where they come from.
+            priority: of each.
+
+        Raises:
+            ConfigError: if there are none.
+        """
         source = batch_info.source
-        if not isinstance(source, tuple):
-            own = source == 0
-            if not own.any():  # while pre-training
-                return
-            batch_info = nest.map_structure(lambda t: t[own.to(t.device)], batch_info)
-            if not isinstance(priority, tuple):
-                priority = priority[own.to(priority.device)]
-        self._sources[0].update_priority(batch_info, priority)
+        if isinstance(priority, tuple):
+            is_offline = not isinstance(source, tuple) and bool((source > 0).all())
+            raise ConfigError(
+                "TrainerConfig.priority_replay is set, but the LossInfo of "
+                f"{'calc_loss_offline' if is_offline else 'calc_loss'} has no priority"
+            )
+        env_ids, positions = batch_info.env_ids, batch_info.positions
+        if isinstance(source, tuple):
+            self._sources[0].update_priority(env_ids, positions, priority)
+            return
+        priority = priority.detach().cpu()
+        for index, replay in enumerate(self._sources):
+            rows = source == index
+            if rows.any():
+                replay.update_priority(env_ids[rows], positions[rows], priority[rows])
 
 
 def join(parts: Sequence[Windows]) -> Windows:

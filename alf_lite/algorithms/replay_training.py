@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.algorithms.replay_settings import check_replay_settings
+from alf_lite.algorithms.replay_settings import ReplayOptions, check_replay_settings
 from alf_lite.algorithms.training_batches import (
     with_executed_action,
     without_executed_action,
@@ -20,12 +20,8 @@ from alf_lite.data_structures import BatchInfo, Experience
 from alf_lite.data_transformers.data_transformer import DataTransformer
 from alf_lite.data_transformers.replay_source import ReplaySource
 from alf_lite.errors import ConfigError
-from alf_lite.replay_buffers.priorities import PriorityOptions
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
-from alf_lite.replay_buffers.storage_options import StorageOptions
-from alf_lite.replay_buffers.weighted_sampler import check_options
-from alf_lite.replay_buffers.window_sampler import SamplingOptions, all_windows
 from alf_lite.unrollers.unroll import Unroll
 from alf_lite.utils.checkpoint_files import Stream
 
@@ -62,7 +58,7 @@ class ReplayTraining:
         self.least_length = config.mini_batch_length + num_history_steps
         self._has_collected = False
         self._saved: ReplayFile | None = None  # what the buffer will begin with
-        self._options = _Options(config) if buffer is None else None
+        self.options = ReplayOptions(config) if buffer is None else None
         self.buffer = buffer
         self._iteration = 0
 
@@ -113,7 +109,7 @@ class ReplayTraining:
         self.buffer.add_batch(experience, unroll.env_ids, time_major=True)
 
     def _make_buffer(self, experience: Experience) -> ReplayBuffer:
-        options = self._options
+        options = self.options
         assert options is not None, "a source that gets no more steps"
         try:
             buffer = ReplayBuffer(
@@ -202,16 +198,11 @@ class ReplayTraining:
         )
         return experience._replace(rollout_info=info_with_action)
 
-    def update_priority(self, batch_info: BatchInfo, priority: Tensor) -> None:
-        """Gives the windows of a mini-batch their new priorities [b]."""
-        if isinstance(priority, tuple):
-            raise ConfigError(
-                "TrainerConfig.priority_replay is set, but the LossInfo of calc_loss "
-                "has no priority"
-            )
-        self._require_buffer().update_priority(
-            batch_info.env_ids, batch_info.positions, priority
-        )
+    def update_priority(
+        self, env_ids: Tensor, positions: Tensor, priority: Tensor
+    ) -> None:
+        """Gives the windows that begin there, [b], their new priorities [b]."""
+        self._require_buffer().update_priority(env_ids, positions, priority)
 
     def clear(self) -> None:
         """Forgets everything that is stored."""
@@ -249,31 +240,3 @@ class ReplayTraining:
         if self.buffer is None:
             raise ConfigError("the replay buffer is empty: unroll before training")
         return self.buffer
-
-
-class _Options:
-    """What a conf says about the buffer, read before it is known what is stored."""
-
-    def __init__(self, config: TrainerConfig) -> None:
-        self.storage = StorageOptions()
-        self.sampling = SamplingOptions()
-        self.priority = PriorityOptions() if config.priority_replay else None
-        try:
-            check_options(self.sampling, self.priority)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-        if config.whole_replay_buffer_training and self.sampling != all_windows():
-            raise ConfigError(
-                "SamplingOptions have no effect with "
-                "TrainerConfig.whole_replay_buffer_training, which takes everything: "
-                "set one of them"
-            )
-        self.directory: str | None = None
-        if self.storage.storage == "memmap":
-            self.directory = self.storage.directory or config.root_dir
-            if not self.directory:
-                raise ConfigError(
-                    "StorageOptions.storage is 'memmap', but nothing says where the "
-                    "file shall be: set StorageOptions.directory, or "
-                    "TrainerConfig.root_dir"
-                )

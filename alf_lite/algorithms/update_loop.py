@@ -73,8 +73,9 @@ class UpdateLoop:
             batch, loss_info, info = losses[0]
             trained = batch.rows(self._config.burn_in_length, None)
             algorithm.after_update(trained.inputs, info)
-            if update_priority is not None and update.batch is not None:
-                update_priority(batch.batch_info, loss_info.priority)
+            if update_priority is not None:
+                for part in losses:
+                    update_priority(part.batch.batch_info, part.loss_info.priority)
             self.num_updates += 1
             for part in losses:
                 num_rows, batch_size = part.batch.valid.shape

@@ -112,15 +112,31 @@ class ReplayBuffer(StoredSteps):
             directory or f"{device} memory",
         )
         self._num_ignored = num_earliest_frames_ignored
-        self._sampling = sampling or all_windows()
-        self._sampler = make_sampler(
-            ring_storage,
-            self._sampling,
-            num_earliest_frames_ignored,
+        self.sample_by(
+            sampling or all_windows(),
             (priority or PriorityOptions()) if prioritized_sampling else None,
         )
         self._flattener = BatchFlattener(layout, keep_arrays=self.device.type == "cpu")
         self._expected_step = self._flattener.expect(num_environments)
+
+    def sample_by(
+        self, sampling: SamplingOptions, priority: PriorityOptions | None
+    ) -> None:
+        """Says how windows are drawn from now on, whatever was so far.
+
+        Priorities, uses and ages begin anew: all that is stored counts as new.
+
+        Args:
+            sampling: which windows may be drawn, and how often.
+            priority: how priorities become probabilities; None draws without any.
+
+        Raises:
+            ValueError: if the options contradict each other.
+        """
+        self._sampler = make_sampler(
+            self._storage, sampling, self._num_ignored, priority
+        )
+        self._sampling = sampling
 
     def num_windows(self, batch_length: int) -> int:
         """How many windows of so many steps can be drawn now."""

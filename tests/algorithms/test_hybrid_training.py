@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from alf_lite import nest
+from alf_lite import config_files, nest
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
@@ -258,23 +258,134 @@ def test_pre_training_uses_the_offline_methods_alone():
     assert algorithm.num_after_updates == 1
 
 
-def test_priorities_go_to_own_steps_only():
+def test_priorities_go_to_the_source_that_a_window_is_from():
     algorithm = make(priority_replay=True)
-    updates: list[Any] = []
     algorithm.unroll(4)
-    algorithm._training.path.replay.buffer.update_priority = lambda *args: (
-        updates.append(args)
-    )
+    path = algorithm._training.path
+    updates: dict[int, Any] = {}
+    for index, source in enumerate((path.replay, *path._offline)):
+        source.buffer.update_priority = lambda *args, i=index: updates.update({i: args})
     algorithm.train_iter()
-    [(env_ids, positions, priorities)] = updates
-    assert len(env_ids) == len(positions) == len(priorities) == 5
     info = algorithm.batch_info[0]
-    assert torch.equal(positions, info.positions[info.source == 0])
-    # Only own windows are weighted for how they were drawn.
-    assert (info.importance_weights[info.source == 1] == 1).all()
+    for index in (0, 1):
+        env_ids, positions, priorities = updates[index]
+        assert len(env_ids) == len(positions) == len(priorities) == 5
+        assert torch.equal(positions, info.positions[info.source == index])
 
 
-def test_pre_training_has_no_priorities_to_give():
+def surprised(cls=Recorder, **settings) -> Any:
+    """Errors of own steps span eight orders of magnitude, offline ones are alike."""
+    algorithm = make(cls, priority_replay=True, mini_batch_size=32, **settings)
+
+    def calc_loss(info):
+        info_of_batch = algorithm.batch_info[-1]
+        own = info_of_batch.source == 0
+        own_error = 10 ** (8 * torch.rand(len(own)) - 7)
+        return LossInfo(loss=info, priority=torch.where(own, own_error, 0.5))
+
+    algorithm.calc_loss = calc_loss
+    return algorithm
+
+
+@pytest.mark.parametrize("ratios", [(0.5, 0.5), (0.25, 0.75)])
+def test_each_source_has_the_part_of_the_loss_that_its_ratio_says(ratios):
+    algorithm = surprised(
+        mixing_ratios=ratios, num_updates_per_train_iter=3, unroll_length=50
+    )
+    for _ in range(10):
+        algorithm.train_iter()
+    assert len(algorithm.batch_info) == 30
+    for info in algorithm.batch_info:
+        weights = info.importance_weights
+        own_share = weights[info.source == 0].sum() / weights.sum()
+        assert own_share.item() == pytest.approx(ratios[0], rel=1e-4)
+        assert weights.max() == 1
+    assert weights[info.source == 0].std() > 0.01
+
+
+def test_offline_steps_are_drawn_by_their_own_priorities():
+    algorithm = make(
+        priority_replay=True, rl_train_after_update_steps=9, mini_batch_size=40
+    )
+    position = 7
+
+    def calc_loss(info):
+        is_surprise = algorithm.batch_info[-1].positions == position
+        return LossInfo(loss=info, priority=1e9 * is_surprise)
+
+    algorithm.calc_loss = calc_loss
+    for _ in range(3):
+        algorithm.train_iter()
+    first, *others = (info.positions for info in algorithm.batch_info)
+    assert len(set(first.tolist())) == 20
+    assert all((positions == position).all() for positions in others)
+
+
+def test_offline_losses_of_their_own_give_priorities_too():
+    algorithm = make(TwoLosses, priority_replay=True)
+    algorithm.train_iter()
+    algorithm.calc_loss_offline = lambda info: LossInfo(loss=info)
+    with pytest.raises(ConfigError, match="of calc_loss_offline has no priority"):
+        algorithm.train_iter()
+
+
+def test_no_offline_window_comes_twice_without_replacement():
+    config_files.parse_config(None, ["SamplingOptions.with_replacement = False"])
+    algorithm = make(mini_batch_size=8, num_updates_per_train_iter=4, unroll_length=20)
+    algorithm.train_iter()
+    [info] = algorithm.batch_info
+    windows = {
+        tuple(window)
+        for window in zip(
+            info.source.tolist(),
+            info.env_ids.tolist(),
+            info.positions.tolist(),
+            strict=True,
+        )
+    }
+    assert len(windows) == 32
+
+
+def test_ages_are_for_own_steps():
+    config_files.parse_config(None, ["SamplingOptions.max_staleness = 0"])
+    algorithm = make(mini_batch_size=40)
+    for _ in range(4):
+        algorithm.train_iter()
+    info = algorithm.batch_info[-1]
+    assert set(info.positions[info.source == 0].tolist()) <= {12, 13, 14, 15}
+    assert len(set(info.positions[info.source == 1].tolist())) > 4
+
+
+@pytest.mark.parametrize(
+    ("binding", "settings", "message"),
+    [
+        ("SamplingOptions.max_use = 3", {}, "max_use=3 cannot be with offline data"),
+        (
+            "SamplingOptions.max_staleness = 3",
+            {"num_iterations": 5, "rl_train_after_update_steps": 5},
+            "max_staleness=3: recorded steps have no age, and this run trains on no",
+        ),
+        (
+            "SamplingOptions.recent_data_ratio = 0.5",
+            {"mixing_ratios": (0, 1)},
+            "recent_data_ratio=0.5: recorded steps have no age",
+        ),
+        (
+            "PriorityOptions.normalization = 'buffer'",
+            {"priority_replay": True},
+            "would not have their TrainerConfig.mixing_ratios",
+        ),
+    ],
+)
+def test_options_that_make_no_sense_for_recorded_steps_are_refused(
+    binding, settings, message
+):
+    config_files.parse_config(None, [binding])
+    with pytest.raises(ConfigError, match=message):
+        make(**settings)
+
+
+def test_pre_training_is_by_priority_too():
     algorithm = make(priority_replay=True, rl_train_after_update_steps=2)
     for _ in range(3):
         algorithm.train_iter()

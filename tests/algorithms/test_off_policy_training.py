@@ -207,7 +207,61 @@ def test_priorities_are_updated_after_every_update():
     )
     algorithm.train_iter()
     assert [[t.shape for t in args] for args in updates] == [[(4,)] * 3] * 3
-    assert algorithm.batch_info.importance_weights.shape == (12,)
+    assert algorithm.batch_info.importance_weights.shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sizes"),
+    [
+        ({}, [12]),
+        ({"updates_per_draw": 2}, [8, 4]),
+        ({"priority_replay": True}, [4, 4, 4]),
+        ({"priority_replay": True, "updates_per_draw": 2}, [8, 4]),
+        ({"priority_replay": True, "updates_per_draw": 100}, [12]),
+    ],
+)
+def test_windows_are_drawn_for_so_many_updates_at_once(settings, sizes):
+    algorithm = make(mini_batch_size=4, num_updates_per_train_iter=3, **settings)
+    assert algorithm.train_iter() == 3 * 4 * 2
+    preprocessed = [call for call in algorithm.calls if "preprocess" in call]
+    assert preprocessed == [f"preprocess_experience [{size}, 2]" for size in sizes]
+    assert algorithm.calls.count("after_update [2, 4]") == 3
+
+
+def test_an_update_is_drawn_by_what_the_one_before_has_learned():
+    algorithm = make(
+        priority_replay=True, mini_batch_size=32, num_updates_per_train_iter=4
+    )
+    drawn = []
+
+    def calc_loss(info):
+        windows = algorithm.batch_info
+        is_surprise = (windows.env_ids == 1) & (windows.positions == 1)
+        drawn.append(is_surprise.float().mean().item())
+        return LossInfo(loss=info[:-1] + algorithm.weight, priority=1e9 * is_surprise)
+
+    algorithm.calc_loss = calc_loss
+    algorithm.train_iter()
+    # One of four windows at first, from then on the only one worth a look.
+    assert drawn == [0.25, 1.0, 1.0, 1.0]
+
+
+def test_every_batch_has_a_largest_importance_weight_of_one():
+    algorithm = make(
+        priority_replay=True,
+        updates_per_draw=4,
+        mini_batch_size=3,
+        num_updates_per_train_iter=4,
+        unroll_length=50,
+    )
+    algorithm.calc_loss = lambda info: LossInfo(
+        loss=info[:-1] + algorithm.weight, priority=torch.rand(3).exp()
+    )
+    for _ in range(3):
+        algorithm.train_iter()
+    weights = algorithm.batch_info.importance_weights.view(4, 3)
+    assert (weights.amax(dim=1) == 1).all()
+    assert weights.min() < 1
 
 
 def test_prioritised_replay_needs_priorities():
