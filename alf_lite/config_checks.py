@@ -63,12 +63,19 @@ def _refers_to_itself(macro: Binding) -> bool:
 
 def _unset(bindings: Bindings) -> Iterator[str]:
     for binding in bindings.values():
-        for reference in config_registry.references(binding.value):
-            if _is_constant(reference, "gin.REQUIRED"):
-                yield (
-                    f"{binding.where}: {str(binding.key)!r} has to be set: "
-                    f"--gin_param='{binding.key}=...'."
-                )
+        if is_required(binding.value):
+            yield (
+                f"{binding.where}: {str(binding.key)!r} has to be set: "
+                f"--gin_param='{binding.key}=...'."
+            )
+
+
+def is_required(value: Any) -> bool:
+    """Whether a value, or a part of it, is still to be given."""
+    return any(
+        _is_constant(reference, "gin.REQUIRED")
+        for reference in config_registry.references(value)
+    )
 
 
 def _is_constant(reference: ConfigurableReference, name: str) -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -28,9 +28,9 @@ import gin
 # Registers TrainerConfig, which a conf may bind without importing anything.
 import alf_lite.config  # noqa: F401
 from alf_lite import config_errors, config_registry
-from alf_lite.config_checks import check_bindings
+from alf_lite.config_checks import check_bindings, is_required
 from alf_lite.config_reader import COMMAND_LINE, ConfigReader
-from alf_lite.config_registry import Binding
+from alf_lite.config_registry import Binding, BindingKey
 from alf_lite.config_sources import find_conf, packaged_confs
 from alf_lite.errors import AlfLiteError, ConfigError
 
@@ -107,12 +107,27 @@ def _reading(strict: bool) -> Iterator[ConfigReader]:
     reader = ConfigReader()
     try:
         yield reader
-        check_bindings(reader.bindings)
+        check_bindings(_without_unneeded(reader.bindings))
         _finalize()
     except BaseException:
         reset()
         raise
     _reader, _strict = reader, strict
+
+
+def _without_unneeded(
+    bindings: Mapping[BindingKey, Binding],
+) -> dict[BindingKey, Binding]:
+    """Unbinds required macros that nothing refers to: what did was overridden."""
+    values = [binding.value for binding in bindings.values()]
+    used = {name for value in values for name in config_registry.macros_in(value)}
+    needed = dict(bindings)
+    for key, binding in bindings.items():
+        is_macro = key.selector == config_registry.MACRO
+        if is_macro and key.scope not in used and is_required(binding.value):
+            config_registry.unbind(key)
+            del needed[key]
+    return needed
 
 
 def _finalize() -> None:
@@ -162,7 +177,10 @@ def unused_bindings() -> list[str]:
 
 def _unused() -> list[tuple[Binding, str]]:
     found = []
+    bound = config_registry.bound()
     for key, binding in _reader.bindings.items():
+        if key not in bound:  # a macro that nothing needs
+            continue
         reason = config_registry.why_unused(key)
         if reason is not None:
             found.append((binding, reason))

@@ -158,6 +158,11 @@ def macro_key(name: str) -> BindingKey:
     return BindingKey(name, MACRO, "value")
 
 
+def unbind(key: BindingKey) -> None:
+    """Forgets what is bound under a key."""
+    del gin_config._CONFIG[key.scope, key.selector][key.parameter]
+
+
 def macro_names() -> list[str]:
     """The macros that are defined now."""
     return [key.scope for key in bound() if key.selector == MACRO]

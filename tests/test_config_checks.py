@@ -140,6 +140,21 @@ def test_a_required_macro_has_to_be_given():
     config_files.parse_config(None, ["ENV = %gin.REQUIRED", "ENV = 2.0"])
 
 
+def test_a_required_macro_needs_no_value_where_what_uses_it_is_overridden():
+    statements = ["ENV = %gin.REQUIRED", "Valve.rate = %ENV", "Valve.rate = 2.0"]
+    config_files.parse_config(None, statements, strict=True)
+    assert Valve().rate == 2.0
+    config_files.check_unused_bindings()
+    config_files.parse_config_text(config_files.user_config_text())
+    assert Valve().rate == 2.0
+
+
+def test_a_required_macro_that_is_overridden_where_it_stands_needs_no_value():
+    statements = ["ENV = %gin.REQUIRED", "Valve.rate = %ENV", "Valve.rate = 2.0"]
+    config_files.parse_config(None, statements)
+    assert Valve().rate == 2.0
+
+
 @pytest.mark.parametrize("value", ["1e999", "[1, -1e999]", "{'a': 1e999}"])
 def test_an_infinite_number_cannot_be_saved(value):
     assert "this number is infinite" in refused(f"Valve.rate = {value}")
