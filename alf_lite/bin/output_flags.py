@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -50,8 +52,12 @@ def written_lines(values: flags.FlagValues, buffer: ReplayBuffer) -> list[str]:
     """What was written, and what to do with it."""
     from alf_lite.bin import dataset_report
 
-    inspect = f"python -m alf_lite.bin.inspect_buffer {values.output}"
-    train = f'--gin_param="TrainerConfig.offline_buffer_dir = {values.output!r}"'
+    inspect = f"python -m alf_lite.bin.inspect_buffer {shlex.quote(values.output)}"
+    source = json.dumps(values.output, ensure_ascii=False)
+    setting = shlex.quote(f"TrainerConfig.offline_buffer_dir = {source}")
+    train = (
+        f"python -m alf_lite.bin.train --conf=CONF --root_dir=RUN --gin_param={setting}"
+    )
     return [
         f"Wrote {values.output}: {dataset_report.summary_line(_statistics(buffer))}.",
         f"Look at it:   {inspect}",

@@ -74,7 +74,8 @@ def write_minari(
             "Minari data set is described by. Use another format."
         )
     directory.mkdir()
-    data_directory = directory / "data"
+    # Minari takes a relative path for one below its own directory.
+    data_directory = directory.absolute() / "data"
     storage = MinariStorage.new(
         data_directory,
         observation_space=values.observation_space,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import numpy as np
 import pytest
 
 from alf_lite import config_files
-from alf_lite.bin import collect, play
+from alf_lite.bin import collect, play, train
+from alf_lite.config import TrainerConfig
+from alf_lite.config_sources import find_conf, packaged_confs
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.environments.creation import create_environment
 from alf_lite.utils.checkpoint_files import Stream
@@ -132,7 +135,32 @@ def test_tells_what_was_written_and_what_to_do_with_it(tmp_path, capsys):
     assert lines[0].startswith(f"Wrote {path}: ")
     assert "1 complete episode, mean return " in lines[0]
     assert lines[1].endswith(f"inspect_buffer {path}")
-    assert f"offline_buffer_dir = '{path}'" in lines[2]
+    assert f'offline_buffer_dir = "{path}"' in lines[2]
+
+
+def test_the_line_to_train_with_serves_every_offline_conf(
+    tmp_path, capsys, monkeypatch
+):
+    path = tmp_path / "a $b.replay"
+    arguments = ["--env=Pendulum-v1", "--policy=random", "--num_env_steps=50"]
+    assert run(*arguments, f"--output={path}") == 0
+    line = capsys.readouterr().out.splitlines()[2].removeprefix("Train on it:")
+    setting = shlex.split(line)[-1].removeprefix("--gin_param=")
+    confs = [
+        name for name in packaged_confs() if "= %DATA" in find_conf(name).read_text()
+    ]
+    assert len(confs) >= 7
+    for name in confs:
+        config_files.reset()
+        config_files.parse_config(name, [setting], strict=True)
+        assert TrainerConfig().offline_buffer_dir == str(path), name
+    command = [*shlex.split(line)[3:], "--gin_param=TrainerConfig.num_iterations=2"]
+    places = {"--conf=CONF": "--conf=bc_pendulum", "--root_dir=RUN": "--root_dir=run"}
+    config_files.reset()
+    evaluate = "--gin_param=TrainerConfig.evaluate=False"
+    monkeypatch.chdir(tmp_path)
+    settings = [*(places.get(argument, argument) for argument in command), evaluate]
+    assert train.main(settings) == 0
 
 
 def test_what_is_there_is_not_overwritten(tmp_path, capsys):

@@ -27,6 +27,16 @@ def concatenated(*episodes: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
+def test_a_minari_data_set_may_have_a_relative_path(tmp_path, monkeypatch):
+    pytest.importorskip("minari")
+    pytest.importorskip("h5py")
+    monkeypatch.chdir(tmp_path)
+    np.savez("source.npz", **flat_episode(4))
+    buffer = load_replay_buffer("source.npz", make_env())
+    write_source(buffer, make_env(), "data/flat-v0", "minari")
+    assert_equal_steps(buffer, load_replay_buffer("data/flat-v0", make_env()))
+
+
 @pytest.fixture
 def loaded(tmp_path):
     """A nested environment and a buffer of three episodes in it."""
