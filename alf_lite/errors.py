@@ -16,9 +16,18 @@ class ConfigError(AlfLiteError, ValueError):
 
 
 class CheckpointError(AlfLiteError, ValueError):
-    """A checkpoint is damaged or does not fit the algorithm."""
+    """A checkpoint cannot be read or written, or does not fit the algorithm."""
 
     exit_code = 3
+
+
+class DamagedCheckpointError(CheckpointError):
+    """The files of a checkpoint are not those that were written.
+
+    One is missing, has another size or hash, or is something else than a file. Trouble
+    of the machine (rights, descriptors, memory, the disk) is a plain CheckpointError:
+    the checkpoint may be as good as ever.
+    """
 
 
 class DataError(AlfLiteError, ValueError):

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import alf_lite
-from alf_lite.errors import CheckpointError
+from alf_lite.errors import CheckpointError, DamagedCheckpointError
 from alf_lite.utils import checkpoint_files
 from alf_lite.utils.checkpoint_data import (
     MAPPED_SUFFIX,
@@ -46,6 +46,9 @@ _logger = logging.getLogger(__name__)
 
 # A reader without the lock may meet a checkpoint that is being replaced or deleted.
 _READ_ATTEMPTS = 20
+_CORRUPT = re.compile(r"ckpt-(\d+)\.corrupt(\d*)")
+# How many of those are kept once there is a newer valid checkpoint.
+_KEEP_CORRUPT = 2
 
 State = Mapping[str, Any]
 
@@ -70,7 +73,7 @@ class Checkpointer:
         self._directory = Path(directory)
         self._keep_latest = keep_latest
         self._read_only = read_only
-        if not read_only and self._directory.is_dir():
+        if not read_only and self._entries():
             checkpoint_files.recover(self._directory)
 
     @property
@@ -143,7 +146,10 @@ class Checkpointer:
         """Reads and verifies a checkpoint.
 
         Asked for the latest or the best, a damaged one is reported as an error in the
-        log, set aside as ``ckpt-<step>.corrupt`` and the next one is taken.
+        log, set aside as ``ckpt-<step>.corrupt`` and the next one is taken. The newest
+        two of those are kept. One that is not damaged but cannot be read, for want of
+        rights or memory or because a newer version wrote it, is an error: nothing is
+        renamed, and no older one is taken without being asked for.
 
         Args:
             step: "latest", "best" or a step.
@@ -152,8 +158,8 @@ class Checkpointer:
             resumable: consider only checkpoints that training can continue from.
 
         Raises:
-            CheckpointError: if there is none or none is valid. Never returns an empty
-                state.
+            CheckpointError: if there is none or none is valid, or one cannot be read.
+                Never returns an empty state.
         """
         failures: list[str] = []
         for attempt in range(_READ_ATTEMPTS):
@@ -169,6 +175,8 @@ class Checkpointer:
                     if self._read_only and _was_replaced(path, identity):
                         changed = True
                         continue
+                    if not isinstance(error, DamagedCheckpointError):
+                        raise
                     failures.append(str(error))
                     self._report(path, error, set_aside=isinstance(step, str))
                     continue
@@ -181,25 +189,33 @@ class Checkpointer:
 
     def has_checkpoint(self) -> bool:
         """Whether there is or was any checkpoint, damaged ones included."""
-        return self._directory.is_dir() and any(
-            entry.name.startswith("ckpt-") for entry in self._directory.iterdir()
-        )
+        return any(entry.name.startswith("ckpt-") for entry in self._entries())
 
     def list_checkpoints(self) -> list[CheckpointInfo]:
-        """The checkpoints with a readable manifest, oldest first."""
+        """The checkpoints whose manifests are not damaged, oldest first.
+
+        Raises:
+            CheckpointError: if one cannot be read.
+        """
         infos = []
         for _, path in self._paths():
             try:
                 infos.append(read_info(path))
-            except CheckpointError:
+            except DamagedCheckpointError:
                 continue
         return infos
 
     def _paths(self) -> list[tuple[int, Path]]:
-        if not self._directory.is_dir():
-            return []
-        matches = [(NAME.fullmatch(p.name), p) for p in self._directory.iterdir()]
+        matches = [(NAME.fullmatch(p.name), p) for p in self._entries()]
         return sorted((int(match[1]), path) for match, path in matches if match)
+
+    def _entries(self) -> list[Path]:
+        try:
+            return list(self._directory.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise checkpoint_files.cannot_read(self._directory, error) from error
 
     def _preferred(self, step: str | int) -> list[Path]:
         """The candidates for ``load``, most wanted first."""
@@ -242,11 +258,15 @@ class Checkpointer:
         wanted = f"step {step}" if isinstance(step, int) else step
         lines = [f"no usable checkpoint ({wanted}) in {self._directory}"]
         lines += [f"damaged: {failure}" for failure in failures]
-        infos = self.list_checkpoints()
+        try:
+            infos = self.list_checkpoints()
+        except CheckpointError as error:
+            lines.append(f"another one: {error}")
+            infos = []
         if infos:
             found = ", ".join(str(info.step) for info in infos)
             lines.append(f"present: steps {found}")
-        elif not failures:
+        elif len(lines) == 1:
             lines.append("there is none")
         if infos and step == "best" and not failures:
             lines.append(
@@ -260,19 +280,30 @@ class Checkpointer:
         return "\n  ".join(lines)
 
     def _prune(self) -> None:
-        infos = self.list_checkpoints()
+        try:
+            infos, corrupt = self.list_checkpoints(), self._corrupt_paths()
+        except CheckpointError as error:
+            _logger.warning("Old checkpoints are not deleted now: %s", error)
+            return
         resumable = [info.path for info in infos if info.resumable]
         keep = set(resumable[-self._keep_latest :])
         scored = [info for info in infos if info.best_score is not None]
         if scored:
             keep.add(max(scored, key=lambda info: info.best_score or 0.0).path)
-        for info in infos:
-            if info.path in keep:
-                continue
+        for path in [
+            *(info.path for info in infos if info.path not in keep),
+            *corrupt[:-_KEEP_CORRUPT],
+        ]:
             try:
-                checkpoint_files.remove(info.path)
+                checkpoint_files.remove(path)
             except OSError as error:
-                _logger.warning("Could not delete %s: %s", info.path, error)
+                _logger.warning("Could not delete %s: %s", path, error)
+
+    def _corrupt_paths(self) -> list[Path]:
+        """What was set aside, oldest first."""
+        matches = [(_CORRUPT.fullmatch(p.name), p) for p in self._entries()]
+        found = [(int(m[1]), int(m[2] or 1), path) for m, path in matches if m]
+        return [path for _, _, path in sorted(found)]
 
 
 def load_prefix(prefix_at_path: str) -> dict[str, Any]:

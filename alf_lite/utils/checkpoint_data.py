@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import io
 import re
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import torch
-from torch import Tensor
 
-from alf_lite.errors import CheckpointError
-from alf_lite.utils import checkpoint_files
+from alf_lite.errors import CheckpointError, DamagedCheckpointError
+from alf_lite.utils import checkpoint_files, plain_data
 
 NAME = re.compile(r"ckpt-(\d+)")
 PART_SUFFIX = ".pt"
@@ -53,64 +53,36 @@ def to_bytes(value: Any, name: str) -> memoryview:
         TypeError: naming the path of anything that is not data.
     """
     file = io.BytesIO()
-    torch.save(_portable(value, name), file)
+    torch.save(plain_data.to_plain(value, name), file)
     return file.getbuffer()
-
-
-def _portable(value: Any, path: str) -> Any:
-    """``value`` as only the types that can be read without running code.
-
-    Raises:
-        TypeError: naming the path of anything else.
-    """
-    if isinstance(value, Tensor):
-        tensor = value.detach().cpu()
-        # torch.save writes the whole storage that a view belongs to.
-        is_view = tensor.untyped_storage().nbytes() > tensor.nbytes
-        return tensor.clone() if is_view else tensor
-    if value is None or type(value) in (bool, int, float, str, bytes, torch.dtype):
-        return value
-    if isinstance(value, dict):
-        return {
-            _portable_key(key, path): _portable(item, f"{path}[{key!r}]")
-            for key, item in value.items()
-        }
-    if type(value) in (list, tuple):
-        return type(value)(
-            _portable(item, f"{path}[{index}]") for index, item in enumerate(value)
-        )
-    raise TypeError(
-        f"{path}: a checkpoint cannot hold a {type(value).__name__}. Store tensors, "
-        "numbers, strings, and dicts, lists or tuples of them."
-    )
-
-
-def _portable_key(key: Any, path: str) -> Any:
-    if type(key) not in (str, int):
-        raise TypeError(f"{path}: expected keys of type str or int, got {key!r}")
-    return key
 
 
 def read_info(path: Path) -> CheckpointInfo:
     """What the manifest of ``path`` says.
 
     Raises:
-        CheckpointError: if the manifest is damaged or belongs to another directory.
+        DamagedCheckpointError: if the manifest is damaged or of another directory.
+        CheckpointError: if it cannot be read.
     """
     manifest = checkpoint_files.read_manifest(path)
     step = int(path.name.removeprefix("ckpt-"))
     if manifest.get("step") != step:
-        raise CheckpointError(
+        raise DamagedCheckpointError(
             f"{path}: the manifest is of step {manifest.get('step')!r}; was the "
             "directory renamed?"
         )
-    score = manifest.get("best_score")
+    what = f"{path / checkpoint_files.MANIFEST_NAME}: "
+    score, resumable = manifest.get("best_score"), manifest.get("resumable", False)
+    metadata = manifest.get("metadata", {})
+    plain_data.check_like(score, None, f"{what}best_score")
+    plain_data.check_like(resumable, False, f"{what}resumable")
+    plain_data.check_like(metadata, {}, f"{what}metadata")
     parts = [n for n in manifest["files"] if n.endswith(PART_SUFFIX)]
     return CheckpointInfo(
         path=path,
         step=step,
-        best_score=float(score) if isinstance(score, int | float) else None,
-        resumable=bool(manifest.get("resumable")),
+        best_score=None if score is None else float(score),
+        resumable=resumable,
         parts=tuple(name.removesuffix(PART_SUFFIX) for name in parts),
         manifest=manifest,
     )
@@ -132,13 +104,16 @@ def read(
                 with checkpoint_files.open_verified(path, info.manifest, name):
                     pass
         elif not name.endswith(PART_SUFFIX):
-            with checkpoint_files.open_verified(path, info.manifest, name) as file:
+            with (
+                checkpoint_files.open_verified(path, info.manifest, name) as file,
+                checkpoint_files.reading(path / name),
+            ):
                 texts[name] = file.read().decode(errors="replace")
     return LoadedCheckpoint(
         path=path,
         step=info.step,
         state={part: _read_part(info, part) for part in wanted},
-        metadata=info.manifest.get("metadata") or {},
+        metadata=info.manifest.get("metadata", {}),
         texts=texts,
         mapped_files=mapped_files,
     )
@@ -147,11 +122,37 @@ def read(
 def _read_part(info: CheckpointInfo, part: str) -> Any:
     name = part + PART_SUFFIX
     with checkpoint_files.open_verified(info.path, info.manifest, name) as file:
-        try:
-            # Spelled out, because an environment variable can turn the default off.
-            return torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # whatever a hostile file makes the reader raise
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise CheckpointError(
-                f"{info.path / name}: refused, it is not plain data ({reason})"
-            ) from error
+        what = str(info.path / name)
+        with checkpoint_files.reading(info.path / name):
+            value = _load(file, what)
+    plain_data.check_plain(value, f"{what}: {part}")
+    return value
+
+
+def _load(file: IO[bytes], what: str) -> Any:
+    """What ``to_bytes`` wrote.
+
+    Its hash is right. Hence it was written like this, and is not damaged but foreign.
+    """
+    try:
+        _check_is_uncompressed(file)
+        # Spelled out, because an environment variable can turn the default off.
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # whatever a hostile file makes the reader raise
+        if "allocate memory" in str(error):
+            raise MemoryError from error
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(
+            f"{what}: refused, it is not plain data ({reason})"
+        ) from error
+
+
+def _check_is_uncompressed(file: IO[bytes]) -> None:
+    """Checks that reading takes about as much memory as the file has bytes."""
+    with zipfile.ZipFile(file) as archive:
+        for entry in archive.infolist():
+            if entry.compress_type != zipfile.ZIP_STORED:
+                raise ValueError(f"{entry.filename} is compressed")
+    file.seek(0)

@@ -6,7 +6,8 @@ visible. A process that is killed at any point leaves either the complete direct
 only a temporary one, which the next :func:`recover` removes.
 
 Reading trusts nothing: the manifest is bounded, names must be plain, sizes are compared
-before anything is allocated and hashes before anything is parsed.
+before anything is allocated and hashes before anything is parsed. What differs from
+what was written is damage; what the machine refuses is not.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from alf_lite.errors import CheckpointError
+from alf_lite.errors import CheckpointError, DamagedCheckpointError
 
 FORMAT = "alf_lite-checkpoint"
 SCHEMA = 1
@@ -48,6 +49,16 @@ Content = bytes | memoryview | Stream
 
 _MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+# A file that was listed, and now there is none, or a link in its place, or a socket.
+_NOT_A_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO)
+_ADVICE = {
+    errno.EACCES: "Give this user the right to read it",
+    errno.EPERM: "Give this user the right to read it",
+    errno.EMFILE: "Raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "Let other processes close files",
+    errno.ENOMEM: "Free some memory",
+    errno.EIO: "Look after the disk",
+}
 # Prefixes of directories that are not (or no longer) checkpoints.
 _UNFINISHED = ".tmp-"
 _REPLACED = ".old-"
@@ -84,7 +95,7 @@ def write(
         raise CheckpointError(_explain_write_error(path, needed, error)) from error
     finally:
         # After success there is no such directory any more.
-        shutil.rmtree(temporary, ignore_errors=True)
+        _delete(temporary)
     fault_point("after rename")
 
 
@@ -93,14 +104,34 @@ def remove(path: Path) -> None:
     deleted = path.with_name(f"{_DELETED}{path.name}-{os.getpid()}")
     path.rename(deleted)
     fault_point("before delete")
-    shutil.rmtree(deleted, ignore_errors=True)
+    _delete(deleted)
+
+
+def _delete(path: Path) -> None:
+    """Deletes a directory as far as possible; of a link only the link."""
+    if path.is_symlink():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def recover(directory: Path) -> None:
     """Cleans up after a process that died while writing or deleting.
 
     Only the process that owns ``directory`` may call it.
+
+    Raises:
+        CheckpointError: if a checkpoint cannot be put back.
     """
+    try:
+        _recover(directory)
+    except OSError as error:
+        raise CheckpointError(
+            f"{directory}: cannot be written ({error.strerror or error})"
+        ) from error
+
+
+def _recover(directory: Path) -> None:
     for entry in sorted(directory.glob(".*-*")):
         if entry.name.startswith(_REPLACED):
             # It died between moving the old one away and the new one in.
@@ -109,27 +140,33 @@ def recover(directory: Path) -> None:
                 entry.rename(path)
                 continue
         if entry.name.startswith((_REPLACED, _UNFINISHED, _DELETED)):
-            shutil.rmtree(entry, ignore_errors=True)
+            _delete(entry)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of a checkpoint, checked for its form and the names it lists.
 
     Raises:
-        CheckpointError: naming the file and the reason.
+        DamagedCheckpointError: naming the file and the reason.
+        CheckpointError: if it cannot be read, or only by a newer version.
     """
     file_path = path / MANIFEST_NAME
     with open_regular(file_path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > _MAX_MANIFEST_BYTES:
-            raise CheckpointError(
+            raise DamagedCheckpointError(
                 f"{file_path}: {size} bytes, expected at most {_MAX_MANIFEST_BYTES}"
             )
-        text = file.read()
+        with reading(file_path):
+            text = file.read()
     try:
-        manifest = json.loads(text, object_pairs_hook=_without_duplicates)
+        manifest = json.loads(
+            text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant
+        )
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file_path}: not valid JSON ({error})") from error
+        raise DamagedCheckpointError(
+            f"{file_path}: not valid JSON ({error})"
+        ) from error
     _check_manifest(file_path, manifest)
     return manifest
 
@@ -142,16 +179,22 @@ def open_verified(
 
     The file is hashed and read through the same handle, so that nothing can be put in
     its place between the two.
+
+    Raises:
+        DamagedCheckpointError: if the file is not the one that the manifest lists.
+        CheckpointError: if it cannot be read.
     """
     expected = manifest["files"][name]
     with open_regular(path / name) as file:
         size = os.fstat(file.fileno()).st_size
         if size != expected["bytes"]:
-            raise CheckpointError(
+            raise DamagedCheckpointError(
                 f"{path / name}: {size} bytes, the manifest says {expected['bytes']}"
             )
-        if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
-            raise CheckpointError(
+        with reading(path / name):
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != expected["sha256"]:
+            raise DamagedCheckpointError(
                 f"{path / name}: the content does not match its sha256; it was "
                 "changed or damaged after it was written"
             )
@@ -200,7 +243,7 @@ def _put_in_place(temporary: Path, path: Path) -> None:
         path.rename(replaced)
         fault_point("before replacing")
         temporary.rename(path)
-        shutil.rmtree(replaced, ignore_errors=True)
+        _delete(replaced)
     else:
         temporary.rename(path)
     _sync_directory(path.parent)
@@ -215,20 +258,54 @@ def _sync_directory(directory: Path) -> None:
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Opens a file that is neither a link nor a device.
+    """Opens a file that is neither a link nor a device nor a pipe; never waits for one.
 
     Raises:
-        CheckpointError: if it cannot be read or is something else.
+        DamagedCheckpointError: if there is none, or something else.
+        CheckpointError: if it cannot be opened.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with reading(path):
+        descriptor = os.open(path, flags)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise DamagedCheckpointError(f"{path}: not a regular file")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Tells what is wrong with a file from what is wrong with the machine.
+
+    Raises:
+        DamagedCheckpointError: if there is no such file, but perhaps something else.
+        CheckpointError: if it cannot be read now.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
-        file = os.fdopen(descriptor, "rb")
+        yield
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise CheckpointError(f"{path}: not a regular file")
-    return file
+        if error.errno in _NOT_A_FILE:
+            raise DamagedCheckpointError(
+                f"{path}: cannot be read ({error.strerror})"
+            ) from error
+        raise cannot_read(path, error) from error
+    except MemoryError as error:
+        raise CheckpointError(
+            f"{path}: there is not enough memory to read it. Free some and try again; "
+            "nothing was changed."
+        ) from error
+
+
+def cannot_read(path: Path, error: OSError) -> CheckpointError:
+    """What the machine refused, and what to do."""
+    advice = _ADVICE.get(error.errno or 0, "Solve this")
+    return CheckpointError(
+        f"{path}: cannot be read ({error.strerror or error}). {advice} and try again; "
+        "nothing was changed."
+    )
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -238,30 +315,38 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return entries
 
 
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
 def _check_manifest(file_path: Path, manifest: Any) -> None:
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise CheckpointError(f"{file_path}: not a manifest of an alf_lite checkpoint")
+        raise DamagedCheckpointError(
+            f"{file_path}: not a manifest of an alf_lite checkpoint"
+        )
     schema = manifest.get("schema")
-    if not isinstance(schema, int) or schema < 1:
-        raise CheckpointError(f"{file_path}: unknown schema {schema!r}")
+    if type(schema) is not int or schema < 1:
+        raise DamagedCheckpointError(f"{file_path}: unknown schema {schema!r}")
     if schema > SCHEMA:
         raise CheckpointError(
             f"{file_path}: schema {schema}, written by alf_lite "
             f"{manifest.get('alf_lite')}; this version reads up to schema {SCHEMA}. "
-            "Update alf_lite."
+            "Update alf_lite; nothing was changed."
         )
     files = manifest.get("files")
     if not isinstance(files, dict):
-        raise CheckpointError(f"{file_path}: lists no files")
+        raise DamagedCheckpointError(f"{file_path}: lists no files")
     for name, entry in files.items():
         if not _PLAIN_NAME.fullmatch(name):
-            raise CheckpointError(f"{file_path}: refused the file name {name!r}")
+            raise DamagedCheckpointError(f"{file_path}: refused the file name {name!r}")
         if (
             not isinstance(entry, dict)
-            or not isinstance(entry.get("bytes"), int)
+            or type(entry.get("bytes")) is not int
             or not isinstance(entry.get("sha256"), str)
         ):
-            raise CheckpointError(f"{file_path}: no size and sha256 for {name!r}")
+            raise DamagedCheckpointError(
+                f"{file_path}: no size and sha256 for {name!r}"
+            )
 
 
 def _explain_write_error(path: Path, needed: int, error: OSError) -> str:
