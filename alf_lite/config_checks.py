@@ -159,10 +159,13 @@ def _is_instance(value: Any) -> bool:
 def _annotations(selector: str) -> dict[str, Any]:
     """Parameter → its type, as far as known.
 
-    A class with ``__post_init__`` checks its values itself, all at once.
+    A class with ``__post_init__`` checks its values itself, all at once. Annotations of
+    what was not written for confs are not always meant to the letter.
     """
     target = config_registry.target(selector)
     if target is None or hasattr(target, "__post_init__"):
+        return {}
+    if config_registry.imported_by_name(selector) is not None:
         return {}
     function = inspect.unwrap(config_registry.construction_function(target))
     try:

@@ -31,19 +31,28 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(repr(by_lower[n]) for n in near)}?"
 
 
-def unknown_configurable(name: str) -> str:
-    """For a name that no configurable has, or that several have."""
+def unknown_configurable(name: str, shipped: Iterable[str] = ()) -> str:
+    """For a name that no configurable has, or that several have.
+
+    Args:
+        name: as written.
+        shipped: names of the library that may not have been imported.
+    """
     several = config_registry.matches(name)
     if several:
         return f"{name!r} may be {' or '.join(map(repr, several))}: write one in full."
     last = name.rpartition(".")[2]
-    by_name: dict[str, str] = {}
+    by_name = {shipped_name: shipped_name for shipped_name in shipped}
     for selector in config_registry.names():
         by_name[selector.rpartition(".")[2]] = config_registry.short_name(selector)
-    suggestion = did_you_mean(last, by_name)
+    if last in by_name:
+        suggestion = f" Did you mean {by_name[last]!r}?"
+    else:
+        suggestion = did_you_mean(last, by_name)
     return (
-        f"there is no configurable {name!r}.{suggestion} A conf has to import the "
-        f"module that defines it: `import some.module`."
+        f"there is no configurable {name!r}.{suggestion} What is not part of the "
+        "library is given by its full name, `some.module.name`; or a conf has to "
+        "import the module that defines it: `import some.module`."
     )
 
 
@@ -65,18 +74,18 @@ def unknown_parameter(selector: str, parameter: str) -> str:
 
 def unknown_module(module: str) -> str:
     """For an import of a module that does not exist."""
-    package, _, _ = module.rpartition(".")
-    suggestion = ""
+    package = module.rpartition(".")[0]
     try:
         spec = importlib.util.find_spec(package) if package else None
     except (ImportError, ValueError):
         spec = None
-    if spec is not None and spec.submodule_search_locations:
-        siblings = pkgutil.iter_modules(spec.submodule_search_locations)
-        names = [f"{package}.{sibling.name}" for sibling in siblings]
-        suggestion = did_you_mean(module, names)
-    elif package:
+    if package and spec is None:
         return unknown_module(package)
+    places = spec.submodule_search_locations if spec is not None else None
+    names = [found.name for found in pkgutil.iter_modules(places)]
+    suggestion = did_you_mean(module.rpartition(".")[2], names)
+    if package:
+        suggestion = re.sub("'(.*?)'", rf"'{package}.\1'", suggestion)
     return f"there is no module {module!r}." + (
         suggestion
         or " A module of your own has to be in the current directory or on PYTHONPATH."

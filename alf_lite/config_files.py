@@ -1,7 +1,8 @@
 """The configuration of a process: read confs, save them, say what was not used.
 
-A conf is a gin file. It is a program: it imports modules and calls what they define, so
-treat a conf of somebody else as you would treat their script.
+A conf is a gin file. It is a program: it imports modules and calls what they define,
+whatever it names (see ``config_names``), so treat a conf of somebody else as you would
+treat their script.
 
     parse_config("ppo_cart_pole", ["TrainerConfig.random_seed = 1"])
     with gin_errors():
@@ -158,7 +159,7 @@ def user_config_text() -> str:
 
 def operative_config_text() -> str:
     """What was used so far, defaults included, as a conf that gives the same run."""
-    return gin.operative_config_str()
+    return config_registry.operative_text()
 
 
 def inoperative_config_text() -> str:

@@ -15,7 +15,7 @@ import gin
 from gin import config as gin_config
 from gin import config_parser
 
-from alf_lite import config_errors, config_registry
+from alf_lite import config_errors, config_names, config_registry
 from alf_lite.config_registry import MACRO, Binding, BindingKey
 from alf_lite.config_sources import Statement, find_conf, read_conf, split_statements
 from alf_lite.errors import ConfigError
@@ -113,21 +113,11 @@ class ConfigReader:
     def _import(self, source: str, module: str) -> None:
         if module.startswith("__gin__"):
             raise ConfigError(
-                "gin's dynamic registration is not supported, it lets a conf call "
-                "every function of Python. Use @configurable in your module."
+                "gin's dynamic registration is not supported. Write the full name "
+                "instead: `@some.module.name`."
             )
-        try:
-            gin.parse_config(source)
-        except Exception as raised:
-            error = config_errors.unwrap(raised)
-            missing = getattr(error, "name", None)
-            if isinstance(error, ModuleNotFoundError) and (
-                f"{module}.".startswith(f"{missing}.")
-            ):
-                raise ConfigError(config_errors.unknown_module(module)) from error
-            raise ConfigError(
-                f"importing {module!r} failed: {type(error).__name__}: {error}"
-            ) from error
+        config_names.import_module(module)
+        gin.parse_config(source)  # remembers it for the operative config
         self._imported.add(module)
         self._pieces.append((source, None))
 
@@ -201,21 +191,19 @@ class _Delegate(gin_config.ParserDelegate):
     """Makes the references of a value while gin parses it, with our messages."""
 
     def configurable_reference(self, scoped_name: str, evaluate: bool) -> Any:
-        _complete_name(scoped_name.rpartition("/")[2])
-        return super().configurable_reference(scoped_name, evaluate)
+        scope, slash, name = scoped_name.rpartition("/")
+        selector = config_names.complete_name(name)
+        if not config_registry.is_understood(name, selector):
+            name = selector
+        reference = super().configurable_reference(f"{scope}{slash}{name}", evaluate)
+        stand_in = reference.scoped_configurable_fn
+        config_names.copy_signature(stand_in, reference.configurable.wrapped)
+        return reference
 
 
 def _binding_key(scope: str, name: str, parameter: str) -> BindingKey:
-    selector = _complete_name(name)
+    selector = config_names.complete_name(name)
     known = config_registry.parameter_names(config_registry.target(selector))
     if known is not None and parameter not in known:
         raise ConfigError(config_errors.unknown_parameter(selector, parameter))
     return BindingKey(scope, selector, parameter)
-
-
-def _complete_name(name: str) -> str:
-    """The complete name of the one configurable that ``name`` stands for."""
-    found = config_registry.matches(name)
-    if len(found) != 1:
-        raise ConfigError(config_errors.unknown_configurable(name))
-    return found[0]

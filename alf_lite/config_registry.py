@@ -55,13 +55,64 @@ def names() -> list[str]:
 
 
 def matches(name: str) -> list[str]:
-    """Complete names of the configurables that ``name`` may stand for."""
-    return sorted(gin_config._REGISTRY.matching_selectors(name))
+    """Complete names of the configurables that ``name`` may stand for.
+
+    What was imported by its name has no shorter one: another conf, which does not
+    import it, may mean something else by that.
+    """
+    found = gin_config._REGISTRY.matching_selectors(name)
+    return sorted(s for s in found if s == name or s not in _imported)
 
 
 def short_name(selector: str) -> str:
-    """The shortest name that only this configurable has."""
-    return str(gin_config._REGISTRY.minimal_selector(selector))
+    """The shortest name that stands for this configurable alone."""
+    if selector in _imported:
+        return selector
+    parts = selector.split(".")
+    names = (".".join(parts[i:]) for i in reversed(range(len(parts))))
+    return next((n for n in names if matches(n) == [selector]), selector)
+
+
+def imported_by_name(name: str) -> Callable[..., Any] | None:
+    """What was registered because a conf refers to it by this name."""
+    return _imported.get(name)
+
+
+def note_imported_by_name(name: str, target: Callable[..., Any]) -> None:
+    """Notes that ``target`` was registered because a conf refers to it."""
+    _imported[name] = target
+
+
+_imported: dict[str, Callable[..., Any]] = {}
+
+
+def selector_of(function_or_class: Any) -> str | None:
+    """The complete name of a configurable, as defined or as gin wrapped it."""
+    for name, imported in _imported.items():
+        if imported is function_or_class:
+            return name
+    for selector, registered in gin_config._REGISTRY.items():
+        if (
+            registered.wrapped is function_or_class
+            or registered.wrapper is function_or_class
+        ):
+            return str(selector)
+    return None
+
+
+def is_understood(name: str, selector: str) -> bool:
+    """Whether gin itself takes ``name`` for this configurable."""
+    return list(gin_config._REGISTRY.matching_selectors(name)) == [selector]
+
+
+def operative_text() -> str:
+    """What calls used so far, as gin writes it, in names that can be read anywhere."""
+    registry = gin_config._REGISTRY
+    registry.minimal_selector = short_name
+    try:
+        return gin.operative_config_str()
+    finally:
+        del registry.minimal_selector
 
 
 def target(selector: str) -> Callable[..., Any] | None:

@@ -23,6 +23,7 @@ CHAIN = [
     "config_replay",
     "config",
     "config_errors",
+    "config_names",
     "config_sources",
     "config_checks",
     "config_reader",
