@@ -110,7 +110,8 @@ class BoundedTensorSpec(TensorSpec):
         maximum: likewise; may be inf.
 
     Raises:
-        ValueError: if a bound does not broadcast to ``shape`` or minimum > maximum.
+        ValueError: if a bound does not broadcast to ``shape`` or does not fit into an
+            integer dtype, or if minimum > maximum.
     """
 
     __slots__ = ("_maximum", "_minimum")
@@ -141,6 +142,8 @@ class BoundedTensorSpec(TensorSpec):
             ) from error
         if np.isnan(bound.astype(np.float64)).any():
             raise ValueError(f"{name} must not be NaN, got {value}")
+        if not self._dtype.is_floating_point:
+            bound = _exact_integers(name, bound, dtype)
         bound = bound.astype(dtype)
         bound.setflags(write=False)
         return bound
@@ -165,6 +168,8 @@ class BoundedTensorSpec(TensorSpec):
     ) -> Tensor:
         """Uniform between the bounds; unbounded elements are standard normal."""
         shape = (*outer_dims, *self._shape)
+        if self.is_discrete and not self._is_exact_in_float64():
+            return self._sample_wide_integers(shape, generator)
         low = torch.tensor(self._minimum, dtype=torch.float64)
         high = torch.tensor(self._maximum, dtype=torch.float64)
         uniform = torch.rand(shape, dtype=torch.float64, generator=generator)
@@ -180,6 +185,33 @@ class BoundedTensorSpec(TensorSpec):
             )
         return drawn.to(self._dtype)
 
+    def _is_exact_in_float64(self) -> bool:
+        """Whether the bounds and their distance are."""
+        largest = 1 << 52
+        return bool(
+            (self._minimum >= -largest).all() & (self._maximum <= largest).all()
+        )
+
+    def _sample_wide_integers(
+        self, shape: tuple[int, ...], generator: torch.Generator | None
+    ) -> Tensor:
+        """Uniform, by drawing again what lies beyond the bounds."""
+        low = self._minimum.astype(np.uint64)  # modulo 2**64, as the sums below
+        span = np.broadcast_to(self._maximum.astype(np.uint64) - low, shape)
+        mask = span.copy()  # all ones below the highest bit of the span
+        for shift in (1, 2, 4, 8, 16, 32):
+            mask |= mask >> np.uint64(shift)
+        drawn = np.zeros(shape, np.uint64)
+        missing = np.ones(shape, np.bool_)
+        while missing.any():  # each element is kept with a probability above one half
+            halves = torch.randint(0, 1 << 32, (2, *shape), generator=generator)
+            high, rest = halves.numpy().astype(np.uint64)
+            bits = ((high << np.uint64(32)) | rest) & mask
+            drawn = np.where(missing, bits, drawn)
+            missing &= bits > span
+        values = (drawn + low).astype(self._minimum.dtype)
+        return torch.from_numpy(np.asarray(values))
+
     def _key(self) -> tuple:
         return (*super()._key(), self._minimum.tobytes(), self._maximum.tobytes())
 
@@ -189,6 +221,22 @@ class BoundedTensorSpec(TensorSpec):
             f"dtype={_name(self._dtype)}, minimum={_short(self._minimum)}, "
             f"maximum={_short(self._maximum)})"
         )
+
+
+def _exact_integers(name: str, bound: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """``bound`` as ``dtype``; no bound is the smallest or the largest number of it."""
+    if dtype.kind in "iu" and bound.dtype.kind == "f":
+        limits = np.iinfo(dtype)
+        if np.isinf(bound).all():
+            return np.where(bound < 0, limits.min, limits.max)
+    with np.errstate(invalid="ignore"):
+        try:
+            converted = bound.astype(dtype)
+        except OverflowError:
+            converted = np.zeros_like(bound, dtype)
+    if not np.array_equal(converted, bound):
+        raise ValueError(f"{name}: {_short(bound)} is not of dtype {dtype}")
+    return converted
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -78,6 +78,34 @@ def test_sampling_is_reproducible_with_a_generator():
     assert torch.equal(*draws)
 
 
+def test_integers_that_no_float_holds_are_drawn_exactly():
+    low = [2**53 + 1, -(2**63), 0]
+    high = [2**53 + 3, 2**63 - 1, 1]
+    drawn = BoundedTensorSpec((3,), torch.int64, low, high).sample((300,))
+    assert drawn.shape == (300, 3)
+    assert drawn[:, 0].unique().tolist() == [2**53 + 1, 2**53 + 2, 2**53 + 3]
+    assert drawn[:, 1].unique().numel() == 300
+    assert 0.4 < float((drawn[:, 1] > 0).float().mean()) < 0.6
+    assert drawn[:, 2].unique().tolist() == [0, 1]
+    spec = BoundedTensorSpec((), torch.int64, -(2**63), 2**63 - 1)
+    draws = [spec.sample((), torch.Generator().manual_seed(1)) for _ in range(2)]
+    assert draws[0].shape == ()
+    assert torch.equal(*draws)
+
+
+def test_bounds_that_an_integer_cannot_have_are_refused():
+    for dtype, maximum in [
+        (torch.int32, 2.5),
+        (torch.uint8, 300),
+        (torch.int64, 2**64),
+        (torch.int64, 1e30),
+    ]:
+        with pytest.raises(ValueError, match=r"maximum: .* is not of dtype"):
+            BoundedTensorSpec((), dtype, 0, maximum)
+    spec = BoundedTensorSpec((), torch.uint8, -np.inf, np.inf)
+    assert (int(spec.minimum), int(spec.maximum)) == (0, 255)
+
+
 def test_bounds_are_read_only():
     with pytest.raises(ValueError, match="read-only"):
         BoundedTensorSpec((2,)).minimum[0] = 3

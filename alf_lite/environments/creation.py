@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import gymnasium
+import numpy as np
 
 from alf_lite.config import configurable
 from alf_lite.environments import environment_ids, single_env
@@ -53,7 +54,7 @@ def create_environment(
             implementation that comes with the environment. ``auto``: native if there is
             one and nothing forbids it, else sync.
         max_episode_steps: replaces the time limit registered with the id; a time limit
-            around the user's own environment.
+            around the user's own environment. 0 for no limit, which ``native`` has not.
         env_kwargs: for the constructor of the environment.
         wrappers: each is called with an environment and returns one.
         env_info_keys: keys of the infos that become ``TimeStep.env_info``: names of
@@ -76,6 +77,7 @@ def create_environment(
     _check_arguments(
         env_name, num_parallel_environments, vectorization_mode, env_ctor, env_kwargs
     )
+    _check_time_limit(max_episode_steps, vectorization_mode)
     if render_mode not in (None, "human"):
         _render_without_display()
     factory = EnvFactory(
@@ -150,6 +152,23 @@ def _check_arguments(
         )
 
 
+def _check_time_limit(max_episode_steps: Any, mode: str) -> None:
+    if max_episode_steps is None:
+        return
+    is_count = isinstance(max_episode_steps, int | np.integer)
+    if not is_count or isinstance(max_episode_steps, bool) or max_episode_steps < 0:
+        raise ConfigError(
+            "create_environment: max_episode_steps must be a number of steps, 0 for no "
+            f"limit or None for that of the environment, got {max_episode_steps!r}"
+        )
+    if max_episode_steps == 0 and mode == "native":
+        raise ConfigError(
+            "create_environment: max_episode_steps = 0 (no limit) cannot be had with "
+            "vectorization_mode='native', whose limit is its own: give a large number, "
+            "or use 'sync'"
+        )
+
+
 def _make_serial(
     factory: EnvFactory, num_environments: int, info_keys: InfoKeys
 ) -> Any:
@@ -158,17 +177,17 @@ def _make_serial(
         return SerialVectorEnv([factory] * num_environments, info_keys)
     try:
         first = factory.call_ctor()
-    except Exception as error:
+        is_batch = isinstance(first, Environment) or single_env.is_batch(first)
+    except single_env.ENV_FAILURES as error:
         single_env.raise_env_error("env_ctor", error)
-    if isinstance(first, gymnasium.Env):
+    if isinstance(first, gymnasium.Env) and not is_batch:
         factories: list[Callable[[], gymnasium.Env]] = [lambda: factory.wrap(first)]
         factories += [factory] * (num_environments - 1)
         return SerialVectorEnv(factories, info_keys)
-    if not isinstance(first, Environment) and not hasattr(first, "num_envs"):
+    if not is_batch:
         raise ConfigError(
             "env_ctor must return a gymnasium.Env, a gymnasium.vector.VectorEnv or an "
-            f"alf_lite Environment, got {type(first).__module__}."
-            f"{type(first).__qualname__}"
+            f"alf_lite Environment, got {single_env.class_name(first)}"
         )
     is_ours = isinstance(first, Environment)
     size = first.batch_size if is_ours else first.num_envs
@@ -176,7 +195,8 @@ def _make_serial(
         first.close()
         raise ConfigError(
             f"env_ctor returned {size} environments, but num_parallel_environments is "
-            f"{num_environments}. Leave it out."
+            f"{num_environments}. Leave it out (for evaluation it is TrainerConfig."
+            "num_eval_environments)."
         )
     if factory.wrappers or factory.max_episode_steps is not None:
         first.close()
@@ -192,6 +212,7 @@ def _has_native(factory: EnvFactory) -> bool:
     return (
         spec is not None
         and spec.vector_entry_point is not None
+        and factory.max_episode_steps != 0
         and not factory.wrappers
         and not spec.additional_wrappers
     )
@@ -222,7 +243,7 @@ def _make_native(factory: EnvFactory, num_environments: int) -> Any:
             vectorization_mode="vector_entry_point",
             **arguments,
         )
-    except Exception as error:
+    except single_env.ENV_FAILURES as error:
         where = f"{spec.id}: the constructor of the vector environment"
         single_env.raise_env_error(where, error)
 

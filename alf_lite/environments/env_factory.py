@@ -11,6 +11,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from alf_lite import config_shipping
+from alf_lite.environments import single_env
 from alf_lite.errors import ConfigError
 
 
@@ -24,7 +25,7 @@ class EnvFactory:
     spec: EnvSpec | None = None
     ctor: Callable[..., Any] | None = None
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    max_episode_steps: int | None = None
+    max_episode_steps: int | None = None  # 0: no limit; None: that of the spec
     render_mode: str | None = None
     wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] = ()
 
@@ -47,12 +48,12 @@ class EnvFactory:
 
     def wrap(self, env: Any) -> gymnasium.Env:
         """``env`` with the time limit (of the user's own environment) and wrappers."""
-        if not isinstance(env, gymnasium.Env):
+        if not isinstance(env, gymnasium.Env) or single_env.is_batch(env):
             raise ConfigError(
                 "env_ctor must return a gymnasium.Env (one per call), got "
-                f"{type(env).__module__}.{type(env).__qualname__}"
+                f"{single_env.class_name(env)}"
             )
-        if self.spec is None and self.max_episode_steps is not None:
+        if self.spec is None and self.max_episode_steps:
             env = gymnasium.wrappers.TimeLimit(env, self.max_episode_steps)
         for wrapper in self.wrappers:
             env = wrapper(env)
@@ -65,7 +66,10 @@ class EnvFactory:
         # Our own checks at the border replace gymnasium's, which cost at every step.
         return gymnasium.make(
             spec,
-            max_episode_steps=self.max_episode_steps,
+            # gymnasium writes "no limit" as -1.
+            max_episode_steps=-1
+            if self.max_episode_steps == 0
+            else self.max_episode_steps,
             disable_env_checker=True,
             **arguments,
         )

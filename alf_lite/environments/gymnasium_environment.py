@@ -227,14 +227,26 @@ class GymnasiumEnvironment(Environment):
 
 
 def _check_vector_env(vector_env: Any) -> None:
-    for attribute in ("single_observation_space", "single_action_space", "num_envs"):
-        if not hasattr(vector_env, attribute):
+    for name in ("single_observation_space", "single_action_space", "num_envs"):
+        try:
+            value = getattr(vector_env, name)
+        except AttributeError as error:
             raise ConfigError(
                 f"expected a gymnasium.vector.VectorEnv, got {type(vector_env)} "
-                f"without {attribute}. create_environment makes one from an id or from "
-                "a factory of single environments."
+                f"without {name} ({error}). create_environment makes one from an id or "
+                "from a factory of single environments."
+            ) from error
+        except single_env.ENV_FAILURES as error:
+            single_env.raise_env_error(f"{_name_of(vector_env)}: {name}", error)
+        if name != "num_envs":
+            single_env.check_space(value, f"{_name_of(vector_env)}: {name}")
+        elif not isinstance(value, int | np.integer) or value < 1:
+            raise ConfigError(
+                f"{_name_of(vector_env)}: num_envs must be a positive integer, got "
+                f"{value!r}"
             )
-    mode = vector_env.metadata.get("autoreset_mode")
+    metadata = getattr(vector_env, "metadata", None) or {}
+    mode = metadata.get("autoreset_mode")
     if mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.NEXT_STEP.value):
         raise ConfigError(
             f"{_name_of(vector_env)}: metadata['autoreset_mode'] is {mode!r}, expected "

@@ -19,7 +19,7 @@ from alf_lite.environments.env_factory import dump_factory
 from alf_lite.environments.info_keys import InfoKeys
 from alf_lite.environments.seeds import environment_seeds
 from alf_lite.environments.shared_arrays import SharedArrays
-from alf_lite.environments.worker_loop import EnvDescription
+from alf_lite.environments.worker_loop import BuiltEnv
 from alf_lite.environments.worker_processes import WorkerProcesses
 from alf_lite.environments.worker_settings import WorkerSettings
 from alf_lite.errors import ConfigError, EnvError
@@ -72,11 +72,11 @@ class ProcessVectorEnv(VectorEnv):
             self._settings(env_fns, info_keys, seed), timeout_seconds
         )
         try:
-            descriptions = [
+            built = [
                 reduction.ForkingPickler.loads(reply)
                 for reply in self._replies("the constructor")
             ]
-            self._set_spaces(descriptions)
+            self._set_spaces(built)
             self._share_memory(info_keys)
         except BaseException:
             self._fail()
@@ -107,13 +107,11 @@ class ProcessVectorEnv(VectorEnv):
             for i, env_fn in enumerate(env_fns)
         ]
 
-    def _set_spaces(self, descriptions: list[EnvDescription]) -> None:
-        single_env.check_same_spaces(
-            [(one.observation_space, one.action_space) for one in descriptions]
-        )
-        for one in descriptions:
+    def _set_spaces(self, built: list[BuiltEnv]) -> None:
+        single_env.check_same_spaces([one.description for one in built])
+        for one in built:
             config_shipping.import_config_use(one.config_use)
-        first = descriptions[0]
+        first = built[0].description
         self._workers.name = first.env_id or ""
         self.render_mode = first.render_mode
         self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}

@@ -48,28 +48,29 @@ class SerialVectorEnv(VectorEnv):
         self._info_keys = InfoKeys() if info_keys is None else info_keys
         self._num_steps = 0
         try:
-            for i, env_fn in enumerate(env_fns):
-                self._build(i, env_fn)
-            single_env.check_same_spaces(
-                [(env.observation_space, env.action_space) for env in self.envs]
-            )
-            self._set_spaces(self.envs[0])
+            descriptions = [self._build(i, fn) for i, fn in enumerate(env_fns)]
+            single_env.check_same_spaces(descriptions)
+            self._set_spaces(descriptions[0])
         except BaseException:
             self.close()
             raise
 
-    def _build(self, index: int, env_fn: Callable[[], gymnasium.Env]) -> None:
+    def _build(
+        self, index: int, env_fn: Callable[[], gymnasium.Env]
+    ) -> single_env.EnvDescription:
         try:
             env = env_fn()
-            single_env.check_env(env)
+            description = single_env.describe_env(env)
         except single_env.ENV_FAILURES as error:
             single_env.raise_env_error(
                 f"environment {index} of {self.num_envs}: the constructor", error
             )
         self.envs.append(env)
+        return description
 
-    def _set_spaces(self, env: gymnasium.Env) -> None:
-        self.spec = env.spec
+    def _set_spaces(self, env: single_env.EnvDescription) -> None:
+        self._env_id = env.env_id
+        self.spec = self.envs[0].spec
         self.render_mode = env.render_mode
         self.metadata = {**env.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
         self.single_observation_space = env.observation_space
@@ -78,7 +79,7 @@ class SerialVectorEnv(VectorEnv):
         self._actions = SpaceColumns(env.action_space, "action")
         self.observation_space = batch_space(env.observation_space, self.num_envs)
         self.action_space = batch_space(env.action_space, self.num_envs)
-        self.single_reward_space = single_env.reward_space(env)
+        self.single_reward_space = env.reward_space
         self._rewards = Column("reward", self.single_reward_space.shape, np.float64)
         self._no_reward: Any = 0.0
         if self._rewards.shape:
@@ -234,5 +235,5 @@ class SerialVectorEnv(VectorEnv):
         single_env.raise_env_error(self._where(index, "step()"), error)
 
     def _where(self, index: int, call: str) -> str:
-        name = f" ({self.spec.id})" if self.spec is not None else ""
+        name = f" ({self._env_id})" if self._env_id else ""
         return f"environment {index}{name}, {call} at step {self._num_steps}"

@@ -64,6 +64,12 @@ def observation_leaf_spec(leaf: SpaceLeaf) -> TensorSpec:
         return _integer_spec(leaf)
     dtype = _torch_dtype(leaf.dtype)
     if not dtype.is_floating_point:
+        if (space.high > np.iinfo(np.int64).max).any():
+            raise ConfigError(
+                f"{leaf.path}: {space} has numbers above 2**63 - 1, which torch cannot "
+                "hold. Bound the Box, or scale it with gymnasium.wrappers."
+                "TransformObservation."
+            )
         return BoundedTensorSpec(leaf.shape, dtype, space.low, space.high)
     low, high = float_bounds(space)
     if np.isinf(low).all() and np.isinf(high).all():
@@ -143,10 +149,12 @@ def _integer_spec(leaf: SpaceLeaf) -> BoundedTensorSpec:
 def _integer_action_spec(leaf: SpaceLeaf) -> BoundedTensorSpec:
     space = leaf.space
     assert isinstance(space, spaces.Box)
-    low, high = space.low.astype(np.int64), space.high.astype(np.int64)
-    if (high - low > 1 << 16).any():
+    # As Python's integers: differences of int64 and uint64 overflow.
+    low, high = space.low.astype(object), space.high.astype(object)
+    if np.greater(high - low, 1 << 16).any():
         raise ConfigError(
             f"{leaf.path}: {space} has too many values to choose from. Bound the Box, "
             "or make it a floating point Box with gymnasium.wrappers.TransformAction."
         )
-    return BoundedTensorSpec(leaf.shape, torch.int64, 0, high - low)
+    count = np.asarray(high - low, np.int64)
+    return BoundedTensorSpec(leaf.shape, torch.int64, 0, count)

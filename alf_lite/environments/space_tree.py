@@ -48,13 +48,16 @@ class SpaceTree:
         path: how messages call its root, such as ``observation``.
 
     Raises:
-        ConfigError: naming the path and the space, if a part has no fixed shape.
+        ConfigError: naming the path and the space, if a part has no fixed shape, or
+            there is none.
     """
 
     def __init__(self, space: Space, path: str) -> None:
         self.space = space
         self.path = path
         self.leaves = list(_leaves(space, path, ()))
+        if not self.leaves:
+            raise ConfigError(f"{path}: the space {space} is empty")
         self._is_leaf = isinstance(space, LEAF_SPACES)
 
     def split(self, value: Nest) -> list[Any]:

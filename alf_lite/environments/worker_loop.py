@@ -14,7 +14,6 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 
 from alf_lite import config_shipping
@@ -31,15 +30,10 @@ ATTACH, RESET, STEP, RENDER, CLOSE = b"a", b"r", b"s", b"f", b"c"
 DATA, RAISED, BROKEN_CONTRACT, BAD_CONFIG = b"d", b"x", b"e", b"c"
 
 
-class EnvDescription(NamedTuple):
-    """What the parent must know of an environment."""
+class BuiltEnv(NamedTuple):
+    """What the parent is told of an environment."""
 
-    observation_space: gymnasium.Space
-    action_space: gymnasium.Space
-    reward_space: gymnasium.spaces.Box
-    metadata: dict[str, Any]
-    render_mode: str | None
-    env_id: str | None
+    description: single_env.EnvDescription
     config_use: Any  # what building it took from the configuration
 
 
@@ -90,32 +84,22 @@ class _EnvServer:
         """Builds the environment; the reply describes it."""
         _seed_global_generators(self._settings.seed)
         self._env = env_factory.load_factory(self._settings.factory)()
-        single_env.check_env(self._env)
-        env = self._env
-        self._reward_space = single_env.reward_space(env)
-        self._reward = Column("reward", self._reward_space.shape, np.float64)
+        description = single_env.describe_env(self._env)
+        self._description = description
+        self._reward = Column("reward", description.reward_space.shape, np.float64)
         self._flags = [
             Column(name, (), np.bool_) for name in ("terminated", "truncated")
         ]
-        description = EnvDescription(
-            env.observation_space,
-            env.action_space,
-            self._reward_space,
-            dict(env.metadata),
-            env.render_mode,
-            env.spec.id if env.spec is not None else None,
-            config_shipping.export_config_use(),
-        )
-        return DATA + _dump(description)
+        return DATA + _dump(BuiltEnv(description, config_shipping.export_config_use()))
 
     def attach(self) -> bytes:
         """Maps the shared memory, whose descriptor follows the request."""
         descriptor = reduction.recv_handle(self._requests)
         self._arrays = SharedArrays(
             self._settings.num_envs,
-            self._env.observation_space,
-            self._env.action_space,
-            self._reward_space.shape,
+            self._description.observation_space,
+            self._description.action_space,
+            self._description.reward_space.shape,
             self._info_keys,
         )
         self._arrays.attach(descriptor)
