@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from absl import flags
 
@@ -71,9 +70,8 @@ def define_flags() -> flags.FlagValues:
 def train(values: flags.FlagValues) -> int:
     """Trains as the flags say; returns the exit code."""
     conf, root_dir = values.conf, values.root_dir
-    saved_config = Path(root_dir or "", "user.gin")
-    if conf is None and root_dir and saved_config.is_file():
-        conf = str(saved_config)
+    if conf is None and root_dir:
+        conf = _saved_config(root_dir)
     parameters = list(values.gin_param)
     if values.device is not None:
         parameters.append(f"TrainerConfig.device = {values.device!r}")
@@ -103,6 +101,16 @@ def train(values: flags.FlagValues) -> int:
     if result.stop_signal is not None:
         return 128 + result.stop_signal
     return 0
+
+
+def _saved_config(root_dir: str) -> str | None:
+    """The configuration of the run that is there."""
+    from alf_lite.trainers.run_directory import USER_CONFIG, RunDirectory
+
+    directory = RunDirectory(root_dir)
+    directory.restore_user_config()
+    path = directory.path / USER_CONFIG
+    return str(path) if path.is_file() else None
 
 
 def _no_conf() -> str:

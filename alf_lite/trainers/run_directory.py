@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import fcntl
@@ -9,6 +10,7 @@ import json
 import logging
 import os
 import socket
+import stat
 import sys
 import time
 from pathlib import Path
@@ -16,7 +18,9 @@ from types import TracebackType
 from typing import IO, Any
 
 import alf_lite
-from alf_lite.errors import ConfigError
+from alf_lite.errors import CheckpointError, ConfigError
+from alf_lite.utils.checkpoint import Checkpointer
+from alf_lite.utils.new_output import new_output
 
 _logger = logging.getLogger(__name__)
 
@@ -42,7 +46,7 @@ class RunDirectory:
         if not os.fspath(root_dir):
             raise ConfigError("no root_dir given: where should the run be stored?")
         self.path = Path(root_dir).expanduser()
-        self._lock_file: IO[str] | None = None
+        self._lock_file: IO[bytes] | None = None
 
     @property
     def checkpoints(self) -> Path:
@@ -69,8 +73,10 @@ class RunDirectory:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock_file = (self.path / ".lock").open("a+", encoding="utf-8")
+            self._lock_file = _open_own_file(self.path / ".lock")
         except (OSError, ValueError) as error:
+            if isinstance(error, ConfigError):
+                raise
             reason = getattr(error, "strerror", None) or str(error)
             raise ConfigError(
                 f"root_dir {str(self.path)!r} cannot be used: {reason}"
@@ -87,12 +93,19 @@ class RunDirectory:
                     "stop it, or use another root_dir."
                 ) from error
             _logger.warning("%s: no file locks here (%s)", self.path, error)
-        self._lock_file.truncate(0)
-        self._lock_file.write(
-            f"process {os.getpid()} on {socket.gethostname()}, "
-            f"since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
-        )
-        self._lock_file.flush()
+        with contextlib.suppress(OSError):  # a full disk; it is the lock that counts
+            self._lock_file.truncate(0)
+            self._lock_file.write(
+                f"process {os.getpid()} on {socket.gethostname()}, "
+                f"since {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode()
+            )
+        if self.checkpoints.is_symlink():
+            self.release()
+            raise ConfigError(
+                f"{self.checkpoints} is a link. The run deletes what is old there, "
+                "which may be another run's. Make root_dir itself the link, or remove "
+                "it."
+            )
 
     def release(self) -> None:
         """Gives the lock back. A second call does nothing."""
@@ -124,15 +137,25 @@ class RunDirectory:
         }
         self._write(self.run_file, json.dumps(record, indent=1) + "\n")
 
-    def write_config_texts(self, texts: dict[str, str]) -> None:
+    def write_config_texts(
+        self, texts: dict[str, str], *, required: bool = True
+    ) -> None:
         """Writes the texts of the configuration.
 
         What the user gave is compared with that of the previous run in this directory,
         and the difference is logged.
+
+        Args:
+            texts: file name -> content.
+            required: False to go on if they cannot be written; checkpoints hold them
+                too.
+
+        Raises:
+            ConfigError: if they cannot be written.
         """
         user_file = self.path / USER_CONFIG
-        if USER_CONFIG in texts and user_file.exists():
-            previous = user_file.read_text(encoding="utf-8", errors="replace")
+        previous = _read_text(user_file) if USER_CONFIG in texts else None
+        if previous:
             changes = changed_lines(previous, texts[USER_CONFIG])
             if changes:
                 _logger.warning(
@@ -140,15 +163,21 @@ class RunDirectory:
                     self.path,
                     "\n".join(changes),
                 )
-        for name, text in texts.items():
-            self._write(self.path / name, text)
+        try:
+            for name, text in texts.items():
+                self._write(self.path / name, text)
+        except ConfigError as error:
+            if required:
+                raise
+            _logger.error("%s", error)
 
     def read_user_config(self) -> str:
-        """What the user gave to the run in this directory.
+        """What the user gave to the run in this directory; restored if it was lost.
 
         Raises:
             ConfigError: if there is no run.
         """
+        self.restore_user_config()
         user_file = self.path / USER_CONFIG
         try:
             return user_file.read_text(encoding="utf-8")
@@ -158,6 +187,34 @@ class RunDirectory:
                 f"{self.path} holds no run: {user_file} cannot be read ({reason})"
             ) from error
 
+    def restore_user_config(self) -> None:
+        """Puts ``user.gin`` back from the newest checkpoint if a crash has cost it.
+
+        Of a file that never reached the disk there is only the name, or zeros.
+
+        Raises:
+            ConfigError: if it cannot be written, or is something else than a file.
+        """
+        user_file = self.path / USER_CONFIG
+        if user_file.exists() and not user_file.is_file():
+            raise ConfigError(f"{user_file} is not a file. Remove it.")
+        text = _read_text(user_file)
+        if text and "\0" not in text:
+            return
+        try:
+            loaded = Checkpointer(self.checkpoints, read_only=True).load(parts=())
+        except CheckpointError:
+            return  # nothing to restore it from
+        saved = loaded.texts.get(USER_CONFIG)
+        if saved:
+            self._write(user_file, saved)
+            _logger.warning(
+                "%s was %s; it is restored from %s.",
+                user_file,
+                "missing" if text is None else "empty or damaged",
+                loaded.path,
+            )
+
     def _read_holder(self) -> str:
         try:
             text = (self.path / ".lock").read_text(encoding="utf-8").strip()
@@ -166,10 +223,38 @@ class RunDirectory:
         return text or "process unknown"
 
     def _write(self, path: Path, text: str) -> None:
-        # Readers never see half of it.
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        # Whole and on the disk, or not at all; a link is replaced, not followed.
+        with new_output(path, replace_file=True) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+
+def _open_own_file(path: Path) -> IO[bytes]:
+    """Opens a file for reading and writing that has no other name.
+
+    Raises:
+        ConfigError: if something else is there.
+        OSError: if it cannot be opened.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        file = os.fdopen(os.open(path, flags, 0o666), "r+b", buffering=0)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise ConfigError(f"{path} is a link. Remove it.") from error
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        file.close()
+        raise ConfigError(f"{path} is a link, a pipe or a device. Remove it.")
+    return file
+
+
+def _read_text(path: Path) -> str | None:
+    """The text of a file, None if there is none that can be read."""
+    try:
+        return path.read_text("utf-8", "replace") if path.is_file() else None
+    except OSError:
+        return None
 
 
 def changed_lines(previous: str, current: str) -> list[str]:

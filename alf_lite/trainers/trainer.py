@@ -243,7 +243,7 @@ class Trainer:
         if iteration == 1:
             # Only now is known what the parts that are built on first use have read.
             texts = config_texts()
-            self._run_directory.write_config_texts(texts)
+            self._run_directory.write_config_texts(texts, required=False)
             train_summaries.summarize_config(texts)
 
     def _set_progress(self) -> None:

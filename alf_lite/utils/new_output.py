@@ -39,6 +39,7 @@ def new_output(path: Path | str, *, replace_file: bool = False) -> Iterator[Path
     temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove(temporary)  # a link there would lead elsewhere
         yield temporary
         for file in [temporary, *temporary.rglob("*")]:
             _flush_to_disk(file)
@@ -63,8 +64,9 @@ def _flush_to_disk(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Removes what may be there; after success it is not."""
-    if path.is_dir():
+    """Removes what may be there; of a link only the link."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
-    elif path.exists():
-        path.unlink()
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()

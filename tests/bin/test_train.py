@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -103,6 +104,17 @@ def test_bad_configuration_is_one_message_and_exit_code_2(
     assert message in captured.err
     assert "Traceback" not in captured.err
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_lost_configuration_comes_back_from_a_checkpoint(trained, tmp_path, capsys):
+    root_dir = tmp_path / "run"
+    shutil.copytree(trained, root_dir)
+    os.truncate(root_dir / "user.gin", 0)
+    assert run(f"--root_dir={root_dir}") == 0
+    captured = capsys.readouterr()
+    assert "already finished" in captured.out
+    assert "user.gin was empty or damaged; it is restored from" in captured.err
+    assert (root_dir / "user.gin").read_text() == (trained / "user.gin").read_text()
 
 
 def test_unknown_environment_is_exit_code_4_and_suggests_one(conf, tmp_path, capsys):
