@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterable
@@ -170,27 +169,22 @@ def _cut(source: str, length: int = 100) -> str:
 # Errors of calls
 
 
-def unwrap(error: BaseException) -> BaseException:
-    """The exception that was raised, out of the proxies that gin puts around it."""
-    while True:
-        lookup = vars(type(error)).get("__getattr__")
-        if lookup is None or "ExceptionProxy" not in lookup.__qualname__:
-            return error
-        error = inspect.getclosurevars(lookup).nonlocals["exception"]
-
-
 def called_configurables(error: BaseException) -> list[str]:
     """Names of the configurables that ``error`` passed through, innermost first."""
-    return _IN_CALL.findall(str(error))
+    return _IN_CALL.findall("".join(config_registry.said_of_calls(error)))
 
 
-def missing_parameters(error: BaseException) -> tuple[str, list[str]] | None:
-    """The configurable and its parameters that nobody gave, if that is the error."""
-    text = str(error)
-    missing = _MISSING.search(text)
+def missing_value(error: BaseException) -> str | None:
+    """What to say if the error is that nobody gave a parameter its value."""
+    missing = _MISSING.search(str(error))
     if missing:
-        return missing[1], re.findall(r"'(\w+)'", missing[2])
-    missing = _NO_VALUES.search(text)
-    if missing:
-        return called_configurables(error)[0], re.findall(r"'(\w+)'", missing[1])
-    return None
+        name, parameters = missing[1], missing[2]
+    else:
+        called = config_registry.said_of_calls(error)
+        missing = _NO_VALUES.search(called[0]) if called else None
+        if missing is None:
+            return None
+        name, parameters = called_configurables(error)[0], missing[1]
+    names = re.findall(r"'(\w+)'", parameters)
+    shown = " and ".join(f"`{name}.{parameter}`" for parameter in names)
+    return f"{shown} must be set, in the conf or by --gin_param."

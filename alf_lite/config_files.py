@@ -211,8 +211,8 @@ def gin_errors() -> Iterator[None]:
     """Turns what configurables raise while they are built into errors for the user.
 
     A missing value, and a TypeError or ValueError of a constructor, become a
-    ConfigError with the lines of the confs that bind the parameters it speaks of. Typed
-    errors lose what gin adds to them. Everything else passes.
+    ConfigError with the lines of the confs that bind the parameters it speaks of.
+    Everything else passes.
 
     To be used around the building of objects, not around training: there a ValueError
     is not the fault of the conf.
@@ -227,23 +227,18 @@ def gin_errors() -> Iterator[None]:
 
 
 def _raise_translated(error: Exception) -> NoReturn:
-    original = config_errors.unwrap(error)
     called = config_errors.called_configurables(error)
-    missing = config_errors.missing_parameters(error)
+    missing = config_errors.missing_value(error)
     if missing is not None:
-        name, parameters = missing
-        shown = " and ".join(f"`{name}.{parameter}`" for parameter in parameters)
-        raise ConfigError(
-            f"{shown} must be set, in the conf or by --gin_param."
-        ) from original
-    if isinstance(original, AlfLiteError) and not isinstance(original, ConfigError):
-        raise original from original.__cause__
-    if isinstance(original, ConfigError) or (
-        called and isinstance(original, (TypeError, ValueError))
+        raise ConfigError(missing) from error
+    if isinstance(error, ConfigError) or (
+        called
+        and isinstance(error, (TypeError, ValueError))
+        and not isinstance(error, AlfLiteError)
     ):
-        name = "" if isinstance(original, ConfigError) else f"{called[0]}: "
-        lines = [f"{name}{original}", *_bindings_spoken_of(str(original), called)]
-        raise ConfigError("\n  ".join(lines)) from original
+        name = "" if isinstance(error, ConfigError) else f"{called[0]}: "
+        lines = [f"{name}{error}", *_bindings_spoken_of(str(error), called)]
+        raise ConfigError("\n  ".join(lines)) from error
     raise error
 
 

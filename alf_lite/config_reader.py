@@ -15,7 +15,7 @@ import gin
 from gin import config as gin_config
 from gin import config_parser
 
-from alf_lite import config_errors, config_names, config_registry
+from alf_lite import config_errors, config_names, config_registry, config_values
 from alf_lite.config_registry import MACRO, Binding, BindingKey
 from alf_lite.config_sources import Statement, find_conf, read_conf, split_statements
 from alf_lite.errors import ConfigError
@@ -99,8 +99,8 @@ class ConfigReader:
         try:
             parser = config_parser.ConfigParser(statement.source, _Delegate())
             return parser.parse_statement()
-        except ConfigError as error:  # an unknown reference
-            raise config_errors.unwrap(error) from None
+        except ConfigError:  # of a name in the value
+            raise
         except Exception as error:
             message = config_errors.unreadable_statement(
                 statement.source,
@@ -148,7 +148,8 @@ class ConfigReader:
             repr(binding.value),
             "%gin.REQUIRED",
         ):
-            _logger.info("%s\n  overrides %s", binding, earlier)
+            before = config_values.shorten(earlier.value)
+            _logger.info("%s, instead of %s (%s)", binding, before, earlier.where)
         bound_here[key] = self.bindings[key] = binding
         self._pieces.append((source, binding))
 

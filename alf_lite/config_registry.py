@@ -11,10 +11,13 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import gin
 from gin import config as gin_config
+from gin import utils as gin_utils
+
+from alf_lite.errors import AlfLiteError
 
 MACRO = "gin.macro"
 CONSTANT = "gin.constant"
@@ -328,3 +331,30 @@ def _binding_in_force(scope: str, selector: str, parameter: str) -> Any:
 def clear() -> None:
     """Forgets every binding, singleton and recorded use; configurables stay."""
     gin.clear_config()
+
+
+# Errors of calls
+
+_SAID = "_said_by_gin"
+_raise_longer_copy = gin_utils.augment_exception_message_and_reraise
+
+
+def _raise_as_it_is(error: Exception, text: str) -> NoReturn:
+    """In place of what gin does with an error that passes through a configurable.
+
+    gin raises a copy with a longer text: cause and notes are lost, and the address of
+    a function tells nobody anything. What it would have said is kept with the error.
+    """
+    is_of_call = "In call to configurable" in text
+    if not is_of_call and not isinstance(error, AlfLiteError):
+        _raise_longer_copy(error, text)  # says which statement of a conf it is
+    vars(error).setdefault(_SAID, []).append(text)
+    raise error
+
+
+gin_utils.augment_exception_message_and_reraise = _raise_as_it_is
+
+
+def said_of_calls(error: BaseException) -> list[str]:
+    """What gin says of the configurables that ``error`` passed, innermost first."""
+    return list(vars(error).get(_SAID, ()))

@@ -131,13 +131,15 @@ def test_the_cause_is_kept():
     assert isinstance(error.value.__cause__, SyntaxError)
 
 
-def test_an_exception_comes_out_of_gins_proxies():
+def test_an_error_passes_configurables_as_it_is():
     original = EnvError("broken")
+    original.add_note("a note")
     with pytest.raises(EnvError) as error:
         fail_with(original)
-    assert error.value is not original
-    assert config_errors.unwrap(error.value) is original
-    assert config_errors.unwrap(original) is original
+    assert error.value is original
+    assert str(original) == "broken"
+    assert original.__notes__ == ["a note"]
+    assert config_errors.called_configurables(original) == ["fail_with"]
 
 
 def build(function, *arguments):

@@ -139,7 +139,7 @@ def test_an_override_across_files_is_logged(tmp_path, caplog):
     config_files.parse_config(conf)
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"{conf}:2: ToyNet.width = 2\n  overrides {base}:1: ToyNet.width = 1"
+        f"{conf}:2: ToyNet.width = 2, instead of 1 ({base}:1)"
     )
 
 

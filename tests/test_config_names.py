@@ -16,7 +16,7 @@ from alf_lite import config_files
 from alf_lite.bin import play, train
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
-from alf_lite.errors import ConfigError
+from alf_lite.errors import ConfigError, DataError
 from alf_lite.trainers.trainer import Trainer
 
 TANK = '''
@@ -65,6 +65,11 @@ class OwnPPO(PPOAlgorithm):
 
 class Kind(enum.Enum):
     KOI = "koi"
+
+
+class Net(Fish):
+    def __init__(self, mesh):
+        super().__init__()
 
 
 def make_fish(length=7):
@@ -273,6 +278,33 @@ def test_what_cannot_be_named_says_why_and_where(tank, statement, message):
     with pytest.raises(ConfigError) as error:
         config_files.parse_config("main.gin")
     assert str(error.value).startswith("main.gin:2: ")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("statement", "kind", "message"),
+    [
+        (
+            "create_environment.env_ctor = @recorded_environment\n"
+            "recorded_environment.source = '/nowhere/steps.npz'",
+            DataError,
+            "/nowhere/steps.npz: there is no such file or directory",
+        ),
+        (
+            "create_environment.env_ctor = @tank.Net",
+            ConfigError,
+            "`Net.mesh` must be set, in the conf or by --gin_param.",
+        ),
+    ],
+)
+def test_what_an_environment_lacks_is_told_in_one_line(
+    tank, mode, statement, kind, message
+):
+    mode = f"create_environment.vectorization_mode = {mode!r}"
+    with pytest.raises(kind) as error:
+        build(f"{statement}\n{mode}")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 

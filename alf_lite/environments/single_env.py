@@ -5,6 +5,7 @@ Without torch, see space_tree.
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -14,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from alf_lite.environments.space_tree import describe
-from alf_lite.errors import ConfigError, EnvError
+from alf_lite.errors import ConfigError, DataError, EnvError
 
 # What an environment may raise; sys.exit() in one must not end the program quietly.
 ENV_FAILURES = (Exception, SystemExit)
@@ -187,9 +188,22 @@ def raise_env_error(where: str, error: BaseException) -> NoReturn:
     """
     if isinstance(error, EnvError):
         raise EnvError(f"{where}: {error}") from None
-    if isinstance(error, ConfigError):
-        raise ConfigError(f"{where}: {error}") from None
+    missing = missing_value(error)
+    if missing is not None:
+        raise ConfigError(f"{where}: {missing}") from error
+    if isinstance(error, (ConfigError, DataError)):
+        raise type(error)(f"{where}: {error}") from error
     raise EnvError(f"{where} raised {failure_text(error)}") from error
+
+
+def missing_value(error: BaseException) -> str | None:
+    """What to say if the error is that no conf gave a parameter its value."""
+    if "gin" not in sys.modules:  # a process of an environment may do without
+        return None
+
+    from alf_lite import config_errors
+
+    return config_errors.missing_value(error)
 
 
 def failure_text(error: BaseException) -> str:

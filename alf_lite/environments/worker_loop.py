@@ -22,12 +22,12 @@ from alf_lite.environments.info_keys import InfoKeys
 from alf_lite.environments.row_stacking import Column
 from alf_lite.environments.shared_arrays import SharedArrays
 from alf_lite.environments.worker_settings import WorkerSettings
-from alf_lite.errors import ConfigError, EnvError
+from alf_lite.errors import ConfigError, DataError, EnvError
 
 # Requests
 ATTACH, RESET, STEP, RENDER, CLOSE = b"a", b"r", b"s", b"f", b"c"
 # Replies: the empty message is success, else one of these and its content
-DATA, RAISED, BROKEN_CONTRACT, BAD_CONFIG = b"d", b"x", b"e", b"c"
+DATA, RAISED, BROKEN_CONTRACT, BAD_CONFIG, BAD_DATA = b"d", b"x", b"e", b"c", b"s"
 
 
 class BuiltEnv(NamedTuple):
@@ -159,8 +159,13 @@ def _seed_global_generators(seed: int | None) -> None:
 
 
 def _failure(error: BaseException) -> bytes:
-    if isinstance(error, EnvError):
+    missing = single_env.missing_value(error)
+    if missing is not None:
+        kind, text = BAD_CONFIG, missing
+    elif isinstance(error, EnvError):
         kind, text = BROKEN_CONTRACT, str(error)
+    elif isinstance(error, DataError):
+        kind, text = BAD_DATA, str(error)
     elif isinstance(error, ConfigError):
         kind, text = BAD_CONFIG, str(error)
     else:

@@ -20,7 +20,7 @@ from typing import NoReturn
 from alf_lite import config_shipping
 from alf_lite.environments import process_worker, worker_loop
 from alf_lite.environments.worker_settings import WorkerSettings
-from alf_lite.errors import ConfigError, EnvError
+from alf_lite.errors import ConfigError, DataError, EnvError
 from alf_lite.utils import child_process
 
 _CLOSE_SECONDS = (
@@ -178,6 +178,8 @@ class WorkerProcesses:
         self.kill()
         if kind == worker_loop.BAD_CONFIG:
             raise ConfigError(f"{where}: {text}")
+        if kind == worker_loop.BAD_DATA:
+            raise DataError(f"{where}: {text}")
         if kind == worker_loop.BROKEN_CONTRACT:
             raise EnvError(f"{where}: {text}")
         raise EnvError(f"{where} raised {text}")
