@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
 import functools
 
 # gin uses importlib.util without importing it and then fails on a missing file.
 import importlib.util  # noqa: F401
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
@@ -42,7 +44,11 @@ def configurable(
     Used as ``@configurable`` or ``@configurable("name", ...)``. As ``gin.configurable``
     except that:
 
-    1. A signature with ``**kwargs`` is refused: gin would accept every misspelt name.
+    1. ``**kwargs`` of a constructor stands for the keyword-only parameters of the base
+       class, to which it must pass them on: they can be bound, are listed by
+       ``inspect``, and a misspelt one is an error. What is bound for the base class
+       serves the subclass, too, unless that passes a value of its own. Anything else
+       with ``**kwargs`` is refused: gin would accept every misspelt name.
     2. A class or function that is defined again (a notebook cell, a reloaded module)
        replaces the earlier one; another one of the same name is still an error.
     3. It may be used after the config was locked, so that modules can be imported late.
@@ -54,10 +60,11 @@ def configurable(
         name: in confs; the name of the function or class by default.
         module: put before the name where two configurables share it.
         allowlist: the only parameters that may be bound.
-        denylist: the parameters that may not be bound.
+        denylist: the parameters that may not be bound; an inherited one is no parameter
+            of the class at all.
 
     Raises:
-        TypeError: if the signature takes ``**kwargs``.
+        TypeError: if the signature takes ``**kwargs`` that no base class explains.
         ValueError: if something else is registered under this name.
     """
     if callable(name):
@@ -72,6 +79,9 @@ def _register(
     allowlist: Sequence[str] | None,
     denylist: Sequence[str] | None,
 ) -> Any:
+    signature = _inherit_parameters(target, denylist or ())
+    if signature is not None and denylist is not None:
+        denylist = [n for n in denylist if n in signature.parameters]
     _refuse_any_keyword(target)
     name = name or target.__name__
     if module is None and "." not in name:
@@ -87,9 +97,83 @@ def _register(
             )
         config_registry.forget(selector)
     with gin.unlock_config():
-        return gin.configurable(
+        registered = gin.configurable(
             name, module=module, allowlist=allowlist, denylist=denylist
         )(target)
+    if signature is not None:
+        registered.__init__.__signature__ = signature
+    return registered
+
+
+class _BaseDefault:
+    """The default of an inherited parameter, as gin sees it.
+
+    It is no literal, so that gin does not write it down as a value of the subclass: the
+    constructor of the base class decides, which has bindings of its own.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __repr__(self) -> str:
+        return repr(self._value)
+
+
+def _inherit_parameters(
+    target: Any, withheld: Sequence[str]
+) -> inspect.Signature | None:
+    """Replaces ``**kwargs`` of the constructor of ``target`` by what they stand for.
+
+    Args:
+        target: a class or a function.
+        withheld: parameters of the base class that this class does not honour.
+
+    Returns:
+        The complete signature, ``self`` included; None if there is nothing to inherit.
+    """
+    constructor = vars(target).get("__init__") if inspect.isclass(target) else None
+    if constructor is None:
+        return None
+    own = inspect.signature(constructor).parameters
+    base = inspect.signature(super(target, target).__init__).parameters
+    kinds = {parameter.kind for parameter in base.values()}
+    if (
+        inspect.Parameter.VAR_KEYWORD not in {p.kind for p in own.values()}
+        or inspect.Parameter.VAR_KEYWORD in kinds
+    ):
+        return None
+    parameters = [p for p in own.values() if p.kind is not p.VAR_KEYWORD]
+    inherited = [
+        p
+        for p in base.values()
+        if p.kind is p.KEYWORD_ONLY and p.name not in {*own, *withheld}
+    ]
+    complete = inspect.Signature([*parameters, *inherited])
+    names = [name for name in complete.parameters if name != "self"]
+
+    @functools.wraps(constructor)
+    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        for name in kwargs:
+            if name not in names:
+                raise TypeError(_unknown_parameter(type(self).__name__, name, names))
+        constructor(self, *args, **kwargs)
+
+    for_gin = [
+        p if p.default is p.empty else p.replace(default=_BaseDefault(p.default))
+        for p in inherited
+    ]
+    # gin would look through it and find **kwargs.
+    del construct.__wrapped__
+    construct.__signature__ = inspect.Signature([*parameters, *for_gin])  # type: ignore[attr-defined]
+    target.__init__ = construct
+    return complete
+
+
+def _unknown_parameter(cls: str, name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"{cls} has no parameter {name!r}. Did you mean {near[0]!r}?"
+    return f"{cls} has no parameter {name!r}. It has: {', '.join(known)}."
 
 
 def _identity(target: Any) -> tuple[str, str]:
@@ -102,7 +186,8 @@ def _refuse_any_keyword(target: Any) -> None:
             raise TypeError(
                 f"{target.__module__}.{target.__qualname__} takes "
                 f"**{parameter.name}, so a misspelt parameter in a conf would be "
-                "accepted silently. Name the parameters of a configurable one by one."
+                "accepted silently. Name the parameters of a configurable one by one, "
+                "or derive it from a class that does."
             )
 
 

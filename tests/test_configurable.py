@@ -231,3 +231,69 @@ def test_the_library_uses_its_own_decorator_and_skips_nothing_unknown():
 def test_the_lint_finds_a_decorated_step():
     tree = ast.parse("class A:\n  @configurable('x')\n  def step(self): pass")
     assert [node.name for node in _configurables(tree)] == ["step"]
+
+
+@configurable
+class Vehicle:
+    def __init__(self, wheels, *, speed=1.0, color=None, doors=3):
+        self.facts = (wheels, speed, color, doors)
+
+
+@configurable(denylist=["doors"])
+class Truck(Vehicle):
+    def __init__(self, wheels, *, color="grey", load=4.0, **kwargs):
+        super().__init__(wheels, color=color, **kwargs)
+        self.load = load
+
+
+@configurable
+class Tipper(Truck):
+    def __init__(self, wheels, *, angle=30.0, **kwargs):
+        super().__init__(wheels, **kwargs)
+        self.angle = angle
+
+
+def test_keyword_arguments_stand_for_the_parameters_of_the_base_class():
+    assert str(inspect.signature(Truck)) == (
+        "(wheels, *, color='grey', load=4.0, speed=1.0)"
+    )
+    assert str(inspect.signature(Tipper)) == (
+        "(wheels, *, angle=30.0, color='grey', load=4.0, speed=1.0)"
+    )
+    assert Truck(6, speed=2.0).facts == (6, 2.0, "grey", 3)
+    assert Tipper(6, load=9.0, color="red").facts == (6, 1.0, "red", 3)
+
+
+def test_inherited_parameters_can_be_bound_for_every_class_of_the_line():
+    gin.parse_config("Vehicle.speed = 10.0\nTruck.load = 7.0\nTipper.color = 'red'")
+    assert Vehicle(4).facts == (4, 10.0, None, 3)
+    assert Truck(6).facts == (6, 10.0, "grey", 3)
+    tipper = Tipper(6)
+    assert tipper.facts == (6, 10.0, "red", 3)
+    assert tipper.load == 7.0
+    gin.parse_config("Tipper.speed = 20.0")
+    assert Tipper(6).facts[1] == 20.0
+    assert Truck(6).facts[1] == 10.0
+
+
+def test_the_operative_config_repeats_what_was_inherited():
+    gin.parse_config("Vehicle.speed = 10.0\nTipper.color = 'red'")
+    expected = Tipper(6).facts
+    text = gin.operative_config_str()
+    assert "Tipper.speed" not in text  # it would replace what Vehicle is given
+    gin.clear_config()
+    gin.parse_config(text)
+    assert Tipper(6).facts == expected
+
+
+@pytest.mark.parametrize("name", ["sped_up", "doors"])
+def test_a_parameter_that_no_base_class_offers_is_an_error(name):
+    with pytest.raises(ValueError, match=f"no.* parameter named '{name}'|{name}"):
+        gin.parse_config(f"Truck.{name} = 5")
+    with pytest.raises(TypeError, match=f"Truck has no parameter '{name}'"):
+        Truck(6, **{name: 5})
+
+
+def test_a_misspelt_keyword_is_told_the_one_that_was_meant():
+    with pytest.raises(TypeError, match="Did you mean 'speed'"):
+        Tipper(6, speedd=5)

@@ -12,7 +12,7 @@ Differences from the paper:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -20,14 +20,12 @@ from torch import Tensor, nn
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.config import TrainerConfig, configurable
+from alf_lite.config import configurable
 from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
-from alf_lite.environments.environment import Environment
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.masked_networks import masked_actor, without_mask
 from alf_lite.networks.network import Network
 from alf_lite.networks.value_networks import ValueNetwork
-from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import distributions, losses, value_ops
 from alf_lite.utils.action_masks import ActionMask
@@ -91,14 +89,8 @@ class ActorCriticAlgorithm(RLAlgorithm):
         value_loss_weight: float = 0.5,
         normalize_advantages: bool = False,
         action_mask_key: str | None = None,
-        reward_weights: Sequence[float] | None = None,
-        env: Environment | None = None,
-        config: TrainerConfig | None = None,
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
         is_eval: bool = False,
-        debug_summaries: bool = False,
-        name: str | None = None,
+        **kwargs: Any,
     ) -> None:
         """Builds the actor and, for training, the value network.
 
@@ -118,7 +110,7 @@ class ActorCriticAlgorithm(RLAlgorithm):
             normalize_advantages: to mean 0 and deviation 1 over the valid steps.
             action_mask_key: of the mask in a dict of observations; see
                 :class:`ActionMask`. The networks do not see it.
-            reward_weights: see :class:`RLAlgorithm`, as for what follows.
+            is_eval: see :class:`RLAlgorithm`, as for ``kwargs``.
 
         Raises:
             ValueError: if a coefficient is out of its range or there is no such mask.
@@ -144,14 +136,8 @@ class ActorCriticAlgorithm(RLAlgorithm):
             ),
             predict_state_spec=ActorCriticState(actor=actor_network.state_spec),
             is_on_policy=True,
-            reward_weights=reward_weights,
-            env=env,
-            config=config,
-            optimizer=optimizer,
-            checkpoint=checkpoint,
             is_eval=is_eval,
-            debug_summaries=debug_summaries,
-            name=name,
+            **kwargs,
         )
         self._actor_network = actor_network
         self._value_network = value_network

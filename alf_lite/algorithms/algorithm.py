@@ -61,7 +61,6 @@ class Algorithm(nn.Module):
         checkpoint: ``"prefix@path"`` loads the part of a checkpoint below ``prefix``
             into this module before training starts.
         config: of the training run; only the algorithm that trains itself needs it.
-        debug_summaries: also write the expensive summaries.
         name: in summaries and messages; the class name by default.
     """
 
@@ -74,7 +73,6 @@ class Algorithm(nn.Module):
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
         config: TrainerConfig | None = None,
-        debug_summaries: bool = False,
         name: str | None = None,
     ) -> None:
         super().__init__()
@@ -87,7 +85,6 @@ class Algorithm(nn.Module):
         self._predict_state_spec = predict_state_spec
         self._checkpoint = checkpoint
         self._config: Any = config  # TrainerConfig, in the algorithm that trains
-        self._debug_summaries = debug_summaries
         self._name = name or type(self).__name__
         self._claims: list[tuple[Optimizer, list[nn.Module] | None]] = []
         if optimizer is not None:

@@ -30,7 +30,7 @@ Differences from the paper:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -41,9 +41,8 @@ from alf_lite.algorithms import transitions
 from alf_lite.algorithms.critic_ensembles import smallest_critic, td_loss
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.transitions import Transition
-from alf_lite.config import TrainerConfig, configurable
+from alf_lite.config import configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
-from alf_lite.environments.environment import Environment
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.masked_networks import critic_without_mask, masked_actor
 from alf_lite.networks.network import Network
@@ -116,14 +115,8 @@ class AwacAlgorithm(RLAlgorithm):
         action_mask_key: str | None = None,
         actor_optimizer: Optimizer | None = None,
         critic_optimizer: Optimizer | None = None,
-        reward_weights: Sequence[float] | None = None,
-        env: Environment | None = None,
-        config: TrainerConfig | None = None,
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
         is_eval: bool = False,
-        debug_summaries: bool = False,
-        name: str | None = None,
+        **kwargs: Any,
     ) -> None:
         """Builds the actor and, for training, the critics.
 
@@ -149,12 +142,11 @@ class AwacAlgorithm(RLAlgorithm):
                 :class:`ActionMask`. The networks do not see it.
             actor_optimizer: of the actor; None: ``optimizer`` trains it, too. As for
                 the critics.
-            reward_weights: see :class:`RLAlgorithm`, as for what follows.
+            is_eval: see :class:`RLAlgorithm`, as for ``kwargs``.
 
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
         """
-        transitions.check_coefficients(gamma, n_step, config)
         check_positive(temperature=temperature, max_weight=max_weight)
         if num_action_samples < 1:
             raise ValueError(
@@ -193,15 +185,10 @@ class AwacAlgorithm(RLAlgorithm):
             ),
             predict_state_spec=AwacState(actor=actor_network.state_spec),
             is_on_policy=False,
-            reward_weights=reward_weights,
-            env=env,
-            config=config,
-            optimizer=optimizer,
-            checkpoint=checkpoint,
             is_eval=is_eval,
-            debug_summaries=debug_summaries,
-            name=name,
+            **kwargs,
         )
+        transitions.check_coefficients(gamma, n_step, self._config)
         self._actions = actions
         self._mask = mask
         self._recorded = RecordedActions(action_spec, mask, action_margin)

@@ -30,15 +30,13 @@ from torch.nn import functional as F
 
 from alf_lite.algorithms import transitions
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.config import TrainerConfig, configurable
+from alf_lite.config import configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, TimeStep
-from alf_lite.environments.environment import Environment
 from alf_lite.networks.deterministic_actor_networks import ActorNetwork
 from alf_lite.networks.masked_networks import masked_actor
 from alf_lite.networks.network import Network
 from alf_lite.networks.normal_actor_networks import NormalActorNetwork
-from alf_lite.optimizers.optimizers import Optimizer
-from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils import distributions
 from alf_lite.utils.action_masks import ActionMask
 from alf_lite.utils.box_actions import BoxActions
@@ -62,7 +60,7 @@ class BcLossInfo(NamedTuple):
     entropy: Tensor
 
 
-@configurable
+@configurable(denylist=["reward_weights"])
 class BcAlgorithm(RLAlgorithm):
     """Behaviour cloning for any nest of actions."""
 
@@ -71,26 +69,18 @@ class BcAlgorithm(RLAlgorithm):
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
         *,
-        reward_spec: TensorSpec = TensorSpec(()),
         actor_network_ctor: Callable[..., Network] | None = None,
         deterministic: bool = False,
         entropy_regularization: float = 0.0,
         action_margin: float = 1e-3,
         action_mask_key: str | None = None,
-        env: Environment | None = None,
-        config: TrainerConfig | None = None,
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
-        is_eval: bool = False,
-        debug_summaries: bool = False,
-        name: str | None = None,
+        **kwargs: Any,
     ) -> None:
         """Builds the actor.
 
         Args:
             observation_spec: of one observation.
             action_spec: of one action; any nest that the actor network can handle.
-            reward_spec: rank 0 or 1; rewards are not used.
             actor_network_ctor: called as ``ctor(observation_spec, action_spec)``, or as
                 ``ctor(observation_spec, action_size)`` if deterministic. None:
                 :class:`NormalActorNetwork` or :class:`ActorNetwork`. So that what is
@@ -102,7 +92,7 @@ class BcAlgorithm(RLAlgorithm):
             action_mask_key: of the mask in a dict of observations; see
                 :class:`ActionMask`. The network does not see it. An action that the
                 mask rules out is not imitated.
-            env: see :class:`RLAlgorithm`, as for what follows.
+            **kwargs: see :class:`RLAlgorithm`. Rewards are not used.
 
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
@@ -117,7 +107,6 @@ class BcAlgorithm(RLAlgorithm):
                 "BcAlgorithm: a deterministic policy has no entropy. Set "
                 "entropy_regularization = 0 or deterministic = False."
             )
-        transitions.check_windows(config, 1)
         mask = ActionMask(observation_spec, action_spec, action_mask_key)
         boxes = _boxes(action_spec) if deterministic else None
         actor_network: Network
@@ -132,17 +121,11 @@ class BcAlgorithm(RLAlgorithm):
         super().__init__(
             observation_spec,
             action_spec,
-            reward_spec=reward_spec,
             train_state_spec=actor_network.state_spec,
             is_on_policy=False,
-            env=env,
-            config=config,
-            optimizer=optimizer,
-            checkpoint=checkpoint,
-            is_eval=is_eval,
-            debug_summaries=debug_summaries,
-            name=name,
+            **kwargs,
         )
+        transitions.check_windows(self._config, 1)
         self._mask = mask
         self._boxes = boxes  # None if the policy is stochastic
         self._recorded = RecordedActions(action_spec, mask, action_margin)

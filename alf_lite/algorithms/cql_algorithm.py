@@ -36,7 +36,6 @@ Differences from the paper:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
@@ -52,14 +51,11 @@ from alf_lite.algorithms.sac_algorithm import (
     SacLossInfo,
 )
 from alf_lite.algorithms.transitions import Transition
-from alf_lite.config import TrainerConfig, configurable
+from alf_lite.config import configurable
 from alf_lite.data_structures import BatchInfo, Field, LossInfo, TimeStep
-from alf_lite.environments.environment import Environment
 from alf_lite.networks.critic_networks import CriticNetwork
-from alf_lite.networks.network import Network
-from alf_lite.networks.squashed_actor_networks import SquashedActorNetwork
 from alf_lite.optimizers.optimizers import Optimizer
-from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.epsilon_greedy import masked_argmax
 from alf_lite.utils.soft_maximum import sampled_soft_maximum, soft_maximum
 
@@ -99,10 +95,6 @@ class CqlAlgorithm(SacAlgorithm):
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
         *,
-        reward_spec: TensorSpec = TensorSpec(()),
-        actor_network_ctor: Callable[..., Network] = SquashedActorNetwork,
-        critic_network_ctor: Callable[..., CriticNetwork] = CriticNetwork,
-        num_critics: int = 2,
         cql_alpha: float = 5.0,
         cql_threshold: float | None = None,
         cql_temperature: float = 1.0,
@@ -110,27 +102,8 @@ class CqlAlgorithm(SacAlgorithm):
         importance_weighted: bool = True,
         backup: Backup = "expected",
         offline_rows_only: bool = False,
-        gamma: float = 0.99,
-        n_step: int = 1,
-        initial_alpha: float = 1.0,
-        learn_alpha: bool = True,
-        target_entropy: float | None = None,
-        discrete_target_entropy: float | None = None,
-        target_update_tau: float = 0.005,
-        target_update_period: int = 1,
-        action_mask_key: str | None = None,
-        actor_optimizer: Optimizer | None = None,
-        critic_optimizer: Optimizer | None = None,
-        alpha_optimizer: Optimizer | None = None,
         cql_alpha_optimizer: Optimizer | None = None,
-        reward_weights: Sequence[float] | None = None,
-        env: Environment | None = None,
-        config: TrainerConfig | None = None,
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
-        is_eval: bool = False,
-        debug_summaries: bool = False,
-        name: str | None = None,
+        **kwargs: Any,
     ) -> None:
         """Builds the networks; see :class:`SacAlgorithm` for what is not here.
 
@@ -165,37 +138,14 @@ class CqlAlgorithm(SacAlgorithm):
         super().__init__(
             observation_spec,
             action_spec,
-            reward_spec=reward_spec,
-            actor_network_ctor=actor_network_ctor,
-            critic_network_ctor=critic_network_ctor,
-            num_critics=num_critics,
-            gamma=gamma,
-            n_step=n_step,
-            initial_alpha=initial_alpha,
-            learn_alpha=learn_alpha,
-            target_entropy=target_entropy,
-            discrete_target_entropy=discrete_target_entropy,
-            target_update_tau=target_update_tau,
-            target_update_period=target_update_period,
-            action_mask_key=action_mask_key,
-            actor_optimizer=actor_optimizer,
-            critic_optimizer=critic_optimizer,
-            alpha_optimizer=alpha_optimizer,
-            reward_weights=reward_weights,
-            env=env,
-            config=config,
-            optimizer=optimizer,
-            checkpoint=checkpoint,
-            is_eval=is_eval,
-            debug_summaries=debug_summaries,
-            name=name,
+            **kwargs,
         )
         self._cql_temperature = cql_temperature
         self._num_sampled_actions = num_sampled_actions
         self._importance_weighted = importance_weighted
         self._backup_kind = backup
         self._offline_rows_only = offline_rows_only
-        if is_eval:
+        if self._is_eval:
             return
         self._conservative_weight = ConservativeWeight(cql_alpha, cql_threshold)
         if cql_alpha_optimizer is not None:

@@ -24,7 +24,6 @@ Differences from the paper:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -34,15 +33,10 @@ from alf_lite.algorithms import transitions
 from alf_lite.algorithms.conservative_weight import ConservativeWeight
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm, DqnInfo, DqnLossInfo
 from alf_lite.algorithms.transitions import Transition
-from alf_lite.config import TrainerConfig, configurable
+from alf_lite.config import configurable
 from alf_lite.data_structures import BatchInfo, Field, LossInfo, TimeStep
-from alf_lite.environments.environment import Environment
-from alf_lite.networks.network import Network
-from alf_lite.networks.q_networks import QNetwork
 from alf_lite.optimizers.optimizers import Optimizer
-from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.epsilon_greedy import Epsilon
-from alf_lite.utils.return_models import ReturnModel
+from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.soft_maximum import soft_maximum
 from alf_lite.utils.tensor_utils import select
 
@@ -76,29 +70,12 @@ class CqlDqnAlgorithm(DqnAlgorithm):
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
         *,
-        reward_spec: TensorSpec = TensorSpec(()),
-        q_network_ctor: Callable[..., Network] = QNetwork,
-        return_model: ReturnModel | None = None,
         cql_alpha: float = 1.0,
         cql_threshold: float | None = None,
         cql_temperature: float = 1.0,
         offline_rows_only: bool = False,
-        gamma: float = 0.99,
-        n_step: int = 1,
-        double: bool = True,
-        rollout_epsilon_greedy: Epsilon | Sequence[Epsilon] = 0.1,
-        target_update_tau: float = 0.005,
-        target_update_period: int = 1,
-        action_mask_key: str | None = None,
         cql_alpha_optimizer: Optimizer | None = None,
-        reward_weights: Sequence[float] | None = None,
-        env: Environment | None = None,
-        config: TrainerConfig | None = None,
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
-        is_eval: bool = False,
-        debug_summaries: bool = False,
-        name: str | None = None,
+        **kwargs: Any,
     ) -> None:
         """Builds the networks; see :class:`DqnAlgorithm` for what is not here.
 
@@ -121,28 +98,11 @@ class CqlDqnAlgorithm(DqnAlgorithm):
         super().__init__(
             observation_spec,
             action_spec,
-            reward_spec=reward_spec,
-            q_network_ctor=q_network_ctor,
-            return_model=return_model,
-            gamma=gamma,
-            n_step=n_step,
-            double=double,
-            rollout_epsilon_greedy=rollout_epsilon_greedy,
-            target_update_tau=target_update_tau,
-            target_update_period=target_update_period,
-            action_mask_key=action_mask_key,
-            reward_weights=reward_weights,
-            env=env,
-            config=config,
-            optimizer=optimizer,
-            checkpoint=checkpoint,
-            is_eval=is_eval,
-            debug_summaries=debug_summaries,
-            name=name,
+            **kwargs,
         )
         self._cql_temperature = cql_temperature
         self._offline_rows_only = offline_rows_only
-        if is_eval:
+        if self._is_eval:
             return
         self._conservative_weight = ConservativeWeight(cql_alpha, cql_threshold)
         if cql_alpha_optimizer is not None:

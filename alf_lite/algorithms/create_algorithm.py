@@ -45,7 +45,6 @@ def create_algorithm(
         "reward_spec": env.reward_spec,
         "env": None if is_eval else env,
         "config": config,
-        "debug_summaries": config.debug_summaries,
     }
     # Own algorithms need not know of is_eval; then they build everything.
     if "is_eval" in inspect.signature(config.algorithm_ctor).parameters:

@@ -15,7 +15,7 @@ Differences from the paper:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -27,9 +27,8 @@ from alf_lite.algorithms.critic_ensembles import smallest_critic, td_loss
 from alf_lite.algorithms.diagnostics import diagnostic
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.transitions import Transition
-from alf_lite.config import TrainerConfig, configurable
+from alf_lite.config import configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
-from alf_lite.environments.environment import Environment
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.deterministic_actor_networks import ActorNetwork
 from alf_lite.networks.network import Network
@@ -100,14 +99,8 @@ class DdpgAlgorithm(RLAlgorithm):
         target_update_period: int = 1,
         actor_optimizer: Optimizer | None = None,
         critic_optimizer: Optimizer | None = None,
-        reward_weights: Sequence[float] | None = None,
-        env: Environment | None = None,
-        config: TrainerConfig | None = None,
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
         is_eval: bool = False,
-        debug_summaries: bool = False,
-        name: str | None = None,
+        **kwargs: Any,
     ) -> None:
         """Builds the actor and, for training, the critics and the targets of both.
 
@@ -129,12 +122,11 @@ class DdpgAlgorithm(RLAlgorithm):
             target_update_period: gradient updates between two target updates.
             actor_optimizer: of the actor; None: ``optimizer`` trains it, too.
             critic_optimizer: of the critics; as above.
-            reward_weights: see :class:`RLAlgorithm`, as for what follows.
+            is_eval: see :class:`RLAlgorithm`, as for ``kwargs``.
 
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
         """
-        transitions.check_coefficients(gamma, n_step, config)
         try:
             actions = BoxActions(action_spec)
         except ValueError as error:
@@ -169,15 +161,10 @@ class DdpgAlgorithm(RLAlgorithm):
             rollout_state_spec=rollout_state_spec,
             predict_state_spec=DdpgState(actor=actor_state_spec),
             is_on_policy=False,
-            reward_weights=reward_weights,
-            env=env,
-            config=config,
-            optimizer=optimizer,
-            checkpoint=checkpoint,
             is_eval=is_eval,
-            debug_summaries=debug_summaries,
-            name=name,
+            **kwargs,
         )
+        transitions.check_coefficients(gamma, n_step, self._config)
         self._actions = actions
         self._noise = noise
         self._gamma = gamma

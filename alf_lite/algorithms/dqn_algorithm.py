@@ -29,13 +29,11 @@ from alf_lite.algorithms import transitions
 from alf_lite.algorithms.diagnostics import diagnostic
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.transitions import Transition
-from alf_lite.config import TrainerConfig, configurable
+from alf_lite.config import configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
-from alf_lite.environments.environment import Environment
 from alf_lite.networks.network import Network
 from alf_lite.networks.q_networks import QNetwork
-from alf_lite.optimizers.optimizers import Optimizer
-from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.action_masks import ActionMask
 from alf_lite.utils.discrete_actions import DiscreteActions
 from alf_lite.utils.epsilon_greedy import (
@@ -91,7 +89,6 @@ class DqnAlgorithm(RLAlgorithm):
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
         *,
-        reward_spec: TensorSpec = TensorSpec(()),
         q_network_ctor: Callable[..., Network] = QNetwork,
         return_model: ReturnModel | None = None,
         gamma: float = 0.99,
@@ -101,21 +98,13 @@ class DqnAlgorithm(RLAlgorithm):
         target_update_tau: float = 0.005,
         target_update_period: int = 1,
         action_mask_key: str | None = None,
-        reward_weights: Sequence[float] | None = None,
-        env: Environment | None = None,
-        config: TrainerConfig | None = None,
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
-        is_eval: bool = False,
-        debug_summaries: bool = False,
-        name: str | None = None,
+        **kwargs: Any,
     ) -> None:
         """Builds the online and, for training, the target network.
 
         Args:
             observation_spec: of one observation.
             action_spec: of one action; any nest of discrete specs.
-            reward_spec: rank 0 or 1; several dimensions are weighted and summed.
             q_network_ctor: called as ``ctor(observation_spec, num_values,
                 num_outputs)``, with the number of values of each component; see
                 :class:`QNetwork`.
@@ -132,12 +121,12 @@ class DqnAlgorithm(RLAlgorithm):
             target_update_period: gradient updates between two target updates.
             action_mask_key: of the mask in a dict of observations; see
                 :class:`ActionMask`. The networks do not see it.
-            reward_weights: see :class:`RLAlgorithm`, as for what follows.
+            **kwargs: see :class:`RLAlgorithm`. Rewards of several dimensions are
+                weighted and summed.
 
         Raises:
             ValueError: if the action is not discrete or a coefficient is out of range.
         """
-        transitions.check_coefficients(gamma, n_step, config)
         try:
             actions = DiscreteActions(action_spec)
         except ValueError as error:
@@ -154,19 +143,12 @@ class DqnAlgorithm(RLAlgorithm):
         super().__init__(
             observation_spec,
             action_spec,
-            reward_spec=reward_spec,
             train_state_spec=DqnState(q=state_spec, target_q=state_spec),
             predict_state_spec=DqnState(q=state_spec),
             is_on_policy=False,
-            reward_weights=reward_weights,
-            env=env,
-            config=config,
-            optimizer=optimizer,
-            checkpoint=checkpoint,
-            is_eval=is_eval,
-            debug_summaries=debug_summaries,
-            name=name,
+            **kwargs,
         )
+        transitions.check_coefficients(gamma, n_step, self._config)
         self._actions = actions
         self._mask = mask
         self._return_model = return_model
@@ -174,11 +156,11 @@ class DqnAlgorithm(RLAlgorithm):
         self._n_step = n_step
         self._double = double
         self._explore = EpsilonGreedy(
-            rollout_epsilon_greedy, None if env is None else env.batch_size
+            rollout_epsilon_greedy, None if self._env is None else self._env.batch_size
         )
         self._is_recurrent = not nest.is_empty(state_spec)
         self._q_network = q_network
-        if not is_eval:
+        if not self._is_eval:
             self._target_q_network = target_copy(q_network)
             self._update_target = TargetUpdater(
                 [q_network],

@@ -14,7 +14,6 @@ Differences from the paper:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,21 +24,16 @@ from alf_lite.algorithms.actor_critic_algorithm import (
     ActorCriticInfo,
     Estimate,
 )
-from alf_lite.config import TrainerConfig, configurable
+from alf_lite.config import configurable
 from alf_lite.data_structures import BatchInfo, Field, TimeStep
-from alf_lite.environments.environment import Environment
-from alf_lite.networks.actor_networks import ActorDistributionNetwork
-from alf_lite.networks.network import Network
-from alf_lite.networks.value_networks import ValueNetwork
-from alf_lite.optimizers.optimizers import Optimizer
-from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils import distributions
 from alf_lite.utils.policy_lag import check_clips, correct_policy_lag
 
 Nest = Any
 
 
-@configurable
+@configurable(denylist=["use_gae"])
 class ImpalaAlgorithm(ActorCriticAlgorithm):
     """IMPALA's learner; where the unrolls come from is up to ``TrainerConfig``.
 
@@ -52,25 +46,10 @@ class ImpalaAlgorithm(ActorCriticAlgorithm):
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
         *,
-        reward_spec: TensorSpec = TensorSpec(()),
-        actor_network_ctor: Callable[..., Network] = ActorDistributionNetwork,
-        value_network_ctor: Callable[..., Network] = ValueNetwork,
-        gamma: float = 0.99,
         td_lambda: float = 1.0,
         rho_clip: float = 1.0,
         c_clip: float = 1.0,
-        entropy_regularization: float = 0.01,
-        value_loss_weight: float = 0.5,
-        normalize_advantages: bool = False,
-        action_mask_key: str | None = None,
-        reward_weights: Sequence[float] | None = None,
-        env: Environment | None = None,
-        config: TrainerConfig | None = None,
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
-        is_eval: bool = False,
-        debug_summaries: bool = False,
-        name: str | None = None,
+        **kwargs: Any,
     ) -> None:
         """Builds the networks; see :class:`ActorCriticAlgorithm` for what is not here.
 
@@ -86,23 +65,8 @@ class ImpalaAlgorithm(ActorCriticAlgorithm):
         super().__init__(
             observation_spec,
             action_spec,
-            reward_spec=reward_spec,
-            actor_network_ctor=actor_network_ctor,
-            value_network_ctor=value_network_ctor,
-            gamma=gamma,
             td_lambda=td_lambda,
-            entropy_regularization=entropy_regularization,
-            value_loss_weight=value_loss_weight,
-            normalize_advantages=normalize_advantages,
-            action_mask_key=action_mask_key,
-            reward_weights=reward_weights,
-            env=env,
-            config=config,
-            optimizer=optimizer,
-            checkpoint=checkpoint,
-            is_eval=is_eval,
-            debug_summaries=debug_summaries,
-            name=name,
+            **kwargs,
         )
         self._rho_clip = rho_clip
         self._c_clip = c_clip

@@ -18,7 +18,6 @@ Differences from the paper:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -33,7 +32,7 @@ from alf_lite.algorithms.actor_critic_algorithm import (
 )
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.training_batches import TrainingBatch
-from alf_lite.config import TrainerConfig, configurable
+from alf_lite.config import configurable
 from alf_lite.data_structures import (
     AlgStep,
     BatchInfo,
@@ -42,12 +41,7 @@ from alf_lite.data_structures import (
     LossInfo,
     TimeStep,
 )
-from alf_lite.environments.environment import Environment
-from alf_lite.networks.actor_networks import ActorDistributionNetwork
-from alf_lite.networks.network import Network
-from alf_lite.networks.value_networks import ValueNetwork
-from alf_lite.optimizers.optimizers import Optimizer
-from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils import distributions, losses, value_ops
 from alf_lite.utils.policy_lag import (
     ImportanceWeights,
@@ -86,7 +80,7 @@ class PPOLossInfo(NamedTuple):
     policy_lag: LagSummary | tuple[()] = ()  # of π_prox, if it is corrected
 
 
-@configurable
+@configurable(denylist=["use_gae"])
 class PPOAlgorithm(ActorCriticAlgorithm):
     """PPO-clip.
 
@@ -100,11 +94,6 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
         *,
-        reward_spec: TensorSpec = TensorSpec(()),
-        actor_network_ctor: Callable[..., Network] = ActorDistributionNetwork,
-        value_network_ctor: Callable[..., Network] = ValueNetwork,
-        gamma: float = 0.99,
-        td_lambda: float = 0.95,
         clip_epsilon: float = 0.2,
         value_clip: float | None = None,
         target_kl: float | None = None,
@@ -112,17 +101,8 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         rho_clip: float = 1.0,
         c_clip: float = 1.0,
         entropy_regularization: float = 0.0,
-        value_loss_weight: float = 0.5,
         normalize_advantages: bool = True,
-        action_mask_key: str | None = None,
-        reward_weights: Sequence[float] | None = None,
-        env: Environment | None = None,
-        config: TrainerConfig | None = None,
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
-        is_eval: bool = False,
-        debug_summaries: bool = False,
-        name: str | None = None,
+        **kwargs: Any,
     ) -> None:
         """Builds the networks; see :class:`ActorCriticAlgorithm` for what is not here.
 
@@ -152,23 +132,9 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         super().__init__(
             observation_spec,
             action_spec,
-            reward_spec=reward_spec,
-            actor_network_ctor=actor_network_ctor,
-            value_network_ctor=value_network_ctor,
-            gamma=gamma,
-            td_lambda=td_lambda,
             entropy_regularization=entropy_regularization,
-            value_loss_weight=value_loss_weight,
             normalize_advantages=normalize_advantages,
-            action_mask_key=action_mask_key,
-            reward_weights=reward_weights,
-            env=env,
-            config=config,
-            optimizer=optimizer,
-            checkpoint=checkpoint,
-            is_eval=is_eval,
-            debug_summaries=debug_summaries,
-            name=name,
+            **kwargs,
         )
         self._clip_epsilon = clip_epsilon
         self._value_clip = value_clip

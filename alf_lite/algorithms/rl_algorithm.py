@@ -51,12 +51,15 @@ class RLAlgorithm(Algorithm):
     the last action led to. It is part of what ``calc_loss`` sees, so that every
     transition has its successor, and is trained as the first row of the next unroll.
 
+    What is left to the user is keyword-only here, and inherited by constructors with
+    ``**kwargs`` (see :func:`~alf_lite.config.configurable`); the rest a subclass says.
+
     Args:
         observation_spec: of one observation after the data transformers.
         action_spec: of one action.
-        reward_spec: rank 0, or rank 1 for a reward of several dimensions.
-        train_state_spec: see :class:`Algorithm`, as for the other states.
         is_on_policy: which of the two paths ``train_iter`` takes.
+        train_state_spec: see :class:`Algorithm`, as for the other states.
+        reward_spec: rank 0, or rank 1 for a reward of several dimensions.
         reward_weights: for a reward of several dimensions, the weight of each in what
             is maximised; ones by default.
         env: the batched environment to train in; only the root needs it.
@@ -70,12 +73,12 @@ class RLAlgorithm(Algorithm):
         self,
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
-        *,
-        reward_spec: TensorSpec = TensorSpec(()),
+        is_on_policy: bool,
         train_state_spec: NestedTensorSpec = (),
         rollout_state_spec: NestedTensorSpec | None = None,
         predict_state_spec: NestedTensorSpec | None = None,
-        is_on_policy: bool,
+        *,
+        reward_spec: TensorSpec = TensorSpec(()),
         reward_weights: Sequence[float] | None = None,
         env: Environment | None = None,
         config: TrainerConfig | None = None,
@@ -83,7 +86,6 @@ class RLAlgorithm(Algorithm):
         checkpoint: str | None = None,
         is_eval: bool = False,
         overwrite_policy_output: bool = False,
-        debug_summaries: bool = False,
         name: str | None = None,
     ) -> None:
         super().__init__(
@@ -93,7 +95,6 @@ class RLAlgorithm(Algorithm):
             optimizer=optimizer,
             checkpoint=checkpoint,
             config=config,
-            debug_summaries=debug_summaries,
             name=name,
         )
         self._observation_spec = observation_spec

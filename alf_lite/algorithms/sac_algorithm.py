@@ -21,7 +21,7 @@ Differences from the papers:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -39,9 +39,8 @@ from alf_lite.algorithms.temperature import (
     target_entropies,
 )
 from alf_lite.algorithms.transitions import Transition
-from alf_lite.config import TrainerConfig, configurable
+from alf_lite.config import configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
-from alf_lite.environments.environment import Environment
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.masked_networks import critic_without_mask, masked_actor
 from alf_lite.networks.network import Network
@@ -131,14 +130,8 @@ class SacAlgorithm(RLAlgorithm):
         actor_optimizer: Optimizer | None = None,
         critic_optimizer: Optimizer | None = None,
         alpha_optimizer: Optimizer | None = None,
-        reward_weights: Sequence[float] | None = None,
-        env: Environment | None = None,
-        config: TrainerConfig | None = None,
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
         is_eval: bool = False,
-        debug_summaries: bool = False,
-        name: str | None = None,
+        **kwargs: Any,
     ) -> None:
         """Builds the actor and, for training, the critics and the temperatures.
 
@@ -168,12 +161,11 @@ class SacAlgorithm(RLAlgorithm):
                 :class:`ActionMask`. The networks do not see it.
             actor_optimizer: of the actor; None: ``optimizer`` trains it, too. As for
                 the critics and the temperatures.
-            reward_weights: see :class:`RLAlgorithm`, as for what follows.
+            is_eval: see :class:`RLAlgorithm`, as for ``kwargs``.
 
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
         """
-        transitions.check_coefficients(gamma, n_step, config)
         try:
             actions = HybridActions(action_spec)
         except ValueError as error:
@@ -208,15 +200,10 @@ class SacAlgorithm(RLAlgorithm):
             ),
             predict_state_spec=SacState(actor=actor_network.state_spec),
             is_on_policy=False,
-            reward_weights=reward_weights,
-            env=env,
-            config=config,
-            optimizer=optimizer,
-            checkpoint=checkpoint,
             is_eval=is_eval,
-            debug_summaries=debug_summaries,
-            name=name,
+            **kwargs,
         )
+        transitions.check_coefficients(gamma, n_step, self._config)
         self._actions = actions
         self._mask = mask
         self._has_target_for_each_mask = mask.exists and discrete_target_entropy is None

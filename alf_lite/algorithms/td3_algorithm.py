@@ -10,19 +10,15 @@ Differences from the paper: those of :mod:`~alf_lite.algorithms.ddpg_algorithm`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
-from alf_lite.config import TrainerConfig, configurable
-from alf_lite.environments.environment import Environment
-from alf_lite.networks.critic_networks import CriticNetwork
-from alf_lite.networks.deterministic_actor_networks import ActorNetwork
-from alf_lite.networks.network import Network
-from alf_lite.optimizers.optimizers import Optimizer
-from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.config import configurable
+from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.action_noise import ActionNoise, GaussianNoise
 
 
@@ -35,28 +31,13 @@ class Td3Algorithm(DdpgAlgorithm):
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
         *,
-        reward_spec: TensorSpec = TensorSpec(()),
-        actor_network_ctor: Callable[..., Network] = ActorNetwork,
-        critic_network_ctor: Callable[..., CriticNetwork] = CriticNetwork,
         num_critics: int = 2,
         exploration_noise_ctor: Callable[..., ActionNoise] = GaussianNoise,
         target_noise_std: float = 0.2,
         target_noise_clip: float = 0.5,
-        gamma: float = 0.99,
-        n_step: int = 1,
         actor_update_period: int = 2,
-        target_update_tau: float = 0.005,
         target_update_period: int = 2,
-        actor_optimizer: Optimizer | None = None,
-        critic_optimizer: Optimizer | None = None,
-        reward_weights: Sequence[float] | None = None,
-        env: Environment | None = None,
-        config: TrainerConfig | None = None,
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
-        is_eval: bool = False,
-        debug_summaries: bool = False,
-        name: str | None = None,
+        **kwargs: Any,
     ) -> None:
         """Builds the networks; see :class:`DdpgAlgorithm` for what is not here.
 
@@ -77,26 +58,11 @@ class Td3Algorithm(DdpgAlgorithm):
         super().__init__(
             observation_spec,
             action_spec,
-            reward_spec=reward_spec,
-            actor_network_ctor=actor_network_ctor,
-            critic_network_ctor=critic_network_ctor,
             num_critics=num_critics,
             exploration_noise_ctor=exploration_noise_ctor,
-            gamma=gamma,
-            n_step=n_step,
             actor_update_period=actor_update_period,
-            target_update_tau=target_update_tau,
             target_update_period=target_update_period,
-            actor_optimizer=actor_optimizer,
-            critic_optimizer=critic_optimizer,
-            reward_weights=reward_weights,
-            env=env,
-            config=config,
-            optimizer=optimizer,
-            checkpoint=checkpoint,
-            is_eval=is_eval,
-            debug_summaries=debug_summaries,
-            name=name,
+            **kwargs,
         )
         self._target_noise_std = target_noise_std
         self._target_noise_clip = target_noise_clip

@@ -27,7 +27,6 @@ Differences from the paper:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -38,15 +37,9 @@ from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.ddpg_algorithm import DdpgInfo, DdpgLossInfo
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.algorithms.transitions import Transition
-from alf_lite.config import TrainerConfig, configurable
+from alf_lite.config import configurable
 from alf_lite.data_structures import BatchInfo, Field, LossInfo, TimeStep
-from alf_lite.environments.environment import Environment
-from alf_lite.networks.critic_networks import CriticNetwork
-from alf_lite.networks.deterministic_actor_networks import ActorNetwork
-from alf_lite.networks.network import Network
-from alf_lite.optimizers.optimizers import Optimizer
-from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.action_noise import ActionNoise, GaussianNoise
+from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.losses import masked_mean
 
 Nest = Any
@@ -84,30 +77,9 @@ class Td3BcAlgorithm(Td3Algorithm):
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
         *,
-        reward_spec: TensorSpec = TensorSpec(()),
-        actor_network_ctor: Callable[..., Network] = ActorNetwork,
-        critic_network_ctor: Callable[..., CriticNetwork] = CriticNetwork,
-        num_critics: int = 2,
         bc_alpha: float = 2.5,
         offline_rows_only: bool = False,
-        exploration_noise_ctor: Callable[..., ActionNoise] = GaussianNoise,
-        target_noise_std: float = 0.2,
-        target_noise_clip: float = 0.5,
-        gamma: float = 0.99,
-        n_step: int = 1,
-        actor_update_period: int = 2,
-        target_update_tau: float = 0.005,
-        target_update_period: int = 2,
-        actor_optimizer: Optimizer | None = None,
-        critic_optimizer: Optimizer | None = None,
-        reward_weights: Sequence[float] | None = None,
-        env: Environment | None = None,
-        config: TrainerConfig | None = None,
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
-        is_eval: bool = False,
-        debug_summaries: bool = False,
-        name: str | None = None,
+        **kwargs: Any,
     ) -> None:
         """Builds the networks; see :class:`Td3Algorithm` for what is not here.
 
@@ -126,28 +98,7 @@ class Td3BcAlgorithm(Td3Algorithm):
         super().__init__(
             observation_spec,
             action_spec,
-            reward_spec=reward_spec,
-            actor_network_ctor=actor_network_ctor,
-            critic_network_ctor=critic_network_ctor,
-            num_critics=num_critics,
-            exploration_noise_ctor=exploration_noise_ctor,
-            target_noise_std=target_noise_std,
-            target_noise_clip=target_noise_clip,
-            gamma=gamma,
-            n_step=n_step,
-            actor_update_period=actor_update_period,
-            target_update_tau=target_update_tau,
-            target_update_period=target_update_period,
-            actor_optimizer=actor_optimizer,
-            critic_optimizer=critic_optimizer,
-            reward_weights=reward_weights,
-            env=env,
-            config=config,
-            optimizer=optimizer,
-            checkpoint=checkpoint,
-            is_eval=is_eval,
-            debug_summaries=debug_summaries,
-            name=name,
+            **kwargs,
         )
         self._bc_alpha = bc_alpha
         self._offline_rows_only = offline_rows_only
