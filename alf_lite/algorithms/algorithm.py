@@ -64,6 +64,9 @@ class Algorithm(nn.Module):
         name: in summaries and messages; the class name by default.
     """
 
+    # Steps at the end of a window that are bootstrapped from and not trained.
+    num_bootstrap_steps: int = 1
+
     def __init__(
         self,
         *,

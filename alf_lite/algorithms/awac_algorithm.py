@@ -193,7 +193,7 @@ class AwacAlgorithm(RLAlgorithm):
         self._mask = mask
         self._recorded = RecordedActions(action_spec, mask, action_margin)
         self._gamma = gamma
-        self._n_step = n_step
+        self._n_step = self.num_bootstrap_steps = n_step
         self._temperature = temperature
         self._max_weight = max_weight
         # Without continuous parts, the expectation is exact.

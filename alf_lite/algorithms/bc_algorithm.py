@@ -64,6 +64,8 @@ class BcLossInfo(NamedTuple):
 class BcAlgorithm(RLAlgorithm):
     """Behaviour cloning for any nest of actions."""
 
+    num_bootstrap_steps = 0
+
     def __init__(
         self,
         observation_spec: NestedTensorSpec,

@@ -168,7 +168,7 @@ class DdpgAlgorithm(RLAlgorithm):
         self._actions = actions
         self._noise = noise
         self._gamma = gamma
-        self._n_step = n_step
+        self._n_step = self.num_bootstrap_steps = n_step
         self._is_recurrent = is_recurrent
         self._actor_network = actor_network
         self._critic_network = critic_network

@@ -153,7 +153,7 @@ class DqnAlgorithm(RLAlgorithm):
         self._mask = mask
         self._return_model = return_model
         self._gamma = gamma
-        self._n_step = n_step
+        self._n_step = self.num_bootstrap_steps = n_step
         self._double = double
         self._explore = EpsilonGreedy(
             rollout_epsilon_greedy, None if self._env is None else self._env.batch_size

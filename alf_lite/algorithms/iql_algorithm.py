@@ -206,7 +206,7 @@ class IqlAlgorithm(RLAlgorithm):
         self._mask = mask
         self._recorded = RecordedActions(action_spec, mask, action_margin)
         self._gamma = gamma
-        self._n_step = n_step
+        self._n_step = self.num_bootstrap_steps = n_step
         self._expectile = expectile
         self._beta = beta
         self._max_weight = max_weight

@@ -16,13 +16,14 @@ import torch
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.collection import Collection
 from alf_lite.algorithms.replay_mixture import ReplayMixture, Windows, alike, join
+from alf_lite.algorithms.replay_settings import draws_per_iteration
 from alf_lite.algorithms.replay_training import ReplayTraining
 from alf_lite.algorithms.root_algorithm import RootAlgorithm
 from alf_lite.algorithms.training_batches import (
     TrainingBatch,
     Update,
     consecutive_mini_batches,
-    passes_over_unroll,
+    passes,
     transpose,
 )
 from alf_lite.algorithms.update_loop import UpdateLoop
@@ -55,6 +56,7 @@ class OffPolicyPath:
         self._algorithm = algorithm
         self._config = config
         self._updates = updates
+        self._num_environments = num_environments
         self.replay = self._make_source(num_environments)
         self._offline: list[ReplayTraining] = []
         self._mixture = self._make_mixture()
@@ -99,6 +101,9 @@ class OffPolicyPath:
         self.replay.options.apply_to_recorded_steps(buffer)
         observe_buffer(self._algorithm.data_transformer, buffer)
         self._offline.append(self._make_source(buffer.num_environments, buffer))
+        self.replay.options.check_batches_of_source(
+            buffer, len(self._offline), self._num_environments
+        )
         self._mixture = self._make_mixture()
 
     @property
@@ -145,24 +150,36 @@ class OffPolicyPath:
         """See ``RLAlgorithm.train_from_replay_buffer``."""
         config = self._config
         if config.whole_replay_buffer_training:
-            [rows] = self._draw(1, with_own_steps)
-            # Of whole rows, not of windows.
-            batch = self._preprocess(rows)._replace(batch_info=BatchInfo())
-            steps = self._run(map(Update, passes_over_unroll(batch, config)))
+            steps = self._train_on_everything()
             if config.clear_replay_buffer:
                 self.replay.clear()
             return steps
         return self._run(self._drawn_updates(with_own_steps))
 
-    def _drawn_updates(self, with_own_steps: bool) -> Iterator[Update]:
-        """The batches of an iteration, drawn when they are needed.
+    def _train_on_everything(self) -> int:
+        """Passes over windows that cover all that is stored."""
+        algorithm = self._algorithm
+        num_bootstrap_steps = algorithm.num_bootstrap_steps
+        info, num_skipped = self.replay.covering_windows(num_bootstrap_steps)
+        experience = self.replay.read(
+            algorithm.data_transformer, algorithm.device, info
+        )
+        valid = valid_steps(experience.time_step.step_type)
+        row = torch.arange(valid.shape[1], device=valid.device)
+        valid &= row >= num_skipped.to(valid.device).unsqueeze(1)
+        # The mini-batches are shuffled; nobody asks where their rows are stored.
+        batch = algorithm.preprocess(experience, valid, info)._replace(
+            batch_info=BatchInfo()
+        )
+        return self._updates.run(
+            map(Update, passes(batch, self._config)),
+            num_bootstrap_rows=min(num_bootstrap_steps, valid.shape[1] - 1),
+        )
 
-        With priorities each update knows what the one before has learned, unless the
-        config says otherwise; without, drawing all at once is faster.
-        """
-        config = self._config
-        num_left = config.num_updates_per_train_iter
-        at_once = config.updates_per_draw or (1 if config.priority_replay else num_left)
+    def _drawn_updates(self, with_own_steps: bool) -> Iterator[Update]:
+        """The batches of an iteration, drawn when they are needed."""
+        num_left = self._config.num_updates_per_train_iter
+        at_once, _ = draws_per_iteration(self._config)
         while num_left:
             num_updates = min(num_left, at_once)
             yield from self._updates_on(self._draw(num_updates, with_own_steps))

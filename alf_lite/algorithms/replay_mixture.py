@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.algorithms.replay_settings import default_ratios
 from alf_lite.algorithms.replay_training import ReplayTraining
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Experience
@@ -61,10 +62,7 @@ class ReplayMixture:
     ) -> None:
         self.has_offline = bool(offline)
         self._sources = [own, *offline]
-        self._ratios = config.mixing_ratios or [
-            0.5 if offline else 1.0,
-            *(0.5 / len(offline) for _ in offline),
-        ]
+        self._ratios = config.mixing_ratios or default_ratios(len(offline))
         self._loss_weights = config.source_loss_weights
         self._scales_weights = scale_weights
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from alf_lite.config import TrainerConfig
 from alf_lite.errors import ConfigError
@@ -11,6 +12,7 @@ from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.storage_options import StorageOptions
 from alf_lite.replay_buffers.weighted_sampler import check_options
 from alf_lite.replay_buffers.window_sampler import SamplingOptions, all_windows
+from alf_lite.utils.mixing import shares
 
 
 class ReplayOptions:
@@ -47,6 +49,98 @@ class ReplayOptions:
                     "file shall be: set StorageOptions.directory, or "
                     "TrainerConfig.root_dir"
                 )
+
+    def check_batches(self, num_environments: int, num_history_steps: int) -> None:
+        """Checks that the own buffer can ever have the windows of a batch.
+
+        Training waits until they are there, which shall not be for ever.
+
+        Args:
+            num_environments: E.
+            num_history_steps: of the data transformer.
+
+        Raises:
+            ConfigError: if it cannot.
+        """
+        config, sampling = self._config, self.sampling
+        plain = all_windows()
+        if (sampling.with_replacement, sampling.max_use) == (True, None):
+            return
+        assert config.mini_batch_length is not None, "checked before"
+        at_once, num_batches = draws_per_iteration(config)
+        needed = windows_per_update(config, num_environments)[0] * at_once
+        if sampling.max_use is not None:
+            needed *= num_batches
+        without_successor = config.mini_batch_length - 1
+        stored = config.replay_buffer_length - num_history_steps - without_successor
+        limit = f"replay_buffer_length={config.replay_buffer_length}"
+        fresh = config.unroll_length * ((sampling.max_staleness or 0) + 1)
+        if sampling.max_staleness is not None and config.unroll_length:
+            fresh = max(0, math.ceil(fresh) - without_successor)
+            if fresh < stored:
+                limit = f"max_staleness={sampling.max_staleness}"
+                stored = fresh
+        available = num_environments * stored
+        if sampling.with_replacement:
+            available *= sampling.max_use or 1
+        if needed > available:
+            what = ", ".join(
+                f"SamplingOptions.{name}={getattr(sampling, name)}"
+                for name in ("with_replacement", "max_use")
+                if getattr(sampling, name) != getattr(plain, name)
+            )
+            raise ConfigError(
+                f"{what}: {needed} windows are needed at once, but with {limit} there "
+                f"are never more than {available}. Take smaller batches "
+                "(TrainerConfig.mini_batch_size), fewer at once "
+                "(TrainerConfig.updates_per_draw, num_updates_per_train_iter), or "
+                "raise that limit."
+            )
+        num_recent = math.ceil(needed * sampling.recent_data_ratio)
+        recent = sampling.recent_data_steps * num_environments
+        if not sampling.with_replacement and num_recent > recent:
+            raise ConfigError(
+                f"SamplingOptions.recent_data_ratio={sampling.recent_data_ratio}: "
+                f"{num_recent} different ones of the newest steps are drawn at once, "
+                f"but recent_data_steps={sampling.recent_data_steps} of "
+                f"{num_environments} environments are only {recent}. Raise "
+                "recent_data_steps, or draw with replacement."
+            )
+
+    def check_batches_of_source(
+        self, buffer: ReplayBuffer, index: int, num_environments: int
+    ) -> None:
+        """Checks that an offline source has the windows of a batch.
+
+        Args:
+            buffer: with its steps.
+            index: which source it is, from 1.
+            num_environments: of the run.
+
+        Raises:
+            ConfigError: if it has not.
+        """
+        config = self._config
+        if self.sampling.with_replacement or index > len(config.offline_sources):
+            return
+        assert config.mini_batch_length is not None, "checked before"
+        without_own = (
+            config.rl_train_after_update_steps > 0
+            or config.rl_train_every_update_steps > 1
+        )
+        counts = windows_per_update(config, num_environments, with_own=not without_own)
+        per_update = counts[index]
+        needed = per_update * draws_per_iteration(config)[0]
+        there = buffer.num_windows(config.mini_batch_length)
+        if needed > there:
+            raise ConfigError(
+                "SamplingOptions.with_replacement=False: "
+                f"{config.offline_sources[index - 1]} has {there} windows, but "
+                f"{needed} different ones are drawn at once. Take smaller batches "
+                "(TrainerConfig.mini_batch_size), fewer at once "
+                "(TrainerConfig.updates_per_draw, num_updates_per_train_iter), or draw "
+                "with replacement."
+            )
 
     def apply_to_recorded_steps(self, buffer: ReplayBuffer) -> None:
         """Has windows of an offline source drawn as the run's own ones.
@@ -86,6 +180,36 @@ class ReplayOptions:
         )
         if self.priority is not None or timeless != plain:
             buffer.sample_by(timeless, self.priority)
+
+
+def draws_per_iteration(config: TrainerConfig) -> tuple[int, int]:
+    """For how many updates windows are drawn at once, and how often.
+
+    With priorities each update knows what the one before has learned, unless the config
+    says otherwise; without, drawing all at once is faster.
+    """
+    num_updates = config.num_updates_per_train_iter
+    at_once = config.updates_per_draw or (1 if config.priority_replay else num_updates)
+    at_once = min(at_once, num_updates)
+    return at_once, math.ceil(num_updates / at_once)
+
+
+def windows_per_update(
+    config: TrainerConfig, num_environments: int, *, with_own: bool = True
+) -> list[int]:
+    """Those of own steps, then those of each of ``offline_buffer_dir``."""
+    num_windows = config.mini_batch_size or num_environments
+    ratios = list(config.mixing_ratios or default_ratios(len(config.offline_sources)))
+    if not with_own:
+        ratios[0] = 0.0
+    return shares(num_windows, ratios)
+
+
+def default_ratios(num_offline: int) -> list[float]:
+    """Half own steps, the other half alike; all own steps if there are no others."""
+    if not num_offline:
+        return [1.0]
+    return [0.5, *(0.5 / num_offline for _ in range(num_offline))]
 
 
 def _trains_own_steps(config: TrainerConfig) -> bool:

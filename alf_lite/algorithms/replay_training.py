@@ -10,7 +10,12 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.algorithms.replay_settings import ReplayOptions, check_replay_settings
+from alf_lite.algorithms.replay_settings import (
+    ReplayOptions,
+    check_replay_settings,
+    draws_per_iteration,
+    windows_per_update,
+)
 from alf_lite.algorithms.training_batches import (
     with_executed_action,
     without_executed_action,
@@ -58,7 +63,15 @@ class ReplayTraining:
         self.least_length = config.mini_batch_length + num_history_steps
         self._has_collected = False
         self._saved: ReplayFile | None = None  # what the buffer will begin with
-        self.options = ReplayOptions(config) if buffer is None else None
+        self.options: ReplayOptions | None = None
+        if buffer is None:
+            self.options = ReplayOptions(config)
+            self.options.check_batches(num_environments, num_history_steps)
+        at_once, self._num_batches = draws_per_iteration(config)
+        # Windows of own steps that are drawn at once.
+        self._batch_size = max(
+            1, at_once * windows_per_update(config, num_environments)[0]
+        )
         self.buffer = buffer
         self._iteration = 0
 
@@ -81,10 +94,12 @@ class ReplayTraining:
 
     @property
     def can_train(self) -> bool:
-        """Whether there is something to train on."""
+        """Whether there are the windows that an iteration draws."""
         if self.buffer is None or self.is_collecting:
             return False
-        return self.buffer.num_windows(self._mini_batch_length) > 0
+        return self.buffer.can_draw(
+            self._batch_size, self._mini_batch_length, self._num_batches
+        )
 
     @property
     def mini_batch_size(self) -> int:
@@ -153,18 +168,48 @@ class ReplayTraining:
         Args:
             data_transformer: of the run.
             device: of the result.
-            num_windows: B. With ``whole_replay_buffer_training``, everything that is
-                stored is taken instead, as one long sequence per environment.
+            num_windows: B.
             source_index: which of several sources this is; None if there is only one.
         """
         buffer = self._require_buffer()
-        if self._config.whole_replay_buffer_training:
-            experience, info = buffer.gather_all()
-        else:
-            experience, info = buffer.get_batch(num_windows, self._mini_batch_length)
+        experience, info = buffer.get_batch(num_windows, self._mini_batch_length)
         if source_index is not None:
             info = info._replace(source=torch.full_like(info.env_ids, source_index))
         return self._transform(experience, info, data_transformer, device), info
+
+    def covering_windows(self, num_bootstrap_steps: int) -> tuple[BatchInfo, Tensor]:
+        """Where windows begin that train every transition that is stored once.
+
+        They overlap by the steps that are not trained: those at the beginning that
+        build up a state, and those at the end that are bootstrapped from.
+
+        Args:
+            num_bootstrap_steps: so many at the end of each window.
+
+        Returns:
+            B windows, and how many of the first steps of each [B] are not to be trained
+            because the window before has trained them, or because they build up the
+            state: where the length does not divide, the last window overlaps by more.
+        """
+        buffer, length = self._require_buffer(), self._mini_batch_length
+        burn_in = self._config.burn_in_length
+        stride = max(1, length - num_bootstrap_steps - burn_in)
+        first = buffer.begin_positions + self._num_history_steps
+        last = buffer.end_positions - length
+        env_ids, positions, skipped = [], [], []
+        for env_id in range(buffer.num_environments):
+            begin, end = int(first[env_id]), int(last[env_id])
+            if end < begin:
+                continue
+            starts = torch.arange(begin, end + stride, stride)
+            num_repeated = torch.zeros_like(starts)
+            num_repeated[-1] = starts[-1] - end
+            starts[-1] = end
+            env_ids.append(torch.full_like(starts, env_id))
+            positions.append(starts)
+            skipped.append(num_repeated + burn_in)
+        info = BatchInfo(torch.cat(env_ids), torch.cat(positions))
+        return info, torch.cat(skipped)
 
     def read(
         self, data_transformer: DataTransformer, device: torch.device, info: BatchInfo

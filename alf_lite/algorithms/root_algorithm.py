@@ -20,6 +20,7 @@ class RootAlgorithm(Protocol):
     """The part of ``RLAlgorithm`` that a path calls; its docstrings are there."""
 
     data_transformer: DataTransformer
+    num_bootstrap_steps: int
 
     @property
     def device(self) -> torch.device: ...

@@ -208,7 +208,7 @@ class SacAlgorithm(RLAlgorithm):
         self._mask = mask
         self._has_target_for_each_mask = mask.exists and discrete_target_entropy is None
         self._gamma = gamma
-        self._n_step = n_step
+        self._n_step = self.num_bootstrap_steps = n_step
         self._is_recurrent = not nest.is_empty(self.train_state_spec)
         self._actor_network = actor_network
         self._critic_network = critic_network

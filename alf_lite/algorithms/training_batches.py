@@ -129,6 +129,11 @@ def passes_over_unroll(
     if config.mini_batch_length is not None:
         num_steps = batch.valid.shape[1] - 1
         batch = cut_sequences(batch, num_steps, config.mini_batch_length)
+    yield from passes(batch, config)
+
+
+def passes(batch: TrainingBatch, config: TrainerConfig) -> Iterator[TrainingBatch]:
+    """The mini-batches of all passes over sequences [N, T, ...], time-major."""
     size = config.mini_batch_size
     for _ in range(config.num_updates_per_train_iter):
         if size is None or size >= batch.valid.shape[0]:

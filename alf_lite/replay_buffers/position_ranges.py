@@ -34,6 +34,10 @@ class PositionRanges:
         env_ids = self._sums.searchsorted(numbers, "right")
         return env_ids, numbers + (self.last - self._sums).take(env_ids)
 
+    def numbers(self, env_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """The numbers [N] of these positions, which are in the ranges."""
+        return positions - (self.last - self._sums).take(env_ids)
+
     def have(self, env_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Which of these positions [N] are in the range of their environment [N]."""
         is_below_last = positions < self.last.take(env_ids)
@@ -66,6 +70,16 @@ def draw_without_replacement(size: int, batch_size: int) -> np.ndarray:
     drawn = bounds[:-1] + (inside * np.diff(bounds)).astype(np.int64)
     turn = int(torch.randint(size, ()))
     return ((drawn + turn) % size).take(order)
+
+
+def draw_others(drawn: np.ndarray, size: int, batch_size: int) -> np.ndarray:
+    """As :func:`draw_without_replacement`, none of the different numbers ``drawn``."""
+    if not batch_size:
+        return drawn[:0]
+    numbers = draw_without_replacement(size - len(drawn), batch_size)
+    # How many were left out before each: number i of those left is i + that.
+    left_before = np.sort(drawn) - np.arange(len(drawn))
+    return numbers + left_before.searchsorted(numbers, "right")
 
 
 def draw_stratified(total: float, batch_size: int) -> tuple[np.ndarray, np.ndarray]:

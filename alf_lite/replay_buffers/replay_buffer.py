@@ -143,6 +143,22 @@ class ReplayBuffer(StoredSteps):
         self._storage.flush()
         return self._sampler.num_windows(batch_length)
 
+    def can_draw(
+        self, batch_size: int, batch_length: int, num_batches: int = 1
+    ) -> bool:
+        """Whether there are enough windows for batches that nothing is added between.
+
+        With replacement, one is enough; ``max_use`` and drawing without replacement
+        need more.
+
+        Args:
+            batch_size: windows of each.
+            batch_length: the steps of a window.
+            num_batches: how many.
+        """
+        self._storage.flush()
+        return self._sampler.can_draw(batch_size, batch_length, num_batches)
+
     # Writing
 
     def add_batch(

@@ -13,8 +13,7 @@ class SampleLimits:
 
     Args:
         num_rows: of the storage.
-        max_use: a step is dropped after the batch in which it was drawn for the
-            ``max_use``-th time; None for no limit.
+        max_use: how often a step may be drawn; None for no limit.
         max_staleness: a step is dropped once it was collected more than so many
             iterations ago: 0 leaves the steps of the current iteration. None for no
             limit.
@@ -35,6 +34,11 @@ class SampleLimits:
     def num_uses(self, rows: np.ndarray) -> np.ndarray:
         """How often each of ``rows`` was drawn."""
         return self._num_uses[rows]
+
+    def num_left(self, rows: np.ndarray) -> np.ndarray:
+        """How often each of ``rows`` may still be drawn, with ``max_use``."""
+        assert self._max_use is not None, "there is no limit"
+        return self._max_use - self._num_uses[rows]
 
     def register(self, rows: np.ndarray, iteration: int) -> None:
         """Notes new rows that were collected in ``iteration``."""

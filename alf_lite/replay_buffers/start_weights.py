@@ -125,6 +125,12 @@ class StartWeights:
             rows, weights = rows[drawable], weights[drawable]
         self._table.set(rows, weights)
 
+    def live_rows(self) -> np.ndarray:
+        """The rows of all steps that can be drawn."""
+        starts = self._starts
+        rows = self._storage.rows_between(starts.first, starts.last)
+        return rows[~self._dropped[rows]]
+
     def drop(self, rows: np.ndarray) -> None:
         """Makes sure that these rows, each given once, are never drawn again."""
         rows = rows[~self._dropped[rows]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from alf_lite.replay_buffers.position_ranges import PositionRanges, draw_stratified
@@ -35,6 +37,34 @@ def check_options(options: SamplingOptions, priority: PriorityOptions | None) ->
         raise ValueError(
             "prioritized sampling needs SamplingOptions.with_replacement=True"
         )
+
+
+class _Drawn(NamedTuple):
+    """Starts, and how probable they were."""
+
+    rows: np.ndarray  # [B]
+    weights: np.ndarray  # [B], in proportion to the probabilities
+    mean_weight: float  # of all that could be drawn
+    least_weight: float
+
+
+def _joined(rounds: list[_Drawn]) -> _Drawn:
+    """What was drawn from fewer and fewer starts, relative to each round's mean."""
+    return _Drawn(
+        np.concatenate([drawn.rows for drawn in rounds]),
+        np.concatenate([drawn.weights / drawn.mean_weight for drawn in rounds]),
+        1.0,
+        min(drawn.least_weight / drawn.mean_weight for drawn in rounds),
+    )
+
+
+def _occurrences(rows: np.ndarray) -> np.ndarray:
+    """[N], how often the same row stands before each of ``rows`` [N]."""
+    order = rows.argsort(kind="stable")
+    in_order = rows[order]
+    counts = np.empty_like(rows)
+    counts[order] = np.arange(len(rows)) - in_order.searchsorted(in_order, "left")
+    return counts
 
 
 class WeightedSampler(UniformSampler):
@@ -77,13 +107,34 @@ class WeightedSampler(UniformSampler):
                 f"none of the {starts.size} windows can be drawn: all were used "
                 "max_use times, are older than max_staleness or have priority 0"
             )
-        if self._priority is None:
-            windows = self._draw_equally(batch_size)
+        if self._options.max_use is None:
+            drawn = self._draw_some(starts, batch_size)
+            if self._limits is not None:
+                self._limits.count_use(drawn.rows)
         else:
-            windows = self._draw_by_priority(self._priority, starts, batch_size)
-        if self._limits is not None:
-            self._weights.drop(self._limits.count_use(windows.rows))
-        return windows
+            drawn = self._draw_sparingly(starts, batch_size)
+        windows = Windows(*self._weights.locate(drawn.rows), drawn.rows)
+        if self._priority is None:
+            return windows
+        return windows._replace(
+            importance_weights=self._priority.importance_weights(
+                drawn.weights, drawn.mean_weight, drawn.least_weight
+            )
+        )
+
+    def can_draw(self, batch_size: int, batch_length: int, num_batches: int) -> bool:
+        num_live = self.num_windows(batch_length)
+        num_drawn = batch_size * num_batches
+        if not num_live or self._options.max_use is None:
+            return num_live >= (1 if self._options.with_replacement else batch_size)
+        # Later batches lack what earlier ones have used up.
+        return num_live >= num_drawn or (
+            self._options.with_replacement and self._num_uses_left() >= num_drawn
+        )
+
+    def _num_uses_left(self) -> int:
+        assert self._limits is not None
+        return int(self._limits.num_left(self._weights.live_rows()).sum())
 
     def num_windows(self, batch_length: int) -> int:
         self._batch_length = batch_length
@@ -162,38 +213,66 @@ class WeightedSampler(UniformSampler):
         self.sync()
         self._weights.check_valid()
 
-    def _draw_equally(self, batch_size: int) -> Windows:
+    def _draw_sparingly(self, starts: PositionRanges, batch_size: int) -> _Drawn:
+        """Draws none more often than it may be used.
+
+        What came too often is drawn anew from what is left, until all is found.
+        """
+        limits, table = self._limits, self._weights
+        assert limits is not None
+        if not self._options.with_replacement:
+            self._check_size(table.num_live, batch_size)
+        elif table.num_live < batch_size and self._num_uses_left() < batch_size:
+            raise ValueError(
+                f"cannot draw {batch_size} windows: the {table.num_live} that are left "
+                f"may be used {self._num_uses_left()} times more "
+                f"(max_use={self._options.max_use})"
+            )
+        rounds: list[_Drawn] = []
+        while batch_size:
+            drawn = self._draw_some(starts, batch_size)
+            kept = _occurrences(drawn.rows) < limits.num_left(drawn.rows)
+            if not kept.all():
+                drawn = drawn._replace(
+                    rows=drawn.rows[kept], weights=drawn.weights[kept]
+                )
+            table.drop(limits.count_use(drawn.rows))
+            rounds.append(drawn)
+            batch_size -= len(drawn.rows)
+        return rounds[0] if len(rounds) == 1 else _joined(rounds)
+
+    def _draw_some(self, starts: PositionRanges, batch_size: int) -> _Drawn:
+        if self._priority is None:
+            return self._draw_equally(batch_size)
+        return self._draw_by_priority(starts, batch_size)
+
+    def _draw_equally(self, batch_size: int) -> _Drawn:
         """Draws from the starts that are left; each weighs 1."""
         numbers = self._draw_numbers(self._weights.num_live, batch_size)
         rows = self._weights.find(numbers + 0.5)
-        return Windows(*self._weights.locate(rows), rows)
+        return _Drawn(rows, np.ones(batch_size), 1.0, 1.0)
 
-    def _draw_by_priority(
-        self, priority: PriorityOptions, starts: PositionRanges, batch_size: int
-    ) -> Windows:
+    def _draw_by_priority(self, starts: PositionRanges, batch_size: int) -> _Drawn:
         """Draws in proportion to the weights, the newest ones first if so asked."""
         num_recent = self._num_recent(starts, batch_size)
         total = self._weights.total
         masses, order = draw_stratified(total, batch_size - num_recent)
         rows = self._weights.find(masses).take(order)
-        recent = self._recent(starts) if num_recent else None
-        if recent is not None:
-            drawn = self._draw_from(recent, num_recent)
-            rows = np.concatenate((self._storage.row_indices(*drawn), rows))
+        mean_weight = total / self._weights.num_live
+        if not num_recent:
+            weights = self._weights.get(rows)
+            return _Drawn(rows, weights, mean_weight, self._weights.minimum)
+        # The whole batch is a mixture of two ways to draw.
+        recent = self._recent(starts)
+        newest = self._storage.row_indices(*self._draw_from(recent, num_recent))
+        rows = np.concatenate((newest, rows))
         env_ids, positions = self._weights.locate(rows)
-        weights = self._weights.get(rows)
-        least_weight = self._weights.minimum
-        if recent is not None:
-            # The whole batch is a mixture of two ways to draw.
-            recent_share = num_recent / batch_size
-            weights *= 1.0 - recent_share
-            is_recent = positions >= recent.first[env_ids]
-            weights += is_recent * (recent_share * total / recent.size)
-            least_weight = (1.0 - recent_share) * least_weight or weights.min()
-        importance_weights = priority.importance_weights(
-            weights, total / self._weights.num_live, least_weight
-        )
-        return Windows(env_ids, positions, rows, importance_weights)
+        share = num_recent / batch_size
+        is_recent = positions >= recent.first[env_ids]
+        weights = (1.0 - share) * self._weights.get(rows)
+        weights += is_recent * (share * total / recent.size)
+        least_weight = (1.0 - share) * self._weights.minimum or weights.min()
+        return _Drawn(rows, weights, mean_weight, least_weight)
 
     def _drop_stale(self) -> None:
         """Drops what has become too old since the iteration was set."""

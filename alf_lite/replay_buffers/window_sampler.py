@@ -15,6 +15,7 @@ import numpy as np
 from alf_lite.config import configurable
 from alf_lite.replay_buffers.position_ranges import (
     PositionRanges,
+    draw_others,
     draw_with_replacement,
     draw_without_replacement,
 )
@@ -30,10 +31,10 @@ class SamplingOptions:
         with_replacement: whether a batch may hold a window twice. Without, the starts
             are also spread evenly over the buffer.
         recent_data_ratio: at least this fraction of a batch starts at one of the newest
-            steps; these windows come first in the batch.
+            steps; these windows come first in the batch. Not before the newest ones
+            are a smaller part of the buffer than that.
         recent_data_steps: how many starts per environment count as the newest.
-        max_use: a step is dropped as a start after the batch in which it was drawn for
-            the ``max_use``-th time.
+        max_use: a step is a start so often and no more.
         max_staleness: a step is dropped as a start once it was collected more than so
             many iterations ago.
     """
@@ -116,7 +117,7 @@ class UniformSampler:
         num_recent = self._num_recent(starts, batch_size)
         if num_recent:
             recent = self._draw_from(self._recent(starts), num_recent)
-            others = self._draw_from(starts, batch_size - num_recent)
+            others = self._draw_more(starts, recent, batch_size - num_recent)
             env_ids, positions = map(np.concatenate, zip(recent, others, strict=True))
         else:
             env_ids, positions = self._draw_from(starts, batch_size)
@@ -126,6 +127,15 @@ class UniformSampler:
     def num_windows(self, batch_length: int) -> int:
         """How many windows of so many steps may be drawn."""
         return self._find_starts(batch_length).size
+
+    def can_draw(self, batch_size: int, batch_length: int, num_batches: int) -> bool:
+        """Whether so many batches can be drawn, one after the other."""
+        size = self.num_windows(batch_length)
+        if self._options.with_replacement:
+            return size > 0
+        starts = self._find_starts(batch_length)
+        num_recent = self._num_recent(starts, batch_size)
+        return size >= batch_size and self._recent(starts).size >= num_recent
 
     def update_priorities(
         self, env_ids: np.ndarray, positions: np.ndarray, priorities: np.ndarray
@@ -196,17 +206,29 @@ class UniformSampler:
         """Environments and positions [batch_size] of uniformly drawn starts."""
         return starts.locate(self._draw_numbers(starts.size, batch_size))
 
+    def _draw_more(
+        self, starts: PositionRanges, drawn: tuple, batch_size: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As :meth:`_draw_from`, none that is ``drawn`` if no window may come twice."""
+        if self._options.with_replacement:
+            return self._draw_from(starts, batch_size)
+        self._check_size(starts.size, batch_size + len(drawn[0]))
+        numbers = draw_others(starts.numbers(*drawn), starts.size, batch_size)
+        return starts.locate(numbers)
+
     def _draw_numbers(self, size: int, batch_size: int) -> np.ndarray:
         """``batch_size`` uniform numbers below ``size``, in random order."""
         if self._options.with_replacement:
             return draw_with_replacement(size, batch_size)
+        self._check_size(size, batch_size)
+        return draw_without_replacement(size, batch_size)
+
+    def _check_size(self, size: int, batch_size: int) -> None:
         if batch_size > size:
             raise ValueError(
                 f"cannot draw {batch_size} different windows: there are only {size}. "
-                "Collect more steps first (initial_collect_steps), or draw with "
-                "replacement."
+                "Draw fewer at once, or with replacement."
             )
-        return draw_without_replacement(size, batch_size)
 
     def _num_recent(self, starts: PositionRanges, batch_size: int) -> int:
         """How many windows of a batch have to be from the newest steps.

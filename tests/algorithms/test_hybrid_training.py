@@ -346,6 +346,14 @@ def test_no_offline_window_comes_twice_without_replacement():
     assert len(windows) == 32
 
 
+def test_offline_data_too_small_for_different_windows_is_refused():
+    config_files.parse_config(None, ["SamplingOptions.with_replacement = False"])
+    settings = {"mini_batch_size": 10, "unroll_length": 50}
+    make(num_updates_per_train_iter=4, **settings)
+    with pytest.raises(ConfigError, match="offline0 has 20 windows, but 25 different"):
+        make(num_updates_per_train_iter=5, **settings)
+
+
 def test_ages_are_for_own_steps():
     config_files.parse_config(None, ["SamplingOptions.max_staleness = 0"])
     algorithm = make(mini_batch_size=40)

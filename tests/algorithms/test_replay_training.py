@@ -129,7 +129,8 @@ def test_the_whole_buffer_is_trained_with_its_history():
     # 9 steps: 2 are history, the newest one has no successor.
     assert algorithm.train_iter() == 2 * 6
     acted_on = torch.stack(algorithm.acted_on, dim=1)
-    assert torch.equal(algorithm.trained_on[0].observation, acted_on[:, 2:])
+    windows = torch.stack([acted_on[:, 2:-1], acted_on[:, 3:]], dim=2).flatten(0, 1)
+    assert torch.equal(algorithm.trained_on[0].observation, windows)
 
 
 def test_a_buffer_too_short_for_one_window_is_refused():
@@ -332,11 +333,90 @@ def test_steps_are_trained_on_so_often_and_no_more():
     counts = Counter(
         pair
         for info in algorithm.batch_infos
-        for pair in set(
-            zip(info.env_ids.tolist(), info.positions.tolist(), strict=True)
-        )
+        for pair in zip(info.env_ids.tolist(), info.positions.tolist(), strict=True)
     )
     assert set(counts.values()) == {1}
+
+
+@pytest.mark.parametrize("updates_per_draw", [None, 1, 3])
+@pytest.mark.parametrize("priority_replay", [False, True])
+@pytest.mark.parametrize("max_use", [1, 3])
+def test_training_waits_until_an_iteration_uses_nothing_too_often(
+    max_use, priority_replay, updates_per_draw
+):
+    algorithm = configured(
+        f"SamplingOptions.max_use = {max_use}",
+        unroll_length=5,
+        mini_batch_size=4,
+        num_updates_per_train_iter=8,
+        updates_per_draw=updates_per_draw,
+        priority_replay=priority_replay,
+    )
+    trained = [algorithm.train_iter() for _ in range(20)]
+    assert set(trained) == {0, 8 * 4 * 2}
+    counts = Counter(
+        pair
+        for info in algorithm.batch_infos
+        for pair in zip(info.env_ids.tolist(), info.positions.tolist(), strict=True)
+    )
+    assert max(counts.values()) == max_use
+    # 8 windows come in the first iteration and 10 in every other: 32 are drawn as soon
+    # as their uses are enough.
+    assert counts.total() == 32 * int(198 * max_use // 32) or max_use == 3
+    assert trained[-1] or max_use == 1
+
+
+def test_training_waits_until_no_window_has_to_come_twice():
+    algorithm = configured(
+        "SamplingOptions.with_replacement = False",
+        mini_batch_size=4,
+        num_updates_per_train_iter=4,
+    )
+    trained = [algorithm.train_iter() > 0 for _ in range(5)]
+    # 4 windows come in the first iteration and 6 in every other; 16 are drawn.
+    assert trained == [False, False, True, True, True]
+    [pairs, *_] = [
+        set(zip(info.env_ids.tolist(), info.positions.tolist(), strict=True))
+        for info in algorithm.batch_infos
+    ]
+    assert len(pairs) == 16
+
+
+@pytest.mark.parametrize(
+    ("bindings", "settings", "message"),
+    [
+        (
+            ["with_replacement = False"],
+            {"replay_buffer_length": 20, "mini_batch_size": 39},
+            r"with_replacement=False: 39 windows .* replay_buffer_length=20 there are "
+            "never more than 38",
+        ),
+        (
+            ["max_use = 2"],
+            {"replay_buffer_length": 20, "mini_batch_size": 77},
+            "max_use=2: 77 windows .* never more than 76",
+        ),
+        (
+            ["max_use = 1", "max_staleness = 3"],
+            {"num_updates_per_train_iter": 2, "mini_batch_size": 12},
+            "max_use=1: 24 windows .* with max_staleness=3 .* never more than 22",
+        ),
+        (
+            [
+                "with_replacement = False",
+                "recent_data_ratio = 0.5",
+                "recent_data_steps = 9",
+            ],
+            {"mini_batch_size": 38},
+            "19 different ones of the newest .* of 2 environments are only 18",
+        ),
+    ],
+)
+def test_batches_that_there_can_never_be_are_refused_before_training(
+    bindings, settings, message
+):
+    with pytest.raises(ConfigError, match=message):
+        configured(*(f"SamplingOptions.{binding}" for binding in bindings), **settings)
 
 
 def test_what_a_new_beginning_cuts_off_is_marked_as_an_end():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from alf_lite.replay_buffers.position_ranges import (
     PositionRanges,
+    draw_others,
     draw_stratified,
     draw_with_replacement,
     draw_without_replacement,
@@ -68,6 +69,22 @@ def test_draws_without_replacement_are_uniform(size, batch_size):
     probability = batch_size / size
     deviation = np.sqrt(num_draws * probability * (1 - probability))
     assert np.abs(counts - num_draws * probability).max() <= 4 * deviation
+
+
+@pytest.mark.parametrize(
+    ("drawn", "batch_size"), [([3], 4), ([9, 0, 4, 5], 6), ([], 1)]
+)
+def test_others_are_all_but_those_that_were_drawn(drawn, batch_size):
+    torch.manual_seed(0)
+    counts = np.zeros(10)
+    for _ in range(2000):
+        others = draw_others(np.array(drawn, np.int64), 10, batch_size)
+        assert len(set(others.tolist())) == batch_size
+        counts[others] += 1
+    assert (counts[drawn] == 0).all()
+    probability = batch_size / (10 - len(drawn))
+    assert np.delete(counts, drawn) / 2000 == pytest.approx(probability, abs=0.05)
+    assert len(draw_others(np.arange(10), 10, 0)) == 0
 
 
 def test_draws_without_replacement_are_spread_evenly():

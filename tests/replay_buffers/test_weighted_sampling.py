@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -274,6 +276,80 @@ def test_use_counts_and_priorities_go_together():
     assert sorted(info.positions.tolist()) == [0, 1]
     torch.testing.assert_close(info.importance_weights, torch.ones(2))
     buffer.check_valid()
+
+
+@pytest.mark.parametrize("is_prioritized", [False, True])
+@pytest.mark.parametrize("max_use", [1, 2, 5])
+def test_no_window_is_drawn_more_often_than_it_may_be(max_use, is_prioritized):
+    buffer = make_buffer(
+        2,
+        20,
+        prioritized_sampling=is_prioritized,
+        priority=PLAIN if is_prioritized else None,
+        sampling=SamplingOptions(max_use=max_use),
+    )
+    fill(buffer, 20)
+    if is_prioritized:
+        set_priorities(buffer, {(1, p): 10.0 ** (p / 4) for p in range(20)})
+    num_left = 40 * max_use
+    counts: Counter = Counter()
+    for size in (1, 17, 13, 6, 3):
+        assert buffer.can_draw(size, 1, num_left // size)
+        assert not buffer.can_draw(size, 1, num_left // size + 1)
+        _, info = buffer.get_batch(size, 1)
+        counts.update(zip(info.env_ids.tolist(), info.positions.tolist(), strict=True))
+        num_left -= size
+        buffer.check_valid()
+    if num_left:
+        _, info = buffer.get_batch(num_left, 1)
+        counts.update(zip(info.env_ids.tolist(), info.positions.tolist(), strict=True))
+    # All of them, and none too often.
+    assert set(counts.values()) == {max_use}
+    assert len(counts) == 40
+    assert not buffer.can_draw(1, 1)
+
+
+def test_what_comes_too_often_is_drawn_anew_from_what_is_left():
+    drawn = Counter()
+    for _ in range(2000):
+        buffer = prioritized(1, 3, sampling=SamplingOptions(max_use=1))
+        fill(buffer, 3)
+        set_priorities(buffer, {(0, 0): 98.0, (0, 1): 1.5, (0, 2): 0.5})
+        _, info = buffer.get_batch(2, 1)
+        drawn.update(info.positions.tolist())
+        if sorted(info.positions.tolist()) == [0, 1]:
+            weight = info.importance_weights[info.positions == 0].item()
+            # Both at once, or the second one of two that were left; beta is 1.
+            assert weight == pytest.approx(0.015 / 0.98, rel=1e-4) or (
+                weight == pytest.approx((2 * 0.75) / (3 * 0.98), rel=1e-4)
+            )
+    assert drawn[0] == 2000
+    assert drawn[1] / 2000 == pytest.approx(0.75, abs=0.03)
+
+
+def test_a_batch_that_would_use_windows_too_often_changes_nothing():
+    buffer = make_buffer(1, 5, sampling=SamplingOptions(max_use=2))
+    fill(buffer, 3)
+    buffer.get_batch(2, 1)
+    with pytest.raises(ValueError, match="may be used 4 times more"):
+        buffer.get_batch(5, 1)
+    assert len(buffer.get_batch(4, 1)[1].positions) == 4
+
+
+@pytest.mark.parametrize("num_steps", [30, 9, 8])
+def test_no_window_comes_twice_beside_the_newest_ones(num_steps):
+    sampling = SamplingOptions(
+        with_replacement=False, recent_data_ratio=0.5, recent_data_steps=2
+    )
+    buffer = make_buffer(2, 40, sampling=sampling)
+    fill(buffer, num_steps)
+    for _ in range(200):
+        assert buffer.can_draw(8, 1)
+        _, info = buffer.get_batch(8, 1)
+        windows = set(zip(info.env_ids.tolist(), info.positions.tolist(), strict=True))
+        assert len(windows) == 8
+        assert {(e, num_steps - i) for e in (0, 1) for i in (1, 2)} <= windows
+    assert not buffer.can_draw(2 * num_steps + 1, 1)
 
 
 def test_limited_windows_are_drawn_uniformly_from_what_is_left():
