@@ -28,7 +28,8 @@ from alf_lite.errors import ConfigError
 
 # How a module of the library registers what is defined in the next line.
 _DECORATED = re.compile(
-    r"^@configurable(?:\(\))?\n(?:@.*\n)*(?:class|def) (\w+)", re.MULTILINE
+    r"^@configurable(?:\((?:\w+=[^)]*)?\))?\n(?:@.*\n)*(?:class|def) (\w+)",
+    re.MULTILINE,
 )
 
 

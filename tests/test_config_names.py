@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import inspect
 import os
@@ -12,12 +13,13 @@ import gin
 import gymnasium
 import pytest
 
-from alf_lite import config_files
+from alf_lite import config_files, config_names
 from alf_lite.bin import play, train
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError, DataError
 from alf_lite.trainers.trainer import Trainer
+from tests.source_code import parse_package
 
 TANK = '''
 import enum
@@ -208,6 +210,18 @@ def test_what_the_library_has_needs_no_import():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert "import alf_lite.algorithms.ppo_algorithm" in result.stdout
+
+
+def test_what_is_registered_anywhere_in_the_library_is_found():
+    registered = {
+        node.name
+        for tree in parse_package().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+        and any("configurable" in ast.unparse(d) for d in node.decorator_list)
+    }
+    assert {"PPOAlgorithm", "SacAlgorithm", "Adam"} <= registered
+    assert registered == set(config_names._shipped())
 
 
 def test_parentheses_call_what_is_named(tank):
