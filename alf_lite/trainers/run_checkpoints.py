@@ -42,6 +42,7 @@ class RunCheckpoints:
     def __init__(self, run_directory: RunDirectory, keep_latest: int) -> None:
         self._run_directory = run_directory
         self._checkpointer = Checkpointer(run_directory.checkpoints, keep_latest)
+        self._run_id = event_files.new_run_id()
         self._event_files: dict[str, int] = {}
         self._last_path: Path | None = None
         self._last_iteration: int | None = None
@@ -52,6 +53,11 @@ class RunCheckpoints:
         """The newest checkpoint that the run can be resumed from."""
         return self._last_path
 
+    @property
+    def run_id(self) -> str:
+        """What the event files of this run end with."""
+        return self._run_id
+
     def resume(self, algorithm: RLAlgorithm) -> RunState | None:
         """Restores the newest valid checkpoint; None if this is a new run.
 
@@ -59,6 +65,9 @@ class RunCheckpoints:
             CheckpointError: if there are checkpoints but none can be used.
         """
         if not self._checkpointer.has_checkpoint():
+            # A run that died before its first checkpoint begins anew.
+            earlier = event_files.run_id_of(self._run_directory.read_run_file())
+            self._run_id = earlier or self._run_id
             return None
         loaded = self._checkpointer.load("latest", resumable=True)
         run = training_state.restore(algorithm, loaded)
@@ -69,12 +78,15 @@ class RunCheckpoints:
             ):
                 run.best_score, run.best_iteration = info.best_score, info.step
         self._last_path, self._last_iteration = loaded.path, run.iterations
-        self._event_files = loaded.state[training_state.TRAINER]["event_files"]
+        files = loaded.state[training_state.TRAINER]["event_files"]
+        self._run_id, self._event_files = files["run_id"], files["sizes"]
         return run
 
     def rewind_summaries(self) -> None:
         """Drops what was summarised after the checkpoint that was resumed."""
-        event_files.rewind(self._run_directory.train_summaries, self._event_files)
+        event_files.rewind(
+            self._run_directory.train_summaries, self._run_id, self._event_files
+        )
 
     def save(self, algorithm: RLAlgorithm, run: RunState, *, required: bool) -> None:
         """Writes a checkpoint to resume from.
@@ -94,7 +106,9 @@ class RunCheckpoints:
             return
         training_state.check_finite(algorithm)
         summary.flush()
-        files = event_files.sizes(self._run_directory.train_summaries)
+        directory, run_id = self._run_directory.train_summaries, self._run_id
+        sizes = event_files.sizes(directory, run_id)
+        files = {"run_id": run_id, "sizes": sizes}
         state = training_state.capture(algorithm, run, files)
         try:
             path = self._write(algorithm, run, state, resumable=True)

@@ -125,6 +125,10 @@ class RunDirectory:
     ) -> None:
         self.release()
 
+    def read_run_file(self) -> str | None:
+        """The text of ``run.json``; None if there is none that can be read."""
+        return _read_text(self.run_file)
+
     def write_run_file(self, **entries: Any) -> None:
         """Records who runs here, as JSON, for tools that look after runs."""
         record = {

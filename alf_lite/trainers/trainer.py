@@ -188,12 +188,15 @@ class Trainer:
                 "the beginning.",
                 directory.path,
             )
-        directory.write_run_file(seed=run.seed, resumed_iterations=run.iterations)
+        run_id = self._checkpoints.run_id
+        directory.write_run_file(
+            run_id=run_id, seed=run.seed, resumed_iterations=run.iterations
+        )
         directory.write_config_texts(config_texts())
         self._checkpoints.rewind_summaries()
         stack.enter_context(
             summary.writer_to(
-                directory.train_summaries, self.config.summaries_flush_secs
+                directory.train_summaries, self.config.summaries_flush_secs, run_id
             )
         )
         self._speed = SpeedMeter(run.env_steps)

@@ -41,7 +41,7 @@ class RunState:
 
 
 def capture(
-    algorithm: RLAlgorithm, run: RunState, event_files: dict[str, int]
+    algorithm: RLAlgorithm, run: RunState, event_files: dict[str, Any]
 ) -> dict[str, Any]:
     """The state of a run between two iterations, part by part."""
     return {

@@ -32,25 +32,28 @@ from torch import Tensor
 from alf_lite.utils.progress import progress
 from alf_lite.utils.summary_recorder import Recorder
 
-# Shows the shape of a distribution; TensorBoard's default of 1500 takes far longer.
-_HISTOGRAM_BINS = 64
-
 # One per process, replaced by writer_to and disabled.
 _recorder = Recorder()
 
 
 @contextlib.contextmanager
-def writer_to(directory: Path | str, flush_secs: float = 10.0) -> Iterator[None]:
+def writer_to(
+    directory: Path | str, flush_secs: float = 10.0, owner: str = ""
+) -> Iterator[None]:
     """Writes the summaries of the block into ``directory``, which is created.
+
+    Training is worth more than its summaries: while the disk is full they wait in
+    memory, and the log says what was lost.
 
     Args:
         directory: for TensorBoard's event files; earlier ones are kept.
         flush_secs: what is lost at most, in seconds, if the process is killed.
+        owner: of the event file, which has it at the end of its name.
 
     Raises:
-        OSError: if nothing can be written there.
+        ConfigError: if there is something else than a directory.
     """
-    recorder = Recorder(directory, flush_secs)
+    recorder = Recorder(directory, flush_secs, owner)
     try:
         with _use(recorder):
             yield
@@ -186,33 +189,21 @@ def histogram(name: str, values: Tensor | np.ndarray) -> None:
         values = values.detach().double().cpu().numpy()
     finite = np.asarray(values, dtype=np.float64)[np.isfinite(values)]
     if finite.size > 0:
-        _recorder.write(
-            "add_histogram",
-            _recorder.prefix + name,
-            finite,
-            progress.global_counter,
-            bins=_HISTOGRAM_BINS,
+        _recorder.add_histogram(
+            _recorder.prefix + name, finite, progress.global_counter
         )
 
 
 def text(name: str, markdown: str) -> None:
     """A text, shown as Markdown."""
     if should_record():
-        _recorder.write(
-            "add_text", _recorder.prefix + name, markdown, progress.global_counter
-        )
+        _recorder.add_text(_recorder.prefix + name, markdown, progress.global_counter)
 
 
 def image(name: str, pixels: Tensor | np.ndarray) -> None:
     """An image [H, W, C] of uint8, or of floats in [0, 1]."""
     if should_record():
-        _recorder.write(
-            "add_image",
-            _recorder.prefix + name,
-            pixels,
-            progress.global_counter,
-            dataformats="HWC",
-        )
+        _recorder.add_image(_recorder.prefix + name, pixels, progress.global_counter)
 
 
 def flush() -> None:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Tensor
 
+from alf_lite.utils.event_writer import EventWriter
 from alf_lite.utils.progress import progress
 
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
-
-_logger = logging.getLogger(__name__)
-
-# Events that wait for the thread that writes them, before the next one blocks.
-_MAX_QUEUE = 1000
+# Shows the shape of a distribution; TensorBoard's default of 1500 takes far longer.
+_HISTOGRAM_BINS = 64
 
 
 class Recorder:
@@ -29,16 +24,18 @@ class Recorder:
     """
 
     def __init__(
-        self, directory: Path | str | None = None, flush_secs: float = 10.0
+        self,
+        directory: Path | str | None = None,
+        flush_secs: float = 10.0,
+        owner: str = "",
     ) -> None:
-        self._writer: SummaryWriter | None = None
+        self._writer: EventWriter | None = None
         if directory is not None:
             # It takes a moment, and many processes never write a summary.
-            from torch.utils.tensorboard import SummaryWriter
+            from torch.utils.tensorboard import summary as protos
 
-            self._writer = SummaryWriter(
-                str(directory), max_queue=_MAX_QUEUE, flush_secs=flush_secs
-            )
+            self._protos = protos
+            self._writer = EventWriter(directory, flush_secs, owner)
         self.is_open = self._writer is not None
         self.is_recording = self.is_open
         self.prefix = ""
@@ -62,21 +59,22 @@ class Recorder:
         # Not in place: the tensor is the caller's.
         self._sums[tag] = total + _one_number(tag, value), count + 1
 
-    def write(self, method: str, *args: Any, **kwargs: Any) -> None:
-        """Calls a method of the writer. If the disk is full, it is the last call.
+    def add_histogram(self, tag: str, values: np.ndarray, step: int) -> None:
+        """Writes the distribution of finite numbers."""
+        if self._writer is not None:
+            summary = self._protos.histogram(tag, values, _HISTOGRAM_BINS)
+            self._writer.write(summary, step)
 
-        Training is worth more than its summaries, so it goes on without them.
-        """
-        if self._writer is None:
-            return
-        try:
-            getattr(self._writer, method)(*args, **kwargs)
-        except OSError as error:
-            _logger.error(
-                "No more summaries are written to %s: %s", self._writer.log_dir, error
-            )
-            self._writer = None
-            self.is_open = self.is_recording = False
+    def add_text(self, tag: str, markdown: str, step: int) -> None:
+        """Writes a text."""
+        if self._writer is not None:
+            self._writer.write(self._protos.text(tag, markdown), step)
+
+    def add_image(self, tag: str, pixels: Tensor | np.ndarray, step: int) -> None:
+        """Writes an image [H, W, C]."""
+        if self._writer is not None:
+            summary = self._protos.image(tag, pixels, dataformats="HWC")
+            self._writer.write(summary, step)
 
     def write_collected(self) -> None:
         """Hands all numbers and means to the writer."""
@@ -88,15 +86,18 @@ class Recorder:
     def flush(self) -> None:
         """Brings all numbers to the disk, but not the means: they are not complete."""
         self._write_numbers()
-        self.write("flush")
+        if self._writer is not None:
+            self._writer.sync()
 
     def close(self) -> None:
         self.write_collected()
-        self.write("close")
+        if self._writer is not None:
+            self._writer.close()
 
     def _write_numbers(self) -> None:
-        for (tag, step), value in self._numbers.items():
-            self.write("add_scalar", tag, value, step)
+        if self._writer is not None:
+            for (tag, step), value in self._numbers.items():
+                self._writer.write(self._protos.scalar(tag, value), step)
         self._numbers.clear()
 
 

@@ -1,0 +1,197 @@
+"""Writes TensorBoard's event files, and goes on after a disk was full.
+
+TensorBoard's own writer ends with the first error of the disk, names its files by the
+clock alone and says nothing about who wrote one. Here what could not be written waits
+in memory, and files sort in the order they were begun in, whatever the clock says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import re
+import socket
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from alf_lite.errors import ConfigError
+
+_logger = logging.getLogger(__name__)
+
+# Files are read in the order of their names; readers know them by the beginning.
+NAME = re.compile(r"events\.out\.tfevents\.(\d{10})\..*")
+# Events beyond this are handed to the disk before flush_secs are over.
+_MAX_UNWRITTEN_BYTES = 2**20
+# What waits while the disk fails; the oldest are given up first.
+_MAX_WAITING_BYTES = 2**24
+
+
+class EventWriter:
+    """Appends to one new event file. Errors of the disk are logged, never raised.
+
+    Args:
+        directory: of the file; created.
+        flush_secs: how long an event waits until it is given to the disk.
+        owner: ends the name of the file, see :mod:`alf_lite.trainers.event_files`.
+
+    Raises:
+        ConfigError: if ``directory`` cannot be a directory.
+    """
+
+    def __init__(
+        self, directory: Path | str, flush_secs: float = 10.0, owner: str = ""
+    ) -> None:
+        self._directory = Path(directory)
+        self._suffix = f".{owner}" if owner else ""
+        self._flush_secs = flush_secs
+        self._lock = threading.Lock()  # of the events
+        self._events: list[bytes] = []
+        self._num_event_bytes = 0
+        self._file_lock = threading.Lock()  # of all that follows
+        self._records: deque[bytes] = deque()  # on their way to the file
+        self._num_lost = 0
+        self._is_failing = False
+        self._descriptor: int | None = None
+        self._size = 0  # of what is whole in the file
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ConfigError(
+                f"{self._directory} cannot be a directory for summaries: "
+                f"{error.strerror}"
+            ) from error
+        except OSError:
+            pass  # a full disk; it is tried again with the first events
+        self.flush()
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(
+            target=self._flush_regularly, name="event writer", daemon=True
+        )
+        self._thread.start()
+
+    def write(self, summary: Any, step: int) -> None:
+        """Adds a ``Summary`` of TensorBoard at ``step``."""
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        event = Event(wall_time=time.time(), step=step, summary=summary)
+        data = event.SerializeToString()
+        with self._lock:
+            self._events.append(data)
+            self._num_event_bytes += len(data)
+            is_much = self._num_event_bytes > _MAX_UNWRITTEN_BYTES
+        if is_much:
+            self.flush()
+
+    def flush(self) -> None:
+        """Gives everything to the disk, or keeps it if the disk refuses."""
+        with self._file_lock:
+            with self._lock:
+                events, self._events = self._events, []
+                self._num_event_bytes = 0
+            self._records.extend(map(_record, events))
+            try:
+                if self._descriptor is None:
+                    self._begin_file()
+                self._append(b"".join(self._records))
+            except OSError as error:
+                self._keep(error)
+            else:
+                self._has_written()
+
+    def sync(self) -> None:
+        """As ``flush``; and a machine that stops does not take it away any more."""
+        self.flush()
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Writes the rest, if possible. A second call does nothing."""
+        if self._is_closed.is_set():
+            return
+        self._is_closed.set()
+        self._thread.join()
+        self.flush()
+        if self._is_failing:
+            _logger.error(
+                "%s: the last %d points of the summaries were lost.",
+                self._directory,
+                self._num_lost + len(self._records),
+            )
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _flush_regularly(self) -> None:
+        while not self._is_closed.wait(self._flush_secs):
+            if self._events or self._records:
+                self.flush()
+
+    def _begin_file(self) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self._directory.mkdir(parents=True, exist_ok=True)
+        found = [NAME.fullmatch(path.name) for path in self._directory.iterdir()]
+        newest = max((int(match[1]) for match in found if match), default=0)
+        # Behind all others, also if the clock was set back since.
+        place = min(max(int(time.time()), newest + 1), 10**10 - 1)
+        path = self._directory / (
+            f"events.out.tfevents.{place:010d}.{socket.gethostname()}.{os.getpid()}"
+            f"{self._suffix}"
+        )
+        # Never what somebody has put there already.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._descriptor = os.open(path, flags, 0o666)
+        first = Event(wall_time=time.time(), file_version="brain.Event:2")
+        self._records.appendleft(_record(first.SerializeToString()))
+
+    def _append(self, data: bytes) -> None:
+        assert self._descriptor is not None
+        num_written = 0
+        with memoryview(data) as view:
+            while num_written < len(data):
+                num_written += os.pwrite(
+                    self._descriptor, view[num_written:], self._size + num_written
+                )
+        self._size += len(data)
+
+    def _has_written(self) -> None:
+        self._records.clear()
+        if self._is_failing:
+            _logger.warning(
+                "%s: summaries are written again; %s lost.",
+                self._directory,
+                f"{self._num_lost} points were" if self._num_lost else "nothing was",
+            )
+        self._is_failing, self._num_lost = False, 0
+
+    def _keep(self, error: OSError) -> None:
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self._size)  # no half records
+        if not self._is_failing:
+            _logger.error(
+                "%s: summaries cannot be written now (%s). Training goes on; they wait "
+                "in memory until there is space.",
+                self._directory,
+                error.strerror or error,
+            )
+        self._is_failing = True
+        num_bytes = sum(map(len, self._records))
+        while num_bytes > _MAX_WAITING_BYTES:
+            num_bytes -= len(self._records.popleft())
+            self._num_lost += 1
+
+
+def _record(event: bytes) -> bytes:
+    """The event as it stands in the file, with its length and checksums."""
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    record = io.BytesIO()
+    RecordWriter(record).write(event)
+    return record.getvalue()
