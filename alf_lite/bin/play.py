@@ -53,12 +53,12 @@ def define_flags() -> flags.FlagValues:
         "Draw actions from the policy instead of taking the most likely ones.",
         flag_values=values,
     )
-    flags.DEFINE_bool("render", False, "Show it in a window.", flag_values=values)
+    flags.DEFINE_bool("render", False, "Show environment 0 in a window.", flag_values=values)
     flags.DEFINE_string(
         "record_file",
         None,
-        "Record it: play.mp4, play.gif. Needs pip install 'alf_lite[video]'; works "
-        "without a display.",
+        "Record the episodes: play.mp4, play.gif; several environments are side by "
+        "side. Needs pip install 'alf_lite[video]'; works without a display.",
         flag_values=values,
     )
     flags.DEFINE_bool(

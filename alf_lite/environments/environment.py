@@ -107,6 +107,17 @@ class Environment(abc.ABC):
             EnvError: if an environment fails or contradicts its own spaces.
         """
 
+    def freeze(self, rows: np.ndarray) -> None:  # noqa: B027 - most do nothing
+        """Says which environments need not be stepped any more, until a reset.
+
+        An evaluation that has all episodes of an environment does not wait for more of
+        them. What comes from a frozen environment is to be ignored; it need not be
+        different from that of another one, as by default.
+
+        Args:
+            rows: [B] bool; those that are frozen already stay so.
+        """
+
     def rows_of(self, memory: TimeStep) -> Sequence[StepRow] | None:
         """Rows that :meth:`step_into` can write to, so that nobody has to copy them.
 
@@ -131,6 +142,10 @@ class Environment(abc.ABC):
     def render(self) -> np.ndarray | None:
         """A frame [height, width, 3] uint8 of environment 0, None if it has none."""
         return None
+
+    def render_all(self) -> Sequence[np.ndarray | None]:
+        """A frame of each environment, as far as they can be drawn: at most B."""
+        return [self.render()]
 
     def close(self) -> None:  # noqa: B027 - many environments hold nothing
         """Releases what the environment holds; may be called more than once."""

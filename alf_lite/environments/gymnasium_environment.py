@@ -173,7 +173,15 @@ class GymnasiumEnvironment(Environment):
             single_env.raise_env_error(self._where("step()"), error)
         return self._current
 
+    def freeze(self, rows: np.ndarray) -> None:
+        if self._is_own:  # others step as one
+            self._vector_env.freeze(rows)  # type: ignore[attr-defined]
+
     def render(self) -> np.ndarray | None:
+        frames = self.render_all()
+        return frames[0] if frames else None
+
+    def render_all(self) -> Sequence[np.ndarray | None]:
         try:
             frames = self._vector_env.render()
         except Exception as error:
@@ -182,10 +190,7 @@ class GymnasiumEnvironment(Environment):
             raise EnvError(
                 f"{self._name} cannot be drawn: {text}. {hint}".rstrip()
             ) from error
-        if frames is None or len(frames) == 0 or frames[0] is None:
-            return None
-        frame = np.asarray(frames[0])
-        return frame[-1] if frame.ndim == 4 else frame  # rgb_array_list: the newest
+        return [_newest(frame) for frame in (() if frames is None else frames)]
 
     def close(self) -> None:
         if not self._closed:
@@ -254,6 +259,14 @@ def _check_vector_env(vector_env: Any) -> None:
             "the reset. Pass autoreset_mode=AutoresetMode.NEXT_STEP when the vector "
             "environment is made, or set the entry if that is what it does."
         )
+
+
+def _newest(frame: Any) -> np.ndarray | None:
+    """A frame, which is the last one where the environment collects them."""
+    if frame is None:
+        return None
+    array = np.asarray(frame)
+    return array[-1] if array.ndim == 4 else array
 
 
 def _name_of(vector_env: Any) -> str:

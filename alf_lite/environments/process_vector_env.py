@@ -66,6 +66,7 @@ class ProcessVectorEnv(VectorEnv):
         self.num_envs = len(env_fns)
         self._pid = os.getpid()
         self._num_steps = 0
+        self._awake: Sequence[int] = range(self.num_envs)  # those that are stepped
         info_keys = InfoKeys() if info_keys is None else info_keys
         self._has_infos = bool(info_keys)
         self._workers = WorkerProcesses(
@@ -160,6 +161,7 @@ class ProcessVectorEnv(VectorEnv):
             raise ValueError(f"expected {self.num_envs} seeds, got {len(seeds)}")
         self._check_open()
         self._num_steps = 0
+        self._awake = range(self.num_envs)
         self._workers.request_each(
             [
                 worker_loop.RESET + bytes(reduction.ForkingPickler.dumps((s, options)))
@@ -185,8 +187,8 @@ class ProcessVectorEnv(VectorEnv):
         arrays = self._arrays
         arrays.write_actions(actions)
         self._num_steps += 1
-        self._workers.request(worker_loop.STEP)
-        self._replies(f"step() at step {self._num_steps}")
+        self._workers.request(worker_loop.STEP, self._awake)
+        self._replies(f"step() at step {self._num_steps}", self._awake)
         return (
             arrays.read_observations(),
             arrays.rewards.copy(),
@@ -194,6 +196,21 @@ class ProcessVectorEnv(VectorEnv):
             arrays.truncated.copy(),
             self._read_infos(),
         )
+
+    def freeze(self, rows: np.ndarray) -> None:
+        """Steps these environments no more until :meth:`reset`.
+
+        They keep their observation; there is no reward and no end.
+
+        Args:
+            rows: [B] bool.
+        """
+        self._awake = [i for i in self._awake if not rows[i]]
+        arrays = self._arrays
+        for array in (arrays.rewards, arrays.terminated, arrays.truncated):
+            array[rows] = 0
+        for array in arrays.infos.values():
+            array[rows] = 0
 
     def render(self) -> tuple[Any, ...]:
         """The frames of all environments."""
@@ -208,9 +225,9 @@ class ProcessVectorEnv(VectorEnv):
         if os.getpid() == self._pid:
             self._workers.close()
 
-    def _replies(self, call: str) -> list[bytes]:
+    def _replies(self, call: str, indices: Sequence[int] | None = None) -> list[bytes]:
         try:
-            return self._workers.replies(call)
+            return self._workers.replies(call, indices)
         except BaseException:
             self._fail()
             raise

@@ -110,6 +110,7 @@ class SerialVectorEnv(VectorEnv):
         if len(seeds) != self.num_envs:
             raise ValueError(f"expected {self.num_envs} seeds, got {len(seeds)}")
         self._num_steps = 0
+        self._steps = [env.step for env in self.envs]  # nothing is frozen
         observations, infos = [], []
         for i, env_seed in enumerate(seeds):
             observation, info = self._reset_one(i, env_seed, options)
@@ -120,6 +121,7 @@ class SerialVectorEnv(VectorEnv):
         except RowError as error:
             self._raise_row_error(error, "reset()")
         self._ended = [False] * self.num_envs
+        self._last_observations = observations
         return batch, self._batch_infos(infos, "reset()")
 
     def step(
@@ -169,6 +171,7 @@ class SerialVectorEnv(VectorEnv):
             truncated_batch = self._truncated.stack(truncations)
         except RowError as error:
             self._raise_row_error(error, call)
+        self._last_observations = observations
         self._ended = (terminated_batch | truncated_batch).tolist()
         return (
             batch,
@@ -177,6 +180,19 @@ class SerialVectorEnv(VectorEnv):
             truncated_batch,
             self._batch_infos(infos, call),
         )
+
+    def freeze(self, rows: np.ndarray) -> None:
+        """Steps these environments no more until :meth:`reset`.
+
+        They keep their observation; there is no reward and no end.
+
+        Args:
+            rows: [B] bool.
+        """
+        for i in np.flatnonzero(rows):
+            still = (self._last_observations[i], self._no_reward, False, False, {})
+            self._steps[i] = lambda action, still=still: still
+            self._ended[i] = False
 
     def render(self) -> tuple[Any, ...]:
         """The frames of all environments."""

@@ -11,7 +11,7 @@ import multiprocessing
 import selectors
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from multiprocessing import util
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -71,29 +71,29 @@ class WorkerProcesses:
         pids = [process.pid for process in self._processes]
         return [pid for pid in pids if pid is not None]
 
-    def request(self, message: bytes) -> None:
-        """Sends ``message`` to all processes."""
-        self.request_each([message] * len(self._requests))
+    def request(self, message: bytes, indices: Iterable[int] | None = None) -> None:
+        """Sends ``message`` to all processes, or to some."""
+        for index in range(len(self._requests)) if indices is None else indices:
+            self._send(index, message)
 
     def request_each(self, messages: Sequence[bytes]) -> None:
         """Sends each process its own message."""
-        for connection, message in zip(self._requests, messages, strict=True):
-            # A process that is gone is reported by whoever waits for its reply.
-            with contextlib.suppress(OSError):
-                connection.send_bytes(message)
+        for index, message in enumerate(messages):
+            self._send(index, message)
 
     def connection(self, index: int) -> Connection:
         """The pipe to a process, to pass file descriptors."""
         return self._requests[index]
 
-    def replies(self, call: str) -> list[bytes]:
-        """Waits for one reply of each process.
+    def replies(self, call: str, indices: Iterable[int] | None = None) -> list[bytes]:
+        """Waits for one reply of each process, or of some.
 
         Args:
             call: what they do meanwhile, for messages.
+            indices: who was sent a request; None for all.
 
         Returns:
-            The contents of the replies.
+            The contents of the replies, empty for the others.
 
         Raises:
             EnvError: naming the environment that raised, died or did not answer in
@@ -101,7 +101,7 @@ class WorkerProcesses:
             ConfigError: if an environment cannot be built from what was given.
         """
         replies = [b""] * len(self._processes)
-        waiting = set(range(len(replies)))
+        waiting = set(range(len(replies)) if indices is None else indices)
         deadline = time.monotonic() + self._timeout_seconds
         while waiting:
             ready = self._selector.select(max(0.0, deadline - time.monotonic()))
@@ -159,6 +159,11 @@ class WorkerProcesses:
         index = settings.env_index
         self._selector.register(requests, selectors.EVENT_READ, (index, True))
         self._selector.register(process.sentinel, selectors.EVENT_READ, (index, False))
+
+    def _send(self, index: int, message: bytes) -> None:
+        # A process that is gone is reported by whoever waits for its reply.
+        with contextlib.suppress(OSError):
+            self._requests[index].send_bytes(message)
 
     # Receiving
 

@@ -74,7 +74,8 @@ def evaluate(
 
     Every environment contributes a fixed number of episodes, its first ones. Taking
     whichever episodes finish first would favour short ones. Environments that are done
-    keep stepping, because the batch moves as one, but no longer count.
+    no longer count, and are not stepped where that can be had (``Environment.freeze``);
+    what a batch that moves as one does beyond is thrown away.
 
     Nothing of the algorithm changes: the random number generators, the training mode of
     every module and the statistics of normalizers are afterwards as they were before,
@@ -94,20 +95,24 @@ def evaluate(
         The episodes. ``info`` holds for every number KEY of env_info ``mean/KEY``, the
         mean over the steps of an episode, and ``last/KEY``, its value at the end.
     """
-    tally = _Tally(algorithm, quotas(env.batch_size, num_episodes))
+    quota = quotas(env.batch_size, num_episodes)
+    tally = _Tally(algorithm, quota)
     with random_state.preserved(), _frozen(algorithm):
         if seed is not None:
             random_state.seed_everything(seed)
         time_step = env.reset(seed)
+        if not quota.all():
+            env.freeze(tally.is_done)
         initial_state = algorithm.get_initial_predict_state(env.batch_size)
         state = initial_state
         transform_state = algorithm.get_initial_transform_state(env.batch_size)
         while True:
             if on_step is not None:
                 on_step(time_step)
-            tally.add(time_step)
-            if tally.is_complete:
-                return tally.result()
+            if tally.add(time_step):
+                if tally.is_done.all():
+                    return tally.result()
+                env.freeze(tally.is_done)
             time_step = _to_device(time_step, algorithm.device)
             state = reset_state(state, initial_state, time_step.is_first())
             inputs, transform_state = algorithm.transform_timestep(
@@ -150,10 +155,12 @@ class _Tally:
         self._episodes: list[list[dict[str, Any]]] = [[] for _ in quota]
 
     @property
-    def is_complete(self) -> bool:
-        return bool((self._finished >= self._quota).all())
+    def is_done(self) -> np.ndarray:
+        """[B], whose quota is full."""
+        return self._finished >= self._quota
 
-    def add(self, time_step: TimeStep) -> None:
+    def add(self, time_step: TimeStep) -> bool:
+        """Counts a step of each environment; True if a quota is full by it."""
         is_first = time_step.is_first().cpu().numpy()
         reward = time_step.reward.cpu().numpy().astype(np.float64)
         info = _scalars(time_step.env_info)
@@ -168,14 +175,17 @@ class _Tally:
             total = self._info_sum[path]
             self._info_sum[path] = np.where(is_first, 0.0, total + value)
         is_last = time_step.is_last().cpu().numpy()
+        is_any_full = False
         for b in np.flatnonzero(is_last & (self._finished < self._quota)):
             self._finished[b] += 1
+            is_any_full |= bool(self._finished[b] == self._quota[b])
             length = int(self._length[b])
             means = {f"mean/{p}": s[b] / length for p, s in self._info_sum.items()}
             last = {f"last/{p}": value[b] for p, value in info.items()}
             self._episodes[b].append(
                 {"return": self._return[b].copy(), "length": length, **means, **last}
             )
+        return is_any_full
 
     def result(self) -> EvalResult:
         episodes = [episode for row in self._episodes for episode in row]

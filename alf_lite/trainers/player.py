@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from alf_lite import config_files
-from alf_lite.data_structures import TimeStep
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
@@ -22,7 +21,7 @@ from alf_lite.trainers.run_policy import (
     load_policy_checkpoint,
     read_run_config,
 )
-from alf_lite.trainers.video import VideoFile
+from alf_lite.trainers.video import EpisodeRecorder, VideoFile
 
 
 class PlayResult(NamedTuple):
@@ -59,7 +58,8 @@ def play(
         num_environments: stepped side by side.
         sample: draw actions from the policy instead of taking the most likely ones.
         render: show environment 0 in a window.
-        record_file: write a video of environment 0, such as ``play.mp4`` or ``.gif``.
+        record_file: write a video of the episodes, such as ``play.mp4`` or ``.gif``;
+            several environments are side by side.
         device: of the networks; that of the training by default.
         seed: of the environments and the sampling.
         gin_params: override the configuration of the run.
@@ -86,27 +86,14 @@ def play(
             )
         stack.callback(env.close)
         algorithm = build_policy(config, env, loaded)
-        on_step = None
+        on_step: EpisodeRecorder | None = None
         if record_file is not None:
             video = stack.enter_context(
                 VideoFile(record_file, env.metadata.get("render_fps") or 30)
             )
-            on_step = _recorder(env, video)
+            on_step = EpisodeRecorder(env, video, num_episodes)
         result = evaluate(algorithm, env, num_episodes, seed=seed, on_step=on_step)
     return PlayResult(result, loaded.path, loaded.step)
-
-
-def _recorder(env: Environment, video: VideoFile) -> Callable[[TimeStep], None]:
-    def record(time_step: TimeStep) -> None:
-        frame = env.render()
-        if frame is None:
-            raise ConfigError(
-                f"{env.name} renders nothing: it cannot be recorded. Does it support "
-                "render_mode='rgb_array'?"
-            )
-        video.add(frame)
-
-    return record
 
 
 def _render_mode(render: bool, record_file: str | Path | None) -> str | None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from unittest import mock
+
+import gymnasium
 import numpy as np
 import pytest
 import torch
 
+from alf_lite.environments import create_environment
 from alf_lite.trainers.evaluator import bootstrap_ci95, evaluate, quotas
 from alf_lite.utils import random_state, summary
 from tests.trainers.toys import NoiseEnvironment, ScriptedEnvironment, ToyAlgorithm
@@ -105,6 +110,51 @@ def test_same_seed_same_episodes_and_another_seed_others():
     first = evaluate(algorithm, env, 10, seed=1)
     assert evaluate(algorithm, env, 10, seed=1) == first
     assert evaluate(algorithm, env, 10, seed=2) != first
+
+
+class StepsCounted(gymnasium.Env):
+    """Episodes of a length that is drawn; a file counts the steps of all of them."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, path):
+        self.path = path
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.missing = int(self.np_random.integers(1, 20))
+        return self.observe(), {}
+
+    def step(self, action):
+        with self.path.open("ab") as file:
+            file.write(b"s")
+        self.missing -= 1
+        return self.observe(), float(action), self.missing == 0, False, {"left": 0.5}
+
+    def observe(self):
+        return self.np_random.random(2, np.float32)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("num_episodes", [7, 2])
+def test_only_steps_that_count_are_taken(mode, num_episodes, tmp_path):
+    path = tmp_path / "steps"
+    path.touch()
+    with create_environment(
+        env_ctor=functools.partial(StepsCounted, path),
+        num_parallel_environments=3,
+        vectorization_mode=mode,
+        env_info_keys=["left"],
+    ) as env:
+        algorithm = algorithm_for(env)
+        first = evaluate(algorithm, env, num_episodes, seed=1)
+        assert path.stat().st_size == first.num_env_steps
+        with mock.patch.object(env, "freeze"):  # as where it cannot be had
+            assert evaluate(algorithm, env, num_episodes, seed=1) == first
+        # The next evaluation wakes all of them.
+        evaluate(algorithm, env, 3, seed=2)
+    assert path.stat().st_size > 2 * first.num_env_steps
 
 
 def draw() -> tuple[float, float]:

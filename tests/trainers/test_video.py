@@ -7,8 +7,10 @@ import builtins
 import numpy as np
 import pytest
 
-from alf_lite.errors import ConfigError
-from alf_lite.trainers.video import VideoFile
+from alf_lite.errors import ConfigError, EnvError
+from alf_lite.trainers.evaluator import evaluate
+from alf_lite.trainers.video import EpisodeRecorder, VideoFile
+from tests.trainers.toys import ScriptedEnvironment, ToyAlgorithm
 
 
 def frame(brightness: int) -> np.ndarray:
@@ -69,3 +71,61 @@ def test_missing_extra_says_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without_imageio)
     with pytest.raises(ConfigError, match=r"pip install 'alf_lite\[video\]'"):
         VideoFile(tmp_path / "a.gif", 30)
+
+
+class DrawnEnvironment(ScriptedEnvironment):
+    """A frame of environment b at time t of episode e is filled with 100 b + 10 e + t."""
+
+    num_drawn = 9
+    height = 2
+
+    def render_all(self):
+        values = np.arange(self.batch_size) * 100 + self._episode * 10 + self._t
+        shape = (self.height, 3, 3)
+        return [np.full(shape, v, np.uint8) for v in values[: self.num_drawn]]
+
+
+class Frames(list):
+    """In place of a video file."""
+
+    def add(self, frame):
+        self.append(frame[::2, ::3, 0].copy())
+
+
+def record(env, num_episodes) -> list[list]:
+    algorithm = ToyAlgorithm(env.observation_spec, env.action_spec)
+    frames = Frames()
+    recorder = EpisodeRecorder(env, frames, num_episodes)
+    evaluate(algorithm, env, num_episodes, on_step=recorder)
+    return [frame.tolist() for frame in frames]
+
+
+def test_the_recorded_episodes_are_those_that_count():
+    env = DrawnEnvironment([lambda i: (1, 0), lambda i: (3, 0), lambda i: (1, 0)])
+    assert record(env, 4) == [
+        [[0, 100], [200, 0]],
+        [[1, 101], [201, 0]],
+        [[10, 102], [201, 0]],
+        [[11, 103], [201, 0]],
+    ]
+    one = DrawnEnvironment([lambda i: (2, 0)])
+    assert record(one, 2) == [[[0]], [[1]], [[2]], [[10]], [[11]], [[12]]]
+
+
+def test_what_cannot_be_drawn_is_refused_with_the_remedy():
+    env = DrawnEnvironment([lambda i: (1, 0)] * 3)
+    env.num_drawn = 1
+    with pytest.raises(ConfigError, match="draws 1 of the 3.*--num_environments=1"):
+        record(env, 3)
+    env.num_drawn = 0
+    with pytest.raises(ConfigError, match="render_mode='rgb_array'"):
+        record(env, 3)
+
+
+def test_frames_of_several_sizes_are_refused():
+    env = DrawnEnvironment([lambda i: (2, 0)])
+    recorder = EpisodeRecorder(env, Frames(), 1)
+    recorder(env.reset())
+    env.height = 4
+    with pytest.raises(EnvError, match="make no video"):
+        recorder(env.reset())
