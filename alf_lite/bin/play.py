@@ -53,7 +53,9 @@ def define_flags() -> flags.FlagValues:
         "Draw actions from the policy instead of taking the most likely ones.",
         flag_values=values,
     )
-    flags.DEFINE_bool("render", False, "Show environment 0 in a window.", flag_values=values)
+    flags.DEFINE_bool(
+        "render", False, "Show environment 0 in a window.", flag_values=values
+    )
     flags.DEFINE_string(
         "record_file",
         None,

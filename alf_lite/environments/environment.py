@@ -29,6 +29,8 @@ class Environment(abc.ABC):
     ``alf_lite.testing.environment_contract.EnvironmentContract``.
     """
 
+    can_step = True  # False: known by its specs alone, for training on recorded steps
+
     @property
     @abc.abstractmethod
     def batch_size(self) -> int:

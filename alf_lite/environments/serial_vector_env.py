@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -86,7 +87,7 @@ class SerialVectorEnv(VectorEnv):
             self._no_reward = np.zeros(self._rewards.shape)
         self._terminated = Column("terminated", (), np.bool_)
         self._truncated = Column("truncated", (), np.bool_)
-        self._steps = [env.step for env in self.envs]
+        self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
         self._ended = [True] * self.num_envs  # reset at the next step
 
     def reset(
@@ -190,8 +191,8 @@ class SerialVectorEnv(VectorEnv):
             rows: [B] bool.
         """
         for i in np.flatnonzero(rows):
-            still = (self._last_observations[i], self._no_reward, False, False, {})
-            self._steps[i] = lambda action, still=still: still
+            result = (self._last_observations[i], self._no_reward, False, False, {})
+            self._steps[i] = functools.partial(_stay, result)
             self._ended[i] = False
 
     def render(self) -> tuple[Any, ...]:
@@ -253,3 +254,8 @@ class SerialVectorEnv(VectorEnv):
     def _where(self, index: int, call: str) -> str:
         name = f" ({self._env_id})" if self._env_id else ""
         return f"environment {index}{name}, {call} at step {self._num_steps}"
+
+
+def _stay(result: tuple[Any, ...], action: Any) -> tuple[Any, ...]:
+    """The step of an environment that is frozen."""
+    return result

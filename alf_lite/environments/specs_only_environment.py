@@ -46,6 +46,8 @@ class SpecsOnlyEnvironment(Environment):
         ConfigError: if a space is missing or has no fixed shape.
     """
 
+    can_step = False
+
     def __init__(
         self,
         observation_space: NestedSpace = None,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +25,10 @@ _NUM_BOOTSTRAP_SAMPLES = 2000
 
 
 class EvalResult(NamedTuple):
-    """Whole episodes, ordered by environment and then by time."""
+    """Whole episodes, ordered by environment and then by time, and held-out data.
+
+    A run that is evaluated on data alone has no episodes: then their means are NaN.
+    """
 
     returns: list[float]  # undiscounted; for a reward of D dimensions the weighted sum
     lengths: list[int]  # environment steps
@@ -34,27 +39,29 @@ class EvalResult(NamedTuple):
     return_vectors: list[list[float]] | None = (
         None  # [N, D] for a reward of D dimensions
     )
+    losses: Mapping[str, float] = MappingProxyType({})  # on TrainerConfig.
+    # ↑ evaluation_buffer_dir: "loss" and its parts
 
     @property
     def mean(self) -> float:
-        return float(np.mean(self.returns))
+        return float(np.mean(self.returns or math.nan))
 
     @property
     def std(self) -> float:
         """Population standard deviation (divided by N)."""
-        return float(np.std(self.returns))
+        return float(np.std(self.returns or math.nan))
 
     @property
     def min(self) -> float:
-        return min(self.returns)
+        return min(self.returns, default=math.nan)
 
     @property
     def max(self) -> float:
-        return max(self.returns)
+        return max(self.returns, default=math.nan)
 
     @property
     def mean_length(self) -> float:
-        return float(np.mean(self.lengths))
+        return float(np.mean(self.lengths or math.nan))
 
     @property
     def ci95(self) -> tuple[float, float] | None:

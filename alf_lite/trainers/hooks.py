@@ -45,7 +45,8 @@ class Hook:
 
     def after_iter(self, training: Training) -> None: ...
 
-    def after_eval(self, training: Training, result: EvalResult) -> None: ...
+    def after_eval(self, training: Training, result: EvalResult) -> None:
+        """Called with the episodes, the losses on held-out data, or both."""
 
     def after_train(self, training: Training) -> None: ...
 

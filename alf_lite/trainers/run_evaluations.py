@@ -10,6 +10,7 @@ from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments.environment import Environment
+from alf_lite.errors import ConfigError
 from alf_lite.trainers import train_summaries
 from alf_lite.trainers.dataset_evaluator import DatasetEvaluator
 from alf_lite.trainers.evaluator import EvalResult, evaluate
@@ -51,6 +52,14 @@ class RunEvaluations:
                     num_parallel_environments=config.num_eval_environments,
                     seed=random_state.derive_seed(seed, "evaluation"),
                 )
+            if not self._env.can_step:
+                self._env.close()
+                raise ConfigError(
+                    f"TrainerConfig.evaluate is True, but {self._env.name} cannot be "
+                    "stepped: there are no returns without an environment. Set "
+                    "evaluate = False and leave early_stop_return out; "
+                    "evaluation_buffer_dir evaluates on held-out data."
+                )
 
     def load_data(self, algorithm: RLAlgorithm) -> None:
         """Loads the held-out data, if the config names any."""
@@ -79,12 +88,14 @@ class RunEvaluations:
         sees the same ones.
 
         Returns:
-            The episodes; None if there are none or a signal ended it.
+            The episodes, if there is an environment, and the losses on data, if there
+            are any; None if a signal ended it.
         """
+        losses = {}
         if self._data is not None:
-            self._evaluate_on_data(self._data, run)
+            losses = self._evaluate_on_data(self._data, run)
         if self._env is None:
-            return None
+            return EvalResult([], [], 0, {}, losses=losses)
         begin = time.perf_counter()
         try:
             result = evaluate(
@@ -99,6 +110,7 @@ class RunEvaluations:
         train_summaries.summarize_evaluation(
             result, run.env_steps, time.perf_counter() - begin
         )
+        result = result._replace(losses=losses)
         self.latest = result
         run.last_eval_iteration = run.iterations
         if run.iterations > 0:  # what has learned nothing is never the best
@@ -108,17 +120,20 @@ class RunEvaluations:
                 run.best_score, run.best_iteration = result.mean, run.iterations
         return result
 
-    def _evaluate_on_data(self, data: DatasetEvaluator, run: RunState) -> None:
+    def _evaluate_on_data(
+        self, data: DatasetEvaluator, run: RunState
+    ) -> dict[str, float]:
         losses = data.evaluate()
         for name, value in losses.items():
             summary.scalar(f"eval_data/{name}", value)
         if self._env is not None:
-            return
+            return losses
         run.last_eval_iteration = run.iterations
         score = -losses["loss"]
         is_better = run.best_score is None or score > run.best_score
         if run.iterations > 0 and is_better and math.isfinite(score):
             run.best_score, run.best_iteration = score, run.iterations
+        return losses
 
     def is_threshold_reached(self, run: RunState) -> bool:
         """Whether an evaluation has reached ``early_stop_return``, as it is now."""

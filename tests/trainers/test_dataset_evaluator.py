@@ -12,6 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from alf_lite.algorithms.bc_algorithm import BcAlgorithm
 from alf_lite.config import TrainerConfig
+from alf_lite.environments.specs_only_environment import SpecsOnlyEnvironment
 from alf_lite.errors import ConfigError, DataError
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.trainers.dataset_evaluator import DatasetEvaluator
@@ -114,9 +115,39 @@ class Scripted(Hook):
     def __init__(self) -> None:
         super().__init__()
         self.best = []
+        self.results = []
 
     def after_iter(self, training) -> None:
         self.best.append((training.run.iterations, training.run.best_iteration))
+
+    def after_eval(self, training, result) -> None:
+        self.results.append(result)
+
+
+def test_hooks_are_given_the_losses(data):
+    notes = Scripted()
+    trainer = offline_trainer(data, notes)
+    result = trainer.train()
+    assert len(notes.results) == 4
+    last = notes.results[-1]
+    assert last.losses == evaluator_of(trainer).evaluate()
+    assert last.returns == []
+    for value in (last.mean, last.std, last.min, last.max, last.mean_length):
+        assert math.isnan(value)
+    assert result.evaluation is None  # there are no episodes to tell of
+
+
+def test_returns_without_an_environment_are_refused_before_training(data):
+    trainer = offline_trainer(data, evaluate=True, early_stop_return=1.0)
+    known = make_env()
+    specs_only = SpecsOnlyEnvironment(
+        known.vector_env.single_observation_space,
+        known.vector_env.single_action_space,
+    )
+    trainer._create_env = lambda **kwargs: specs_only
+    with pytest.raises(ConfigError, match="SpecsOnlyEnvironment cannot be stepped"):
+        trainer.train()
+    assert not (data / "run" / "checkpoints").exists()
 
 
 def test_the_best_checkpoint_has_the_lowest_loss(data, monkeypatch):

@@ -74,7 +74,7 @@ def test_missing_extra_says_how_to_install_it(tmp_path, monkeypatch):
 
 
 class DrawnEnvironment(ScriptedEnvironment):
-    """A frame of environment b at time t of episode e is filled with 100 b + 10 e + t."""
+    """Environment b at time t of episode e is drawn as 100 b + 10 e + t."""
 
     num_drawn = 9
     height = 2
@@ -115,7 +115,7 @@ def test_the_recorded_episodes_are_those_that_count():
 def test_what_cannot_be_drawn_is_refused_with_the_remedy():
     env = DrawnEnvironment([lambda i: (1, 0)] * 3)
     env.num_drawn = 1
-    with pytest.raises(ConfigError, match="draws 1 of the 3.*--num_environments=1"):
+    with pytest.raises(ConfigError, match=r"draws 1 of the 3.*--num_environments=1"):
         record(env, 3)
     env.num_drawn = 0
     with pytest.raises(ConfigError, match="render_mode='rgb_array'"):
