@@ -191,7 +191,8 @@ class SerialVectorEnv(VectorEnv):
             rows: [B] bool.
         """
         for i in np.flatnonzero(rows):
-            result = (self._last_observations[i], self._no_reward, False, False, {})
+            last = self._last_observations[i]
+            result: Any = (last, self._no_reward, False, False, {})
             self._steps[i] = functools.partial(_stay, result)
             self._ended[i] = False
 
