@@ -203,7 +203,10 @@ def missing_value(error: BaseException) -> str | None:
 
     from alf_lite import config_errors
 
-    return config_errors.missing_value(error)
+    try:
+        return config_errors.missing_value(error)
+    except Exception:  # its own __str__ raises
+        return None
 
 
 def failure_text(error: BaseException) -> str:
