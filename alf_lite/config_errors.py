@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from alf_lite import config_registry
+from alf_lite.config_renamed import CONFIGURABLES, renamed_parameter
 
 _LITERALS = {"true": "True", "false": "False", "none": "None", "null": "None"}
 _NEEDS_QUOTES = "strings need quotes"
@@ -44,7 +45,9 @@ def unknown_configurable(name: str, shipped: Iterable[str] = ()) -> str:
     by_name = {shipped_name: shipped_name for shipped_name in shipped}
     for selector in config_registry.names():
         by_name[selector.rpartition(".")[2]] = config_registry.short_name(selector)
-    if last in by_name:
+    if CONFIGURABLES.get(last) in by_name:
+        suggestion = f" Here that is {CONFIGURABLES[last]!r}."
+    elif last in by_name:
         suggestion = f" Did you mean {by_name[last]!r}?"
     else:
         suggestion = did_you_mean(last, by_name)
@@ -61,6 +64,10 @@ def unknown_parameter(selector: str, parameter: str) -> str:
     known = config_registry.parameter_names(target) or []
     name = config_registry.short_name(selector)
     message = f"{name!r} has no parameter {parameter!r}."
+    if selector.startswith("alf_lite."):
+        renamed = renamed_parameter(parameter, known)
+        if renamed is not None:
+            return f"{message} {renamed}"
     bases = config_registry.bases_with_parameter(target, parameter)
     if bases:
         return f"{message} {bases[0]!r} has it: bind `{bases[0]}.{parameter}`."

@@ -42,13 +42,13 @@ def complete_name(name: str) -> str:
     if config_registry.imported_by_name(name) is not None:
         return _imported_name(name)  # may have been defined anew
     found = config_registry.matches(name)
-    if not found and name in _shipped():
-        import_module(_shipped()[name])
+    if not found and name in shipped():
+        import_module(shipped()[name])
         found = config_registry.matches(name)
     if len(found) == 1:
         return found[0]
     if found or "." not in name:
-        raise ConfigError(config_errors.unknown_configurable(name, _shipped()))
+        raise ConfigError(config_errors.unknown_configurable(name, shipped()))
     return _imported_name(name)
 
 
@@ -99,7 +99,7 @@ def _import_failed(module: str, error: BaseException) -> ConfigError:
 
 
 @cache
-def _shipped() -> dict[str, str]:
+def shipped() -> dict[str, str]:
     """Configurable → the module of the library that defines it; read, not imported."""
     package = Path(__file__).parent
     return {
@@ -164,7 +164,7 @@ def _submodule(name: str, package: Any, path: str, attribute: str) -> Any:
         return import_module(module)
     if module != name and is_package:
         raise ConfigError(config_errors.unknown_module(module))
-    if attribute in _shipped():
+    if attribute in shipped():
         suggestion = f" Did you mean {attribute!r} alone?"
     else:
         suggestion = config_errors.did_you_mean(attribute, _public(package))

@@ -22,6 +22,7 @@ CHAIN = [
     "config_offline",
     "config_replay",
     "config",
+    "config_renamed",
     "config_errors",
     "config_names",
     "config_sources",
