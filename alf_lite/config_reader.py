@@ -17,7 +17,13 @@ from gin import config_parser
 
 from alf_lite import config_errors, config_names, config_registry, config_values
 from alf_lite.config_registry import MACRO, Binding, BindingKey
-from alf_lite.config_sources import Statement, find_conf, read_conf, split_statements
+from alf_lite.config_sources import (
+    Statement,
+    check_size,
+    find_conf,
+    read_conf,
+    split_statements,
+)
 from alf_lite.errors import ConfigError
 
 COMMAND_LINE = "--gin_param"
@@ -34,6 +40,7 @@ class ConfigReader:
 
     def __init__(self) -> None:
         self.bindings: dict[BindingKey, Binding] = {}
+        self._size = 0  # of all files
         # The whole text: what was read and, for a binding, its record.
         self._pieces: list[tuple[str, Binding | None]] = []
         # TrainerConfig needs no import in any process.
@@ -51,6 +58,9 @@ class ConfigReader:
             chain = " → ".join(p.name for p in (*including, resolved))
             raise ConfigError(f"{path}: this conf includes itself: {chain}.")
         text, inside = read_conf(path), (*including, resolved)
+        # Included twice, it is read twice: a few small files could make a huge text.
+        self._size += len(text)
+        check_size(self._size, str((including or inside)[0]))
         if not self.read_text(text, str(path), path.parent, inside):
             raise ConfigError(f"{path}: this conf is empty, it binds nothing.")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.resources
 import io
+import os
+import stat
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from alf_lite.config_errors import did_you_mean
 from alf_lite.errors import ConfigError
 
 SUFFIX = ".gin"
+MAX_SIZE = 2_000_000  # bytes of a conf with all that it includes; about two seconds
 
 
 # Where
@@ -87,17 +90,56 @@ def read_conf(path: Path) -> str:
     """The text of a conf.
 
     Raises:
-        ConfigError: if it cannot be read or is not UTF-8.
+        ConfigError: if it cannot be read, is no regular file (which may have no end),
+            is far larger than any conf, or is not UTF-8.
     """
     try:
-        return path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+        content = _read_regular_file(path)
     except OSError as error:
         raise ConfigError(f"conf {str(path)!r}: {error.strerror}.") from error
+    check_size(len(content), str(path))
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"conf {str(path)!r} is not UTF-8 text: byte "
             f"0x{error.object[error.start]:02x} at position {error.start}."
         ) from error
+
+
+def check_size(size: int, name: str) -> None:
+    """Refuses confs that would be read for minutes.
+
+    Args:
+        size: bytes.
+        name: of what has them, for the message.
+
+    Raises:
+        ConfigError: if it is too much.
+    """
+    if size > MAX_SIZE:
+        raise ConfigError(
+            f"conf {name!r} has more than {MAX_SIZE:,} bytes, which cannot be a conf. "
+            "Is it the right file?"
+        )
+
+
+def _read_regular_file(path: Path) -> bytes:
+    # Not to wait for somebody to write into a FIFO.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ConfigError(
+                f"conf {str(path)!r} is no regular file but a "
+                f"{_kind(os.fstat(descriptor).st_mode)}. Give a text file."
+            )
+        return file.read(MAX_SIZE + 1)
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISFIFO(mode):
+        return "pipe"
+    return "directory" if stat.S_ISDIR(mode) else "device"
 
 
 # What

@@ -10,7 +10,7 @@ import threading
 import gin
 import pytest
 
-from alf_lite import config_files
+from alf_lite import config_files, config_sources
 from alf_lite.config import TrainerConfig, configurable
 from alf_lite.errors import ConfigError
 
@@ -98,6 +98,19 @@ def test_an_error_in_an_included_file_names_that_file(tmp_path):
 def test_a_conf_that_includes_itself(tmp_path):
     write(tmp_path, a="include 'b'\n", b="include 'a'\n")
     assert "includes itself: a.gin → b.gin → a.gin" in refused(str(tmp_path / "a.gin"))
+
+
+def test_a_conf_that_includes_what_has_no_end(tmp_path):
+    conf = write(tmp_path, main="include '/dev/zero'\n")
+    assert "'/dev/zero' is no regular file" in refused(conf)
+
+
+def test_small_files_that_make_a_huge_conf(tmp_path, monkeypatch):
+    monkeypatch.setattr(config_sources, "MAX_SIZE", 10_000)
+    conf = write(tmp_path, conf_0="# " + 99 * "x" + "\nToyNet.width = 1\n")
+    for i in range(30):
+        conf = write(tmp_path, **{f"conf_{i + 1}": f"include 'conf_{i}'\n" * 2})
+    assert f"conf {conf!r} has more than 10,000 bytes" in refused(conf)
 
 
 def test_an_empty_conf(tmp_path):
@@ -380,7 +393,7 @@ def test_unused_bindings_are_a_warning_or_with_strict_an_error(caplog):
 # Child processes
 
 ENGINE = """
-from alf_lite import config_files
+from alf_lite import config_files, config_sources
 from alf_lite.config import configurable
 
 @configurable

@@ -1,5 +1,8 @@
 """Finding confs, and splitting their text into statements."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from alf_lite import config_sources
@@ -100,6 +103,20 @@ def test_text_that_is_not_utf8(tmp_path):
 def test_an_unreadable_file(tmp_path):
     with pytest.raises(ConfigError, match="Is a directory"):
         read_conf(tmp_path)
+
+
+def test_only_regular_files_are_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe.gin")
+    for path in (tmp_path / "pipe.gin", Path("/dev/zero")):
+        with pytest.raises(ConfigError, match=r"is no regular file but a (pipe|d)"):
+            read_conf(path)
+
+
+def test_a_file_that_cannot_be_a_conf_is_refused_at_once(tmp_path):
+    with (tmp_path / "huge.gin").open("wb") as file:
+        file.truncate(50_000_000_000)  # of nothing
+    with pytest.raises(ConfigError, match="more than 2,000,000 bytes"):
+        read_conf(tmp_path / "huge.gin")
 
 
 def test_windows_line_ends_and_byte_order_mark_are_accepted(tmp_path):
