@@ -6,6 +6,7 @@ import inspect
 import logging
 import math
 import typing
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -51,12 +52,11 @@ def _undefined_macros(bindings: Bindings) -> Iterator[str]:
 
 
 def _refers_to_itself(macro: Binding) -> bool:
-    bound = config_registry.bound()
     pending, seen = set(config_registry.macros_in(macro.value)), set()
     while pending:
         name = pending.pop()
         seen.add(name)
-        value = bound.get(config_registry.macro_key(name))
+        value = config_registry.macro_value(name)
         pending |= set(config_registry.macros_in(value)) - seen
     return macro.key.scope in seen
 
@@ -140,7 +140,7 @@ def _known(value: Any) -> Any:
         if not value.evaluate:
             return value.scoped_configurable_fn
         for name in config_registry.macros_in(value):
-            return _known(config_registry.bound()[config_registry.macro_key(name)])
+            return _known(config_registry.macro_value(name))
         return config_values.UNKNOWN
     if isinstance(value, (list, tuple)):
         return type(value)([_known(item) for item in value])
@@ -176,20 +176,20 @@ def _annotations(selector: str) -> dict[str, Any]:
 
 def _warn_of_repeated_calls(bindings: Bindings) -> None:
     """Warns where two bindings seem to share an object and each gets its own."""
+    uses = Counter(
+        name
+        for binding in bindings.values()
+        for name in set(config_registry.macros_in(binding.value))
+    )
     for macro in bindings.values():
-        if macro.key.selector != MACRO or not _calls_something(macro.value):
-            continue
         name = macro.key.scope
-        uses = sum(
-            name in config_registry.macros_in(other.value)
-            for other in bindings.values()
-        )
-        if uses > 1:
+        is_shared = macro.key.selector == MACRO and uses[name] > 1
+        if is_shared and _calls_something(macro.value):
             _logger.warning(
                 "%s: called anew at each of the %d uses of %%%s, so that each gets an "
                 "object of its own. To share one: `%s = @%s/gin.singleton()` and "
                 "`%s/gin.singleton.constructor = @…`.",
-                *(macro, uses, name, name, name.lower(), name.lower()),
+                *(macro, uses[name], name, name, name.lower(), name.lower()),
             )
 
 

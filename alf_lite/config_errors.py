@@ -162,6 +162,8 @@ def _generic_hint(said: str) -> str:
     """The words of gin's parser, where they help."""
     if "Expected newline" in said:
         return "there is something after the value."
+    if "recursion" in said:
+        return "it is nested too deeply."
     first = said.partition("\n")[0].strip().rstrip(".")
     if not first or " object at 0x" in first:
         return "the value is malformed."

@@ -212,19 +212,19 @@ def macro_key(name: str) -> BindingKey:
     return BindingKey(name, MACRO, "value")
 
 
-def unbind(key: BindingKey) -> None:
-    """Forgets what is bound under a key."""
-    del gin_config._CONFIG[key.scope, key.selector][key.parameter]
-
-
 def macro_names() -> list[str]:
     """The macros that are defined now."""
-    return [key.scope for key in bound() if key.selector == MACRO]
+    return [scope for scope, selector in gin_config._CONFIG if selector == MACRO]
 
 
 def is_macro(name: str) -> bool:
     """Whether a macro of this name is defined now."""
-    return macro_key(name) in bound()
+    return (name, MACRO) in gin_config._CONFIG
+
+
+def macro_value(name: str) -> Any:
+    """What a macro stands for; None if it is not defined."""
+    return gin_config._CONFIG.get((name, MACRO), {}).get("value")
 
 
 def modules_of(bindings: Mapping[BindingKey, Any]) -> set[str]:

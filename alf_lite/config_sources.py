@@ -15,7 +15,7 @@ from alf_lite.config_errors import did_you_mean
 from alf_lite.errors import ConfigError
 
 SUFFIX = ".gin"
-MAX_SIZE = 2_000_000  # bytes of a conf with all that it includes; about two seconds
+MAX_SIZE = 500_000  # bytes of a conf with all that it includes
 
 
 # Where

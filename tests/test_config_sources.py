@@ -115,7 +115,7 @@ def test_only_regular_files_are_read(tmp_path):
 def test_a_file_that_cannot_be_a_conf_is_refused_at_once(tmp_path):
     with (tmp_path / "huge.gin").open("wb") as file:
         file.truncate(50_000_000_000)  # of nothing
-    with pytest.raises(ConfigError, match="more than 2,000,000 bytes"):
+    with pytest.raises(ConfigError, match="more than 500,000 bytes"):
         read_conf(tmp_path / "huge.gin")
 
 
