@@ -51,7 +51,8 @@ def save(storage: RingStorage, sampler: UniformSampler) -> Stream:
 
     bytes_per_step = row_bytes + sum(a.itemsize for a in step_arrays.values())
     positions = begin.nbytes + end.nbytes
-    return Stream(len(header) + num_rows * bytes_per_step + positions, pieces)
+    num_bytes = len(header) + num_rows * bytes_per_step + positions
+    return Stream(num_bytes, pieces, replay_file.DIGEST_PLACE)
 
 
 def restore(storage: RingStorage, sampler: UniformSampler, file: ReplayFile) -> None:

@@ -8,6 +8,7 @@ it can be read without the buffer, the specs or the algorithm that it was writte
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import mmap
@@ -34,6 +35,11 @@ Nest = Any
 FILE_NAME = "replay_buffer.safetensors"
 _FORMAT = "alf_lite-replay-1"
 _CHUNK_BYTES = 2**26
+# Every header begins with it: the length, then the sha256 of the file with this digest
+# of zeros. A file in a checkpoint keeps the zeros; it has its sha256 in the manifest.
+_BEGIN = b'{"__metadata__": {"sha256": "'
+_NO_DIGEST = "0" * 64
+DIGEST_PLACE = 8 + len(_BEGIN)
 _DTYPES = {
     dtype_name(dtype): dtype
     for dtype in vars(torch).values()
@@ -66,6 +72,7 @@ def header(
     """
     places = [[x.path, list(x.shape), dtype_name(x.dtype), x.offset] for x in leaves]
     metadata = {
+        "sha256": _NO_DIGEST,
         "format": _FORMAT,
         "leaves": json.dumps(places),
         "numbers": json.dumps(dict(numbers)),
@@ -109,8 +116,8 @@ class ReplayFile:
 
         Args:
             path: of the file, or the directory of a checkpoint that has one.
-            verify: compare the file with the manifest of its checkpoint, if there is
-                one beside it. It is read once for that.
+            verify: compare the file with its sha256, in the manifest of its checkpoint
+                or in the file itself. It is read once for that.
 
         Raises:
             CheckpointError: if there is no such file, or it is damaged.
@@ -316,4 +323,21 @@ def _open(path: Path, verify: bool) -> Iterator[BufferedReader]:
                 yield f
             return
     with checkpoint_files.open_regular(path) as file:
+        if verify:
+            _compare_with_digest(path, file)
         yield file
+
+
+def _compare_with_digest(path: Path, file: BufferedReader) -> None:
+    """Raises CheckpointError if the file has a sha256 and another content."""
+    begin = file.read(DIGEST_PLACE)
+    expected = file.read(len(_NO_DIGEST))
+    if begin[8:] == _BEGIN and expected != _NO_DIGEST.encode():
+        digest = hashlib.sha256(begin + _NO_DIGEST.encode())
+        found = hashlib.file_digest(file, lambda: digest).hexdigest()
+        if found.encode() != expected:
+            raise CheckpointError(
+                f"{path}: the content does not match its sha256; it was changed, "
+                "damaged or cut off after it was written"
+            )
+    file.seek(0)

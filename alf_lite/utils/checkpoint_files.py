@@ -37,12 +37,19 @@ class Stream(NamedTuple):
 
     num_bytes: int
     pieces: Callable[[], Iterable[bytes | memoryview]]
+    # Of a file without a manifest: where the sha256 of all else is written in hex.
+    digest_place: int | None = None
 
     def write_to(self, path: Path) -> None:
-        """Writes a file of its own, with nothing that says whether it is complete."""
+        """Writes a file of its own."""
+        digest = hashlib.sha256()
         with path.open("wb") as file:
             for piece in self.pieces():
                 file.write(piece)
+                digest.update(piece)
+            if self.digest_place is not None:
+                file.seek(self.digest_place)
+                file.write(digest.hexdigest().encode())
 
 
 Content = bytes | memoryview | Stream

@@ -16,7 +16,7 @@ from alf_lite import nest
 from alf_lite.data_structures import Experience, TimeStep
 from alf_lite.errors import CheckpointError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
-from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
+from alf_lite.replay_buffers.replay_file import DIGEST_PLACE, FILE_NAME, ReplayFile
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.utils import distributions  # noqa: F401 - distributions become nodes
 from alf_lite.utils.checkpoint import Checkpointer
@@ -181,6 +181,17 @@ def test_where_there_is_no_file_it_is_said(tmp_path):
 # Damaged files
 
 
+def test_every_changed_bit_of_a_file_of_its_own_is_found(file):
+    data = file.path.read_bytes()
+    ReplayFile(file.path)
+    for place in [DIGEST_PLACE, DIGEST_PLACE + 63, *range(0, len(data), 97), -1]:
+        damaged = bytearray(data)
+        damaged[place] ^= 4
+        file.path.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=str(file.path)):
+            ReplayFile(file.path)
+
+
 def with_header(data: bytes, change: Callable[[dict], Any]) -> bytes:
     """The file with another header in front of the same arrays."""
     size = int.from_bytes(data[:8], "little")
@@ -221,7 +232,7 @@ def metadata(**texts: Any) -> Callable[[dict], Any]:
 def test_a_damaged_header_is_refused_with_its_reason(file, change, message):
     file.path.write_bytes(with_header(file.path.read_bytes(), change))
     with pytest.raises(CheckpointError, match=message) as error:
-        ReplayFile(file.path)
+        ReplayFile(file.path, verify=False)
     assert str(file.path) in str(error.value)
 
 
@@ -231,7 +242,7 @@ def test_positions_that_make_no_sense_are_refused(file):
     data[-32:-16] = begin
     file.path.write_bytes(data)
     with pytest.raises(CheckpointError, match=r"positions \[-3, 10\] to \[9, 10\]"):
-        ReplayFile(file.path)
+        ReplayFile(file.path, verify=False)
 
 
 @pytest.mark.parametrize("size", [0, 7, 8, 100, 4096, -1, -200])
