@@ -31,7 +31,7 @@ EXTRAS = {
     "atari": ["ale-py>=0.10", "opencv-python-headless>=4.8"],
     "box2d": ["gymnasium[box2d]>=1.1"],
     "envpool": ["envpool>=1.1"],
-    "minari": ["minari>=0.5", "h5py>=3.10", "pillow>=10.0", "pyarrow>=14.0"],
+    "minari": ["minari>=0.5.4", "h5py>=3.10", "pillow>=10.0", "pyarrow>=14.0"],
     "ray": ["ray>=2.40"],
     "tune": ["optuna>=4.0"],
     "wandb": ["wandb>=0.18"],

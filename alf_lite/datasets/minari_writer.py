@@ -82,6 +82,7 @@ def write_minari(
         action_space=values.action_space,
         env_spec=_serializable_spec(env),
         data_format="hdf5",
+        jpeg_encoding=False,  # which would change the pictures
     )
     storage.update_metadata({"dataset_id": name, "minari_version": minari.__version__})
     observations = SpaceTree(values.observation_space, "observation")

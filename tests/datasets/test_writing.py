@@ -37,6 +37,18 @@ def test_a_minari_data_set_may_have_a_relative_path(tmp_path, monkeypatch):
     assert_equal_steps(buffer, load_replay_buffer("data/flat-v0", make_env()))
 
 
+def test_pictures_are_not_changed_by_minari(tmp_path):
+    pytest.importorskip("minari")
+    pytest.importorskip("h5py")
+    pytest.importorskip("PIL")
+    env = make_env(spaces.Box(0, 255, (32, 32, 3), np.uint8))
+    noise = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), np.uint8)
+    np.savez(tmp_path / "a.npz", **{**flat_episode(4), "observation": noise})
+    buffer = load_replay_buffer(str(tmp_path / "a.npz"), env)
+    write_source(buffer, env, tmp_path / "noise-v0", "minari")
+    assert_equal_steps(buffer, load_replay_buffer(str(tmp_path / "noise-v0"), env))
+
+
 @pytest.fixture
 def loaded(tmp_path):
     """A nested environment and a buffer of three episodes in it."""
