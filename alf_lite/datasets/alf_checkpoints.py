@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from alf_lite.datasets.data_files import reading
 from alf_lite.datasets.source import (
     REQUIRED_FIELDS,
     Field,
@@ -27,7 +28,7 @@ from alf_lite.datasets.source import (
     field_kind,
     join_path,
 )
-from alf_lite.datasets.torch_files import tensors
+from alf_lite.datasets.torch_files import as_array, tensors
 from alf_lite.errors import DataError
 
 _SIZE = "_current_size"
@@ -52,10 +53,11 @@ class AlfCheckpoint(Source):
 
     def __init__(self, content: Any, name: str) -> None:
         self.name = name
-        buffer = self._find_buffer(dict(tensors(content)))
-        self._sizes = self._counter(buffer, _SIZE)
-        self._positions = self._counter(buffer, _POSITION)
-        self._rings = self._find_rings(buffer)
+        with reading(name):
+            buffer = self._find_buffer(dict(tensors(content)))
+            self._sizes = self._counter(buffer, _SIZE)
+            self._positions = self._counter(buffer, _POSITION)
+            self._rings = self._find_rings(buffer)
         self.lengths = self._sizes.tolist()
         self.fields = {
             path: Field(ring.shape[2:], ring.dtype)
@@ -109,10 +111,11 @@ class AlfCheckpoint(Source):
     def _counter(self, buffer: dict[str, Tensor], name: str) -> np.ndarray:
         """[E] int64."""
         counter = buffer.get(name)
-        if counter is None or counter.ndim != 1 or counter.is_floating_point():
-            found = "nothing" if counter is None else tuple(counter.shape)
+        array = None if counter is None else as_array(name, counter)
+        if array is None or array.ndim != 1 or array.dtype.kind not in "iu":
+            found = "nothing" if array is None else f"{array.shape} {array.dtype}"
             raise DataError(f"{self.name}: {name} must be [E] integers, found {found}")
-        return counter.long().numpy()
+        return array.astype(np.int64)
 
     def _find_rings(self, buffer: dict[str, Tensor]) -> dict[str, np.ndarray]:
         """[E, L, ...] by the paths of the fields."""
@@ -122,7 +125,7 @@ class AlfCheckpoint(Source):
             if parts[0] in (*REQUIRED_FIELDS, "observation", "env_info") or (
                 parts[0] in ("action", "prev_action")
             ):
-                rings[join_path(*parts)] = tensor.numpy()
+                rings[join_path(*parts)] = as_array(name, tensor)
         if any(field_kind(path) == "prev_action" for path in rings):
             # What was executed; the policy's own choice may have been replaced.
             rings = {p: r for p, r in rings.items() if field_kind(p) != "action"}
@@ -131,9 +134,9 @@ class AlfCheckpoint(Source):
                 f"{self.name}: the replay buffer has no step_type; it has "
                 f"{', '.join(sorted(buffer))}"
             )
-        expected = (len(self._sizes), rings["step_type"].shape[1])
+        expected = (len(self._sizes), *rings["step_type"].shape[1:2])
         for path, ring in rings.items():
-            if ring.shape[:2] != expected:
+            if ring.shape[:2] != expected or ring.ndim < 2:
                 raise DataError(
                     f"{self.name}: {path} has the shape {ring.shape}, expected "
                     f"{expected} first, for environments and rows"

@@ -6,6 +6,7 @@ types, with nothing to repair. Others are loaded field by field.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,8 +14,10 @@ from alf_lite import nest
 from alf_lite.data_structures import Experience, StepType
 from alf_lite.datasets.field_matching import experience_spec
 from alf_lite.datasets.replay_checkpoints import ReplayCheckpoint
+from alf_lite.datasets.segments import contradiction
 from alf_lite.datasets.source import Source
 from alf_lite.environments.environment import Environment
+from alf_lite.errors import DataError
 from alf_lite.replay_buffers.allocation import allocate
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_file import StoredRows
@@ -29,6 +32,7 @@ def load_directly(
     lengths: list[int],
     *,
     memory_map: bool,
+    verify: bool,
     num_earliest_frames_ignored: int,
 ) -> ReplayBuffer | None:
     """The newest steps of a source, or None if they must be loaded field by field.
@@ -38,7 +42,9 @@ def load_directly(
         env: the steps must have its specs.
         lengths: [E], how many steps of each environment to load.
         memory_map: leave the rows in the file, to be read when they are drawn. Nothing
-            of them is checked then but their structure.
+            of them is checked then but their structure and, to ``verify``, the types
+            of the steps.
+        verify: whether the file may be read for what is checked.
         num_earliest_frames_ignored: see ``ReplayBuffer``.
     """
     if not isinstance(source, ReplayCheckpoint) or not _are_alike(source, lengths):
@@ -58,6 +64,8 @@ def load_directly(
         if copy is None:
             return None
         stored, length = copy, lengths[0]
+    elif verify:
+        _mark_seams(source, lengths)
     buffer = ReplayBuffer(
         spec,
         len(lengths),
@@ -104,8 +112,36 @@ def _copy_sound(
             if not all(_is_sound(leaf[begin:end], spec) for leaf, spec in leaves):
                 return None
     step_type = copy.view("time_step.step_type").view(len(lengths), -1).contiguous()
-    is_cut = (step_type[:, 1:] == StepType.FIRST) & (step_type[:, :-1] != StepType.LAST)
-    return None if is_cut.any() else copy
+    # Where they differ the episodes were cut, or go on after their end.
+    goes_on = (step_type[:, :-1] == StepType.LAST) != (
+        step_type[:, 1:] == StepType.FIRST
+    )
+    return None if goes_on.any() else copy
+
+
+def _mark_seams(source: ReplayCheckpoint, lengths: list[int]) -> None:
+    """Makes LAST, in the memory of this process, what the next step does not continue.
+
+    Args:
+        source: as many steps of each environment.
+        lengths: [E], all the same, how many of them to look at.
+
+    Raises:
+        DataError: if the types of the steps contradict each other.
+    """
+    leaf = source.stored.view("time_step.step_type")
+    for e, num_newest in enumerate(lengths):
+        end = (e + 1) * source.lengths[0]
+        step_type = leaf[end - num_newest : end].numpy()
+        found = contradiction(step_type, np.zeros(num_newest, bool))
+        if found is not None:
+            index, reason = found
+            raise DataError(
+                f"{source.name}: step_type is {step_type[index]} at step "
+                f"{source.lengths[0] - num_newest + index} of environment {e}, {reason}"
+            )
+        is_cut = np.append(step_type[1:] == StepType.FIRST, False)
+        step_type[is_cut] = StepType.LAST
 
 
 def _is_sound(leaf: Tensor, spec: TensorSpec) -> bool:

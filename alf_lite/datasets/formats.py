@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 from alf_lite.datasets import minari_datasets, replay_checkpoints
 from alf_lite.datasets.alf_checkpoints import AlfCheckpoint, newest_alf_checkpoint
+from alf_lite.datasets.data_files import open_archive, open_regular, reading
 from alf_lite.datasets.npz_episodes import NpzEpisodes
-from alf_lite.datasets.source import Source
+from alf_lite.datasets.source import REQUIRED_FIELDS, Source, field_kind
 from alf_lite.datasets.torch_files import load_data
 from alf_lite.errors import DataError
 
@@ -18,75 +18,101 @@ _FORMATS = (
 )
 
 
-def open_source(path: str | Path) -> Source:
+def open_source(path: str | Path, *, verify: bool = True) -> Source:
     """The source at ``path``.
 
     Args:
         path: or ``minari:NAME``.
+        verify: compare what it holds with the checksums that were written with it. It
+            is read once for that.
 
     Raises:
-        DataError: if there is nothing, it cannot be read or the format is unknown.
+        DataError: if there is nothing, it cannot be read or the format is unknown, or
+            it is damaged.
     """
-    name = str(path)
-    if name.startswith(minari_datasets.PREFIX):
-        directory = minari_datasets.find(name.removeprefix(minari_datasets.PREFIX))
+    source = _open(str(path), verify)
+    if sum(source.lengths):
+        _check_fields(source)
+    return source
+
+
+def _open(path: str, verify: bool) -> Source:
+    if path.startswith(minari_datasets.PREFIX):
+        directory = minari_datasets.find(path.removeprefix(minari_datasets.PREFIX))
         return minari_datasets.MinariDataset(directory)
-    place = Path(path).expanduser()
-    try:
+    with reading(path):
+        place = Path(path).expanduser()
         if place.is_dir():
-            return _open_directory(place)
-        if place.is_file():
-            return _open_file(place)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+            return _open_directory(place, verify)
+        if place.exists():
+            return _open_file(place, verify)
     raise DataError(
         f"{path}: there is no such file or directory (looked from {Path.cwd()})"
     )
 
 
-def _open_directory(place: Path) -> Source:
+def _check_fields(source: Source) -> None:
+    """Raises DataError if these are no steps, of whatever environment."""
+    kinds = {field_kind(name) for name in source.fields}
+    missing = {*REQUIRED_FIELDS, "observation", "action"} - kinds
+    if "prev_action" in kinds:
+        missing -= {"action"}
+    if missing:
+        raise DataError(
+            f"{source.name}: {', '.join(sorted(missing))} missing; the fields are "
+            f"{', '.join(source.fields)}"
+        )
+    for name in REQUIRED_FIELDS:
+        field = source.fields.get(name)
+        if (
+            field is None
+            or field.dtype.kind not in "biuf"
+            or (field.shape and name != "reward")
+        ):
+            found = "nested" if field is None else field
+            raise DataError(f"{source.name}: {name} is {found}, expected a number")
+
+
+def _open_directory(place: Path, verify: bool) -> Source:
     names = {entry.name for entry in place.iterdir()}
     if minari_datasets.is_dataset(place):
         return minari_datasets.MinariDataset(place)
     if any(name.endswith(".npz") for name in names):
         return NpzEpisodes(place)
-    checkpoint = replay_checkpoints.newest_checkpoint(place)
+    checkpoint = replay_checkpoints.open_newest(place, verify)
     if checkpoint is not None:
-        return replay_checkpoints.open_checkpoint(checkpoint)
+        return checkpoint
     alf_checkpoint = newest_alf_checkpoint(place)
     if alf_checkpoint is not None:
-        return _open_torch_file(alf_checkpoint)
+        return _open_torch_file(alf_checkpoint, verify)
     raise DataError(
         f"{place}: no known data in this directory; it has "
         f"{', '.join(sorted(names)[:10]) or 'nothing'}. Known are {_FORMATS}."
     )
 
 
-def _open_file(place: Path) -> Source:
-    with place.open("rb") as file:
+def _open_file(place: Path, verify: bool) -> Source:
+    with open_regular(place) as file:
         begin = file.read(9)
     if not begin:
         raise DataError(f"{place}: the file is empty")
     if replay_checkpoints.is_replay_file(begin):
-        return replay_checkpoints.ReplayCheckpoint(place)
+        return replay_checkpoints.ReplayCheckpoint(place, verify)
     if begin[:2] == b"PK":
-        return _open_archive(place)
+        return _open_archive(place, verify)
     if begin[:1] == b"\x80":  # a pickle, as old versions of torch wrote them
-        return _open_torch_file(place)
+        return _open_torch_file(place, verify)
     raise DataError(f"{place}: unknown format. Known are {_FORMATS}.")
 
 
-def _open_archive(place: Path) -> Source:
+def _open_archive(place: Path, verify: bool) -> Source:
     """Files of numpy and of torch are zip archives."""
-    try:
-        with zipfile.ZipFile(place) as archive:
-            members = archive.namelist()
-    except zipfile.BadZipFile as error:
-        raise DataError(f"{place}: damaged or truncated ({error})") from error
+    with open_archive(place) as archive:
+        members = archive.namelist()
     if any(name.endswith("/data.pkl") for name in members):
-        return _open_torch_file(place)
+        return _open_torch_file(place, verify)
     return NpzEpisodes(place)
 
 
-def _open_torch_file(file: Path) -> Source:
-    return AlfCheckpoint(load_data(file), str(file))
+def _open_torch_file(file: Path, verify: bool) -> Source:
+    return AlfCheckpoint(load_data(file, verify=verify), str(file))

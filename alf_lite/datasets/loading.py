@@ -35,6 +35,7 @@ def load_replay_buffer(
     *,
     drop_bad_episodes: bool = False,
     memory_map: bool = False,
+    verify: bool = True,
     zero_missing_env_info: bool = False,
     num_earliest_frames_ignored: int = 0,
 ) -> ReplayBuffer:
@@ -55,6 +56,8 @@ def load_replay_buffer(
         memory_map: leave the steps of an own replay buffer in its file, to be read when
             they are drawn, for a buffer larger than the memory. Their numbers are not
             checked then.
+        verify: compare the files with the checksums that were written with them, which
+            reads them once.
         zero_missing_env_info: take zeros for the ``env_info`` of the environment that
             was not recorded, instead of refusing the source.
         num_earliest_frames_ignored: see ``ReplayBuffer``.
@@ -66,7 +69,7 @@ def load_replay_buffer(
     Raises:
         DataError: if the source cannot be read, is empty or does not fit.
     """
-    source = open_source(path)
+    source = open_source(path, verify=verify)
     if not sum(source.lengths):
         raise DataError(f"{path}: there are no steps in it")
     lengths = newest_lengths(source.lengths, max_length)
@@ -76,6 +79,7 @@ def load_replay_buffer(
         env,
         lengths,
         memory_map=memory_map,
+        verify=verify,
         num_earliest_frames_ignored=num_earliest_frames_ignored,
     )
     if direct is not None:
@@ -93,12 +97,18 @@ def load_replay_buffer(
         0 if drop_bad_episodes else whole - newest
         for whole, newest in zip(source.lengths, lengths, strict=True)
     ]
-    buffer = ReplayBuffer(
-        experience_spec(env),
-        len(lengths),
-        max(lengths),
-        num_earliest_frames_ignored=num_earliest_frames_ignored,
-    )
+    try:
+        buffer = ReplayBuffer(
+            experience_spec(env),
+            len(lengths),
+            max(lengths),
+            num_earliest_frames_ignored=num_earliest_frames_ignored,
+        )
+    except ValueError as error:
+        raise DataError(
+            f"{path}: {sum(lengths)} steps of {len(lengths)} environments: {error} "
+            "TrainerConfig.offline_buffer_length takes the newest ones only."
+        ) from error
     _fill(buffer, source, assembler, skipped)
     if assembler.bad and not drop_bad_episodes:
         raise DataError(_explain_bad(path, assembler))

@@ -16,12 +16,20 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
+from alf_lite.datasets.data_files import (
+    RefusalError,
+    check_regular,
+    open_regular,
+    reading,
+)
 from alf_lite.datasets.episodes import episode_fields, episode_sequence
+from alf_lite.datasets.hdf5_files import HDF5_NAME, check_hdf5
 from alf_lite.datasets.source import Field, Sequence, Source, field_kind, flatten
 from alf_lite.errors import ConfigError, DataError
 
 PREFIX = "minari:"
 _METADATA = "metadata.json"
+_MAX_METADATA_BYTES = 2**26
 
 
 class MinariDataset(Source):
@@ -39,16 +47,19 @@ class MinariDataset(Source):
 
     def __init__(self, directory: Path) -> None:
         self.name = str(directory)
-        self._storage = self._open(_data_directory(directory) or directory)
-        num_episodes = self._storage.total_episodes
-        self.fields, self.lengths = {}, [0]
+        self._storage, num_episodes, num_steps = self._open(
+            _data_directory(directory) or directory
+        )
+        # One more observation than actions each.
+        self.lengths = [num_steps + num_episodes]
+        self._num_episodes = num_episodes
+        self._episode_fields: dict[str, Field] = {}
         if num_episodes:
-            # One more observation than actions each.
-            self.lengths = [self._storage.total_steps + num_episodes]
-            first = _arrays(next(self._episodes(range(1))))
-            self.fields = episode_fields(
-                {name: Field(a.shape[1:], a.dtype) for name, a in first.items()}
-            )
+            first = next(self._episodes(range(1)))
+            self._episode_fields = {
+                name: Field(a.shape[1:], a.dtype) for name, a in first.items()
+            }
+        self.fields = episode_fields(self._episode_fields)
 
     @property
     def spaces(self) -> tuple[Space, Space]:
@@ -56,47 +67,56 @@ class MinariDataset(Source):
         return self._storage.observation_space, self._storage.action_space
 
     def sequences(self) -> Iterator[Sequence]:
-        for number, episode in enumerate(
-            self._episodes(range(self._storage.total_episodes))
-        ):
-            arrays = _arrays(episode)
+        for number, arrays in enumerate(self._episodes(range(self._num_episodes))):
             num_actions = len(arrays["reward"])
-            for name, array in arrays.items():
+            for name, field in self._episode_fields.items():
+                array = arrays.get(name)
                 of_steps = field_kind(name) in ("observation", "env_info")
-                if len(array) != num_actions + of_steps:
+                expected = (num_actions + of_steps, *field.shape), field.dtype
+                if array is None or (array.shape, array.dtype) != expected:
+                    found = array if array is None else (array.shape, str(array.dtype))
                     raise DataError(
-                        f"{self.name}: {name} of episode {number} has {len(array)} "
-                        f"rows, expected {num_actions + of_steps}"
+                        f"{self.name}: {name} of episode {number} is {found}, expected "
+                        f"{expected[0]} {expected[1]}, with {num_actions} rewards"
                     )
-            yield episode_sequence(arrays)
+            with reading(self.name):
+                sequence = episode_sequence(
+                    {name: arrays[name] for name in self._episode_fields}
+                )
+            yield sequence
 
-    def _episodes(self, numbers: range) -> Iterator[dict[str, Any]]:
-        try:
-            yield from self._storage.get_episodes(numbers)
-        except (OSError, KeyError, IndexError, ValueError) as error:
-            raise DataError(f"{self.name}: damaged or truncated ({error})") from error
+    def _episodes(self, numbers: range) -> Iterator[dict[str, np.ndarray]]:
+        with reading(self.name):
+            for episode in self._storage.get_episodes(numbers):
+                yield _arrays(episode)
 
-    def _open(self, directory: Path) -> Any:
+    def _open(self, directory: Path) -> tuple[Any, int, int]:
+        """The storage of Minari, how many episodes there are and of how many steps."""
         try:
             from minari.dataset.minari_storage import MinariStorage
 
-            metadata = json.loads((directory / _METADATA).read_text(encoding="utf-8"))
-            # Minari would build the environment that the data set names.
-            missing = {"observation_space", "action_space"} - metadata.keys()
-            if missing:
-                raise DataError(
-                    f"{self.name}: the data set does not say its {sorted(missing)}"
-                )
-            return MinariStorage.read(directory)
+            with reading(self.name):
+                metadata = _read_metadata(directory)
+                # Minari would build the environment that the data set names.
+                missing = {"observation_space", "action_space"} - metadata.keys()
+                if missing:
+                    raise DataError(
+                        f"{self.name}: the data set does not say its {sorted(missing)}"
+                    )
+                counts = (metadata["total_episodes"], metadata["total_steps"])
+                if any(type(n) is not int or n < 0 for n in counts):
+                    raise RefusalError(f"it says to have {counts} episodes and steps")
+                for file in directory.rglob("*"):
+                    if not file.is_dir():
+                        check_regular(file)
+                if metadata["data_format"] == "hdf5":
+                    check_hdf5(directory / HDF5_NAME, *counts)
+                return MinariStorage.read(directory), *counts
         except ImportError as error:
             raise ConfigError(
                 f"{self.name} needs the minari extra ({error}): "
                 "pip install 'alf_lite[minari]'"
             ) from error
-        except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
-            if isinstance(error, DataError):
-                raise
-            raise DataError(f"{self.name}: damaged or truncated ({error})") from error
 
 
 def find(name: str) -> Path:
@@ -127,13 +147,24 @@ def is_dataset(directory: Path) -> bool:
 
 def _data_directory(directory: Path) -> Path | None:
     for place in (directory / "data", directory):
+        if (place / HDF5_NAME).exists() and (place / _METADATA).exists():
+            return place  # whatever state they are in
         try:
-            metadata = json.loads((place / _METADATA).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            metadata = _read_metadata(place)
+        except DataError:
             continue
-        if isinstance(metadata, dict) and "data_format" in metadata:
+        if "data_format" in metadata:
             return place
     return None
+
+
+def _read_metadata(directory: Path) -> dict[str, Any]:
+    path = directory / _METADATA
+    with open_regular(path) as file, reading(path):
+        metadata = json.loads(file.read(_MAX_METADATA_BYTES))
+        if not isinstance(metadata, dict):
+            raise ValueError("no JSON object")
+        return metadata
 
 
 def _arrays(episode: Mapping[str, Any]) -> dict[str, np.ndarray]:

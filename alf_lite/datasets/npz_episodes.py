@@ -17,20 +17,23 @@ file. In a directory all ``.npz`` files are read, in the order of their names, w
 
 from __future__ import annotations
 
+import math
 import re
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
-from alf_lite.datasets.episodes import episode_fields, episode_sequence
+from alf_lite.datasets.data_files import RefusalError, open_archive, reading
+from alf_lite.datasets.episodes import (
+    OUTCOMES,
+    as_flags,
+    episode_fields,
+    episode_sequence,
+)
 from alf_lite.datasets.source import Field, Sequence, Source, field_kind
 from alf_lite.errors import DataError
-
-_FLAGS = ("terminated", "truncated")
 
 
 class NpzEpisodes(Source):
@@ -78,7 +81,8 @@ def natural_order(files: Iterator[Path]) -> list[Path]:
 
 def _episodes(file: Path) -> Iterator[Sequence]:
     arrays = _read_arrays(file)
-    ended = arrays["terminated"].astype(bool) | arrays["truncated"].astype(bool)
+    with reading(file):
+        ended = as_flags(arrays["terminated"]) | as_flags(arrays["truncated"])
     ends = [*(np.flatnonzero(ended) + 1).tolist()]
     if not ends or ends[-1] != len(ended):
         ends.append(len(ended))
@@ -122,7 +126,7 @@ def _check_lengths(file: Path, headers: dict[str, Field]) -> int:
     """
     observations = [name for name in headers if field_kind(name) == "observation"]
     actions = [name for name in headers if field_kind(name) == "action"]
-    missing = [name for name in ("reward", *_FLAGS) if name not in headers]
+    missing = [name for name in ("reward", *OUTCOMES) if name not in headers]
     missing += [] if observations else ["observation"]
     missing += [] if actions else ["action"]
     if missing:
@@ -131,12 +135,15 @@ def _check_lengths(file: Path, headers: dict[str, Field]) -> int:
             f"{', '.join(headers) or 'nothing'}"
         )
     for name, header in headers.items():
-        if not header.shape or (name in _FLAGS and len(header.shape) != 1):
+        if not header.shape or (name in OUTCOMES and len(header.shape) != 1):
             raise DataError(
                 f"{file}: {name} has the shape {header.shape}, expected [T]"
             )
+    for name in (*OUTCOMES, "reward"):
+        if headers[name].dtype.kind not in "biuf":
+            raise DataError(f"{file}: {name} is {headers[name].dtype}, no numbers")
     num_actions = headers["reward"].shape[0]
-    for name in (*actions, *_FLAGS):
+    for name in (*actions, *OUTCOMES):
         if headers[name].shape[0] != num_actions:
             raise DataError(
                 f"{file}: {name} has {headers[name].shape[0]} rows, but there are "
@@ -147,40 +154,50 @@ def _check_lengths(file: Path, headers: dict[str, Field]) -> int:
 
 def _read_headers(file: Path) -> dict[str, Field]:
     """Shape and dtype of every array, without reading it."""
+    with open_archive(file) as archive:
+        headers = {}
+        for member in archive.infolist():
+            name = _array_name(member)
+            if name in headers:
+                raise RefusalError(f"{name} is in it twice")
+            headers[name] = _read_header(file, archive, member)
+        return headers
 
-    def header(name: str, member: IO[bytes]) -> Field:
+
+def _array_name(member: zipfile.ZipInfo) -> str:
+    return member.filename.removesuffix(".npy")
+
+
+def _read_header(file: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Field:
+    name = _array_name(info)
+    with archive.open(info) as member:
         version = np.lib.format.read_magic(member)
         if version == (1, 0):
             shape, _, dtype = np.lib.format.read_array_header_1_0(member)
         else:
             shape, _, dtype = np.lib.format.read_array_header_2_0(member)
-        if dtype.hasobject:
-            raise DataError(
-                f"{file}: {name} holds Python objects: refused, because reading them "
-                "could run code. Store plain arrays of numbers."
-            )
-        return Field(shape, dtype)
-
-    try:
-        with zipfile.ZipFile(file) as archive:
-            headers = {}
-            for member_name in archive.namelist():
-                name = member_name.removesuffix(".npy")
-                with archive.open(member_name) as member:
-                    headers[name] = header(name, member)
-            return headers
-    except (OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{file}: damaged or truncated ({error})") from error
+        num_bytes = info.file_size - member.tell()
+    if dtype.hasobject:
+        raise DataError(
+            f"{file}: {name} holds Python objects: refused, because reading them "
+            "could run code. Store plain arrays of numbers."
+        )
+    if min((0, *shape)) < 0 or math.prod(shape) * dtype.itemsize != num_bytes:
+        raise DataError(
+            f"{file}: {name} claims to be {shape} {dtype}, but has {num_bytes} bytes"
+        )
+    return Field(shape, dtype)
 
 
 def _read_arrays(file: Path) -> dict[str, np.ndarray]:
-    try:
-        with np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{file}: damaged or truncated ({error})") from error
+    arrays = {}
+    with open_archive(file) as archive:
+        for info in archive.infolist():
+            with archive.open(info) as member:
+                name = _array_name(info)
+                arrays[name] = np.lib.format.read_array(member, allow_pickle=False)
+                member.read(1)  # at the end its checksum is compared
+    return arrays
 
 
 def _explain(

@@ -6,11 +6,13 @@ are mapped.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from torch import Tensor
 
+from alf_lite.datasets.data_files import reading
 from alf_lite.datasets.source import Field, Sequence, Source, join_path
 from alf_lite.errors import CheckpointError, DataError
 from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
@@ -28,11 +30,16 @@ _OF_STEPS = (
 )
 
 
+# A run deletes and replaces its checkpoints while another one reads them.
+_NUM_ATTEMPTS = 20
+
+
 class ReplayCheckpoint(Source):
     """The steps of a saved replay buffer.
 
     Args:
         file: of the buffer.
+        verify: see ``ReplayFile``.
 
     Attributes:
         stored: the rows as they are.
@@ -43,10 +50,11 @@ class ReplayCheckpoint(Source):
 
     is_in_environment_units = False
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, verify: bool = True) -> None:
         self.name = str(file)
         try:
-            self._file = ReplayFile(file, verify=False)
+            with reading(file):
+                self._file = ReplayFile(file, verify=verify)
         except CheckpointError as error:
             raise DataError(str(error)) from error
         self.stored = self._file.stored
@@ -86,7 +94,42 @@ def is_replay_file(begin: bytes) -> bool:
     return begin[8:] == b"{"
 
 
-def open_checkpoint(directory: Path) -> ReplayCheckpoint:
+def open_newest(directory: Path, verify: bool = True) -> ReplayCheckpoint | None:
+    """The newest replay buffer of a run, which may live; None if it is no run's.
+
+    Args:
+        directory: of a run, of its checkpoints or of one checkpoint.
+        verify: see ``ReplayFile``.
+
+    Raises:
+        DataError: as :func:`open_checkpoint`.
+    """
+    for attempt in range(_NUM_ATTEMPTS):
+        checkpoint = newest_checkpoint(directory)
+        if checkpoint is None:
+            if not (directory / "checkpoints").is_dir():
+                return None
+        else:
+            identity = _identity(checkpoint)
+            try:
+                return open_checkpoint(checkpoint, verify)
+            except DataError:
+                # Its owner may have replaced or deleted it meanwhile.
+                is_there = identity is not None and _identity(checkpoint) == identity
+                if is_there or checkpoint == directory:
+                    raise
+        time.sleep(0.001 * attempt)
+    return None
+
+
+def _identity(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
+
+
+def open_checkpoint(directory: Path, verify: bool = True) -> ReplayCheckpoint:
     """The replay buffer in one checkpoint.
 
     Raises:
@@ -111,7 +154,7 @@ def open_checkpoint(directory: Path) -> ReplayCheckpoint:
         raise DataError(
             f"{file}: missing or truncated, expected {entry['bytes']} bytes"
         )
-    return ReplayCheckpoint(file)
+    return ReplayCheckpoint(file, verify)
 
 
 def newest_checkpoint(directory: Path) -> Path | None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from alf_lite.data_structures import StepType
 from alf_lite.datasets.field_matching import MatchedField
+from alf_lite.datasets.segments import contradiction
 from alf_lite.datasets.source import Sequence, field_kind
 from alf_lite.errors import DataError
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
@@ -38,6 +39,7 @@ class StepAssembler:
     ) -> None:
         self._name = name
         self._matched = matched
+        self._recorded = {field_kind(field.path) for field in matched.values()}
         self._drop_bad_episodes = drop_bad_episodes
         self.bad: list[str] = []
         self.num_dropped = 0
@@ -100,10 +102,26 @@ class StepAssembler:
             # Only what an agent does is shifted: an observation may be called so too.
             is_action = field_kind(name) == "action"
             steps[f"prev_{name}" if is_action else name] = converted
-        is_type = np.isin(steps["step_type"], [int(t) for t in StepType])
-        if not is_type.all():
-            self._refuse("step_type", steps["step_type"], ~is_type, "0, 1 or 2", where)
+        self._check_types(steps, where)
         return steps
+
+    def _check_types(self, steps: Arrays, where: tuple[int, int]) -> None:
+        """Raises DataError if the types of the steps contradict each other."""
+        step_type = steps["step_type"]
+        came_by = np.zeros(len(step_type), bool)
+        for name, array in steps.items():
+            if field_kind(name) == "reward" or (
+                field_kind(name) == "prev_action" and "prev_action" in self._recorded
+            ):
+                came_by |= (array != 0).reshape(len(array), -1).any(1)
+        found = contradiction(step_type, came_by)
+        if found is not None:
+            index, reason = found
+            env_id, first_step = where
+            raise DataError(
+                f"{self._name}: step_type is {step_type[index]} at step "
+                f"{first_step + index} of environment {env_id}, {reason}"
+            )
 
     def _to_dtype(
         self, name: str, array: np.ndarray, field: MatchedField, where: tuple[int, int]

@@ -22,7 +22,7 @@ from tests.datasets.recorded_episodes import (
 )
 
 minari = pytest.importorskip("minari")
-pytest.importorskip("h5py")
+h5py = pytest.importorskip("h5py")
 pytest.importorskip("PIL")
 FORMATS = ["hdf5", "arrow"]
 
@@ -202,5 +202,9 @@ def test_a_data_set_without_episodes_is_refused(root):
     file = root / "flat-v0/data/metadata.json"
     metadata = json.loads(file.read_text())
     file.write_text(json.dumps({**metadata, "total_episodes": 0, "total_steps": 0}))
+    with pytest.raises(DataError, match=r"say 0 episodes, main_data.hdf5 has 12"):
+        load_replay_buffer("minari:flat-v0", make_env())
+    with h5py.File(file.with_name("main_data.hdf5"), "a") as data:
+        data.clear()
     with pytest.raises(DataError, match="there are no steps"):
         load_replay_buffer("minari:flat-v0", make_env())

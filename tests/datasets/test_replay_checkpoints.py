@@ -37,7 +37,7 @@ def recorded_step(number: int, num_environments: int, length: int = 4) -> Experi
         step_type=torch.full(
             (B,), 0 if in_episode == 0 else 2 if in_episode == length else 1
         ).int(),
-        reward=torch.full((B,), float(number)),
+        reward=torch.full((B,), float(number) if in_episode else 0.0),
         discount=torch.full((B,), float(in_episode < length)),
         observation=(offset + number)[:, None],
         prev_action=torch.full((B, 1), (number - 1) / 100 if in_episode else 0.0),
