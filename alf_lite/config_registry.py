@@ -212,14 +212,20 @@ def macro_key(name: str) -> BindingKey:
     return BindingKey(name, MACRO, "value")
 
 
+def unbind(key: BindingKey) -> None:
+    """Forgets what is bound under a key."""
+    del gin_config._CONFIG[key.scope, key.selector][key.parameter]
+
+
 def macro_names() -> list[str]:
     """The macros that are defined now."""
-    return [scope for scope, selector in gin_config._CONFIG if selector == MACRO]
+    macros = [scope for scope, selector in gin_config._CONFIG if selector == MACRO]
+    return [name for name in macros if is_macro(name)]
 
 
 def is_macro(name: str) -> bool:
     """Whether a macro of this name is defined now."""
-    return (name, MACRO) in gin_config._CONFIG
+    return bool(gin_config._CONFIG.get((name, MACRO)))
 
 
 def macro_value(name: str) -> Any:
