@@ -33,6 +33,7 @@ from alf_lite.optimizers.parameter_ownership import Claim, assign_parameters
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils import checkpoint as checkpoints
 from alf_lite.utils import summary
+from alf_lite.utils.interruption import interruption
 from alf_lite.utils.losses import masked_mean
 from alf_lite.utils.module_state import load_module_state
 from alf_lite.utils.nest_paths import path_parts
@@ -399,6 +400,7 @@ class Algorithm(nn.Module):
         norms = [optimizer.clip_gradients() for _, optimizer in optimizers]
         if check_finite and not all(math.isfinite(norm.item()) for norm in norms):
             raise DivergedError(divergence.describe_bad_gradient(self._name, self))
+        interruption.parameters_changed = True
         for _, optimizer in optimizers:
             optimizer.apply_gradients()
         return norms

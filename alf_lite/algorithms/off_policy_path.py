@@ -119,9 +119,12 @@ class OffPolicyPath:
 
     def train_iter(self) -> int:
         """Returns the number of steps trained on."""
+        steps = self._train_iter(self._num_iterations)
+        self._num_iterations += 1  # not if it was broken off
+        return steps
+
+    def _train_iter(self, iteration: int) -> int:
         algorithm, config = self._algorithm, self._config
-        iteration = self._num_iterations
-        self._num_iterations += 1
         self.replay.set_iteration(iteration)
         experience, with_own_steps = None, False
         if iteration >= config.rl_train_after_update_steps:

@@ -201,6 +201,11 @@ class RLAlgorithm(Algorithm):
         return int(self.get_step_metrics()[1].result())
 
     @property
+    def num_updates(self) -> int:
+        """Gradient updates since the run began."""
+        return self._require_training().updates.num_updates
+
+    @property
     def replay_buffer(self) -> ReplayBuffer | None:
         """The run's own; None before its first step, and on-policy."""
         if self._on_policy:

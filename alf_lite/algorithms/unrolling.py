@@ -19,6 +19,7 @@ from alf_lite.unrollers.async_unroller import AsyncUnroller
 from alf_lite.unrollers.sync_unroller import SyncUnroller
 from alf_lite.unrollers.unroll import Policy, Unroll, UnrollJoiner
 from alf_lite.utils import summary
+from alf_lite.utils.interruption import interruption
 
 Nest = Any
 
@@ -103,15 +104,19 @@ class Unrolling:
     def unroll(self, length: int) -> Experience:
         """See ``RLAlgorithm.unroll``."""
         if self._here is not None:
-            unroll = self._here.unroll(length, bootstrap=self._algorithm.on_policy)
+            with interruption.harmless():
+                unroll = self._here.unroll(length, bootstrap=self._algorithm.on_policy)
             return self._show([unroll])
         assert self._in_workers is not None
-        return self._show(self._in_workers.unroll(length))
+        with interruption.harmless():
+            unrolls = self._in_workers.unroll(length)
+        return self._show(unrolls)
 
     def unroll_what_is_there(self, at_least: int, at_most: int) -> Experience | None:
         """See ``RLAlgorithm.unroll_what_is_there``."""
         assert self._in_workers is not None, "checked by TrainerConfig"
-        unrolls = self._in_workers.collect(at_least, at_most)
+        with interruption.harmless():
+            unrolls = self._in_workers.collect(at_least, at_most)
         return self._show(unrolls) if unrolls else None
 
     def close(self) -> None:

@@ -1,0 +1,46 @@
+"""What an interrupted iteration leaves behind, noted by the code that knows it.
+
+An iteration acts, stores what it collected, and updates parameters. While it acts and
+waits for others, it can be broken off at any instruction: nothing that was learned or
+stored has changed. Until the first parameter changes, what was learned is that of the
+last whole iteration, so that it may be saved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+
+class Interruption:
+    """Two facts about this moment. The slots make a misspelt one an AttributeError."""
+
+    __slots__ = ("is_harmless", "parameters_changed")
+
+    is_harmless: bool  # whether any instruction may raise without leaving a half thing
+    parameters_changed: bool  # since the last whole iteration
+
+    def __init__(self) -> None:
+        self.end_iteration()
+
+    def begin_iteration(self) -> None:
+        """From here on things change, but for the blocks that say they do not."""
+        self.is_harmless = False
+
+    def end_iteration(self) -> None:
+        """Between two iterations all is whole."""
+        self.is_harmless = True
+        self.parameters_changed = False
+
+    @contextlib.contextmanager
+    def harmless(self) -> Iterator[None]:
+        """The block only acts and waits."""
+        before, self.is_harmless = self.is_harmless, True
+        try:
+            yield
+        finally:
+            self.is_harmless = before
+
+
+# One training run per process, hence one object.
+interruption = Interruption()
