@@ -99,7 +99,7 @@ def train(values: flags.FlagValues) -> int:
     result = Trainer(config, root_dir, display=create_progress_display()).train()
     print("\n".join(report.training_lines(result)))
     if result.stop_signal is not None:
-        return 128 + result.stop_signal
+        return result.exit_code
     return 0
 
 

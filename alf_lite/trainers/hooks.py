@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import collections
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.errors import ConfigError
+from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.trainers.evaluator import EvalResult
 from alf_lite.trainers.training_state import RunState
+
+_logger = logging.getLogger(__name__)
 
 
 class Training(Protocol):
@@ -21,16 +25,28 @@ class Training(Protocol):
 
     def request_stop(self, reason: str) -> None: ...
 
+    def request_checkpoint(self) -> None: ...
+
 
 class Hook:
     """Override what you need; given to the trainer, or in ``TrainerConfig.hook_ctors``.
 
     The places, in their order: ``before_train``; per iteration ``before_iter``, the
     iteration, ``after_eval`` if an evaluation was due, ``after_iter``, and then a
-    checkpoint if one is due; ``after_train``, also after an error.
+    checkpoint if one is due; ``after_train``.
+
+    ``after_train`` is called exactly once for every hook of a run that has begun,
+    whatever ended it: also after an error of another hook, and of its own. An exception
+    at any other place ends the run; what was learned is saved first.
 
     A hook may call ``training.request_stop(reason)``: the run then ends after the hooks
-    of this iteration, with a checkpoint.
+    of this iteration, with a checkpoint. ``training.request_checkpoint()`` writes one
+    after the hooks of this iteration, and the run goes on.
+
+    What a hook wants to find again when the run is resumed, it returns from
+    ``state_dict``: dicts, lists and tuples of tensors, numbers and strings. Every
+    checkpoint that can be resumed holds it, under the name of the hook's class;
+    ``load_state_dict`` gets it back before ``before_train``.
 
     Args:
         priority: lower comes first; equal ones in the order they were given.
@@ -50,10 +66,101 @@ class Hook:
 
     def after_train(self, training: Training) -> None: ...
 
+    def state_dict(self) -> dict[str, Any]:
+        """What ``load_state_dict`` needs, as plain data; nothing by default."""
+        return {}
 
-def in_order(hooks: Iterable[Hook]) -> list[Hook]:
-    """The hooks as they are called."""
-    return sorted(hooks, key=lambda hook: hook.priority)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes back what ``state_dict`` returned, if that was not empty.
+
+        Raises:
+            ValueError, KeyError, TypeError: if it does not fit; the run then does not
+                begin.
+        """
+
+
+class Hooks:
+    """All hooks of a run, in the order in which they are called.
+
+    Args:
+        hooks: in any order.
+    """
+
+    def __init__(self, hooks: Iterable[Hook]) -> None:
+        self._hooks = sorted(hooks, key=lambda hook: hook.priority)
+
+    def __iter__(self) -> Any:
+        return iter(self._hooks)
+
+    def call(self, place: str, training: Training, *arguments: object) -> None:
+        """Calls them all; the first exception ends that."""
+        for hook in self._hooks:
+            getattr(hook, place)(training, *arguments)
+
+    def finish(self, training: Training, error: BaseException | None) -> None:
+        """Calls ``after_train`` of every hook, even if others raise.
+
+        Args:
+            training: the trainer.
+            error: what ended the run; it is raised again by the caller.
+
+        Raises:
+            Exception: the first one of a hook, unless there is an ``error`` already.
+                All others are logged with their traceback.
+        """
+        first = error
+        for hook in self._hooks:
+            try:
+                hook.after_train(training)
+            except Exception as its_error:
+                if first is None:
+                    first = its_error
+                else:
+                    _logger.error(
+                        "%s.after_train failed, too:",
+                        type(hook).__name__,
+                        exc_info=its_error,
+                    )
+        if first is not None and first is not error:
+            raise first
+
+    def state_dict(self) -> dict[str, dict[str, Any]]:
+        """Name -> state of every hook that has one."""
+        states = {name: hook.state_dict() for name, hook in self._named()}
+        return {name: state for name, state in states.items() if state}
+
+    def load_state_dict(self, states: dict[str, dict[str, Any]]) -> None:
+        """Gives the hooks their states back; a line tells what nobody wants.
+
+        Raises:
+            CheckpointError: naming a hook that cannot use what it is given.
+        """
+        hooks = dict(self._named())
+        for name, state in states.items():
+            hook = hooks.pop(name, None)
+            if hook is None:
+                _logger.warning(
+                    "The checkpoint holds the state of a hook %s, which this run does "
+                    "not have: it is dropped.",
+                    name,
+                )
+                continue
+            try:
+                hook.load_state_dict(state)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise CheckpointError(
+                    f"the state of the hook {name} in the checkpoint does not fit: "
+                    f"{type(error).__name__}: {error}. Use the hook as it was then, "
+                    "leave it out, or begin a new run in another root_dir."
+                ) from error
+
+    def _named(self) -> Iterable[tuple[str, Hook]]:
+        """Each with the name of its class, numbered from the second one on."""
+        count: collections.Counter[str] = collections.Counter()
+        for hook in self._hooks:
+            name = type(hook).__name__
+            count[name] += 1
+            yield (name if count[name] == 1 else f"{name}-{count[name]}"), hook
 
 
 def build_hooks(ctors: Sequence[Callable[..., Any]]) -> list[Hook]:

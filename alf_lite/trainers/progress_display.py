@@ -18,6 +18,7 @@ class Status(NamedTuple):
     iterations: int
     env_steps: int
     average_return: float  # of the latest training episodes; NaN if there is none
+    num_updates: int = 0  # of gradients
 
 
 class ProgressDisplay(Protocol):

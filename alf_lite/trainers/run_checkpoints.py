@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from alf_lite import config_files
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.errors import CheckpointError
 from alf_lite.trainers import event_files, training_state
+from alf_lite.trainers.hooks import Hooks
 from alf_lite.trainers.run_directory import (
     INOPERATIVE_CONFIG,
     OPERATIVE_CONFIG,
@@ -58,8 +60,12 @@ class RunCheckpoints:
         """What the event files of this run end with."""
         return self._run_id
 
-    def resume(self, algorithm: RLAlgorithm) -> RunState | None:
+    def resume(self, algorithm: RLAlgorithm, hooks: Hooks) -> RunState | None:
         """Restores the newest valid checkpoint; None if this is a new run.
+
+        Args:
+            algorithm: gets its state back.
+            hooks: those with a state, too.
 
         Raises:
             CheckpointError: if there are checkpoints but none can be used.
@@ -78,8 +84,10 @@ class RunCheckpoints:
             ):
                 run.best_score, run.best_iteration = info.best_score, info.step
         self._last_path, self._last_iteration = loaded.path, run.iterations
-        files = loaded.state[training_state.TRAINER]["event_files"]
+        trainer = loaded.state[training_state.TRAINER]
+        files = trainer["event_files"]
         self._run_id, self._event_files = files["run_id"], files["sizes"]
+        hooks.load_state_dict(trainer.get("hooks", {}))
         return run
 
     def rewind_summaries(self) -> None:
@@ -88,28 +96,37 @@ class RunCheckpoints:
             self._run_directory.train_summaries, self._run_id, self._event_files
         )
 
-    def save(self, algorithm: RLAlgorithm, run: RunState, *, required: bool) -> None:
-        """Writes a checkpoint to resume from.
+    def save(
+        self,
+        algorithm: RLAlgorithm,
+        run: RunState,
+        hooks: Mapping[str, dict[str, Any]],
+        *,
+        required: bool,
+    ) -> None:
+        """Writes a checkpoint to resume from; nothing if the last one is of now.
 
         Args:
             algorithm: between two iterations.
             run: its counters.
+            hooks: the states of those that have one.
             required: raise at once if it cannot be written, instead of waiting for the
                 next one.
 
         Raises:
             DivergedError: if a parameter is not finite.
             CheckpointError: if it could not be written, if ``required`` or for the
-                third time in a row.
+                third time in a row; or if the directory is not the run's any more.
         """
         if self._last_iteration == run.iterations:
             return
+        self._run_directory.lock.check()
         training_state.check_finite(algorithm)
         summary.flush()
         directory, run_id = self._run_directory.train_summaries, self._run_id
         sizes = event_files.sizes(directory, run_id)
         files = {"run_id": run_id, "sizes": sizes}
-        state = training_state.capture(algorithm, run, files)
+        state = training_state.capture(algorithm, run, files, hooks)
         try:
             path = self._write(algorithm, run, state, resumable=True)
         except CheckpointError as error:
@@ -127,6 +144,7 @@ class RunCheckpoints:
         Resuming from it would not repeat the uninterrupted run, whose environments go
         on undisturbed by an evaluation.
         """
+        self._run_directory.lock.check()
         training_state.check_finite(algorithm)
         state = {training_state.ALGORITHM: algorithm.state_dict()}
         try:

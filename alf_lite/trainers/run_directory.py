@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import errno
-import fcntl
-import json
 import logging
 import os
-import socket
-import stat
-import sys
-import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
-import alf_lite
 from alf_lite.errors import CheckpointError, ConfigError
+from alf_lite.trainers import run_record
+from alf_lite.trainers.run_lock import RunLock
 from alf_lite.utils.checkpoint import Checkpointer
 from alf_lite.utils.new_output import new_output
 
@@ -31,12 +25,10 @@ INOPERATIVE_CONFIG = "inoperative.gin"
 
 
 class RunDirectory:
-    """``root_dir`` and the lock that only one training process can hold.
-
-    The lock is the kernel's: it ends with the process, however that dies.
+    """``root_dir`` and its lock, which only one training process can hold.
 
     Args:
-        root_dir: created if it does not exist.
+        root_dir: created if it does not exist; ``path`` is absolute.
 
     Raises:
         ConfigError: if it is not a directory that can be written.
@@ -45,8 +37,15 @@ class RunDirectory:
     def __init__(self, root_dir: str | os.PathLike[str]) -> None:
         if not os.fspath(root_dir):
             raise ConfigError("no root_dir given: where should the run be stored?")
-        self.path = Path(root_dir).expanduser()
-        self._lock_file: IO[bytes] | None = None
+        try:
+            # Once and for all: an environment may change the working directory.
+            self.path = Path(os.path.abspath(Path(root_dir).expanduser()))
+        except OSError as error:
+            raise ConfigError(
+                f"root_dir {os.fspath(root_dir)!r} is relative to a working directory "
+                "that does not exist any more"
+            ) from error
+        self.lock = RunLock(self.path)
 
     @property
     def checkpoints(self) -> Path:
@@ -73,7 +72,7 @@ class RunDirectory:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock_file = _open_own_file(self.path / ".lock")
+            self.lock.acquire()
         except (OSError, ValueError) as error:
             if isinstance(error, ConfigError):
                 raise
@@ -81,24 +80,6 @@ class RunDirectory:
             raise ConfigError(
                 f"root_dir {str(self.path)!r} cannot be used: {reason}"
             ) from error
-        try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                holder = self._read_holder()
-                self._lock_file.close()
-                self._lock_file = None
-                raise ConfigError(
-                    f"another run is training in {self.path}: {holder}. Wait for it, "
-                    "stop it, or use another root_dir."
-                ) from error
-            _logger.warning("%s: no file locks here (%s)", self.path, error)
-        with contextlib.suppress(OSError):  # a full disk; it is the lock that counts
-            self._lock_file.truncate(0)
-            self._lock_file.write(
-                f"process {os.getpid()} on {socket.gethostname()}, "
-                f"since {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode()
-            )
         if self.checkpoints.is_symlink():
             self.release()
             raise ConfigError(
@@ -109,9 +90,7 @@ class RunDirectory:
 
     def release(self) -> None:
         """Gives the lock back. A second call does nothing."""
-        if self._lock_file is not None:
-            self._lock_file.close()
-            self._lock_file = None
+        self.lock.release()
 
     def __enter__(self) -> RunDirectory:
         self.acquire()
@@ -129,17 +108,9 @@ class RunDirectory:
         """The text of ``run.json``; None if there is none that can be read."""
         return _read_text(self.run_file)
 
-    def write_run_file(self, **entries: Any) -> None:
-        """Records who runs here, as JSON, for tools that look after runs."""
-        record = {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "command": sys.argv,
-            "alf_lite": alf_lite.__version__,
-            **entries,
-        }
-        self._write(self.run_file, json.dumps(record, indent=1) + "\n")
+    def write_run_file(self, record: Mapping[str, Any]) -> None:
+        """Records what runs here, see :mod:`alf_lite.trainers.run_record`."""
+        self._write(self.run_file, run_record.to_text(record))
 
     def write_config_texts(
         self, texts: dict[str, str], *, required: bool = True
@@ -219,38 +190,10 @@ class RunDirectory:
                 loaded.path,
             )
 
-    def _read_holder(self) -> str:
-        try:
-            text = (self.path / ".lock").read_text(encoding="utf-8").strip()
-        except OSError:
-            text = ""
-        return text or "process unknown"
-
     def _write(self, path: Path, text: str) -> None:
         # Whole and on the disk, or not at all; a link is replaced, not followed.
         with new_output(path, replace_file=True) as temporary:
             temporary.write_text(text, encoding="utf-8")
-
-
-def _open_own_file(path: Path) -> IO[bytes]:
-    """Opens a file for reading and writing that has no other name.
-
-    Raises:
-        ConfigError: if something else is there.
-        OSError: if it cannot be opened.
-    """
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        file = os.fdopen(os.open(path, flags, 0o666), "r+b", buffering=0)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise ConfigError(f"{path} is a link. Remove it.") from error
-    status = os.fstat(file.fileno())
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-        file.close()
-        raise ConfigError(f"{path} is a link, a pipe or a device. Remove it.")
-    return file
 
 
 def _read_text(path: Path) -> str | None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from types import TracebackType
 
 import torch
 
@@ -20,43 +19,26 @@ from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.described_environment import DescribedEnvironment
 from alf_lite.environments.environment import Environment
-from alf_lite.errors import (
-    AlfLiteError,
-    ConfigError,
-    EnvError,
-    WorkerError,
-)
-from alf_lite.trainers import train_summaries
-from alf_lite.trainers.evaluator import EvalResult
-from alf_lite.trainers.hooks import Hook, build_hooks, in_order
+from alf_lite.errors import CheckpointError, ConfigError, DivergedError
+from alf_lite.trainers import run_end, run_record, train_summaries
+from alf_lite.trainers.hooks import Hook, Hooks, build_hooks
 from alf_lite.trainers.progress_display import NoDisplay, ProgressDisplay, Status
 from alf_lite.trainers.run_checkpoints import RunCheckpoints, config_texts
 from alf_lite.trainers.run_directory import RunDirectory
+from alf_lite.trainers.run_end import TrainResult
 from alf_lite.trainers.run_evaluations import RunEvaluations
 from alf_lite.trainers.schedule import Limits
-from alf_lite.trainers.signals import StopSignals
+from alf_lite.trainers.signals import STACKS_FILE, BrokenOffError, StopSignals
 from alf_lite.trainers.speed_meter import SpeedMeter
 from alf_lite.trainers.training_state import RunState
 from alf_lite.utils import random_state, summary
+from alf_lite.utils.interruption import interruption
 from alf_lite.utils.progress import progress
 
 _logger = logging.getLogger(__name__)
 
-
-class TrainResult(NamedTuple):
-    """How a run ended."""
-
-    root_dir: Path
-    iterations: int  # of the whole run, earlier processes included
-    env_steps: int
-    seconds: float
-    stop_reason: str
-    stop_signal: signal.Signals | None  # SIGINT or SIGTERM, if that ended it
-    was_finished: bool  # there was nothing left to do
-    evaluation: EvalResult | None  # the final one
-    average_return: float  # of the latest training episodes; NaN if there was none
-    best_score: float | None
-    checkpoint: Path | None  # the last one
+# What ended the run would end the saving, too, or is in the parameters already.
+_NOT_TO_BE_SAVED = (DivergedError, CheckpointError)
 
 
 class Trainer:
@@ -86,44 +68,68 @@ class Trainer:
         self._run_directory = RunDirectory(root_dir or config.root_dir)
         self.root_dir = self._run_directory.path
         self.config = dataclasses.replace(config, root_dir=str(self.root_dir))
-        self._hooks = in_order(hooks)
+        self._hooks = Hooks(hooks)
         self._display = display or NoDisplay()
         self._create_env = create_env
         self._limits = Limits.from_config(config)
         self._signals = StopSignals()
         self._stop_reason = ""
+        self._is_checkpoint_requested = False
+        self._was_finished = False
+        self._seconds_before = 0.0
+        self._note = ""
 
     def request_stop(self, reason: str) -> None:
         """Ends the run after this iteration, with a checkpoint."""
         self._stop_reason = reason
 
+    def request_checkpoint(self) -> None:
+        """Writes a checkpoint after this iteration; the run goes on."""
+        self._is_checkpoint_requested = True
+
     def train(self) -> TrainResult:
         """Trains until a limit, a threshold, a hook or a signal ends the run.
 
+        Whatever else ends it, what was learned until the last whole iteration is saved
+        if it is still there, and a note of the exception says what is kept.
+
         Raises:
             ConfigError: if the configuration or ``root_dir`` cannot be used.
-            CheckpointError: if the run in ``root_dir`` cannot be continued, or a
-                checkpoint not be written.
-            EnvError: if an environment fails; what was learned is saved first.
+            CheckpointError: if the run in ``root_dir`` cannot be continued, a
+                checkpoint not be written, or ``root_dir`` is not the run's any more.
+            EnvError: if an environment fails.
+            WorkerError: if an unroll worker fails and is not replaced.
             DivergedError: if something becomes NaN or infinite; the last good
                 checkpoint stays.
+            Exception: what user code raises.
         """
+        with self._signals:
+            try:
+                self._train()
+            except BrokenOffError:
+                assert self._signals.received is not None
+                self._stop_reason = self._signals.received.name
+        return self._result()
+
+    def _train(self) -> None:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._run_directory)
             self._build(stack)
-            if self._is_finished():
-                return self._result(was_finished=True)
+            self._was_finished = self._is_finished()
+            if self._was_finished:
+                return
             self._begin(stack)
+            error: BaseException | None = None
             try:
-                self._call_hooks("before_train")
+                self._hooks.call("before_train", self)
                 self._loop()
                 self._finish()
-            except AlfLiteError as error:
-                self._note_what_is_kept(error)
+            except BaseException as caught:
+                error = caught
+                self._keep_what_is_whole(error)
                 raise
             finally:
-                self._call_hooks("after_train")
-        return self._result(was_finished=False)
+                self._hooks.finish(self, error)
 
     # Begin
 
@@ -151,9 +157,9 @@ class Trainer:
             stack.callback(self._evaluations.close)
             self.algorithm.setup_training()
             self._evaluations.load_data(self.algorithm)
-            self._hooks = in_order([*self._hooks, *build_hooks(config.hook_ctors)])
+            self._hooks = Hooks([*self._hooks, *build_hooks(config.hook_ctors)])
         config_files.check_unused_bindings()
-        resumed = self._checkpoints.resume(self.algorithm)
+        resumed = self._checkpoints.resume(self.algorithm, self._hooks)
         self._is_resumed = resumed is not None
         self.run = resumed or RunState(seed=seed)
         # A run may be resumed with other limits.
@@ -189,9 +195,15 @@ class Trainer:
                 directory.path,
             )
         run_id = self._checkpoints.run_id
-        directory.write_run_file(
-            run_id=run_id, seed=run.seed, resumed_iterations=run.iterations
+        self._record = run_record.begin_record(
+            self.config.device,
+            directory.read_run_file(),
+            run_id=run_id,
+            seed=run.seed,
+            resumed_iterations=run.iterations,
         )
+        directory.write_run_file(self._record)
+        stack.push(self._record_end)
         directory.write_config_texts(config_texts())
         self._checkpoints.rewind_summaries()
         stack.enter_context(
@@ -203,7 +215,9 @@ class Trainer:
         self._display.start(self._status())
         self._shown_iteration = run.iterations
         stack.callback(self._display.close)
-        stack.enter_context(self._signals)
+        interruption.end_iteration()
+        self._signals.install(self._stacks_path)
+        self._seconds_before = run.seconds
         self._begin_time = time.monotonic() - run.seconds
         self._checkpoints.synchronize(self.algorithm, run)
 
@@ -214,14 +228,15 @@ class Trainer:
         if self._evaluations.is_due(self.run):
             self._evaluate()
         while not self._must_stop():
-            self._call_hooks("before_iter")
+            self._hooks.call("before_iter", self)
             self._iterate()
             if self._evaluations.is_due(self.run):
                 self._evaluate()
-            self._call_hooks("after_iter")
+            self._hooks.call("after_iter", self)
             if self._must_stop():
                 break  # the last checkpoint is written after the last evaluation
-            if self._checkpoint_slot() > slot:
+            self._run_directory.lock.check(at_once=False)
+            if self._take_checkpoint_request() or self._checkpoint_slot() > slot:
                 slot = self._checkpoint_slot()
                 self._save(required=False)
                 self._checkpoints.synchronize(self.algorithm, self.run)
@@ -235,6 +250,7 @@ class Trainer:
         iteration = self.run.iterations + 1
         with summary.record_if(train_summaries.is_due(iteration, self.config)):
             begin = time.perf_counter()
+            interruption.begin_iteration()
             self.algorithm.train_iter()
             self.run.iterations = iteration
             self.run.env_steps = self.algorithm.num_env_steps
@@ -243,8 +259,10 @@ class Trainer:
             train_summaries.summarize_iteration(
                 self.algorithm, self._speed, time.perf_counter() - begin
             )
+            interruption.end_iteration()
         if iteration == 1:
             # Only now is known what the parts that are built on first use have read.
+            self._run_directory.lock.check()
             texts = config_texts()
             self._run_directory.write_config_texts(texts, required=False)
             train_summaries.summarize_config(texts)
@@ -272,7 +290,7 @@ class Trainer:
     def _evaluate(self) -> None:
         result = self._evaluations.evaluate(self.algorithm, self.run)
         if result is not None:
-            self._call_hooks("after_eval", result)
+            self._hooks.call("after_eval", self, result)
 
     def _checkpoint_slot(self) -> int:
         run = self.run
@@ -280,9 +298,16 @@ class Trainer:
             run.iterations, run.env_steps, self.config.num_checkpoints
         )
 
-    def _save(self, *, required: bool) -> None:
+    def _take_checkpoint_request(self) -> bool:
+        """Whether a hook or SIGUSR2 has asked for a checkpoint."""
+        requested, self._is_checkpoint_requested = self._is_checkpoint_requested, False
+        return self._signals.take_checkpoint_request() or requested
+
+    def _save(self, *, required: bool, with_hooks: bool = True) -> None:
         begin = time.perf_counter()
-        self._checkpoints.save(self.algorithm, self.run, required=required)
+        with self._signals.held_off():
+            hooks = self._hooks.state_dict() if with_hooks else {}
+            self._checkpoints.save(self.algorithm, self.run, hooks, required=required)
         summary.scalar("time/checkpoint", time.perf_counter() - begin)
 
     # End
@@ -296,36 +321,74 @@ class Trainer:
         self._save(required=True)
         self.algorithm.finish_train()
 
-    def _note_what_is_kept(self, error: AlfLiteError) -> None:
-        """Adds to the error which checkpoint there is."""
-        if isinstance(error, EnvError | WorkerError):
-            # The parameters are those of the last complete iteration, and so must be
-            # the counter, which the algorithm has advanced already.
-            summary.set_global_counter(self.run.iterations)
-            with contextlib.suppress(AlfLiteError):
-                self._save(required=True)
+    def _keep_what_is_whole(self, error: BaseException) -> None:
+        """Saves the last whole iteration; adds to the error what is kept."""
+        run = self.run
+        text = f"Stopped in iteration {run.iterations + 1}."
+        if isinstance(error, _NOT_TO_BE_SAVED) or run.iterations == 0:
+            pass
+        elif interruption.parameters_changed:
+            text += " Its updates had begun, and half of them cannot be saved."
+        else:
+            # The algorithm has advanced it already.
+            summary.set_global_counter(run.iterations)
+            text += self._save_what_can_be_saved()
         kept = self._checkpoints.last_path
-        text = (
-            "No checkpoint had been written."
-            if kept is None
-            else f"Kept: {kept}. The same command continues from there."
-        )
-        error.add_note(f"Stopped in iteration {self.run.iterations + 1}. {text}")
+        if kept is not None and kept.is_dir():
+            text += f" Kept: {kept}. The same command continues from there."
+        else:
+            text += " There is no checkpoint."
+        error.add_note(text)
+        self._note = text
 
-    def _result(self, *, was_finished: bool) -> TrainResult:
+    def _save_what_can_be_saved(self) -> str:
+        """Returns what failed, after a space."""
+        try:
+            self._save(required=True)
+        except (CheckpointError, DivergedError) as error:
+            return f" Saving failed: {error}"
+        except Exception as error:
+            # Perhaps the state of a hook, which is worth less than the rest.
+            with contextlib.suppress(Exception):
+                self._save(required=True, with_hooks=False)
+                return f" Saved without the states of the hooks: {error}"
+            return f" Saving failed: {type(error).__name__}: {error}"
+        return ""
+
+    def _record_end(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Adds to ``run.json`` how the run ended."""
+        if self._run_directory.lock.is_lost():
+            return
+        record = run_record.end_record(
+            self._record, **run_end.entries(self._result(), error)
+        )
+        try:
+            self._run_directory.write_run_file(record)
+        except ConfigError as error_of_disk:
+            _logger.error("%s", error_of_disk)
+
+    def _result(self) -> TrainResult:
         run = self.run
         return TrainResult(
             root_dir=self._run_directory.path,
             iterations=run.iterations,
             env_steps=run.env_steps,
+            num_updates=self.algorithm.num_updates,
             seconds=run.seconds,
+            seconds_now=run.seconds - self._seconds_before,
             stop_reason=self._stop_reason,
             stop_signal=self._signals.received,
-            was_finished=was_finished,
+            was_finished=self._was_finished,
             evaluation=self._evaluations.latest,
             average_return=train_summaries.average_return(self.algorithm),
             best_score=run.best_score,
             checkpoint=self._checkpoints.last_path,
+            note=self._note,
         )
 
     # Helpers
@@ -333,21 +396,22 @@ class Trainer:
     def _fraction(self) -> float:
         return self._limits.fraction(self.run.iterations, self.run.env_steps)
 
+    def _stacks_path(self) -> Path | None:
+        directory = self._run_directory
+        return None if directory.lock.is_lost() else directory.path / STACKS_FILE
+
     def _status(self) -> Status:
         return Status(
             fraction=self._fraction(),
             iterations=self.run.iterations,
             env_steps=self.run.env_steps,
             average_return=train_summaries.average_return(self.algorithm),
+            num_updates=self.algorithm.num_updates,
         )
 
     def _show_progress(self) -> None:
         self._shown_iteration = self.run.iterations
         self._display.show(self._status())
-
-    def _call_hooks(self, place: str, *arguments: object) -> None:
-        for hook in self._hooks:
-            getattr(hook, place)(self, *arguments)
 
 
 def _check_device(name: str) -> None:

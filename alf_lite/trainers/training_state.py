@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,10 @@ class RunState:
 
 
 def capture(
-    algorithm: RLAlgorithm, run: RunState, event_files: dict[str, Any]
+    algorithm: RLAlgorithm,
+    run: RunState,
+    event_files: dict[str, Any],
+    hooks: Mapping[str, dict[str, Any]],
 ) -> dict[str, Any]:
     """The state of a run between two iterations, part by part."""
     return {
@@ -51,6 +55,7 @@ def capture(
             "run": dataclasses.asdict(run),
             "progress": progress.state_dict(),
             "event_files": event_files,
+            "hooks": dict(hooks),
         },
         RANDOM: random_state.get_state(),
     }

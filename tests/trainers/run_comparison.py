@@ -21,6 +21,7 @@ class Dies(Hook):
 
     def before_iter(self, training) -> None:
         if training.run.iterations == self._iteration:
+            training._checkpoints.save = lambda *args, **kwargs: None
             raise KeyboardInterrupt
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from alf_lite.errors import ConfigError
+from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.trainers.run_directory import RunDirectory, changed_lines
 from alf_lite.utils.checkpoint import Checkpointer
 
@@ -47,6 +51,102 @@ def test_lock_of_a_killed_process_does_not_stay(tmp_path):
         pass
 
 
+def hold_and_be_killed(tmp_path, fork: str) -> int:
+    """A process that locks, forks a child that sleeps, and is killed; its number."""
+    code = (
+        "import ctypes, os, sys, time\n"
+        "from alf_lite.trainers.run_directory import RunDirectory\n"
+        "run = RunDirectory(sys.argv[1]); run.acquire()\n"
+        f"child = {fork}\n"
+        "if child == 0: time.sleep(600)\n"
+        "print(child, flush=True)\n"
+        "time.sleep(600)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        child = int(holder.stdout.readline())
+        with pytest.raises(ConfigError, match=f"process {holder.pid} on"):
+            RunDirectory(tmp_path).acquire()
+        holder.kill()
+        holder.wait()
+    return child
+
+
+@pytest.mark.parametrize("fork", ["os.fork()", "ctypes.CDLL(None).fork()"])
+def test_forked_child_of_a_killed_run_does_not_keep_the_directory(
+    tmp_path, fork, caplog
+):
+    child = hold_and_be_killed(tmp_path, fork)
+    try:
+        with RunDirectory(tmp_path) as run:
+            run.lock.check()
+            with pytest.raises(ConfigError, match=f"process {os.getpid()} on"):
+                RunDirectory(tmp_path).acquire()
+        assert ("is dead" in caplog.text) == (fork != "os.fork()")
+        # The lock that was taken over is one as any other.
+        with RunDirectory(tmp_path), pytest.raises(ConfigError, match="another run"):
+            RunDirectory(tmp_path).acquire()
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".lock"]
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_two_cannot_take_the_same_lock_over(tmp_path):
+    child = hold_and_be_killed(tmp_path, "ctypes.CDLL(None).fork()")
+    code = (
+        "import sys\n"
+        "from alf_lite.trainers.run_directory import RunDirectory\n"
+        "sys.stdin.readline()\n"
+        "try: run = RunDirectory(sys.argv[1]); run.acquire()\n"
+        "except Exception as error: print(error)\n"
+        "else: print('mine')\n"
+        "sys.stdout.flush(); sys.stdin.readline()"
+    )
+    arguments = [sys.executable, "-c", code, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    rivals = [subprocess.Popen(arguments, **pipes) for _ in range(4)]
+    try:
+        time.sleep(2.0)
+        for rival in rivals:
+            rival.stdin.write("\n")
+            rival.stdin.flush()
+        answers = [rival.stdout.readline() for rival in rivals]
+        assert answers.count("mine\n") == 1, answers
+        assert sum("another run is training" in answer for answer in answers) == 3
+    finally:
+        for rival in rivals:
+            rival.communicate("\n")
+        os.kill(child, signal.SIGKILL)
+
+
+def test_lock_without_a_word_about_its_holder_is_respected(tmp_path):
+    with RunDirectory(tmp_path):
+        (tmp_path / ".lock").write_text("process 4194304 on elsewhere\n{}\n")
+        with pytest.raises(ConfigError, match="process 4194304 on elsewhere"):
+            RunDirectory(tmp_path).acquire()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "made anew"])
+def test_directory_that_is_no_longer_the_runs_is_noticed(tmp_path, again):
+    root = tmp_path / "run"
+    with RunDirectory(root) as run, contextlib.ExitStack() as stack:
+        run.lock.check()
+        shutil.rmtree(root)
+        if again:
+            stack.enter_context(RunDirectory(root))
+        with pytest.raises(CheckpointError, match="no longer the directory of this"):
+            run.lock.check()
+        assert run.lock.is_lost()
+
+
+def test_path_is_absolute_from_the_first_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = RunDirectory("runs/../run")
+    monkeypatch.chdir("/")
+    assert run.path == tmp_path / "run"
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -77,16 +177,6 @@ def test_read_only_root_dir_is_refused(tmp_path):
             RunDirectory(tmp_path / "new").acquire()
     finally:
         tmp_path.chmod(0o700)
-
-
-def test_run_file_tells_who_runs_here(tmp_path):
-    run = RunDirectory(tmp_path)
-    run.write_run_file(seed=3)
-    record = json.loads(run.run_file.read_text())
-    assert record["pid"] == os.getpid()
-    assert record["seed"] == 3
-    assert record["host"]
-    assert record["command"] == sys.argv
 
 
 def test_changed_configuration_is_logged_as_difference(tmp_path, caplog):
@@ -148,7 +238,7 @@ def test_what_is_written_never_reaches_what_a_link_leads_to(tmp_path, outside, k
         for planted in (name, f".{name}.tmp", f".tmp-{os.getpid()}-{name}"):
             plant(kind, root / planted, outside)
     with RunDirectory(root) as run:
-        run.write_run_file(seed=3)
+        run.write_run_file({"seed": 3})
         run.write_config_texts({"user.gin": "a = 1\n", "operative.gin": "b = 2\n"})
     assert outside.read_text() == "not of this run"
     assert json.loads((root / "run.json").read_text())["seed"] == 3
@@ -174,7 +264,7 @@ def test_a_full_disk_is_one_message_at_the_start_and_a_log_line_later(
 
     monkeypatch.setattr(Path, "write_text", fail)
     with pytest.raises(ConfigError, match=r"run\.json cannot be written: No space"):
-        run.write_run_file(seed=3)
+        run.write_run_file({"seed": 3})
     with pytest.raises(ConfigError, match="No space left"):
         run.write_config_texts({"user.gin": "a = 1\n"})
     run.write_config_texts({"user.gin": "a = 1\n"}, required=False)

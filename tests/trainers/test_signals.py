@@ -1,54 +1,131 @@
-"""Tests of alf_lite.trainers.signals."""
+"""Tests of alf_lite.trainers.signals; more with a run in test_trainer."""
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 
 import pytest
 
-from alf_lite.trainers.signals import StopSignals
+from alf_lite.trainers import signals
+from alf_lite.trainers.signals import BrokenOffError, StopSignals
+from alf_lite.utils.interruption import interruption
+
+STOP = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+ALL = [*STOP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGURG]
 
 
 @pytest.fixture(autouse=True)
 def default_handlers():
     """A test run started in the background ignores SIGINT; these tests need it."""
+    interruption.end_iteration()
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, previous)
+    interruption.end_iteration()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_first_signal_is_only_noted(number, caplog):
-    with StopSignals() as signals:
-        assert signals.received is None
+@contextlib.contextmanager
+def handled():
+    with StopSignals() as stop:
+        stop.install(lambda: None)
+        yield stop
+
+
+def send(*numbers: signal.Signals) -> None:
+    for number in numbers:
         os.kill(os.getpid(), number)
-        assert signals.received == number
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", STOP)
+def test_first_signal_is_only_noted(number, caplog):
+    with handled() as stop:
+        assert stop.received is None
+        send(number)
+        assert stop.received == number
     assert f"{number.name}: finishing this iteration, then saving" in caplog.text
 
 
-def test_second_sigint_stops_at_once_whatever_the_first_was():
-    for first in (signal.SIGINT, signal.SIGTERM):
-        with StopSignals() as signals:
-            os.kill(os.getpid(), first)
-            with pytest.raises(KeyboardInterrupt):
-                os.kill(os.getpid(), signal.SIGINT)
-            assert signals.received == first
+@pytest.mark.parametrize(
+    "numbers", [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGHUP)]
+)
+def test_second_signal_breaks_off_what_waits(numbers):
+    with handled() as stop:
+        with pytest.raises(BrokenOffError):
+            send(*numbers)
+            time.sleep(30)
+        assert stop.received == numbers[0]
+        assert stop.num_broken_off == 1
 
 
-def test_second_sigterm_changes_nothing():
-    with StopSignals() as signals:
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert signals.received == signal.SIGTERM
+def test_updates_and_saving_are_not_broken_off_at_once(monkeypatch):
+    monkeypatch.setattr(signals, "_UPDATE_SECONDS", 0.5)
+    with handled() as stop:
+        interruption.begin_iteration()
+        send(signal.SIGINT, signal.SIGINT)
+        with stop.held_off():
+            time.sleep(1.0)
+        with pytest.raises(BrokenOffError):
+            time.sleep(30)
+
+
+def test_a_signal_that_arrives_twice_counts_once():
+    with handled() as stop:
+        send(signal.SIGTERM, signal.SIGTERM)
+        time.sleep(0.3)
+        assert stop.received == signal.SIGTERM
+
+
+def test_patience_ends_after_sigterm_but_not_after_ctrl_c(monkeypatch):
+    monkeypatch.setattr(signals, "PATIENCE_SECONDS", 0.1)
+    with handled():
+        send(signal.SIGINT)
+        time.sleep(0.5)
+    with handled(), pytest.raises(BrokenOffError):
+        send(signal.SIGTERM)
+        time.sleep(30)
+
+
+def test_checkpoint_request_is_taken_once():
+    with handled() as stop:
+        assert not stop.take_checkpoint_request()
+        send(signal.SIGUSR2)
+        assert stop.take_checkpoint_request()
+        assert not stop.take_checkpoint_request()
+        assert stop.received is None
 
 
 def test_handlers_are_restored():
-    before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
-    with pytest.raises(ValueError, match="x"), StopSignals():
+    before = [signal.getsignal(n) for n in ALL]
+    with pytest.raises(ValueError, match="x"), handled():
+        assert [signal.getsignal(n) for n in ALL] != before
         raise ValueError("x")
-    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(n) for n in ALL] == before
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_what_nohup_and_user_code_have_decided_stays():
+    taken = []
+    for number, handler in (
+        (signal.SIGHUP, signal.SIG_IGN),
+        (signal.SIGUSR2, lambda *_: taken.append("mine")),
+    ):
+        previous = signal.signal(number, handler)
+        try:
+            with handled() as stop:
+                send(number)
+                assert stop.received is None
+                assert not stop.take_checkpoint_request()
+        finally:
+            signal.signal(number, previous)
+    assert taken == ["mine"]
 
 
 def test_other_threads_install_nothing():
@@ -56,8 +133,8 @@ def test_other_threads_install_nothing():
 
     def work() -> None:
         try:
-            with StopSignals() as signals:
-                assert signals.received is None
+            with handled() as stop:
+                assert stop.received is None
         except BaseException as error:
             errors.append(error)
 
@@ -65,3 +142,60 @@ def test_other_threads_install_nothing():
     thread.start()
     thread.join()
     assert not errors
+
+
+def test_forked_processes_can_be_terminated():
+    with handled() as stop:
+        child = multiprocessing.get_context("fork").Process(
+            target=time.sleep, args=[60]
+        )
+        child.start()
+        time.sleep(0.2)
+        child.terminate()
+        child.join(20)
+        assert child.exitcode == -signal.SIGTERM
+        time.sleep(0.1)
+        assert stop.received is None
+
+
+HANGS = """
+import ctypes, os, signal, sys, time
+from alf_lite.trainers import signals
+signals._EXIT_SECONDS = 1.0
+with signals.StopSignals() as stop:
+    stop.install(lambda: None)
+    print("ready", flush=True)
+    HANG
+"""
+
+
+@pytest.mark.parametrize(
+    "hang",
+    [
+        # Python code that keeps every exception.
+        "\n    while True:\n        try:\n            time.sleep(60)\n"
+        "        except BaseException:\n            pass",
+        # A library: no Python handler can run.
+        "lock = ctypes.create_string_buffer(64)\n"
+        "    m = ctypes.CDLL(None)\n    m.pthread_mutex_lock(lock)\n"
+        "    m.pthread_mutex_lock(lock)",
+    ],
+    ids=["swallows", "deadlock"],
+)
+def test_second_signal_ends_a_process_that_hangs_anywhere(hang):
+    with subprocess.Popen(
+        [sys.executable, "-c", HANGS.replace("HANG", hang)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            time.sleep(0.3)
+            for _ in range(2):
+                process.send_signal(signal.SIGTERM)
+                time.sleep(0.6)
+            assert process.wait(20) == 143
+            assert "The run does not end" in process.stderr.read()
+        finally:
+            process.kill()

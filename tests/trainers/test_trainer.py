@@ -6,7 +6,10 @@ import json
 import logging
 import math
 import os
+import shutil
 import signal
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +18,7 @@ from torch import nn
 from alf_lite import nest
 from alf_lite.errors import CheckpointError, ConfigError, DivergedError, EnvError
 from alf_lite.tensor_specs import TensorSpec
+from alf_lite.trainers import signals
 from alf_lite.trainers.hooks import Hook
 from alf_lite.utils.checkpoint import Checkpointer
 from alf_lite.utils.progress import progress
@@ -261,12 +265,150 @@ def test_hook_can_stop_the_run_and_it_can_be_continued(train, tmp_path):
     assert train().iterations == 8
 
 
-def test_after_train_is_called_after_an_error_and_the_error_goes_on(train):
+def fail(training) -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("place", ["before_iter", "after_iter", "after_eval"])
+def test_exception_of_a_hook_saves_the_last_whole_iteration(train, tmp_path, place):
+    class Fails(Hook):
+        def __init__(self) -> None:
+            super().__init__()
+            setattr(self, place, self._act)
+
+        def _act(self, training, *args) -> None:
+            if training.run.iterations == 3:
+                raise ZeroDivisionError
+
+    config = {"num_checkpoints": 0, "eval_interval": 3, **EVALUATE}
+    with pytest.raises(ZeroDivisionError) as error:
+        train(hooks=[Fails()], **config)
+    assert steps_in(tmp_path / "run") == [3]
+    (note,) = error.value.__notes__
+    assert note.startswith("Stopped in iteration 4. Kept: ")
+    train("straight", **config)
+    assert train(**config).iterations == 8
+
+
+class FailsAt(ToyAlgorithm):
+    """Raises at the n-th call of a method, counted from 1."""
+
+    place, countdown = "", 0
+
+    def _count(self, place: str) -> None:
+        if place == FailsAt.place:
+            FailsAt.countdown -= 1
+            if FailsAt.countdown == 0:
+                raise ZeroDivisionError
+
+    def rollout_step(self, inputs, state):
+        self._count("rollout_step")
+        return super().rollout_step(inputs, state)
+
+    def calc_loss(self, info):
+        self._count("calc_loss")
+        return super().calc_loss(info)
+
+    def after_update(self, root_inputs, info):
+        self._count("after_update")
+        super().after_update(root_inputs, info)
+
+
+@pytest.mark.parametrize(
+    ("place", "countdown", "kept", "remark"),
+    [
+        ("rollout_step", 3 * 6 + 2, [2, 3], "Stopped in iteration 4. Kept"),
+        ("calc_loss", 4, [2, 3], "Stopped in iteration 4. Kept"),
+        ("after_update", 4, [2], "in iteration 4. Its updates had begun"),
+    ],
+)
+def test_exception_of_an_algorithm_saves_what_is_whole(
+    train, tmp_path, place, countdown, kept, remark
+):
+    FailsAt.place, FailsAt.countdown = place, countdown
+    with pytest.raises(ZeroDivisionError) as error:
+        train(algorithm_ctor=FailsAt)
+    assert remark in error.value.__notes__[0]
+    assert f"ckpt-{kept[-1]}" in error.value.__notes__[0]
+    assert steps_in(tmp_path / "run") == kept
+    result = train(algorithm_ctor=FailsAt)
+    assert result.iterations == progress.global_counter == 8
+
+
+def test_every_hook_is_closed_once_and_the_first_error_is_raised(train, caplog):
     called = []
-    after = At(1, lambda t: called.append(t.run.iterations), "after_train")
+
+    def close(training) -> None:
+        called.append(training.run.iterations)
+        raise ValueError("closing")
+
+    hooks = [At(1, close, "after_train"), At(1, fail), At(1, close, "after_train")]
     with pytest.raises(ZeroDivisionError):
-        train(hooks=[At(1, lambda t: 1 / 0), after])
-    assert called == [1]
+        train(hooks=hooks)
+    assert called == [1, 1]
+    assert caplog.text.count("At.after_train failed") == 2
+    called.clear()
+    hooks = [At(2, close, "after_train"), At(2, fail, "after_train")]
+    with pytest.raises(ValueError, match="closing"):
+        train("b", num_iterations=2, hooks=hooks)
+    assert "ZeroDivisionError" in caplog.text
+    assert train("b", num_iterations=2).was_finished
+
+
+def test_hook_can_ask_for_a_checkpoint(train, tmp_path, caplog):
+    hook = At(5, lambda t: t.request_checkpoint())
+    train(hooks=[hook], num_checkpoints=1)
+    assert steps_in(tmp_path / "run") == [6, 8]
+
+
+class Counts(Hook):
+    """Counts the iterations of the whole run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = torch.zeros(())
+
+    def after_iter(self, training) -> None:
+        self.count += 1
+
+    def state_dict(self):
+        return {"count": self.count.clone()}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+
+
+def test_state_of_hooks_is_part_of_the_checkpoint(train, caplog):
+    train(hooks=[Hook(), Counts(), Counts()], num_iterations=4)
+    other = Counts()
+    other.priority = 60
+    again = [Counts(), other]
+    train(hooks=again, num_iterations=8)
+    assert [int(hook.count) for hook in again] == [8, 8]
+    assert "hook" not in caplog.text
+    alone = Counts()
+    train(hooks=[alone], num_iterations=9)
+    assert int(alone.count) == 9
+    assert "the state of a hook Counts-2, which this run does not have" in caplog.text
+
+    class Renamed(Counts):
+        def load_state_dict(self, state):
+            self.count = state["number"]
+
+    Renamed.__name__ = "Counts"
+    with pytest.raises(CheckpointError, match="hook Counts in the checkpoint"):
+        train(hooks=[Renamed()], num_iterations=12)
+
+
+def test_hook_with_a_state_that_cannot_be_saved_loses_only_that(train, tmp_path):
+    class Opaque(Hook):
+        def state_dict(self):
+            return {"thing": object()}
+
+    with pytest.raises(TypeError, match=r"Opaque.*cannot hold a object") as error:
+        train(hooks=[Opaque()], num_checkpoints=2)
+    assert "ckpt-4" in error.value.__notes__[0]
+    assert train().iterations == 8
 
 
 # Signals
@@ -282,14 +424,92 @@ def test_signal_finishes_the_iteration_and_saves(train, tmp_path, number):
     assert train().iterations == 8
 
 
-def test_second_sigint_ends_at_once(train, tmp_path):
-    def kill_twice(training) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)
+class HangingEnvironment(NoiseEnvironment):
+    """Gets two signals at its 12th step, which does not end."""
 
-    with pytest.raises(KeyboardInterrupt):
-        train(hooks=[At(2, kill_twice)], num_checkpoints=8)
-    assert steps_in(tmp_path / "run") == [1, 2]
+    numbers: tuple[signal.Signals, ...] = ()
+
+    def step(self, action):
+        if self.steps_of_all_instances == 11:
+            NoiseEnvironment.steps_of_all_instances += 1
+            for number in HangingEnvironment.numbers:
+                os.kill(os.getpid(), number)
+                time.sleep(0.01)
+            time.sleep(60)
+        return super().step(action)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT)],
+)
+def test_second_signal_gives_a_hanging_environment_up_and_saves(
+    train, tmp_path, numbers
+):
+    HangingEnvironment.numbers = numbers
+    result = train(
+        create_env=lambda *, seed: HangingEnvironment(2, seed), num_checkpoints=1
+    )
+    assert result.stop_signal == numbers[0]
+    assert result.stop_reason == numbers[0].name
+    assert result.iterations == 2
+    assert "Stopped in iteration 3. Kept" in result.note
+    assert steps_in(tmp_path / "run") == [2]
+    assert train().iterations == 8
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_one_signal_of_a_scheduler_gives_a_hanging_environment_up(
+    train, tmp_path, number, monkeypatch
+):
+    monkeypatch.setattr(signals, "PATIENCE_SECONDS", 0.3)
+    HangingEnvironment.numbers = (number,)
+    result = train(
+        create_env=lambda *, seed: HangingEnvironment(2, seed), num_checkpoints=1
+    )
+    assert result.stop_signal == number
+    assert steps_in(tmp_path / "run") == [2]
+
+
+def test_updates_come_to_their_end_after_a_second_signal(train, tmp_path):
+    class SlowUpdates(ToyAlgorithm):
+        num_calls = 0
+
+        def calc_loss(self, info):
+            SlowUpdates.num_calls += 1
+            if SlowUpdates.num_calls == 3:
+                for _ in range(2):
+                    os.kill(os.getpid(), signal.SIGINT)
+                    time.sleep(0.3)
+            return super().calc_loss(info)
+
+    result = train(algorithm_ctor=SlowUpdates, num_checkpoints=1)
+    assert result.stop_signal == signal.SIGINT
+    assert result.iterations == 3
+    assert steps_in(tmp_path / "run") == [3]
+
+
+def test_sigusr2_saves_and_the_run_goes_on(train, tmp_path):
+    hook = At(4, lambda t: os.kill(os.getpid(), signal.SIGUSR2))
+    result = train(hooks=[hook], num_checkpoints=1)
+    assert result.iterations == 8
+    assert steps_in(tmp_path / "run") == [5, 8]
+
+
+def test_sigusr1_writes_the_stacks_and_the_run_goes_on(train, tmp_path):
+    path = tmp_path / "run" / signals.STACKS_FILE
+
+    def ask(training) -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        deadline = time.monotonic() + 20
+        while not path.exists() or "def" in path.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    assert train(hooks=[At(4, ask)]).iterations == 8
+    text = path.read_text()
+    assert f"process {os.getpid()}" in text
+    assert "in ask" in text
 
 
 def test_signal_ends_an_evaluation_that_would_take_for_ever(train, tmp_path):
@@ -406,6 +626,45 @@ def test_second_run_in_a_directory_is_refused(train):
     train(num_iterations=2, hooks=[At(1, start_another)])
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "made anew"])
+def test_a_root_dir_that_is_deleted_ends_the_run_and_stays_as_it_is(
+    make_trainer, tmp_path, again
+):
+    root = tmp_path / "run"
+    made = [root] if again else []
+
+    def delete(training) -> None:
+        shutil.rmtree(root)
+        for path in made:
+            path.mkdir()
+
+    trainer = make_trainer(hooks=[At(3, delete)])
+    with pytest.raises(CheckpointError, match="no longer the directory") as error:
+        trainer.train()
+    assert "There is no checkpoint" in error.value.__notes__[0]
+    assert sorted(tmp_path.rglob("*")) == made
+
+
+def test_environment_that_changes_the_directory_does_not_move_the_run(
+    train, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+
+    class Moves(NoiseEnvironment):
+        def step(self, action):
+            os.chdir(tmp_path / "elsewhere")
+            return super().step(action)
+
+    def create(*, seed):
+        return Moves(2, seed)
+
+    assert train(Path("run"), create_env=create).checkpoint.parent.parent == (
+        tmp_path / "run"
+    )
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 class OtherAlgorithm(ToyAlgorithm):
     pass
 
@@ -466,8 +725,9 @@ def test_finished_run_is_left_as_it_is(train, tmp_path):
 
 
 def test_run_that_died_before_its_first_checkpoint_says_it_begins_anew(train, caplog):
-    with pytest.raises(ZeroDivisionError):
-        train(hooks=[At(1, lambda t: 1 / 0)])
+    with pytest.raises(ZeroDivisionError) as error:
+        train(hooks=[At(0, fail)])
+    assert "There is no checkpoint" in error.value.__notes__[0]
     assert train().iterations == 8
     assert "ended before its first checkpoint" in caplog.text
 

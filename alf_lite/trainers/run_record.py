@@ -1,0 +1,190 @@
+"""What ``run.json`` says about a run: with what it was trained, and how it ended.
+
+No environment variables: they may hold secrets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import alf_lite
+
+# Recorded even before they are imported.
+_CORE_PACKAGES = ("torch", "numpy", "gymnasium", "gin-config", "optree", "tensorboard")
+_GIT_SECONDS = 5.0
+_MAX_EARLIER = 50
+# Of the process before, what is kept in the record of the next one.
+_SHORT = (
+    "pid",
+    "host",
+    "started",
+    "ended",
+    "alf_lite",
+    "resumed_iterations",
+    "iterations",
+    "stop_reason",
+    "exit_code",
+    "error",
+)
+
+
+def begin_record(device: str, previous: str | None, **entries: Any) -> dict[str, Any]:
+    """What is known when the run begins in this process.
+
+    Args:
+        device: of the networks.
+        previous: the text of the record of the process before, if there was one; its
+            beginning and end are kept in the list ``earlier``.
+        **entries: more of it.
+    """
+    package = Path(alf_lite.__file__).resolve().parent
+    return {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "started": _now(),
+        "command": [sys.executable, *sys.orig_argv[1:]],
+        "working_directory": _working_directory(),
+        **entries,
+        "alf_lite": {"version": alf_lite.__version__, **(_installed(package) or {})},
+        "repository": _repository(Path.cwd(), except_for=package.parent),
+        "packages": _packages(),
+        "machine": _machine(device),
+        "earlier": _earlier(previous),
+    }
+
+
+def end_record(record: Mapping[str, Any], **entries: Any) -> dict[str, Any]:
+    """The record with the end of the run; packages that it loaded are added."""
+    earlier = record["earlier"]
+    record = {**record, "packages": _packages(), "ended": _now(), **entries}
+    del record["earlier"]
+    return {**record, "earlier": earlier}
+
+
+def to_text(record: Mapping[str, Any]) -> str:
+    """As JSON. A NaN is null, so that every tool can read it."""
+    return json.dumps(_without_nan(record), indent=1, default=str) + "\n"
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and value != value else value
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+def _working_directory() -> str | None:
+    try:
+        return str(Path.cwd())
+    except OSError:  # it was deleted
+        return None
+
+
+def _earlier(previous: str | None) -> list[dict[str, Any]]:
+    """The processes that trained this run before, the last one at the end."""
+    try:
+        record = json.loads(previous or "")
+        earlier = [dict(one) for one in record.get("earlier", [])]
+        short = {key: record[key] for key in _SHORT if key in record}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return []  # damaged: the run does not depend on it
+    return [*earlier, short][-_MAX_EARLIER:]
+
+
+def _packages() -> dict[str, str]:
+    """The versions of Python, of the core, and of everything that is imported."""
+    found = {"python": platform.python_version()}
+    for name in _CORE_PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    for name, module in sorted(sys.modules.items()):
+        if "." in name or name in sys.stdlib_module_names or name.startswith("_"):
+            continue
+        # Not getattr: some modules import others when they are asked.
+        version = getattr(module, "__dict__", {}).get("__version__")
+        if isinstance(version, str) and name not in ("alf_lite", "__main__"):
+            found.setdefault(name, version)
+    return found
+
+
+def _machine(device: str) -> dict[str, Any]:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    machine: dict[str, Any] = {
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "cpus": os.cpu_count(),
+        "usable_cpus": usable,
+        "threads": torch.get_num_threads(),
+        "device": device,
+    }
+    if torch.device(device).type == "cuda":
+        machine["gpu"] = torch.cuda.get_device_name(device)
+        machine["cuda"] = torch.version.cuda
+    return machine
+
+
+# Version control
+
+
+def _installed(package: Path) -> dict[str, Any] | None:
+    """The commit of the library: of its checkout, or what pip has recorded."""
+    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is not None:
+        return _commit(package)
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError):
+        text = importlib.metadata.distribution("alf_lite").read_text("direct_url.json")
+        vcs = json.loads(text or "{}").get("vcs_info", {})
+        if "commit_id" in vcs:
+            return {"commit": vcs["commit_id"], "changed": False}
+    return None
+
+
+def _repository(directory: Path, *, except_for: Path) -> dict[str, Any] | None:
+    """The repository that the command was given in; None if it is the library's."""
+    root = _git(directory, "rev-parse", "--show-toplevel")
+    if not root or Path(root) == except_for:
+        return None
+    return {"path": root, **_commit(directory)}
+
+
+def _commit(directory: Path) -> dict[str, Any]:
+    """The commit, and whether tracked files differ from it; None if unknown."""
+    changes = _git(directory, "status", "--porcelain", "--untracked-files=no")
+    return {
+        "commit": _git(directory, "rev-parse", "HEAD"),
+        "changed": None if changes is None else bool(changes),
+    }
+
+
+def _git(directory: Path, *arguments: str) -> str | None:
+    """What git prints; None if there is no git, no repository, or no answer."""
+    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false"]
+    try:
+        done = subprocess.run(
+            [*command, *arguments],
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_GIT_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode(errors="replace").strip()
