@@ -58,7 +58,9 @@ def create_environment(
         env_kwargs: for the constructor of the environment.
         wrappers: each is called with an environment and returns one.
         env_info_keys: keys of the infos that become ``TimeStep.env_info``: names of
-            scalars, or a mapping from names to shapes.
+            scalars, or a mapping from names to shapes. A key that need not come in
+            every episode is written ``"goal_time?"``; another one that does not come
+            until an episode ends is an error.
         env_ctor: called without arguments, it returns a single ``gymnasium.Env`` each
             time, or a whole ``gymnasium.vector.VectorEnv`` or ``Environment`` (not with
             ``async``). If it has a parameter ``render_mode``, it is given that.

@@ -12,7 +12,12 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.data_structures import TimeStep, time_step_spec
-from alf_lite.environments import environment_ids, single_env, space_specs
+from alf_lite.environments import (
+    environment_ids,
+    info_keys,
+    single_env,
+    space_specs,
+)
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.info_keys import InfoKeys
 from alf_lite.environments.numpy_time_steps import NumpyTimeSteps
@@ -65,6 +70,7 @@ class GymnasiumEnvironment(Environment):
         self._seed = seed
         self._name = name or _name_of(vector_env)
         self._info_keys = InfoKeys(env_info_keys)
+        self._unseen_keys = self._info_keys.required  # of the infos so far
         self._is_own = bool(getattr(vector_env, "returns_fresh_arrays", False))
         self._copy = copy
         self._batch_size = int(vector_env.num_envs)
@@ -139,6 +145,8 @@ class GymnasiumEnvironment(Environment):
             if self._time_steps is None:
                 self._time_steps = self._make_time_steps(observation)
             self._current = self._time_steps.first(observation, infos)
+            if self._unseen_keys:
+                self._watch_infos(infos)
         except EnvError as error:
             single_env.raise_env_error(self._where("reset()"), error)
         return self._current
@@ -169,7 +177,9 @@ class GymnasiumEnvironment(Environment):
             self._raise_from_vector_env(error, "step()")
         try:
             self._current = time_steps.next(*result)
-        except EnvError as error:
+            if self._unseen_keys:
+                self._watch_infos(result[4])
+        except (EnvError, ConfigError) as error:
             single_env.raise_env_error(self._where("step()"), error)
         return self._current
 
@@ -221,6 +231,16 @@ class GymnasiumEnvironment(Environment):
         return NumpyTimeSteps(
             *spaces, spec, self._info_keys, self._batch_size, trusted=self._is_own
         )
+
+    def _watch_infos(self, infos: dict[str, Any]) -> None:
+        """Looks for the declared keys until each has come once."""
+        unseen = info_keys.still_unseen(self._unseen_keys, infos)
+        self._unseen_keys = unseen
+        if unseen and bool(self.current_time_step.is_last().any()):
+            names = info_keys.info_names(infos)
+            if self._is_own:  # hands out what was declared
+                names = self._vector_env.info_names()  # type: ignore[attr-defined]
+            info_keys.raise_unseen(unseen, names)
 
     def _raise_from_vector_env(self, error: Exception, call: str) -> NoReturn:
         if isinstance(error, AlfLiteError):  # names the environment already

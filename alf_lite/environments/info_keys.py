@@ -1,13 +1,16 @@
 """The parts of an environment's info dict that become ``TimeStep.env_info``.
 
 gymnasium's infos have no spec: a key may come at some steps only. So the user declares
-the keys; where a key is missing the value is zero. Without torch, see space_tree.
+the keys; where a key is missing the value is zero. A key that nobody has had when the
+first episode of a batch ends may be misspelt: that is an error, unless it is marked as
+optional. Without torch, see space_tree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -17,6 +20,8 @@ from alf_lite.errors import ConfigError, EnvError
 Infos = dict[str, Any]
 
 _MISSING = object()
+_OPTIONAL = "?"  # at the end of a name
+_MAX_NAMES = 20  # of a message
 
 
 class InfoKeys:
@@ -24,7 +29,8 @@ class InfoKeys:
 
     Args:
         keys: names of scalars, or a mapping from names to shapes. ``"episode/r"`` is
-            the entry ``"r"`` of the dict ``"episode"``.
+            the entry ``"r"`` of the dict ``"episode"``. A key that need not come in
+            every episode is written ``"goal_time?"``; its name is ``"goal_time"``.
 
     Raises:
         ConfigError: if it is neither.
@@ -38,16 +44,30 @@ class InfoKeys:
             )
         shapes = keys if isinstance(keys, Mapping) else dict.fromkeys(keys, ())
         for name in shapes:
-            if not isinstance(name, str) or not name:
+            if not isinstance(name, str) or not name.removesuffix(_OPTIONAL):
                 raise ConfigError(f"env_info_keys: {name!r} is not the name of a key")
+        self._declared = {name: tuple(shape) for name, shape in shapes.items()}
         # Everything becomes float32: flags, counts and measures are averaged alike.
         self._columns = {
-            name: Column(f"env_info[{name!r}]", tuple(shape), np.float32)
-            for name, shape in shapes.items()
+            name: Column(f"env_info[{name!r}]", shape, np.float32)
+            for name, shape in (
+                (key.removesuffix(_OPTIONAL), shape)
+                for key, shape in self._declared.items()
+            )
         }
 
     def __bool__(self) -> bool:
         return bool(self._columns)
+
+    @property
+    def declared(self) -> dict[str, tuple[int, ...]]:
+        """What builds the same keys again."""
+        return self._declared
+
+    @property
+    def required(self) -> frozenset[str]:
+        """The names that are not optional."""
+        return frozenset(name for name in self._declared if name in self._columns)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -94,6 +114,66 @@ class InfoKeys:
             _read(infos, name, column, batch[name])
 
 
+def still_unseen(names: Iterable[str], infos: Infos) -> frozenset[str]:
+    """Those of ``names`` that no environment has in a vector environment's infos."""
+    return frozenset(
+        name
+        for name in names
+        if _lookup(infos, name) is _MISSING or not _any_has(infos, name)
+    )
+
+
+def raise_unseen(unseen: Iterable[str], seen: Iterable[str]) -> NoReturn:
+    """Raises ConfigError for keys that did not come during a whole episode.
+
+    Args:
+        unseen: these keys.
+        seen: the keys that came.
+    """
+    names = sorted(set(seen))
+    similar = [
+        repr(match)
+        for name in sorted(unseen)
+        for match in difflib.get_close_matches(name, names, n=2)
+    ]
+    hint = f" Did you mean {' or '.join(similar)}?" if similar else ""
+    shown = ", ".join(names[:_MAX_NAMES]) + (", ..." if names[_MAX_NAMES:] else "")
+    missing = ", ".join(map(repr, sorted(unseen)))
+    raise ConfigError(
+        f"env_info_keys: {missing} did not come in a whole episode; the infos at its "
+        f"end have {f'the keys {shown}' if names else 'no keys'}.{hint} A key that "
+        f"need not come in every episode is written with a question mark: "
+        f"{min(unseen) + _OPTIONAL!r}."
+    )
+
+
+def info_names(info: Any) -> list[str]:
+    """The names by which the parts of ``info`` can be declared."""
+    names = []
+    for name, value in info.items() if isinstance(info, Mapping) else ():
+        if not isinstance(name, str) or name.startswith("_"):
+            continue
+        if isinstance(value, Mapping):
+            names += [f"{name}/{part}" for part in info_names(value)]
+        else:
+            names.append(name)
+    return names
+
+
+def _any_has(infos: Infos, name: str) -> bool:
+    mask = _mask(infos, name)
+    # An array or a tensor, on whatever device.
+    return mask is _MISSING or bool(mask.any())
+
+
+def _mask(infos: Infos, name: str) -> Any:
+    """Which environments have the key; missing where all of them do."""
+    head, _, last = name.rpartition("/")
+    return _lookup(
+        infos, f"{head}/_{last}" if head and name not in infos else f"_{name}"
+    )
+
+
 def _lookup(info: Any, name: str) -> Any:
     """``info[name]``, or for ``"a/b"`` also ``info["a"]["b"]``."""
     if name in info:
@@ -110,9 +190,7 @@ def _read(infos: Infos, name: str, column: Column, result: np.ndarray) -> None:
     values = _lookup(infos, name)
     if values is _MISSING:
         return
-    head, _, last = name.rpartition("/")
-    mask_name = f"{head}/_{last}" if head and name not in infos else f"_{name}"
-    mask = _lookup(infos, mask_name)
+    mask = _mask(infos, name)
     values = np.asarray(values)
     # An object array holds None where the mask is False.
     rows = np.arange(num_environments) if mask is _MISSING else np.flatnonzero(mask)

@@ -100,7 +100,7 @@ class ProcessVectorEnv(VectorEnv):
                 env_index=i,
                 num_envs=self.num_envs,
                 factory=dumped[id(env_fn)],
-                info_shapes=info_keys.shapes,
+                info_keys=info_keys.declared,
                 seed=seeds[i],
                 parent_pid=os.getpid(),
                 dies_with_parent=is_main,
@@ -211,6 +211,12 @@ class ProcessVectorEnv(VectorEnv):
             array[rows] = 0
         for array in arrays.infos.values():
             array[rows] = 0
+
+    def info_names(self) -> list[str]:
+        """The keys that the infos of the last step had, declared or not."""
+        self._workers.request(worker_loop.INFO_NAMES)
+        replies = map(reduction.ForkingPickler.loads, self._replies("its infos"))
+        return [name for names in replies for name in names]
 
     def render(self) -> tuple[Any, ...]:
         """The frames of all environments."""

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from alf_lite.environments import single_env
-from alf_lite.environments.info_keys import InfoKeys
+from alf_lite.environments.info_keys import InfoKeys, info_names
 from alf_lite.environments.row_stacking import Column, RowError, SpaceColumns
 from alf_lite.environments.seeds import environment_seeds
 from alf_lite.errors import EnvError
@@ -48,6 +48,7 @@ class SerialVectorEnv(VectorEnv):
         self.num_envs = len(env_fns)
         self._info_keys = InfoKeys() if info_keys is None else info_keys
         self._num_steps = 0
+        self._last_infos: list[Any] = []
         try:
             descriptions = [self._build(i, fn) for i, fn in enumerate(env_fns)]
             single_env.check_same_spaces(descriptions)
@@ -196,6 +197,10 @@ class SerialVectorEnv(VectorEnv):
             self._steps[i] = functools.partial(_stay, result)
             self._ended[i] = False
 
+    def info_names(self) -> list[str]:
+        """The keys that the infos of the last step had, declared or not."""
+        return [name for info in self._last_infos for name in info_names(info)]
+
     def render(self) -> tuple[Any, ...]:
         """The frames of all environments."""
         return tuple(env.render() for env in self.envs)
@@ -227,6 +232,7 @@ class SerialVectorEnv(VectorEnv):
     def _batch_infos(self, infos: list[Any], call: str) -> dict[str, Any]:
         if not self._info_keys:
             return {}
+        self._last_infos = infos
         batch = self._info_keys.allocate(self.num_envs)
         for i, info in enumerate(infos):
             try:

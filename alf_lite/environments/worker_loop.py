@@ -18,7 +18,7 @@ import numpy as np
 
 from alf_lite import config_shipping
 from alf_lite.environments import env_factory, single_env
-from alf_lite.environments.info_keys import InfoKeys
+from alf_lite.environments.info_keys import InfoKeys, info_names
 from alf_lite.environments.row_stacking import Column
 from alf_lite.environments.shared_arrays import SharedArrays
 from alf_lite.environments.worker_settings import WorkerSettings
@@ -26,6 +26,7 @@ from alf_lite.errors import ConfigError, DataError, EnvError
 
 # Requests
 ATTACH, RESET, STEP, RENDER, CLOSE = b"a", b"r", b"s", b"f", b"c"
+INFO_NAMES = b"i"
 # Replies: the empty message is success, else one of these and its content
 DATA, RAISED, BROKEN_CONTRACT, BAD_CONFIG, BAD_DATA = b"d", b"x", b"e", b"c", b"s"
 
@@ -64,9 +65,10 @@ class _EnvServer:
         self._settings = settings
         self._requests = requests
         self._row = settings.env_index
-        self._info_keys = InfoKeys(settings.info_shapes)
+        self._info_keys = InfoKeys(settings.info_keys)
         self._env: Any = None
         self._arrays: Any = None
+        self._info: Any = {}  # of the last step, if any key was declared
         self._ended = True
 
     def handler(self, request: bytes) -> Any:
@@ -77,6 +79,8 @@ class _EnvServer:
             return lambda: self.reset(*reduction.ForkingPickler.loads(content))
         if kind == RENDER:
             return lambda: DATA + _dump(self._env.render())
+        if kind == INFO_NAMES:
+            return lambda: DATA + _dump(info_names(self._info))
         assert kind == ATTACH, request
         return self.attach
 
@@ -146,6 +150,7 @@ class _EnvServer:
             for array in arrays.infos.values():
                 array[row] = 0
             self._info_keys.write(arrays.infos, row, info)
+            self._info = info
 
 
 def _seed_global_generators(seed: int | None) -> None:

@@ -11,7 +11,7 @@ class WorkerSettings(NamedTuple):
     env_index: int  # of the environment in its batch
     num_envs: int
     factory: bytes  # see env_factory.dump_factory
-    info_shapes: dict[str, tuple[int, ...]]
+    info_keys: dict[str, tuple[int, ...]]  # InfoKeys.declared
     seed: int | None
     parent_pid: int
     dies_with_parent: bool  # through the operating system, not only through the pipe

@@ -163,6 +163,56 @@ def test_a_native_batch_has_always_a_limit():
         )
 
 
+# Infos
+
+
+class ReportingEnv(CountingEnv):
+    """Episodes of three steps; reports its speed, and how it went at the end."""
+
+    def __init__(self):
+        super().__init__((3,))
+
+    def step(self, action):
+        *result, info = super().step(action)
+        info = {"speed": 2.0, "nested": {"x": 1}}
+        return (*result, {**info, "success": 1} if result[2] else info)
+
+
+def steps_with_infos(env, num_steps=8):
+    env.reset()
+    return [env.step(torch.zeros(2, dtype=torch.int64)) for _ in range(num_steps)]
+
+
+REPORTING_ENVIRONMENTS = {
+    "sync": functools.partial(create_environment, "", 2, env_ctor=ReportingEnv),
+    "async": functools.partial(
+        create_environment, "", 2, env_ctor=ReportingEnv, vectorization_mode="async"
+    ),
+    "batch": functools.partial(
+        create_environment, env_ctor=lambda: SyncVectorEnv([ReportingEnv] * 2)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REPORTING_ENVIRONMENTS)
+def test_a_misspelt_info_key_is_an_error_at_the_first_end(kind):
+    make = REPORTING_ENVIRONMENTS[kind]
+    # Those that come at ends only, or that are optional, are right.
+    with make(env_info_keys=["speed", "success", "nested/x", "never?"]) as env:
+        steps = steps_with_infos(env)
+        assert [int(s.env_info["success"][0]) for s in steps[:3]] == [0, 0, 1]
+        assert steps[-1].env_info["never"].tolist() == [0, 0]
+    with (
+        make(env_info_keys=["speed", "sucess"]) as env,
+        pytest.raises(ConfigError, match="step 3: env_info_keys: 'sucess'") as error,
+    ):
+        steps_with_infos(env)
+    message = str(error.value)
+    assert "the keys nested/x, speed, success." in message
+    assert "Did you mean 'success'?" in message
+    assert "'sucess?'" in message
+
+
 # Batches that are environments, too
 
 

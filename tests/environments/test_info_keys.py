@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import VectorEnv
 
-from alf_lite.environments.info_keys import InfoKeys
+from alf_lite.environments.info_keys import InfoKeys, info_names, still_unseen
 from alf_lite.errors import ConfigError, EnvError
 
 
@@ -99,3 +99,27 @@ def test_one_name_instead_of_a_list_is_refused():
         InfoKeys("success")
     with pytest.raises(ConfigError, match="not the name of a key"):
         InfoKeys([3])
+
+
+def test_a_question_mark_makes_a_key_optional():
+    keys = InfoKeys({"a?": (2,), "b": ()})
+    assert keys.shapes == {"a": (2,), "b": ()}
+    assert keys.required == {"b"}
+    assert InfoKeys(keys.declared).required == {"b"}
+    with pytest.raises(ConfigError, match="not the name of a key"):
+        InfoKeys(["?"])
+
+
+def test_keys_are_unseen_until_an_environment_has_them():
+    infos = gymnasium_infos([{"a": 1}, {"episode": {"r": 2.0}}])
+    names = ["a", "episode/r", "episode/l", "b"]
+    assert still_unseen(names, infos) == {"episode/l", "b"}
+    own = {"a": np.zeros(2), "_a": np.zeros(2, bool)}
+    assert still_unseen(["a"], own) == {"a"}
+    assert still_unseen(["a"], {"a": np.zeros(2)}) == set()
+
+
+def test_names_are_as_they_are_declared():
+    info = {"a": 1, "_a": True, "episode": {"r": 1, "_r": True}, 3: 4}
+    assert info_names(info) == ["a", "episode/r"]
+    assert info_names(None) == []

@@ -87,13 +87,13 @@ class TestTorchEnvironment(EnvironmentContract):
 
 class TestWithInfos(EnvironmentContract):
     def make(self, num_environments, seed):
-        return make(num_environments, seed, env_info_keys=["x", "never"])
+        return make(num_environments, seed, env_info_keys=["x", "never?"])
 
 
 @pytest.mark.gpu
 class TestOnGpu(EnvironmentContract):
     def make(self, num_environments, seed):
-        return make(num_environments, seed, "cuda", env_info_keys=["x", "never"])
+        return make(num_environments, seed, "cuda", env_info_keys=["x", "never?"])
 
 
 @pytest.mark.gpu
