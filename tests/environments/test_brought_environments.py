@@ -203,14 +203,14 @@ def test_a_misspelt_info_key_is_an_error_at_the_first_end(kind):
         assert [int(s.env_info["success"][0]) for s in steps[:3]] == [0, 0, 1]
         assert steps[-1].env_info["never"].tolist() == [0, 0]
     with (
-        make(env_info_keys=["speed", "sucess"]) as env,
-        pytest.raises(ConfigError, match="step 3: env_info_keys: 'sucess'") as error,
+        make(env_info_keys=["speed", "successes"]) as env,
+        pytest.raises(ConfigError, match="step 3: env_info_keys: 'successes'") as error,
     ):
         steps_with_infos(env)
     message = str(error.value)
     assert "the keys nested/x, speed, success." in message
     assert "Did you mean 'success'?" in message
-    assert "'sucess?'" in message
+    assert "'successes?'" in message
 
 
 # Batches that are environments, too
