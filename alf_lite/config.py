@@ -83,7 +83,9 @@ class TrainerConfig:
     # ↑ drawn at once; None: 1 with priority_replay, else all of an iteration
     whole_replay_buffer_training: bool = False  # passes over the whole buffer
     clear_replay_buffer: bool = False  # after every whole_replay_buffer_training
-    checkpoint_replay_buffer: bool = False  # else a resumed run collects anew
+    checkpoint_replay_buffer: bool | None = None  # without, a resumed run collects anew
+    # ↑ with the trained policy; None: if its steps take at most
+    checkpoint_replay_buffer_gb: float = ranged(1.0, above=0)  # so many 10⁹ bytes
 
     # Offline data, for off-policy algorithms
     offline_buffer_dir: str | Sequence[str] | None = None  # one or several sources

@@ -28,6 +28,16 @@ def replay_conflicts(config: Any) -> list[tuple[set[str], str]]:
                 "is False: set both or none.",
             )
         )
+    limit_gb = config.checkpoint_replay_buffer_gb
+    if config.checkpoint_replay_buffer is not None and limit_gb != 1:
+        conflicts.append(
+            (
+                {"checkpoint_replay_buffer", "checkpoint_replay_buffer_gb"},
+                f"checkpoint_replay_buffer_gb={limit_gb} has no effect where "
+                f"checkpoint_replay_buffer is {config.checkpoint_replay_buffer}: leave "
+                "one of them out.",
+            )
+        )
     collected, num_env_steps = config.initial_collect_steps, config.num_env_steps
     if _are_ints(collected, num_env_steps) and 0 < num_env_steps <= collected:
         conflicts.append(

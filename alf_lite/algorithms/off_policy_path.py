@@ -8,6 +8,7 @@ step in the environment; after that own steps join them in the batches.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -34,6 +35,8 @@ from alf_lite.errors import CheckpointError, DataError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.unrollers.unroll import Unroll
 from alf_lite.utils.summary import timed
+
+_logger = logging.getLogger(__name__)
 
 
 class OffPolicyPath:
@@ -234,6 +237,12 @@ class OffPolicyPath:
             "collection": self._collection.state_dict(),
             "num_iterations": self._num_iterations,
             "offline_sizes": self._offline_sizes,
+            "offline_sampling": [
+                source.buffer.sampling_state()
+                for source in self._offline
+                if source.buffer is not None
+            ],
+            "replay": self.replay.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -250,6 +259,16 @@ class OffPolicyPath:
             )
         self._collection.load_state_dict(state["collection"])
         self._num_iterations = state["num_iterations"]
+        self.replay.load_state_dict(state["replay"])
+        for source, sampling in zip(
+            self._offline, state["offline_sampling"], strict=True
+        ):
+            assert source.buffer is not None
+            if not source.buffer.load_sampling_state(sampling):
+                _logger.warning(
+                    "Offline data were drawn in another way (priorities) before the "
+                    "checkpoint: all windows count as new."
+                )
 
 
 def observe_buffer(

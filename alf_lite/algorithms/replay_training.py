@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from alf_lite.unrollers.unroll import Unroll
 from alf_lite.utils.checkpoint_files import Stream
 
 Nest = Any
+
+_logger = logging.getLogger(__name__)
 
 
 class ReplayTraining:
@@ -62,6 +65,10 @@ class ReplayTraining:
         # Steps of an environment that one window takes.
         self.least_length = config.mini_batch_length + num_history_steps
         self._has_collected = False
+        self._is_begun = False  # steps were trained on; never False again
+        self._num_to_collect = config.initial_collect_steps
+        self._num_lost = 0  # steps that a checkpoint did not hold
+        self._is_left_out = False  # of checkpoints, which was said
         self._saved: ReplayFile | None = None  # what the buffer will begin with
         self.options: ReplayOptions | None = None
         if buffer is None:
@@ -87,10 +94,20 @@ class ReplayTraining:
 
     @property
     def is_collecting(self) -> bool:
-        """Whether there are fewer steps than ``initial_collect_steps``."""
+        """Whether there are fewer steps than training wants.
+
+        These are ``initial_collect_steps``; or those of one batch, if a resumed run has
+        lost its steps.
+        """
         if not self._has_collected:  # asked at every step
-            self._has_collected = self.num_steps >= self._config.initial_collect_steps
+            self._has_collected = self.num_steps >= self._num_to_collect
+            self._is_begun |= self._has_collected
         return not self._has_collected
+
+    @property
+    def is_beginning(self) -> bool:
+        """Whether the first steps of the run are collected."""
+        return self.is_collecting and not self._is_begun
 
     @property
     def can_train(self) -> bool:
@@ -143,6 +160,7 @@ class ReplayTraining:
             raise ConfigError(
                 f"{error} (TrainerConfig.replay_buffer_length, StorageOptions)"
             ) from error
+        buffer.set_iteration(self._iteration)
         if self._saved is not None:
             buffer.load(self._saved)
             # A resumed run starts new episodes.
@@ -252,6 +270,7 @@ class ReplayTraining:
     def clear(self) -> None:
         """Forgets everything that is stored."""
         self._has_collected = False
+        self._num_to_collect = self._config.initial_collect_steps
         self._require_buffer().clear()
 
     def mark_truncated_end(self) -> None:
@@ -260,11 +279,46 @@ class ReplayTraining:
         if self.buffer is not None:
             self.buffer.mark_truncated_end()
 
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run must know, even without what is stored."""
+        return {
+            "is_begun": self._is_begun or not self.is_collecting,
+            "num_steps": self.num_steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores what ``state_dict`` returned; to be followed by ``load_files``."""
+        self._is_begun = state["is_begun"]
+        self._num_lost = state["num_steps"]
+
     def files(self) -> dict[str, Stream]:
-        """What is stored, as a file of a checkpoint; none before the first unroll."""
+        """What is stored, as a file of a checkpoint, if it is to hold that.
+
+        None before the first unroll.
+        """
+        is_wanted = self._config.checkpoint_replay_buffer
+        if is_wanted is False or (self.buffer is None and self._saved is None):
+            return {}
         if self.buffer is not None:
-            return {FILE_NAME: self.buffer.save()}
-        return {} if self._saved is None else {FILE_NAME: self._saved.as_stream()}
+            stream = self.buffer.save()
+        else:
+            assert self._saved is not None
+            stream = self._saved.as_stream()
+        limit_gb = self._config.checkpoint_replay_buffer_gb
+        if is_wanted is None and stream.num_bytes > limit_gb * 1e9:
+            if not self._is_left_out:
+                _logger.warning(
+                    "Checkpoints are without the replay buffer from now on: it takes "
+                    "%.2f GB, more than TrainerConfig.checkpoint_replay_buffer_gb=%g. "
+                    "A resumed run would fill it anew with the trained policy. "
+                    "TrainerConfig.checkpoint_replay_buffer=True saves it all the "
+                    "same.",
+                    stream.num_bytes / 1e9,
+                    limit_gb,
+                )
+            self._is_left_out = True
+            return {}
+        return {FILE_NAME: stream}
 
     def load_files(self, files: Mapping[str, Path]) -> None:
         """Continues with what was stored, if there is a file of it.
@@ -273,6 +327,7 @@ class ReplayTraining:
         not fit is a CheckpointError then.
         """
         if FILE_NAME not in files:
+            self._begin_without_steps()
             return
         # The checkpoint has been verified. The file stays mapped when it is deleted.
         file = ReplayFile(files[FILE_NAME], verify=False)
@@ -280,6 +335,25 @@ class ReplayTraining:
             self.buffer.load(file)
         else:
             self._saved = file
+
+    def _begin_without_steps(self) -> None:
+        """Has a run that was under way go on with what it will collect.
+
+        The policy is trained already: it acts instead of the random one, and a batch of
+        steps is enough to go on, as the run may not be long any more.
+        """
+        if not self._is_begun:
+            return
+        initial = self._config.initial_collect_steps
+        self._num_to_collect = min(initial, self.mini_batch_size)
+        if self._num_lost:
+            _logger.warning(
+                "The checkpoint is without the replay buffer: %d stored steps are "
+                "lost. The trained policy collects new ones; training goes on after "
+                "%d.",
+                self._num_lost,
+                max(self._num_to_collect, 1),
+            )
 
     def _require_buffer(self) -> ReplayBuffer:
         if self.buffer is None:

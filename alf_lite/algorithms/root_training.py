@@ -172,7 +172,7 @@ class RootTraining:
         """Whether the random policy fills the replay buffer."""
         if not self._config.initial_random_policy or self._algorithm.on_policy:
             return False
-        return self.off_policy_path.replay.is_collecting
+        return self.off_policy_path.replay.is_beginning
 
     def _act(self, inputs: TimeStep, state: Nest) -> AlgStep:
         """``rollout_step``, or a random action while the replay buffer fills."""
@@ -226,10 +226,8 @@ class RootTraining:
         self.updates.num_updates = state["num_updates"]
 
     def files(self) -> dict[str, Stream]:
-        """The stored steps, as a file of a checkpoint, if configured."""
-        if self._off_policy is None or not self._config.checkpoint_replay_buffer:
-            return {}
-        return self._off_policy.replay.files()
+        """The stored steps, as a file of a checkpoint, if that is to hold them."""
+        return {} if self._off_policy is None else self._off_policy.replay.files()
 
     def load_files(self, files: Mapping[str, Path]) -> None:
         """Restores what ``files`` returned.

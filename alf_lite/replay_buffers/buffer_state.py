@@ -6,8 +6,9 @@ to where they belong, a piece at a time: neither needs memory for a second buffe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -55,8 +56,12 @@ def save(storage: RingStorage, sampler: UniformSampler) -> Stream:
     return Stream(num_bytes, pieces, replay_file.DIGEST_PLACE)
 
 
-def restore(storage: RingStorage, sampler: UniformSampler, file: ReplayFile) -> None:
+def restore(storage: RingStorage, sampler: UniformSampler, file: ReplayFile) -> bool:
     """Replaces the content of a buffer by that of a file.
+
+    Returns:
+        Whether ``sampler`` continues as the saved one. It is unchanged otherwise, as
+        that one drew in another way.
 
     Raises:
         CheckpointError: if it does not fit; nothing has changed then.
@@ -67,11 +72,15 @@ def restore(storage: RingStorage, sampler: UniformSampler, file: ReplayFile) -> 
             f"{file.path} has {file.num_environments} environments, the replay buffer "
             f"has {storage.num_environments}"
         )
-    _compare_samplers(sampler, file)
+    step_arrays = sampler.step_arrays()
+    is_alike = _kinds(sampler.export(), step_arrays) == _kinds(
+        file.numbers, file.step_arrays
+    )
+    if not is_alike:
+        step_arrays = {}
     # A smaller buffer takes the newest steps.
     kept = PositionRanges(file.begin, file.end).newest(storage.max_length)
     storage.replace(kept.first, kept.last)
-    step_arrays = sampler.step_arrays()
     for env_id in range(storage.num_environments):
         in_file = file.places(env_id, kept.first[env_id] - file.begin[env_id])
         for place in storage.places_of(env_id, kept.first[env_id], kept.last[env_id]):
@@ -81,7 +90,35 @@ def restore(storage: RingStorage, sampler: UniformSampler, file: ReplayFile) -> 
             _copy_rows(file, source, storage, place)
             for name, array in step_arrays.items():
                 array[place] = file.step_arrays[name][source]
-    sampler.restore(file.numbers)
+    if is_alike:
+        sampler.restore(file.numbers)
+    return is_alike
+
+
+def restore_sampling(
+    sampler: UniformSampler,
+    numbers: Mapping[str, float],
+    step_arrays: Mapping[str, np.ndarray],
+) -> bool:
+    """Continues as another sampler of the same steps, if that drew in the same way."""
+    own = sampler.step_arrays()
+    if _kinds(sampler.export(), own) != _kinds(numbers, step_arrays) or any(
+        own[name].shape != array.shape for name, array in step_arrays.items()
+    ):
+        return False
+    for name, array in step_arrays.items():
+        own[name][:] = array
+    sampler.restore(dict(numbers))
+    return True
+
+
+def _kinds(
+    numbers: Mapping[str, float], step_arrays: Mapping[str, np.ndarray]
+) -> dict[str, str]:
+    """What a sampler keeps. Weights may be priorities, or all 1."""
+    kinds = {name: type(number).__name__ for name, number in numbers.items()}
+    kinds["is_prioritized"] = str(numbers.get("is_prioritized", 0))
+    return kinds | {name: str(array.dtype) for name, array in step_arrays.items()}
 
 
 def _copy_rows(
@@ -126,20 +163,3 @@ def _compare_leaves(expected: list[Leaf], file: ReplayFile) -> None:
             f"{file.path} holds other data than the replay buffer:\n  "
             + "\n  ".join(differences)
         )
-
-
-def _compare_samplers(sampler: UniformSampler, file: ReplayFile) -> None:
-    """Raises CheckpointError if the steps were sampled in another way."""
-    numbers, step_arrays = sampler.export(), sampler.step_arrays()
-    wanted, found = (
-        {name: type(number).__name__ for name, number in a.items()}
-        | {name: str(array.dtype) for name, array in b.items()}
-        for a, b in ((numbers, step_arrays), (file.numbers, file.step_arrays))
-    )
-    for name in sorted(wanted.keys() | found.keys()):
-        if wanted.get(name) != found.get(name):
-            raise CheckpointError(
-                f"{file.path} was sampled in another way (priorities, max_use, "
-                f"max_staleness): {name} is {found.get(name, 'not there')}, expected "
-                f"{wanted.get(name, 'nothing')}"
-            )

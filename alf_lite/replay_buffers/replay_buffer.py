@@ -112,6 +112,7 @@ class ReplayBuffer(StoredSteps):
             directory or f"{device} memory",
         )
         self._num_ignored = num_earliest_frames_ignored
+        self._iteration = 0
         self.sample_by(
             sampling or all_windows(),
             (priority or PriorityOptions()) if prioritized_sampling else None,
@@ -133,10 +134,11 @@ class ReplayBuffer(StoredSteps):
         Raises:
             ValueError: if the options contradict each other.
         """
+        self._storage.flush()
         self._sampler = make_sampler(
-            self._storage, sampling, self._num_ignored, priority
+            self._storage, sampling, self._num_ignored, priority, self._iteration
         )
-        self._sampling = sampling
+        self._sampling, self._priority = sampling, priority
 
     def num_windows(self, batch_length: int) -> int:
         """How many windows of so many steps can be drawn now."""
@@ -218,6 +220,7 @@ class ReplayBuffer(StoredSteps):
 
         It is the clock of ``SamplingOptions.max_staleness``.
         """
+        self._iteration = iteration
         if self._sampling.max_staleness is not None:
             self._storage.flush()
             self._sampler.set_iteration(iteration)
@@ -325,6 +328,30 @@ class ReplayBuffer(StoredSteps):
 
     # Files
 
+    def sampling_state(self) -> dict[str, Any]:
+        """What is known of single steps: priorities, uses and ages."""
+        self._storage.flush()
+        numbers = self._sampler.export()
+        arrays = self._sampler.step_arrays().items()
+        return {
+            "numbers": numbers,
+            "arrays": {name: torch.from_numpy(a.copy()) for name, a in arrays},
+        }
+
+    def load_sampling_state(self, state: dict[str, Any]) -> bool:
+        """Restores what ``sampling_state`` returned, of a buffer with the same steps.
+
+        Returns:
+            Whether it does; False if it was of a buffer that is drawn from in another
+            way, and nothing has changed.
+        """
+        self._storage.flush()
+        return buffer_state.restore_sampling(
+            self._sampler,
+            state["numbers"],
+            {name: tensor.numpy() for name, tensor in state["arrays"].items()},
+        )
+
     def save(self) -> Stream:
         """The content of a file with the steps that are stored: a ``ReplayFile``.
 
@@ -336,12 +363,20 @@ class ReplayBuffer(StoredSteps):
     def load(self, file: ReplayFile) -> None:
         """Replaces the content by that of a file that :meth:`save` gave.
 
-        The buffer may have another ``max_length``; the newest steps are taken then.
+        The buffer may have another ``max_length``; the newest steps are taken then. It
+        may be drawn from in another way; all steps count as new then.
 
         Raises:
             CheckpointError: if the file does not fit; the buffer is unchanged then.
         """
-        buffer_state.restore(self._storage, self._sampler, file)
+        if not buffer_state.restore(self._storage, self._sampler, file):
+            self.sample_by(self._sampling, self._priority)
+            _logger.warning(
+                "%s was drawn from in another way (priorities, max_use, "
+                "max_staleness): its %d steps count as new ones.",
+                file.path,
+                self.total_size,
+            )
         if self._episodes is not None:
             self._episodes.reset()
 

@@ -23,12 +23,13 @@ def make_sampler(
     options: SamplingOptions,
     num_ignored: int,
     priority: PriorityOptions | None,
+    iteration: int = 0,
 ) -> UniformSampler:
     """The sampler that these options need; for the arguments, see WeightedSampler."""
     check_options(options, priority)
     if priority is None and not options.has_limits:
         return UniformSampler(storage, options, num_ignored)
-    return WeightedSampler(storage, options, num_ignored, priority)
+    return WeightedSampler(storage, options, num_ignored, priority, iteration)
 
 
 def check_options(options: SamplingOptions, priority: PriorityOptions | None) -> None:
@@ -77,6 +78,7 @@ class WeightedSampler(UniformSampler):
         options: which windows may be drawn.
         num_ignored: how many of the oldest steps of an environment are no starts.
         priority: None gives every start that was not dropped the same weight.
+        iteration: in which what is stored counts as collected.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class WeightedSampler(UniformSampler):
         options: SamplingOptions,
         num_ignored: int,
         priority: PriorityOptions | None,
+        iteration: int = 0,
     ) -> None:
         super().__init__(storage, options, num_ignored)
         self._priority = priority
@@ -97,7 +100,7 @@ class WeightedSampler(UniformSampler):
         # That of the last batch: as many steps have to follow a start.
         self._batch_length = 1
         self._synced_with = (-1, -1)
-        self._iteration = 0
+        self._iteration = iteration
         self._is_scan_due = False
 
     def draw(self, batch_size: int, batch_length: int) -> Windows:
@@ -190,6 +193,7 @@ class WeightedSampler(UniformSampler):
         self.sync()
         self._weights.export()
         return {
+            "is_prioritized": int(self._priority is not None),
             "batch_length": self._batch_length,
             "iteration": self._iteration,
             "weight_unit": self._weights.unit,

@@ -245,8 +245,6 @@ def test_other_data_are_refused_field_by_field(tmp_path):
     ("arguments", "message"),
     [
         ({"num_environments": 3}, "has 2 environments, the replay buffer has 3"),
-        ({"prioritized_sampling": True}, "another way .*: batch_length is not there"),
-        ({"sampling": SamplingOptions(max_use=2)}, "sampled in another way"),
     ],
 )
 def test_a_buffer_of_another_kind_is_refused_and_changes_nothing(
@@ -262,7 +260,42 @@ def test_a_buffer_of_another_kind_is_refused_and_changes_nothing(
     assert_steps(restored.gather_all()[0], torch.arange(num)[:, None], torch.arange(2))
 
 
-def test_limits_and_priorities_are_kept_apart(tmp_path):
-    file = saved(make_buffer(2, 6, prioritized_sampling=True), tmp_path)
-    with pytest.raises(CheckpointError, match=r"collected_at is not there, .* int64"):
-        used_buffer(**KINDS["both"]).load(file)
+@pytest.mark.parametrize("after", KINDS)
+@pytest.mark.parametrize("before", KINDS)
+def test_a_buffer_that_draws_in_another_way_takes_the_steps_as_new_ones(
+    tmp_path, caplog, before, after
+):
+    file = saved(used_buffer(9, **KINDS[before]), tmp_path)
+    restored = used_buffer(4, **KINDS[after])
+    restored.set_iteration(20)
+    restored.load(file)
+    restored.check_valid()
+    assert restored.sizes.tolist() == [6, 6]
+    assert ("12 steps count as new ones" in caplog.text) == (before != after)
+    if before == after:
+        return
+    # As if they had just come.
+    expected = make_buffer(2, 6, **KINDS[after])
+    expected.set_iteration(20)
+    fill(expected, 10)
+    assert restored.num_windows(2) == expected.num_windows(2)
+    torch.manual_seed(0)
+    _, info = restored.get_batch(4, 2)
+    if "prioritized_sampling" in KINDS[after]:
+        assert (info.importance_weights == 1).all()
+    # An age counts from here on.
+    restored.set_iteration(25)
+    assert restored.num_windows(2) > 0
+    restored.set_iteration(26)
+    if after == "limited":
+        assert restored.num_windows(2) == 0
+
+
+@pytest.mark.parametrize("after", KINDS)
+@pytest.mark.parametrize("before", KINDS)
+def test_what_is_known_of_steps_goes_on_beside_the_same_steps(before, after):
+    buffer, restored = used_buffer(**KINDS[before]), used_buffer(**KINDS[after])
+    assert restored.load_sampling_state(buffer.sampling_state()) == (before == after)
+    restored.check_valid()
+    if before == after:
+        assert_same(buffer, restored)

@@ -40,7 +40,7 @@ def test_the_settings_of_the_trainer_have_these_defaults():
         for name, default in DOCUMENTED.items()
         if name.startswith("TrainerConfig.")
     }
-    assert len(listed) == 7
+    assert len(listed) == 8
     for name, default in listed.items():
         assert repr(fields[name.partition(".")[2]]) == default
 

@@ -34,6 +34,7 @@ def train(root_dir: Path, *hooks, **settings) -> Trainer:
         "mini_batch_length": 2,
         "mini_batch_size": 4,
         "random_seed": 0,
+        "checkpoint_replay_buffer": False,
         **settings,
     }
     trainer = Trainer(
