@@ -51,8 +51,8 @@ def measure(directory: Path, env: Any, num_steps: int, rounds: int) -> None:
     def load(path: Path, **options: bool) -> ReplayBuffer:
         return load_replay_buffer(str(path), env, **options)
 
-    def map_and_draw() -> None:
-        load(own, memory_map=True).get_batch(256, 2)
+    def map_and_draw(**options: bool) -> None:
+        load(own, memory_map=True, **options).get_batch(256, 2)
 
     megabytes = own.stat().st_size / 1e6
     print(f"{num_steps} steps, {megabytes:.0f} MB; best of {rounds}, file caches warm")
@@ -60,8 +60,11 @@ def measure(directory: Path, env: Any, num_steps: int, rounds: int) -> None:
     seconds = {
         "read the own file": reading,
         "load the own file": best(lambda: load(own), rounds),
+        "  unverified": best(lambda: load(own, verify=False), rounds),
         "map the own file, draw 256 windows": best(map_and_draw, rounds),
+        "  unverified ": best(lambda: map_and_draw(verify=False), rounds),
         _ALF: best(lambda: load(alf), rounds),
+        "  unverified  ": best(lambda: load(alf, verify=False), rounds),
         "load .npz episodes": best(lambda: load(npz), rounds),
     }
     first = nest.map_structure(lambda t: t[:_SINGLE_STEPS], steps)

@@ -6,7 +6,6 @@ types, with nothing to repair. Others are loaded field by field.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,7 +13,7 @@ from alf_lite import nest
 from alf_lite.data_structures import Experience, StepType
 from alf_lite.datasets.field_matching import experience_spec
 from alf_lite.datasets.replay_checkpoints import ReplayCheckpoint
-from alf_lite.datasets.segments import contradiction
+from alf_lite.datasets.segments import contradiction, inner_firsts
 from alf_lite.datasets.source import Source
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import DataError
@@ -132,16 +131,16 @@ def _mark_seams(source: ReplayCheckpoint, lengths: list[int]) -> None:
     leaf = source.stored.view("time_step.step_type")
     for e, num_newest in enumerate(lengths):
         end = (e + 1) * source.lengths[0]
-        step_type = leaf[end - num_newest : end].numpy()
-        found = contradiction(step_type, np.zeros(num_newest, bool))
+        in_file = leaf[end - num_newest : end].numpy()
+        step_type = in_file.copy()
+        found = contradiction(step_type)
         if found is not None:
             index, reason = found
             raise DataError(
                 f"{source.name}: step_type is {step_type[index]} at step "
                 f"{source.lengths[0] - num_newest + index} of environment {e}, {reason}"
             )
-        is_cut = np.append(step_type[1:] == StepType.FIRST, False)
-        step_type[is_cut] = StepType.LAST
+        in_file[inner_firsts(step_type) - 1] = StepType.LAST
 
 
 def _is_sound(leaf: Tensor, spec: TensorSpec) -> bool:

@@ -29,6 +29,8 @@ def as_flags(array: np.ndarray) -> np.ndarray:
     Raises:
         RefusalError: if there are other values than true and false.
     """
+    if array.dtype == bool:
+        return array
     if array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
         raise RefusalError(
             "terminated or truncated has other values than true and false"

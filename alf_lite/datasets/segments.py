@@ -43,25 +43,22 @@ def seams(step_type: np.ndarray) -> np.ndarray:
     return np.flatnonzero(was_last != is_first) + 1
 
 
-def contradiction(step_type: np.ndarray, came_by: np.ndarray) -> tuple[int, str] | None:
-    """The first step whose type cannot be, and why; None if there is none.
+def inner_firsts(step_type: np.ndarray) -> np.ndarray:
+    """The steps [N] that are FIRST though the one before was not LAST."""
+    is_first = step_type[1:] == StepType.FIRST
+    return np.flatnonzero(is_first & (step_type[:-1] != StepType.LAST)) + 1
+
+
+def contradiction(step_type: np.ndarray) -> tuple[int, str] | None:
+    """The first of the steps [T] whose type cannot be, and why; None if there is none.
 
     A FIRST after a step that was not LAST may be: the run was interrupted there.
-
-    Args:
-        step_type: [T], of one sequence.
-        came_by: [T] bool, whether a reward or an action led to the step. None does to
-            the first of an episode.
     """
-    is_first = step_type == StepType.FIRST
-    was_last = np.append(False, step_type[:-1] == StepType.LAST)
-    is_seam = is_first & ~was_last
-    is_seam[:1] = False
-    for wrong, reason in (
-        (~np.isin(step_type, [int(t) for t in StepType]), "expected 0, 1 or 2"),
-        (was_last & ~is_first, "expected 0 (FIRST), because the step before is LAST"),
-        (is_seam & came_by, "but its reward or prev_action says that it is no FIRST"),
-    ):
-        if wrong.any():
-            return int(wrong.argmax()), reason
+    is_unknown = (step_type < StepType.FIRST) | (step_type > StepType.LAST)
+    if is_unknown.any():
+        return int(is_unknown.argmax()), "expected 0, 1 or 2"
+    goes_on = (step_type[:-1] == StepType.LAST) & (step_type[1:] != StepType.FIRST)
+    if goes_on.any():
+        reason = "expected 0 (FIRST), because the step before is LAST"
+        return int(goes_on.argmax()) + 1, reason
     return None

@@ -8,7 +8,7 @@ import numpy as np
 
 from alf_lite.data_structures import StepType
 from alf_lite.datasets.field_matching import MatchedField
-from alf_lite.datasets.segments import contradiction
+from alf_lite.datasets.segments import contradiction, inner_firsts
 from alf_lite.datasets.source import Sequence, field_kind
 from alf_lite.errors import DataError
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
@@ -108,13 +108,17 @@ class StepAssembler:
     def _check_types(self, steps: Arrays, where: tuple[int, int]) -> None:
         """Raises DataError if the types of the steps contradict each other."""
         step_type = steps["step_type"]
-        came_by = np.zeros(len(step_type), bool)
-        for name, array in steps.items():
-            if field_kind(name) == "reward" or (
-                field_kind(name) == "prev_action" and "prev_action" in self._recorded
-            ):
-                came_by |= (array != 0).reshape(len(array), -1).any(1)
-        found = contradiction(step_type, came_by)
+        found = contradiction(step_type)
+        firsts = inner_firsts(step_type)
+        if found is None and len(firsts):
+            # A run may have been interrupted before them, but nothing leads to a FIRST.
+            came_by = np.zeros(len(firsts), bool)
+            for name, array in steps.items():
+                if field_kind(name) in self._recorded & {"reward", "prev_action"}:
+                    came_by |= (array[firsts] != 0).reshape(len(firsts), -1).any(1)
+            if came_by.any():
+                reason = "but its reward or prev_action says that it is no FIRST"
+                found = int(firsts[came_by.argmax()]), reason
         if found is not None:
             index, reason = found
             env_id, first_step = where
