@@ -197,8 +197,11 @@ class Optimizer:
 
     def _check_state_dict(self, state_dict: dict[str, Any]) -> None:
         kind = type(self).__name__
-        states = state_dict.get("state")
-        if state_dict.get("optimizer") != kind or not isinstance(states, dict):
+        states: Any = state_dict.get("state")
+        is_dict = isinstance(states, dict) and all(
+            isinstance(state, dict) for state in states.values()
+        )
+        if state_dict.get("optimizer") != kind or not is_dict:
             raise CheckpointError(
                 f"expected the state of an optimizer {kind}, "
                 f"got that of {state_dict.get('optimizer')!r}"
@@ -219,11 +222,15 @@ class Optimizer:
                     f"expected {sorted(keys)}. Were the hyperparameters changed?"
                 )
             for key, value in state.items():
-                shape = torch.Size() if key == "step" else parameter.shape
-                if not isinstance(value, Tensor) or value.shape != shape:
+                like = torch.zeros(()) if key == "step" else parameter
+                fits = isinstance(value, Tensor) and (value.shape, value.dtype) == (
+                    like.shape,
+                    like.dtype,
+                )
+                if not fits:
                     raise CheckpointError(
                         f"{kind}: the saved {key} of {name} should be a tensor "
-                        f"{list(shape)}, got {_describe(value)}"
+                        f"{list(like.shape)} of {like.dtype}, got {_describe(value)}"
                     )
 
     def _state_keys(self) -> set[str]:

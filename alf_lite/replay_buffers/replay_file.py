@@ -29,6 +29,7 @@ from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import checkpoint_files
 from alf_lite.utils.array_file import decode_header, encode_header
 from alf_lite.utils.nest_paths import build_nest
+from alf_lite.utils.plain_data import check_like
 
 Nest = Any
 
@@ -137,9 +138,9 @@ class ReplayFile:
                 raise CheckpointError(f"{self.path}: the file is empty") from error
         try:
             self._read()
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            if isinstance(error, CheckpointError):
-                raise
+        except CheckpointError:
+            raise
+        except Exception as error:  # whatever the content makes the readers raise
             raise CheckpointError(
                 f"{self.path}: not a replay buffer of the format {_FORMAT}: {error}"
             ) from error
@@ -170,6 +171,7 @@ class ReplayFile:
         self.begin, self.end = arrays.pop("begin"), arrays.pop("end")
         self.step_arrays = arrays
         self.numbers = json.loads(metadata["numbers"])
+        check_like(self.numbers, {}, f"{self.path}: numbers")
         self._check_counts()
         self.leaves = _read_leaves(json.loads(metadata["leaves"]), row_bytes)
         sizes = self.end - self.begin
@@ -192,6 +194,9 @@ class ReplayFile:
         for name, array in self.step_arrays.items():
             if array.shape != (num_rows,):
                 raise ValueError(f"{name} has the shape {array.shape}, not {num_rows}")
+            # Weights, uses and ages. Not so a NaN, either.
+            if not (array >= 0).all() or np.isinf(array).any():
+                raise ValueError(f"{name} has entries that are negative or not finite")
 
     def as_stream(self) -> checkpoint_files.Stream:
         """The content of the file, to write it once more."""
@@ -304,6 +309,8 @@ def leaf_of_rows(leaf: Leaf, rows: Tensor) -> Tensor:
 
 
 def _read_leaves(entries: Any, row_bytes: int) -> list[Leaf]:
+    if not isinstance(entries, list) or not entries:
+        raise ValueError("it says nothing about the leaves of a step")
     leaves = []
     for path, shape, dtype, offset in entries:
         leaf = Leaf(str(path), torch.Size(shape), _DTYPES[dtype], int(offset))

@@ -21,7 +21,8 @@ from alf_lite.trainers.run_directory import (
 )
 from alf_lite.trainers.training_state import RunState
 from alf_lite.utils import random_state, summary
-from alf_lite.utils.checkpoint import Checkpointer
+from alf_lite.utils.checkpoint import Checkpointer, LoadedCheckpoint
+from alf_lite.utils.plain_data import check_like
 
 _logger = logging.getLogger(__name__)
 
@@ -76,6 +77,8 @@ class RunCheckpoints:
             self._run_id = earlier or self._run_id
             return None
         loaded = self._checkpointer.load("latest", resumable=True)
+        run_id, sizes = _event_files_of(loaded)
+        hook_states = _hook_states_of(loaded)
         run = training_state.restore(algorithm, loaded)
         # The best policy may have been saved after this checkpoint.
         for info in self._checkpointer.list_checkpoints():
@@ -84,10 +87,8 @@ class RunCheckpoints:
             ):
                 run.best_score, run.best_iteration = info.best_score, info.step
         self._last_path, self._last_iteration = loaded.path, run.iterations
-        trainer = loaded.state[training_state.TRAINER]
-        files = trainer["event_files"]
-        self._run_id, self._event_files = files["run_id"], files["sizes"]
-        hooks.load_state_dict(trainer.get("hooks", {}))
+        self._run_id, self._event_files = run_id or self._run_id, sizes
+        hooks.load_state_dict(hook_states)
         return run
 
     def rewind_summaries(self) -> None:
@@ -180,6 +181,34 @@ class RunCheckpoints:
             mapped_files=algorithm.training_files() if resumable else None,
             resumable=resumable,
         )
+
+
+def _event_files_of(loaded: LoadedCheckpoint) -> tuple[str | None, dict[str, int]]:
+    """The id of the run, if the checkpoint has one, and its event files."""
+    trainer = training_state.part_of(loaded, training_state.TRAINER)
+    files: Any = trainer.get("event_files")
+    what = training_state.entry(loaded, training_state.TRAINER, "event_files")
+    check_like(files, {}, what)
+    if "run_id" not in files:
+        return None, {}  # written before runs had one
+    sizes: Any = files.get("sizes")
+    check_like(sizes, {}, f"{what}['sizes']")
+    is_like = all(type(size) is int for size in sizes.values())
+    if not (event_files.is_run_id(files["run_id"]) and is_like):
+        raise CheckpointError(f"{what}: expected the id of a run, and sizes of files")
+    return files["run_id"], sizes
+
+
+def _hook_states_of(loaded: LoadedCheckpoint) -> dict[str, dict[str, Any]]:
+    """Name -> state of every hook that had one."""
+    trainer = training_state.part_of(loaded, training_state.TRAINER)
+    states: Any = trainer.get("hooks", {})
+    if not isinstance(states, dict) or not all(
+        isinstance(state, dict) for state in states.values()
+    ):
+        what = training_state.entry(loaded, training_state.TRAINER, "hooks")
+        raise CheckpointError(f"{what}: expected the states of hooks by their names")
+    return states
 
 
 def config_texts() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 from collections.abc import Mapping
@@ -12,12 +13,14 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.errors import CheckpointError, DivergedError
+from alf_lite.errors import AlfLiteError, CheckpointError, DivergedError
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils import random_state
 from alf_lite.utils.checkpoint import LoadedCheckpoint
-from alf_lite.utils.module_state import load_module_state, non_finite_entries
+from alf_lite.utils.checkpoint_files import MANIFEST_NAME
+from alf_lite.utils.module_state import check_module_state, non_finite_entries
 from alf_lite.utils.nest_paths import path_parts
+from alf_lite.utils.plain_data import check_like, to_plain
 from alf_lite.utils.progress import progress
 
 # The parts. Playing needs only the first.
@@ -65,26 +68,81 @@ def restore(algorithm: RLAlgorithm, loaded: LoadedCheckpoint) -> RunState:
     """Puts back what :func:`capture` returned; the generators come last.
 
     Raises:
-        CheckpointError: if the checkpoint belongs to another algorithm or other specs
-            (then nothing is changed), or holds non-finite parameters.
+        CheckpointError: if the checkpoint belongs to another algorithm or other specs,
+            or something in it is not as expected; nothing has changed then.
     """
     check_fingerprint(algorithm, loaded)
-    load_policy(algorithm, loaded)
-    try:
-        algorithm.load_training_state_dict(loaded.state[TRAINING])
-        algorithm.load_training_files(loaded.mapped_files)
-    except CheckpointError as error:
-        raise CheckpointError(f"{loaded.path}: {error}") from error
-    except (ValueError, KeyError) as error:
-        raise CheckpointError(
-            f"{loaded.path}: the state of the optimizers or metrics does not fit this "
-            f"run: {error}"
-        ) from error
-    trainer = loaded.state[TRAINER]
+    run = _run_state(loaded)
+    trainer, generators = part_of(loaded, TRAINER), part_of(loaded, RANDOM)
+    check_like(
+        trainer.get("progress"),
+        progress.state_dict(),
+        entry(loaded, TRAINER, "progress"),
+    )
+    random_state.check_state(generators, entry(loaded, RANDOM))
+    policy = _check_policy(algorithm, loaded, part_of(loaded, ALGORITHM))
+    _load_training(algorithm, loaded)
+    algorithm.load_state_dict(policy)
     progress.load_state_dict(trainer["progress"])
-    random_state.set_state(loaded.state[RANDOM])
-    fields = {field.name for field in dataclasses.fields(RunState)}
-    return RunState(**{k: v for k, v in trainer["run"].items() if k in fields})
+    random_state.set_state(generators)
+    return run
+
+
+def part_of(loaded: LoadedCheckpoint, name: str) -> dict[str, Any]:
+    """A part of a checkpoint.
+
+    Raises:
+        CheckpointError: if it is missing, or no dict.
+    """
+    part = loaded.state.get(name)
+    if not isinstance(part, dict):
+        raise CheckpointError(
+            f"{entry(loaded, name)}: expected a dict, got {type(part).__name__}"
+        )
+    return part
+
+
+def entry(loaded: LoadedCheckpoint, part: str, *keys: str) -> str:
+    """The file of a part, and an entry of it, for errors."""
+    path = "".join(f"[{key!r}]" for key in keys)
+    return f"{loaded.path / part}.pt: {part}{path}"
+
+
+def _run_state(loaded: LoadedCheckpoint) -> RunState:
+    """The counters of the run."""
+    found, what = part_of(loaded, TRAINER).get("run"), entry(loaded, TRAINER, "run")
+    if not isinstance(found, dict) or not {"seed", "iterations"} <= found.keys():
+        raise CheckpointError(f"{what}: expected the counters of a run")
+    new, later = RunState(0), RunState(0, 0, 0, 0.0, 0.0, 0, 0, 0.0)
+    examples = {
+        field.name: getattr(new if found.get(field.name) is None else later, field.name)
+        for field in dataclasses.fields(RunState)
+    }
+    known = {name: value for name, value in found.items() if name in examples}
+    check_like(known, examples, what, all_keys=False)
+    run = RunState(**known)
+    if run.iterations != loaded.step:
+        raise CheckpointError(
+            f"{what}['iterations']: expected {loaded.step}, got {run.iterations}"
+        )
+    return run
+
+
+def _load_training(algorithm: RLAlgorithm, loaded: LoadedCheckpoint) -> None:
+    """Loads what only training needs: all of it, or nothing."""
+    state, what = part_of(loaded, TRAINING), entry(loaded, TRAINING)
+    before = copy.deepcopy(to_plain(algorithm.training_state_dict(), TRAINING))
+    # Types and numbers only: who loads it knows better what is missing.
+    check_like(state, before, what, all_keys=False)
+    try:
+        algorithm.load_training_state_dict(state)
+        algorithm.load_training_files(loaded.mapped_files)
+    except Exception as error:  # whatever it is, nothing may have changed
+        algorithm.load_training_state_dict(before)
+        if isinstance(error, AlfLiteError) and not isinstance(error, CheckpointError):
+            raise
+        reason = error if isinstance(error, ValueError) else repr(error)
+        raise CheckpointError(f"{what} does not fit this run: {reason}") from error
 
 
 def load_policy(
@@ -101,16 +159,24 @@ def load_policy(
     Raises:
         CheckpointError: naming what does not fit, or non-finite parameters.
     """
-    state_dict = loaded.state[ALGORITHM]
+    state_dict = part_of(loaded, ALGORITHM)
     if not for_training:
         wanted = algorithm.state_dict().keys()
         state_dict = {k: v for k, v in state_dict.items() if k in wanted}
+    algorithm.load_state_dict(_check_policy(algorithm, loaded, state_dict))
+
+
+def _check_policy(
+    algorithm: RLAlgorithm, loaded: LoadedCheckpoint, state_dict: dict[str, Any]
+) -> dict[str, Any]:
+    """The parameters and buffers if they fit and are finite, else CheckpointError."""
+    # Shapes first: looking at the numbers takes memory.
+    check_module_state(algorithm, state_dict, f"{loaded.path / ALGORITHM}.pt")
     names = [name for name, _ in algorithm.named_parameters()]
-    parameters = {n: state_dict[n] for n in names if n in state_dict}
-    bad = non_finite_entries(parameters)
+    bad = non_finite_entries({name: state_dict[name] for name in names})
     if bad:
         raise CheckpointError(f"{loaded.path} holds non-finite parameters: {bad[:5]}")
-    load_module_state(algorithm, state_dict, str(loaded.path))
+    return state_dict
 
 
 def check_finite(algorithm: RLAlgorithm) -> None:
@@ -166,7 +232,9 @@ def check_fingerprint(algorithm: RLAlgorithm, loaded: LoadedCheckpoint) -> None:
             f"{loaded.path} was written by {found.get('algorithm')}; this run trains "
             f"{expected['algorithm']}. {advice}"
         )
-    found_specs = found.get("specs") or {}
+    found_specs = found.get("specs")
+    if not isinstance(found_specs, dict):
+        raise CheckpointError(f"{loaded.path / MANIFEST_NAME}: it lists no specs")
     lines = [
         f"  {key}: expected {expected['specs'].get(key, '-')}, "
         f"found {found_specs.get(key, '-')}"

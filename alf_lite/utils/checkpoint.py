@@ -32,7 +32,7 @@ from alf_lite.utils.checkpoint_data import (
     read_info,
     to_bytes,
 )
-from alf_lite.utils.module_state import load_module_state
+from alf_lite.utils.module_state import check_is_state_dict, load_module_state
 
 __all__ = [
     "CheckpointInfo",
@@ -329,6 +329,7 @@ def load_prefix(prefix_at_path: str) -> dict[str, Any]:
         )
     loaded = _find(Path(location).expanduser())
     entries = loaded.state["algorithm"]
+    check_is_state_dict(entries, f"{loaded.path / 'algorithm.pt'}")
     prefix = re.sub(r"^algorithm(\.|$)", "", prefix)
     if not prefix:
         return dict(entries)

@@ -13,9 +13,7 @@ from alf_lite.errors import CheckpointError
 _MAX_LISTED = 20
 
 
-def load_module_state(
-    module: nn.Module, state_dict: Mapping[str, Any], what: str
-) -> None:
+def load_module_state(module: nn.Module, state_dict: Any, what: str) -> None:
     """Copies ``state_dict`` into ``module`` if every key, shape and dtype agrees.
 
     Args:
@@ -26,6 +24,13 @@ def load_module_state(
     Raises:
         CheckpointError: with a table of what differs; the module is unchanged.
     """
+    check_module_state(module, state_dict, what)
+    module.load_state_dict(dict(state_dict), strict=True)
+
+
+def check_module_state(module: nn.Module, state_dict: Any, what: str) -> None:
+    """Raises the errors of :func:`load_module_state`, and changes nothing."""
+    check_is_state_dict(state_dict, what)
     expected = module.state_dict()
     differences = [
         (key, _describe(expected, key), _describe(state_dict, key))
@@ -39,7 +44,14 @@ def load_module_state(
             "Use the configuration the checkpoint was written with, or another "
             "root_dir."
         )
-    module.load_state_dict(dict(state_dict), strict=True)
+
+
+def check_is_state_dict(value: Any, what: str) -> None:
+    """Raises CheckpointError if ``value`` has not names as keys."""
+    if not isinstance(value, Mapping) or any(type(key) is not str for key in value):
+        raise CheckpointError(
+            f"{what}: expected a dict of names and tensors, got {type(value).__name__}"
+        )
 
 
 def non_finite_entries(named_tensors: Mapping[str, Tensor]) -> list[str]:

@@ -112,18 +112,19 @@ def _check_tensor(tensor: Tensor, path: str) -> None:
         )
 
 
-def check_like(value: Any, example: Any, what: str) -> None:
+def check_like(value: Any, example: Any, what: str, *, all_keys: bool = True) -> None:
     """Checks that ``value`` is what ``example`` is.
 
     Whole numbers are counts: not negative, and not larger than 64 bits hold. Other
     numbers are finite. Tensors have the dtype and the number of dimensions of the
     example; whether their shapes fit is known to those who use them. Dicts have the
-    same keys, but for empty ones, which say that something is not there.
+    same keys; of one that is empty in the example nothing is known.
 
     Args:
         value: what was read.
         example: the same, as this process would write it now.
         what: for errors.
+        all_keys: False to compare only what is in both.
 
     Raises:
         CheckpointError: naming the entry, what was expected and what came.
@@ -131,14 +132,14 @@ def check_like(value: Any, example: Any, what: str) -> None:
     if isinstance(example, Tensor):
         _check_like_tensor(value, example, what)
     elif isinstance(example, Mapping):
-        _check_like_dict(value, example, what)
+        _check_like_dict(value, example, what, all_keys)
     elif isinstance(example, list | tuple):
         if not isinstance(value, list | tuple):
             raise _unexpected(value, "a list", what)
         if len(value) != len(example):
             raise _unexpected(value, f"{len(example)} entries", what)
         for index, (item, like) in enumerate(zip(value, example, strict=True)):
-            check_like(item, like, f"{what}[{index}]")
+            check_like(item, like, f"{what}[{index}]", all_keys=all_keys)
     else:
         allowed, text = _ALLOWED.get(type(example), ((type(example),), "another type"))
         if type(value) not in allowed:
@@ -156,20 +157,26 @@ def _check_like_tensor(value: Any, example: Tensor, what: str) -> None:
         raise _unexpected(value, _describe(example), what)
 
 
-def _check_like_dict(value: Any, example: Mapping[Any, Any], what: str) -> None:
+def _check_like_dict(
+    value: Any, example: Mapping[Any, Any], what: str, all_keys: bool
+) -> None:
     if not isinstance(value, Mapping):
         raise _unexpected(value, "a dict", what)
-    if not value or not example:
+    if not example or not (value or all_keys):
         check_numbers(value, what)
         return
-    if value.keys() != example.keys():
+    if all_keys and value.keys() != example.keys():
         missing, unknown = example.keys() - value.keys(), value.keys() - example.keys()
         raise CheckpointError(
             f"{what}: expected the entries {sorted(map(str, example))}; missing: "
             f"{sorted(map(str, missing))}, unknown: {sorted(map(str, unknown))}"
         )
     for key, item in value.items():
-        check_like(item, example[key], f"{what}[{key!r}]")
+        entry = f"{what}[{key!r}]"
+        if key in example:
+            check_like(item, example[key], entry, all_keys=all_keys)
+        else:
+            check_numbers(item, entry)
 
 
 def check_numbers(value: Any, what: str) -> None:

@@ -7,6 +7,7 @@ checkpoint that ``torch.load(weights_only=True)`` reads.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import zlib
@@ -15,6 +16,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+
+from alf_lite.errors import CheckpointError
+from alf_lite.utils.plain_data import check_like
 
 # The bounds that every consumer of a seed accepts: NumPy takes 32 unsigned bits, some
 # environments only non-negative signed ones.
@@ -82,24 +87,67 @@ def get_state() -> dict[str, Any]:
     return state
 
 
+def check_state(state: Any, what: str) -> None:
+    """Checks that :func:`set_state` can restore ``state``; changes no generator.
+
+    Args:
+        state: as it was read from a file.
+        what: for errors.
+
+    Raises:
+        CheckpointError: naming the generator.
+    """
+    for name, example in get_state().items():
+        if name not in ("python", "cuda"):
+            found = state.get(name) if isinstance(state, dict) else None
+            check_like(found, example, f"{what}[{name!r}]")
+    entry = "python"
+    try:
+        *_, gauss_next = python_state = _python_state(state)
+        if gauss_next is not None and not math.isfinite(gauss_next):
+            raise ValueError(f"{gauss_next} is no number that may come next")
+        random.Random().setstate(python_state)
+        entry = "numpy"
+        # The library believes any position, and reads what is there.
+        if state["numpy"]["position"] > len(state["numpy"]["keys"]):
+            raise ValueError("its position is outside of its keys")
+        np.random.RandomState().set_state(_numpy_state(state))
+        entry = "torch"
+        torch.Generator().set_state(state["torch"])
+        entry = "cuda"
+        for item in state.get("cuda", []):
+            if not isinstance(item, Tensor) or item.dtype != torch.uint8:
+                raise ValueError("it is no tensor of bytes")
+    except Exception as error:  # whatever the libraries raise for what they refuse
+        raise CheckpointError(
+            f"{what}[{entry!r}] is no state of a random number generator: {error}"
+        ) from error
+
+
+def _python_state(state: dict[str, Any]) -> tuple[Any, ...]:
+    version, internal, gauss_next = state["python"]
+    return version, tuple(internal), gauss_next
+
+
+def _numpy_state(state: dict[str, Any]) -> tuple[Any, ...]:
+    numpy_state = state["numpy"]
+    return (
+        numpy_state["bit_generator"],
+        numpy_state["keys"].numpy().astype(np.uint32),
+        numpy_state["position"],
+        numpy_state["has_gauss"],
+        numpy_state["cached_gaussian"],
+    )
+
+
 def set_state(state: dict[str, Any]) -> None:
     """Restores what :func:`get_state` returned.
 
     The CUDA part is ignored where the number of devices differs: such a run is not
     reproducible to the bit anyway.
     """
-    version, internal, gauss_next = state["python"]
-    random.setstate((version, tuple(internal), gauss_next))
-    numpy_state = state["numpy"]
-    np.random.set_state(  # noqa: NPY002
-        (
-            numpy_state["bit_generator"],
-            numpy_state["keys"].numpy().astype(np.uint32),
-            numpy_state["position"],
-            numpy_state["has_gauss"],
-            numpy_state["cached_gaussian"],
-        )
-    )
+    random.setstate(_python_state(state))
+    np.random.set_state(_numpy_state(state))  # noqa: NPY002
     torch.set_rng_state(state["torch"])
     cuda = state.get("cuda", [])
     if torch.cuda.is_available() and len(cuda) == torch.cuda.device_count():

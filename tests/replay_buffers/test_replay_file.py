@@ -224,7 +224,7 @@ def metadata(**texts: Any) -> Callable[[dict], Any]:
         (metadata(leaves=[["action", [2], "float32", 1]]), "inside of a row"),
         (metadata(leaves=[["action", [10**9], "float32", 0]]), "inside of a row"),
         (metadata(leaves=[["action", [-1, -2], "float32", 0]]), "replay buffer"),
-        (metadata(leaves=3), "not iterable"),
+        (metadata(leaves=3), "nothing about the leaves"),
         (metadata(leaves="{"), "replay buffer"),
         (lambda header: header["__metadata__"].pop("numbers"), "numbers"),
     ],

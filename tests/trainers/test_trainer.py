@@ -558,6 +558,7 @@ def test_checkpoint_with_non_finite_parameters_is_refused(train, tmp_path):
     checkpointer = Checkpointer(tmp_path / "run" / "checkpoints")
     loaded = checkpointer.load()
     loaded.state["algorithm"]["_policy.1.bias"][0] = math.inf
+    loaded.state["trainer"]["run"]["iterations"] = 9
     checkpointer.save(9, loaded.state, loaded.texts, loaded.metadata)
     with pytest.raises(CheckpointError, match=r"non-finite parameters.*_policy\.1"):
         train(num_iterations=20)
