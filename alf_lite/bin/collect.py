@@ -158,11 +158,10 @@ def _run_conf(values: flags.FlagValues) -> str | None:
     """The configuration of the run, if there is one."""
     if not values.root_dir:
         return None
-    from alf_lite.trainers.run_directory import USER_CONFIG, RunDirectory
+    from alf_lite.trainers import rebuilding
 
-    run_directory = RunDirectory(values.root_dir)
-    run_directory.read_user_config()  # to say so, if there is no run
-    return str(run_directory.path / USER_CONFIG)
+    parameters = environment_flags.parameters(values)
+    return rebuilding.run_conf(values.root_dir, parameters, rebuilding.TO_COLLECT)
 
 
 def _amount(values: flags.FlagValues) -> Amount:

@@ -49,10 +49,15 @@ def parse(values: flags.FlagValues, conf: str | None = None) -> None:
     import alf_lite.environments.creation  # noqa: F401
     from alf_lite import config_files
 
-    parameters = list(values.gin_param)
+    config_files.parse_config(conf or values.conf, parameters(values))
+
+
+def parameters(values: flags.FlagValues) -> list[str]:
+    """The bindings that the flags are."""
+    bindings = list(values.gin_param)
     if values.env:
-        parameters.append(f"create_environment.env_name = {values.env!r}")
-    config_files.parse_config(conf or values.conf, parameters)
+        bindings.append(f"create_environment.env_name = {values.env!r}")
+    return bindings
 
 
 def create(**kwargs: Any) -> Environment:

@@ -70,9 +70,9 @@ def define_flags() -> flags.FlagValues:
 def train(values: flags.FlagValues) -> int:
     """Trains as the flags say; returns the exit code."""
     conf, root_dir = values.conf, values.root_dir
-    if conf is None and root_dir:
-        conf = _saved_config(root_dir)
     parameters = list(values.gin_param)
+    if conf is None and root_dir:
+        conf = _saved_config(root_dir, parameters)
     if values.device is not None:
         parameters.append(f"TrainerConfig.device = {values.device!r}")
     if values.seed is not None:
@@ -103,14 +103,16 @@ def train(values: flags.FlagValues) -> int:
     return 0
 
 
-def _saved_config(root_dir: str) -> str | None:
+def _saved_config(root_dir: str, parameters: Sequence[str]) -> str | None:
     """The configuration of the run that is there."""
+    from alf_lite.trainers import rebuilding
     from alf_lite.trainers.run_directory import USER_CONFIG, RunDirectory
 
     directory = RunDirectory(root_dir)
     directory.restore_user_config()
-    path = directory.path / USER_CONFIG
-    return str(path) if path.is_file() else None
+    if not (directory.path / USER_CONFIG).is_file():
+        return None
+    return rebuilding.run_conf(root_dir, parameters, rebuilding.TO_TRAIN)
 
 
 def _no_conf() -> str:

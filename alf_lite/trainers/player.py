@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from alf_lite import config_files
+from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
@@ -44,6 +45,7 @@ def play(
     device: str | None = None,
     seed: int = 0,
     gin_params: Sequence[str] = (),
+    config: TrainerConfig | None = None,
     create_env: Callable[..., Environment] = create_environment,
 ) -> PlayResult:
     """Plays whole episodes with a checkpointed policy.
@@ -63,6 +65,7 @@ def play(
         device: of the networks; that of the training by default.
         seed: of the environments and the sampling.
         gin_params: override the configuration of the run.
+        config: what the run was built with in Python, instead of its conf.
         create_env: builds the environments, see :class:`Trainer`.
 
     Raises:
@@ -71,7 +74,10 @@ def play(
     """
     RunDirectory(root_dir).read_user_config()  # to say so, if there is no run
     render_mode = _render_mode(render, record_file)
-    config = read_run_config(root_dir, gin_params)
+    if config is None:
+        config = read_run_config(root_dir, gin_params)
+    elif gin_params:
+        raise ConfigError("gin_params override a conf: change config instead")
     if sample:
         config = dataclasses.replace(config, epsilon_greedy=1.0)
     if device is not None:

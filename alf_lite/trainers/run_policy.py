@@ -13,8 +13,8 @@ from alf_lite.algorithms.create_algorithm import create_algorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.environment import Environment
-from alf_lite.trainers import training_state
-from alf_lite.trainers.run_directory import USER_CONFIG, RunDirectory
+from alf_lite.trainers import rebuilding, training_state
+from alf_lite.trainers.run_directory import RunDirectory
 from alf_lite.utils.checkpoint import Checkpointer, LoadedCheckpoint
 
 
@@ -31,11 +31,11 @@ def read_run_config(
         gin_params: override the configuration of the run.
 
     Raises:
-        ConfigError: if there is no run, or the configuration cannot be used.
+        ConfigError: if there is no run, or the configuration cannot be used or does not
+            say what was given in Python.
     """
-    run_directory = RunDirectory(root_dir)
-    run_directory.read_user_config()  # to say so, if there is no run
-    config_files.parse_config(str(run_directory.path / USER_CONFIG), gin_params)
+    conf = rebuilding.run_conf(root_dir, gin_params, rebuilding.TO_PLAY)
+    config_files.parse_config(conf, gin_params)
     return acting_config()
 
 

@@ -20,7 +20,7 @@ from alf_lite.environments.creation import create_environment
 from alf_lite.environments.described_environment import DescribedEnvironment
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import CheckpointError, ConfigError, DivergedError
-from alf_lite.trainers import run_end, run_record, train_summaries
+from alf_lite.trainers import rebuilding, run_end, run_record, train_summaries
 from alf_lite.trainers.hooks import Hook, Hooks, build_hooks
 from alf_lite.trainers.progress_display import NoDisplay, ProgressDisplay, Status
 from alf_lite.trainers.run_checkpoints import RunCheckpoints, config_texts
@@ -69,6 +69,7 @@ class Trainer:
         self.root_dir = self._run_directory.path
         self.config = dataclasses.replace(config, root_dir=str(self.root_dir))
         self._hooks = Hooks(hooks)
+        self._given_in_python = rebuilding.given_in_python(config, create_env, hooks)
         self._display = display or NoDisplay()
         self._create_env = create_env
         self._limits = Limits.from_config(config)
@@ -201,6 +202,7 @@ class Trainer:
             run_id=run_id,
             seed=run.seed,
             resumed_iterations=run.iterations,
+            **{rebuilding.GIVEN_IN_PYTHON: self._given_in_python},
         )
         directory.write_run_file(self._record)
         stack.push(self._record_end)

@@ -1,0 +1,115 @@
+"""What builds a run again: its conf, unless it was built in Python.
+
+A conf cannot hold every object, so that what was given in Python is noted by name in
+``run.json``. A program then says what it lacks, instead of building something else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from alf_lite import config_files
+from alf_lite.config import TrainerConfig
+from alf_lite.environments.creation import create_environment
+from alf_lite.errors import ConfigError
+from alf_lite.trainers.run_directory import USER_CONFIG, RunDirectory
+
+GIVEN_IN_PYTHON = "given_in_python"  # the entry of run.json
+
+_CREATE_ENV = "create_env"
+_HOOKS = "hooks"
+_ALGORITHM = "TrainerConfig.algorithm_ctor"
+_EXAMPLES = {
+    _ALGORITHM: "TrainerConfig.algorithm_ctor = @PPOAlgorithm",
+    _CREATE_ENV: 'create_environment.env_name = "CartPole-v1"',
+}
+# What the directory and its checkpoints say.
+_OF_THE_DIRECTORY = ("root_dir", "random_seed")
+
+TO_TRAIN = "alf_lite.trainers.trainer.Trainer(config, root_dir, ...).train()"
+TO_PLAY = (
+    "alf_lite.trainers.player.play(root_dir, num_episodes, config=config, "
+    "create_env=create_env)"
+)
+TO_COLLECT = (
+    "alf_lite.trainers.run_policy.build_policy(config, env, load_policy_checkpoint("
+    'root_dir, "latest")), whose AlgorithmPolicy alf_lite.trainers.collector.collect '
+    "takes"
+)
+
+
+def given_in_python(
+    config: TrainerConfig, create_env: Callable[..., Any], hooks: Sequence[Any]
+) -> list[str]:
+    """Names of what the conf of this process does not say of a run."""
+    try:
+        with config_files.gin_errors():
+            said: Any = TrainerConfig()
+    except ConfigError:  # it says too little even for that
+        said = None
+    names = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        default = getattr(said, field.name, field.default)
+        if field.name not in _OF_THE_DIRECTORY and value != default:
+            names.append(f"TrainerConfig.{field.name}")
+    if create_env is not create_environment:
+        names.append(_CREATE_ENV)
+    return names + ([_HOOKS] if hooks else [])
+
+
+def run_conf(
+    root_dir: str | Path, parameters: Sequence[str], in_python: str
+) -> str | None:
+    """The path of the conf of a run; None if that is empty.
+
+    Args:
+        root_dir: of the run.
+        parameters: bindings that are given beside the conf.
+        in_python: how to do in Python what is wanted. Where that is not to train on,
+            what only training needs may be missing.
+
+    Raises:
+        ConfigError: if there is no run; or naming what was given in Python and is not
+            among the parameters, and what to do.
+    """
+    directory = RunDirectory(root_dir)
+    lines = map(str.strip, directory.read_user_config().splitlines())
+    is_empty = all(not line or line.startswith("#") for line in lines)
+    names = _noted(directory) or ([_ALGORITHM] if is_empty else [])
+    if in_python != TO_TRAIN:
+        names = [name for name in names if name in _EXAMPLES]
+    missing = [name for name in names if not _is_bound(name, parameters)]
+    if missing:
+        examples = [_EXAMPLES[name] for name in missing if name in _EXAMPLES]
+        shown = " ".join(f"--gin_param='{one}'" for one in examples)
+        raise ConfigError(
+            f"{directory.path}: this run was built in Python and {USER_CONFIG} does "
+            f"not say what {', '.join(missing)} {_is_or_are(missing)}. In Python: "
+            f"{in_python}, with what the run was built with. Or give it here, as in "
+            f"{shown or '--gin_param=...'}"
+        )
+    return None if is_empty else str(directory.path / USER_CONFIG)
+
+
+def _noted(directory: RunDirectory) -> list[str]:
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        names = json.loads(directory.read_run_file() or "")[GIVEN_IN_PYTHON]
+        return [name for name in names if isinstance(name, str)]
+    return []  # written by an older version, or by hand
+
+
+def _is_bound(name: str, parameters: Sequence[str]) -> bool:
+    bound = [parameter.partition("=")[0].strip() for parameter in parameters]
+    if name == _CREATE_ENV:
+        return any(one.startswith("create_environment.env_") for one in bound)
+    return {_HOOKS: "TrainerConfig.hook_ctors"}.get(name, name) in bound
+
+
+def _is_or_are(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
