@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,8 @@ from alf_lite.utils.step_arrays import StepArrays, StepReader, join
 
 Nest = Any
 
-# Short unrolls are looked at together, when so many steps have come.
+# Short unrolls are looked at together, when so many steps have come. How many are does
+# not depend on when somebody asks: it decides on the last bits of the sums.
 _MAX_WAITING_STEPS = 64
 
 
@@ -39,6 +41,86 @@ class EpisodeMeans(NamedTuple):
     start_discounted_return: np.ndarray  # [*reward shape], G_0
     info_mean: Nest  # as env_info_spec, (1/L) Σ_{t=1}^{L} info_t
     info_last: Nest  # as env_info_spec, info_L
+
+
+class _Records:
+    """The sums of the open episodes, and the last ones that have ended."""
+
+    def __init__(
+        self, reward_size: int, info_size: int, batch_size: int, buffer_size: int
+    ) -> None:
+        # The sums of an episode: its steps, the rewards, the rewards with each of the
+        # two weights of arrival_weights, the env_info.
+        self.sum_sizes = [1, *[reward_size] * 3, info_size]
+        self.sums = EpisodeSums(batch_size, sum(self.sum_sizes))
+        # A recorded episode: what EpisodeMeans is the mean of.
+        self.record_sizes = [1, *[reward_size] * 4, info_size, info_size]
+        self.recorded = RecentRows(buffer_size, sum(self.record_sizes))
+        self.next_weights = np.zeros((batch_size, 2))  # of the next reward to arrive
+
+    def add(self, steps: StepArrays, gamma: float) -> None:
+        """Takes in the steps of an unroll."""
+        weights = self._arrival_weights(steps, gamma)
+        values = np.concatenate(
+            (
+                np.ones((*steps.is_first.shape, 1)),
+                steps.rewards,
+                weights[..., :1] * steps.rewards,
+                weights[..., 1:] * steps.rewards,
+                steps.infos,
+            ),
+            axis=2,
+        )
+        values[steps.is_first] = 0.0
+        finished = self.sums.add(steps.is_first, steps.is_last, values, steps.env_ids)
+        if len(finished.sums):
+            self._record(finished, steps.infos[finished.last_step, finished.column])
+
+    def _arrival_weights(self, steps: StepArrays, gamma: float) -> np.ndarray:
+        """How often the reward of each step counts in sums of discounted returns.
+
+        In Σ_t G_t the reward r_t counts q_t times, in G_0 it counts p_t times:
+
+            q_{t+1} = 1 + γ d_t q_t,   p_{t+1} = γ d_t p_t,   q_1 = p_1 = 1
+
+        Returns:
+            [T, B, 2], q and p of every step; anything at FIRST.
+        """
+        is_first = steps.is_first[..., None]
+        decay = np.where(is_first, 0.0, gamma * steps.discounts)
+        growth = np.concatenate((np.ones(is_first.shape), is_first), axis=2)
+        arriving = self.next_weights[steps.env_ids]
+        following = linear_recurrence(decay, growth, arriving)
+        self.next_weights[steps.env_ids] = following[-1]
+        return np.concatenate((arriving[None], following[:-1]))
+
+    def _record(self, finished: FinishedEpisodes, last_infos: np.ndarray) -> None:
+        lengths, returns, sums_of_returns, start_returns, infos = _split(
+            finished.sums, self.sum_sizes
+        )
+        record = (
+            lengths,
+            returns,
+            sums_of_returns / lengths,
+            returns / lengths,
+            start_returns,
+            infos / lengths,
+            last_infos,
+        )
+        self.recorded.append(np.concatenate(record, axis=1))
+
+    def clear(self) -> None:
+        self.sums.drop_open()
+        self.recorded.clear()
+        self.next_weights[:] = 0.0
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {
+            "recorded": self.recorded.rows,
+            "open_sums": self.sums.open_sums,
+            "is_open": self.sums.is_open,
+            "next_weights": self.next_weights,
+        }
 
 
 class EpisodeTracker:
@@ -79,15 +161,13 @@ class EpisodeTracker:
         self._waiting: list[StepArrays] = []  # unrolls that were not looked at yet
         self._num_waiting = 0  # their steps
         self._gamma = gamma
-        num_infos = sum(spec.numel for spec in nest.flatten(env_info_spec))
-        # The sums of an episode: its steps, the rewards, the rewards with each of the
-        # two weights of _arrival_weights, the env_info.
-        self._sum_sizes = [1, *[reward_spec.numel] * 3, num_infos]
-        self._sums = EpisodeSums(batch_size, sum(self._sum_sizes))
-        # A recorded episode: what EpisodeMeans is the mean of.
-        self._record_sizes = [1, *[reward_spec.numel] * 4, num_infos, num_infos]
-        self._recorded = RecentRows(buffer_size, sum(self._record_sizes))
-        self._next_weights = np.zeros((batch_size, 2))  # of the next reward to arrive
+        self._records = _Records(
+            reward_spec.numel,
+            sum(spec.numel for spec in nest.flatten(env_info_spec)),
+            batch_size,
+            buffer_size,
+        )
+        self._latest: _Records | None = None  # with what waits, if somebody has asked
         self.num_env_steps = 0
         self.num_episodes = 0  # LAST steps seen
 
@@ -107,77 +187,44 @@ class EpisodeTracker:
             return
         self.num_env_steps += int(np.count_nonzero(~steps.is_first))
         self.num_episodes += int(np.count_nonzero(steps.is_last))
-        if self._waiting and self._waiting[0].env_ids is not steps.env_ids:
+        self._latest = None
+        if self._waiting and not self._are_waiting(steps.env_ids):
             self._catch_up()
         self._waiting.append(steps)
         self._num_waiting += len(steps.is_first)
         if self._num_waiting >= _MAX_WAITING_STEPS:
             self._catch_up()
 
+    def _are_waiting(self, env_ids: np.ndarray) -> bool:
+        """Whether the steps that wait are those of the same environments."""
+        waiting = self._waiting[0].env_ids
+        return waiting is env_ids or np.array_equal(waiting, env_ids)
+
     def _catch_up(self) -> None:
         """Looks at the unrolls that wait."""
-        if not self._waiting:
-            return
-        steps = join(self._waiting)
-        self._drop_waiting()
-        weights = self._arrival_weights(steps)
-        values = np.concatenate(
-            (
-                np.ones((*steps.is_first.shape, 1)),
-                steps.rewards,
-                weights[..., :1] * steps.rewards,
-                weights[..., 1:] * steps.rewards,
-                steps.infos,
-            ),
-            axis=2,
-        )
-        values[steps.is_first] = 0.0
-        finished = self._sums.add(steps.is_first, steps.is_last, values, steps.env_ids)
-        if len(finished.sums):
-            self._record(finished, steps.infos[finished.last_step, finished.column])
+        if self._waiting:
+            self._records.add(join(self._waiting), self._gamma)
+            self._drop_waiting()
 
     def _drop_waiting(self) -> None:
         self._waiting.clear()
         self._num_waiting = 0
+        self._latest = None
 
-    def _arrival_weights(self, steps: StepArrays) -> np.ndarray:
-        """How often the reward of each step counts in sums of discounted returns.
-
-        In Σ_t G_t the reward r_t counts q_t times, in G_0 it counts p_t times:
-
-            q_{t+1} = 1 + γ d_t q_t,   p_{t+1} = γ d_t p_t,   q_1 = p_1 = 1
-
-        Returns:
-            [T, B, 2], q and p of every step; anything at FIRST.
-        """
-        is_first = steps.is_first[..., None]
-        decay = np.where(is_first, 0.0, self._gamma * steps.discounts)
-        growth = np.concatenate((np.ones(is_first.shape), is_first), axis=2)
-        arriving = self._next_weights[steps.env_ids]
-        following = linear_recurrence(decay, growth, arriving)
-        self._next_weights[steps.env_ids] = following[-1]
-        return np.concatenate((arriving[None], following[:-1]))
-
-    def _record(self, finished: FinishedEpisodes, last_infos: np.ndarray) -> None:
-        lengths, returns, sums_of_returns, start_returns, infos = _split(
-            finished.sums, self._sum_sizes
-        )
-        record = (
-            lengths,
-            returns,
-            sums_of_returns / lengths,
-            returns / lengths,
-            start_returns,
-            infos / lengths,
-            last_infos,
-        )
-        self._recorded.append(np.concatenate(record, axis=1))
+    def _up_to_now(self) -> _Records:
+        """The records with what waits, which goes on waiting."""
+        if not self._waiting:
+            return self._records
+        if self._latest is None:
+            self._latest = copy.deepcopy(self._records)
+            self._latest.add(join(self._waiting), self._gamma)
+        return self._latest
 
     def means(self) -> EpisodeMeans:
         """The means over the recorded episodes."""
-        self._catch_up()
+        records = self._up_to_now()
         length, *returns, info_mean, info_last = _split(
-            self._recorded.mean(), self._record_sizes
+            records.recorded.mean(), records.record_sizes
         )
         shape = tuple(self._reward_spec.shape)
         total, discounted, per_step, from_start = [r.reshape(shape) for r in returns]
@@ -205,24 +252,22 @@ class EpisodeTracker:
     def drop_open_episodes(self) -> None:
         """Forgets the episodes that have not ended, as after a reset."""
         self._catch_up()
-        self._sums.drop_open()
+        self._records.sums.drop_open()
 
     def reset(self) -> None:
         """Forgets everything."""
         self._drop_waiting()
-        self._sums.drop_open()
-        self._recorded.clear()
-        self._next_weights[:] = 0.0
+        self._records.clear()
         self.num_env_steps = self.num_episodes = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that later results depend on, as ints and tensors."""
-        self._catch_up()
         return {
             "num_env_steps": self.num_env_steps,
             "num_episodes": self.num_episodes,
-            "num_recorded": self._recorded.num_appended,
-        } | {name: torch.tensor(array) for name, array in self._arrays().items()}
+            "num_recorded": self._records.recorded.num_appended,
+            **self._waiting_state(),
+        } | {name: torch.tensor(a) for name, a in self._records.arrays().items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continues where ``state_dict`` was taken.
@@ -230,13 +275,15 @@ class EpisodeTracker:
         Raises:
             CheckpointError: if entries or shapes differ; nothing has changed then.
         """
-        expected = self.state_dict()  # nothing waits after this
+        expected = self.state_dict()
+        # Older ones had looked at all.
+        state_dict = {"waiting": torch.zeros(0), "waiting_ids": None, **state_dict}
         if state_dict.keys() != expected.keys():
             raise CheckpointError(
                 f"metrics: expected the entries {sorted(expected)}, "
                 f"got {sorted(state_dict)}"
             )
-        arrays = self._arrays()
+        arrays = self._records.arrays()
         for name, array in arrays.items():
             saved: Tensor = state_dict[name]
             if tuple(saved.shape) != array.shape:
@@ -250,15 +297,33 @@ class EpisodeTracker:
             array[...] = state_dict[name].numpy()
         self.num_env_steps = int(state_dict["num_env_steps"])
         self.num_episodes = int(state_dict["num_episodes"])
-        self._recorded.num_appended = int(state_dict["num_recorded"])
+        self._records.recorded.num_appended = int(state_dict["num_recorded"])
+        self._drop_waiting()
+        if len(state_dict["waiting"]):
+            self._load_waiting(state_dict["waiting"], state_dict["waiting_ids"])
 
-    def _arrays(self) -> dict[str, np.ndarray]:
+    def _waiting_state(self) -> dict[str, Tensor]:
+        """The steps that wait, [T, B, fields], and their environments [B]."""
+        if not self._waiting:
+            return {"waiting": torch.zeros(0), "waiting_ids": torch.zeros(0)}
+        steps = join(self._waiting)
+        flags = np.stack((steps.is_first, steps.is_last), axis=2)
+        fields = (flags, steps.discounts, steps.rewards, steps.infos)
         return {
-            "recorded": self._recorded.rows,
-            "open_sums": self._sums.open_sums,
-            "is_open": self._sums.is_open,
-            "next_weights": self._next_weights,
+            "waiting": torch.from_numpy(np.concatenate(fields, axis=2)),
+            "waiting_ids": torch.tensor(steps.env_ids),
         }
+
+    def _load_waiting(self, rows: Tensor, env_ids: Tensor) -> None:
+        flags, discounts, rewards, infos = _split(
+            rows.numpy(),
+            [2, 1, self._reward_spec.numel, self._records.record_sizes[-1]],
+        )
+        is_first, is_last = (flags != 0).transpose(2, 0, 1)
+        steps = StepArrays(
+            is_first, is_last, discounts, rewards, infos, env_ids.numpy()
+        )
+        self._waiting, self._num_waiting = [steps], len(is_first)
 
 
 def _split(columns: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
