@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -138,6 +139,8 @@ class ReplayTraining:
         if unroll.is_first_unroll:
             # What was stored does not go on, as when a worker was replaced.
             self.buffer.mark_truncated_end(unroll.env_ids)
+        elif unroll.new_columns:
+            self.buffer.mark_truncated_end(np.array(unroll.new_columns))
         self.buffer.add_batch(experience, unroll.env_ids, time_major=True)
 
     def _make_buffer(self, experience: Experience) -> ReplayBuffer:
@@ -163,8 +166,6 @@ class ReplayTraining:
         buffer.set_iteration(self._iteration)
         if self._saved is not None:
             buffer.load(self._saved)
-            # A resumed run starts new episodes.
-            buffer.mark_truncated_end()
             self._saved = None
         return buffer
 

@@ -398,14 +398,26 @@ class RLAlgorithm(Algorithm):
     def reset_environment(self, seed: int | None = None) -> None:
         """Starts new episodes everywhere; open ones are dropped from the metrics.
 
-        Done at every scheduled checkpoint, with a seed derived from the run's, so that
-        a resumed run continues exactly as the uninterrupted one. Unroll workers are
-        started by it, and go on undisturbed later.
+        Unroll workers are started by it, and go on undisturbed later.
         """
         self._require_training().reset_environment(seed)
 
+    def resume_environment(self, seed: int) -> str:
+        """Continues the open episodes that ``load_training_state_dict`` has brought.
+
+        Called instead of ``reset_environment``. Where it cannot be done, new episodes
+        begin, and what was stored of the old ones counts as cut off by a time limit.
+
+        Args:
+            seed: of new episodes.
+
+        Returns:
+            In which environments that is so, and why; empty if in none.
+        """
+        return self._require_training().resume_environment(seed)
+
     def training_state_dict(self) -> dict[str, Any]:
-        """What training needs beside ``state_dict``: optimizers and metrics."""
+        """What training needs beside ``state_dict``: optimizers, metrics, episodes."""
         return self._require_training().state_dict()
 
     def load_training_state_dict(self, state: dict[str, Any]) -> None:

@@ -17,9 +17,10 @@ from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import AlgStep, Experience, TimeStep
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.environments.environment import Environment
-from alf_lite.errors import CheckpointError, ConfigError
+from alf_lite.errors import AlfLiteError, CheckpointError, ConfigError
 from alf_lite.metrics.metrics import create_metrics
 from alf_lite.optimizers.optimizer import Optimizer
+from alf_lite.utils import random_state
 from alf_lite.utils.checkpoint_files import Stream
 
 Nest = Any
@@ -73,6 +74,7 @@ class RootTraining:
         self._unrolling: Unrolling | None = None
         self._path: OnPolicyPath | OffPolicyPath | None = None
         self._fills_replay = False
+        self._saved_unroll: dict[str, Any] = {}  # until the environment is resumed
 
     # The parts
 
@@ -189,6 +191,35 @@ class RootTraining:
         if self._off_policy is not None:
             self._off_policy.replay.mark_truncated_end()
 
+    def resume_environment(self, seed: int) -> str:
+        """See ``RLAlgorithm.resume_environment``."""
+        saved, self._saved_unroll = self._saved_unroll, {}
+        # What the environments draw on the way is not the run's.
+        with random_state.preserved():
+            if not saved:
+                self.reset_environment(seed)
+                return f"all environments ({self._why_all_are_new()})"
+            try:
+                reasons = self.unrolling.resume(saved, seed)
+            except AlfLiteError:
+                raise
+            except (KeyError, IndexError, TypeError, ValueError) as error:
+                raise CheckpointError(
+                    f"the open episodes of the checkpoint are malformed: {error!r}"
+                ) from error
+        return "; ".join(
+            f"environments {', '.join(str(i) for i in reasons if reasons[i] == reason)}"
+            f" ({reason})"
+            for reason in dict.fromkeys(reasons.values())
+        )
+
+    def _why_all_are_new(self) -> str:
+        if self.unrolling.has_workers:
+            return "unroll workers do not repeat what others did"
+        if self._env.episode_state() is None:
+            return "they cannot repeat what others did"
+        return "the checkpoint has no open episodes"
+
     def close(self) -> None:
         """Ends the unroll workers and closes the environment."""
         if self._unrolling is not None:
@@ -206,6 +237,7 @@ class RootTraining:
             "data_transformer": algorithm.data_transformer.training_state_dict(),
             "path": {} if off_policy is None else off_policy.state_dict(),
             "num_updates": self.updates.num_updates,
+            "unroll": {} if self._unrolling is None else self._unrolling.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -224,6 +256,7 @@ class RootTraining:
         if self._off_policy is not None:
             self._off_policy.load_state_dict(state["path"])
         self.updates.num_updates = state["num_updates"]
+        self._saved_unroll = state.get("unroll", {})
 
     def files(self) -> dict[str, Stream]:
         """The stored steps, as a file of a checkpoint, if that is to hold them."""

@@ -101,6 +101,19 @@ class Unrolling:
         self._in_workers.reset(seed)
         return True
 
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs to go on; nothing where it begins anew."""
+        return {} if self._here is None else self._here.state_dict()
+
+    def resume(self, state: dict[str, Any], seed: int) -> dict[int, str]:
+        """Continues where ``state_dict`` was taken; see ``SyncUnroller``."""
+        assert self._here is not None, "workers have no state"
+        return self._here.load_state_dict(state, seed)
+
+    @property
+    def has_workers(self) -> bool:
+        return self._in_workers is not None
+
     def unroll(self, length: int) -> Experience:
         """See ``RLAlgorithm.unroll``."""
         if self._here is not None:
@@ -129,13 +142,22 @@ class Unrolling:
         for unroll in unrolls:
             # Row 0 was the last row of the previous unroll, except after a reset.
             first_row = 0 if unroll.is_first_unroll else 1
-            new_steps = nest.narrow(unroll.time_steps, first_row, None)
-            if self._algorithm.unrolls_with_grad:
-                new_steps = nest.map_structure(Tensor.detach, new_steps)
-            self._metrics.observe(new_steps)
-            self._algorithm.data_transformer.observe(new_steps)
+            if unroll.new_columns:
+                self._observe(_first_steps(unroll, list(unroll.new_columns)))
+            self._observe(nest.narrow(unroll.time_steps, first_row, None))
             if self._store is not None:
                 self._store(unroll)
         seconds = sum(unroll.env_step_seconds for unroll in unrolls)
         summary.scalar("time/unroll_env_step", seconds)
         return self._joiner.join(unrolls)
+
+    def _observe(self, new_steps: TimeStep) -> None:
+        if self._algorithm.unrolls_with_grad:
+            new_steps = nest.map_structure(Tensor.detach, new_steps)
+        self._metrics.observe(new_steps)
+        self._algorithm.data_transformer.observe(new_steps)
+
+
+def _first_steps(unroll: Unroll, columns: list[int]) -> TimeStep:
+    """Row 0 of some columns, [1, len(columns), ...]."""
+    return nest.map_structure(lambda t: t[:1, columns], unroll.time_steps)

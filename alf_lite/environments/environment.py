@@ -141,6 +141,35 @@ class Environment(abc.ABC):
         """
         raise NotImplementedError(f"{self.name} writes to no rows")
 
+    def episode_state(self) -> dict[str, Any] | None:
+        """What a resumed run needs to continue the open episodes, as plain data.
+
+        Dicts, lists, numbers, strings and tensors. Asking for it changes nothing.
+
+        Returns:
+            None if the episodes cannot be continued in another process, as by default.
+        """
+        return None
+
+    def restore_episodes(self, state: dict[str, Any], seed: int) -> dict[int, str]:
+        """Continues the open episodes of a run; called instead of the first reset.
+
+        ``current_time_step`` is then what it was when the state was taken, to the bit,
+        and what the environments do from here on is what they would have done then.
+        Where that is not possible, a new episode begins.
+
+        Args:
+            state: what :meth:`episode_state` returned.
+            seed: of new episodes.
+
+        Returns:
+            Where new episodes have begun: environment → reason.
+
+        Raises:
+            CheckpointError: if the state is of other environments.
+        """
+        raise NotImplementedError(f"{self.name} has no episode_state()")
+
     def render(self) -> np.ndarray | None:
         """A frame [height, width, 3] uint8 of environment 0, None if it has none."""
         return None

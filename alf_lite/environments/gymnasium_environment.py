@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import gymnasium
 import numpy as np
@@ -22,7 +22,12 @@ from alf_lite.environments.environment import Environment
 from alf_lite.environments.info_keys import InfoKeys
 from alf_lite.environments.numpy_time_steps import NumpyTimeSteps
 from alf_lite.environments.recorded_values import RecordedValues
+from alf_lite.environments.restored_episodes import (
+    EpisodeMemory,
+    ReplayingVectorEnv,
+)
 from alf_lite.environments.seeds import vector_seed
+from alf_lite.environments.space_tree import SpaceTree
 from alf_lite.environments.step_rows import StepRow
 from alf_lite.environments.torch_time_steps import TorchTimeSteps
 from alf_lite.errors import AlfLiteError, ConfigError, EnvError
@@ -83,6 +88,12 @@ class GymnasiumEnvironment(Environment):
         self._time_steps: NumpyTimeSteps | TorchTimeSteps | None = None
         self._current: TimeStep | None = None
         self._num_steps = 0
+        self._memory: EpisodeMemory | None = None  # of those that can replay
+        if self._is_own:
+            tree = SpaceTree(action_space, "action")
+            self._memory = EpisodeMemory(
+                cast("ReplayingVectorEnv", vector_env), tree.leaves
+            )
         self._closed = False
 
     @property
@@ -149,6 +160,8 @@ class GymnasiumEnvironment(Environment):
                 self._watch_infos(infos)
         except EnvError as error:
             single_env.raise_env_error(self._where("reset()"), error)
+        if self._memory is not None:
+            self._memory.clear()
         return self._current
 
     def step(self, action: Nest) -> TimeStep:
@@ -181,11 +194,33 @@ class GymnasiumEnvironment(Environment):
                 self._watch_infos(result[4])
         except (EnvError, ConfigError) as error:
             single_env.raise_env_error(self._where("step()"), error)
+        if self._memory is not None:
+            assert isinstance(time_steps, NumpyTimeSteps), "our own are in numpy"
+            self._memory.add(time_steps)
         return self._current
 
     def freeze(self, rows: np.ndarray) -> None:
         if self._is_own:  # others step as one
             self._vector_env.freeze(rows)  # type: ignore[attr-defined]
+
+    def episode_state(self) -> dict[str, Any] | None:
+        # One that has failed is closed.
+        if self._memory is None or self._current is None or self._vector_env.closed:
+            return None
+        return self._memory.state_dict(self._current)
+
+    def restore_episodes(self, state: dict[str, Any], seed: int) -> dict[int, str]:
+        if self._memory is None:
+            return super().restore_episodes(state, seed)
+        if self._time_steps is None:
+            self._time_steps = self._numpy_time_steps()
+        assert isinstance(self._time_steps, NumpyTimeSteps), "our own are in numpy"
+        self._num_steps = 0
+        try:
+            self._current, reasons = self._memory.restore(state, self._time_steps, seed)
+        except EnvError as error:
+            single_env.raise_env_error(self._where("restore_episodes()"), error)
+        return reasons
 
     def render(self) -> np.ndarray | None:
         frames = self.render_all()
@@ -208,20 +243,20 @@ class GymnasiumEnvironment(Environment):
             self._vector_env.close()
 
     def _make_time_steps(self, observation: Any) -> NumpyTimeSteps | TorchTimeSteps:
-        spaces = (
-            self._vector_env.single_observation_space,
-            self._vector_env.single_action_space,
-        )
         tensors = [t for t in nest.flatten(observation) if isinstance(t, Tensor)]
         if tensors:
             return TorchTimeSteps(
-                *spaces,
+                self._vector_env.single_observation_space,
+                self._vector_env.single_action_space,
                 tuple(self._reward_spec.shape),
                 self._info_keys,
                 self._batch_size,
                 self._copy,
                 tensors[0].device,
             )
+        return self._numpy_time_steps()
+
+    def _numpy_time_steps(self) -> NumpyTimeSteps:
         spec = time_step_spec(
             self._observation_spec,
             self._action_spec,
@@ -229,7 +264,12 @@ class GymnasiumEnvironment(Environment):
             self.env_info_spec,
         )
         return NumpyTimeSteps(
-            *spaces, spec, self._info_keys, self._batch_size, trusted=self._is_own
+            self._vector_env.single_observation_space,
+            self._vector_env.single_action_space,
+            spec,
+            self._info_keys,
+            self._batch_size,
+            trusted=self._is_own,
         )
 
     def _watch_infos(self, infos: dict[str, Any]) -> None:

@@ -74,6 +74,10 @@ class NumpyTimeSteps:
         ]
         self._ended = np.zeros(batch_size, np.bool_)
         self._any_ended = False
+        # Of the last step: what the environment was given for each leaf, and where it
+        # was FIRST (None: nowhere).
+        self.converted: list[np.ndarray] = []
+        self.started: np.ndarray | None = None
         self._row: StepRow  # of the step that comes next
         self._spare_rows: Iterator[StepRow] = iter(())
 
@@ -123,10 +127,10 @@ class NumpyTimeSteps:
         """
         self._row = row = self._spare_row() if row is None else row
         tensors = self._action_tree.split(action)
-        converted = map(
-            ActionLeaf.to_environment, self._actions, tensors, row.prev_action
+        self.converted = list(
+            map(ActionLeaf.to_environment, self._actions, tensors, row.prev_action)
         )
-        return self._action_tree.join(list(converted))
+        return self._action_tree.join(self.converted)
 
     def next(
         self,
@@ -158,12 +162,27 @@ class NumpyTimeSteps:
         if any_ended:
             row.step_type[ended] = 2
             row.discount[terminated] = 0
+        self.started = None
         if self._any_ended:
+            self.started = self._ended
             self._start_episodes(row, ended)
         self._ended, self._any_ended = ended, any_ended
         self._write_observation(observation, row)
         self._write_infos(infos, row)
         return row.time_step
+
+    def replayed(self, is_first: np.ndarray, *result: Any) -> TimeStep:
+        """The step that replayed episodes have come to; ``prev_action`` is not known.
+
+        Args:
+            is_first: [B], where no action was taken yet.
+            *result: what :meth:`next` takes.
+        """
+        self._row = self._spare_row()
+        for array in self._row.prev_action:
+            array.fill(0)
+        self._ended, self._any_ended = is_first, bool(is_first.any())
+        return self.next(*result)
 
     def _start_episodes(self, row: StepRow, ended: np.ndarray) -> None:
         first, reward = self._ended, row.reward

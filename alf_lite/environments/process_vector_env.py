@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import reduction
 from typing import Any
 
@@ -17,12 +17,15 @@ from alf_lite import config_shipping
 from alf_lite.environments import single_env, worker_loop
 from alf_lite.environments.env_factory import dump_factory
 from alf_lite.environments.info_keys import InfoKeys
+from alf_lite.environments.open_episodes import SavedEpisode
 from alf_lite.environments.seeds import environment_seeds
 from alf_lite.environments.shared_arrays import SharedArrays
 from alf_lite.environments.worker_loop import BuiltEnv
 from alf_lite.environments.worker_processes import WorkerProcesses
 from alf_lite.environments.worker_settings import WorkerSettings
 from alf_lite.errors import ConfigError, EnvError
+
+_REPLAYED_AT_ONCE = 256  # steps
 
 
 class ProcessVectorEnv(VectorEnv):
@@ -184,11 +187,14 @@ class ProcessVectorEnv(VectorEnv):
             truncated [B], infos.
         """
         self._check_open()
-        arrays = self._arrays
-        arrays.write_actions(actions)
+        self._arrays.write_actions(actions)
         self._num_steps += 1
         self._workers.request(worker_loop.STEP, self._awake)
         self._replies(f"step() at step {self._num_steps}", self._awake)
+        return self._read_step()
+
+    def _read_step(self) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict]:
+        arrays = self._arrays
         return (
             arrays.read_observations(),
             arrays.rewards.copy(),
@@ -217,6 +223,41 @@ class ProcessVectorEnv(VectorEnv):
         self._workers.request(worker_loop.INFO_NAMES)
         replies = map(reduction.ForkingPickler.loads, self._replies("its infos"))
         return [name for names in replies for name in names]
+
+    def save_episodes(self) -> list[str]:
+        """How the open episodes began, see ``OpenEpisode``."""
+        self._check_open()
+        self._workers.request(worker_loop.SAVE)
+        replies = self._replies("save_episodes()")
+        return [reduction.ForkingPickler.loads(reply) for reply in replies]
+
+    def restore_episodes(
+        self, episodes: Mapping[int, SavedEpisode], seeds: Sequence[int]
+    ) -> tuple[tuple, dict[int, str]]:
+        """As that of ``SerialVectorEnv``."""
+        self._check_open()
+        lengths = [len(saved.actions[0]) for saved in episodes.values()]
+        # In pieces, each of which has the time that a step has.
+        for first in range(0, max(lengths) + 1, _REPLAYED_AT_ONCE):
+            piece = slice(first, first + _REPLAYED_AT_ONCE)
+            pieces = {
+                i: (
+                    None if first else saved.start,
+                    [leaf[piece] for leaf in saved.actions],
+                )
+                for i, saved in episodes.items()
+            }
+            self._ask(worker_loop.REPLAY, pieces)
+        replies = self._ask(worker_loop.END_REPLAY, {i: seeds[i] for i in episodes})
+        reasons = {i: reduction.ForkingPickler.loads(replies[i]) for i in episodes}
+        return self._read_step(), {i: text for i, text in reasons.items() if text}
+
+    def _ask(self, kind: bytes, contents: Mapping[int, Any]) -> list[bytes]:
+        """Sends some processes a request each, and waits for their replies."""
+        for i, content in contents.items():
+            dumped = bytes(reduction.ForkingPickler.dumps(content))
+            self._workers.request(kind + dumped, [i])
+        return self._replies("restore_episodes()", list(contents))
 
     def render(self) -> tuple[Any, ...]:
         """The frames of all environments."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import gymnasium
@@ -13,6 +13,12 @@ from gymnasium.vector.utils import batch_space
 
 from alf_lite.environments import single_env
 from alf_lite.environments.info_keys import InfoKeys, info_names
+from alf_lite.environments.open_episodes import (
+    OpenEpisode,
+    Replay,
+    SavedEpisode,
+    untouched_globals,
+)
 from alf_lite.environments.row_stacking import Column, RowError, SpaceColumns
 from alf_lite.environments.seeds import environment_seeds
 from alf_lite.errors import EnvError
@@ -89,6 +95,8 @@ class SerialVectorEnv(VectorEnv):
         self._terminated = Column("terminated", (), np.bool_)
         self._truncated = Column("truncated", (), np.bool_)
         self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
+        self._episodes = [OpenEpisode(env) for env in self.envs]
+        self._restored: list[tuple] = [()] * self.num_envs
         self._ended = [True] * self.num_envs  # reset at the next step
 
     def reset(
@@ -201,6 +209,58 @@ class SerialVectorEnv(VectorEnv):
         """The keys that the infos of the last step had, declared or not."""
         return [name for info in self._last_infos for name in info_names(info)]
 
+    def save_episodes(self) -> list[str]:
+        """How the open episodes began, see ``OpenEpisode``."""
+        return [episode.save() for episode in self._episodes]
+
+    def restore_episodes(
+        self, episodes: Mapping[int, SavedEpisode], seeds: Sequence[int]
+    ) -> tuple[tuple, dict[int, str]]:
+        """Brings episodes back in some environments, or starts new ones there.
+
+        Args:
+            episodes: of these environments. The first call names all.
+            seeds: [B], of new episodes.
+
+        Returns:
+            What ``step`` has returned at the end of each, and why some are new.
+        """
+        reasons = {}
+        for i, saved in episodes.items():
+            replay = self._replay(i, saved, seeds[i])
+            self._restored[i] = replay.result
+            if replay.reason:
+                reasons[i] = replay.reason
+        observations, rewards, terminated, truncated, infos = zip(
+            *self._restored, strict=True
+        )
+        flags = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
+        self._ended = (flags[0] | flags[1]).tolist()
+        self._last_observations = list(observations)
+        call = "restore_episodes()"
+        try:
+            batch = self._observations.stack(observations)
+            reward_batch = self._rewards.stack(rewards)
+        except RowError as error:
+            self._raise_row_error(error, call)
+        return (
+            (batch, reward_batch, *flags, self._batch_infos(list(infos), call)),
+            reasons,
+        )
+
+    def _replay(self, index: int, saved: SavedEpisode, seed: int) -> Replay:
+        def reset(seed: int | None) -> tuple[Any, dict]:
+            return self._reset_one(index, seed, None)
+
+        replay = Replay(self.envs[index], self._episodes[index], reset, self._no_reward)
+        with untouched_globals() as were_used:
+            replay.begin(saved.start)
+            replay.step(self._actions.rows(self._actions.tree.join(saved.actions)))
+        if were_used() and not replay.reason:
+            replay.reason = "it draws from the global generators of the program"
+        replay.end(seed)
+        return replay
+
     def render(self) -> tuple[Any, ...]:
         """The frames of all environments."""
         return tuple(env.render() for env in self.envs)
@@ -217,6 +277,7 @@ class SerialVectorEnv(VectorEnv):
     def _reset_one(
         self, index: int, seed: int | None, options: Any
     ) -> tuple[Any, dict]:
+        self._episodes[index].note(seed)
         try:
             observation, info = single_env.reset_env(self.envs[index], seed, options)
             self._observations.tree.check(observation)

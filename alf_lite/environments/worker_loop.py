@@ -19,6 +19,7 @@ import numpy as np
 from alf_lite import config_shipping
 from alf_lite.environments import env_factory, single_env
 from alf_lite.environments.info_keys import InfoKeys, info_names
+from alf_lite.environments.open_episodes import OpenEpisode, Replay
 from alf_lite.environments.row_stacking import Column
 from alf_lite.environments.shared_arrays import SharedArrays
 from alf_lite.environments.worker_settings import WorkerSettings
@@ -27,6 +28,7 @@ from alf_lite.errors import ConfigError, DataError, EnvError
 # Requests
 ATTACH, RESET, STEP, RENDER, CLOSE = b"a", b"r", b"s", b"f", b"c"
 INFO_NAMES = b"i"
+SAVE, REPLAY, END_REPLAY = b"m", b"p", b"e"  # see open_episodes
 # Replies: the empty message is success, else one of these and its content
 DATA, RAISED, BROKEN_CONTRACT, BAD_CONFIG, BAD_DATA = b"d", b"x", b"e", b"c", b"s"
 
@@ -81,6 +83,12 @@ class _EnvServer:
             return lambda: DATA + _dump(self._env.render())
         if kind == INFO_NAMES:
             return lambda: DATA + _dump(info_names(self._info))
+        if kind == SAVE:
+            return lambda: DATA + _dump(self._episode.save())
+        if kind == REPLAY:
+            return lambda: self.replay(*reduction.ForkingPickler.loads(content))
+        if kind == END_REPLAY:
+            return lambda: self.end_replay(reduction.ForkingPickler.loads(content))
         assert kind == ATTACH, request
         return self.attach
 
@@ -90,6 +98,7 @@ class _EnvServer:
         self._env = env_factory.load_factory(self._settings.factory)()
         description = single_env.describe_env(self._env)
         self._description = description
+        self._episode = OpenEpisode(self._env, owns_globals=True)
         self._reward = Column("reward", description.reward_space.shape, np.float64)
         self._flags = [
             Column(name, (), np.bool_) for name in ("terminated", "truncated")
@@ -111,12 +120,17 @@ class _EnvServer:
         return b""
 
     def reset(self, seed: int | None, options: Any) -> bytes:
-        _seed_global_generators(seed)
-        observation, info = single_env.reset_env(self._env, seed, options)
-        self._arrays.observation_columns.tree.check(observation)
+        observation, info = self._reset(seed, options)
         no_reward = np.zeros(self._reward.shape)
         self._write(observation, no_reward, False, False, info)
         return b""
+
+    def _reset(self, seed: int | None, options: Any = None) -> tuple[Any, dict]:
+        _seed_global_generators(seed)
+        self._episode.note(seed)
+        observation, info = single_env.reset_env(self._env, seed, options)
+        self._arrays.observation_columns.tree.check(observation)
+        return observation, info
 
     def step(self) -> bytes:
         if self._ended:
@@ -125,6 +139,27 @@ class _EnvServer:
         single_env.check_step_result(result)
         self._write(*result)
         return b""
+
+    def replay(self, start: str | None, actions: list[np.ndarray]) -> bytes:
+        """Begins to bring an episode back, or goes on with it.
+
+        Args:
+            start: what SAVE has returned; None to go on.
+            actions: [N, ...] for each leaf of the action space.
+        """
+        if start is not None:
+            no_reward = np.zeros(self._reward.shape)
+            self._replay = Replay(self._env, self._episode, self._reset, no_reward)
+            self._replay.begin(start)
+        columns = self._arrays.action_columns
+        self._replay.step(columns.row(actions, i) for i in range(len(actions[0])))
+        return b""
+
+    def end_replay(self, seed: int) -> bytes:
+        """Ends it; the reply says why a new episode has begun, if one has."""
+        self._replay.end(seed)
+        self._write(*self._replay.result)
+        return DATA + _dump(self._replay.reason)
 
     def close(self) -> None:
         """Closes the environment; what it raises goes to stderr."""

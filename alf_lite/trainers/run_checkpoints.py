@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,9 +32,9 @@ _MAX_FAILURES = 3
 class RunCheckpoints:
     """Saves and resumes one run.
 
-    A resumable checkpoint is also a sync point. The uninterrupted run and one that is
-    resumed there both continue with freshly reset environments, seeded from the run's
-    seed and the iteration: hence both do exactly the same afterwards.
+    A checkpoint changes nothing in the run that it is taken from. The run that is
+    resumed from it brings the open episodes back by repeating them; where that comes to
+    the same step, both do exactly the same afterwards.
 
     Args:
         run_directory: where to write; locked by the caller.
@@ -49,6 +48,7 @@ class RunCheckpoints:
         self._event_files: dict[str, int] = {}
         self._last_path: Path | None = None
         self._last_iteration: int | None = None
+        self._last_trainer_state: dict[str, Any] = {}
         self._failures = 0
 
     @property
@@ -82,11 +82,11 @@ class RunCheckpoints:
         run = training_state.restore(algorithm, loaded)
         # The best policy may have been saved after this checkpoint.
         for info in self._checkpointer.list_checkpoints():
-            if info.best_score is not None and info.best_score > (
-                -math.inf if run.best_score is None else run.best_score
-            ):
+            is_later = info.step > run.iterations
+            if is_later and _is_better(info.best_score, run.best_score):
                 run.best_score, run.best_iteration = info.best_score, info.step
         self._last_path, self._last_iteration = loaded.path, run.iterations
+        self._last_trainer_state = loaded.state[training_state.TRAINER]
         self._run_id, self._event_files = run_id or self._run_id, sizes
         hooks.load_state_dict(hook_states)
         return run
@@ -137,6 +137,7 @@ class RunCheckpoints:
             _logger.error("%s Trying again at the next checkpoint.", error)
             return
         self._failures = 0
+        self._last_trainer_state = state[training_state.TRAINER]
         self._last_path, self._last_iteration = path, run.iterations
 
     def save_best(self, algorithm: RLAlgorithm, run: RunState) -> None:
@@ -153,11 +154,43 @@ class RunCheckpoints:
         except CheckpointError as error:
             _logger.error("%s The best policy is not kept.", error)
 
-    def synchronize(self, algorithm: RLAlgorithm, run: RunState) -> None:
-        """Starts new episodes everywhere, the same ones in every run from here on."""
-        algorithm.reset_environment(
-            random_state.derive_seed(run.seed, "environments", run.iterations)
-        )
+    def mark_best(self, algorithm: RLAlgorithm, run: RunState) -> None:
+        """Says that the last checkpoint holds the best policy, as was found after it.
+
+        What a run that is resumed from it reads stays as it is: the evaluation is not
+        one that the uninterrupted run makes, or is repeated.
+        """
+        assert self._last_iteration == run.iterations, "nothing was trained since"
+        self._run_directory.lock.check()
+        state = training_state.capture(algorithm, run, {}, {})
+        state[training_state.TRAINER] = self._last_trainer_state
+        try:
+            self._write(algorithm, run, state, resumable=True)
+        except CheckpointError as error:
+            _logger.error("%s It is not known as that of the best policy.", error)
+
+    def best_score(self, run: RunState) -> float | None:
+        """The highest score of the run, and of the checkpoints that there are."""
+        best = run.best_score
+        for info in self._checkpointer.list_checkpoints():
+            if _is_better(info.best_score, best):
+                best = info.best_score
+        return best
+
+    def begin_episodes(self, algorithm: RLAlgorithm, run: RunState) -> None:
+        """Starts the first episodes of a run, or continues those of the checkpoint."""
+        seed = random_state.derive_seed(run.seed, "environments", run.iterations)
+        if self._last_path is None:
+            algorithm.reset_environment(seed)
+            return
+        new = algorithm.resume_environment(seed)
+        if new:
+            _logger.warning(
+                "New episodes begin in %s: what they had begun counts as cut off by a "
+                "time limit, and from here on this is not to the bit the run that was "
+                "not interrupted.",
+                new,
+            )
 
     def _write(
         self,
@@ -209,6 +242,10 @@ def _hook_states_of(loaded: LoadedCheckpoint) -> dict[str, dict[str, Any]]:
         what = training_state.entry(loaded, training_state.TRAINER, "hooks")
         raise CheckpointError(f"{what}: expected the states of hooks by their names")
     return states
+
+
+def _is_better(score: float | None, best: float | None) -> bool:
+    return score is not None and (best is None or score > best)
 
 
 def config_texts() -> dict[str, str]:

@@ -221,7 +221,7 @@ class Trainer:
         self._signals.install(self._stacks_path)
         self._seconds_before = run.seconds
         self._begin_time = time.monotonic() - run.seconds
-        self._checkpoints.synchronize(self.algorithm, run)
+        self._checkpoints.begin_episodes(self.algorithm, run)
 
     # Iterations
 
@@ -229,6 +229,7 @@ class Trainer:
         slot = self._checkpoint_slot()
         if self._evaluations.is_due(self.run):
             self._evaluate()
+            self._mark_if_best()
         while not self._must_stop():
             self._hooks.call("before_iter", self)
             self._iterate()
@@ -241,7 +242,6 @@ class Trainer:
             if self._take_checkpoint_request() or self._checkpoint_slot() > slot:
                 slot = self._checkpoint_slot()
                 self._save(required=False)
-                self._checkpoints.synchronize(self.algorithm, self.run)
             elif self.run.best_iteration == self.run.iterations:
                 self._checkpoints.save_best(self.algorithm, self.run)
             if self._display.is_due(self._fraction()):
@@ -312,15 +312,22 @@ class Trainer:
             self._checkpoints.save(self.algorithm, self.run, hooks, required=required)
         summary.scalar("time/checkpoint", time.perf_counter() - begin)
 
+    def _mark_if_best(self) -> None:
+        """After an evaluation of what the last checkpoint holds."""
+        if self.run.best_iteration == self.run.iterations:
+            self._checkpoints.mark_best(self.algorithm, self.run)
+
     # End
 
     def _finish(self) -> None:
-        """Evaluates for the last time and saves."""
+        """Saves, and evaluates for the last time."""
         if self._shown_iteration != self.run.iterations:
             self._show_progress()
-        if self._evaluations.is_final_one_missing(self.run):
-            self._evaluate()
         self._save(required=True)
+        if self._evaluations.is_final_one_missing(self.run):
+            # After the checkpoint, because a run that goes on from there makes none.
+            self._evaluate()
+            self._mark_if_best()
         self.algorithm.finish_train()
 
     def _keep_what_is_whole(self, error: BaseException) -> None:
@@ -388,7 +395,7 @@ class Trainer:
             was_finished=self._was_finished,
             evaluation=self._evaluations.latest,
             average_return=train_summaries.average_return(self.algorithm),
-            best_score=run.best_score,
+            best_score=self._checkpoints.best_score(run),
             checkpoint=self._checkpoints.last_path,
             note=self._note,
         )

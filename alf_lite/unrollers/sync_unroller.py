@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.data_structures import AlgStep, Experience, TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.step_rows import StepRow
+from alf_lite.errors import CheckpointError
 from alf_lite.unrollers.unroll import Policy, Unroll
 from alf_lite.unrollers.unroll_rows import (
     LinkedRows,
@@ -55,6 +57,8 @@ class SyncUnroller:
         self._rows: UnrollRows = LinkedRows() if with_grad else StoredRows()
         self._time_step: Any = None  # TimeStep, after reset
         self._is_fresh = True
+        self._new_columns: tuple[int, ...] = ()  # see Unroll
+        self._is_unrolling = False  # or has failed while it was
         self._policy_state: Nest = ()
         self._transform_state: Nest = ()
 
@@ -65,7 +69,8 @@ class SyncUnroller:
             batch_size = self._env.batch_size
             self._policy_state = self._policy.get_initial_rollout_state(batch_size)
             self._transform_state = self._policy.get_initial_transform_state(batch_size)
-        self._is_fresh = True
+        self._is_fresh, self._new_columns = True, ()
+        self._is_unrolling = False
 
     def unroll(
         self, length: int, bootstrap: bool, rows: UnrollRows | None = None
@@ -81,13 +86,71 @@ class SyncUnroller:
         if self._time_step is None:
             self.reset()
         is_first_unroll, self._is_fresh = self._is_fresh, False
+        new_columns, self._new_columns = self._new_columns, ()
+        self._is_unrolling = True
         rows = self._rows if rows is None else rows
         with torch.inference_mode(not self._with_grad):
             env_seconds = self._run(length, bootstrap, rows)
             # Without a bootstrap row, nobody acted on the last step yet.
             last_step = None if bootstrap else to_device(self._time_step, self._device)
             time_steps, experience = rows.end(last_step)
-        return Unroll(experience, time_steps, env_seconds, is_first_unroll)
+        self._is_unrolling = False
+        return Unroll(
+            experience,
+            time_steps,
+            env_seconds,
+            is_first_unroll,
+            new_columns=() if is_first_unroll else new_columns,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs to go on from the last step, as plain data.
+
+        Returns:
+            Nothing if there was no step yet, in the middle of an unroll that failed,
+            and if the environment cannot be resumed.
+        """
+        if self._time_step is None or self._is_unrolling:
+            return {}
+        environment = self._env.episode_state()
+        if environment is None:
+            return {}
+        return {
+            "environment": environment,
+            "is_fresh": self._is_fresh,
+            "new_columns": list(self._new_columns),
+            "policy_state": nest.flatten(self._policy_state),
+            "transform_state": nest.flatten(self._transform_state),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], seed: int) -> dict[int, str]:
+        """Continues where ``state_dict`` was taken; instead of :meth:`reset`.
+
+        Args:
+            state: not empty.
+            seed: of new episodes where the open ones cannot be resumed.
+
+        Returns:
+            Where that is so: environment → reason.
+
+        Raises:
+            CheckpointError: if the state does not fit.
+        """
+        policy, batch_size, device = self._policy, self._env.batch_size, self._device
+        policy_state = _unpack(
+            state["policy_state"], policy.get_initial_rollout_state(batch_size), device
+        )
+        transform_state = _unpack(
+            state["transform_state"],
+            policy.get_initial_transform_state(batch_size),
+            device,
+        )
+        reasons = self._env.restore_episodes(state["environment"], seed)
+        self._time_step = self._env.current_time_step
+        self._policy_state, self._transform_state = policy_state, transform_state
+        self._is_fresh = state["is_fresh"]
+        self._new_columns = tuple(sorted({*state["new_columns"], *reasons}))
+        return reasons
 
     def _run(self, length: int, bootstrap: bool, rows: UnrollRows) -> float:
         """Lets policy and environment act in turn.
@@ -144,6 +207,17 @@ class SyncUnroller:
     @property
     def _device(self) -> torch.device:
         return self._policy.device
+
+
+def _unpack(leaves: Sequence[Tensor], like: Nest, device: torch.device) -> Nest:
+    expected = nest.flatten(like)
+    if [(x.shape, x.dtype) for x in leaves] != [(x.shape, x.dtype) for x in expected]:
+        raise CheckpointError(
+            "the recurrent state of the policy or the state of the data transformers "
+            f"was saved as {[tuple(x.shape) for x in leaves]}, now it is "
+            f"{[tuple(x.shape) for x in expected]}"
+        )
+    return nest.pack_sequence_as(like, [leaf.to(device) for leaf in leaves])
 
 
 def to_device(time_step: TimeStep, device: torch.device) -> TimeStep:

@@ -43,6 +43,8 @@ class Unroll(NamedTuple):
     env_step_seconds: float
     is_first_unroll: bool  # row 0 of time_steps has not been in an earlier unroll
     env_ids: Tensor | None = None  # [B], the environments; None: all, in their order
+    # Columns of which the same is true, because episodes could not be resumed there.
+    new_columns: tuple[int, ...] = ()
 
 
 class UnrollJoiner:

@@ -42,10 +42,9 @@ def test_killed_several_times_equals_uninterrupted(train, tmp_path):
 
 
 def test_half_a_run_extended_equals_the_whole_run(train, tmp_path):
-    # The same distance between checkpoints makes the same sync points.
     train("whole", num_iterations=8, num_checkpoints=4)
-    train("halves", num_iterations=4, num_checkpoints=2)
-    result = train("halves", num_iterations=8, num_checkpoints=4)
+    train("halves", num_iterations=4, num_checkpoints=3)
+    result = train("halves", num_iterations=8, num_checkpoints=0)
     assert not result.was_finished
     assert_same_run(tmp_path / "whole", tmp_path / "halves")
 
@@ -68,8 +67,9 @@ def test_curves_have_every_point_once(train, tmp_path):
     assert [step for step, _ in curves["Metrics/EnvironmentSteps"]] == [1, 2, 4, 6, 8]
     assert [step for step, _ in curves["eval/AverageReturn"]] == [0, 3, 6, 8]
     for tag, curve in curves.items():
-        steps = [step for step, _ in curve]
-        assert len(steps) == len(set(steps)), tag
+        if "_vs_" not in tag:  # two iterations may have seen as many episodes
+            steps = [step for step, _ in curve]
+            assert len(steps) == len(set(steps)), tag
 
 
 def test_resuming_costs_no_environment_step(train):

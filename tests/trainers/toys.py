@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from alf_lite import nest
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.data_structures import AlgStep, LossInfo, StepType, TimeStep
 from alf_lite.environments.environment import Environment
@@ -150,6 +152,18 @@ class NoiseEnvironment(Environment):
         self._step_type = np.zeros(self._batch_size, dtype=np.int32)
         reward = np.zeros(self._batch_size)
         return self._emit(reward, torch.zeros(self._batch_size, dtype=torch.int64))
+
+    def episode_state(self) -> dict[str, Any]:
+        streams = [json.dumps(s.bit_generator.state) for s in self._streams]
+        return {"streams": streams, "time_step": nest.flatten(self._time_step)}
+
+    def restore_episodes(self, state: dict[str, Any], seed: int) -> dict[int, str]:
+        like = self.reset()
+        for stream, saved in zip(self._streams, state["streams"], strict=True):
+            stream.bit_generator.state = json.loads(saved)
+        self._time_step = nest.pack_sequence_as(like, state["time_step"])
+        self._step_type = self._time_step.step_type.numpy().copy()
+        return {}
 
     def step(self, action: Tensor) -> TimeStep:
         NoiseEnvironment.steps_of_all_instances += 1
