@@ -201,6 +201,7 @@ class RunCheckpoints:
         resumable: bool,
     ) -> Path:
         is_best = run.best_iteration == run.iterations
+        parameters = algorithm.named_parameters(remove_duplicate=False)
         return self._checkpointer.save(
             run.iterations,
             state,
@@ -209,6 +210,10 @@ class RunCheckpoints:
                 **training_state.fingerprint(algorithm),
                 "iterations": run.iterations,
                 "env_steps": run.env_steps,
+                "buffers": sorted(
+                    # Parameters are what else there is in the state.
+                    algorithm.state_dict().keys() - dict(parameters).keys()
+                ),
             },
             best_score=run.best_score if is_best else None,
             mapped_files=algorithm.training_files() if resumable else None,

@@ -72,20 +72,30 @@ def restore(algorithm: RLAlgorithm, loaded: LoadedCheckpoint) -> RunState:
             or something in it is not as expected; nothing has changed then.
     """
     check_fingerprint(algorithm, loaded)
-    run = _run_state(loaded)
-    trainer, generators = part_of(loaded, TRAINER), part_of(loaded, RANDOM)
-    check_like(
-        trainer.get("progress"),
-        progress.state_dict(),
-        entry(loaded, TRAINER, "progress"),
-    )
-    random_state.check_state(generators, entry(loaded, RANDOM))
+    run = check_parts(loaded)
     policy = _check_policy(algorithm, loaded, part_of(loaded, ALGORITHM))
     _load_training(algorithm, loaded)
     algorithm.load_state_dict(policy)
-    progress.load_state_dict(trainer["progress"])
-    random_state.set_state(generators)
+    progress.load_state_dict(part_of(loaded, TRAINER)["progress"])
+    random_state.set_state(part_of(loaded, RANDOM))
     return run
+
+
+def check_parts(loaded: LoadedCheckpoint) -> RunState:
+    """Checks what can be checked without the algorithm.
+
+    Returns:
+        The counters of the run.
+
+    Raises:
+        CheckpointError: naming the entry that is not as expected.
+    """
+    for name in (ALGORITHM, TRAINING):
+        part_of(loaded, name)
+    what = entry(loaded, TRAINER, "progress")
+    check_like(part_of(loaded, TRAINER).get("progress"), progress.state_dict(), what)
+    random_state.check_state(part_of(loaded, RANDOM), entry(loaded, RANDOM))
+    return _run_state(loaded)
 
 
 def part_of(loaded: LoadedCheckpoint, name: str) -> dict[str, Any]:

@@ -124,6 +124,7 @@ class Checkpointer:
         manifest = {
             "alf_lite": alf_lite.__version__,
             "torch": torch.__version__,
+            "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "step": step,
             "best_score": best_score,
             "resumable": resumable,

@@ -9,7 +9,7 @@ import sys
 import pytest
 from absl import flags
 
-from alf_lite.bin import play, program, train
+from alf_lite.bin import play, program, train, verify_checkpoint
 from alf_lite.errors import (
     CheckpointError,
     ConfigError,
@@ -135,7 +135,7 @@ def test_help_shows_our_flags_only(capsys, flag):
     )
 
 
-@pytest.mark.parametrize("module", [train, play])
+@pytest.mark.parametrize("module", [train, play, verify_checkpoint])
 def test_help_of_the_programs_fits_a_terminal(module):
     lines = program.help_text(module.PROGRAM).splitlines()
     assert all(len(line) <= 110 for line in lines)
@@ -143,7 +143,7 @@ def test_help_of_the_programs_fits_a_terminal(module):
         assert any(line.startswith(f"  --{name}") for line in lines)
 
 
-@pytest.mark.parametrize("name", ["train", "play"])
+@pytest.mark.parametrize("name", ["train", "play", "verify_checkpoint"])
 def test_help_and_wrong_flags_need_no_torch(name):
     code = (
         "import sys\n"
