@@ -21,6 +21,7 @@ NOT_IN_THIS_RUN = (
     "AverageEnvInfo/",
     "ActorCriticAlgorithm/",
     "ImpalaAlgorithm/",
+    "replay/",
 )
 
 
@@ -63,6 +64,27 @@ def pattern(name: str) -> str:
     for placeholder, expression in PLACEHOLDERS.items():
         name = name.replace(placeholder, expression)
     return name
+
+
+def test_documented_and_written_names_of_replay_are_the_same(tmp_path):
+    settings = [
+        f"TrainerConfig.offline_buffer_dir = '{tmp_path / 'first'}'",
+        "TrainerConfig.num_env_steps = 200",
+        "TrainerConfig.unroll_length = 20",
+        "TrainerConfig.num_updates_per_train_iter = 2",
+        "TrainerConfig.initial_collect_steps = 40",
+        "TrainerConfig.evaluate = False",
+        "TrainerConfig.priority_replay = True",
+    ]
+    conf = str(ROOT / "confs/dqn_cart_pole.gin")
+    config_files.parse_config(conf, settings[1:-1])
+    Trainer(TrainerConfig(), tmp_path / "first").train()
+    config_files.reset()
+    config_files.parse_config(conf, settings)
+    Trainer(TrainerConfig(), tmp_path / "second").train()
+    events = EventAccumulator(str(tmp_path / "second" / "train")).Reload()
+    tags = {tag for tag in events.Tags()["scalars"] if tag.startswith("replay/")}
+    assert tags == {name for name in documented() if name.startswith("replay/")}
 
 
 def test_documented_and_written_names_are_the_same(written):

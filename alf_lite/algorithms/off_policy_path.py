@@ -13,10 +13,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.collection import Collection
 from alf_lite.algorithms.replay_mixture import ReplayMixture, Windows, alike, join
+from alf_lite.algorithms.replay_monitor import ReplayMonitor
 from alf_lite.algorithms.replay_settings import draws_per_iteration
 from alf_lite.algorithms.replay_training import ReplayTraining
 from alf_lite.algorithms.root_algorithm import RootAlgorithm
@@ -63,6 +65,7 @@ class OffPolicyPath:
         self.replay = self._make_source(num_environments)
         self._offline: list[ReplayTraining] = []
         self._mixture = self._make_mixture()
+        self._monitor = ReplayMonitor()
         self._collection = Collection(config, num_environments, self.replay)
         self._num_iterations = 0
 
@@ -124,6 +127,7 @@ class OffPolicyPath:
         """Returns the number of steps trained on."""
         steps = self._train_iter(self._num_iterations)
         self._num_iterations += 1  # not if it was broken off
+        self._monitor.write(self.replay.buffer)
         return steps
 
     def _train_iter(self, iteration: int) -> int:
@@ -151,6 +155,8 @@ class OffPolicyPath:
     def store(self, unroll: Unroll) -> None:
         """Appends the steps of an unroll to the run's own buffer."""
         self.replay.store(unroll)
+        num_rows, num_columns = unroll.time_steps.step_type.shape
+        self._monitor.add((num_rows - 1) * num_columns)
 
     def train_from_replay_buffer(self, *, with_own_steps: bool) -> int:
         """See ``RLAlgorithm.train_from_replay_buffer``."""
@@ -193,19 +199,24 @@ class OffPolicyPath:
 
     def _draw(self, num_updates: int, with_own_steps: bool) -> list[Windows]:
         algorithm = self._algorithm
-        return self._mixture.sample(
+        parts = self._mixture.sample(
             algorithm.data_transformer,
             algorithm.device,
             num_updates,
             with_own=with_own_steps,
         )
+        self._monitor.draw(parts)
+        return parts
 
     def _run(self, updates: Iterable[Update]) -> int:
         use_priority = self._config.priority_replay
         return self._updates.run(
-            updates,
-            update_priority=self._mixture.update_priority if use_priority else None,
+            updates, update_priority=self._update_priority if use_priority else None
         )
+
+    def _update_priority(self, batch_info: BatchInfo, priority: Tensor) -> None:
+        self._mixture.update_priority(batch_info, priority)
+        self._monitor.prioritize(priority)
 
     def _updates_on(self, parts: list[Windows]) -> Iterator[Update]:
         """The batches of all updates on windows of one or more sources."""
@@ -243,6 +254,7 @@ class OffPolicyPath:
                 if source.buffer is not None
             ],
             "replay": self.replay.state_dict(),
+            "monitor": self._monitor.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -260,6 +272,7 @@ class OffPolicyPath:
         self._collection.load_state_dict(state["collection"])
         self._num_iterations = state["num_iterations"]
         self.replay.load_state_dict(state["replay"])
+        self._monitor.load_state_dict(state["monitor"])
         for source, sampling in zip(
             self._offline, state["offline_sampling"], strict=True
         ):

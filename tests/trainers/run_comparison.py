@@ -71,7 +71,7 @@ def points(root: Path) -> dict[str, list[tuple[int, float]]]:
     return {
         tag: sorted((event.step, event.value) for event in accumulator.Scalars(tag))
         for tag in accumulator.Tags()["scalars"]
-        if not tag.startswith("time/")
+        if not tag.startswith("time/") and not tag.endswith("_per_second")
     }
 
 
