@@ -13,7 +13,12 @@ from alf_lite import nest
 from alf_lite.data_structures import Experience, StepType
 from alf_lite.datasets.field_matching import experience_spec
 from alf_lite.datasets.replay_checkpoints import ReplayCheckpoint
-from alf_lite.datasets.segments import contradiction, inner_firsts
+from alf_lite.datasets.segments import (
+    NO_FIRST,
+    contradiction,
+    cut_firsts,
+    inner_firsts,
+)
 from alf_lite.datasets.source import Source
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import DataError
@@ -134,6 +139,9 @@ def _mark_seams(source: ReplayCheckpoint, lengths: list[int]) -> None:
         in_file = leaf[end - num_newest : end].numpy()
         step_type = in_file.copy()
         found = contradiction(step_type)
+        cut = torch.from_numpy(cut_firsts(step_type)) + end - num_newest
+        if found is None and bool(source.stored.view("time_step.reward")[cut].any()):
+            found = int(cut[0]) - (end - num_newest), NO_FIRST
         if found is not None:
             index, reason = found
             raise DataError(

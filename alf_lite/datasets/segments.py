@@ -43,22 +43,34 @@ def seams(step_type: np.ndarray) -> np.ndarray:
     return np.flatnonzero(was_last != is_first) + 1
 
 
+NO_FIRST = "expected 0 (FIRST), because the step before is LAST"
+
+
 def inner_firsts(step_type: np.ndarray) -> np.ndarray:
     """The steps [N] that are FIRST though the one before was not LAST."""
     is_first = step_type[1:] == StepType.FIRST
     return np.flatnonzero(is_first & (step_type[:-1] != StepType.LAST)) + 1
 
 
+def cut_firsts(step_type: np.ndarray) -> np.ndarray:
+    """The steps [N] that are LAST though the one before was LAST, too.
+
+    The run was interrupted at the FIRST of an episode. No reward leads to such a step.
+    """
+    is_last = step_type == StepType.LAST
+    return np.flatnonzero(is_last[1:] & is_last[:-1]) + 1
+
+
 def contradiction(step_type: np.ndarray) -> tuple[int, str] | None:
     """The first of the steps [T] whose type cannot be, and why; None if there is none.
 
-    A FIRST after a step that was not LAST may be: the run was interrupted there.
+    A FIRST after a step that was not LAST may be: the run was interrupted there. So may
+    a LAST after another one, see :func:`cut_firsts`.
     """
     is_unknown = (step_type < StepType.FIRST) | (step_type > StepType.LAST)
     if is_unknown.any():
         return int(is_unknown.argmax()), "expected 0, 1 or 2"
-    goes_on = (step_type[:-1] == StepType.LAST) & (step_type[1:] != StepType.FIRST)
+    goes_on = (step_type[:-1] == StepType.LAST) & (step_type[1:] == StepType.MID)
     if goes_on.any():
-        reason = "expected 0 (FIRST), because the step before is LAST"
-        return int(goes_on.argmax()) + 1, reason
+        return int(goes_on.argmax()) + 1, NO_FIRST
     return None

@@ -8,7 +8,12 @@ import numpy as np
 
 from alf_lite.data_structures import StepType
 from alf_lite.datasets.field_matching import MatchedField
-from alf_lite.datasets.segments import contradiction, inner_firsts
+from alf_lite.datasets.segments import (
+    NO_FIRST,
+    contradiction,
+    cut_firsts,
+    inner_firsts,
+)
 from alf_lite.datasets.source import Sequence, field_kind
 from alf_lite.errors import DataError
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
@@ -109,15 +114,19 @@ class StepAssembler:
         """Raises DataError if the types of the steps contradict each other."""
         step_type = steps["step_type"]
         found = contradiction(step_type)
-        firsts = inner_firsts(step_type)
-        if found is None and len(firsts):
-            # A run may have been interrupted before them, but nothing leads to a FIRST.
+        # A run may have been interrupted there, but nothing leads to a FIRST.
+        no_first = "but its reward or prev_action says that it is no FIRST"
+        for firsts, fields, reason in (
+            (inner_firsts(step_type), {"reward", "prev_action"}, no_first),
+            (cut_firsts(step_type), {"reward"}, NO_FIRST),
+        ):
+            if found is not None or not len(firsts):
+                continue
             came_by = np.zeros(len(firsts), bool)
             for name, array in steps.items():
-                if field_kind(name) in self._recorded & {"reward", "prev_action"}:
+                if field_kind(name) in self._recorded & fields:
                     came_by |= (array[firsts] != 0).reshape(len(firsts), -1).any(1)
             if came_by.any():
-                reason = "but its reward or prev_action says that it is no FIRST"
                 found = int(firsts[came_by.argmax()]), reason
         if found is not None:
             index, reason = found

@@ -366,3 +366,13 @@ def test_the_programs_tell_it_in_a_line(tmp_path, capsys):
     assert message.count("\n") == 1
     assert str(path) in message
     assert "Traceback" not in message
+
+
+def test_an_episode_that_was_cut_off_at_its_first_step_is_no_damage(tmp_path):
+    path = tmp_path / "some.replay"
+    buffer = own_buffer((F, M, L, F), reward=[0, 1, 1, 0])
+    buffer.mark_truncated_end()
+    buffer.save().write_to(path)
+    loaded = rows(load_replay_buffer(str(path), make_env())).time_step
+    assert loaded.step_type.tolist() == [F, M, L, L]
+    assert loaded.observation.flatten().tolist() == [1, 2, 3, 4]
