@@ -155,6 +155,7 @@ class EpisodeTracker:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if not 0.0 <= gamma <= 1.0:
             raise ValueError(f"gamma must be in [0, 1], got {gamma}")
+        self._batch_size = batch_size
         self._reward_spec = reward_spec
         self._env_info_spec = env_info_spec
         self._reader = StepReader(reward_spec, env_info_spec, batch_size)
@@ -293,14 +294,15 @@ class EpisodeTracker:
                     "the env_info keys and the buffer size must be those of the "
                     "saved run."
                 )
+        waiting = self._read_waiting(state_dict["waiting"], state_dict["waiting_ids"])
         for name, array in arrays.items():
             array[...] = state_dict[name].numpy()
         self.num_env_steps = int(state_dict["num_env_steps"])
         self.num_episodes = int(state_dict["num_episodes"])
         self._records.recorded.num_appended = int(state_dict["num_recorded"])
         self._drop_waiting()
-        if len(state_dict["waiting"]):
-            self._load_waiting(state_dict["waiting"], state_dict["waiting_ids"])
+        if waiting is not None:
+            self._waiting, self._num_waiting = [waiting], len(waiting.is_first)
 
     def _waiting_state(self) -> dict[str, Tensor]:
         """The steps that wait, [T, B, fields], and their environments [B]."""
@@ -314,16 +316,28 @@ class EpisodeTracker:
             "waiting_ids": torch.tensor(steps.env_ids),
         }
 
-    def _load_waiting(self, rows: Tensor, env_ids: Tensor) -> None:
-        flags, discounts, rewards, infos = _split(
-            rows.numpy(),
-            [2, 1, self._reward_spec.numel, self._records.record_sizes[-1]],
+    def _read_waiting(self, rows: Tensor, env_ids: Any) -> StepArrays | None:
+        """The steps that wait, from what ``_waiting_state`` returned."""
+        if rows.shape == (0,):
+            return None
+        sizes = [2, 1, self._reward_spec.numel, self._records.record_sizes[-1]]
+        fits = (
+            rows.ndim == 3
+            and rows.dtype == torch.float64
+            and rows.shape[2] == sum(sizes)
+            and isinstance(env_ids, Tensor)
+            and env_ids.shape == rows.shape[1:2]
+            and not env_ids.is_floating_point()
+            and 0 <= env_ids.min() <= env_ids.max() < self._batch_size
         )
+        if not fits:
+            raise CheckpointError(
+                f"metrics: 'waiting' was saved with the shape {tuple(rows.shape)}, "
+                f"expected (T, B, {sum(sizes)}), and the numbers of B environments"
+            )
+        flags, discounts, rewards, infos = _split(rows.numpy(), sizes)
         is_first, is_last = (flags != 0).transpose(2, 0, 1)
-        steps = StepArrays(
-            is_first, is_last, discounts, rewards, infos, env_ids.numpy()
-        )
-        self._waiting, self._num_waiting = [steps], len(is_first)
+        return StepArrays(is_first, is_last, discounts, rewards, infos, env_ids.numpy())
 
 
 def _split(columns: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
