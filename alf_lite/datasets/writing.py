@@ -31,6 +31,11 @@ def check_output(path: Path | str, output_format: str) -> None:
     check_is_new(path)
     if output_format == "npz" and path.suffix != ".npz":
         raise ConfigError(f"{path}: the name of an npz file ends in .npz")
+    if output_format != "npz" and path.suffix == ".npz":
+        raise ConfigError(
+            f"{path}: only the names of npz files end in .npz. Give --format=npz, or "
+            "choose another name."
+        )
     if output_format == "minari":
         dataset_name(path)
 

@@ -47,7 +47,8 @@ def controllers(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("output_format", ["alf_lite", "npz"])
 def test_random_steps_are_loaded_again(tmp_path, capsys, output_format):
-    path = tmp_path / "data" / "random.npz"
+    name = "random.npz" if output_format == "npz" else "random.replay"
+    path = tmp_path / "data" / name
     result = result_of(
         capsys,
         "--env=Pendulum-v1",
@@ -65,7 +66,7 @@ def test_random_steps_are_loaded_again(tmp_path, capsys, output_format):
     action = steps.action[steps.time_step.step_type != 2]
     assert -1 <= action.min() < -0.9
     assert 0.9 < action.max() <= 1
-    assert [entry.name for entry in path.parent.iterdir()] == ["random.npz"]
+    assert [entry.name for entry in path.parent.iterdir()] == [name]
 
 
 def test_npz_has_the_units_of_the_environment(tmp_path):
