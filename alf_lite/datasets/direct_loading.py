@@ -6,6 +6,10 @@ types, with nothing to repair. Others are loaded field by field.
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
+import logging
+
 import torch
 from torch import Tensor
 
@@ -26,6 +30,8 @@ from alf_lite.replay_buffers.allocation import allocate
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_file import StoredRows
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+
+_logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 2**22
 
@@ -68,8 +74,10 @@ def load_directly(
         if copy is None:
             return None
         stored, length = copy, lengths[0]
-    elif verify:
-        _mark_seams(source, lengths)
+    else:
+        if verify:
+            _mark_seams(source, lengths)
+        _tell_of_bus_errors(source.name)
     buffer = ReplayBuffer(
         spec,
         len(lengths),
@@ -121,6 +129,19 @@ def _copy_sound(
         step_type[:, 1:] == StepType.FIRST
     )
     return None if goes_on.any() else copy
+
+
+def _tell_of_bus_errors(name: str) -> None:
+    """A mapped file that somebody cuts ends the process by a signal: says where."""
+    _logger.info(
+        "The steps stay in %s: it must not be changed in place while they are used. A "
+        "file that is cut ends this process with a bus error.",
+        name,
+    )
+    if not faulthandler.is_enabled():
+        # Where there is no stderr, nobody reads it.
+        with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
+            faulthandler.enable()
 
 
 def _mark_seams(source: ReplayCheckpoint, lengths: list[int]) -> None:

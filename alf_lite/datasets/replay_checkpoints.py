@@ -6,6 +6,7 @@ are mapped.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,8 @@ _OF_STEPS = (
 )
 
 
+# What ReplaySaver writes.
+_SAVED = re.compile(r"replay-(\d+)")
 # A run deletes and replaces its checkpoints while another one reads them.
 _NUM_ATTEMPTS = 20
 
@@ -98,7 +101,8 @@ def open_newest(directory: Path, verify: bool = True) -> ReplayCheckpoint | None
     """The newest replay buffer of a run, which may live; None if it is no run's.
 
     Args:
-        directory: of a run, of its checkpoints or of one checkpoint.
+        directory: of a run, of its checkpoints or of one checkpoint, or with files of
+            ``ReplaySaver``.
         verify: see ``ReplayFile``.
 
     Raises:
@@ -112,7 +116,9 @@ def open_newest(directory: Path, verify: bool = True) -> ReplayCheckpoint | None
         else:
             identity = _identity(checkpoint)
             try:
-                return open_checkpoint(checkpoint, verify)
+                if checkpoint.is_dir():
+                    return open_checkpoint(checkpoint, verify)
+                return ReplayCheckpoint(checkpoint, verify)
             except DataError:
                 # Its owner may have replaced or deleted it meanwhile.
                 is_there = identity is not None and _identity(checkpoint) == identity
@@ -158,10 +164,10 @@ def open_checkpoint(directory: Path, verify: bool = True) -> ReplayCheckpoint:
 
 
 def newest_checkpoint(directory: Path) -> Path | None:
-    """The newest checkpoint that a run can be resumed from, if this is a run's.
+    """The newest checkpoint that a run can be resumed from, or its newest replay file.
 
     Args:
-        directory: of a run, of its checkpoints or of one checkpoint.
+        directory: see :func:`open_newest`.
     """
     if (directory / MANIFEST_NAME).exists() and NAME.fullmatch(directory.name):
         return directory
@@ -177,4 +183,10 @@ def newest_checkpoint(directory: Path) -> Path | None:
                 return path
         except CheckpointError:
             continue  # the run would be resumed from an older one, too
+    if not found:
+        found = [
+            (int(match[1]), path)
+            for path in directory.glob("replay-*")
+            if (match := _SAVED.fullmatch(path.name))
+        ]
     return max(found)[1] if found else None

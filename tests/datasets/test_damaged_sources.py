@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import shutil
+import signal
 import struct
+import subprocess
+import sys
+import threading
 import zipfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,8 +29,10 @@ from alf_lite.errors import DataError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
 from alf_lite.utils.checkpoint import Checkpointer
+from alf_lite.utils.new_output import new_output
 from tests.datasets.alf_files import alf_ring
 from tests.datasets.recorded_episodes import flat_episode, make_env, rows
+from tests.source_code import ROOT
 
 F, M, L = 0, 1, 2
 
@@ -115,6 +123,57 @@ def test_a_source_that_its_run_deletes_is_looked_up_again(tmp_path, monkeypatch)
 
     monkeypatch.setattr(replay_checkpoints, "read_info", read_slowly)
     assert load_replay_buffer(str(tmp_path), make_env()).total_size == 2 * 5
+
+
+def keep_replacing(directory, stop):
+    """As a run does, and as fast as it can."""
+    checkpointer = Checkpointer(directory / "checkpoints", keep_latest=1)
+    begin = max([1, *(int(p.name[5:]) for p in directory.glob("checkpoints/ckpt-*"))])
+    for step in itertools.count(begin + 1):
+        files = {FILE_NAME: own_buffer().save()}
+        checkpointer.save(step, {"algorithm": {}}, mapped_files=files)
+        with new_output(directory / f"replay/replay-{step}") as temporary:
+            own_buffer().save().write_to(temporary)
+        (directory / f"replay/replay-{step - 1}").unlink(missing_ok=True)
+        if stop.is_set():
+            return
+
+
+def test_a_living_run_is_a_source_at_any_time(tmp_path):
+    stop = threading.Event()
+    keep_replacing(tmp_path, SimpleNamespace(is_set=lambda: True))
+    run = threading.Thread(target=keep_replacing, args=(tmp_path, stop))
+    run.start()
+    try:
+        for path in (tmp_path, tmp_path / "checkpoints", tmp_path / "replay") * 20:
+            assert load_replay_buffer(str(path), make_env()).total_size == 16
+    finally:
+        stop.set()
+        run.join()
+
+
+CUT_WHILE_MAPPED = """
+import logging, os, sys
+from alf_lite.datasets.loading import load_replay_buffer
+from tests.datasets.recorded_episodes import make_env
+logging.basicConfig(level=logging.INFO)
+buffer = load_replay_buffer(sys.argv[1], make_env(), memory_map=True)
+os.truncate(sys.argv[1], 4096)
+buffer.get_batch(8, 1)
+"""
+
+
+def test_a_mapped_file_that_is_cut_does_not_end_the_process_without_a_word(tmp_path):
+    path = tmp_path / "some.replay"
+    own_buffer((F, *[M] * 2000)).save().write_to(path)
+    command = [sys.executable, "-c", CUT_WHILE_MAPPED, str(path)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGBUS
+    assert f"stay in {path}: it must not be changed in place" in done.stderr
+    assert "Bus error" in done.stderr
+    assert "get_batch" in done.stderr
 
 
 # Types of steps that cannot be
