@@ -261,6 +261,7 @@ class Checkpointer:
         lines += [f"damaged: {failure}" for failure in failures]
         try:
             infos = self.list_checkpoints()
+            lines += [f"set aside as damaged: {path}" for path in self._corrupt_paths()]
         except CheckpointError as error:
             lines.append(f"another one: {error}")
             infos = []
