@@ -277,7 +277,8 @@ def open_regular(path: Path) -> BufferedReader:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise DamagedCheckpointError(f"{path}: not a regular file")
-        return os.fdopen(descriptor, "rb")
+        with reading(path):
+            return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
