@@ -203,7 +203,13 @@ class RootTraining:
                 reasons = self.unrolling.resume(saved, seed)
             except AlfLiteError:
                 raise
-            except (KeyError, IndexError, TypeError, ValueError) as error:
+            except (
+                AttributeError,
+                KeyError,
+                IndexError,
+                TypeError,
+                ValueError,
+            ) as error:
                 raise CheckpointError(
                     f"the open episodes of the checkpoint are malformed: {error!r}"
                 ) from error

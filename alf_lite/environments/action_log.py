@@ -117,7 +117,8 @@ class ActionLog:
         known = self._starts[self._starts >= self._first]
         begin = int(known.min()) if len(known) else self._num_steps
         return {
-            "starts": np.maximum(self._starts - begin, -1).tolist(),  # -1: forgotten
+            # 0 where the first actions are forgotten
+            "starts": np.maximum(self._starts - begin + 1, 0).tolist(),
             # As bytes, because not every dtype of numpy is one of torch.
             "actions": [_to_bytes(leaf) for leaf in self._since(begin)],
         }
@@ -139,7 +140,7 @@ class ActionLog:
             self.add(row)
         # A forgotten start is one before the first step that is known.
         self._first += 1
-        self._starts[:] = np.asarray(starts) + 1
+        self._starts[:] = starts
 
 
 def _num_bytes(shape: tuple[int, ...], dtype: np.dtype) -> int:

@@ -155,7 +155,6 @@ class EpisodeTracker:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if not 0.0 <= gamma <= 1.0:
             raise ValueError(f"gamma must be in [0, 1], got {gamma}")
-        self._batch_size = batch_size
         self._reward_spec = reward_spec
         self._env_info_spec = env_info_spec
         self._reader = StepReader(reward_spec, env_info_spec, batch_size)
@@ -278,7 +277,7 @@ class EpisodeTracker:
         """
         expected = self.state_dict()
         # Older ones had looked at all.
-        state_dict = {"waiting": torch.zeros(0), "waiting_ids": None, **state_dict}
+        state_dict = {"waiting": (), "waiting_ids": (), **state_dict}
         if state_dict.keys() != expected.keys():
             raise CheckpointError(
                 f"metrics: expected the entries {sorted(expected)}, "
@@ -307,33 +306,28 @@ class EpisodeTracker:
     def _waiting_state(self) -> dict[str, Tensor]:
         """The steps that wait, [T, B, fields], and their environments [B]."""
         if not self._waiting:
-            return {"waiting": torch.zeros(0), "waiting_ids": torch.zeros(0)}
+            rows = torch.zeros((0, 0, 0), dtype=torch.float64)
+            return {"waiting": rows, "waiting_ids": torch.zeros(0, dtype=torch.int64)}
         steps = join(self._waiting)
         flags = np.stack((steps.is_first, steps.is_last), axis=2)
         fields = (flags, steps.discounts, steps.rewards, steps.infos)
         return {
             "waiting": torch.from_numpy(np.concatenate(fields, axis=2)),
-            "waiting_ids": torch.tensor(steps.env_ids),
+            "waiting_ids": torch.tensor(steps.env_ids, dtype=torch.int64),
         }
 
-    def _read_waiting(self, rows: Tensor, env_ids: Any) -> StepArrays | None:
-        """The steps that wait, from what ``_waiting_state`` returned."""
-        if rows.shape == (0,):
+    def _read_waiting(self, rows: Tensor, env_ids: Tensor) -> StepArrays | None:
+        if not len(rows):
             return None
         sizes = [2, 1, self._reward_spec.numel, self._records.record_sizes[-1]]
-        fits = (
-            rows.ndim == 3
-            and rows.dtype == torch.float64
-            and rows.shape[2] == sum(sizes)
-            and isinstance(env_ids, Tensor)
-            and env_ids.shape == rows.shape[1:2]
-            and not env_ids.is_floating_point()
-            and 0 <= env_ids.min() <= env_ids.max() < self._batch_size
-        )
-        if not fits:
+        ids, batch_size = env_ids.tolist(), len(self._records.next_weights)
+        if rows.shape[1:] != (len(ids), sum(sizes)) or not (
+            set(ids) <= set(range(batch_size)) and len(set(ids)) == len(ids)
+        ):
             raise CheckpointError(
-                f"metrics: 'waiting' was saved with the shape {tuple(rows.shape)}, "
-                f"expected (T, B, {sum(sizes)}), and the numbers of B environments"
+                f"metrics: steps of shape {tuple(rows.shape)} were saved for the "
+                f"environments {ids}, expected [T, B, {sum(sizes)}] of B different "
+                f"ones below {batch_size}"
             )
         flags, discounts, rewards, infos = _split(rows.numpy(), sizes)
         is_first, is_last = (flags != 0).transpose(2, 0, 1)

@@ -118,8 +118,7 @@ def check_like(value: Any, example: Any, what: str, *, all_keys: bool = True) ->
     Whole numbers are counts: not negative, and not larger than 64 bits hold. Other
     numbers are finite. Tensors have the dtype and the number of dimensions of the
     example; whether their shapes fit is known to those who use them. Dicts have the
-    same keys. A dict or a tensor ``[0]`` that is empty in the example may hold
-    anything.
+    same keys; of one that is empty in the example nothing is known.
 
     Args:
         value: what was read.
@@ -131,7 +130,7 @@ def check_like(value: Any, example: Any, what: str, *, all_keys: bool = True) ->
         CheckpointError: naming the entry, what was expected and what came.
     """
     if isinstance(example, Tensor):
-        _check_like_tensor(value, example, what, all_keys)
+        _check_like_tensor(value, example, what)
     elif isinstance(example, Mapping):
         _check_like_dict(value, example, what, all_keys)
     elif isinstance(example, list | tuple):
@@ -148,13 +147,11 @@ def check_like(value: Any, example: Any, what: str, *, all_keys: bool = True) ->
         check_numbers(value, what)
 
 
-def _check_like_tensor(value: Any, example: Tensor, what: str, all_keys: bool) -> None:
-    # Without numbers it says that something is not there.
-    anything = example.shape == (0,)
-    if isinstance(value, Tensor) and not all_keys and value.shape == (0,):
-        anything = True
-    fits = isinstance(value, Tensor) and (
-        anything or (value.dtype == example.dtype and value.ndim == example.ndim)
+def _check_like_tensor(value: Any, example: Tensor, what: str) -> None:
+    fits = (
+        isinstance(value, Tensor)
+        and value.dtype == example.dtype
+        and value.ndim == example.ndim
     )
     if not fits:
         raise _unexpected(value, _describe(example), what)
