@@ -16,6 +16,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from alf_lite.errors import AlfLiteError, DataError
+from alf_lite.utils.free_memory import free_ram
 
 # Of the machine, and no damage of the file.
 _TROUBLE = {
@@ -33,6 +34,7 @@ _TROUBLE = {
 # A byte of the deflate format cannot stand for more bytes than this.
 _MAX_DEFLATE_RATIO = 1032
 _CHUNK_BYTES = 2**20
+_SMALL_BYTES = 2**27
 
 
 class RefusalError(ValueError):
@@ -94,6 +96,18 @@ def _refuse_irregular(path: Path, mode: int) -> None:
         }
         kind = kinds.get(stat.S_IFMT(mode), "something else")
         raise DataError(f"{path}: expected a regular file, found {kind}")
+
+
+def check_fits(what: str, num_bytes: int) -> None:
+    """Raises RefusalError if something does not fit into the memory that is free."""
+    if num_bytes < _SMALL_BYTES:
+        return  # what is free is not worth asking for
+    free = free_ram()
+    if free is not None and num_bytes > free:
+        raise RefusalError(
+            f"{what} needs {num_bytes / 1e9:.1f} GB of memory, of which "
+            f"{free / 1e9:.1f} GB are free"
+        )
 
 
 @contextlib.contextmanager

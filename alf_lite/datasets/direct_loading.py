@@ -114,6 +114,7 @@ def _copy_sound(
     leaves = [
         (copy.view(path), leaf_spec) for path, leaf_spec in nest.flatten_with_path(spec)
     ]
+    discount = copy.view("time_step.discount")
     num_rows = max(1, _CHUNK_BYTES // row_bytes)
     for e in range(len(lengths)):
         offset = (e + 1) * length - num_newest - e * num_newest
@@ -122,6 +123,9 @@ def _copy_sound(
             copy.rows[begin:end] = stored.rows[begin + offset : end + offset]
             # While the rows are in the cache of the processor.
             if not all(_is_sound(leaf[begin:end], spec) for leaf, spec in leaves):
+                return None
+            least, greatest = discount[begin:end].aminmax()
+            if least < 0 or greatest > 1:
                 return None
     step_type = copy.view("time_step.step_type").view(len(lengths), -1).contiguous()
     # Where they differ the episodes were cut, or go on after their end.

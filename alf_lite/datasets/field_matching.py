@@ -93,10 +93,16 @@ def _has(source: Source, name: str) -> bool:
 
 
 def _by_path(name: str, specs: NestedTensorSpec) -> dict[str, TensorSpec]:
-    return {
-        join_path(name, *path_parts(path)): spec
-        for path, spec in nest.flatten_with_path(specs)
-    }
+    by_path: dict[str, TensorSpec] = {}
+    for path, spec in nest.flatten_with_path(specs):
+        field = join_path(name, *path_parts(path))
+        if field in by_path:
+            raise DataError(
+                f"two leaves of the environment's {name} would be the recorded field "
+                f"{field}: a key must not have a / in it where others are nested"
+            )
+        by_path[field] = spec
+    return by_path
 
 
 def _conversions(

@@ -10,7 +10,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alf_lite.datasets.data_files import RefusalError
+from alf_lite.datasets.data_files import RefusalError, check_fits
 
 if TYPE_CHECKING:
     import h5py
@@ -97,6 +97,7 @@ def _check_dataset(place: str, dataset: h5py.Dataset) -> None:
         raise RefusalError(
             f"{place} claims {claimed} bytes, of which {stored} were written"
         )
+    check_fits(place, claimed)
     if settings.get_layout() == h5py.h5d.CHUNKED and claimed:
         sizes = zip(dataset.shape, dataset.chunks, strict=True)
         expected = math.prod(-(-size // chunk) for size, chunk in sizes)

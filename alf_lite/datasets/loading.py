@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -74,14 +76,15 @@ def load_replay_buffer(
         raise DataError(f"{path}: there are no steps in it")
     lengths = newest_lengths(source.lengths, max_length)
     matched = match_fields(source, env, zero_missing_env_info)
-    direct = load_directly(
-        source,
-        env,
-        lengths,
-        memory_map=memory_map,
-        verify=verify,
-        num_earliest_frames_ignored=num_earliest_frames_ignored,
-    )
+    with _memory_told(path, lengths):
+        direct = load_directly(
+            source,
+            env,
+            lengths,
+            memory_map=memory_map,
+            verify=verify,
+            num_earliest_frames_ignored=num_earliest_frames_ignored,
+        )
     if direct is not None:
         _logger.info("Loaded %d steps from %s.", direct.total_size, path)
         return direct
@@ -97,18 +100,13 @@ def load_replay_buffer(
         0 if drop_bad_episodes else whole - newest
         for whole, newest in zip(source.lengths, lengths, strict=True)
     ]
-    try:
+    with _memory_told(path, lengths):
         buffer = ReplayBuffer(
             experience_spec(env),
             len(lengths),
             max(lengths),
             num_earliest_frames_ignored=num_earliest_frames_ignored,
         )
-    except ValueError as error:
-        raise DataError(
-            f"{path}: {sum(lengths)} steps of {len(lengths)} environments: {error} "
-            "TrainerConfig.offline_buffer_length takes the newest ones only."
-        ) from error
     _fill(buffer, source, assembler, skipped)
     if assembler.bad and not drop_bad_episodes:
         raise DataError(_explain_bad(path, assembler))
@@ -129,6 +127,20 @@ def load_replay_buffer(
         )
     _logger.info("Loaded %d steps from %s.", buffer.total_size, path)
     return buffer
+
+
+@contextlib.contextmanager
+def _memory_told(path: str | Path, lengths: list[int]) -> Iterator[None]:
+    """Says whose steps they are that do not fit into the memory."""
+    try:
+        yield
+    except ValueError as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(
+            f"{path}: {sum(lengths)} steps of {len(lengths)} environments: {error} "
+            "TrainerConfig.offline_buffer_length takes the newest ones only."
+        ) from error
 
 
 def newest_lengths(lengths: list[int], max_length: int | None) -> list[int]:

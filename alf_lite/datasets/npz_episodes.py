@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from alf_lite.datasets.data_files import RefusalError, open_archive, reading
+from alf_lite.datasets.data_files import RefusalError, check_fits, open_archive, reading
 from alf_lite.datasets.episodes import (
     OUTCOMES,
     as_flags,
@@ -192,6 +192,7 @@ def _read_header(file: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
 def _read_arrays(file: Path) -> dict[str, np.ndarray]:
     arrays = {}
     with open_archive(file) as archive:
+        check_fits("it", sum(info.file_size for info in archive.infolist()))
         for info in archive.infolist():
             with archive.open(info) as member:
                 name = _array_name(info)

@@ -156,6 +156,10 @@ class StepAssembler:
             if outside.any():
                 expected = f"between {spec.minimum.min()} and {spec.maximum.max()}"
                 self._refuse(name, array, outside, expected, where)
+        if name == "discount":
+            outside = (converted < 0) | (converted > 1)
+            if outside.any():
+                self._refuse(name, array, outside, "between 0 and 1", where)
         return converted
 
     def _note_outside(self, name: str, array: np.ndarray, spec: TensorSpec) -> None:

@@ -20,12 +20,13 @@ import torch
 
 from alf_lite import nest
 from alf_lite.bin import inspect_buffer
-from alf_lite.datasets import replay_checkpoints
+from alf_lite.datasets import data_files, replay_checkpoints
 from alf_lite.datasets.field_matching import experience_spec
 from alf_lite.datasets.formats import open_source
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.datasets.statistics import summarize
 from alf_lite.errors import DataError
+from alf_lite.replay_buffers import allocation
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
 from alf_lite.utils.checkpoint import Checkpointer
@@ -199,6 +200,31 @@ def test_types_that_contradict_each_other_are_named(
     if reward is None:
         with pytest.raises(DataError, match=message):
             load_replay_buffer(str(path), make_env(), memory_map=True)
+
+
+def test_a_discount_is_between_0_and_1(tmp_path):
+    path = tmp_path / "some.replay"
+    buffer = own_buffer()
+    time_step = nest.zeros(buffer.data_spec, (2,)).time_step
+    time_step = time_step._replace(discount=torch.tensor([0.5, 1.5]))
+    buffer.add_batch(nest.zeros(buffer.data_spec, (2,))._replace(time_step=time_step))
+    buffer.save().write_to(path)
+    message = "discount is 1.5 at step 7 of environment 1, expected between 0 and 1"
+    with pytest.raises(DataError, match=message):
+        load_replay_buffer(str(path), make_env())
+
+
+def test_steps_that_need_more_memory_than_is_free_are_refused(tmp_path, monkeypatch):
+    np.savez(tmp_path / "a.npz", **flat_episode(3))
+    own_buffer().save().write_to(tmp_path / "some.replay")
+    monkeypatch.setattr(allocation, "free_ram", lambda: 100)
+    for name in ("a.npz", "some.replay"):
+        with pytest.raises(DataError, match=rf"{name}: .*but only 0.00 GB are free"):
+            load_replay_buffer(str(tmp_path / name), make_env())
+    monkeypatch.setattr(data_files, "free_ram", lambda: 100)
+    monkeypatch.setattr(data_files, "_SMALL_BYTES", 0)
+    with pytest.raises(DataError, match=r"a.npz: it needs 0.0 GB of memory"):
+        list(open_source(tmp_path / "a.npz").sequences())
 
 
 @pytest.mark.parametrize("memory_map", [False, True])

@@ -140,6 +140,13 @@ def test_direct_and_field_by_field_loading_agree(tmp_path):
         assert a.tolist() == b.tolist(), path
 
 
+def test_two_leaves_of_one_path_are_refused(tmp_path):
+    space = spaces.Box(-9.0, 9.0, (1,))
+    nested = spaces.Dict({"a": spaces.Dict({"b": space}), "a/b": space})
+    with pytest.raises(DataError, match="would be the recorded field observation/a/b"):
+        load_replay_buffer(str(write_own(tmp_path / "data")), make_env(nested))
+
+
 def test_nothing_is_made_up_for_what_was_not_recorded(tmp_path):
     path = str(write_own(tmp_path / "data"))
     other = env(env_info_keys=["speed"])
