@@ -203,13 +203,7 @@ class RootTraining:
                 reasons = self.unrolling.resume(saved, seed)
             except AlfLiteError:
                 raise
-            except (
-                AttributeError,
-                KeyError,
-                IndexError,
-                TypeError,
-                ValueError,
-            ) as error:
+            except Exception as error:  # whatever is in it makes the readers raise
                 raise CheckpointError(
                     f"the open episodes of the checkpoint are malformed: {error!r}"
                 ) from error

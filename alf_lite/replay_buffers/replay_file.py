@@ -29,7 +29,7 @@ from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import checkpoint_files
 from alf_lite.utils.array_file import decode_header, encode_header
 from alf_lite.utils.nest_paths import build_nest
-from alf_lite.utils.plain_data import check_like
+from alf_lite.utils.plain_data import check_like, check_numbers
 
 Nest = Any
 
@@ -172,6 +172,7 @@ class ReplayFile:
         self.step_arrays = arrays
         self.numbers = json.loads(metadata["numbers"])
         check_like(self.numbers, {}, f"{self.path}: numbers")
+        check_numbers(self.numbers, f"{self.path}: numbers")
         self._check_counts()
         self.leaves = _read_leaves(json.loads(metadata["leaves"]), row_bytes)
         sizes = self.end - self.begin

@@ -21,7 +21,7 @@ from alf_lite.trainers.run_directory import (
 from alf_lite.trainers.training_state import RunState
 from alf_lite.utils import random_state, summary
 from alf_lite.utils.checkpoint import Checkpointer, LoadedCheckpoint
-from alf_lite.utils.plain_data import check_like
+from alf_lite.utils.plain_data import check_like, check_numbers
 
 _logger = logging.getLogger(__name__)
 
@@ -231,6 +231,7 @@ def _event_files_of(loaded: LoadedCheckpoint) -> tuple[str | None, dict[str, int
         return None, {}  # written before runs had one
     sizes: Any = files.get("sizes")
     check_like(sizes, {}, f"{what}['sizes']")
+    check_numbers(sizes, f"{what}['sizes']")
     is_like = all(type(size) is int for size in sizes.values())
     if not (event_files.is_run_id(files["run_id"]) and is_like):
         raise CheckpointError(f"{what}: expected the id of a run, and sizes of files")

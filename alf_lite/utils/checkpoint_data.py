@@ -77,6 +77,7 @@ def read_info(path: Path) -> CheckpointInfo:
     plain_data.check_like(score, None, f"{what}best_score")
     plain_data.check_like(resumable, False, f"{what}resumable")
     plain_data.check_like(metadata, {}, f"{what}metadata")
+    plain_data.check_numbers(metadata, f"{what}metadata")
     parts = [n for n in manifest["files"] if n.endswith(PART_SUFFIX)]
     return CheckpointInfo(
         path=path,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import json
 import re
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from alf_lite.algorithms.create_algorithm import create_algorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.data_transformers.observation_normalizer import ObservationNormalizer
 from alf_lite.data_transformers.reward_normalizer import RewardNormalizer
@@ -57,6 +59,7 @@ ALLOWED = (
     r"training\['data_transformer'\]\['0'\] = (empty|dict)",
     r"training\['path'\]\['collection'\]\['limiter'\] = (empty|dict|missing)",
     r"training\['path'\]\['offline_\w+'\] = list",
+    r"training\['metrics'\]\['waiting(_ids)?'\] = missing",
 )
 
 
@@ -141,6 +144,8 @@ def test_every_wrong_entry_is_one_error_and_changes_nothing(run, part):
     before = state_of(trainer)
     num_refused, accepted = 0, []
     for path in entries(loaded.state[part]):
+        if path[:1] == ("unroll",):  # looked at later, tested below
+            continue
         wrongs = {**WRONG, "missing": ...} if path else WRONG
         for name, wrong in wrongs.items():
             state = {**loaded.state, part: changed(loaded.state[part], path, wrong)}
@@ -266,3 +271,27 @@ def test_wrong_arrays_of_a_buffer_are_refused(run, tmp_path, name, byte):
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=str(path)):
         ReplayFile(path)
+
+
+def test_wrong_open_episodes_are_one_error_or_begin_anew(run):
+    trainer, loaded = run
+    training = loaded.state["training"]
+    assert training["unroll"]
+    env = make_env(seed=1)
+    ctor = functools.partial(DqnAlgorithm, optimizer=Adam(lr=0.01))
+    config = dataclasses.replace(trainer.config, algorithm_ctor=ctor)
+    algorithm = create_algorithm(config, env)
+    algorithm.setup_training()
+    num_refused = 0
+    for path in list(entries(training["unroll"]))[1:]:
+        for wrong in WRONG.values():
+            unroll = changed(training["unroll"], path, wrong)
+            algorithm.load_training_state_dict({**training, "unroll": unroll})
+            try:
+                algorithm.resume_environment(1)
+            except CheckpointError:
+                num_refused += 1
+    assert num_refused > 50
+    algorithm.load_training_state_dict(training)
+    assert algorithm.resume_environment(1) == ""
+    env.close()
