@@ -135,8 +135,8 @@ class ActionLog:
         leaves = [
             _from_bytes(t, *row) for t, row in zip(actions, self._rows, strict=True)
         ]
-        last = min(map(len, leaves))
-        if any(type(start) is not int or not -1 <= start <= last for start in starts):
+        num_steps = min(map(len, leaves))
+        if not set(starts) <= set(range(num_steps + 2)):
             raise CheckpointError("open episodes: they begin where nothing is known")
         self.clear()
         for row in zip(*leaves, strict=True):
