@@ -417,7 +417,7 @@ def test_soft_links_and_groups_in_place_of_numbers_are_refused(hdf5, tmp_path):
     refused(tmp_path / "link-v0", "/episode_0/rewards_ is a link")
     del episode["rewards_"], episode["rewards"]
     episode.create_group("rewards")
-    close_and_refuse(hdf5, "episode_0/rewards is a group")
+    close_and_refuse(hdf5, "/episode_0/rewards is missing, or no array")
 
 
 @pytest.mark.parametrize(
