@@ -3,24 +3,69 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from alf_lite.config_async import async_conflicts
 from alf_lite.config_offline import offline_conflicts
+from alf_lite.config_registry import note_used
 from alf_lite.config_replay import replay_conflicts
-from alf_lite.config_values import field_problems, ranged
+from alf_lite.config_values import (
+    UNSET,
+    declared,
+    field_problems,
+    ranged,
+)
 from alf_lite.configurable import configurable, configurable_enum, keep_scope
 from alf_lite.errors import ConfigError
 
-__all__ = ["TrainerConfig", "configurable", "configurable_enum", "keep_scope"]
+__all__ = [
+    "DefaultSettings",
+    "TrainerConfig",
+    "configurable",
+    "configurable_enum",
+    "default_settings",
+    "keep_scope",
+]
+
+
+class DefaultSettings(NamedTuple):
+    """What a conf gets that leaves a setting out: how the algorithm is published.
+
+    An algorithm says so in its class attribute ``default_settings``.
+    """
+
+    # Of TrainerConfig
+    unroll_length: float = 8
+    num_updates_per_train_iter: int = 1
+    mini_batch_size: int | None = None
+    mini_batch_length: int | None = None
+    replay_buffer_length: int = 100_000
+    initial_collect_steps: int = 0
+    initial_random_policy: bool = False
+    # Of create_environment
+    num_parallel_environments: int = 1
+    # Of Adam, which trains where no optimizer is given; None: one must be given
+    lr: float | None = None
+    gradient_clipping: float | None = None
+
+
+def default_settings(algorithm_ctor: Any) -> DefaultSettings:
+    """What the class of an algorithm declares; a function declares nothing."""
+    if isinstance(algorithm_ctor, functools.partial):
+        algorithm_ctor = algorithm_ctor.func
+    return getattr(algorithm_ctor, "default_settings", DefaultSettings())
 
 
 @configurable
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainerConfig:
     """How one run trains. An iteration is one unroll and the updates that follow it.
+
+    Fields that are ``declared`` take what the algorithm declares where they are not
+    given, see :class:`DefaultSettings`.
 
     Raises:
         ConfigError: naming every field whose value is of the wrong type or out of
@@ -42,7 +87,7 @@ class TrainerConfig:
     num_env_steps: int = ranged(0, at_least=0)  # of all environments; 0: no limit
 
     # Unroll
-    unroll_length: float = ranged(8, at_least=0)  # steps per environment and iteration
+    unroll_length: float = declared(at_least=0)  # steps per environment and iteration
     unroll_with_grad: bool = False  # losses may reach back into rollout_step
     use_rollout_state: bool = False  # train from the stored state, not from zeros
 
@@ -67,17 +112,17 @@ class TrainerConfig:
 
     # Update
     temporally_independent_train_step: bool | None = None  # None: if it has no state
-    num_updates_per_train_iter: int = ranged(1, at_least=1)  # on-policy: epochs
-    mini_batch_size: int | None = ranged(None, at_least=1)  # sequences; None: all
+    num_updates_per_train_iter: int = declared(at_least=1)  # on-policy: epochs
+    mini_batch_size: int | None = declared(at_least=1)  # sequences; None: all
     # ↑ off-policy: windows; None: one for each environment
-    mini_batch_length: int | None = ranged(None, at_least=1)  # steps; None: unroll's
+    mini_batch_length: int | None = declared(at_least=1)  # steps; None: unroll's
 
     burn_in_length: int = ranged(0, at_least=0)  # first steps only build up the state
 
     # Replay, for off-policy algorithms
-    replay_buffer_length: int = ranged(100_000, at_least=1)  # steps per environment
-    initial_collect_steps: int = ranged(0, at_least=0)  # of all environments, untrained
-    initial_random_policy: bool = False  # act uniformly while collecting these
+    replay_buffer_length: int = declared(at_least=1)  # steps per environment
+    initial_collect_steps: int = declared(at_least=0)  # of all environments, untrained
+    initial_random_policy: bool = declared()  # act uniformly while collecting them
     priority_replay: bool = False  # draw by |δ|; options: PriorityOptions
     updates_per_draw: int | None = ranged(None, at_least=1)  # updates whose windows are
     # ↑ drawn at once; None: 1 with priority_replay, else all of an iteration
@@ -129,6 +174,7 @@ class TrainerConfig:
     check_finite: bool = True  # stop at the first NaN or infinite loss
 
     def __post_init__(self) -> None:
+        self._take_declared()
         problems = field_problems(self)
         if "device" not in problems and not re.fullmatch(
             r"(cpu|cuda|mps|xpu)(:\d+)?", self.device
@@ -144,6 +190,18 @@ class TrainerConfig:
         ]
         if lines:
             raise ConfigError("TrainerConfig cannot be used.\n  " + "\n  ".join(lines))
+
+    def _take_declared(self) -> None:
+        """Sets the fields that were not given to what the algorithm declares."""
+        settings = default_settings(self.algorithm_ctor)
+        taken = {
+            field.name: getattr(settings, field.name)
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) is UNSET
+        }
+        for name, value in taken.items():
+            object.__setattr__(self, name, value)  # it is frozen
+        note_used(type(self), taken)
 
     def _conflicts(self) -> list[tuple[set[str], str]]:
         """The fields of every conflict, and what to do about it."""

@@ -247,6 +247,32 @@ def _used() -> Mapping[tuple[str, str], Mapping[str, Any]]:
     return gin_config._OPERATIVE_CONFIG
 
 
+def note_used(configurable: Any, values: Mapping[str, Any]) -> None:
+    """Has the operative config say what became of parameters that were not given.
+
+    To be called by the configurable itself, or in the scope in which it was called.
+    """
+    selector = selector_of(configurable)
+    with gin_config._OPERATIVE_CONFIG_LOCK:
+        used = gin_config._OPERATIVE_CONFIG.get((gin.current_scope_str(), selector), {})
+        used.update(values)
+
+
+def call_with_defaults(configurable: Any, defaults: Mapping[str, Any]) -> Any:
+    """Calls a configurable with defaults that are not its own; bindings beat them."""
+    selector, scope = selector_of(configurable), gin.current_scope_str()
+    assert selector is not None, configurable
+    given = {
+        name: value
+        for name, value in defaults.items()
+        if _key_in_force(scope, selector, name) is None
+    }
+    result = configurable(**given)
+    with gin_config._OPERATIVE_CONFIG_LOCK:
+        gin_config._OPERATIVE_CONFIG[scope, selector].update(given)
+    return result
+
+
 def why_unused(key: BindingKey) -> str | None:
     """Why no call has read this binding so far; None if one has.
 
@@ -326,12 +352,17 @@ def _plain(value: Any) -> Any:
 
 def _binding_in_force(scope: str, selector: str, parameter: str) -> Any:
     """What a call in ``scope`` takes from the bindings; None if from nowhere."""
+    key = _key_in_force(scope, selector, parameter)
+    return None if key is None else bound()[key]
+
+
+def _key_in_force(scope: str, selector: str, parameter: str) -> BindingKey | None:
     keys = [
         key
         for key in bound()
         if key[1:] == (selector, parameter) and _is_prefix(key.scope, scope)
     ]
-    return bound()[max(keys, key=lambda key: len(key.scope))] if keys else None
+    return max(keys, key=lambda key: len(key.scope)) if keys else None
 
 
 def clear() -> None:

@@ -14,6 +14,9 @@ from typing import Any, Literal, Union
 # Stands for what is only known once a configurable is called; fits every annotation.
 UNKNOWN = object()
 
+# The default of a setting that the algorithm declares, see ``declared``.
+UNSET = object()
+
 _SEQUENCES = (list, tuple, collections.abc.Sequence, collections.abc.Iterable)
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 _NAMES = {
@@ -120,6 +123,16 @@ def ranged(
     """A dataclass field with a range, for :func:`field_problems`."""
     accepted = Range(at_least, above, at_most)
     return dataclasses.field(default=default, metadata={"range": accepted})
+
+
+def declared(**bounds: float) -> Any:
+    """A dataclass field whose default the algorithm declares.
+
+    Args:
+        **bounds: of a :class:`Range`.
+    """
+    metadata = {"range": Range(**bounds)} if bounds else {}
+    return dataclasses.field(default=UNSET, metadata=metadata)
 
 
 def field_problems(instance: Any) -> dict[str, str]:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.config import configurable
+from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.masked_networks import masked_actor, without_mask
@@ -73,6 +73,11 @@ class Estimate(NamedTuple):
 @configurable
 class ActorCriticAlgorithm(RLAlgorithm):
     """A2C with generalized advantage estimates."""
+
+    # Mnih et al. 2016 (arXiv:1602.01783): 16 actors, an update after 5 steps.
+    default_settings = DefaultSettings(
+        num_parallel_environments=16, unroll_length=5, lr=7e-4, gradient_clipping=0.5
+    )
 
     def __init__(
         self,

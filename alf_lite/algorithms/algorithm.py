@@ -239,6 +239,13 @@ class Algorithm(nn.Module):
             )
         return self._optimizers
 
+    def _has_optimizer(self) -> bool:
+        """Whether this or an algorithm below has an optimizer."""
+        return any(
+            isinstance(module, Algorithm) and bool(module._claims)
+            for module in self.modules()
+        )
+
     def _collect_claims(self) -> list[Claim]:
         paths = {id(module): path for path, module in self.named_modules()}
         claims = []

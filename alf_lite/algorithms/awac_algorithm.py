@@ -41,7 +41,7 @@ from alf_lite.algorithms import transitions
 from alf_lite.algorithms.critic_ensembles import smallest_critic, td_loss
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.transitions import Transition
-from alf_lite.config import configurable
+from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.masked_networks import critic_without_mask, masked_actor
@@ -94,6 +94,11 @@ class AwacLossInfo(NamedTuple):
 @configurable
 class AwacAlgorithm(RLAlgorithm):
     """AWAC for nests of continuous and discrete actions."""
+
+    # Nair et al. 2020; batches as SAC has them.
+    default_settings = DefaultSettings(
+        unroll_length=1, mini_batch_size=256, mini_batch_length=2, lr=3e-4
+    )
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 from alf_lite.algorithms import transitions
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.config import configurable
+from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, TimeStep
 from alf_lite.networks.deterministic_actor_networks import ActorNetwork
 from alf_lite.networks.masked_networks import masked_actor
@@ -63,6 +63,11 @@ class BcLossInfo(NamedTuple):
 @configurable(denylist=["reward_weights"])
 class BcAlgorithm(RLAlgorithm):
     """Behaviour cloning for any nest of actions."""
+
+    # Batches as the offline algorithms have them.
+    default_settings = DefaultSettings(
+        unroll_length=1, mini_batch_size=256, mini_batch_length=2, lr=1e-3
+    )
 
     num_bootstrap_steps = 0
 

@@ -51,7 +51,7 @@ from alf_lite.algorithms.sac_algorithm import (
     SacLossInfo,
 )
 from alf_lite.algorithms.transitions import Transition
-from alf_lite.config import configurable
+from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Optimizer
@@ -84,6 +84,11 @@ class CqlLossInfo(NamedTuple):
 @configurable
 class CqlAlgorithm(SacAlgorithm):
     """CQL for nests of continuous and discrete actions."""
+
+    # Kumar et al. 2020, appendix F.
+    default_settings = DefaultSettings(
+        unroll_length=1, mini_batch_size=256, mini_batch_length=2, lr=3e-4
+    )
 
     _alternatives: ClassVar[str] = (
         "Use CqlDqnAlgorithm for many discrete components, BcAlgorithm for unbounded "

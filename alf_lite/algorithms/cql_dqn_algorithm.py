@@ -33,7 +33,7 @@ from alf_lite.algorithms import transitions
 from alf_lite.algorithms.conservative_weight import ConservativeWeight
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm, DqnInfo, DqnLossInfo
 from alf_lite.algorithms.transitions import Transition
-from alf_lite.config import configurable
+from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec
@@ -62,6 +62,11 @@ class CqlDqnLossInfo(NamedTuple):
 @configurable
 class CqlDqnAlgorithm(DqnAlgorithm):
     """CQL for nests of discrete actions."""
+
+    # Batches as the offline algorithms have them.
+    default_settings = DefaultSettings(
+        unroll_length=1, mini_batch_size=256, mini_batch_length=2, lr=3e-4
+    )
 
     _alternatives: ClassVar[str] = "Use CqlAlgorithm for continuous and mixed actions."
 

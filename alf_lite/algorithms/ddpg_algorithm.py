@@ -27,7 +27,7 @@ from alf_lite.algorithms.critic_ensembles import smallest_critic, td_loss
 from alf_lite.algorithms.diagnostics import diagnostic
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.transitions import Transition
-from alf_lite.config import configurable
+from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.deterministic_actor_networks import ActorNetwork
@@ -76,6 +76,17 @@ class DdpgLossInfo(NamedTuple):
 @configurable
 class DdpgAlgorithm(RLAlgorithm):
     """DDPG for nests of continuous actions."""
+
+    # As Fujimoto et al. 2018 (arXiv:1802.09477) train DDPG and TD3: an update of 256
+    # transitions for every step.
+    default_settings = DefaultSettings(
+        unroll_length=1,
+        mini_batch_size=256,
+        mini_batch_length=2,
+        initial_collect_steps=1000,
+        initial_random_policy=True,
+        lr=1e-3,
+    )
 
     _alternatives: ClassVar[str] = (
         "Use DqnAlgorithm for discrete actions, SacAlgorithm for mixed and "

@@ -29,7 +29,7 @@ from alf_lite.algorithms import transitions
 from alf_lite.algorithms.diagnostics import diagnostic
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.transitions import Transition
-from alf_lite.config import configurable
+from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.networks.network import Network
 from alf_lite.networks.q_networks import QNetwork
@@ -78,6 +78,16 @@ class DqnLossInfo(NamedTuple):
 @configurable
 class DqnAlgorithm(RLAlgorithm):
     """DQN for nests of discrete actions."""
+
+    # Mnih et al. 2015: an update for four steps. Batches are larger, and Adam trains.
+    default_settings = DefaultSettings(
+        unroll_length=4,
+        mini_batch_size=64,
+        mini_batch_length=2,
+        initial_collect_steps=1000,
+        lr=1e-3,
+        gradient_clipping=10.0,
+    )
 
     _alternatives: ClassVar[str] = (
         "Use SacAlgorithm, DdpgAlgorithm or Td3Algorithm for continuous actions, "

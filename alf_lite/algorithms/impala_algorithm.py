@@ -24,7 +24,7 @@ from alf_lite.algorithms.actor_critic_algorithm import (
     ActorCriticInfo,
     Estimate,
 )
-from alf_lite.config import configurable
+from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import BatchInfo, Field, TimeStep
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils import distributions
@@ -40,6 +40,11 @@ class ImpalaAlgorithm(ActorCriticAlgorithm):
     Acting and the loss are those of :class:`ActorCriticAlgorithm`. μ is the policy that
     acted, π the one that is trained; without a lag both algorithms are the same.
     """
+
+    # Espeholt et al. 2018, table G.1: batches of 32 unrolls of 20 steps.
+    default_settings = DefaultSettings(
+        num_parallel_environments=32, unroll_length=20, lr=6e-4, gradient_clipping=40.0
+    )
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ from alf_lite.algorithms import transitions
 from alf_lite.algorithms.critic_ensembles import smallest_critic, td_loss
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.transitions import Transition
-from alf_lite.config import configurable
+from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.masked_networks import critic_without_mask, masked_actor
@@ -97,6 +97,11 @@ class IqlLossInfo(NamedTuple):
 @configurable
 class IqlAlgorithm(RLAlgorithm):
     """IQL for nests of continuous and discrete actions."""
+
+    # Kostrikov et al. 2021, appendix B.
+    default_settings = DefaultSettings(
+        unroll_length=1, mini_batch_size=256, mini_batch_length=2, lr=3e-4
+    )
 
     def __init__(
         self,

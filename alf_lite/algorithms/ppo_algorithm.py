@@ -32,7 +32,7 @@ from alf_lite.algorithms.actor_critic_algorithm import (
 )
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.training_batches import TrainingBatch
-from alf_lite.config import configurable
+from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import (
     AlgStep,
     BatchInfo,
@@ -88,6 +88,17 @@ class PPOAlgorithm(ActorCriticAlgorithm):
     ``TrainerConfig.num_updates_per_train_iter``, ``mini_batch_size`` and
     ``mini_batch_length`` (1 for feed-forward networks).
     """
+
+    # Schulman et al. 2017: 8 actors x 128 steps (table 5), in 4 mini-batches, each of
+    # the steps of two actors; 10 passes (table 3).
+    default_settings = DefaultSettings(
+        num_parallel_environments=8,
+        unroll_length=128,
+        num_updates_per_train_iter=10,
+        mini_batch_size=2,
+        lr=3e-4,
+        gradient_clipping=0.5,
+    )
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,8 @@ from alf_lite.algorithms.root_training import RootTraining
 from alf_lite.algorithms.training_batches import TrainingBatch
 from alf_lite.algorithms.transitions import sequence_priority
 from alf_lite.algorithms.update_loop import UpdateLoop
-from alf_lite.config import TrainerConfig
+from alf_lite.config import DefaultSettings, TrainerConfig
+from alf_lite.config_registry import call_with_defaults
 from alf_lite.data_structures import (
     BatchInfo,
     Experience,
@@ -30,7 +31,7 @@ from alf_lite.data_transformers.data_transformer import (
 )
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
-from alf_lite.optimizers.optimizers import Optimizer
+from alf_lite.optimizers.optimizers import Adam, Optimizer
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import summary
@@ -68,6 +69,9 @@ class RLAlgorithm(Algorithm):
         overwrite_policy_output: store the action that the environment reports as
             executed (``prev_action``) instead of the policy's, as for scripted experts.
     """
+
+    # How it is published, for confs that leave that out
+    default_settings: ClassVar[DefaultSettings] = DefaultSettings()
 
     def __init__(
         self,
@@ -386,6 +390,17 @@ class RLAlgorithm(Algorithm):
         super().setup_training()
         if self._training is not None:
             self._training.set_up()
+
+    def optimizers(self) -> list[tuple[str, Optimizer]]:
+        """As of :class:`Algorithm`; if there is none, Adam by ``default_settings``."""
+        defaults = self.default_settings
+        if defaults.lr is not None and not self._has_optimizer():
+            adam = call_with_defaults(
+                Adam,
+                {"lr": defaults.lr, "gradient_clipping": defaults.gradient_clipping},
+            )
+            self._claims.append((adam, None))
+        return super().optimizers()
 
     def _require_training(self) -> RootTraining:
         if self._training is None:

@@ -39,7 +39,7 @@ from alf_lite.algorithms.temperature import (
     target_entropies,
 )
 from alf_lite.algorithms.transitions import Transition
-from alf_lite.config import configurable
+from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.masked_networks import critic_without_mask, masked_actor
@@ -103,6 +103,16 @@ class SacLossInfo(NamedTuple):
 @configurable
 class SacAlgorithm(RLAlgorithm):
     """SAC for nests of continuous and discrete actions."""
+
+    # Haarnoja et al. 2018, table 1: an update of 256 transitions for every step.
+    default_settings = DefaultSettings(
+        unroll_length=1,
+        mini_batch_size=256,
+        mini_batch_length=2,
+        initial_collect_steps=1000,
+        initial_random_policy=True,
+        lr=3e-4,
+    )
 
     _alternatives: ClassVar[str] = (
         "Use DqnAlgorithm for many discrete components, PPOAlgorithm for unbounded "

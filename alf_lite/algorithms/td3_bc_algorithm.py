@@ -37,7 +37,7 @@ from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.ddpg_algorithm import DdpgInfo, DdpgLossInfo
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.algorithms.transitions import Transition
-from alf_lite.config import configurable
+from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.losses import masked_mean
@@ -66,6 +66,11 @@ class Td3BcLossInfo(NamedTuple):
 @configurable
 class Td3BcAlgorithm(Td3Algorithm):
     """TD3+BC for nests of continuous actions."""
+
+    # Fujimoto and Gu 2021, table 1.
+    default_settings = DefaultSettings(
+        unroll_length=1, mini_batch_size=256, mini_batch_length=2, lr=3e-4
+    )
 
     _alternatives: ClassVar[str] = (
         "Use CqlDqnAlgorithm for discrete actions, CqlAlgorithm for mixed and "

@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 
 from alf_lite.config import configurable
+from alf_lite.config_registry import note_used
 from alf_lite.environments import environment_ids, single_env
 from alf_lite.environments.env_factory import EnvFactory
 from alf_lite.environments.environment import Environment
@@ -24,10 +25,10 @@ from alf_lite.errors import ConfigError, EnvError
 VectorizationMode = Literal["sync", "async", "native", "auto"]
 
 
-@configurable
+@configurable(denylist=["default_num_environments"])
 def create_environment(
     env_name: str = "",
-    num_parallel_environments: int = 1,
+    num_parallel_environments: int | None = None,
     seed: int | None = None,
     *,
     vectorization_mode: VectorizationMode = "sync",
@@ -38,14 +39,15 @@ def create_environment(
     env_ctor: Callable[[], Any] | None = None,
     env_timeout_seconds: float = 300.0,
     render_mode: str | None = None,
+    default_num_environments: int = 1,
 ) -> Environment:
     """Creates a batch of environments.
 
     Args:
         env_name: an id registered with gymnasium, or ``module:id``. With ``env_ctor``
             only a name for messages.
-        num_parallel_environments: B. If ``env_ctor`` returns a whole batch, its size
-            rules.
+        num_parallel_environments: B; None for as many as the algorithm is published
+            with, else 1. If ``env_ctor`` returns a whole batch, its size rules.
         seed: of the first reset. The global generators of python and numpy are seeded
             in the processes of ``async`` only; in this one they belong to the program.
         vectorization_mode: ``sync``: one after the other in this process, best for fast
@@ -67,6 +69,7 @@ def create_environment(
         env_timeout_seconds: ``async`` only: an environment that needs longer to be
             built, reset or stepped is an error.
         render_mode: such as ``rgb_array``.
+        default_num_environments: what None stands for above.
 
     Returns:
         The environment; close it when done.
@@ -76,8 +79,13 @@ def create_environment(
             shape.
         EnvError: if there is no such environment, or it cannot be built.
     """
+    size_is_given = num_parallel_environments is not None
+    num_environments = num_parallel_environments
+    if num_environments is None:
+        num_environments = default_num_environments
+        note_used(create_environment, {"num_parallel_environments": num_environments})
     _check_arguments(
-        env_name, num_parallel_environments, vectorization_mode, env_ctor, env_kwargs
+        env_name, num_environments, vectorization_mode, env_ctor, env_kwargs
     )
     _check_time_limit(max_episode_steps, vectorization_mode)
     if render_mode not in (None, "human"):
@@ -96,15 +104,17 @@ def create_environment(
     try:
         if vectorization_mode == "async":
             vector_env: Any = ProcessVectorEnv(
-                [factory] * num_parallel_environments,
+                [factory] * num_environments,
                 info_keys,
                 seed=seed,
                 timeout_seconds=env_timeout_seconds,
             )
         elif vectorization_mode == "native":
-            vector_env = _make_native(factory, num_parallel_environments)
+            vector_env = _make_native(factory, num_environments)
         else:
-            vector_env = _make_serial(factory, num_parallel_environments, info_keys)
+            vector_env = _make_serial(
+                factory, num_environments, info_keys, size_is_given
+            )
     except EnvError as error:
         hint = environment_ids.install_hint(env_name, error)
         if hint:
@@ -172,7 +182,10 @@ def _check_time_limit(max_episode_steps: Any, mode: str) -> None:
 
 
 def _make_serial(
-    factory: EnvFactory, num_environments: int, info_keys: InfoKeys
+    factory: EnvFactory,
+    num_environments: int,
+    info_keys: InfoKeys,
+    size_is_given: bool,
 ) -> Any:
     """A SerialVectorEnv, or the batch that the user's own factory returns."""
     if factory.ctor is None:
@@ -193,7 +206,7 @@ def _make_serial(
         )
     is_ours = isinstance(first, Environment)
     size = first.batch_size if is_ours else first.num_envs
-    if num_environments not in (1, size):
+    if size_is_given and num_environments not in (1, size):
         first.close()
         raise ConfigError(
             f"env_ctor returned {size} environments, but num_parallel_environments is "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ import torch
 from alf_lite import config_files
 from alf_lite.algorithms.create_algorithm import create_algorithm
 from alf_lite.algorithms.worker_recipe import describe_environments
-from alf_lite.config import TrainerConfig
+from alf_lite.config import TrainerConfig, default_settings
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.described_environment import DescribedEnvironment
 from alf_lite.environments.environment import Environment
@@ -71,6 +72,11 @@ class Trainer:
         self._hooks = Hooks(hooks)
         self._given_in_python = rebuilding.given_in_python(config, create_env, hooks)
         self._display = display or NoDisplay()
+        if create_env is create_environment:
+            defaults = default_settings(config.algorithm_ctor)
+            create_env = functools.partial(
+                create_env, default_num_environments=defaults.num_parallel_environments
+            )
         self._create_env = create_env
         self._limits = Limits.from_config(config)
         self._signals = StopSignals()
