@@ -82,21 +82,31 @@ class TrainerConfig:
     random_seed: int | None = ranged(None, at_least=0, at_most=2**32 - 1)
     # ↑ None: chosen by the trainer and written to the log
 
-    # How long; at least one of the two, the first that is reached ends the run
+    # How long; the first that is reached ends the run, and the Trainer needs one
     num_iterations: int = ranged(0, at_least=0)  # iterations; 0: no limit
     num_env_steps: int = ranged(0, at_least=0)  # of all environments; 0: no limit
 
     # Unroll
-    unroll_length: float = declared(at_least=0)  # steps per environment and iteration
+    unroll_length: float = declared(
+        at_least=0, at_most=10_000_000
+    )  # steps per environment and iteration
     unroll_with_grad: bool = False  # losses may reach back into rollout_step
+    overwrite_policy_output: bool = False  # store the action that the environment says
+    # ↑ was executed (``prev_action``) in place of the policy's, as of scripted experts
     use_rollout_state: bool = False  # train from the stored state, not from zeros
 
     # Unroll in other processes
     async_unroll: bool = False  # workers unroll while this process trains
-    num_unroll_workers: int = ranged(1, at_least=1)  # each with environments of its own
-    max_unroll_length: int = ranged(0, at_least=0)  # with unroll_length = 0: take what
+    num_unroll_workers: int = ranged(
+        1, at_least=1, at_most=1_000
+    )  # each with environments of its own
+    max_unroll_length: int = ranged(
+        0, at_least=0, at_most=10_000_000
+    )  # with unroll_length = 0: take what
     # ↑ is there, at most so many steps per environment and iteration
-    unroll_queue_size: int = ranged(4, at_least=1)  # finished unrolls of a worker that
+    unroll_queue_size: int = ranged(
+        4, at_least=1, at_most=10_000
+    )  # finished unrolls of a worker that
     # ↑ may wait for training
     unroll_step_interval: float = ranged(
         0.0, at_least=0
@@ -112,10 +122,16 @@ class TrainerConfig:
 
     # Update
     temporally_independent_train_step: bool | None = None  # None: if it has no state
-    num_updates_per_train_iter: int = declared(at_least=1)  # on-policy: epochs
-    mini_batch_size: int | None = declared(at_least=1)  # sequences; None: all
+    num_updates_per_train_iter: int = declared(
+        at_least=1, at_most=10_000_000
+    )  # on-policy: epochs
+    mini_batch_size: int | None = declared(
+        at_least=1, at_most=10_000_000
+    )  # sequences; None: all
     # ↑ off-policy: windows; None: one for each environment
-    mini_batch_length: int | None = declared(at_least=1)  # steps; None: unroll's
+    mini_batch_length: int | None = declared(
+        at_least=1, at_most=1_000_000
+    )  # steps; None: unroll's
 
     burn_in_length: int = ranged(0, at_least=0)  # first steps only build up the state
 
@@ -148,8 +164,12 @@ class TrainerConfig:
     evaluation_buffer_dir: str | Sequence[str] | None = None  # held-out data, on which
     # ↑ the loss is evaluated at the same times; without evaluate it finds the best
     eval_interval: int = ranged(0, at_least=0)  # iterations; 0: only at the end
-    num_eval_episodes: int = ranged(10, at_least=1)  # episodes per evaluation
-    num_eval_environments: int = ranged(1, at_least=1)  # stepped side by side
+    num_eval_episodes: int = ranged(
+        10, at_least=1, at_most=10_000_000
+    )  # episodes per evaluation
+    num_eval_environments: int = ranged(
+        1, at_least=1, at_most=100_000
+    )  # stepped side by side
     epsilon_greedy: float = ranged(0.0, at_least=0, at_most=1)  # 0 mode, 1 sample
     early_stop_return: float | None = ranged(None)  # stop at this mean return
 
@@ -161,7 +181,9 @@ class TrainerConfig:
     summary_interval: int = ranged(50, at_least=1)  # iterations
     summarize_first_interval: bool = True  # every iteration of the first interval
     summaries_flush_secs: float = ranged(10, above=0)  # seconds
-    metric_min_buffer_size: int = ranged(100, at_least=1)  # episodes averaged over
+    metric_min_buffer_size: int = ranged(
+        100, at_least=1, at_most=10_000_000
+    )  # episodes averaged over
     debug_summaries: bool = False  # histograms of what is trained on
     summarize_grads_and_vars: bool = False  # histograms of every parameter
     summarize_action_distributions: bool = False  # histograms of their parameters
@@ -170,7 +192,9 @@ class TrainerConfig:
     compile: bool = False  # torch.compile the act and the update functions
     device: str = "cpu"  # of the networks: cpu, cuda, cuda:1, mps
     precision: Literal["float32", "bfloat16"] = "float32"  # of hidden layers in updates
-    num_threads: int = ranged(1, at_least=1)  # of torch; small networks need one
+    num_threads: int = ranged(
+        1, at_least=1, at_most=1_024
+    )  # of torch; small networks need one
     check_finite: bool = True  # stop at the first NaN or infinite loss
 
     def __post_init__(self) -> None:
@@ -206,14 +230,6 @@ class TrainerConfig:
     def _conflicts(self) -> list[tuple[set[str], str]]:
         """The fields of every conflict, and what to do about it."""
         conflicts: list[tuple[set[str], str]] = []
-        if self.num_iterations == 0 and self.num_env_steps == 0:
-            conflicts.append(
-                (
-                    {"num_iterations", "num_env_steps"},
-                    "num_iterations and num_env_steps are both 0, the run would never "
-                    "end: set at least one of them.",
-                )
-            )
         conflicts += async_conflicts(self)
         conflicts += replay_conflicts(self)
         conflicts += offline_conflicts(self, self.offline_sources)

@@ -231,6 +231,10 @@ def _raise_translated(error: Exception) -> NoReturn:
     missing = config_errors.missing_value(error)
     if missing is not None:
         raise ConfigError(missing) from error
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        raise ConfigError(
+            f"what the conf asks for does not fit into memory: {_first_line(error)}"
+        ) from error
     if isinstance(error, ConfigError) or (
         called
         and isinstance(error, (TypeError, ValueError))
@@ -240,6 +244,10 @@ def _raise_translated(error: Exception) -> NoReturn:
         lines = [f"{name}{error}", *_bindings_spoken_of(str(error), called)]
         raise ConfigError("\n  ".join(lines)) from error
     raise error
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(": ")
 
 
 def _bindings_spoken_of(message: str, called: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 
 from alf_lite.config import TrainerConfig
 from alf_lite.errors import ConfigError
+from alf_lite.trainers.schedule import Limits
 
 INTS = {
     "num_updates_per_train_iter": 1,
@@ -106,9 +107,15 @@ def test_all_wrong_fields_are_named_at_once():
         assert f"  {name}: got" in message
 
 
-def test_a_run_without_end_names_both_options():
-    message = problem_with(num_env_steps=0)
-    assert "num_iterations and num_env_steps are both 0" in message
+def test_a_loop_of_ones_own_needs_no_limit():
+    config = TrainerConfig(num_iterations=0, num_env_steps=0)
+    with pytest.raises(ConfigError, match="num_env_steps are both 0"):
+        Limits.from_config(config)
+
+
+@pytest.mark.parametrize("name", ["unroll_length", "num_threads", "mini_batch_size"])
+def test_numbers_that_no_machine_can_hold_are_refused(name):
+    assert f"{name}: got 10000000000, expected" in problem_with(**{name: 10**10})
 
 
 def test_evaluation_settings_without_evaluation_are_a_conflict():

@@ -67,7 +67,8 @@ class RLAlgorithm(Algorithm):
         config: of the training run; only the root needs it.
         is_eval: build only what ``predict_step`` needs.
         overwrite_policy_output: store the action that the environment reports as
-            executed (``prev_action``) instead of the policy's, as for scripted experts.
+            executed (``prev_action``) instead of the policy's, as for scripted experts;
+            ``TrainerConfig.overwrite_policy_output`` says the same.
     """
 
     # How it is published, for confs that leave that out
@@ -92,6 +93,12 @@ class RLAlgorithm(Algorithm):
         overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None:
+        if not isinstance(is_on_policy, bool):
+            raise ConfigError(
+                f"{name or type(self).__name__}: is_on_policy must be True or False, "
+                f"got {is_on_policy!r}. True trains on every unroll and drops it, "
+                "False trains from a replay buffer."
+            )
         super().__init__(
             train_state_spec=train_state_spec,
             rollout_state_spec=rollout_state_spec,
@@ -106,7 +113,9 @@ class RLAlgorithm(Algorithm):
         self._reward_spec = reward_spec
         self._on_policy = is_on_policy
         self._is_eval = is_eval
-        self.overwrite_policy_output = overwrite_policy_output
+        self.overwrite_policy_output = overwrite_policy_output or (
+            config is not None and config.overwrite_policy_output
+        )
         self._env = env
         self._reward_weights = RewardWeights(reward_spec, reward_weights)
         # Replaced by ``create_algorithm`` if the configuration names transformers.

@@ -22,6 +22,8 @@ from alf_lite.environments.process_vector_env import ProcessVectorEnv
 from alf_lite.environments.serial_vector_env import SerialVectorEnv
 from alf_lite.errors import ConfigError, EnvError
 
+_MAX_ENVIRONMENTS = 100_000
+
 VectorizationMode = Literal["sync", "async", "native", "auto"]
 
 
@@ -135,6 +137,10 @@ def _check_arguments(
     env_kwargs: Mapping[str, Any] | None,
 ) -> None:
     modes = get_args(VectorizationMode)
+    if not isinstance(env_name, str):
+        raise ConfigError(
+            f"create_environment: env_name must be an id in quotes, got {env_name!r}"
+        )
     if not env_name and env_ctor is None:
         raise ConfigError("create_environment: set env_name or env_ctor")
     if env_ctor is not None and not callable(env_ctor):
@@ -157,10 +163,11 @@ def _check_arguments(
             "create_environment: an env_ctor that returns a VectorEnv needs no "
             "vectorization_mode='native'; leave it out"
         )
-    if not isinstance(num_environments, int) or num_environments < 1:
+    is_count = isinstance(num_environments, int)
+    if not (is_count and 0 < num_environments <= _MAX_ENVIRONMENTS):
         raise ConfigError(
             "create_environment: num_parallel_environments must be a positive integer, "
-            f"got {num_environments!r}"
+            f"at most {_MAX_ENVIRONMENTS:,}, got {num_environments!r}"
         )
 
 

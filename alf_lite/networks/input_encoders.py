@@ -25,7 +25,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from alf_lite.networks.layers import Activation, make_activation, orthogonal
+from alf_lite.networks.layers import (
+    Activation,
+    check_parameters,
+    make_activation,
+    orthogonal,
+)
 from alf_lite.networks.lean_sequential import HiddenSequential
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils.categories import is_binary, num_categories
@@ -127,6 +132,10 @@ class ImageEncoder(InputEncoder):
         self._scale = 1 / 255 if is_bytes else 1.0
         layers: list[nn.Module] = []
         for filters, kernel, stride in conv_layer_params:
+            check_parameters(
+                f"a convolution of {filters} filters of {kernel}x{kernel}",
+                *(channels, filters, kernel, kernel),
+            )
             convolution = nn.Conv2d(channels, filters, kernel, stride)
             layers += [orthogonal(convolution), make_activation(activation)]
             channels = filters

@@ -12,9 +12,14 @@ from typing import Any, TypeVar, cast
 from torch import Tensor, nn
 
 from alf_lite.networks.lean_sequential import HiddenSequential
+from alf_lite.utils.free_memory import check_ram
 
 # A name, a module (copied for every use), a module class, or a function of a tensor.
 Activation = str | nn.Module | type[nn.Module] | Callable[[Tensor], Tensor]
+
+_BYTES_PER_PARAMETER = 16  # itself, its gradient and two moments of Adam
+_SMALL = 1_000_000
+_MAX_SIZE = 1_000_000  # of a layer
 
 _Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
 
@@ -74,7 +79,26 @@ def make_activation(activation: Activation) -> nn.Module:
 
 def linear(input_size: int, output_size: int, gain: float = HIDDEN_GAIN) -> nn.Linear:
     """A linear layer with orthogonal weights times ``gain`` and zero bias."""
+    check_parameters(
+        f"a layer of {input_size} x {output_size}", input_size, output_size
+    )
     return orthogonal(nn.Linear(input_size, output_size), gain)
+
+
+def check_parameters(what: str, *shape: int) -> None:
+    """Refuses parameters that cannot be trained in the memory there is.
+
+    Args:
+        what: has them.
+        *shape: of the parameters.
+    """
+    if math.prod(shape) > _SMALL:  # asking for the free memory takes long
+        advice = "Make it smaller, or look for a number with too many zeros."
+        check_ram(
+            math.prod(shape) * _BYTES_PER_PARAMETER,
+            f"{what}, with gradient and optimizer,",
+            advice,
+        )
 
 
 def orthogonal(layer: _Layer, gain: float = HIDDEN_GAIN) -> _Layer:
@@ -105,11 +129,11 @@ def mlp(
 def check_sizes(name: str, sizes: Any) -> tuple[int, ...]:
     """``sizes`` as a tuple, if it is a sequence of positive integers."""
     is_valid = isinstance(sizes, Sequence) and all(
-        isinstance(size, int) and size > 0 for size in sizes
+        isinstance(size, int) and 0 < size <= _MAX_SIZE for size in sizes
     )
     if not is_valid:
         raise ValueError(
-            f"{name}: expected a sequence of positive integers such as (64, 64), "
-            f"got {sizes!r}"
+            f"{name}: expected a sequence of positive integers such as (64, 64), at "
+            f"most {_MAX_SIZE:,}, got {sizes!r}"
         )
     return tuple(sizes)

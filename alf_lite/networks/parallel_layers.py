@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from alf_lite.networks.layers import (
     HIDDEN_GAIN,
     Activation,
+    check_parameters,
     check_sizes,
     make_activation,
 )
@@ -41,6 +42,8 @@ class ParallelLinear(LinearMap):
         if num_members < 1:
             raise ValueError(f"num_members must be at least 1, got {num_members}")
         self.num_members = num_members
+        shape = (num_members, input_size, output_size)
+        check_parameters(f"{num_members} layers of {shape[1]} x {shape[2]}", *shape)
         # [n, in, out]: torch.nn.Linear's order makes the backward pass slower here.
         self.weight = nn.Parameter(torch.empty(num_members, input_size, output_size))
         self.bias = nn.Parameter(torch.zeros(num_members, 1, output_size))

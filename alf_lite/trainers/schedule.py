@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from alf_lite.config import TrainerConfig
+from alf_lite.errors import ConfigError
 
 
 class Limits(NamedTuple):
@@ -15,7 +16,18 @@ class Limits(NamedTuple):
 
     @classmethod
     def from_config(cls, config: TrainerConfig) -> Limits:
-        return cls(config.num_iterations, config.num_env_steps)
+        """The limits of a run.
+
+        Raises:
+            ConfigError: if there is none.
+        """
+        limits = cls(config.num_iterations, config.num_env_steps)
+        if limits == (0, 0):
+            raise ConfigError(
+                "TrainerConfig.num_iterations and num_env_steps are both 0, the run "
+                "would never end: set at least one of them."
+            )
+        return limits
 
     def are_reached(self, iterations: int, env_steps: int) -> bool:
         return (0 < self.num_iterations <= iterations) or (

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.utils.free_memory import check_ram
 
 Nest = Any
 
@@ -69,6 +70,12 @@ class UnrollStorage:
         return views
 
     def _allocate(self, values: Nest, num_rows: int) -> None:
+        row = sum(t.numel() * t.element_size() for t in nest.flatten(values))
+        check_ram(
+            num_rows * row,
+            f"an unroll of {num_rows} steps",
+            "Make TrainerConfig.unroll_length smaller, or use fewer environments.",
+        )
         # Ordinary tensors even when acting runs in inference mode: training reads them.
         with torch.inference_mode(False):
             memory = nest.map_structure(

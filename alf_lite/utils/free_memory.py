@@ -4,11 +4,32 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from alf_lite.errors import ConfigError
+
 
 def free_ram() -> int | None:
     """Bytes that the system and the container still give; None where nobody says."""
     limits = [_available_ram(), _free_in_control_group()]
     return min((limit for limit in limits if limit is not None), default=None)
+
+
+def check_ram(num_bytes: int, what: str, advice: str) -> None:
+    """Refuses what does not fit, before any of it is taken.
+
+    Args:
+        num_bytes: that are needed.
+        what: needs them.
+        advice: what to do about it.
+
+    Raises:
+        ConfigError: if so much memory is not free.
+    """
+    free = free_ram()
+    if free is not None and num_bytes > free:
+        raise ConfigError(
+            f"{what} needs {num_bytes / 1e9:,.1f} GB of memory, {free / 1e9:,.1f} GB "
+            f"are free. {advice}"
+        )
 
 
 def _available_ram() -> int | None:

@@ -363,8 +363,20 @@ def test_a_parameter_without_optimizer_is_named():
     algorithm = PPOAlgorithm(
         env.observation_spec, env.action_spec, env=env, config=config
     )
+    # One is given, so that the declared one does not step in.
+    algorithm.add_optimizer(Adam(lr=0.1), [algorithm._value_network])
     with pytest.raises(ConfigError, match="_actor_network"):
         algorithm.train_iter()
+
+
+def test_whether_it_is_on_policy_must_be_said():
+    with pytest.raises(ConfigError, match="is_on_policy must be True or False, got"):
+        RLAlgorithm(TensorSpec((1,)), TensorSpec((1,)), is_on_policy=None)
+
+
+def test_a_conf_can_have_the_executed_action_stored():
+    assert make(overwrite_policy_output=True).overwrite_policy_output
+    assert not make().overwrite_policy_output
 
 
 def test_two_optimizers_share_the_networks_between_them():

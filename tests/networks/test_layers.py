@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from alf_lite.networks.layers import linear, make_activation, mlp, orthogonal
+from alf_lite.networks.parallel_layers import ParallelMLP
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(4, 64), (64, 4), (64, 64)])
@@ -72,3 +73,11 @@ def test_unknown_activation_suggests_the_nearest_name():
         make_activation("rellu")
     with pytest.raises(TypeError, match="expected a name or a callable, got 3"):
         make_activation(3)
+
+
+@pytest.mark.parametrize("sizes", [(10**9,), (900_000, 900_000)])
+def test_layers_that_no_memory_holds_are_refused_before_it_is_taken(sizes):
+    with pytest.raises(ValueError, match=r"at most 1,000,000|GB of memory"):
+        mlp(4, sizes, "tanh")
+    with pytest.raises(ValueError, match=r"at most 1,000,000|GB of memory"):
+        ParallelMLP(2, 4, sizes, 1, "tanh")

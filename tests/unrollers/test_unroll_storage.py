@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from alf_lite.errors import ConfigError
 from alf_lite.unrollers.unroll_storage import UnrollStorage
 
 
@@ -82,3 +83,8 @@ def test_views_of_the_same_rows_are_made_once_until_there_are_more_rows():
     assert storage.read(0, 1) is views
     storage.write(0, row(2), num_rows=2)
     assert storage.read(0, 1)["a"].tolist() == [[2, 2]]
+
+
+def test_an_unroll_that_no_memory_holds_is_refused_before_it_is_taken():
+    with pytest.raises(ConfigError, match="unroll_length smaller"):
+        UnrollStorage().write(0, torch.zeros(4, 100), 10**12)

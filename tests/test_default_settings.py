@@ -1,0 +1,162 @@
+"""A conf of an environment, an algorithm and a number of steps trains as published."""
+
+from __future__ import annotations
+
+import functools
+
+import gin
+import gymnasium
+import pytest
+
+from alf_lite import config_files, config_names, config_registry
+from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.algorithms.sac_algorithm import SacAlgorithm
+from alf_lite.config import DefaultSettings, TrainerConfig
+from alf_lite.environments.creation import create_environment
+from alf_lite.errors import ConfigError
+from alf_lite.trainers.trainer import Trainer
+
+CONF = """
+create_environment.env_name = "{env}"
+TrainerConfig.algorithm_ctor = @{algorithm}
+TrainerConfig.num_env_steps = {steps}
+"""
+
+
+def read(env, algorithm, steps, *more):
+    config_files.parse_config(
+        None, [CONF.format(env=env, algorithm=algorithm, steps=steps), *more]
+    )
+    return TrainerConfig()
+
+
+def test_what_a_conf_leaves_out_is_as_the_algorithm_declares():
+    config = read("CartPole-v1", "PPOAlgorithm", 100, "TrainerConfig.unroll_length = 7")
+    assert config.unroll_length == 7
+    assert config.num_updates_per_train_iter == 10
+    assert config.mini_batch_size == 2
+    assert config.mini_batch_length is None
+    config_files.reset()
+    assert TrainerConfig(num_iterations=1) == TrainerConfig(
+        num_iterations=1, unroll_length=8, num_updates_per_train_iter=1
+    )
+
+
+def test_in_python_too_and_behind_scopes_and_partials():
+    config_files.parse_config(None, ["X = @a/PPOAlgorithm"])
+    scoped = gin.query_parameter("%X").scoped_configurable_fn
+    for ctor in (PPOAlgorithm, scoped, functools.partial(PPOAlgorithm, gamma=0.9)):
+        config = TrainerConfig(algorithm_ctor=ctor, num_iterations=1)
+        assert config.unroll_length == 128
+    config = TrainerConfig(algorithm_ctor=lambda **_: None, num_iterations=1)
+    assert config.unroll_length == 8
+
+
+def test_none_is_a_value_where_it_is_one():
+    config = read(
+        "CartPole-v1", "PPOAlgorithm", 100, "TrainerConfig.mini_batch_size = None"
+    )
+    assert config.mini_batch_size is None
+    config_files.reset()
+    with pytest.raises(ConfigError, match="unroll_length: got None"):
+        read("CartPole-v1", "PPOAlgorithm", 100, "TrainerConfig.unroll_length = None")
+
+
+def test_every_algorithm_of_the_library_declares_how_it_trains():
+    for name, module in config_names.shipped().items():
+        if module.startswith("alf_lite.algorithms.") and name.endswith("Algorithm"):
+            target = config_registry.target(config_names.complete_name(name))
+            settings = target.default_settings
+            assert settings != DefaultSettings(), name
+            assert settings.lr is not None, name
+            # A conf of this algorithm alone is no contradiction.
+            TrainerConfig(algorithm_ctor=target, num_iterations=1)
+
+
+@pytest.mark.parametrize(
+    ("env", "algorithm", "num_environments", "updates"),
+    [
+        ("CartPole-v1", "PPOAlgorithm", 8, 40),
+        ("CartPole-v1", "ActorCriticAlgorithm", 16, 1),
+        ("CartPole-v1", "ImpalaAlgorithm", 32, 1),
+        ("CartPole-v1", "DqnAlgorithm", 1, 2),
+        ("Pendulum-v1", "SacAlgorithm", 1, 8),
+        ("Pendulum-v1", "Td3Algorithm", 1, 8),
+        ("Pendulum-v1", "DdpgAlgorithm", 1, 8),
+    ],
+)
+def test_a_conf_of_three_lines_trains(
+    tmp_path, env, algorithm, num_environments, updates
+):
+    is_on_policy = num_environments > 1
+    more = [] if is_on_policy else ["TrainerConfig.initial_collect_steps = 292"]
+    config = read(env, algorithm, 1 if is_on_policy else 300, *more)
+    trainer = Trainer(config, tmp_path / "run")
+    trainer.train()
+    assert trainer.algorithm.env.batch_size == num_environments
+    assert trainer.algorithm.training_state_dict()["num_updates"] >= updates
+    text = (tmp_path / "run" / "operative.gin").read_text()
+    assert f"create_environment.num_parallel_environments = {num_environments}" in text
+    assert f"TrainerConfig.unroll_length = {config.unroll_length}" in text
+    assert f"Adam.lr = {type(trainer.algorithm).default_settings.lr}" in text
+    config_files.reset()
+    config_files.parse_config_text(text)
+    assert TrainerConfig().unroll_length == config.unroll_length
+
+
+def test_what_is_bound_beats_what_is_declared(tmp_path):
+    config = read(
+        "CartPole-v1",
+        "PPOAlgorithm",
+        1,
+        "create_environment.num_parallel_environments = 2",
+        "Adam.lr = 0.5",
+    )
+    trainer = Trainer(config, tmp_path / "run")
+    trainer.train()
+    assert trainer.algorithm.env.batch_size == 2
+    ((_, optimizer),) = trainer.algorithm.optimizers()
+    assert optimizer.learning_rate == 0.5
+    text = (tmp_path / "run" / "operative.gin").read_text()
+    assert "Adam.lr = 0.5" in text
+    assert "Adam.gradient_clipping = 0.5" in text
+
+
+def batch_of_three():
+    return gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="vector_entry_point")
+
+
+def test_the_size_of_a_batch_of_the_user_rules():
+    env = create_environment(env_ctor=batch_of_three, default_num_environments=8)
+    assert env.batch_size == 3
+    with pytest.raises(ConfigError, match="returned 3 environments"):
+        create_environment(env_ctor=batch_of_three, num_parallel_environments=8)
+
+
+def test_an_algorithm_of_ones_own_declares_nothing_or_what_it_likes():
+    class Quick(SacAlgorithm):
+        default_settings = SacAlgorithm.default_settings._replace(unroll_length=3)
+
+    config = TrainerConfig(algorithm_ctor=Quick, num_iterations=1)
+    assert (config.unroll_length, config.mini_batch_size) == (3, 256)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("env", "algorithm", "steps", "score"),
+    [
+        ("CartPole-v1", "PPOAlgorithm", 60_000, 400),
+        ("Pendulum-v1", "SacAlgorithm", 8_000, -300),
+    ],
+)
+def test_the_declared_settings_learn(tmp_path, env, algorithm, steps, score):
+    config = read(
+        env,
+        algorithm,
+        steps,
+        "TrainerConfig.evaluate = True",
+        "TrainerConfig.num_eval_episodes = 20",
+        "TrainerConfig.random_seed = 1",
+    )
+    result = Trainer(config, tmp_path / "run").train()
+    assert result.evaluation.mean > score
