@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
@@ -138,6 +138,44 @@ def construction_function(function_or_class: Any) -> Callable[..., Any]:
             if name in base.__dict__:
                 return getattr(base, name)
     raise AssertionError(f"{function_or_class} does not derive from object")
+
+
+class _OtherDefault:
+    """Stands for a default that another constructor decides on.
+
+    No literal, so that gin does not write it down as a value that was used.
+    """
+
+
+def leave_defaults_to(
+    constructor: Callable[..., Any], names: Collection[str] | None = None
+) -> None:
+    """Lets gin note no defaults of a constructor when it is that of a subclass.
+
+    The constructor of the base class takes part in every call and notes them itself.
+    Noted for the subclass, they would replace what is bound for the base class when
+    the operative config is read.
+
+    Args:
+        constructor: calls that of a base class, or is inherited from one.
+        names: of the parameters that are left to others; None: all.
+    """
+
+    def other(name: str, default: Any) -> Any:
+        if default is gin.REQUIRED or not (names is None or name in names):
+            return default
+        return _OtherDefault()
+
+    spec = inspect.getfullargspec(constructor)
+    defaults = spec.defaults or ()
+    with_default = spec.args[len(spec.args) - len(defaults) :]
+    gin_config._ARG_SPEC_CACHE[constructor] = spec._replace(
+        defaults=tuple(map(other, with_default, defaults)),
+        kwonlydefaults={
+            name: other(name, default)
+            for name, default in (spec.kwonlydefaults or {}).items()
+        },
+    )
 
 
 def parameters(function_or_class: Any) -> list[inspect.Parameter] | None:

@@ -100,23 +100,11 @@ def _register(
         registered = gin.configurable(
             name, module=module, allowlist=allowlist, denylist=denylist
         )(target)
-    if signature is not None:
-        registered.__init__.__signature__ = signature
+    if inspect.isclass(registered):
+        config_registry.leave_defaults_to(
+            config_registry.construction_function(registered)
+        )
     return registered
-
-
-class _BaseDefault:
-    """The default of an inherited parameter, as gin sees it.
-
-    It is no literal, so that gin does not write it down as a value of the subclass: the
-    constructor of the base class decides, which has bindings of its own.
-    """
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def __repr__(self) -> str:
-        return repr(self._value)
 
 
 def _inherit_parameters(
@@ -158,13 +146,10 @@ def _inherit_parameters(
                 raise TypeError(_unknown_parameter(type(self).__name__, name, names))
         constructor(self, *args, **kwargs)
 
-    for_gin = [
-        p if p.default is p.empty else p.replace(default=_BaseDefault(p.default))
-        for p in inherited
-    ]
     # gin would look through it and find **kwargs.
     del construct.__wrapped__
-    construct.__signature__ = inspect.Signature([*parameters, *for_gin])  # type: ignore[attr-defined]
+    construct.__signature__ = complete  # type: ignore[attr-defined]
+    config_registry.leave_defaults_to(construct, [p.name for p in inherited])
     target.__init__ = construct
     return complete
 

@@ -286,6 +286,18 @@ def test_the_operative_config_repeats_what_was_inherited():
     assert Tipper(6).facts == expected
 
 
+def test_a_class_without_a_constructor_leaves_the_values_to_its_base_class():
+    gin.parse_config("Motor.power = 3.0\nQuietMotor.name = 'q'")
+    motor = QuietMotor()
+    assert (motor.power, motor.name) == (3.0, "q")
+    text = gin.operative_config_str()
+    assert "QuietMotor.power" not in text
+    gin.clear_config()
+    gin.parse_config(text)
+    motor = QuietMotor()
+    assert (motor.power, motor.name) == (3.0, "q")
+
+
 @pytest.mark.parametrize("name", ["sped_up", "doors"])
 def test_a_parameter_that_no_base_class_offers_is_an_error(name):
     with pytest.raises(ValueError, match=f"no.* parameter named '{name}'|{name}"):
