@@ -182,11 +182,21 @@ def _check_policy(
     """The parameters and buffers if they fit and are finite, else CheckpointError."""
     # Shapes first: looking at the numbers takes memory.
     check_module_state(algorithm, state_dict, f"{loaded.path / ALGORITHM}.pt")
-    names = [name for name, _ in algorithm.named_parameters()]
+    names = dict(algorithm.named_parameters()).keys()
     bad = non_finite_entries({name: state_dict[name] for name in names})
     if bad:
         raise CheckpointError(f"{loaded.path} holds non-finite parameters: {bad[:5]}")
+    # Buffers may be infinite for a reason, or NaN from the beginning.
+    buffers = {k: v for k, v in algorithm.state_dict().items() if k not in names}
+    bad = [k for k, v in buffers.items() if _has_nan(state_dict[k]) and not _has_nan(v)]
+    if bad:
+        raise CheckpointError(f"{loaded.path} holds buffers that are NaN: {bad[:5]}")
     return state_dict
+
+
+def _has_nan(value: Any) -> bool:
+    is_float = isinstance(value, Tensor) and value.is_floating_point()
+    return is_float and bool(value.isnan().any())
 
 
 def check_finite(algorithm: RLAlgorithm) -> None:

@@ -186,6 +186,17 @@ def test_wrong_event_files_are_refused(run, wrong):
         resume(trainer, loaded._replace(state=state))
 
 
+def test_a_normalizer_that_is_nan_is_refused(run):
+    trainer, loaded = run
+    before = state_of(trainer)
+    name = next(n for n in loaded.state["algorithm"] if n.endswith(".mean"))
+    wrong = torch.full_like(loaded.state["algorithm"][name], float("nan"))
+    state = changed(loaded.state, ("algorithm", name), wrong)
+    with pytest.raises(CheckpointError, match=rf"ckpt-4 holds buffers.*{name}"):
+        resume(trainer, loaded._replace(state=state))
+    assert differences(before, state_of(trainer), "") == []
+
+
 @pytest.mark.parametrize("part", PARTS)
 def test_a_missing_part_is_named(run, part):
     trainer, loaded = run
