@@ -83,6 +83,7 @@ PROGRAM = program.Program(
     ),
     define_flags=define_flags,
     run=inspect_buffer,
+    prints_result=True,
     operand="path",
 )
 

@@ -152,6 +152,7 @@ PROGRAM = program.Program(
     ),
     define_flags=define_flags,
     run=play,
+    prints_result=True,
 )
 
 

@@ -6,14 +6,17 @@ import contextlib
 import logging
 import sys
 import textwrap
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from absl import flags
 
+from alf_lite.bin import early_interrupt
 from alf_lite.errors import AlfLiteError, ConfigError
+from alf_lite.utils.output_streams import best_effort_output
 
-EXIT_INTERRUPTED = 130  # what a shell reports for a program that SIGINT ended
+EXIT_INTERRUPTED = early_interrupt.EXIT_CODE
 
 _HELP_WIDTH = 88
 
@@ -31,19 +34,34 @@ class Program(NamedTuple):
     define_flags: Callable[[], flags.FlagValues]
     run: Callable[[Any], int]  # flag values -> exit code
     operand: str = ""  # the multi flag that arguments without a name belong to
+    prints_result: bool = False  # rather than files, so that it must get through
 
 
 def main(program: Program, arguments: Sequence[str] | None = None) -> int:
     """Runs ``program`` and returns its exit code.
 
     Errors that are the user's to solve become one message without a traceback. Others
-    are bugs: their traceback is what is needed.
+    are bugs: their traceback is what is needed. What is printed is best effort: a full
+    disk or a closed pipe changes nothing, unless what is printed is the result.
 
     Args:
         program: what to run.
         arguments: of the command line, without the program's name.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    with best_effort_output(), early_interrupt.main_program():
+        exit_code = _run(program, arguments)
+        sys.stdout.flush()
+        error = getattr(sys.stdout, "error", None)
+        # Who closes a pipe has read enough.
+        is_lost = error is not None and not isinstance(error, BrokenPipeError)
+        if exit_code == 0 and program.prints_result and is_lost:
+            print(f"error: stdout cannot be written: {error}", file=sys.stderr)
+            return 1
+        return exit_code
+
+
+def _run(program: Program, arguments: Sequence[str]) -> int:
     if any(argument in ("--help", "-help", "-h") for argument in arguments):
         print(help_text(program))
         return 0
@@ -125,7 +143,11 @@ class _StderrHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         prefix = "" if record.levelno <= logging.INFO else f"{record.levelname}: "
-        print(f"{prefix}{record.getMessage()}", file=sys.stderr)
+        text = f"{prefix}{record.getMessage()}"
+        if record.exc_info:
+            lines = traceback.format_exception(*record.exc_info)
+            text += "\n" + "".join(lines).rstrip()
+        print(text, file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from alf_lite.trainers.run_end import TrainResult
 def training_lines(result: TrainResult) -> list[str]:
     """How the run ended, how good it is, and what to do with it."""
     root_dir = result.root_dir
-    done = f"{result.iterations} iterations, {result.env_steps} environment steps"
+    done = f"{result.iterations} iterations, {_steps_or_updates(result)}"
     if result.was_finished:
         return [
             f"The run in {root_dir} is already finished: {done}.",
@@ -21,14 +21,15 @@ def training_lines(result: TrainResult) -> list[str]:
             "or 'TrainerConfig.num_env_steps = N'. For a new run use another root_dir.",
         ]
     if result.stop_signal is not None:
+        by = f"Stopped by {result.stop_signal.name} after {done}."
+        if result.note:
+            return [by, result.note]
         saved = f"Saved {result.checkpoint}. " if result.checkpoint else ""
-        return [
-            f"Stopped by {result.stop_signal.name} after {done}. {saved}"
-            "The same command continues."
-        ]
-    lines = [
-        f"Trained {done} in {format_seconds(result.seconds)} ({result.stop_reason})."
-    ]
+        return [f"{by} {saved}The same command continues."]
+    seconds = format_seconds(result.seconds)
+    if result.seconds_now < result.seconds:
+        seconds += f", {format_seconds(result.seconds_now)} of it since it was resumed"
+    lines = [f"Trained {done} in {seconds} ({result.stop_reason})."]
     if result.evaluation is not None:
         lines += evaluation_lines(result.evaluation)
     elif not math.isnan(result.average_return):
@@ -42,6 +43,12 @@ def training_lines(result: TrainResult) -> list[str]:
         f"Watch it:     {play} --render",
         f"Record it:    {play} --record_file=play.mp4",
     ]
+
+
+def _steps_or_updates(result: TrainResult) -> str:
+    if result.env_steps == 0 and result.num_updates > 0:
+        return f"{result.num_updates} updates"
+    return f"{result.env_steps} environment steps"
 
 
 def evaluation_lines(result: EvalResult) -> list[str]:

@@ -16,7 +16,20 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
+from alf_lite.utils.output_streams import make_best_effort
+
 _STACK_SECONDS = 1.0  # for a process that hangs to begin to write its Python stack
+
+# What a trainer handles. SIGURG interrupts it in whatever it waits for, which must not
+# be the start of a child.
+_BLOCKED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGURG,
+)
 
 # In the child
 
@@ -30,22 +43,25 @@ def prepare_child(stacks: Connection) -> None:
     Args:
         stacks: where the stack goes.
     """
-    _ignore_terminal_signals()
+    # A reader that does not come shall not stop the process.
+    os.set_blocking(stacks.fileno(), False)
     faulthandler.enable(stacks.fileno())
     faulthandler.register(signal.SIGUSR1, stacks.fileno())
+    _ignore_signals_to_all()
+    make_best_effort()
     # Threads of several processes would only compete with each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # A GPU context per process would fill the GPU.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
-def _ignore_terminal_signals() -> None:
-    """Ctrl-C and a scheduler's SIGTERM reach all processes: the parent decides."""
-    ignored = (signal.SIGINT, signal.SIGTERM)
-    for number in ignored:
-        signal.signal(number, signal.SIG_IGN)
+def _ignore_signals_to_all() -> None:
+    """Those of a terminal or a scheduler reach all processes: the parent decides."""
+    for number in _BLOCKED:
+        if number != signal.SIGUSR1:
+            signal.signal(number, signal.SIG_IGN)
     # The parent blocked them while this process started.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ignored)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED)
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -78,10 +94,10 @@ def exit_now() -> None:
 @contextlib.contextmanager
 def blocked_signals() -> Iterator[None]:
     """A child inherits the mask: Ctrl-C must not hit it before it can ignore it."""
-    resource_tracker.ensure_running()  # it would unblock them
-    blocked = (signal.SIGINT, signal.SIGTERM)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
     try:
+        resource_tracker.ensure_running()  # unblocks some of them
+        signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
