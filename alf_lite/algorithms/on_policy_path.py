@@ -60,6 +60,7 @@ class OnPolicyPath:
             loss_info = algorithm.aggregate_loss(algorithm.calc_loss(train_info), valid)
             norms = algorithm.update_with_gradient(loss_info)
             algorithm.after_update(experience.time_step, train_info)
+            self._updates.num_updates += 1
             algorithm.summarize_loss(loss_info, valid)
             algorithm.summarize_optimizers(norms)
             summarize_batch(config, experience.time_step, train_info)

@@ -22,6 +22,7 @@ from alf_lite.metrics.metrics import create_metrics
 from alf_lite.optimizers.optimizer import Optimizer
 from alf_lite.utils import random_state
 from alf_lite.utils.checkpoint_files import Stream
+from alf_lite.utils.interruption import interruption
 
 Nest = Any
 
@@ -218,7 +219,7 @@ class RootTraining:
             return "unroll workers do not repeat what others did"
         if self._env.episode_state() is None:
             return "they cannot repeat what others did"
-        return "the checkpoint has no open episodes"
+        return "the checkpoint was taken in the middle of an iteration"
 
     def close(self) -> None:
         """Ends the unroll workers and closes the environment."""
@@ -237,8 +238,15 @@ class RootTraining:
             "data_transformer": algorithm.data_transformer.training_state_dict(),
             "path": {} if off_policy is None else off_policy.state_dict(),
             "num_updates": self.updates.num_updates,
-            "unroll": {} if self._unrolling is None else self._unrolling.state_dict(),
+            "unroll": self._unroll_state(),
         }
+
+    def _unroll_state(self) -> dict[str, Any]:
+        """Empty if new episodes begin where the run is resumed."""
+        # Steps of an unroll that was broken off are nowhere: episodes have a gap there.
+        if self._unrolling is None or interruption.in_iteration:
+            return {}
+        return self._unrolling.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores what ``state_dict`` returned."""

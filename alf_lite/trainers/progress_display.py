@@ -9,6 +9,7 @@ import time
 from typing import Any, NamedTuple, Protocol, TextIO
 
 from alf_lite.trainers.speed_meter import SpeedMeter, TimeToGo
+from alf_lite.utils.output_streams import best_effort
 
 
 class Status(NamedTuple):
@@ -26,9 +27,15 @@ class ProgressDisplay(Protocol):
 
     def start(self, status: Status) -> None: ...
 
+    def begin_measuring(self, status: Status) -> None:
+        """After the first iteration, in which workers start and code is compiled."""
+
     def is_due(self, fraction: float) -> bool: ...
 
     def show(self, status: Status) -> None: ...
+
+    def show_evaluation(self, num_steps: int) -> None:
+        """Called at every step of an evaluation; shows it if it is time to."""
 
     def close(self) -> None: ...
 
@@ -46,25 +53,61 @@ class NoDisplay:
 
     def start(self, status: Status) -> None: ...
 
+    def begin_measuring(self, status: Status) -> None: ...
+
     def is_due(self, fraction: float) -> bool:
         return False
 
     def show(self, status: Status) -> None: ...
 
+    def show_evaluation(self, num_steps: int) -> None: ...
+
     def close(self) -> None: ...
+
+
+class _Measures:
+    """The speed of a run between two looks at it, in words."""
+
+    def __init__(self, status: Status) -> None:
+        self._last = status
+        self._steps = SpeedMeter(status.env_steps)
+        self._updates = SpeedMeter(status.num_updates)
+        self._time_to_go = TimeToGo(status.fraction)
+
+    def text(self, status: Status) -> str:
+        steps_per_second = self._steps.measure(status.env_steps)
+        updates_per_second = self._updates.measure(status.num_updates)
+        eta = format_seconds(self._time_to_go.estimate(status.fraction))
+        # Training on recorded steps takes none of its own.
+        has_stepped = status.env_steps > self._last.env_steps
+        has_updated = status.num_updates > self._last.num_updates
+        self._last = status
+        if has_updated and not has_stepped:
+            speed = format_speed(updates_per_second)
+            return f"{status.num_updates} updates  {speed} updates/s  ETA {eta}"
+        if not has_stepped:
+            steps_per_second = math.nan
+        return (
+            f"{status.env_steps} steps  {format_speed(steps_per_second)} steps/s  "
+            f"return {format_return(status.average_return)}  ETA {eta}"
+        )
 
 
 class ProgressLines:
     """A line per tenth of the run, and every few seconds: rarer in long runs."""
 
+    _EVALUATION_SECONDS = 10.0
+
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self._stream = best_effort(stream)
 
     def start(self, status: Status) -> None:
-        self._speed = SpeedMeter(status.env_steps)
-        self._time_to_go = TimeToGo(status.fraction)
+        self._measures = _Measures(status)
         self._begin = self._last = time.monotonic()
         self._last_tenth = int(status.fraction * 10)
+
+    def begin_measuring(self, status: Status) -> None:
+        self._measures = _Measures(status)
 
     def is_due(self, fraction: float) -> bool:
         if int(fraction * 10) > self._last_tenth:
@@ -74,20 +117,21 @@ class ProgressLines:
         return now - self._last >= interval
 
     def show(self, status: Status) -> None:
-        self._last = time.monotonic()
         self._last_tenth = int(status.fraction * 10)
-        speed = self._speed.measure(status.env_steps)
-        to_go = self._time_to_go.estimate(status.fraction)
-        print(
+        self._print(
             f"{status.fraction:4.0%}  iteration {status.iterations}  "
-            f"{status.env_steps} steps  {speed:.0f} steps/s  "
-            f"return {format_return(status.average_return)}  "
-            f"ETA {format_seconds(to_go)}",
-            file=self._stream,
-            flush=True,
+            f"{self._measures.text(status)}"
         )
 
+    def show_evaluation(self, num_steps: int) -> None:
+        if time.monotonic() - self._last >= self._EVALUATION_SECONDS:
+            self._print(f"      evaluating, {num_steps} steps so far")
+
     def close(self) -> None: ...
+
+    def _print(self, text: str) -> None:
+        self._last = time.monotonic()
+        print(text, file=self._stream, flush=True)
 
 
 class ProgressBar:
@@ -96,7 +140,7 @@ class ProgressBar:
     _REDRAW_SECONDS = 0.25
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self._stream = best_effort(stream)
         self._bar: Any = None
 
     def start(self, status: Status) -> None:
@@ -104,8 +148,7 @@ class ProgressBar:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        self._speed = SpeedMeter(status.env_steps)
-        self._time_to_go = TimeToGo(status.fraction)
+        self._measures = _Measures(status)
         self._bar = Progress(
             TextColumn("{task.percentage:3.0f}%"),
             BarColumn(bar_width=None),
@@ -118,25 +161,35 @@ class ProgressBar:
         self._bar.start()
         self._last = -math.inf
 
+    def begin_measuring(self, status: Status) -> None:
+        self._measures = _Measures(status)
+
     def is_due(self, fraction: float) -> bool:
         return time.monotonic() - self._last >= self._REDRAW_SECONDS
 
     def show(self, status: Status) -> None:
-        self._last = time.monotonic()
-        speed = self._speed.measure(status.env_steps)
-        to_go = self._time_to_go.estimate(status.fraction)
-        text = (
-            f"{status.env_steps} steps  {speed:.0f} steps/s  "
-            f"return {format_return(status.average_return)}  "
-            f"ETA {format_seconds(to_go)}"
-        )
-        self._bar.update(self._task, completed=status.fraction, text=text)
-        self._bar.refresh()
+        self._draw(self._measures.text(status), completed=status.fraction)
+
+    def show_evaluation(self, num_steps: int) -> None:
+        if self.is_due(0.0):
+            self._draw(f"evaluating, {num_steps} steps so far")
 
     def close(self) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+    def _draw(self, text: str, **fields: Any) -> None:
+        self._last = time.monotonic()
+        self._bar.update(self._task, text=text, **fields)
+        self._bar.refresh()
+
+
+def format_speed(value: float) -> str:
+    """Without fraction from ten on; ``-`` if it is unknown."""
+    if math.isnan(value):
+        return "-"
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def format_return(value: float) -> str:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import difflib
 import logging
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from alf_lite.errors import CheckpointError, ConfigError
-from alf_lite.trainers import run_record
 from alf_lite.trainers.run_lock import RunLock
 from alf_lite.utils.checkpoint import Checkpointer
 from alf_lite.utils.new_output import new_output
@@ -108,9 +105,9 @@ class RunDirectory:
         """The text of ``run.json``; None if there is none that can be read."""
         return _read_text(self.run_file)
 
-    def write_run_file(self, record: Mapping[str, Any]) -> None:
+    def write_run_file(self, text: str) -> None:
         """Records what runs here, see :mod:`alf_lite.trainers.run_record`."""
-        self._write(self.run_file, run_record.to_text(record))
+        self._write(self.run_file, text)
 
     def write_config_texts(
         self, texts: dict[str, str], *, required: bool = True

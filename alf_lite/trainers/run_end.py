@@ -1,14 +1,20 @@
-"""How a training run ended, for its caller and for ``run.json``."""
+"""The end of a training run: what is kept, and how it is told."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from alf_lite.errors import AlfLiteError
+from alf_lite.errors import AlfLiteError, CheckpointError, DivergedError
 from alf_lite.trainers.evaluator import EvalResult
+from alf_lite.trainers.run_checkpoints import RunCheckpoints
 from alf_lite.trainers.signals import BrokenOffError
+from alf_lite.utils.interruption import interruption
+
+# What ended the run would end the saving, too, or is in the parameters already.
+_NOT_TO_BE_SAVED = (DivergedError, CheckpointError)
 
 
 class TrainResult(NamedTuple):
@@ -33,6 +39,57 @@ class TrainResult(NamedTuple):
     def exit_code(self) -> int:
         """Of a program that did nothing but train."""
         return 0 if self.stop_signal is None else 128 + self.stop_signal
+
+
+class Save(Protocol):
+    """Writes a checkpoint of the last whole iteration."""
+
+    def __call__(self, *, required: bool, with_hooks: bool = True) -> None: ...
+
+
+def keep_what_is_whole(
+    error: BaseException, iterations: int, checkpoints: RunCheckpoints, save: Save
+) -> str:
+    """Saves the last whole iteration if it is still there.
+
+    Args:
+        error: what ended the run; gets a note that says what is kept.
+        iterations: that are complete.
+        checkpoints: of the run.
+        save: see there.
+
+    Returns:
+        The note.
+    """
+    text = f"Stopped in iteration {iterations + 1}."
+    if isinstance(error, _NOT_TO_BE_SAVED) or iterations == 0:
+        pass
+    elif interruption.parameters_changed:
+        text += " Its updates had begun, and half of them cannot be saved."
+    else:
+        text += _try_to(save)
+    kept = checkpoints.last_path
+    if kept is not None and kept.is_dir():
+        text += f" Kept: {kept}. The same command continues from there."
+    else:
+        text += " There is no checkpoint."
+    error.add_note(text)
+    return text
+
+
+def _try_to(save: Save) -> str:
+    """Returns what failed, after a space."""
+    try:
+        save(required=True)
+    except (CheckpointError, DivergedError) as error:
+        return f" Saving failed: {error}"
+    except Exception as error:
+        # Perhaps the state of a hook, which is worth less than the rest.
+        with contextlib.suppress(Exception):
+            save(required=True, with_hooks=False)
+            return f" Saved without the states of the hooks: {error}"
+        return f" Saving failed: {type(error).__name__}: {error}"
+    return ""
 
 
 def entries(result: TrainResult, error: BaseException | None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from alf_lite.errors import ConfigError
 from alf_lite.trainers import train_summaries
 from alf_lite.trainers.dataset_evaluator import DatasetEvaluator
 from alf_lite.trainers.evaluator import EvalResult, evaluate
+from alf_lite.trainers.progress_display import ProgressDisplay
 from alf_lite.trainers.schedule import is_evaluation_due
 from alf_lite.trainers.signals import StopSignals
 from alf_lite.trainers.training_state import RunState
@@ -31,6 +32,7 @@ class RunEvaluations:
         create_env: called with ``num_parallel_environments`` and ``seed``.
         seed: of the run.
         signals: end an evaluation at once, because it can take long.
+        display: shows how far it is.
     """
 
     def __init__(
@@ -39,9 +41,11 @@ class RunEvaluations:
         create_env: Callable[..., Environment],
         seed: int,
         signals: StopSignals,
+        display: ProgressDisplay,
     ) -> None:
         self._config = config
         self._signals = signals
+        self._display = display
         self._env: Environment | None = None
         self._data: DatasetEvaluator | None = None
         self.latest: EvalResult | None = None
@@ -97,13 +101,14 @@ class RunEvaluations:
         if self._env is None:
             return EvalResult([], [], 0, {}, losses=losses)
         begin = time.perf_counter()
+        self._num_steps = 0
         try:
             result = evaluate(
                 algorithm,
                 self._env,
                 self._config.num_eval_episodes,
                 seed=random_state.derive_seed(run.seed, "evaluation", run.iterations),
-                on_step=self._stop_on_signal,
+                on_step=self._on_step,
             )
         except _InterruptedError:
             return None
@@ -147,9 +152,11 @@ class RunEvaluations:
         threshold = self._config.early_stop_return
         return score is not None and threshold is not None and score >= threshold
 
-    def _stop_on_signal(self, time_step: TimeStep) -> None:
+    def _on_step(self, time_step: TimeStep) -> None:
         if self._signals.received is not None:
             raise _InterruptedError
+        self._num_steps += len(time_step.step_type)
+        self._display.show_evaluation(self._num_steps)
 
 
 class _InterruptedError(Exception):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import json
+import logging
 import os
 import platform
 import socket
@@ -21,6 +22,10 @@ from typing import Any
 import torch
 
 import alf_lite
+from alf_lite.errors import ConfigError
+from alf_lite.trainers.run_directory import RunDirectory
+
+_logger = logging.getLogger(__name__)
 
 # Recorded even before they are imported.
 _CORE_PACKAGES = ("torch", "numpy", "gymnasium", "gin-config", "optree", "tensorboard")
@@ -41,37 +46,52 @@ _SHORT = (
 )
 
 
-def begin_record(device: str, previous: str | None, **entries: Any) -> dict[str, Any]:
-    """What is known when the run begins in this process.
+class RunRecord:
+    """``run.json`` of a run, from its begin in this process to its end.
+
+    What the file said of the process before is kept in short in the list ``earlier``.
 
     Args:
+        directory: of the run.
         device: of the networks.
-        previous: the text of the record of the process before, if there was one; its
-            beginning and end are kept in the list ``earlier``.
         **entries: more of it.
     """
-    package = Path(alf_lite.__file__).resolve().parent
-    return {
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "started": _now(),
-        "command": [sys.executable, *sys.orig_argv[1:]],
-        "working_directory": _working_directory(),
-        **entries,
-        "alf_lite": {"version": alf_lite.__version__, **(_installed(package) or {})},
-        "repository": _repository(Path.cwd(), except_for=package.parent),
-        "packages": _packages(),
-        "machine": _machine(device),
-        "earlier": _earlier(previous),
-    }
 
+    def __init__(self, directory: RunDirectory, device: str, **entries: Any) -> None:
+        package = Path(alf_lite.__file__).resolve().parent
+        self._directory = directory
+        self._record = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "started": _now(),
+            "command": [sys.executable, *sys.orig_argv[1:]],
+            "working_directory": _working_directory(),
+            **entries,
+            "alf_lite": {"version": alf_lite.__version__, **_library(package)},
+            "repository": _repository(package.parent),
+            "packages": _packages(),
+            "machine": _machine(device),
+            "earlier": earlier_processes(directory.read_run_file()),
+        }
 
-def end_record(record: Mapping[str, Any], **entries: Any) -> dict[str, Any]:
-    """The record with the end of the run; packages that it loaded are added."""
-    earlier = record["earlier"]
-    record = {**record, "packages": _packages(), "ended": _now(), **entries}
-    del record["earlier"]
-    return {**record, "earlier": earlier}
+    def begin(self) -> None:
+        """Writes what is known when the run begins.
+
+        Raises:
+            ConfigError: if nothing can be written.
+        """
+        self._directory.write_run_file(to_text(self._record))
+
+    def end(self, entries: Mapping[str, Any]) -> None:
+        """Adds how the run ended; packages that it has loaded are added, too."""
+        if self._directory.lock.is_lost():
+            return
+        self._record |= {"packages": _packages(), "ended": _now(), **entries}
+        self._record["earlier"] = self._record.pop("earlier")  # the last entry again
+        try:
+            self._directory.write_run_file(to_text(self._record))
+        except ConfigError as error:
+            _logger.error("%s", error)
 
 
 def to_text(record: Mapping[str, Any]) -> str:
@@ -98,8 +118,12 @@ def _working_directory() -> str | None:
         return None
 
 
-def _earlier(previous: str | None) -> list[dict[str, Any]]:
-    """The processes that trained this run before, the last one at the end."""
+def earlier_processes(previous: str | None) -> list[dict[str, Any]]:
+    """Those that trained this run before, the last one at the end.
+
+    Args:
+        previous: the text of the record of the last one.
+    """
     try:
         record = json.loads(previous or "")
         earlier = [dict(one) for one in record.get("earlier", [])]
@@ -144,7 +168,7 @@ def _machine(device: str) -> dict[str, Any]:
 # Version control
 
 
-def _installed(package: Path) -> dict[str, Any] | None:
+def _library(package: Path) -> dict[str, Any]:
     """The commit of the library: of its checkout, or what pip has recorded."""
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is not None:
         return _commit(package)
@@ -153,15 +177,15 @@ def _installed(package: Path) -> dict[str, Any] | None:
         vcs = json.loads(text or "{}").get("vcs_info", {})
         if "commit_id" in vcs:
             return {"commit": vcs["commit_id"], "changed": False}
-    return None
+    return {"commit": None, "changed": None}
 
 
-def _repository(directory: Path, *, except_for: Path) -> dict[str, Any] | None:
+def _repository(except_for: Path) -> dict[str, Any] | None:
     """The repository that the command was given in; None if it is the library's."""
-    root = _git(directory, "rev-parse", "--show-toplevel")
+    root = _git(Path("."), "rev-parse", "--show-toplevel")
     if not root or Path(root) == except_for:
         return None
-    return {"path": root, **_commit(directory)}
+    return {"path": root, **_commit(Path(root))}
 
 
 def _commit(directory: Path) -> dict[str, Any]:

@@ -7,17 +7,22 @@ import time
 
 
 class SpeedMeter:
-    """Environment steps per second of wall time between two calls."""
+    """Environment steps, or updates, per second of wall time between two calls.
 
-    def __init__(self, env_steps: int) -> None:
-        self._time, self._env_steps = time.monotonic(), env_steps
+    Args:
+        count: of them so far.
+    """
 
-    def measure(self, env_steps: int) -> float:
-        """The speed since the last call."""
+    def __init__(self, count: int) -> None:
+        self._time, self._count = time.monotonic(), count
+
+    def measure(self, count: int) -> float:
+        """The speed since the last call; NaN if no time has passed."""
         now = time.monotonic()
-        steps_per_second = (env_steps - self._env_steps) / max(now - self._time, 1e-9)
-        self._time, self._env_steps = now, env_steps
-        return steps_per_second
+        seconds = now - self._time
+        speed = (count - self._count) / seconds if seconds > 0 else math.nan
+        self._time, self._count = now, count
+        return speed
 
 
 class TimeToGo:

@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import torch
 
@@ -20,14 +19,15 @@ from alf_lite.config import TrainerConfig, default_settings
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.described_environment import DescribedEnvironment
 from alf_lite.environments.environment import Environment
-from alf_lite.errors import CheckpointError, ConfigError, DivergedError
-from alf_lite.trainers import rebuilding, run_end, run_record, train_summaries
+from alf_lite.errors import ConfigError
+from alf_lite.trainers import rebuilding, run_end, train_summaries
 from alf_lite.trainers.hooks import Hook, Hooks, build_hooks
 from alf_lite.trainers.progress_display import NoDisplay, ProgressDisplay, Status
 from alf_lite.trainers.run_checkpoints import RunCheckpoints, config_texts
 from alf_lite.trainers.run_directory import RunDirectory
 from alf_lite.trainers.run_end import TrainResult
 from alf_lite.trainers.run_evaluations import RunEvaluations
+from alf_lite.trainers.run_record import RunRecord
 from alf_lite.trainers.schedule import Limits
 from alf_lite.trainers.signals import STACKS_FILE, BrokenOffError, StopSignals
 from alf_lite.trainers.speed_meter import SpeedMeter
@@ -37,9 +37,6 @@ from alf_lite.utils.interruption import interruption
 from alf_lite.utils.progress import progress
 
 _logger = logging.getLogger(__name__)
-
-# What ended the run would end the saving, too, or is in the parameters already.
-_NOT_TO_BE_SAVED = (DivergedError, CheckpointError)
 
 
 class Trainer:
@@ -128,12 +125,18 @@ class Trainer:
             self._begin(stack)
             error: BaseException | None = None
             try:
+                self._checkpoints.begin_episodes(self.algorithm, self.run)
                 self._hooks.call("before_train", self)
                 self._loop()
                 self._finish()
             except BaseException as caught:
                 error = caught
-                self._keep_what_is_whole(error)
+                # The algorithm has advanced it already.
+                summary.set_global_counter(self.run.iterations)
+                self._note = run_end.keep_what_is_whole(
+                    error, self.run.iterations, self._checkpoints, self._save
+                )
+                interruption.end_iteration()
                 raise
             finally:
                 self._hooks.finish(self, error)
@@ -159,7 +162,7 @@ class Trainer:
             if isinstance(env, DescribedEnvironment):
                 env.release()
             self._evaluations = RunEvaluations(
-                config, self._create_env, seed, self._signals
+                config, self._create_env, seed, self._signals, self._display
             )
             stack.callback(self._evaluations.close)
             self.algorithm.setup_training()
@@ -202,16 +205,20 @@ class Trainer:
                 directory.path,
             )
         run_id = self._checkpoints.run_id
-        self._record = run_record.begin_record(
+        record = RunRecord(
+            directory,
             self.config.device,
-            directory.read_run_file(),
             run_id=run_id,
             seed=run.seed,
             resumed_iterations=run.iterations,
             **{rebuilding.GIVEN_IN_PYTHON: self._given_in_python},
         )
-        directory.write_run_file(self._record)
-        stack.push(self._record_end)
+        record.begin()
+        stack.push(
+            lambda kind, error, traceback: record.end(
+                run_end.entries(self._result(), error)
+            )
+        )
         directory.write_config_texts(config_texts())
         self._checkpoints.rewind_summaries()
         stack.enter_context(
@@ -220,6 +227,7 @@ class Trainer:
             )
         )
         self._speed = SpeedMeter(run.env_steps)
+        self._is_measuring = False
         self._display.start(self._status())
         self._shown_iteration = run.iterations
         stack.callback(self._display.close)
@@ -227,7 +235,6 @@ class Trainer:
         self._signals.install(self._stacks_path)
         self._seconds_before = run.seconds
         self._begin_time = time.monotonic() - run.seconds
-        self._checkpoints.begin_episodes(self.algorithm, run)
 
     # Iterations
 
@@ -249,7 +256,8 @@ class Trainer:
                 slot = self._checkpoint_slot()
                 self._save(required=False)
             elif self.run.best_iteration == self.run.iterations:
-                self._checkpoints.save_best(self.algorithm, self.run)
+                with self._signals.held_off():
+                    self._checkpoints.save_best(self.algorithm, self.run)
             if self._display.is_due(self._fraction()):
                 self._show_progress()
 
@@ -268,6 +276,11 @@ class Trainer:
                 self.algorithm, self._speed, time.perf_counter() - begin
             )
             interruption.end_iteration()
+        if not self._is_measuring:
+            # In the first one workers start and code is compiled.
+            self._is_measuring = True
+            self._speed = SpeedMeter(self.run.env_steps)
+            self._display.begin_measuring(self._status())
         if iteration == 1:
             # Only now is known what the parts that are built on first use have read.
             self._run_directory.lock.check()
@@ -321,7 +334,8 @@ class Trainer:
     def _mark_if_best(self) -> None:
         """After an evaluation of what the last checkpoint holds."""
         if self.run.best_iteration == self.run.iterations:
-            self._checkpoints.mark_best(self.algorithm, self.run)
+            with self._signals.held_off():
+                self._checkpoints.mark_best(self.algorithm, self.run)
 
     # End
 
@@ -335,57 +349,6 @@ class Trainer:
             self._evaluate()
             self._mark_if_best()
         self.algorithm.finish_train()
-
-    def _keep_what_is_whole(self, error: BaseException) -> None:
-        """Saves the last whole iteration; adds to the error what is kept."""
-        run = self.run
-        text = f"Stopped in iteration {run.iterations + 1}."
-        if isinstance(error, _NOT_TO_BE_SAVED) or run.iterations == 0:
-            pass
-        elif interruption.parameters_changed:
-            text += " Its updates had begun, and half of them cannot be saved."
-        else:
-            # The algorithm has advanced it already.
-            summary.set_global_counter(run.iterations)
-            text += self._save_what_can_be_saved()
-        kept = self._checkpoints.last_path
-        if kept is not None and kept.is_dir():
-            text += f" Kept: {kept}. The same command continues from there."
-        else:
-            text += " There is no checkpoint."
-        error.add_note(text)
-        self._note = text
-
-    def _save_what_can_be_saved(self) -> str:
-        """Returns what failed, after a space."""
-        try:
-            self._save(required=True)
-        except (CheckpointError, DivergedError) as error:
-            return f" Saving failed: {error}"
-        except Exception as error:
-            # Perhaps the state of a hook, which is worth less than the rest.
-            with contextlib.suppress(Exception):
-                self._save(required=True, with_hooks=False)
-                return f" Saved without the states of the hooks: {error}"
-            return f" Saving failed: {type(error).__name__}: {error}"
-        return ""
-
-    def _record_end(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Adds to ``run.json`` how the run ended."""
-        if self._run_directory.lock.is_lost():
-            return
-        record = run_record.end_record(
-            self._record, **run_end.entries(self._result(), error)
-        )
-        try:
-            self._run_directory.write_run_file(record)
-        except ConfigError as error_of_disk:
-            _logger.error("%s", error_of_disk)
 
     def _result(self) -> TrainResult:
         run = self.run

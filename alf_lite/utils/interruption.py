@@ -13,10 +13,11 @@ from collections.abc import Iterator
 
 
 class Interruption:
-    """Two facts about this moment. The slots make a misspelt one an AttributeError."""
+    """Facts about this moment. The slots make a misspelt one an AttributeError."""
 
-    __slots__ = ("is_harmless", "parameters_changed")
+    __slots__ = ("in_iteration", "is_harmless", "parameters_changed")
 
+    in_iteration: bool  # what is open, such as episodes, goes on from here only
     is_harmless: bool  # whether any instruction may raise without leaving a half thing
     parameters_changed: bool  # since the last whole iteration
 
@@ -25,10 +26,12 @@ class Interruption:
 
     def begin_iteration(self) -> None:
         """From here on things change, but for the blocks that say they do not."""
+        self.in_iteration = True
         self.is_harmless = False
 
     def end_iteration(self) -> None:
         """Between two iterations all is whole."""
+        self.in_iteration = False
         self.is_harmless = True
         self.parameters_changed = False
 

@@ -38,6 +38,11 @@ def living(session: int) -> list[int]:
     return pids
 
 
+def parent_of(pid: int) -> int:
+    text = Path("/proc", str(pid), "stat").read_text()
+    return int(text.rpartition(")")[2].split()[1])
+
+
 def wait_until(condition, seconds: float, what: str) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -77,22 +82,30 @@ def run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("number", "to_all", "code"),
+    ("number", "to_all", "hangs", "code"),
     [
-        (signal.SIGINT, True, 130),
-        (signal.SIGTERM, False, 143),
-        (signal.SIGKILL, False, -signal.SIGKILL),
+        (signal.SIGINT, True, False, 130),
+        (signal.SIGTERM, False, False, 143),
+        (signal.SIGHUP, True, True, 129),
+        (signal.SIGKILL, False, False, -signal.SIGKILL),
     ],
 )
-def test_a_signal_ends_the_run_and_its_workers(run, tmp_path, number, to_all, code):
+def test_a_signal_ends_the_run_and_its_workers(
+    run, tmp_path, number, to_all, hangs, code
+):
     shared_memory = sorted(os.listdir("/dev/shm"))
+    if hangs:
+        for pid in living(run.pid):
+            if parent_of(pid) not in (os.getpid(), run.pid):  # a worker
+                os.kill(pid, signal.SIGSTOP)
+        time.sleep(1.0)  # until the run waits
     if to_all:
         os.killpg(run.pid, number)
     else:
         run.send_signal(number)
     run.wait(timeout=30)
     assert run.returncode == code
-    wait_until(lambda: not living(run.pid), 5, "a process is left")
+    wait_until(lambda: not living(run.pid), 30, "a process is left")
     assert sorted(os.listdir("/dev/shm")) == shared_memory
     if number != signal.SIGKILL:
         assert list((tmp_path / "run" / "checkpoints").glob("ckpt-*"))
@@ -107,4 +120,4 @@ def test_a_second_ctrl_c_ends_the_run_at_once(run):
     os.killpg(run.pid, signal.SIGINT)
     run.wait(timeout=10)
     assert run.returncode == 130
-    wait_until(lambda: not living(run.pid), 5, "a process is left")
+    wait_until(lambda: not living(run.pid), 30, "a process is left")

@@ -59,6 +59,52 @@ def test_line_tells_speed_return_and_time_to_go(clock):
     ]
 
 
+def test_line_of_training_on_recorded_steps_tells_updates(clock):
+    stream = io.StringIO()
+    display = ProgressLines(stream)
+    display.start(Status(0.0, 0, 0, math.nan))
+    clock.now += 50  # until workers have started, data is loaded, …
+    display.begin_measuring(Status(0.1, 1, 0, math.nan, 10))
+    display.show(Status(0.1, 1, 0, math.nan, 10))
+    clock.now += 10
+    display.show(Status(0.2, 20, 0, math.nan, 200))
+    clock.now += 10
+    display.show(Status(0.3, 30, 40, math.nan, 300))  # now with own steps
+    assert stream.getvalue().splitlines() == [
+        " 10%  iteration 1  0 steps  - steps/s  return -  ETA -",
+        " 20%  iteration 20  200 updates  19 updates/s  ETA 0:01:20",
+        " 30%  iteration 30  40 steps  4 steps/s  return -  ETA 0:01:10",
+    ]
+
+
+def test_evaluations_are_seen_to_go_on(clock):
+    stream, terminal = io.StringIO(), Terminal()
+    lines, bar = ProgressLines(stream), ProgressBar(terminal)
+    for display in (lines, bar):
+        display.start(Status(1.0, 0, 0, math.nan))
+        for i in range(30):
+            clock.now += 1
+            display.show_evaluation(100 * i)
+        display.close()
+    assert stream.getvalue().splitlines() == [
+        f"      evaluating, {n} steps so far" for n in (900, 1900, 2900)
+    ]
+    assert "evaluating, 2900 steps" in terminal.getvalue()
+
+
+def test_trouble_of_the_terminal_is_not_that_of_the_run(clock):
+    class Gone(Terminal):
+        def write(self, text):
+            raise OSError(5, "Input/output error")
+
+    for display in (ProgressLines(Gone()), ProgressBar(Gone())):
+        display.start(Status(0.0, 0, 0, math.nan))
+        clock.now += 10
+        display.show(Status(0.5, 1, 10, 1.0))
+        display.show_evaluation(3)
+        display.close()
+
+
 def test_lines_come_at_every_tenth_and_after_five_seconds(clock):
     display = ProgressLines(io.StringIO())
     display.start(Status(0.0, 0, 0, math.nan))

@@ -238,7 +238,7 @@ def test_what_is_written_never_reaches_what_a_link_leads_to(tmp_path, outside, k
         for planted in (name, f".{name}.tmp", f".tmp-{os.getpid()}-{name}"):
             plant(kind, root / planted, outside)
     with RunDirectory(root) as run:
-        run.write_run_file({"seed": 3})
+        run.write_run_file('{"seed": 3}')
         run.write_config_texts({"user.gin": "a = 1\n", "operative.gin": "b = 2\n"})
     assert outside.read_text() == "not of this run"
     assert json.loads((root / "run.json").read_text())["seed"] == 3
@@ -264,7 +264,7 @@ def test_a_full_disk_is_one_message_at_the_start_and_a_log_line_later(
 
     monkeypatch.setattr(Path, "write_text", fail)
     with pytest.raises(ConfigError, match=r"run\.json cannot be written: No space"):
-        run.write_run_file({"seed": 3})
+        run.write_run_file('{"seed": 3}')
     with pytest.raises(ConfigError, match="No space left"):
         run.write_config_texts({"user.gin": "a = 1\n"})
     run.write_config_texts({"user.gin": "a = 1\n"}, required=False)

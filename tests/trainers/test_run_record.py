@@ -13,6 +13,8 @@ import torch
 
 import alf_lite
 from alf_lite.trainers import run_record
+from alf_lite.trainers.run_directory import RunDirectory
+from alf_lite.trainers.run_record import RunRecord
 from tests.trainers.test_trainer import At, fail
 
 
@@ -58,15 +60,23 @@ def test_record_tells_what_ended_a_run_and_keeps_the_earlier_ends(train, tmp_pat
     assert "earlier" not in earlier
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"earlier": 3}', "null", "[" * 9999])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"earlier": 3}', "null", "[" * 9999, None]
+)
 def test_damaged_record_of_the_past_is_left_out(text):
-    assert run_record.begin_record("cpu", text)["earlier"] in ([], [{}])
+    assert run_record.earlier_processes(text) == []
 
 
-def test_no_environment_variable_is_recorded(monkeypatch):
+def begun(root: Path) -> dict:
+    """What there is at the begin."""
+    RunRecord(RunDirectory(root), "cpu").begin()
+    return read(root)
+
+
+def test_no_environment_variable_is_recorded(tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET_TOKEN", "hunter2")
-    record = run_record.end_record(run_record.begin_record("cpu", None))
-    assert "hunter2" not in run_record.to_text(record)
+    begun(tmp_path)
+    assert "hunter2" not in (tmp_path / "run.json").read_text()
 
 
 def test_not_a_number_is_null():
@@ -87,27 +97,28 @@ def test_repository_of_the_command_is_recorded_and_whether_it_was_changed(
     tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    assert run_record.begin_record("cpu", None)["repository"] is None
+    root = tmp_path / "run"
+    assert begun(root)["repository"] is None
     git(tmp_path, "init")
     (tmp_path / "mine.py").write_text("x = 1\n")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-m", "first")
-    repository = run_record.begin_record("cpu", None)["repository"]
+    repository = begun(root)["repository"]
     assert repository == {
         "path": str(tmp_path),
         "commit": git(tmp_path, "rev-parse", "HEAD"),
         "changed": False,
     }
     (tmp_path / "mine.py").write_text("x = 2\n")
-    assert run_record.begin_record("cpu", None)["repository"]["changed"] is True
+    assert begun(root)["repository"]["changed"] is True
 
 
-def test_commit_of_the_library_is_recorded_from_its_checkout(monkeypatch):
+def test_commit_of_the_library_is_recorded_from_its_checkout(tmp_path, monkeypatch):
     package = Path(alf_lite.__file__).parent
     if not (package.parent / ".git").exists():
         pytest.skip("not a checkout")
     monkeypatch.chdir(package.parent)
-    record = run_record.begin_record("cpu", None)
+    record = begun(tmp_path)
     assert record["alf_lite"]["commit"] == git(package, "rev-parse", "HEAD")
     assert record["repository"] is None
 
@@ -117,4 +128,4 @@ def test_library_inside_of_another_repository_is_not_taken_for_it(tmp_path):
     package = tmp_path / "site-packages" / "alf_lite"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
-    assert run_record._installed(package) is None
+    assert run_record._library(package)["commit"] is None

@@ -763,6 +763,12 @@ def test_display_is_told_how_far_the_run_is(train):
         def start(self, status) -> None:
             self.statuses.append(status)
 
+        def begin_measuring(self, status) -> None:
+            self.measured_from = status.iterations
+
+        def show_evaluation(self, num_steps) -> None:
+            self.num_steps = num_steps
+
         def is_due(self, fraction) -> bool:
             return fraction in (0.5, 1.0)
 
@@ -773,7 +779,9 @@ def test_display_is_told_how_far_the_run_is(train):
             self.closed = True
 
     display = Recorder()
-    train(display=display)
+    result = train(display=display, **EVALUATE)
+    assert display.num_steps >= sum(result.evaluation.lengths)
+    assert display.measured_from == 1
     fractions = [status.fraction for status in display.statuses]
     assert fractions == [0, 0.5, 1]
     assert math.isnan(display.statuses[0].average_return)

@@ -1,0 +1,76 @@
+"""A run stops promptly although the processes of its environments hang."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import gymnasium
+import numpy as np
+import pytest
+
+from alf_lite.environments.creation import create_environment
+from alf_lite.trainers import signals
+from tests.trainers.toys import ToyAlgorithm
+
+
+class Hangs(gymnasium.Env):
+    """Waits for ever in its 12th step."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    num_steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.num_steps += 1
+        if self.num_steps == 12:
+            time.sleep(1000)
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+
+class Stopped(ToyAlgorithm):
+    """This process gets signals after two iterations, when the environments hang."""
+
+    numbers: tuple[signal.Signals, ...] = ()
+
+    def after_train_iter(self, root_inputs, rollout_info):
+        super().after_train_iter(root_inputs, rollout_info)
+        if self.num_updates == 2:
+            threading.Timer(2.0, self._send).start()
+
+    def _send(self) -> None:
+        for number in Stopped.numbers:
+            os.kill(os.getpid(), number)
+            time.sleep(0.05)
+
+
+def create(*, seed: int):
+    return create_environment(
+        env_ctor=Hangs,
+        num_parallel_environments=2,
+        vectorization_mode="async",
+        seed=seed,
+    )
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [(signal.SIGHUP,), (signal.SIGINT, signal.SIGINT)],
+    ids=["SIGHUP", "Ctrl-C twice"],
+)
+def test_hanging_processes_are_killed_and_the_run_is_saved(
+    train, tmp_path, numbers, monkeypatch
+):
+    monkeypatch.setattr(signals, "PATIENCE_SECONDS", 0.3)
+    Stopped.numbers = numbers
+    result = train(create_env=create, algorithm_ctor=Stopped, num_checkpoints=1)
+    assert result.stop_signal == numbers[0]
+    assert result.iterations == 2
+    assert result.checkpoint == tmp_path / "run" / "checkpoints" / "ckpt-2"
+    assert result.note.startswith("Stopped in iteration 3. Kept: ")
