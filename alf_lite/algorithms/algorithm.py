@@ -26,7 +26,7 @@ from alf_lite.data_structures import (
     StepType,
     TimeStep,
 )
-from alf_lite.errors import DivergedError
+from alf_lite.errors import ConfigError, DivergedError
 from alf_lite.networks.hidden_precision import hidden_layers_in
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.optimizers.parameter_ownership import Claim, assign_parameters
@@ -92,7 +92,7 @@ class Algorithm(nn.Module):
         self._name = name or type(self).__name__
         self._claims: list[tuple[Optimizer, list[nn.Module] | None]] = []
         if optimizer is not None:
-            self._claims.append((optimizer, None))
+            self._claims.append((_checked(optimizer), None))
         self._optimizers: list[tuple[str, Optimizer]] | None = None
         self._device: torch.device | None = None
 
@@ -224,7 +224,7 @@ class Algorithm(nn.Module):
 
     def add_optimizer(self, optimizer: Optimizer, modules: list[nn.Module]) -> None:
         """Gives the parameters of ``modules``, parts of this one, to ``optimizer``."""
-        self._claims.append((optimizer, list(modules)))
+        self._claims.append((_checked(optimizer), list(modules)))
 
     def optimizers(self) -> list[tuple[str, Optimizer]]:
         """Every optimizer in this tree with the name of its owner.
@@ -454,3 +454,11 @@ def _detached(value: Tensor) -> Tensor:
 def valid_steps(step_type: Tensor) -> Tensor:
     """Whether the step has a transition: bool, False where LAST. Any shape."""
     return step_type.ne(int(StepType.LAST))
+
+
+def _checked(optimizer: Optimizer) -> Optimizer:
+    if not isinstance(optimizer, Optimizer):
+        raise ConfigError(
+            f"an optimizer was expected, such as @Adam() in a conf, got {optimizer!r}"
+        )
+    return optimizer
