@@ -24,7 +24,7 @@ from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.masked_networks import masked_actor, without_mask
-from alf_lite.networks.network import Network
+from alf_lite.networks.network import Network, as_network
 from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import distributions, losses, value_ops
@@ -129,7 +129,12 @@ class ActorCriticAlgorithm(RLAlgorithm):
         value_state_spec: NestedTensorSpec = ()
         if not is_eval:
             value_network = without_mask(
-                value_network_ctor(mask.remaining_spec, reward_spec), mask
+                as_network(
+                    value_network_ctor(mask.remaining_spec, reward_spec),
+                    *(mask.remaining_spec, "value_network_ctor"),
+                    tuple(reward_spec.shape),
+                ),
+                mask,
             )
             value_state_spec = value_network.state_spec
         super().__init__(

@@ -31,7 +31,7 @@ from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.deterministic_actor_networks import ActorNetwork
-from alf_lite.networks.network import Network
+from alf_lite.networks.network import Network, as_critic_network, as_network
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils.action_noise import ActionNoise, OrnsteinUhlenbeckNoise
@@ -145,13 +145,17 @@ class DdpgAlgorithm(RLAlgorithm):
                 f"{type(self).__name__} cannot handle these actions. {error}. "
                 f"{self._alternatives}"
             ) from error
-        actor_network = actor_network_ctor(observation_spec, actions.numel)
+        actor_network = as_network(
+            actor_network_ctor(observation_spec, actions.numel),
+            *(observation_spec, "actor_network_ctor", (actions.numel,)),
+        )
         critic_network: Any = None  # a CriticNetwork, unless is_eval
         critic_state_spec: NestedTensorSpec = ()
         if not is_eval:
             critic_network = critic_network_ctor(
                 observation_spec, actions.numel, num_critics, tuple(reward_spec.shape)
             )
+            as_critic_network(critic_network, "critic_network_ctor")
             critic_state_spec = critic_network.state_spec
         noise = exploration_noise_ctor(actions.numel)
         actor_state_spec = actor_network.state_spec

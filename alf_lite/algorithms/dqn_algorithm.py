@@ -31,7 +31,7 @@ from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
-from alf_lite.networks.network import Network
+from alf_lite.networks.network import Network, as_network
 from alf_lite.networks.q_networks import QNetwork
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.action_masks import ActionMask
@@ -148,6 +148,13 @@ class DqnAlgorithm(RLAlgorithm):
         return_model = return_model or ExpectedReturn()
         q_network = q_network_ctor(
             mask.remaining_spec, actions.sizes.tolist(), return_model.num_outputs
+        )
+        outputs = (*actions.sizes.shape, int(actions.sizes.max()))
+        q_network = as_network(
+            q_network,
+            mask.remaining_spec,
+            "q_network_ctor",
+            (*outputs, return_model.num_outputs),
         )
         state_spec = q_network.state_spec
         super().__init__(

@@ -18,7 +18,7 @@ from torch import Tensor
 from alf_lite.config import configurable
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
-from alf_lite.networks.network import Network
+from alf_lite.networks.network import Network, as_critic_network, as_network
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.action_masks import ActionMask
 
@@ -32,6 +32,7 @@ def masked_actor(network: Network, mask: ActionMask) -> Network:
         network: from observations without the mask to a nest of distributions.
         mask: of the actions.
     """
+    network = as_network(network, mask.remaining_spec, "actor_network_ctor")
     return _MaskedActor(network, mask) if mask.exists else network
 
 
@@ -42,6 +43,7 @@ def without_mask(network: Network, mask: ActionMask) -> Network:
 
 def critic_without_mask(network: CriticNetwork, mask: ActionMask) -> Network:
     """As :func:`without_mask`, for a network with ``encode`` and ``evaluate``."""
+    as_critic_network(network, "critic_network_ctor")
     return _CriticWithoutMask(network, mask) if mask.exists else network
 
 

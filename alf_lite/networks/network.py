@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from alf_lite import nest
+from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import NestedTensorSpec
 
 Nest = Any
@@ -48,6 +50,95 @@ class Network(nn.Module):
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Any, Nest]:
         """Maps inputs [B, ...] and the state [B, ...] to an output and a new state."""
         raise NotImplementedError
+
+
+class _PlainNetwork(Network):
+    """A module without state, written for its input alone.
+
+    Args:
+        input_spec: of one input.
+        module: called with inputs [B, ...].
+        output_shape: of one output; None for a nest of distributions.
+        what: built the module, for messages.
+    """
+
+    def __init__(
+        self,
+        input_spec: NestedTensorSpec,
+        module: nn.Module,
+        output_shape: tuple[int, ...] | None,
+        what: str,
+    ) -> None:
+        super().__init__(input_spec)
+        self._module = module
+        self._output_shape = output_shape
+        self._what = what
+
+    def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Any, Nest]:
+        output = self._module(inputs)
+        if self._output_shape is None:
+            if isinstance(output, Tensor):
+                raise ConfigError(
+                    f"{self._what} must give distributions of actions, such as "
+                    "torch.distributions.Categorical(logits=...), got a tensor "
+                    f"{tuple(output.shape)}"
+                )
+            return output, state
+        spec = nest.flatten(self._input_spec)[0]
+        leaf = nest.flatten(inputs)[0]
+        shape = (*leaf.shape[: leaf.ndim - spec.ndim], *self._output_shape)
+        if not isinstance(output, Tensor) or output.numel() != math.prod(shape):
+            given = getattr(output, "shape", type(output).__name__)
+            raise ConfigError(f"{self._what} must give a tensor {shape}, got {given}")
+        return output.reshape(shape), state
+
+
+def as_network(
+    built: Any,
+    input_spec: NestedTensorSpec,
+    what: str,
+    output_shape: tuple[int, ...] | None = None,
+) -> Any:
+    """What a constructor built, as a network.
+
+    A plain ``nn.Module``, from observations to outputs, is a network without state.
+
+    Args:
+        built: by the constructor.
+        input_spec: of one input.
+        what: the parameter that named the constructor.
+        output_shape: of one output of a plain module; None for distributions.
+
+    Raises:
+        ConfigError: if it is no module.
+    """
+    if not isinstance(built, nn.Module):
+        raise ConfigError(
+            f"{what} must build a network or a torch.nn.Module, got "
+            f"{type(built).__name__}"
+        )
+    if hasattr(built, "state_spec"):
+        return built
+    return _PlainNetwork(input_spec, built, output_shape, what)
+
+
+def as_critic_network(built: Any, what: str) -> Any:
+    """What a constructor built, if it can be used as a ``CriticNetwork``.
+
+    Raises:
+        ConfigError: naming what it lacks.
+    """
+    missing = [
+        name
+        for name in ("state_spec", "encode", "evaluate")
+        if not hasattr(built, name)
+    ]
+    if missing:
+        raise ConfigError(
+            f"{what} must build a CriticNetwork, got a {type(built).__name__}, which "
+            f"has no {', '.join(missing)}. Derive from CriticNetwork."
+        )
+    return built
 
 
 def leaf_name(root: str, path: str) -> str:

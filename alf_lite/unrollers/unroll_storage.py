@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.errors import ConfigError
 from alf_lite.utils.free_memory import check_ram
 
 Nest = Any
@@ -70,6 +71,13 @@ class UnrollStorage:
         return views
 
     def _allocate(self, values: Nest, num_rows: int) -> None:
+        for path, leaf in nest.flatten_with_path(values):
+            if not isinstance(leaf, Tensor):
+                raise ConfigError(
+                    f"unroll: {path} is a {type(leaf).__name__}, expected tensors. Of "
+                    "distributions, rollout_step may return those that "
+                    "alf_lite.utils.distribution_nodes knows."
+                )
         row = sum(t.numel() * t.element_size() for t in nest.flatten(values))
         check_ram(
             num_rows * row,

@@ -20,9 +20,18 @@ _PARAMETER_NAMES = {
     td.Bernoulli: ("logits",),
     td.Beta: ("concentration1", "concentration0"),
     td.Categorical: ("logits",),
+    td.Cauchy: ("loc", "scale"),
+    td.Dirichlet: ("concentration",),
+    td.Exponential: ("rate",),
+    td.Gamma: ("concentration", "rate"),
+    td.Geometric: ("logits",),
+    td.Laplace: ("loc", "scale"),
+    td.MultivariateNormal: ("loc", "scale_tril"),
     td.Normal: ("loc", "scale"),
     td.OneHotCategorical: ("logits",),
     td.OneHotCategoricalStraightThrough: ("logits",),
+    td.Poisson: ("rate",),
+    td.StudentT: ("df", "loc", "scale"),
 }
 
 _PLACEHOLDER_LEAVES = "_placeholder_leaves"
