@@ -73,7 +73,11 @@ def test_what_a_conf_says_is_not():
     ("main", "arguments", "hint"),
     [
         (play.main, ["--num_episodes=1"], r"player\.play\(root_dir"),
-        (collect.main, ["--num_episodes=1", "--output=x.npz"], r"collector\.collect"),
+        (
+            collect.main,
+            ["--num_episodes=1", "--output=x.replay"],
+            r"collector\.collect",
+        ),
         (train.main, [], r"Trainer\(config, root_dir, \.\.\.\)\.train\(\)"),
     ],
 )
