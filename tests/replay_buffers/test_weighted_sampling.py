@@ -69,6 +69,25 @@ def test_windows_are_drawn_in_proportion_to_their_priorities():
     assert frequencies(buffer)[0, 0] == pytest.approx(0.55, abs=0.003)
 
 
+def test_probabilities_and_importance_weights_are_those_of_a_naive_loop():
+    torch.manual_seed(0)
+    num, alpha, beta, eps = 40, 0.6, 0.4, 1e-6
+    buffer = make_buffer(1, num, prioritized_sampling=True)  # with the defaults
+    fill(buffer, num)
+    priorities = (10 ** (4 * torch.rand(num) - 3)).tolist()
+    set_priorities(buffer, {(0, p): priority for p, priority in enumerate(priorities)})
+    powers = [(priority + eps) ** alpha for priority in priorities]
+    probabilities = [power / sum(powers) for power in powers]
+    drawn = frequencies(buffer, num_draws=20_000)
+    for position, probability in enumerate(probabilities):
+        # A stratified draw leaves less than two to chance.
+        assert drawn.get((0, position), 0) == pytest.approx(probability, abs=1e-4)
+    _, info = buffer.get_batch(16, 1)
+    weights = [(num * probabilities[p]) ** -beta for p in info.positions.tolist()]
+    expected = [weight / max(weights) for weight in weights]
+    assert info.importance_weights.tolist() == pytest.approx(expected, rel=1e-5)
+
+
 def test_a_batch_is_in_random_order():
     buffer = prioritized(1, 100)
     fill(buffer, 100)
