@@ -321,6 +321,27 @@ def test_offline_steps_are_drawn_by_their_own_priorities():
     assert all((positions == position).all() for positions in others)
 
 
+@pytest.mark.parametrize("prioritized_after", [True, False])
+def test_a_resumed_run_knows_the_priorities_of_offline_steps(prioritized_after, caplog):
+    algorithm = surprised(unroll_length=50)
+    for _ in range(3):
+        algorithm.train_iter()
+    resumed = make(priority_replay=prioritized_after, mini_batch_size=32)
+    resumed.setup_training()
+    resumed.load_training_state_dict(algorithm.training_state_dict())
+    before, after = (
+        each._training.path._offline[0].buffer.sampling_state()
+        for each in (algorithm, resumed)
+    )
+    if prioritized_after:
+        assert before["numbers"] == after["numbers"]
+        assert torch.equal(before["arrays"]["weights"], after["arrays"]["weights"])
+        assert (before["arrays"]["weights"] != 1).all()  # as they were at first
+    else:
+        assert "all windows count as new" in caplog.text
+        assert after == {"numbers": {}, "arrays": {}}
+
+
 def test_offline_losses_of_their_own_give_priorities_too():
     algorithm = make(TwoLosses, priority_replay=True)
     algorithm.train_iter()
