@@ -19,7 +19,7 @@ def test_every_way_of_loading_is_measured(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     benchmark.main()
     lines = capsys.readouterr().out.splitlines()
-    assert len([x for x in lines if re.search(r"\d s +\d+ ns per step$", x)]) == 6
+    assert len([x for x in lines if re.search(r"\d s +\d+ ns per step$", x)]) == 9
     assert re.search(r"of the reading speed$", lines[-2])
 
 

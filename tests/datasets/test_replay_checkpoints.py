@@ -209,6 +209,7 @@ def run(tmp_path_factory):
         unroll_length=10,
         mini_batch_length=2,
         mini_batch_size=4,
+        initial_collect_steps=0,
         replay_buffer_length=20,
         checkpoint_replay_buffer=True,
         random_seed=0,
