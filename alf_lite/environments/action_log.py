@@ -47,7 +47,8 @@ class ActionLog:
         self._starts[:] = 0
         self._first = 0  # the first step that is still known
         self._chunks: list[list[np.ndarray]] = []  # oldest first; the last may be full
-        self._used = self._chunk_steps  # steps in the last one
+        self._chunk: list[np.ndarray] = []  # the last one
+        self._used = self._chunk_steps  # steps in it
 
     @property
     def _num_steps(self) -> int:
@@ -60,10 +61,11 @@ class ActionLog:
         Args:
             actions: [B, ...] for each leaf.
         """
-        if self._used == self._chunk_steps:
-            self._begin_chunk()
-        row, self._used = self._used, self._used + 1
-        for kept, array in zip(self._chunks[-1], actions, strict=True):
+        row = self._used
+        if row == self._chunk_steps:
+            row = self._begin_chunk()
+        self._used = row + 1
+        for kept, array in zip(self._chunk, actions):  # noqa: B905 - at every step
             kept[row] = array
 
     def begin(self, env_indices: Any) -> None:
@@ -74,17 +76,21 @@ class ActionLog:
         """
         self._starts[env_indices] = self._num_steps
 
-    def _begin_chunk(self) -> None:
-        """Makes room, and forgets what no open episode or the limit asks for."""
+    def _begin_chunk(self) -> int:
+        """Makes room, and forgets what no open episode or the limit asks for.
+
+        Returns:
+            0, the first row.
+        """
         num_steps, size = self._num_steps, self._chunk_steps
         first_wanted = max(int(self._starts.min()), num_steps + size - self.max_steps)
         num_unwanted = min((first_wanted - self._first) // size, len(self._chunks))
         del self._chunks[: max(num_unwanted, 0)]
         self._first += max(num_unwanted, 0) * size
-        self._chunks.append(
-            [np.empty((size, *shape), dtype) for shape, dtype in self._rows]
-        )
+        self._chunk = [np.empty((size, *shape), dtype) for shape, dtype in self._rows]
+        self._chunks.append(self._chunk)
         self._used = 0
+        return 0
 
     def episodes(self) -> list[list[np.ndarray] | None]:
         """Of each environment the actions [N, ...] of its open episode, for each leaf.

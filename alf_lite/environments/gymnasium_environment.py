@@ -183,6 +183,8 @@ class GymnasiumEnvironment(Environment):
         if self._num_steps == 0:
             nest.assert_same_structure(self._action_spec, action)
         converted = time_steps.convert_action(action, *row)
+        if self._memory is not None:
+            self._memory.add(time_steps)  # type: ignore[arg-type]  # own ones: numpy
         self._num_steps += 1
         try:
             result = self._vector_env.step(converted)
@@ -194,9 +196,6 @@ class GymnasiumEnvironment(Environment):
                 self._watch_infos(result[4])
         except (EnvError, ConfigError) as error:
             single_env.raise_env_error(self._where("step()"), error)
-        if self._memory is not None:
-            assert isinstance(time_steps, NumpyTimeSteps), "our own are in numpy"
-            self._memory.add(time_steps)
         return self._current
 
     def freeze(self, rows: np.ndarray) -> None:
@@ -204,10 +203,12 @@ class GymnasiumEnvironment(Environment):
             self._vector_env.freeze(rows)  # type: ignore[attr-defined]
 
     def episode_state(self) -> dict[str, Any] | None:
+        memory, time_steps = self._memory, self._time_steps
         # One that has failed is closed.
-        if self._memory is None or self._current is None or self._vector_env.closed:
+        if memory is None or self._current is None or self._vector_env.closed:
             return None
-        return self._memory.state_dict(self._current)
+        assert isinstance(time_steps, NumpyTimeSteps), "our own are in numpy"
+        return memory.state_dict(time_steps, self._current)
 
     def restore_episodes(self, state: dict[str, Any], seed: int) -> dict[int, str]:
         if self._memory is None:

@@ -74,8 +74,8 @@ class NumpyTimeSteps:
         ]
         self._ended = np.zeros(batch_size, np.bool_)
         self._any_ended = False
-        # Of the last step: what the environment was given for each leaf, and where it
-        # was FIRST (None: nowhere).
+        # What the environment was given last for each leaf, and where the last step was
+        # the first one of a later episode (None: nowhere).
         self.converted: list[np.ndarray] = []
         self.started: np.ndarray | None = None
         self._row: StepRow  # of the step that comes next
@@ -103,7 +103,7 @@ class NumpyTimeSteps:
         """The FIRST steps after a reset of all environments."""
         self._observation_tree.check(observation)
         self._ended = np.zeros(self._batch_size, np.bool_)
-        self._any_ended = False
+        self._any_ended, self.started = False, None
         row = self._spare_row()
         row.step_type.fill(0)
         row.reward.fill(0)

@@ -49,17 +49,25 @@ class EpisodeMemory:
         self._actions.clear()
 
     def add(self, time_steps: NumpyTimeSteps) -> None:
-        """All environments took a step, which ``time_steps`` has converted."""
+        """All environments are about to take the step that was converted last."""
+        # Before, because an environment may change the actions that it is given.
+        self._begin(time_steps)
         self._actions.add(time_steps.converted)
+
+    def _begin(self, time_steps: NumpyTimeSteps) -> None:
         if time_steps.started is not None:
             self._actions.begin(time_steps.started)
 
-    def state_dict(self, time_step: TimeStep) -> dict[str, Any]:
+    def state_dict(
+        self, time_steps: NumpyTimeSteps, time_step: TimeStep
+    ) -> dict[str, Any]:
         """What :meth:`restore` needs, as plain data.
 
         Args:
+            time_steps: has converted the last one.
             time_step: the last one.
         """
+        self._begin(time_steps)
         return {
             "time_step": nest.flatten(time_step),
             "episodes": self._vector_env.save_episodes(),
