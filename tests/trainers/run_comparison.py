@@ -25,6 +25,18 @@ class Dies(Hook):
             raise KeyboardInterrupt
 
 
+class Stops(Hook):
+    """Requests the end of the run after some iterations."""
+
+    def __init__(self, *iterations: int) -> None:
+        super().__init__()
+        self._iterations = iterations
+
+    def after_iter(self, training) -> None:
+        if training.run.iterations in self._iterations:
+            training.request_stop("asked to")
+
+
 def differences(expected: Any, got: Any, path: str) -> list[str]:
     """The paths at which two nested states are not equal to the bit."""
     if type(expected) is not type(got):
@@ -61,6 +73,16 @@ def final_state(root: Path) -> dict[str, Any]:
     state["files"] = {n: p.read_bytes() for n, p in loaded.mapped_files.items()}
     del state["trainer"]["event_files"]
     del state["trainer"]["run"]["seconds"]
+    return state
+
+
+def learned_state(root: Path) -> dict[str, Any]:
+    """Of the last checkpoint what training depends on, nothing of the evaluations."""
+    state = final_state(root)
+    run = state.pop("trainer")["run"]
+    state["counters"] = {
+        name: run[name] for name in ("seed", "iterations", "env_steps")
+    }
     return state
 
 

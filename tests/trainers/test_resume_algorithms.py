@@ -1,16 +1,27 @@
-"""Real algorithms in real environments resume to the bit."""
+"""Real algorithms in real environments resume to the bit, wherever they stopped."""
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 
 import pytest
 
 from alf_lite import config_files
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf_lite.algorithms.awac_algorithm import AwacAlgorithm
+from alf_lite.algorithms.cql_algorithm import CqlAlgorithm
+from alf_lite.algorithms.cql_dqn_algorithm import CqlDqnAlgorithm
+from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
+from alf_lite.algorithms.iql_algorithm import IqlAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
+from alf_lite.algorithms.td3_algorithm import Td3Algorithm
+from alf_lite.algorithms.td3_bc_algorithm import Td3BcAlgorithm
+from alf_lite.data_transformers.frame_stacker import FrameStacker
+from alf_lite.data_transformers.hindsight import HindsightExperienceTransformer
 from alf_lite.data_transformers.observation_normalizer import ObservationNormalizer
 from alf_lite.data_transformers.reward_normalizer import RewardNormalizer
 from alf_lite.environments.creation import create_environment
@@ -18,8 +29,16 @@ from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
 from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
+from alf_lite.testing.goal_environment import PointGoalEnv
+from alf_lite.utils.action_noise import OrnsteinUhlenbeckNoise
 from alf_lite.utils.schedulers import LinearScheduler
-from tests.trainers.run_comparison import Dies, assert_same_run
+from tests.trainers.run_comparison import (
+    Dies,
+    Stops,
+    assert_same_run,
+    differences,
+    learned_state,
+)
 
 
 def with_optimizer(algorithm_class, **kwargs):
@@ -61,14 +80,33 @@ EVALUATE = {"evaluate": True, "eval_interval": 2, "num_eval_episodes": 3}
 CASES = {
     "dqn": (
         "CartPole-v1",
-        with_optimizer(DqnAlgorithm),
+        with_optimizer(
+            DqnAlgorithm,
+            rollout_epsilon_greedy=LinearScheduler(((0.0, 1.0), (1.0, 0.1))),
+        ),
         {**REPLAY, "priority_replay": True},
+    ),
+    "dqn on frame stacks": (
+        "CartPole-v1",
+        with_optimizer(DqnAlgorithm),
+        {**REPLAY, "data_transformer_ctor": [FrameStacker]},
     ),
     "sac with normalizers": (
         "Pendulum-v1",
         with_optimizer(SacAlgorithm),
         {**REPLAY, **NORMALIZE, **EVALUATE},
     ),
+    "sac, a step in some iterations": (
+        "Pendulum-v1",
+        with_optimizer(SacAlgorithm),
+        {**REPLAY, "unroll_length": 2.5, "initial_collect_steps": 8},
+    ),
+    "ddpg with hindsight": (
+        PointGoalEnv,
+        with_optimizer(DdpgAlgorithm, exploration_noise_ctor=OrnsteinUhlenbeckNoise),
+        {**REPLAY, "data_transformer_ctor": [HindsightExperienceTransformer]},
+    ),
+    "td3": ("Pendulum-v1", with_optimizer(Td3Algorithm), REPLAY),
     "a2c": ("CartPole-v1", with_optimizer(ActorCriticAlgorithm), {}),
     "ppo": ("CartPole-v1", with_optimizer(PPOAlgorithm), MINI_BATCHES),
     "ppo with normalizers": (
@@ -82,6 +120,20 @@ CASES = {
         with_optimizer(ActorCriticAlgorithm, **RECURRENT),
         NORMALIZE,
     ),
+    "impala": ("CartPole-v1", with_optimizer(ImpalaAlgorithm), {}),
+} | {
+    algorithm.__name__: (
+        "CartPole-v1" if algorithm is CqlDqnAlgorithm else "Pendulum-v1",
+        with_optimizer(algorithm),
+        {**REPLAY, "initial_collect_steps": 8},
+    )
+    for algorithm in (
+        AwacAlgorithm,
+        CqlAlgorithm,
+        CqlDqnAlgorithm,
+        IqlAlgorithm,
+        Td3BcAlgorithm,
+    )
 }
 
 
@@ -100,27 +152,96 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_killed_and_resumed_equals_uninterrupted(train, tmp_path, case):
-    env_name, algorithm_ctor, config = CASES[case]
+def settings_of(case, **more):
+    env, algorithm_ctor, config = CASES[case]
+    return {
+        "algorithm_ctor": algorithm_ctor,
+        "create_env": creates(env),
+        "unroll_length": 8,
+        "num_iterations": 7,
+        "num_checkpoints": 3,
+        **config,
+        **more,
+    }
+
+
+def creates(env, **options):
+    """A ``create_env`` of short episodes, which end somewhere within an unroll."""
+    named = {"env_name": env} if isinstance(env, str) else {"env_ctor": env}
 
     def create(*, seed, num_parallel_environments=4):
         return create_environment(
-            env_name, num_parallel_environments, seed, max_episode_steps=30
+            **named,
+            num_parallel_environments=num_parallel_environments,
+            seed=seed,
+            max_episode_steps=19,
+            **options,
         )
 
-    settings = {
-        "algorithm_ctor": algorithm_ctor,
-        "create_env": create,
-        "unroll_length": 8,
-        "num_iterations": 6,
-        "num_checkpoints": 3,
-        **config,
-    }
-    config_files.parse_config(None, OPTIONS.get(case, ()))
+    return create
+
+
+def assert_resumes(train, tmp_path, caplog, settings):
     train("straight", **settings)
-    for dies_at in (3, 5):
-        with pytest.raises(KeyboardInterrupt):
-            train("resumed", hooks=[Dies(dies_at)], **settings)
-    assert train("resumed", **settings).iterations == 6
+    train("resumed", hooks=[Stops(1)], **settings)
+    train("resumed", hooks=[Stops(4)], **settings)
+    with pytest.raises(KeyboardInterrupt):
+        train("resumed", hooks=[Dies(6)], **settings)
+    assert train("resumed", **settings).iterations == 7
     assert_same_run(tmp_path / "straight", tmp_path / "resumed")
+    assert "New episodes" not in caplog.text
+
+
+# Made of the same parts as others.
+SLOW = {"AwacAlgorithm", "CqlAlgorithm", "CqlDqnAlgorithm", "Td3BcAlgorithm"}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in CASES],
+)
+def test_stopped_anywhere_and_resumed_equals_uninterrupted(
+    train, tmp_path, caplog, case
+):
+    config_files.parse_config(None, OPTIONS.get(case, ()))
+    settings = settings_of(case)
+    assert_resumes(train, tmp_path, caplog, settings)
+    # Nor does it matter how often somebody looks.
+    unseen = {"evaluate": False, "summary_interval": 1000, "num_checkpoints": 0}
+    train("alone", **{**settings, **unseen})
+    expected, got = (learned_state(tmp_path / run) for run in ("straight", "alone"))
+    assert differences(expected, got, "") == []
+
+
+def needs(module):
+    missing = importlib.util.find_spec(module) is None
+    return pytest.mark.skipif(missing, reason=f"without {module}")
+
+
+@pytest.mark.parametrize(
+    ("case", "env", "options"),
+    [
+        pytest.param(
+            "ppo",
+            "CartPole-v1",
+            {"vectorization_mode": "async"},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("ppo", "LunarLander-v3", {}, marks=needs("Box2D")),
+        pytest.param(
+            "sac with normalizers",
+            "HalfCheetah-v5",
+            {},
+            marks=[needs("mujoco"), pytest.mark.slow],
+        ),
+        pytest.param(
+            "dqn",
+            "ALE/Pong-v5",
+            {"env_kwargs": {"obs_type": "ram"}},
+            marks=[needs("ale_py"), pytest.mark.slow],
+        ),
+    ],
+)
+def test_environments_of_all_suites_resume(train, tmp_path, caplog, case, env, options):
+    settings = settings_of(case, create_env=creates(env, **options))
+    assert_resumes(train, tmp_path, caplog, settings)
