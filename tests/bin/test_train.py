@@ -216,8 +216,12 @@ def test_signal_saves_says_so_and_sets_the_exit_code(conf, tmp_path, number, exi
 
 
 @pytest.mark.slow
-def test_killed_and_resumed_in_new_processes_equals_uninterrupted(conf, tmp_path):
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_stopped_and_resumed_in_new_processes_equals_uninterrupted(
+    conf, tmp_path, mode
+):
     limits = [
+        f"--gin_param=create_environment.vectorization_mode = '{mode}'",
         "--gin_param=TrainerConfig.num_iterations = 400",
         "--gin_param=TrainerConfig.num_checkpoints = 20",
         "--gin_param=TrainerConfig.eval_interval = 70",
@@ -229,11 +233,17 @@ def test_killed_and_resumed_in_new_processes_equals_uninterrupted(conf, tmp_path
         return start(*arguments, hash_seed=hash_seed)
 
     straight = begin("straight", "1")
-    for step in (20, 120, 260):
+    for step, number in (
+        (20, signal.SIGKILL),
+        (80, signal.SIGTERM),
+        (140, signal.SIGINT),
+        (260, signal.SIGKILL),
+    ):
         process = begin("resumed", str(step))
         wait_for_checkpoint(tmp_path / "resumed", process, step)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        os.killpg(process.pid, number)
+        _, error = process.communicate()
+        assert "New episodes" not in error
     last = begin("resumed", "5")
     for process in (straight, last):
         _, error = process.communicate(timeout=120)

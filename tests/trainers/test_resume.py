@@ -2,12 +2,60 @@
 
 from __future__ import annotations
 
+import functools
+
+import gymnasium
+import numpy as np
 import pytest
 import torch
 
-from alf_lite.errors import CheckpointError
+from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.algorithms.root_training import RootTraining
+from alf_lite.data_structures import StepType
+from alf_lite.environments.creation import create_environment
+from alf_lite.errors import CheckpointError, EnvError
+from alf_lite.networks.q_networks import QNetwork
+from alf_lite.optimizers.optimizers import Adam
+from alf_lite.trainers.hooks import Hook
+from alf_lite.utils.checkpoint import Checkpointer
 from tests.trainers.conftest import make_noise
-from tests.trainers.run_comparison import Dies, assert_same_run, differences, points
+from tests.trainers.run_comparison import (
+    Dies,
+    Stops,
+    assert_same_run,
+    differences,
+    learned_state,
+    points,
+)
+
+
+def make_pendulums(*, seed, num_parallel_environments=2, max_episode_steps=200):
+    """The rewards are no round numbers, so that their sums depend on the order."""
+    return create_environment(
+        "Pendulum-v1",
+        num_parallel_environments,
+        seed,
+        max_episode_steps=max_episode_steps,
+    )
+
+
+def make_native(*, seed, num_parallel_environments=2):
+    return create_environment(
+        "CartPole-v1", num_parallel_environments, seed, vectorization_mode="native"
+    )
+
+
+def PENDULUM_PPO(*args, **kwargs):
+    return PPOAlgorithm(*args, optimizer=Adam(lr=1e-3), **kwargs)
+
+
+def DQN(*args, **kwargs):
+    network = functools.partial(QNetwork, fc_layer_params=(8,))
+    return DqnAlgorithm(
+        *args, optimizer=Adam(lr=1e-3), q_network_ctor=network, **kwargs
+    )
+
 
 EVALUATE = {"evaluate": True, "eval_interval": 3, "num_eval_episodes": 3}
 
@@ -39,6 +87,51 @@ def test_killed_several_times_equals_uninterrupted(train, tmp_path):
             train("resumed", hooks=[Dies(dies_at)], **EVALUATE)
     train("resumed", **EVALUATE)
     assert_same_run(tmp_path / "straight", tmp_path / "resumed")
+
+
+@pytest.mark.parametrize("config", [{}, EVALUATE], ids=["plain", "evaluating"])
+def test_stopped_at_every_iteration_equals_uninterrupted(train, tmp_path, config):
+    train("straight", **config)
+    for stop in range(1, 8):
+        result = train("resumed", hooks=[Stops(stop)], **config)
+        assert result.iterations == stop
+    train("resumed", **config)
+    assert_same_run(tmp_path / "straight", tmp_path / "resumed")
+
+
+def test_evaluation_at_a_stop_is_known_only_to_the_user(train, tmp_path):
+    best = train("resumed", hooks=[Stops(4)], **EVALUATE).best_score
+    assert best is not None
+    checkpoints = Checkpointer(tmp_path / "resumed" / "checkpoints")
+    assert checkpoints.load("best").step in (3, 4)
+    run = checkpoints.load().state["trainer"]["run"]
+    assert (run["iterations"], run["last_eval_iteration"]) == (4, 3)
+
+
+def test_how_often_somebody_looks_changes_nothing(train, tmp_path):
+    create = functools.partial(make_pendulums, max_episode_steps=9)
+    settings = {"create_env": create, "algorithm_ctor": PENDULUM_PPO}
+    train("plain", num_checkpoints=0, summary_interval=100, **settings)
+    expected = learned_state(tmp_path / "plain")
+    for root_dir, config in {
+        "5": {"num_checkpoints": 5, **EVALUATE},
+        "50": {"num_checkpoints": 50, "summary_interval": 1},
+        "0": {"num_checkpoints": 0, "summary_interval": 1, **EVALUATE},
+        "50 only": {"num_checkpoints": 50, "summary_interval": 100},
+    }.items():
+        train(root_dir, **settings, **config)
+        assert differences(expected, learned_state(tmp_path / root_dir), "") == []
+
+
+def test_long_episodes_end_under_many_checkpoints(train):
+    result = train(
+        create_env=make_pendulums,
+        algorithm_ctor=PENDULUM_PPO,
+        unroll_length=50,
+        num_iterations=6,
+        num_checkpoints=6,
+    )
+    assert result.average_return < 0  # of the two that have ended
 
 
 def test_half_a_run_extended_equals_the_whole_run(train, tmp_path):
@@ -96,3 +189,93 @@ def test_another_number_of_environments_is_refused_with_its_reason(train):
     with pytest.raises(CheckpointError, match="number of environments"):
         train(num_iterations=8, create_env=create)
     assert train(num_iterations=8).iterations == 8
+
+
+def told_lines(caplog):
+    return [r.getMessage() for r in caplog.records if "New episodes" in r.getMessage()]
+
+
+def test_environments_that_do_not_repeat_themselves_are_named_once(train, caplog):
+    ppo = {"algorithm_ctor": PENDULUM_PPO, "create_env": make_native}
+    train(hooks=[Stops(3)], **ppo)
+    assert told_lines(caplog) == []
+    assert train(**ppo).iterations == 8
+    (line,) = told_lines(caplog)
+    assert "all environments (they cannot repeat what others did)" in line
+
+
+def test_checkpoint_without_episodes_is_resumed_with_new_ones(
+    train, caplog, monkeypatch
+):
+    state_dict = RootTraining.state_dict
+
+    def without_episodes(self):
+        return {k: v for k, v in state_dict(self).items() if k != "unroll"}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RootTraining, "state_dict", without_episodes)
+        train(hooks=[Stops(3)])
+    assert train().iterations == 8
+    (line,) = told_lines(caplog)
+    assert "the checkpoint has no open episodes" in line
+
+
+def test_steps_of_a_failed_unroll_are_not_continued(train, caplog):
+    # Its first steps are in no buffer and no metric.
+    with pytest.raises(EnvError):
+        train(create_env=functools.partial(make_noise, fail_at=18))
+    assert train().iterations == 8
+    assert len(told_lines(caplog)) == 1
+
+
+class OneOfTwoForgets(gymnasium.Wrapper):
+    """The environments with an odd number go another way when they are replayed."""
+
+    built = 0
+
+    def __init__(self, env):
+        super().__init__(env)
+        type(self).built += 1
+        self._drift = self.built * 1e-3 if self.built % 2 == 0 else 0.0
+
+    def step(self, action):
+        observation, *rest = self.env.step(action)
+        return ((observation + self._drift).astype(np.float32), *rest)
+
+
+def test_only_where_an_episode_is_lost_it_counts_as_cut_off(train, tmp_path, caplog):
+    def create(*, seed, num_parallel_environments=2):
+        return create_environment(
+            "CartPole-v1",
+            num_parallel_environments,
+            seed,
+            wrappers=[OneOfTwoForgets],
+        )
+
+    ends = []
+
+    class Looks(Hook):
+        def after_iter(self, training):
+            buffer = training.algorithm.replay_buffer
+            steps = buffer.gather_all()[0].time_step.step_type
+            ends.append((training.run.iterations, steps))
+
+    settings = {
+        "algorithm_ctor": DQN,
+        "create_env": create,
+        "checkpoint_replay_buffer": True,
+        "replay_buffer_length": 1000,
+        "mini_batch_length": 2,
+        "mini_batch_size": 4,
+        "unroll_length": 3,
+    }
+    OneOfTwoForgets.built = 0
+    train(hooks=[Stops(1), Looks()], **settings)
+    train(hooks=[Stops(2), Looks()], **settings)
+    (line,) = told_lines(caplog)
+    assert "environments 1 (the replay came to another step)" in line
+    (_, before), (_, after) = ends
+    assert before.shape == (2, 3)
+    assert StepType.LAST not in before
+    assert after[0].tolist() == [0, 1, 1, 1, 1, 1]
+    assert after[1].tolist() == [0, 1, 2, 0, 1, 1]

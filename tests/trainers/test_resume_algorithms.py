@@ -207,8 +207,8 @@ def test_stopped_anywhere_and_resumed_equals_uninterrupted(
     settings = settings_of(case)
     assert_resumes(train, tmp_path, caplog, settings)
     # Nor does it matter how often somebody looks.
-    unseen = {"evaluate": False, "summary_interval": 1000, "num_checkpoints": 0}
-    train("alone", **{**settings, **unseen})
+    alone = {name: value for name, value in settings.items() if name not in EVALUATE}
+    train("alone", **{**alone, "summary_interval": 1000, "num_checkpoints": 0})
     expected, got = (learned_state(tmp_path / run) for run in ("straight", "alone"))
     assert differences(expected, got, "") == []
 
