@@ -219,7 +219,7 @@ class RootTraining:
             return "unroll workers do not repeat what others did"
         if self._env.episode_state() is None:
             return "they cannot repeat what others did"
-        return "the checkpoint was taken in the middle of an iteration"
+        return "the checkpoint has none: it is an old one or an iteration broke off"
 
     def close(self) -> None:
         """Ends the unroll workers and closes the environment."""

@@ -217,7 +217,7 @@ def test_checkpoint_without_episodes_is_resumed_with_new_ones(
         train(hooks=[Stops(3)])
     assert train().iterations == 8
     (line,) = told_lines(caplog)
-    assert "the checkpoint has no open episodes" in line
+    assert "all environments (the checkpoint has none" in line
 
 
 def test_steps_of_a_failed_unroll_are_not_continued(train, caplog):
