@@ -23,6 +23,11 @@ class Training(Protocol):
     run: RunState
     root_dir: Path
 
+    @property
+    def owns_root_dir(self) -> bool:
+        """False if it was deleted or replaced: write nothing there."""
+        ...
+
     def request_stop(self, reason: str) -> None: ...
 
     def request_checkpoint(self) -> None: ...

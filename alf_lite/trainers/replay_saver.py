@@ -61,6 +61,9 @@ class ReplaySaver(Hook):
         iteration, buffer = training.run.iterations, training.algorithm.replay_buffer
         if iteration == self._saved_iteration or buffer is None:
             return
+        if not training.owns_root_dir:
+            _logger.error("The replay buffer was not saved: root_dir is gone.")
+            return
         directory = training.root_dir / "replay"
         try:
             # A run that is resumed comes to the same iteration again.

@@ -83,6 +83,11 @@ class Trainer:
         self._seconds_before = 0.0
         self._note = ""
 
+    @property
+    def owns_root_dir(self) -> bool:
+        """False if it was deleted, or is another run's now."""
+        return not self._run_directory.lock.is_lost()
+
     def request_stop(self, reason: str) -> None:
         """Ends the run after this iteration, with a checkpoint."""
         self._stop_reason = reason

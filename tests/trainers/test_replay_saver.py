@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.environments.creation import create_environment
-from alf_lite.errors import ConfigError
+from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.trainers.hooks import Hook
@@ -52,6 +53,17 @@ def saved(root_dir: Path) -> list[str]:
 def test_every_interval_is_saved_and_old_files_are_deleted(tmp_path):
     train(tmp_path, ReplaySaver(interval=1, keep=3))
     assert saved(tmp_path) == ["replay-4", "replay-5", "replay-6"]
+
+
+def test_a_directory_that_was_deleted_is_not_made_anew(tmp_path):
+    class Deletes(Hook):
+        def after_iter(self, training) -> None:
+            shutil.rmtree(training.root_dir, ignore_errors=True)
+
+    root_dir = tmp_path / "run"
+    with pytest.raises(CheckpointError, match="no longer the directory"):
+        train(root_dir, Deletes(), ReplaySaver(interval=1))
+    assert not root_dir.exists()
 
 
 def test_the_end_is_saved_without_an_interval(tmp_path):
