@@ -25,6 +25,7 @@ from alf_lite import nest
 from alf_lite.data_structures import Experience, TimeStep
 from alf_lite.errors import CheckpointError
 from alf_lite.replay_buffers.row_layout import Leaf, dtype_name
+from alf_lite.replay_buffers.sample_limits import NEVER_STALE
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import checkpoint_files
 from alf_lite.utils.array_file import decode_header, encode_header
@@ -195,8 +196,9 @@ class ReplayFile:
         for name, array in self.step_arrays.items():
             if array.shape != (num_rows,):
                 raise ValueError(f"{name} has the shape {array.shape}, not {num_rows}")
-            # Weights, uses and ages. Not so a NaN, either.
-            if not (array >= 0).all() or np.isinf(array).any():
+            # Weights, uses and iterations. Not so a NaN, either.
+            least = NEVER_STALE if name == "collected_at" else 0
+            if not (array >= least).all() or np.isinf(array).any():
                 raise ValueError(f"{name} has entries that are negative or not finite")
 
     def as_stream(self) -> checkpoint_files.Stream:
