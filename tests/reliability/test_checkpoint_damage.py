@@ -18,19 +18,19 @@ from tests.reliability.disturbance import environ
 from tests.reliability.trainer_process import newest_step
 from tests.trainers.run_comparison import assert_same_run, differences
 
-NEWEST, OLDER = 60, 55
+NEWEST, OLDER = 40, 35
 MANIFEST = "manifest.json"
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory):
-    """Builds a run that was killed after 62 of 100 iterations; to be copied."""
+    """Builds a run that was killed after 42 of 50 iterations; to be copied."""
     made: list[Path] = []
 
     def build(launcher, conf) -> Path:
         if not made:
             root_dir = tmp_path_factory.mktemp("killed") / "run"
-            killing = environ(signals=[(63, "SIGKILL", 0)])
+            killing = environ(signals=[(43, "SIGKILL", 0)])
             arguments = [f"--conf={conf['sac']}"]
             assert launcher.start(root_dir, arguments, environ=killing).wait() == -9
             assert newest_step(root_dir) >= NEWEST

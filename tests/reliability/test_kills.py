@@ -121,7 +121,7 @@ def test_a_run_that_is_killed_now_and_then_is_the_run_that_is_not(
     launcher, conf, tmp_path, straight, name
 ):
     expected = straight(launcher, name, conf[name])
-    kill_runs(launcher, tmp_path, conf[name], expected, kills=3)
+    kill_runs(launcher, tmp_path, conf[name], expected, kills=2)
 
 
 @pytest.mark.slow
@@ -140,6 +140,6 @@ def test_a_run_with_workers_that_is_killed_often_loses_nothing_it_saved(
     kill_runs(launcher, tmp_path, conf["async"], None, kills=30)
     for root_dir in tmp_path.iterdir():
         curve = points(root_dir)["Metrics/EnvironmentSteps"]
-        assert curve[-1][0] == 600
+        assert curve[-1][0] == 300
         steps = [value for _, value in curve]
         assert steps == sorted(set(steps))

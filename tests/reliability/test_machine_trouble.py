@@ -35,7 +35,7 @@ NOBODY = 65534
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory):
-    """Builds (the finished run, the same killed after 62 of 100 iterations)."""
+    """Builds (the finished run, the same killed after 42 of 50 iterations)."""
     made: list[Path] = []
 
     def build(launcher, conf) -> tuple[Path, Path]:
@@ -43,7 +43,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory):
             directory = tmp_path_factory.mktemp("runs")
             arguments = [f"--conf={conf['sac']}"]
             straight = launcher.start(directory / "straight", arguments)
-            killing = environ(signals=[(63, "SIGKILL", 0)])
+            killing = environ(signals=[(43, "SIGKILL", 0)])
             killed = launcher.start(directory / "killed", arguments, environ=killing)
             assert killed.wait() == -9
             straight.finish()
@@ -85,7 +85,7 @@ def test_what_may_not_be_read_is_not_damaged(
         path.chmod(0o755)
     for path in [killed, *killed.rglob("*")]:
         os.chown(path, NOBODY, NOBODY)
-    newest = killed / "checkpoints" / "ckpt-60"
+    newest = killed / "checkpoints" / "ckpt-40"
     forbidden = {
         "file": newest / "training.pt",
         "checkpoint": newest,
@@ -173,7 +173,7 @@ def test_an_error_while_reading_renames_nothing(killed, monkeypatch, place):
             failures += 1
         monkeypatch.setattr(module, name, working)
         assert contents(killed) == before, (error, fails_at)
-        assert checkpointer.load(resumable=True).step == 60
+        assert checkpointer.load(resumable=True).step == 40
     assert failures or name == "open"  # not all of these are how files are opened
 
 
@@ -201,7 +201,7 @@ def test_a_disk_that_is_full_for_a_while_costs_nothing_but_what_it_had_no_room_f
     arguments = [f"--conf={conf[name]}"]
     straight = launcher.start(tmp_path / "straight", arguments)
     # Two checkpoints fall into that time, with three the run would give up.
-    filling = environ(fill=(str(disk / "filling"), 42, 52))
+    filling = environ(fill=(str(disk / "filling"), 22, 32))
     run = launcher.start(disk / "run", arguments, environ=filling)
     run.finish()
     assert run.error.count("No space left") >= 2
@@ -220,14 +220,14 @@ def test_a_disk_that_is_full_for_a_while_costs_nothing_but_what_it_had_no_room_f
 def test_a_disk_that_stays_full_ends_the_run_with_what_it_had_saved(
     launcher, conf, disk
 ):
-    filling = environ(fill=(str(disk / "filling"), 42, 1000))
+    filling = environ(fill=(str(disk / "filling"), 22, 1000))
     run = launcher.start(disk / "run", [f"--conf={conf['ppo']}"], environ=filling)
     run.finish(expected=3)
     assert "No space left" in run.error
-    assert newest_step(disk / "run") == 40
+    assert newest_step(disk / "run") == 20
     (disk / "filling").unlink()
     launcher.start(disk / "run", [f"--conf={conf['ppo']}"]).finish()
-    assert newest_step(disk / "run") == 100
+    assert newest_step(disk / "run") == 50
 
 
 def test_a_run_does_not_begin_on_a_full_disk_and_says_why(launcher, conf, disk):
@@ -239,4 +239,4 @@ def test_a_run_does_not_begin_on_a_full_disk_and_says_why(launcher, conf, disk):
     assert "Traceback" not in refused.error
     (disk / "filling").unlink()
     launcher.start(disk / "run", [f"--conf={conf['ppo']}"]).finish()
-    assert steps_of(disk / "run")[-1] == 100
+    assert steps_of(disk / "run")[-1] == 50

@@ -17,13 +17,13 @@ from tests.trainers.run_comparison import assert_same_run
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory):
-    """Builds a run that was killed after 62 of 100 iterations; to be copied."""
+    """Builds a run that was killed after 42 of 50 iterations; to be copied."""
     made: list[Path] = []
 
     def build(launcher, conf) -> Path:
         if not made:
             root_dir = tmp_path_factory.mktemp("killed") / "run"
-            killing = environ(signals=[(63, "SIGKILL", 0)])
+            killing = environ(signals=[(43, "SIGKILL", 0)])
             arguments = [f"--conf={conf['ppo']}"]
             assert launcher.start(root_dir, arguments, environ=killing).wait() == -9
             made.append(root_dir)
@@ -35,15 +35,22 @@ def killed(tmp_path_factory: pytest.TempPathFactory):
 # Things in the way
 
 
+IN_THE_WAY = [
+    ("run.json", ".run.json.tmp"),
+    ("user.gin", ".user.gin.tmp"),
+    (".lock",),
+    ("operative.gin", ".operative.gin.tmp"),
+]
+
+
 @pytest.mark.parametrize(
     "names",
     [
-        ("run.json", ".run.json.tmp"),
-        ("user.gin", ".user.gin.tmp"),
-        (".lock",),
-        ("operative.gin", ".operative.gin.tmp"),
+        IN_THE_WAY[0],
+        *(pytest.param(names, marks=pytest.mark.slow) for names in IN_THE_WAY[1:]),
+        tuple(name for names in IN_THE_WAY for name in names),
     ],
-    ids=lambda names: names[0],
+    ids=lambda names: names[0] if len(names) < 3 else "all",
 )
 @pytest.mark.parametrize("kind", ["link", "FIFO", "directory"])
 def test_nothing_is_written_through_what_lies_in_the_way(
@@ -66,7 +73,7 @@ def test_nothing_is_written_through_what_lies_in_the_way(
     assert "Traceback" not in run.error
     assert victim.read_text() == "precious\n"
     # It says what is wrong, or it does what it always does.
-    assert newest_step(root_dir) == (100 if code == 0 else 60)
+    assert newest_step(root_dir) == (50 if code == 0 else 40)
 
 
 def test_event_files_of_others_stay_as_they_are(launcher, conf, killed, tmp_path):
@@ -120,7 +127,7 @@ def test_of_two_trainers_in_one_directory_one_trains(launcher, conf, tmp_path, t
             assert "Traceback" not in trainer.error
             if trainer.exit_code == 2:
                 assert f"process {other.pid}" in trainer.error
-        assert newest_step(root_dir) == 100
+        assert newest_step(root_dir) == 50
         check_curves(root_dir)
 
 
@@ -158,3 +165,20 @@ def test_a_directory_that_is_deleted_stays_deleted(launcher, conf, tmp_path):
     assert code in (1, 2, 3), (code, run.error)
     assert "Traceback" not in run.error
     assert not steps_of(root_dir)
+
+
+# A wrong clock
+
+
+def test_curves_are_in_order_when_the_clock_is_set_back(launcher, conf, tmp_path):
+    root_dir = tmp_path / "run"
+    arguments = [f"--conf={conf['ppo']}"]
+    for clock, iteration in ((0, 13), (-86_400, 27), (-172_800, 41), (86_400, None)):
+        signals = [] if iteration is None else [(iteration, "SIGTERM", 0)]
+        run = launcher.start(
+            root_dir, arguments, environ=environ(signals=signals, clock=clock)
+        )
+        run.finish(expected=0 if iteration is None else 143)
+    launcher.start(tmp_path / "straight", arguments).finish()
+    assert_same_run(tmp_path / "straight", root_dir)
+    check_curves(root_dir)
