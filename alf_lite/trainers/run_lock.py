@@ -23,6 +23,7 @@ _NAME = ".lock"
 # Two processes may replace a lock that was left behind at the same time.
 _ATTEMPTS = 50
 _CHECK_SECONDS = 1.0
+_NAMING_SECONDS = 1.0
 
 
 class RunLock:
@@ -125,9 +126,16 @@ class RunLock:
         return descriptor
 
     def _refuse_if_held(self, descriptor: int) -> None:
-        text = os.pread(descriptor, 4096, 0).decode("utf-8", errors="replace")
-        holder, _, identity = text.partition("\n")
-        if not _is_dead(identity):
+        deadline = time.monotonic() + _NAMING_SECONDS
+        while True:
+            text = os.pread(descriptor, 4096, 0).decode("utf-8", errors="replace")
+            holder, _, identity = text.partition("\n")
+            is_named = bool(holder) and not _is_dead(identity)
+            if is_named or time.monotonic() > deadline:
+                break
+            # Who has just taken the lock writes its name in a moment.
+            time.sleep(0.02)
+        if is_named or not holder:
             raise ConfigError(
                 f"another run is training in {self._directory}: "
                 f"{holder.strip() or 'process unknown'}. Wait for it, stop it, or use "

@@ -116,9 +116,13 @@ def test_a_linked_directory_of_summaries_keeps_what_is_there(
 @pytest.mark.parametrize(
     "times", [2, pytest.param(20, marks=pytest.mark.slow)], ids=str
 )
-def test_of_two_trainers_in_one_directory_one_trains(launcher, conf, tmp_path, times):
+def test_of_two_trainers_in_one_directory_one_trains(
+    launcher, conf, killed, tmp_path, times
+):
     for number in range(times):
         root_dir = tmp_path / str(number)
+        if number % 2:
+            shutil.copytree(killed(launcher, conf), root_dir)
         both = [launcher.start(root_dir, [f"--conf={conf['ppo']}"]) for _ in range(2)]
         codes = [trainer.wait() for trainer in both]
         # On a busy machine one may come when the other has finished.
