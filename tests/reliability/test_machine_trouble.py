@@ -77,7 +77,14 @@ def check_goes_on(launcher, conf, root_dir: Path, straight: Path, **options) -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody else")
-@pytest.mark.parametrize("what", ["file", "checkpoint", "checkpoints"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "file",
+        pytest.param("checkpoint", marks=pytest.mark.slow),
+        pytest.param("checkpoints", marks=pytest.mark.slow),
+    ],
+)
 def test_what_may_not_be_read_is_not_damaged(
     launcher, conf, runs, killed, tmp_path, what
 ):
@@ -107,7 +114,11 @@ def test_what_may_not_be_read_is_not_damaged(
     [
         ("RLIMIT_NOFILE", (3, 7, 12)),
         # Above what the interpreter has before it reads the first file.
-        ("RLIMIT_DATA", tuple(x * 2**20 for x in (-20, 10, 30))),
+        pytest.param(
+            "RLIMIT_DATA",
+            tuple(x * 2**20 for x in (-20, 10, 30)),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_too_few_descriptors_or_too_little_memory_rename_nothing(
@@ -194,7 +205,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(path)], check=True)
 
 
-@pytest.mark.parametrize("name", ["ppo", "replay_saver"])
+@pytest.mark.parametrize(
+    "name", ["replay_saver", pytest.param("ppo", marks=pytest.mark.slow)]
+)
 def test_a_disk_that_is_full_for_a_while_costs_nothing_but_what_it_had_no_room_for(
     launcher, conf, disk, tmp_path, name
 ):

@@ -46,8 +46,7 @@ IN_THE_WAY = [
 @pytest.mark.parametrize(
     "names",
     [
-        IN_THE_WAY[0],
-        *(pytest.param(names, marks=pytest.mark.slow) for names in IN_THE_WAY[1:]),
+        *(pytest.param(names, marks=pytest.mark.slow) for names in IN_THE_WAY),
         tuple(name for names in IN_THE_WAY for name in names),
     ],
     ids=lambda names: names[0] if len(names) < 3 else "all",
