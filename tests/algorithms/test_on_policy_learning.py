@@ -72,6 +72,28 @@ class TestImpala(TestActorCritic):
     def make(self, env, config, *, recurrent):
         return build(ImpalaAlgorithm, env, config, recurrent=recurrent, lr=5e-3)
 
+    # Without a lag it is A2C, which learns these whenever the tests run.
+
+    @pytest.mark.slow
+    def test_learns_a_nest_of_continuous_actions(self):
+        super().test_learns_a_nest_of_continuous_actions()
+
+    @pytest.mark.slow
+    def test_learns_a_nest_of_mixed_actions(self):
+        super().test_learns_a_nest_of_mixed_actions()
+
+    @pytest.mark.slow
+    def test_learns_several_discrete_actions(self):
+        super().test_learns_several_discrete_actions()
+
+    @pytest.mark.slow
+    def test_learns_binary_actions(self):
+        super().test_learns_binary_actions()
+
+    @pytest.mark.slow
+    def test_remembers_with_a_recurrent_network(self):
+        super().test_remembers_with_a_recurrent_network()
+
 
 @pytest.mark.slow
 class TestImpalaThatLags(TestActorCritic):
