@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from alf_lite import config_files
-from alf_lite.config import TrainerConfig
+from alf_lite.config import DefaultSettings, TrainerConfig, default_settings
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
 from alf_lite.trainers.run_directory import USER_CONFIG, RunDirectory
@@ -56,11 +56,24 @@ def given_in_python(
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         default = getattr(said, field.name, field.default)
-        if field.name not in _OF_THE_DIRECTORY and value != default:
+        if (
+            field.name not in _OF_THE_DIRECTORY
+            and value != default
+            and not _is_declared(field.name, config, said)
+        ):
             names.append(f"TrainerConfig.{field.name}")
     if create_env is not create_environment:
         names.append(_CREATE_ENV)
     return names + ([_HOOKS] if hooks else [])
+
+
+def _is_declared(name: str, *configs: TrainerConfig | None) -> bool:
+    """Whether a field has in each config what the algorithm of that declares."""
+    return name in DefaultSettings._fields and all(
+        getattr(config, name) == getattr(default_settings(config.algorithm_ctor), name)
+        for config in configs
+        if config is not None
+    )
 
 
 def run_conf(

@@ -56,7 +56,7 @@ def run(conf, root_dir, *parameters: str) -> int:
 
 def test_no_environment_is_needed(conf, tmp_path, capsys):
     assert run(conf, tmp_path / "run") == 0
-    assert "Trained 5 iterations, 0 environment steps" in capsys.readouterr().out
+    assert "Trained 5 iterations, 5 updates" in capsys.readouterr().out
 
 
 def test_a_step_after_the_offline_phase_is_refused(conf, tmp_path, capsys):
