@@ -67,6 +67,10 @@ class TestActorCritic(OnPolicyLearningContract):
     def make(self, env, config, *, recurrent):
         return build(ActorCriticAlgorithm, env, config, recurrent=recurrent, lr=5e-3)
 
+    @pytest.mark.slow  # PPO learns it whenever the tests run
+    def test_learns_a_nest_of_continuous_actions(self):
+        super().test_learns_a_nest_of_continuous_actions()
+
 
 class TestImpala(TestActorCritic):
     def make(self, env, config, *, recurrent):

@@ -105,7 +105,7 @@ def test_two_cannot_take_the_same_lock_over(tmp_path):
     )
     arguments = [sys.executable, "-c", code, str(tmp_path)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    rivals = [subprocess.Popen(arguments, **pipes) for _ in range(4)]
+    rivals = [subprocess.Popen(arguments, **pipes) for _ in range(2)]
     try:
         time.sleep(2.0)
         for rival in rivals:
@@ -113,7 +113,7 @@ def test_two_cannot_take_the_same_lock_over(tmp_path):
             rival.stdin.flush()
         answers = [rival.stdout.readline() for rival in rivals]
         assert answers.count("mine\n") == 1, answers
-        assert sum("another run is training" in answer for answer in answers) == 3
+        assert sum("another run is training" in answer for answer in answers) == 1
     finally:
         for rival in rivals:
             rival.communicate("\n")
