@@ -29,9 +29,6 @@ def launcher(_launcher: Launcher) -> Iterator[Launcher]:
 def conf(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The small confs, by name."""
     directory = tmp_path_factory.mktemp("confs")
-    directory.chmod(0o755)
-    for path in (directory.parent, directory.parent.parent):
-        path.chmod(0o755)
     paths = {}
     for name, text in confs.CONFS.items():
         paths[name] = directory / f"{name}.gin"

@@ -13,6 +13,8 @@ import itertools
 import os
 import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,6 +78,22 @@ def check_goes_on(launcher, conf, root_dir: Path, straight: Path, **options) -> 
     assert_same_run(straight, root_dir)
 
 
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """Where other users may look, which pytest's own directories are not for."""
+    closed = [
+        path
+        for place in (Path(__file__), Path(sys.executable))
+        for path in place.parents
+        if path.stat().st_mode & 0o005 != 0o005
+    ]
+    if closed:
+        pytest.skip(f"others cannot run what lies in {closed[0]}")
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody else")
 @pytest.mark.parametrize(
     "what",
@@ -86,12 +104,12 @@ def check_goes_on(launcher, conf, root_dir: Path, straight: Path, **options) -> 
     ],
 )
 def test_what_may_not_be_read_is_not_damaged(
-    launcher, conf, runs, killed, tmp_path, what
+    launcher, conf, runs, killed, open_directory, what
 ):
-    for path in (*tmp_path.parents[:2], tmp_path):
-        path.chmod(0o755)
+    killed = Path(shutil.move(killed, open_directory / "run"))
     for path in [killed, *killed.rglob("*")]:
         os.chown(path, NOBODY, NOBODY)
+    conf = {"sac": Path(shutil.copy(conf["sac"], open_directory))}
     newest = killed / "checkpoints" / "ckpt-40"
     forbidden = {
         "file": newest / "training.pt",
