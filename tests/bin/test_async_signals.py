@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.reliability.trainer_process import living
+
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/stat").exists(), reason="needs /proc"
 )
@@ -20,22 +22,6 @@ SETTINGS = [
     "TrainerConfig.evaluate = False",
     "TrainerConfig.num_checkpoints = 0",
 ]
-
-
-def living(session: int) -> list[int]:
-    """The processes of a session that are not zombies."""
-    pids = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            text = Path("/proc", entry, "stat").read_text()
-        except OSError:
-            continue
-        state, _, _, its_session = text.rpartition(")")[2].split()[:4]
-        if int(its_session) == session and state != "Z":
-            pids.append(int(entry))
-    return pids
 
 
 def parent_of(pid: int) -> int:

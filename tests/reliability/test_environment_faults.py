@@ -24,6 +24,7 @@ import torch
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.environments import create_environment
 from alf_lite.utils.checkpoint import Checkpointer
+from tests.reliability.trainer_process import living
 from tests.source_code import ROOT
 
 pytestmark = [
@@ -174,22 +175,6 @@ class Run:
         assert 0 <= num_seen - len(stamps) <= num_lives
         assert num_seen <= self.num_steps
         return len(stamps)
-
-
-def living(session: int) -> list[int]:
-    """The processes of a session that are not zombies."""
-    pids = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            text = Path("/proc", entry, "stat").read_text()
-        except OSError:
-            continue
-        state, _, _, its_session = text.rpartition(")")[2].split()[:4]
-        if int(its_session) == session and state != "Z":
-            pids.append(int(entry))
-    return pids
 
 
 def named_shared_memory(pids: list[int]) -> set[str]:
