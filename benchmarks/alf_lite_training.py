@@ -17,7 +17,7 @@ def train(conf: str, bindings: list[str], hooks: Sequence[Any] = ()) -> None:
         hooks: of the trainer.
     """
     from alf_lite.config import TrainerConfig
-    from alf_lite.config_files import parse_config
+    from alf_lite.config.files import parse_config
     from alf_lite.trainers.trainer import Trainer
 
     own = Path(__file__).parent / conf

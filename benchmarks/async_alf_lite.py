@@ -18,11 +18,11 @@ import alf_lite_training
 import delayed_environments
 # isort: on
 
-from alf_lite.algorithms.create_algorithm import create_algorithm
+from alf_lite.algorithms.learning.create_algorithm import create_algorithm
+from alf_lite.algorithms.learning.worker_recipe import describe_environments
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.algorithms.worker_recipe import describe_environments
 from alf_lite.config import TrainerConfig
-from alf_lite.config_files import parse_config
+from alf_lite.config.files import parse_config
 from alf_lite.environments.creation import create_environment
 from alf_lite.trainers.hooks import Hook, Training
 

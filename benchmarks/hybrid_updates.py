@@ -18,10 +18,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 import torch
 
-from alf_lite import config_files
-from alf_lite.algorithms.create_algorithm import create_algorithm
+from alf_lite.algorithms.learning.create_algorithm import create_algorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
+from alf_lite.config import files as config_files
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer

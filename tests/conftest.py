@@ -10,7 +10,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 import torch
 
-from alf_lite import config_files
+from alf_lite.config import files as config_files
 from alf_lite.utils.progress import progress
 
 torch.set_num_threads(1)

@@ -11,8 +11,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.algorithms.training_batches import TrainingBatch, transpose
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.environments.creation import create_environment

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from alf_lite import config_files, nest
-from alf_lite.algorithms.create_algorithm import create_algorithm
+from alf_lite import nest
+from alf_lite.algorithms.learning.create_algorithm import create_algorithm
 from alf_lite.config import TrainerConfig
+from alf_lite.config import files as config_files
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments.creation import create_environment
 from tests.source_code import ROOT

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from alf_lite import config_files
 from alf_lite.config import TrainerConfig
+from alf_lite.config import files as config_files
 from alf_lite.datasets.writing import write_source
 from alf_lite.environments.creation import create_environment
 from alf_lite.trainers.collection_policies import RandomPolicy

@@ -8,10 +8,12 @@ import gin
 import gymnasium
 import pytest
 
-from alf_lite import config_files, config_names, config_registry
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.config import DefaultSettings, TrainerConfig
+from alf_lite.config import files as config_files
+from alf_lite.config import names as config_names
+from alf_lite.config import registry as config_registry
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
 from alf_lite.trainers.trainer import Trainer

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from alf_lite import config_files
 from alf_lite.config import TrainerConfig
+from alf_lite.config import files as config_files
 from alf_lite.trainers.trainer import Trainer
 from tests.source_code import ROOT
 

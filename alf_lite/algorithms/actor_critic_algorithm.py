@@ -19,17 +19,18 @@ from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import valid_steps
+from alf_lite.algorithms.parts.policy_lag import LagSummary
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
+from alf_lite.distributions import functions as distributions
+from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.masked_networks import masked_actor, without_mask
 from alf_lite.networks.network import Network, as_network
 from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils import distributions, losses, value_ops
-from alf_lite.utils.action_masks import ActionMask
-from alf_lite.utils.policy_lag import LagSummary
+from alf_lite.utils import losses, value_ops
 
 Nest = Any
 

@@ -11,12 +11,18 @@ from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.algorithms import divergence
+from alf_lite.algorithms.learning.training_batches import (
+    TrainingBatch,
+    time_major,
+    transpose,
+)
 from alf_lite.algorithms.train_info import (
     TrainStep,
     info_at_once,
     info_step_by_step,
 )
-from alf_lite.algorithms.training_batches import TrainingBatch, time_major, transpose
+from alf_lite.checkpoints import checkpointer as checkpoints
+from alf_lite.checkpoints.module_state import load_module_state
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import (
     AlgStep,
@@ -31,11 +37,9 @@ from alf_lite.networks.hidden_precision import hidden_layers_in
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.optimizers.parameter_ownership import Claim, assign_parameters
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils import checkpoint as checkpoints
 from alf_lite.utils import summary
 from alf_lite.utils.interruption import interruption
 from alf_lite.utils.losses import masked_mean
-from alf_lite.utils.module_state import load_module_state
 from alf_lite.utils.nest_paths import path_parts
 
 Nest = Any

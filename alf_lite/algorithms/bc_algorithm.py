@@ -28,19 +28,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from alf_lite.algorithms import transitions
+from alf_lite.algorithms.parts import transitions
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, TimeStep
+from alf_lite.distributions import functions as distributions
+from alf_lite.distributions.action_masks import ActionMask
+from alf_lite.distributions.box_actions import BoxActions
+from alf_lite.distributions.recorded_actions import RecordedActions
 from alf_lite.networks.deterministic_actor_networks import ActorNetwork
 from alf_lite.networks.masked_networks import masked_actor
 from alf_lite.networks.network import Network
 from alf_lite.networks.normal_actor_networks import NormalActorNetwork
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils import distributions
-from alf_lite.utils.action_masks import ActionMask
-from alf_lite.utils.box_actions import BoxActions
-from alf_lite.utils.recorded_actions import RecordedActions
 
 Nest = Any
 

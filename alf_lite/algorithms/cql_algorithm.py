@@ -42,22 +42,22 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.algorithms import transitions
-from alf_lite.algorithms.conservative_weight import ConservativeWeight
+from alf_lite.algorithms.parts import transitions
+from alf_lite.algorithms.parts.conservative_weight import ConservativeWeight
+from alf_lite.algorithms.parts.soft_maximum import sampled_soft_maximum, soft_maximum
+from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.algorithms.sac_algorithm import (
     SacAlgorithm,
     SacEvaluation,
     SacInfo,
     SacLossInfo,
 )
-from alf_lite.algorithms.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import BatchInfo, Field, LossInfo, TimeStep
+from alf_lite.distributions.epsilon_greedy import masked_argmax
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils.epsilon_greedy import masked_argmax
-from alf_lite.utils.soft_maximum import sampled_soft_maximum, soft_maximum
 
 Nest = Any
 

@@ -29,15 +29,15 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from alf_lite.algorithms import transitions
-from alf_lite.algorithms.conservative_weight import ConservativeWeight
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm, DqnInfo, DqnLossInfo
-from alf_lite.algorithms.transitions import Transition
+from alf_lite.algorithms.parts import transitions
+from alf_lite.algorithms.parts.conservative_weight import ConservativeWeight
+from alf_lite.algorithms.parts.soft_maximum import soft_maximum
+from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils.soft_maximum import soft_maximum
 from alf_lite.utils.tensor_utils import select
 
 Nest = Any

@@ -22,22 +22,22 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite import nest
-from alf_lite.algorithms import transitions
-from alf_lite.algorithms.critic_ensembles import smallest_critic, td_loss
-from alf_lite.algorithms.diagnostics import diagnostic
+from alf_lite.algorithms.parts import transitions
+from alf_lite.algorithms.parts.critic_ensembles import smallest_critic, td_loss
+from alf_lite.algorithms.parts.diagnostics import diagnostic
+from alf_lite.algorithms.parts.frozen import Frozen
+from alf_lite.algorithms.parts.target_updater import TargetUpdater, target_copy
+from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.algorithms.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
+from alf_lite.distributions.action_noise import ActionNoise, OrnsteinUhlenbeckNoise
+from alf_lite.distributions.box_actions import BoxActions
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.deterministic_actor_networks import ActorNetwork
 from alf_lite.networks.network import Network, as_critic_network, as_network
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.action_noise import ActionNoise, OrnsteinUhlenbeckNoise
-from alf_lite.utils.box_actions import BoxActions
-from alf_lite.utils.frozen import Frozen
-from alf_lite.utils.target_updater import TargetUpdater, target_copy
 from alf_lite.utils.update_counter import UpdateCounter
 
 Nest = Any

@@ -25,18 +25,17 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite import nest
-from alf_lite.algorithms import transitions
-from alf_lite.algorithms.diagnostics import diagnostic
+from alf_lite.algorithms.parts import transitions
+from alf_lite.algorithms.parts.diagnostics import diagnostic
+from alf_lite.algorithms.parts.return_models import ExpectedReturn, ReturnModel
+from alf_lite.algorithms.parts.target_updater import TargetUpdater, target_copy
+from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.algorithms.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
-from alf_lite.networks.network import Network, as_network
-from alf_lite.networks.q_networks import QNetwork
-from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils.action_masks import ActionMask
-from alf_lite.utils.discrete_actions import DiscreteActions
-from alf_lite.utils.epsilon_greedy import (
+from alf_lite.distributions.action_masks import ActionMask
+from alf_lite.distributions.discrete_actions import DiscreteActions
+from alf_lite.distributions.epsilon_greedy import (
     Epsilon,
     EpsilonGreedy,
     choose,
@@ -44,8 +43,9 @@ from alf_lite.utils.epsilon_greedy import (
     masked_argmax,
     random_index,
 )
-from alf_lite.utils.return_models import ExpectedReturn, ReturnModel
-from alf_lite.utils.target_updater import TargetUpdater, target_copy
+from alf_lite.networks.network import Network, as_network
+from alf_lite.networks.q_networks import QNetwork
+from alf_lite.tensor_specs import NestedTensorSpec
 
 Nest = Any
 

@@ -24,11 +24,11 @@ from alf_lite.algorithms.actor_critic_algorithm import (
     ActorCriticInfo,
     Estimate,
 )
+from alf_lite.algorithms.parts.policy_lag import check_clips, correct_policy_lag
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import BatchInfo, Field, TimeStep
+from alf_lite.distributions import functions as distributions
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils import distributions
-from alf_lite.utils.policy_lag import check_clips, correct_policy_lag
 
 Nest = Any
 

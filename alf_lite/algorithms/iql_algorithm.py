@@ -31,29 +31,30 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.algorithms import transitions
-from alf_lite.algorithms.critic_ensembles import smallest_critic, td_loss
+from alf_lite.algorithms.parts import transitions
+from alf_lite.algorithms.parts.critic_ensembles import smallest_critic, td_loss
+from alf_lite.algorithms.parts.regression_weights import (
+    check_expectile,
+    check_positive,
+    expectile_weights,
+    exponential_weights,
+)
+from alf_lite.algorithms.parts.target_updater import TargetUpdater, target_copy
+from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.algorithms.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
+from alf_lite.distributions import functions as distributions
+from alf_lite.distributions.action_masks import ActionMask
+from alf_lite.distributions.mixed_actions import HybridActions
+from alf_lite.distributions.recorded_actions import RecordedActions
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.masked_networks import critic_without_mask, masked_actor
 from alf_lite.networks.network import Network
 from alf_lite.networks.normal_actor_networks import NormalActorNetwork
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils import distributions, losses
-from alf_lite.utils.action_masks import ActionMask
-from alf_lite.utils.hybrid_actions import HybridActions
-from alf_lite.utils.recorded_actions import RecordedActions
-from alf_lite.utils.regression_weights import (
-    check_expectile,
-    check_positive,
-    expectile_weights,
-    exponential_weights,
-)
-from alf_lite.utils.target_updater import TargetUpdater, target_copy
+from alf_lite.utils import losses
 
 Nest = Any
 

@@ -31,7 +31,13 @@ from alf_lite.algorithms.actor_critic_algorithm import (
     check_positive,
 )
 from alf_lite.algorithms.algorithm import valid_steps
-from alf_lite.algorithms.training_batches import TrainingBatch
+from alf_lite.algorithms.learning.training_batches import TrainingBatch
+from alf_lite.algorithms.parts.policy_lag import (
+    ImportanceWeights,
+    LagSummary,
+    check_clips,
+    correct_policy_lag,
+)
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import (
     AlgStep,
@@ -41,14 +47,9 @@ from alf_lite.data_structures import (
     LossInfo,
     TimeStep,
 )
+from alf_lite.distributions import functions as distributions
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils import distributions, losses, value_ops
-from alf_lite.utils.policy_lag import (
-    ImportanceWeights,
-    LagSummary,
-    check_clips,
-    correct_policy_lag,
-)
+from alf_lite.utils import losses, value_ops
 
 Nest = Any
 

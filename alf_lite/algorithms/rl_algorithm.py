@@ -10,15 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite import nest
-from alf_lite.algorithms.acting_state import ActingState
 from alf_lite.algorithms.algorithm import Algorithm, valid_steps
-from alf_lite.algorithms.reward_weights import RewardWeights
-from alf_lite.algorithms.root_training import RootTraining
-from alf_lite.algorithms.training_batches import TrainingBatch
-from alf_lite.algorithms.transitions import sequence_priority
-from alf_lite.algorithms.update_loop import UpdateLoop
+from alf_lite.algorithms.learning.acting_state import ActingState
+from alf_lite.algorithms.learning.root_training import RootTraining
+from alf_lite.algorithms.learning.training_batches import TrainingBatch
+from alf_lite.algorithms.learning.update_loop import UpdateLoop
+from alf_lite.algorithms.parts.reward_weights import RewardWeights
+from alf_lite.algorithms.parts.transitions import sequence_priority
+from alf_lite.checkpoints.files import Stream
 from alf_lite.config import DefaultSettings, TrainerConfig
-from alf_lite.config_registry import call_with_defaults
+from alf_lite.config.registry import call_with_defaults
 from alf_lite.data_structures import (
     BatchInfo,
     Experience,
@@ -35,7 +36,6 @@ from alf_lite.optimizers.optimizers import Adam, Optimizer
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import summary
-from alf_lite.utils.checkpoint_files import Stream
 from alf_lite.utils.training_mode import TrainingMode
 
 Nest = Any

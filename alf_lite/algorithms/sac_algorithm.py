@@ -29,29 +29,30 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from alf_lite import nest
-from alf_lite.algorithms import transitions
-from alf_lite.algorithms.critic_ensembles import smallest_critic
-from alf_lite.algorithms.diagnostics import diagnostic
-from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.algorithms.temperature import (
+from alf_lite.algorithms.parts import transitions
+from alf_lite.algorithms.parts.critic_ensembles import smallest_critic
+from alf_lite.algorithms.parts.diagnostics import diagnostic
+from alf_lite.algorithms.parts.frozen import Frozen
+from alf_lite.algorithms.parts.target_updater import TargetUpdater, target_copy
+from alf_lite.algorithms.parts.temperature import (
     Temperature,
     entropies_of_mostly_one_value,
     target_entropies,
 )
-from alf_lite.algorithms.transitions import Transition
+from alf_lite.algorithms.parts.transitions import Transition
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
+from alf_lite.distributions import functions as distributions
+from alf_lite.distributions.action_masks import ActionMask
+from alf_lite.distributions.mixed_actions import Entropies, HybridActions, PolicySample
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.masked_networks import critic_without_mask, masked_actor
 from alf_lite.networks.network import Network
 from alf_lite.networks.squashed_actor_networks import SquashedActorNetwork
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils import distributions, losses
-from alf_lite.utils.action_masks import ActionMask
-from alf_lite.utils.frozen import Frozen
-from alf_lite.utils.hybrid_actions import Entropies, HybridActions, PolicySample
-from alf_lite.utils.target_updater import TargetUpdater, target_copy
+from alf_lite.utils import losses
 from alf_lite.utils.tensor_utils import total
 
 Nest = Any

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.config import configurable
+from alf_lite.distributions.action_noise import ActionNoise, GaussianNoise
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils.action_noise import ActionNoise, GaussianNoise
 
 
 @configurable

@@ -32,11 +32,11 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from alf_lite.algorithms import transitions
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.ddpg_algorithm import DdpgInfo, DdpgLossInfo
+from alf_lite.algorithms.parts import transitions
+from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
-from alf_lite.algorithms.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.tensor_specs import NestedTensorSpec

@@ -7,7 +7,7 @@ from operator import methodcaller
 from typing import Any
 
 from alf_lite import nest
-from alf_lite.algorithms.training_batches import TrainingBatch
+from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.data_structures import AlgStep, TimeStep
 from alf_lite.utils.recurrent_state import reset_state
 

@@ -47,7 +47,7 @@ def parse(values: flags.FlagValues, conf: str | None = None) -> None:
     """
     # Registers what --env binds.
     import alf_lite.environments.creation  # noqa: F401
-    from alf_lite import config_files
+    from alf_lite.config import files as config_files
 
     config_files.parse_config(conf or values.conf, parameters(values))
 
@@ -66,7 +66,7 @@ def create(**kwargs: Any) -> Environment:
     Args:
         **kwargs: of ``create_environment``, more important than the configuration.
     """
-    from alf_lite import config_files
+    from alf_lite.config import files as config_files
     from alf_lite.environments.creation import create_environment
 
     with config_files.gin_errors():

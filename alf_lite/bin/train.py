@@ -80,9 +80,9 @@ def train(values: flags.FlagValues) -> int:
     if conf is None and not values.gin_param:
         raise ConfigError(_no_conf())
 
-    from alf_lite import config_files
     from alf_lite.bin import report
     from alf_lite.config import TrainerConfig
+    from alf_lite.config import files as config_files
 
     config_files.parse_config(conf, parameters, strict=values.strict_config)
     with config_files.gin_errors():
@@ -116,7 +116,7 @@ def _saved_config(root_dir: str, parameters: Sequence[str]) -> str | None:
 
 
 def _no_conf() -> str:
-    from alf_lite.config_sources import packaged_confs
+    from alf_lite.config.sources import packaged_confs
 
     confs = "\n  ".join(packaged_confs())
     return (

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from alf_lite.datasets.data_files import reading
+from alf_lite.checkpoints.data_files import reading
 from alf_lite.datasets.source import (
     REQUIRED_FIELDS,
     Field,

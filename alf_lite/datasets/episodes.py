@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from alf_lite.checkpoints.data_files import RefusalError
 from alf_lite.data_structures import StepType
-from alf_lite.datasets.data_files import RefusalError
 from alf_lite.datasets.source import Field, Sequence
 
 OUTCOMES = ("terminated", "truncated")

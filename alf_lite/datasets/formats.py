@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from alf_lite.checkpoints.data_files import open_archive, open_regular, reading
 from alf_lite.datasets import minari_datasets, replay_checkpoints
 from alf_lite.datasets.alf_checkpoints import AlfCheckpoint, newest_alf_checkpoint
-from alf_lite.datasets.data_files import open_archive, open_regular, reading
 from alf_lite.datasets.npz_episodes import NpzEpisodes
 from alf_lite.datasets.source import REQUIRED_FIELDS, Source, field_kind
 from alf_lite.datasets.torch_files import load_data

@@ -10,7 +10,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alf_lite.datasets.data_files import RefusalError, check_fits
+from alf_lite.checkpoints.data_files import RefusalError, check_fits
 
 if TYPE_CHECKING:
     import h5py

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from alf_lite.datasets.data_files import (
+from alf_lite.checkpoints.data_files import (
     RefusalError,
     check_regular,
     open_regular,

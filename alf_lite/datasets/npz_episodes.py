@@ -25,7 +25,12 @@ from pathlib import Path
 
 import numpy as np
 
-from alf_lite.datasets.data_files import RefusalError, check_fits, open_archive, reading
+from alf_lite.checkpoints.data_files import (
+    RefusalError,
+    check_fits,
+    open_archive,
+    reading,
+)
 from alf_lite.datasets.episodes import (
     OUTCOMES,
     as_flags,

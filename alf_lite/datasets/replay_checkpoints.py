@@ -13,12 +13,12 @@ from pathlib import Path
 
 from torch import Tensor
 
-from alf_lite.datasets.data_files import reading
+from alf_lite.checkpoints.data import NAME, read_info
+from alf_lite.checkpoints.data_files import reading
+from alf_lite.checkpoints.files import MANIFEST_NAME
 from alf_lite.datasets.source import Field, Sequence, Source, join_path
 from alf_lite.errors import CheckpointError, DataError
 from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
-from alf_lite.utils.checkpoint_data import NAME, read_info
-from alf_lite.utils.checkpoint_files import MANIFEST_NAME
 from alf_lite.utils.nest_paths import path_parts
 
 _OF_STEPS = (

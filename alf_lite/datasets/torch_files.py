@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from alf_lite.datasets.data_files import (
+from alf_lite.checkpoints.data_files import (
     RefusalError,
     check_regular,
     reading,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from alf_lite.checkpoints.new_output import check_is_new, new_output
 from alf_lite.datasets.buffer_source import BufferSource
 from alf_lite.datasets.episode_reader import EpisodeReader
 from alf_lite.datasets.minari_writer import dataset_name, write_minari
@@ -11,7 +12,6 @@ from alf_lite.datasets.npz_writer import write_npz
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError, DataError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
-from alf_lite.utils.new_output import check_is_new, new_output
 
 FORMATS = ("alf_lite", "npz", "minari")
 

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from alf_lite import config_shipping
+from alf_lite.config import shipping as config_shipping
 from alf_lite.environments import single_env
 from alf_lite.errors import ConfigError
 

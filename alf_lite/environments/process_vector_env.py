@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from alf_lite import config_shipping
+from alf_lite.config import shipping as config_shipping
 from alf_lite.environments import single_env, worker_loop
 from alf_lite.environments.env_factory import dump_factory
 from alf_lite.environments.info_keys import InfoKeys

@@ -9,7 +9,7 @@ from __future__ import annotations
 from multiprocessing.connection import Connection
 
 from alf_lite.environments.worker_settings import WorkerSettings
-from alf_lite.utils import child_process
+from alf_lite.processes import child_process
 
 
 def main(settings: WorkerSettings, requests: Connection, stacks: Connection) -> None:

@@ -201,7 +201,7 @@ def missing_value(error: BaseException) -> str | None:
     if "gin" not in sys.modules:  # a process of an environment may do without
         return None
 
-    from alf_lite import config_errors
+    from alf_lite.config import errors as config_errors
 
     try:
         return config_errors.missing_value(error)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from alf_lite import config_shipping
+from alf_lite.config import shipping as config_shipping
 from alf_lite.environments import env_factory, single_env
 from alf_lite.environments.info_keys import InfoKeys, info_names
 from alf_lite.environments.open_episodes import OpenEpisode, Replay

@@ -17,11 +17,11 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import NoReturn
 
-from alf_lite import config_shipping
+from alf_lite.config import shipping as config_shipping
 from alf_lite.environments import process_worker, worker_loop
 from alf_lite.environments.worker_settings import WorkerSettings
 from alf_lite.errors import ConfigError, DataError, EnvError
-from alf_lite.utils import child_process
+from alf_lite.processes import child_process
 
 _CLOSE_SECONDS = (
     2.0  # for the environments' own close(), then their processes are killed

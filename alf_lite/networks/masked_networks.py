@@ -16,11 +16,11 @@ from typing import Any
 from torch import Tensor
 
 from alf_lite.config import configurable
+from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.network import Network, as_critic_network, as_network
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils.action_masks import ActionMask
 
 Nest = Any
 

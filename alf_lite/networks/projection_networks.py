@@ -8,22 +8,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from alf_lite.networks.layers import linear
-from alf_lite.networks.lean_sequential import apply_linear
-from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
-from alf_lite.utils.categories import is_binary, num_categories
-from alf_lite.utils.continuous_distributions import (
+from alf_lite.distributions.categories import is_binary, num_categories
+from alf_lite.distributions.continuous import (
     ActionBounds,
     DiagonalNormal,
     ScaledBeta,
     SquashedNormal,
 )
-from alf_lite.utils.discrete_distributions import (
+from alf_lite.distributions.discrete import (
     Categorical,
     CategoryLayout,
     MultiBernoulli,
     MultiCategorical,
 )
+from alf_lite.networks.layers import linear
+from alf_lite.networks.lean_sequential import apply_linear
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
 ContinuousProjection = Literal["normal", "tanh_normal", "beta"]
 CONTINUOUS_PROJECTIONS = ("normal", "tanh_normal", "beta")

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from alf_lite.checkpoints.files import Stream
 from alf_lite.errors import CheckpointError
 from alf_lite.replay_buffers import replay_file
 from alf_lite.replay_buffers.position_ranges import PositionRanges
@@ -19,7 +20,6 @@ from alf_lite.replay_buffers.replay_file import ReplayFile, leaf_of_rows
 from alf_lite.replay_buffers.ring_storage import RingStorage
 from alf_lite.replay_buffers.row_layout import Leaf, RowLayout, dtype_name
 from alf_lite.replay_buffers.window_sampler import UniformSampler
-from alf_lite.utils.checkpoint_files import Stream
 
 _CHUNK_BYTES = 2**26
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.checkpoints.files import Stream
 from alf_lite.data_structures import BatchInfo
 from alf_lite.replay_buffers import buffer_state
 from alf_lite.replay_buffers.allocation import StorageKind
@@ -29,7 +30,6 @@ from alf_lite.replay_buffers.stored_steps import StoredSteps
 from alf_lite.replay_buffers.weighted_sampler import make_sampler
 from alf_lite.replay_buffers.window_sampler import SamplingOptions, all_windows
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils.checkpoint_files import Stream
 
 Nest = Any
 

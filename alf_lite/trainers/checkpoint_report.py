@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from alf_lite.checkpoints import data as checkpoint_data
+from alf_lite.checkpoints.checkpointer import LoadedCheckpoint
+from alf_lite.checkpoints.module_state import check_is_state_dict, non_finite_entries
 from alf_lite.errors import CheckpointError
 from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
 from alf_lite.trainers import training_state
-from alf_lite.utils import checkpoint_data
-from alf_lite.utils.checkpoint import LoadedCheckpoint
-from alf_lite.utils.module_state import check_is_state_dict, non_finite_entries
 
 _MAX_LISTED = 5
 

@@ -10,9 +10,9 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import valid_steps
-from alf_lite.algorithms.replay_training import ReplayTraining
+from alf_lite.algorithms.learning.replay_training import ReplayTraining
+from alf_lite.algorithms.learning.training_batches import time_major
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.algorithms.training_batches import time_major
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo
 from alf_lite.datasets.loading import load_replay_buffer

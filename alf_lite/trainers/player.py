@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from alf_lite import config_files
 from alf_lite.config import TrainerConfig
+from alf_lite.config import files as config_files
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from alf_lite import config_files
 from alf_lite.config import DefaultSettings, TrainerConfig, default_settings
+from alf_lite.config import files as config_files
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
 from alf_lite.trainers.run_directory import USER_CONFIG, RunDirectory

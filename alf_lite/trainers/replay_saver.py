@@ -6,10 +6,10 @@ import logging
 import re
 from pathlib import Path
 
+from alf_lite.checkpoints.new_output import new_output
 from alf_lite.config import configurable
 from alf_lite.errors import ConfigError
 from alf_lite.trainers.hooks import Hook, Training
-from alf_lite.utils.new_output import new_output
 
 _logger = logging.getLogger(__name__)
 

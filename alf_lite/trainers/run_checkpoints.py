@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from alf_lite import config_files
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.checkpoints.checkpointer import Checkpointer, LoadedCheckpoint
+from alf_lite.config import files as config_files
 from alf_lite.errors import CheckpointError
 from alf_lite.trainers import event_files, training_state
 from alf_lite.trainers.hooks import Hooks
@@ -20,7 +21,6 @@ from alf_lite.trainers.run_directory import (
 )
 from alf_lite.trainers.training_state import RunState
 from alf_lite.utils import random_state, summary
-from alf_lite.utils.checkpoint import Checkpointer, LoadedCheckpoint
 from alf_lite.utils.plain_data import check_like, check_numbers
 
 _logger = logging.getLogger(__name__)

@@ -8,10 +8,10 @@ import os
 from pathlib import Path
 from types import TracebackType
 
+from alf_lite.checkpoints.checkpointer import Checkpointer
+from alf_lite.checkpoints.new_output import new_output
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.trainers.run_lock import RunLock
-from alf_lite.utils.checkpoint import Checkpointer
-from alf_lite.utils.new_output import new_output
 
 _logger = logging.getLogger(__name__)
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import torch
 
-from alf_lite import config_files
-from alf_lite.algorithms.create_algorithm import create_algorithm
+from alf_lite.algorithms.learning.create_algorithm import create_algorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.checkpoints.checkpointer import Checkpointer, LoadedCheckpoint
 from alf_lite.config import TrainerConfig
+from alf_lite.config import files as config_files
 from alf_lite.environments.environment import Environment
 from alf_lite.trainers import rebuilding, training_state
 from alf_lite.trainers.run_directory import RunDirectory
-from alf_lite.utils.checkpoint import Checkpointer, LoadedCheckpoint
 
 
 def read_run_config(

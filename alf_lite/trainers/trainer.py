@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from alf_lite import config_files
-from alf_lite.algorithms.create_algorithm import create_algorithm
-from alf_lite.algorithms.worker_recipe import describe_environments
+from alf_lite.algorithms.learning.create_algorithm import create_algorithm
+from alf_lite.algorithms.learning.worker_recipe import describe_environments
 from alf_lite.config import TrainerConfig, default_settings
+from alf_lite.config import files as config_files
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.described_environment import DescribedEnvironment
 from alf_lite.environments.environment import Environment

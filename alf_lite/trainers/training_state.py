@@ -13,12 +13,12 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.checkpoints.checkpointer import LoadedCheckpoint
+from alf_lite.checkpoints.files import MANIFEST_NAME
+from alf_lite.checkpoints.module_state import check_module_state, non_finite_entries
 from alf_lite.errors import AlfLiteError, CheckpointError, DivergedError
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils import random_state
-from alf_lite.utils.checkpoint import LoadedCheckpoint
-from alf_lite.utils.checkpoint_files import MANIFEST_NAME
-from alf_lite.utils.module_state import check_module_state, non_finite_entries
 from alf_lite.utils.nest_paths import path_parts
 from alf_lite.utils.plain_data import check_like, to_plain
 from alf_lite.utils.progress import progress

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from alf_lite.processes.shared_tensors import SharedTensors
 from alf_lite.tensor_specs import TensorSpec
-from alf_lite.utils.shared_tensors import SharedTensors
 
 _BEGUN, _PUBLISHED = 0, 1
 

@@ -8,9 +8,9 @@ import torch
 
 from alf_lite import nest
 from alf_lite.data_structures import Experience, TimeStep
+from alf_lite.processes.shared_tensors import SharedTensors
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.unrollers.unroll_rows import StoredRows
-from alf_lite.utils.shared_tensors import SharedTensors
 
 Nest = Any
 

@@ -15,10 +15,12 @@ import gin
 import torch
 from torch import Tensor
 
-from alf_lite import config_shipping
+from alf_lite.config import shipping as config_shipping
 from alf_lite.data_structures import AlgStep, Experience
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError, EnvError
+from alf_lite.processes import child_process
+from alf_lite.processes.shared_tensors import SharedTensors
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.unrollers import worker_messages as messages
 from alf_lite.unrollers.parameter_board import ParameterBoard
@@ -26,8 +28,7 @@ from alf_lite.unrollers.sync_unroller import SyncUnroller, to_device
 from alf_lite.unrollers.unroll import Policy
 from alf_lite.unrollers.unroll_slots import RowSpecs, UnrollSlots, row_specs
 from alf_lite.unrollers.worker_environment import StopRequested, WorkerEnvironment
-from alf_lite.utils import child_process, random_state
-from alf_lite.utils.shared_tensors import SharedTensors
+from alf_lite.utils import random_state
 
 Nest = Any
 

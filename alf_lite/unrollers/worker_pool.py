@@ -13,8 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from alf_lite import config_shipping
+from alf_lite.config import shipping as config_shipping
 from alf_lite.errors import AlfLiteError, ConfigError
+from alf_lite.processes.shared_tensors import SharedTensors
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.unrollers import worker_messages as messages
 from alf_lite.unrollers.parameter_board import ParameterBoard
@@ -28,7 +29,6 @@ from alf_lite.unrollers.unroll_worker import (
 from alf_lite.unrollers.worker_messages import UnrollReport
 from alf_lite.unrollers.worker_process import CLOSE_SECONDS, WorkerProcess
 from alf_lite.utils.random_state import derive_seed
-from alf_lite.utils.shared_tensors import SharedTensors
 
 _logger = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ from multiprocessing import forkserver, reduction, util
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
-from alf_lite import config_shipping
+from alf_lite.config import shipping as config_shipping
 from alf_lite.errors import AlfLiteError, ConfigError, EnvError, WorkerError
+from alf_lite.processes import child_process
 from alf_lite.unrollers import unroll_worker, worker_messages
 from alf_lite.unrollers.unroll_worker import WorkerSettings
-from alf_lite.utils import child_process
 
 CLOSE_SECONDS = 2.0  # for the environments' own close(), then the process is killed
 _DEATH_SECONDS = 1.0  # for the system to say how a process ended

@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 from alf_lite.algorithms.algorithm import Algorithm, valid_steps
-from alf_lite.algorithms.training_batches import TrainingBatch
+from alf_lite.algorithms.learning.training_batches import TrainingBatch
+from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.data_structures import AlgStep, TimeStep
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.optimizers.optimizers import SGD
 from alf_lite.tensor_specs import TensorSpec
-from alf_lite.utils.checkpoint import Checkpointer
 
 
 class Counter(Algorithm):

@@ -12,6 +12,7 @@ from alf_lite import nest
 from alf_lite.algorithms.bc_algorithm import BcAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import TimeStep
+from alf_lite.distributions import functions as distributions
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.deterministic_actor_networks import ActorNetwork
 from alf_lite.networks.normal_actor_networks import NormalActorNetwork
@@ -21,7 +22,6 @@ from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.testing import probe_environments as probes
 from alf_lite.testing import structured_environments as structures
-from alf_lite.utils import distributions
 from tests.replayed_steps import (
     BOX,
     CHOICE,

@@ -7,15 +7,15 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm, DdpgInfo, DdpgState
-from alf_lite.algorithms.training_batches import TrainingBatch, transpose
+from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.distributions.action_noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.deterministic_actor_networks import ActorNetwork
 from alf_lite.networks.encoding_networks import EncodingNetwork
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
-from alf_lite.utils.action_noise import GaussianNoise, OrnsteinUhlenbeckNoise
 
 OBSERVATION = TensorSpec((3,))
 BOX = BoundedTensorSpec((2,), torch.float32, [-1.0, 0.0], [1.0, 10.0])

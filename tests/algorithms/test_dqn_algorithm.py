@@ -9,14 +9,14 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm, DqnInfo, DqnState
-from alf_lite.algorithms.training_batches import TrainingBatch, transpose
+from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
+from alf_lite.algorithms.parts.return_models import ReturnCategories, ReturnQuantiles
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.networks.q_networks import QNetwork
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
-from alf_lite.utils.return_models import ReturnCategories, ReturnQuantiles
 
 NUM_STATES = 4
 OBSERVATION = TensorSpec((NUM_STATES,))  # one-hot

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from alf_lite import config_files, nest
+from alf_lite import nest
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
+from alf_lite.config import files as config_files
 from alf_lite.data_structures import AlgStep, LossInfo
 from alf_lite.data_transformers.observation_normalizer import ObservationNormalizer
 from alf_lite.environments.creation import create_environment

@@ -11,8 +11,8 @@ from alf_lite.algorithms.actor_critic_algorithm import (
 )
 from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
 from alf_lite.data_structures import BatchInfo, TimeStep
+from alf_lite.distributions.discrete import Categorical
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
-from alf_lite.utils.discrete_distributions import Categorical
 
 OBSERVATION = TensorSpec((2,))
 ACTION = BoundedTensorSpec((), torch.int64, 0, 1)

@@ -11,10 +11,10 @@ from alf_lite import nest
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
+from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
+from alf_lite.algorithms.parts.temperature import entropy_of_mostly_one_value
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
-from alf_lite.algorithms.temperature import entropy_of_mostly_one_value
-from alf_lite.algorithms.training_batches import TrainingBatch, transpose
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.networks.actor_networks import ActorDistributionNetwork

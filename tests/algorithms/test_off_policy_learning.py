@@ -9,8 +9,10 @@ import torch
 
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.parts.return_models import ReturnCategories, ReturnQuantiles
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
+from alf_lite.distributions.action_noise import GaussianNoise, OrnsteinUhlenbeckNoise
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.deterministic_actor_networks import ActorNetwork
 from alf_lite.networks.q_networks import QNetwork
@@ -23,8 +25,6 @@ from alf_lite.testing.learning_contract import (
     Feature,
     OffPolicyLearningContract,
 )
-from alf_lite.utils.action_noise import GaussianNoise, OrnsteinUhlenbeckNoise
-from alf_lite.utils.return_models import ReturnCategories, ReturnQuantiles
 
 LSTM = functools.partial(
     LSTMEncodingNetwork, hidden_size=(32,), fc_layer_params=(32,), activation="tanh"

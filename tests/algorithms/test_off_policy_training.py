@@ -9,6 +9,7 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import AlgStep, LossInfo
 from alf_lite.data_transformers.reward_transformers import RewardScaling
@@ -17,7 +18,6 @@ from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.optimizers.optimizers import SGD
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.testing.structured_environments import CountingEnv
-from alf_lite.utils.checkpoint import Checkpointer
 
 
 class Info(NamedTuple):

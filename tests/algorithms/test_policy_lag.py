@@ -21,12 +21,12 @@ from alf_lite.algorithms.actor_critic_algorithm import (
     ActorCriticInfo,
 )
 from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
+from alf_lite.algorithms.learning.training_batches import TrainingBatch, time_major
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
-from alf_lite.algorithms.training_batches import TrainingBatch, time_major
 from alf_lite.data_structures import BatchInfo, Experience, TimeStep
+from alf_lite.distributions.discrete import Categorical
 from alf_lite.networks.network import Network
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
-from alf_lite.utils.discrete_distributions import Categorical
 
 FIRST, MID, LAST = range(3)
 MU = torch.tensor([[0.5, 0.5], [0.9, 0.1]])  # [state, action]

@@ -8,8 +8,8 @@ import torch
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticInfo, ActorCriticState
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm, PPOInfo, PPOLossInfo
 from alf_lite.data_structures import BatchInfo, Experience, LossInfo, TimeStep
+from alf_lite.distributions.discrete import Categorical
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
-from alf_lite.utils.discrete_distributions import Categorical
 
 OBSERVATION = TensorSpec((2,))
 ACTION = BoundedTensorSpec((), torch.int64, 0, 1)

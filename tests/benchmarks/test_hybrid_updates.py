@@ -6,8 +6,8 @@ import importlib
 
 import pytest
 
-from alf_lite import config_files
 from alf_lite.config import TrainerConfig
+from alf_lite.config import files as config_files
 from tests.source_code import ROOT
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from alf_lite import config_files
 from alf_lite.bin import train
+from alf_lite.config import files as config_files
 from alf_lite.utils import random_state
 from alf_lite.utils.progress import progress
 

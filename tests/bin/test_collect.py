@@ -8,13 +8,13 @@ import shlex
 import numpy as np
 import pytest
 
-from alf_lite import config_files
 from alf_lite.bin import collect, play, train
+from alf_lite.checkpoints.files import Stream
 from alf_lite.config import TrainerConfig
-from alf_lite.config_sources import find_conf, packaged_confs
+from alf_lite.config import files as config_files
+from alf_lite.config.sources import find_conf, packaged_confs
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.environments.creation import create_environment
-from alf_lite.utils.checkpoint_files import Stream
 
 CONTROLLERS = """
 import torch

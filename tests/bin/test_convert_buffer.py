@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from alf_lite import config_files
 from alf_lite.bin import collect, convert_buffer
+from alf_lite.config import files as config_files
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.environments.creation import create_environment
 from tests.datasets.recorded_episodes import assert_equal_steps

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from alf_lite import config_files
 from alf_lite.bin import inspect_buffer
+from alf_lite.config import files as config_files
 
 
 def run(*arguments: str) -> int:

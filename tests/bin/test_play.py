@@ -10,9 +10,9 @@ import sys
 import numpy as np
 import pytest
 
-from alf_lite import config_files
 from alf_lite.bin import play
-from alf_lite.utils.checkpoint import Checkpointer
+from alf_lite.checkpoints.checkpointer import Checkpointer
+from alf_lite.config import files as config_files
 
 needs_video = pytest.mark.skipif(
     any(importlib.util.find_spec(m) is None for m in ("imageio", "pygame")),

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from alf_lite import config_files
 from alf_lite.bin import train
-from alf_lite.utils.checkpoint import Checkpointer
+from alf_lite.checkpoints.checkpointer import Checkpointer
+from alf_lite.config import files as config_files
 from tests.trainers.run_comparison import assert_same_run
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from alf_lite import config_files
 from alf_lite.bin import train
-from alf_lite.utils.checkpoint import Checkpointer
+from alf_lite.checkpoints.checkpointer import Checkpointer
+from alf_lite.config import files as config_files
 from tests.datasets.recorded_episodes import flat_episode
 
 CONF = """

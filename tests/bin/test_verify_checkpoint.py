@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from alf_lite.bin import verify_checkpoint
+from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.trainers import checkpoint_report
-from alf_lite.utils.checkpoint import Checkpointer
 
 
 @pytest.fixture

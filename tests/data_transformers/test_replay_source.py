@@ -10,7 +10,6 @@ from alf_lite import nest
 from alf_lite.data_structures import Experience, TimeStep
 from alf_lite.data_transformers.replay_source import ReplaySource
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
-from alf_lite.utils import distributions  # noqa: F401 - distributions become nodes
 
 NUM_STEPS, NUM_ENVIRONMENTS = 20, 3
 

@@ -20,7 +20,10 @@ import torch
 
 from alf_lite import nest
 from alf_lite.bin import inspect_buffer
-from alf_lite.datasets import data_files, replay_checkpoints
+from alf_lite.checkpoints import data_files
+from alf_lite.checkpoints.checkpointer import Checkpointer
+from alf_lite.checkpoints.new_output import new_output
+from alf_lite.datasets import replay_checkpoints
 from alf_lite.datasets.field_matching import experience_spec
 from alf_lite.datasets.formats import open_source
 from alf_lite.datasets.loading import load_replay_buffer
@@ -29,8 +32,6 @@ from alf_lite.errors import DataError
 from alf_lite.replay_buffers import allocation
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
-from alf_lite.utils.checkpoint import Checkpointer
-from alf_lite.utils.new_output import new_output
 from tests.datasets.alf_files import alf_ring
 from tests.datasets.recorded_episodes import flat_episode, make_env, rows
 from tests.source_code import ROOT

@@ -12,6 +12,7 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
+from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import Experience
 from alf_lite.datasets.field_matching import experience_spec
@@ -23,7 +24,6 @@ from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_file import FILE_NAME
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.trainers.trainer import Trainer
-from alf_lite.utils.checkpoint import Checkpointer
 from tests.datasets.recorded_episodes import flat_episode, make_env, nested_env, rows
 
 

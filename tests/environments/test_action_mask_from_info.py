@@ -9,10 +9,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.environments.action_mask_from_info import ActionMaskFromInfo
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError, EnvError
-from alf_lite.utils.action_masks import ActionMask
 
 BOX = spaces.Box(-1.0, 1.0, (1,), np.float32)
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from alf_lite import config_files
+from alf_lite.config import files as config_files
 from alf_lite.data_structures import StepType
 from alf_lite.environments.atari import atari_preprocessing
 from alf_lite.environments.creation import create_environment

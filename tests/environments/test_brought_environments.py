@@ -11,9 +11,9 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from alf_lite import config_files
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.config import TrainerConfig
+from alf_lite.config import files as config_files
 from alf_lite.environments import create_environment
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.optimizers.optimizers import Adam

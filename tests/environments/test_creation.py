@@ -12,7 +12,7 @@ import pytest
 import torch
 from gymnasium.vector import SyncVectorEnv
 
-from alf_lite import config_files
+from alf_lite.config import files as config_files
 from alf_lite.environments import create_environment
 from alf_lite.environments.creation import create_environment as the_same
 from alf_lite.environments.gymnasium_environment import GymnasiumEnvironment

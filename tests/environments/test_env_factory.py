@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from alf_lite import config_files
 from alf_lite.config import configurable
-from alf_lite.config_shipping import needs_main_module
+from alf_lite.config import files as config_files
+from alf_lite.config.shipping import needs_main_module
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.env_factory import (
     EnvFactory,

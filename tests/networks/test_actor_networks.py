@@ -2,7 +2,10 @@ import pytest
 import torch
 
 from alf_lite import nest
-from alf_lite.config_files import parse_config, reset
+from alf_lite.config.files import parse_config, reset
+from alf_lite.distributions import functions as distributions
+from alf_lite.distributions.continuous import SquashedNormal
+from alf_lite.distributions.discrete import Categorical, MultiBernoulli
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.encoding_networks import EncoderNetwork
 from alf_lite.networks.recurrent_networks import (
@@ -10,9 +13,6 @@ from alf_lite.networks.recurrent_networks import (
     LSTMEncodingNetwork,
 )
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
-from alf_lite.utils import distributions
-from alf_lite.utils.continuous_distributions import SquashedNormal
-from alf_lite.utils.discrete_distributions import Categorical, MultiBernoulli
 
 VECTOR = TensorSpec((4,))
 DISCRETE = BoundedTensorSpec((), torch.int64, 0, 1)

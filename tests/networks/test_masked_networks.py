@@ -5,7 +5,10 @@ import functools
 import pytest
 import torch
 
-from alf_lite import config_files, nest
+from alf_lite import nest
+from alf_lite.config import files as config_files
+from alf_lite.distributions import functions as distributions
+from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.masked_networks import (
@@ -17,8 +20,6 @@ from alf_lite.networks.masked_networks import (
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
-from alf_lite.utils import distributions
-from alf_lite.utils.action_masks import ActionMask
 
 STATE = TensorSpec((2,))
 CHOICE = BoundedTensorSpec((), torch.int64, 0, 2)

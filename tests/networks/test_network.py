@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from alf_lite.algorithms.create_algorithm import create_algorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.learning.create_algorithm import create_algorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.config import TrainerConfig

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import torch
 
+from alf_lite.distributions.continuous import DiagonalNormal
+from alf_lite.distributions.discrete import Categorical
 from alf_lite.networks.normal_actor_networks import NormalActorNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
-from alf_lite.utils.continuous_distributions import DiagonalNormal
-from alf_lite.utils.discrete_distributions import Categorical
 
 VECTOR = TensorSpec((4,))
 BOX = BoundedTensorSpec((2,), torch.float32, -1.0, 1.0)

@@ -3,18 +3,18 @@ import math
 import pytest
 import torch
 
-from alf_lite.networks.projection_networks import NormalProjection, make_projection
-from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
-from alf_lite.utils.continuous_distributions import (
+from alf_lite.distributions.continuous import (
     DiagonalNormal,
     ScaledBeta,
     SquashedNormal,
 )
-from alf_lite.utils.discrete_distributions import (
+from alf_lite.distributions.discrete import (
     Categorical,
     MultiBernoulli,
     MultiCategorical,
 )
+from alf_lite.networks.projection_networks import NormalProjection, make_projection
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
 FEATURES = 16
 

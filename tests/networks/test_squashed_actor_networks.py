@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import torch
 
+from alf_lite.distributions import functions as distributions
+from alf_lite.distributions.continuous import SquashedNormal
+from alf_lite.distributions.discrete import Categorical
 from alf_lite.networks.squashed_actor_networks import SquashedActorNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
-from alf_lite.utils import distributions
-from alf_lite.utils.continuous_distributions import SquashedNormal
-from alf_lite.utils.discrete_distributions import Categorical
 
 VECTOR = TensorSpec((4,))
 BOX = BoundedTensorSpec((2,), torch.float32, [-1.0, 0.0], [1.0, 10.0])

@@ -25,7 +25,7 @@ PRELOADED = (
     "alf_lite.algorithms.sac_algorithm",
     "alf_lite.bin.program",
     "alf_lite.bin.report",
-    "alf_lite.config_files",
+    "alf_lite.config.files",
     "alf_lite.networks.actor_networks",
     "alf_lite.networks.value_networks",
     "alf_lite.trainers.player",

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.errors import CheckpointError
-from alf_lite.utils.checkpoint import Checkpointer
 from tests.reliability.disturbance import environ
 from tests.reliability.trainer_process import newest_step
 from tests.trainers.run_comparison import assert_same_run, differences

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from alf_lite import config_files
 from alf_lite.bin import train
+from alf_lite.config import files as config_files
 from tests.source_code import ROOT
 
 # Confs that need no extra and no data.

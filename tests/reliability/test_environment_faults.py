@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 import torch
 
+from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.environments import create_environment
-from alf_lite.utils.checkpoint import Checkpointer
 from tests.reliability.trainer_process import living
 from tests.source_code import ROOT
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.replay_buffers.replay_file import ReplayFile
-from alf_lite.utils.checkpoint import Checkpointer
 from tests.reliability.trainer_process import (
     Launcher,
     Trainer,

@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.errors import AlfLiteError
-from alf_lite.utils.checkpoint import Checkpointer
 from tests.reliability.disturbance import environ, fill
 from tests.reliability.trainer_process import newest_step, steps_of
 from tests.trainers.run_comparison import (

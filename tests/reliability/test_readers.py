@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from alf_lite import config_files
 from alf_lite.bin import inspect_buffer, play
-from alf_lite.utils.checkpoint import Checkpointer
+from alf_lite.checkpoints.checkpointer import Checkpointer
+from alf_lite.config import files as config_files
 
 BUSY = [
     "TrainerConfig.num_iterations = 1_000_000",

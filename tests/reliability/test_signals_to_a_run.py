@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from alf_lite.utils.checkpoint import Checkpointer
+from alf_lite.checkpoints.checkpointer import Checkpointer
 from tests.reliability.trainer_process import (
     Trainer,
     living,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from alf_lite.utils.checkpoint import Checkpointer
+from alf_lite.checkpoints.checkpointer import Checkpointer
 
 REPOSITORY = Path(__file__).parents[2]
 # What a machine that is busy with other things may need; nothing waits that long else.

@@ -12,7 +12,6 @@ from alf_lite.data_structures import TimeStep
 from alf_lite.replay_buffers.batch_flattener import BatchFlattener
 from alf_lite.replay_buffers.row_layout import RowLayout
 from alf_lite.tensor_specs import TensorSpec
-from alf_lite.utils import distributions  # noqa: F401  (registers the nodes)
 
 SPEC = TimeStep(reward=TensorSpec(()), observation={"arm": TensorSpec((7,))})
 

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from alf_lite import config_files
 from alf_lite.config import TrainerConfig
+from alf_lite.config import files as config_files
 from alf_lite.replay_buffers.priorities import PriorityOptions
 from alf_lite.replay_buffers.storage_options import StorageOptions
 from alf_lite.replay_buffers.window_sampler import SamplingOptions

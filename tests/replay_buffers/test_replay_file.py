@@ -13,13 +13,12 @@ import torch
 from torch.distributions import Categorical
 
 from alf_lite import nest
+from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.data_structures import Experience, TimeStep
 from alf_lite.errors import CheckpointError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_file import DIGEST_PLACE, FILE_NAME, ReplayFile
 from alf_lite.tensor_specs import TensorSpec
-from alf_lite.utils import distributions  # noqa: F401 - distributions become nodes
-from alf_lite.utils.checkpoint import Checkpointer
 from tests.replay_buffers.marked_steps import fill, make_buffer, saved, steps
 
 

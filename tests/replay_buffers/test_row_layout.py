@@ -12,7 +12,6 @@ from alf_lite import nest
 from alf_lite.data_structures import Experience, TimeStep
 from alf_lite.replay_buffers.row_layout import RowLayout
 from alf_lite.tensor_specs import TensorSpec
-from alf_lite.utils import distributions  # noqa: F401  (registers the nodes)
 
 DTYPES = [
     torch.float32,

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from alf_lite.algorithms.create_algorithm import create_algorithm
+from alf_lite.algorithms.learning.create_algorithm import create_algorithm
+from alf_lite.algorithms.learning.worker_recipe import describe_environments
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.algorithms.worker_recipe import describe_environments
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import AlgStep, LossInfo, TimeStep
 from alf_lite.environments.creation import create_environment

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.trainers.hooks import Hook
-from alf_lite.utils.checkpoint import Checkpointer
 
 
 class Dies(Hook):

@@ -498,7 +498,7 @@ def test_what_cannot_be_sent_is_refused_before_anything_starts(tmp_path):
 
 
 def test_too_little_memory_is_said_with_numbers(make, monkeypatch):
-    from alf_lite.utils import shared_tensors
+    from alf_lite.processes import shared_tensors
 
     # enough for the parameters
     monkeypatch.setattr(shared_tensors, "free_ram", lambda: 20_000)

@@ -11,6 +11,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from alf_lite.algorithms.bc_algorithm import BcAlgorithm
+from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.specs_only_environment import SpecsOnlyEnvironment
 from alf_lite.errors import ConfigError, DataError
@@ -18,7 +19,6 @@ from alf_lite.optimizers.optimizers import Adam
 from alf_lite.trainers.dataset_evaluator import DatasetEvaluator
 from alf_lite.trainers.hooks import Hook
 from alf_lite.trainers.trainer import Trainer
-from alf_lite.utils.checkpoint import Checkpointer
 from tests.datasets.recorded_episodes import flat_episode, make_env
 
 

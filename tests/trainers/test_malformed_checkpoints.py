@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from alf_lite.algorithms.create_algorithm import create_algorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.learning.create_algorithm import create_algorithm
+from alf_lite.checkpoints.array_file import decode_header
+from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.data_transformers.observation_normalizer import ObservationNormalizer
 from alf_lite.data_transformers.reward_normalizer import RewardNormalizer
 from alf_lite.environments.creation import create_environment
@@ -25,8 +27,6 @@ from alf_lite.trainers import training_state
 from alf_lite.trainers.hooks import Hooks
 from alf_lite.trainers.run_checkpoints import RunCheckpoints
 from alf_lite.trainers.run_directory import RunDirectory
-from alf_lite.utils.array_file import decode_header
-from alf_lite.utils.checkpoint import Checkpointer
 from tests.trainers.conftest import build_trainer
 from tests.trainers.run_comparison import differences
 

@@ -8,10 +8,10 @@ import re
 
 import pytest
 
-from alf_lite import config_files
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.bin import collect, play, train
 from alf_lite.config import TrainerConfig
+from alf_lite.config import files as config_files
 from alf_lite.environments import create_environment
 from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import Adam

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.learning.root_training import RootTraining
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
-from alf_lite.algorithms.root_training import RootTraining
+from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.data_structures import StepType
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import CheckpointError, EnvError
 from alf_lite.networks.q_networks import QNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.trainers.hooks import Hook
-from alf_lite.utils.checkpoint import Checkpointer
 from tests.trainers.conftest import make_noise
 from tests.trainers.run_comparison import (
     Dies,

@@ -7,7 +7,6 @@ import importlib.util
 
 import pytest
 
-from alf_lite import config_files
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf_lite.algorithms.awac_algorithm import AwacAlgorithm
 from alf_lite.algorithms.cql_algorithm import CqlAlgorithm
@@ -20,17 +19,18 @@ from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.algorithms.td3_bc_algorithm import Td3BcAlgorithm
+from alf_lite.config import files as config_files
 from alf_lite.data_transformers.frame_stacker import FrameStacker
 from alf_lite.data_transformers.hindsight import HindsightExperienceTransformer
 from alf_lite.data_transformers.observation_normalizer import ObservationNormalizer
 from alf_lite.data_transformers.reward_normalizer import RewardNormalizer
+from alf_lite.distributions.action_noise import OrnsteinUhlenbeckNoise
 from alf_lite.environments.creation import create_environment
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
 from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.goal_environment import PointGoalEnv
-from alf_lite.utils.action_noise import OrnsteinUhlenbeckNoise
 from alf_lite.utils.schedulers import LinearScheduler
 from tests.trainers.run_comparison import (
     Dies,

@@ -7,11 +7,11 @@ import torch
 
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
+from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.trainers.training_state import ALGORITHM
-from alf_lite.utils.checkpoint import Checkpointer
 from tests.trainers.run_comparison import Dies
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.trainers.run_directory import RunDirectory, changed_lines
-from alf_lite.utils.checkpoint import Checkpointer
 
 
 def test_second_run_is_refused_and_names_the_holder(tmp_path):

@@ -16,11 +16,11 @@ import torch
 from torch import nn
 
 from alf_lite import nest
+from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.errors import CheckpointError, ConfigError, DivergedError, EnvError
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.trainers import signals
 from alf_lite.trainers.hooks import Hook
-from alf_lite.utils.checkpoint import Checkpointer
 from alf_lite.utils.progress import progress
 from tests.trainers.conftest import make_noise
 from tests.trainers.toys import NoiseEnvironment, ScriptedEnvironment, ToyAlgorithm

@@ -6,9 +6,9 @@ import time
 import pytest
 import torch
 
+from alf_lite.processes import shared_tensors
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.unrollers.parameter_board import ParameterBoard
-from alf_lite.utils import shared_tensors
 from tests.other_process import answer, other_process
 
 SPECS = [

@@ -6,8 +6,8 @@ import torch
 
 from alf_lite import nest
 from alf_lite.data_structures import Experience, TimeStep
+from alf_lite.distributions.discrete import Categorical
 from alf_lite.unrollers.unroll import Unroll, UnrollJoiner
-from alf_lite.utils.discrete_distributions import Categorical
 
 
 def unroll(value: float, batch_size: int, length: int = 3) -> Unroll:

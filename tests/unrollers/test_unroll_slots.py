@@ -9,12 +9,12 @@ import torch
 
 from alf_lite import nest
 from alf_lite.data_structures import AlgStep, Experience, StepType, TimeStep
+from alf_lite.distributions.continuous import DiagonalNormal
+from alf_lite.distributions.discrete import Categorical
+from alf_lite.processes import shared_tensors
 from alf_lite.unrollers.sync_unroller import SyncUnroller
 from alf_lite.unrollers.unroll import Unroll
 from alf_lite.unrollers.unroll_slots import UnrollSlots, row_specs
-from alf_lite.utils import shared_tensors
-from alf_lite.utils.continuous_distributions import DiagonalNormal
-from alf_lite.utils.discrete_distributions import Categorical
 
 B = 3
 

@@ -8,8 +8,9 @@ import gin
 import pytest
 import torch
 
-from alf_lite import config_files, config_shipping
 from alf_lite.config import configurable
+from alf_lite.config import files as config_files
+from alf_lite.config import shipping as config_shipping
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.unrollers import unroll_worker

@@ -16,8 +16,8 @@ PRELUDE = """
 import logging, os, random, signal, sys, time
 from pathlib import Path
 import torch
-from alf_lite.utils import checkpoint_files
-from alf_lite.utils.checkpoint import Checkpointer
+from alf_lite.checkpoints import files as checkpoint_files
+from alf_lite.checkpoints.checkpointer import Checkpointer
 
 root = Path(sys.argv[1])
 

@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from alf_lite.checkpoints import data as checkpoint_data
+from alf_lite.checkpoints import files as checkpoint_files
+from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.errors import CheckpointError, DamagedCheckpointError
-from alf_lite.utils import checkpoint_data, checkpoint_files
-from alf_lite.utils.checkpoint import Checkpointer
 
 
 def save(directory: Path, *steps: int) -> Checkpointer:
@@ -274,7 +275,7 @@ def test_gigabytes_that_a_few_bytes_declare_are_refused_before_they_are_taken(tm
     put(tmp_path / "ckpt-1", "algorithm.pt", content)
     code = (
         "import resource, sys\n"
-        "from alf_lite.utils.checkpoint import Checkpointer, load_prefix\n"
+        "from alf_lite.checkpoints.checkpointer import Checkpointer, load_prefix\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try:\n    load_prefix('@' + sys.argv[1])\n"
         "except ValueError as error:\n    assert 'only 4 bytes' in str(error), error\n"

@@ -1,0 +1,313 @@
+"""An iteration of off-policy training: unroll, store, train on what is stored.
+
+With offline buffers the same path pre-trains, fine-tunes and mixes: the first
+``TrainerConfig.rl_train_after_update_steps`` iterations train on them alone and take no
+step in the environment; after that own steps join them in the batches.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from alf_lite.algorithms.algorithm import valid_steps
+from alf_lite.algorithms.learning.collection import Collection
+from alf_lite.algorithms.learning.replay_mixture import (
+    ReplayMixture,
+    Windows,
+    alike,
+    join,
+)
+from alf_lite.algorithms.learning.replay_monitor import ReplayMonitor
+from alf_lite.algorithms.learning.replay_settings import draws_per_iteration
+from alf_lite.algorithms.learning.replay_training import ReplayTraining
+from alf_lite.algorithms.learning.root_algorithm import RootAlgorithm
+from alf_lite.algorithms.learning.training_batches import (
+    TrainingBatch,
+    Update,
+    consecutive_mini_batches,
+    passes,
+    transpose,
+)
+from alf_lite.algorithms.learning.update_loop import UpdateLoop
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import BatchInfo
+from alf_lite.data_transformers.data_transformer import DataTransformer
+from alf_lite.errors import CheckpointError, DataError
+from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
+from alf_lite.unrollers.unroll import Unroll
+from alf_lite.utils.summary import timed
+
+_logger = logging.getLogger(__name__)
+
+
+class OffPolicyPath:
+    """Trains an algorithm from its replay buffer and from offline ones.
+
+    Args:
+        algorithm: the root of the run.
+        config: of the run.
+        updates: makes the updates.
+        num_environments: that the algorithm trains in.
+    """
+
+    def __init__(
+        self,
+        algorithm: RootAlgorithm,
+        config: TrainerConfig,
+        updates: UpdateLoop,
+        num_environments: int,
+    ) -> None:
+        self._algorithm = algorithm
+        self._config = config
+        self._updates = updates
+        self._num_environments = num_environments
+        self.replay = self._make_source(num_environments)
+        self._offline: list[ReplayTraining] = []
+        self._mixture = self._make_mixture()
+        self._monitor = ReplayMonitor()
+        self._collection = Collection(config, num_environments, self.replay)
+        self._num_iterations = 0
+
+    def _make_source(
+        self, num_environments: int, buffer: ReplayBuffer | None = None
+    ) -> ReplayTraining:
+        num_history_steps = self._algorithm.data_transformer.num_history_steps
+        return ReplayTraining(self._config, num_environments, num_history_steps, buffer)
+
+    def _make_mixture(self) -> ReplayMixture:
+        options = self.replay.options
+        priority = None if options is None else options.priority
+        return ReplayMixture(
+            self._config,
+            self.replay,
+            self._offline,
+            scale_weights=priority is not None and priority.normalization == "batch",
+        )
+
+    def add_offline_buffer(self, buffer: ReplayBuffer) -> None:
+        """Adds one more source, which the data transformer observes first.
+
+        Its windows are drawn as the own ones: by priorities of their own, if these have
+        some.
+
+        Raises:
+            ConfigError: if options of the own buffer cannot be those of offline data.
+            DataError: if it has too few steps for one window.
+        """
+        least = self.replay.least_length
+        if int(buffer.sizes.max()) < least:
+            raise DataError(
+                f"an offline buffer has {buffer.sizes.tolist()} steps of its "
+                f"environments, but a window takes {least}: "
+                "TrainerConfig.mini_batch_length and what data transformers read "
+                "before it"
+            )
+        assert self.replay.options is not None
+        self.replay.options.apply_to_recorded_steps(buffer)
+        observe_buffer(self._algorithm.data_transformer, buffer)
+        self._offline.append(self._make_source(buffer.num_environments, buffer))
+        self.replay.options.check_batches_of_source(
+            buffer, len(self._offline), self._num_environments
+        )
+        self._mixture = self._make_mixture()
+
+    @property
+    def has_offline(self) -> bool:
+        return bool(self._offline)
+
+    @property
+    def _offline_sizes(self) -> list[int]:
+        """How many steps each source has."""
+        return [source.num_steps for source in self._offline]
+
+    # One iteration
+
+    def train_iter(self) -> int:
+        """Returns the number of steps trained on."""
+        steps = self._train_iter(self._num_iterations)
+        self._num_iterations += 1  # not if it was broken off
+        self._monitor.write(self.replay.buffer)
+        return steps
+
+    def _train_iter(self, iteration: int) -> int:
+        algorithm, config = self._algorithm, self._config
+        self.replay.set_iteration(iteration)
+        experience, with_own_steps = None, False
+        if iteration >= config.rl_train_after_update_steps:
+            with timed("time/unroll"):
+                experience = self._collection.collect(algorithm)
+            if not self.replay.can_train:
+                return 0
+            with_own_steps = iteration % config.rl_train_every_update_steps == 0
+        if with_own_steps and not self._collection.begin_training():
+            return 0
+        algorithm.set_training(True)
+        with timed("time/train"):
+            steps = algorithm.train_from_replay_buffer(with_own_steps=with_own_steps)
+        if experience is not None:
+            with timed("time/after_train_iter"):
+                algorithm.after_train_iter(
+                    experience.time_step, experience.rollout_info
+                )
+        return steps
+
+    def store(self, unroll: Unroll) -> None:
+        """Appends the steps of an unroll to the run's own buffer."""
+        self.replay.store(unroll)
+        num_rows, num_columns = unroll.time_steps.step_type.shape
+        self._monitor.add((num_rows - 1) * num_columns)
+
+    def train_from_replay_buffer(self, *, with_own_steps: bool) -> int:
+        """See ``RLAlgorithm.train_from_replay_buffer``."""
+        config = self._config
+        if config.whole_replay_buffer_training:
+            steps = self._train_on_everything()
+            if config.clear_replay_buffer:
+                self.replay.clear()
+            return steps
+        return self._run(self._drawn_updates(with_own_steps))
+
+    def _train_on_everything(self) -> int:
+        """Passes over windows that cover all that is stored."""
+        algorithm = self._algorithm
+        num_bootstrap_steps = algorithm.num_bootstrap_steps
+        info, num_skipped = self.replay.covering_windows(num_bootstrap_steps)
+        experience = self.replay.read(
+            algorithm.data_transformer, algorithm.device, info
+        )
+        valid = valid_steps(experience.time_step.step_type)
+        row = torch.arange(valid.shape[1], device=valid.device)
+        valid &= row >= num_skipped.to(valid.device).unsqueeze(1)
+        # The mini-batches are shuffled; nobody asks where their rows are stored.
+        batch = algorithm.preprocess(experience, valid, info)._replace(
+            batch_info=BatchInfo()
+        )
+        return self._updates.run(
+            map(Update, passes(batch, self._config)),
+            num_bootstrap_rows=min(num_bootstrap_steps, valid.shape[1] - 1),
+        )
+
+    def _drawn_updates(self, with_own_steps: bool) -> Iterator[Update]:
+        """The batches of an iteration, drawn when they are needed."""
+        num_left = self._config.num_updates_per_train_iter
+        at_once, _ = draws_per_iteration(self._config)
+        while num_left:
+            num_updates = min(num_left, at_once)
+            yield from self._updates_on(self._draw(num_updates, with_own_steps))
+            num_left -= num_updates
+
+    def _draw(self, num_updates: int, with_own_steps: bool) -> list[Windows]:
+        algorithm = self._algorithm
+        parts = self._mixture.sample(
+            algorithm.data_transformer,
+            algorithm.device,
+            num_updates,
+            with_own=with_own_steps,
+        )
+        self._monitor.draw(parts)
+        return parts
+
+    def _run(self, updates: Iterable[Update]) -> int:
+        use_priority = self._config.priority_replay
+        return self._updates.run(
+            updates, update_priority=self._update_priority if use_priority else None
+        )
+
+    def _update_priority(self, batch_info: BatchInfo, priority: Tensor) -> None:
+        self._mixture.update_priority(batch_info, priority)
+        self._monitor.prioritize(priority)
+
+    def _updates_on(self, parts: list[Windows]) -> Iterator[Update]:
+        """The batches of all updates on windows of one or more sources."""
+        algorithm = self._algorithm
+        if algorithm.trains_offline_differently:
+            own = [part for part in parts if part.is_own]
+            offline = [part for part in parts if not part.is_own]
+        else:
+            own, offline = alike(parts, algorithm.train_state_spec), []
+        return map(Update, self._batches_of(own), self._batches_of(offline))
+
+    def _batches_of(self, parts: list[Windows]) -> Iterable[TrainingBatch | None]:
+        """One for each update; without parts, None again and again."""
+        if not parts:
+            return itertools.repeat(None)
+        windows = join(parts)
+        return consecutive_mini_batches(self._preprocess(windows), windows.per_update)
+
+    def _preprocess(self, windows: Windows) -> TrainingBatch:
+        experience = windows.experience
+        valid = valid_steps(experience.time_step.step_type)
+        return self._algorithm.preprocess(experience, valid, windows.batch_info)
+
+    # State
+
+    def state_dict(self) -> dict[str, Any]:
+        """What training needs to continue, but for the steps that are stored."""
+        return {
+            "collection": self._collection.state_dict(),
+            "num_iterations": self._num_iterations,
+            "offline_sizes": self._offline_sizes,
+            "offline_sampling": [
+                source.buffer.sampling_state()
+                for source in self._offline
+                if source.buffer is not None
+            ],
+            "replay": self.replay.state_dict(),
+            "monitor": self._monitor.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores what ``state_dict`` returned.
+
+        Raises:
+            CheckpointError: if the offline buffers are not those of then.
+        """
+        if state["offline_sizes"] != self._offline_sizes:
+            raise CheckpointError(
+                "the offline buffers have changed since the checkpoint: then they had "
+                f"{state['offline_sizes']} steps, now {self._offline_sizes}. Restore "
+                "the data in TrainerConfig.offline_buffer_dir, or begin a new run."
+            )
+        self._collection.load_state_dict(state["collection"])
+        self._num_iterations = state["num_iterations"]
+        self.replay.load_state_dict(state["replay"])
+        self._monitor.load_state_dict(state["monitor"])
+        for source, sampling in zip(
+            self._offline, state["offline_sampling"], strict=True
+        ):
+            assert source.buffer is not None
+            if not source.buffer.load_sampling_state(sampling):
+                _logger.warning(
+                    "Offline data were drawn in another way (priorities) before the "
+                    "checkpoint: all windows count as new."
+                )
+
+
+def observe_buffer(
+    transformer: DataTransformer, buffer: ReplayBuffer, length: int = 1000
+) -> None:
+    """Takes all that is stored into the statistics, one environment after the other.
+
+    Args:
+        transformer: is changed.
+        buffer: of ``Experience``.
+        length: steps that are taken in at once.
+    """
+    if not transformer.has_statistics:
+        return
+    for env_id in range(buffer.num_environments):
+        begin = int(buffer.begin_positions[env_id])
+        end = int(buffer.end_positions[env_id])
+        for position in range(begin, end, length):
+            steps = buffer.get_windows(
+                torch.tensor([env_id]),
+                torch.tensor([position]),
+                min(length, end - position),
+            )
+            transformer.observe(transpose(steps.time_step))

@@ -1,0 +1,241 @@
+"""Batches that mix a run's own steps with those of offline buffers.
+
+Source 0 is the run's own replay buffer, source k the k-th offline buffer. Every update
+gets the same number of windows of each source, by the largest remainders of
+``TrainerConfig.mixing_ratios``; while own steps are left out, the others share the
+batch in proportion. ``BatchInfo.source`` says where a row comes from.
+
+With priorities every source has its own. The importance weights of a source are divided
+by their mean in the batch, then those of the whole batch by the largest one: they
+correct for what is drawn within a source, and each source keeps the part of the loss
+that its ratio says, however different the errors are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.algorithms.learning.replay_settings import default_ratios
+from alf_lite.algorithms.learning.replay_training import ReplayTraining
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import BatchInfo, Experience
+from alf_lite.data_transformers.data_transformer import DataTransformer
+from alf_lite.errors import ConfigError
+from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.utils.mixing import shares
+
+Nest = Any
+
+
+class Windows(NamedTuple):
+    """The windows of one or more sources for some updates."""
+
+    experience: Experience  # [U·n, T, ...], those of one update after the other
+    batch_info: BatchInfo  # [U·n]
+    per_update: int  # n
+    is_own: bool  # of source 0
+
+
+class ReplayMixture:
+    """Draws windows from the sources of a run.
+
+    Args:
+        config: has the ratios, the loss weights and the size of a batch.
+        own: the run's own replay buffer.
+        offline: the offline buffers, in the order of ``offline_buffer_dir``.
+        scale_weights: whether importance weights have a scale of their own in every
+            batch.
+    """
+
+    def __init__(
+        self,
+        config: TrainerConfig,
+        own: ReplayTraining,
+        offline: Sequence[ReplayTraining] = (),
+        *,
+        scale_weights: bool = False,
+    ) -> None:
+        self.has_offline = bool(offline)
+        self._sources = [own, *offline]
+        self._ratios = config.mixing_ratios or default_ratios(len(offline))
+        self._loss_weights = config.source_loss_weights
+        self._scales_weights = scale_weights
+
+    def sample(
+        self,
+        transformer: DataTransformer,
+        device: torch.device,
+        num_updates: int,
+        *,
+        with_own: bool,
+    ) -> list[Windows]:
+        """Draws the windows of some updates, source by source.
+
+        Args:
+            transformer: applied to each source on its own.
+            device: of the result.
+            num_updates: U, for which windows are drawn at once.
+            with_own: whether the run's own steps take part.
+
+        Returns:
+            Those of source 0 first; none of a source whose share is 0.
+        """
+        parts = []
+        for index, count in self._counts(with_own):
+            experience, info = self._sources[index].sample(
+                transformer,
+                device,
+                count * num_updates,
+                index if self.has_offline else None,
+            )
+            parts.append(Windows(experience, info, count, is_own=index == 0))
+        weights = self._weights(parts, num_updates, device)
+        if weights is None:
+            return parts
+        return [
+            part._replace(
+                batch_info=part.batch_info._replace(
+                    importance_weights=of_part.flatten()
+                )
+            )
+            for part, of_part in zip(parts, weights, strict=True)
+        ]
+
+    def _counts(self, with_own: bool) -> list[tuple[int, int]]:
+        """The sources that take part, each with its windows per update."""
+        num_windows = self._sources[0].mini_batch_size
+        if with_own and not self.has_offline:
+            return [(0, num_windows)]
+        ratios = list(self._ratios)
+        if not with_own:
+            ratios[0] = 0.0
+        counts = enumerate(shares(num_windows, ratios))
+        return [(index, count) for index, count in counts if count]
+
+    def _weights(
+        self, parts: list[Windows], num_updates: int, device: torch.device
+    ) -> list[Tensor] | None:
+        """What multiplies the loss of the windows of each source, [U, n] of each.
+
+        None if that is what the sources say themselves.
+        """
+        infos = [part.batch_info for part in parts]
+        is_weighted = not all(isinstance(i.importance_weights, tuple) for i in infos)
+        loss_weights = self._loss_weights
+        if not is_weighted and loss_weights is None:
+            return None
+        if is_weighted and len(parts) == num_updates == 1 and loss_weights is None:
+            return None
+        weights = [
+            torch.ones((num_updates, part.per_update), device=device)
+            if isinstance(part.batch_info.importance_weights, tuple)
+            else part.batch_info.importance_weights.view(num_updates, -1).to(device)
+            for part in parts
+        ]
+        if is_weighted and self._scales_weights:
+            if len(weights) > 1:
+                weights = [w / w.mean(dim=1, keepdim=True) for w in weights]
+            largest = torch.cat(weights, dim=1).amax(dim=1, keepdim=True)
+            weights = [w / largest for w in weights]
+        if loss_weights is not None:
+            sources = [
+                0 if part.is_own else int(part.batch_info.source[0]) for part in parts
+            ]
+            weights = [
+                w * loss_weights[source]
+                for w, source in zip(weights, sources, strict=True)
+            ]
+        return weights
+
+    def update_priority(self, batch_info: BatchInfo, priority: Tensor) -> None:
+        """Gives the windows of a mini-batch their new priorities [b].
+
+        Args:
+            batch_info: where they come from.
+            priority: of each.
+
+        Raises:
+            ConfigError: if there are none.
+        """
+        source = batch_info.source
+        if isinstance(priority, tuple):
+            is_offline = not isinstance(source, tuple) and bool((source > 0).all())
+            raise ConfigError(
+                "TrainerConfig.priority_replay is set, but the LossInfo of "
+                f"{'calc_loss_offline' if is_offline else 'calc_loss'} has no priority"
+            )
+        env_ids, positions = batch_info.env_ids, batch_info.positions
+        if isinstance(source, tuple):
+            self._sources[0].update_priority(env_ids, positions, priority)
+            return
+        priority = priority.detach().cpu()
+        for index, replay in enumerate(self._sources):
+            rows = source == index
+            if rows.any():
+                replay.update_priority(env_ids[rows], positions[rows], priority[rows])
+
+
+def join(parts: Sequence[Windows]) -> Windows:
+    """The windows of several sources as one, update by update."""
+    if len(parts) == 1:
+        return parts[0]
+
+    def interleave(*leaves: Tensor) -> Tensor:
+        by_update = [
+            leaf.view(-1, part.per_update, *leaf.shape[1:])
+            for leaf, part in zip(leaves, parts, strict=True)
+        ]
+        return torch.cat(by_update, dim=1).flatten(0, 1)
+
+    num_rows = len(parts[0].batch_info.env_ids)
+    # One update needs no interleaving, and ten small copies are most of what it costs.
+    put_together = (
+        interleave if num_rows > parts[0].per_update else lambda *rows: torch.cat(rows)
+    )
+    experience, batch_info = nest.map_structure(
+        put_together, *((part.experience, part.batch_info) for part in parts)
+    )
+    return Windows(
+        experience,
+        batch_info,
+        sum(part.per_update for part in parts),
+        is_own=any(part.is_own for part in parts),
+    )
+
+
+def alike(parts: Sequence[Windows], state_spec: NestedTensorSpec) -> list[Windows]:
+    """Gives offline windows the states that own ones have stored: zeros.
+
+    Raises:
+        ConfigError: if own steps have an info that offline ones lack.
+    """
+    own = next((part.experience for part in parts if part.is_own), None)
+    if own is None or len(parts) == 1:
+        return list(parts)
+    result = []
+    for part in parts:
+        experience = part.experience
+        if not nest.is_empty(own.rollout_info) and nest.is_empty(
+            experience.rollout_info
+        ):
+            paths = [path for path, _ in nest.flatten_with_path(own.rollout_info)]
+            raise ConfigError(
+                f"the algorithm stores {paths} as info of rollout_step, which an "
+                "offline buffer does not have. Override train_step_offline and "
+                "calc_loss_offline, or compute it in preprocess_experience."
+            )
+        if not nest.is_empty(own.state) and nest.is_empty(experience.state):
+            step_type = experience.time_step.step_type
+            zeros = nest.map_structure(
+                torch.Tensor.to,
+                nest.zeros(state_spec, step_type.shape),
+                nest.map_structure(lambda _, d=step_type.device: d, state_spec),
+            )
+            experience = experience._replace(state=zeros)
+        result.append(part._replace(experience=experience))
+    return result

@@ -1,0 +1,162 @@
+"""How an unroll worker builds its environment and the algorithm that acts in it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from alf_lite.algorithms.learning.create_algorithm import create_algorithm
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.config import TrainerConfig
+from alf_lite.config import shipping as config_shipping
+from alf_lite.data_structures import AlgStep, TimeStep
+from alf_lite.environments.described_environment import DescribedEnvironment
+from alf_lite.environments.environment import Environment
+from alf_lite.errors import ConfigError
+from alf_lite.unrollers.unroll_worker import WorkerParts
+from alf_lite.unrollers.worker_process import start_server
+from alf_lite.utils.random_state import derive_seed
+
+Nest = Any
+
+# Fields of the recipe that a conf binds: references with a scope cannot be pickled.
+_BOUND_FIELDS = {
+    "algorithm_ctor": "TrainerConfig.algorithm_ctor",
+    "data_transformer_ctor": "TrainerConfig.data_transformer_ctor",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class AlgorithmRecipe:
+    """Builds what a worker needs, in the process of the worker.
+
+    Args:
+        config: of the run, without the two constructors.
+        algorithm_ctor: of the config.
+        data_transformer_ctor: of the config.
+        create_env: called with ``seed``.
+    """
+
+    config: TrainerConfig
+    algorithm_ctor: Any
+    data_transformer_ctor: Any
+    create_env: Callable[..., Environment]
+
+    def __call__(self, seed: int) -> WorkerParts:
+        """The environment and the policy of one worker."""
+        config = dataclasses.replace(
+            self.config,
+            algorithm_ctor=self.algorithm_ctor,
+            data_transformer_ctor=self.data_transformer_ctor,
+        )
+        env = self.create_env(seed=derive_seed(seed, "environments"))
+        described = DescribedEnvironment(env, config.num_unroll_workers)
+        return WorkerParts(env, FollowingPolicy(create_algorithm(config, described)))
+
+
+class FollowingPolicy:
+    """The algorithm of a worker, whose tensors are overwritten with the trained ones.
+
+    Args:
+        algorithm: acts; is never trained.
+    """
+
+    def __init__(self, algorithm: RLAlgorithm) -> None:
+        algorithm.set_training(False)
+        self._algorithm = algorithm
+        self._state = algorithm.acting_state()
+        self._acts_randomly = False
+
+    @property
+    def device(self) -> torch.device:
+        return self._algorithm.device
+
+    @property
+    def overwrite_policy_output(self) -> bool:
+        return self._algorithm.overwrite_policy_output
+
+    def rollout_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
+        step = self._algorithm.rollout_step(inputs, state)
+        if self._acts_randomly:
+            step = step._replace(output=self._algorithm.random_action(inputs))
+        return step
+
+    def transform_timestep(
+        self, time_step: TimeStep, state: Nest
+    ) -> tuple[TimeStep, Nest]:
+        return self._algorithm.transform_timestep(time_step, state)
+
+    def get_initial_rollout_state(self, batch_size: int) -> Nest:
+        return self._algorithm.get_initial_rollout_state(batch_size)
+
+    def get_initial_transform_state(self, batch_size: int) -> Nest:
+        return self._algorithm.get_initial_transform_state(batch_size)
+
+    def shared_tensors(self) -> dict[str, Tensor]:
+        return self._state.tensors
+
+    def after_refresh(self) -> None:
+        self._acts_randomly = self._state.apply()
+
+
+def describe_environments(
+    config: TrainerConfig, create_env: Callable[..., Environment], seed: int
+) -> DescribedEnvironment:
+    """The environments of all unroll workers, for the algorithm that is trained.
+
+    One environment is built here, to know its specs and to find what is wrong with it
+    before any process is started.
+
+    Args:
+        config: of the run.
+        create_env: builds the environment of one worker; called with ``seed``.
+        seed: of the environment that is described.
+
+    Raises:
+        ConfigError: if something cannot be sent to other processes.
+    """
+    recipe = AlgorithmRecipe(
+        config=_in_worker(config),
+        algorithm_ctor=config.algorithm_ctor,
+        data_transformer_ctor=config.data_transformer_ctor,
+        create_env=create_env,
+    )
+    try:
+        dumped = config_shipping.dump(recipe, _BOUND_FIELDS)
+    except Exception as error:
+        raise ConfigError(
+            "TrainerConfig.async_unroll: what the workers build cannot be sent to "
+            f"their processes: {type(error).__name__}: {error}. Use classes and "
+            "functions defined at the top level of a module, or bind them in a conf."
+        ) from error
+    # While it imports the library, the algorithm is built here.
+    start_server([__name__])
+    return DescribedEnvironment(
+        create_env(seed=seed), config.num_unroll_workers, dumped, __name__
+    )
+
+
+def _in_worker(config: TrainerConfig) -> TrainerConfig:
+    """What a worker must know of the config: it acts on the CPU, and trains nothing."""
+    return dataclasses.replace(
+        config,
+        algorithm_ctor=None,
+        data_transformer_ctor=None,
+        hook_ctors=(),
+        device="cpu",
+        compile=False,
+        offline_buffer_dir=None,
+        offline_buffer_length=None,
+        rl_train_after_update_steps=0,
+        rl_train_every_update_steps=1,
+        mixing_ratios=None,
+        source_loss_weights=None,
+        evaluate=False,
+        evaluation_buffer_dir=None,
+        eval_interval=0,
+        early_stop_return=None,
+    )

@@ -1,0 +1,81 @@
+"""The weight of a policy's entropy, learnt from how much entropy it should keep."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from alf_lite.distributions.mixed_actions import HybridActions
+
+
+class Temperature(nn.Module):
+    """α > 0, the price of entropy in units of reward.
+
+    Args:
+        initial_value: of α.
+        target_entropy: H̄; α rises while the entropy is lower.
+        is_learnt: False keeps α.
+    """
+
+    def __init__(
+        self, initial_value: float, target_entropy: float, *, is_learnt: bool = True
+    ) -> None:
+        super().__init__()
+        if not initial_value > 0:
+            raise ValueError(f"initial_alpha must be positive, got {initial_value}")
+        self.target_entropy = target_entropy
+        self._log_alpha = nn.Parameter(
+            torch.tensor(math.log(initial_value)), requires_grad=is_learnt
+        )
+
+    @property
+    def alpha(self) -> Tensor:
+        """[], without gradient."""
+        return self._log_alpha.detach().exp()
+
+    def forward(self, entropy: Tensor, target_entropy: Tensor | None = None) -> Tensor:
+        """The loss of α alone, log α · (H − H̄): [...] → [...].
+
+        Haarnoja et al. 2018 (arXiv:1812.05905), eq. 18, with log α in place of α: its
+        steps are as long when α is small.
+
+        Args:
+            entropy: [...], H.
+            target_entropy: [...], of every state; None: the same H̄ for all.
+        """
+        target = self.target_entropy if target_entropy is None else target_entropy
+        return self._log_alpha * (entropy.detach() - target)
+
+
+def target_entropies(
+    actions: HybridActions, continuous: float | None, discrete: float | None
+) -> dict[str, float]:
+    """Of the parts that there are; what is None gets the default of SacAlgorithm."""
+    targets = {}
+    if actions.boxes is not None:
+        if continuous is None:
+            continuous = actions.boxes.log_scale - actions.vector_size
+        targets["continuous"] = continuous
+    if actions.has_discrete:
+        if discrete is None:
+            discrete = entropy_of_mostly_one_value(actions.num_joint_values)
+        targets["discrete"] = discrete
+    return targets
+
+
+def entropy_of_mostly_one_value(num_values: int, share: float = 0.9) -> float:
+    """The entropy if one value has this share and the others the rest alike."""
+    if num_values < 2:
+        return 0.0
+    rest = 1 - share
+    return -share * math.log(share) - rest * math.log(rest / (num_values - 1))
+
+
+def entropies_of_mostly_one_value(num_values: Tensor, share: float = 0.9) -> Tensor:
+    """As above, for every number of values: [...] → [...]."""
+    others = (num_values - 1).clamp(min=1)
+    rest = 1 - share
+    entropies = others.log() * rest + entropy_of_mostly_one_value(2, share)
+    return torch.where(num_values > 1, entropies, 0.0)

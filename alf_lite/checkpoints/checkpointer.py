@@ -1,0 +1,380 @@
+"""Checkpoints: data, never code. Each appears whole or not at all.
+
+A checkpoint is a directory ``ckpt-<step>`` with one file per part of the state (such as
+``algorithm.pt``), the texts that describe the run, and a manifest. Playing reads one
+part and needs no other. How a directory is written and read is in
+:mod:`alf_lite.checkpoints.files`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import alf_lite
+from alf_lite.checkpoints import files as checkpoint_files
+from alf_lite.checkpoints.data import (
+    MAPPED_SUFFIX,
+    NAME,
+    PART_SUFFIX,
+    CheckpointInfo,
+    LoadedCheckpoint,
+    read,
+    read_info,
+    to_bytes,
+)
+from alf_lite.checkpoints.module_state import check_is_state_dict, load_module_state
+from alf_lite.errors import CheckpointError, DamagedCheckpointError
+
+__all__ = [
+    "CheckpointInfo",
+    "Checkpointer",
+    "LoadedCheckpoint",
+    "load_module_state",
+    "load_prefix",
+]
+
+_logger = logging.getLogger(__name__)
+
+# A reader without the lock may meet a checkpoint that is being replaced or deleted.
+_READ_ATTEMPTS = 20
+_CORRUPT = re.compile(r"ckpt-(\d+)\.corrupt(\d*)")
+# How many of those are kept once there is a newer valid checkpoint.
+_KEEP_CORRUPT = 2
+
+State = Mapping[str, Any]
+
+
+class Checkpointer:
+    """The checkpoints of one run.
+
+    Args:
+        directory: where they are; created by the first ``save``.
+        keep_latest: how many of the newest resumable checkpoints to keep. The one with
+            the best score is kept too.
+        read_only: for a process that does not own the run: nothing on disk is changed,
+            and checkpoints that the owner replaces or deletes meanwhile are looked up
+            again.
+    """
+
+    def __init__(
+        self, directory: Path | str, keep_latest: int = 3, *, read_only: bool = False
+    ) -> None:
+        if keep_latest < 1:
+            raise ValueError(f"keep_latest must be at least 1, got {keep_latest}")
+        self._directory = Path(directory)
+        self._keep_latest = keep_latest
+        self._read_only = read_only
+        if not read_only and self._entries():
+            checkpoint_files.recover(self._directory)
+
+    @property
+    def directory(self) -> Path:
+        return self._directory
+
+    def save(
+        self,
+        step: int,
+        state: State,
+        texts: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        mapped_files: Mapping[str, checkpoint_files.Stream] | None = None,
+        best_score: float | None = None,
+        resumable: bool = True,
+    ) -> Path:
+        """Writes ``ckpt-<step>``, then deletes those that need not be kept.
+
+        Args:
+            step: of training; replaces a checkpoint of the same step.
+            state: part name -> nested dicts, lists and tuples of tensors, numbers and
+                strings. Each part becomes a file.
+            texts: file name -> content, such as the configuration.
+            metadata: JSON data, kept in the manifest.
+            mapped_files: file name -> content, of files too large to be read as a part
+                of the state; their names end with ``MAPPED_SUFFIX``.
+            best_score: the score, if it is the best so far.
+            resumable: False for one that only serves to play, such as the best policy
+                between two scheduled checkpoints.
+
+        Returns:
+            The directory.
+
+        Raises:
+            TypeError: if ``state`` holds anything but data; names its path.
+            CheckpointError: if the disk refuses; earlier checkpoints are untouched.
+        """
+        if best_score is not None and not math.isfinite(best_score):
+            raise ValueError(f"best_score must be finite, got {best_score}")
+        contents: dict[str, checkpoint_files.Content] = {
+            name + PART_SUFFIX: to_bytes(part, name) for name, part in state.items()
+        }
+        contents |= {name: text.encode() for name, text in (texts or {}).items()}
+        for name, stream in (mapped_files or {}).items():
+            assert name.endswith(MAPPED_SUFFIX), name
+            contents[name] = stream
+        manifest = {
+            "alf_lite": alf_lite.__version__,
+            "torch": torch.__version__,
+            "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "step": step,
+            "best_score": best_score,
+            "resumable": resumable,
+            "metadata": dict(metadata or {}),
+        }
+        path = self._directory / f"ckpt-{step}"
+        checkpoint_files.write(path, contents, manifest)
+        # Only now that the new one is safe.
+        checkpoint_files.fault_point("before prune")
+        self._prune()
+        return path
+
+    def load(
+        self,
+        step: str | int = "latest",
+        parts: Sequence[str] | None = None,
+        *,
+        resumable: bool = False,
+    ) -> LoadedCheckpoint:
+        """Reads and verifies a checkpoint.
+
+        Asked for the latest or the best, a damaged one is reported as an error in the
+        log, set aside as ``ckpt-<step>.corrupt`` and the next one is taken. The newest
+        two of those are kept. One that is not damaged but cannot be read, for want of
+        rights or memory or because a newer version wrote it, is an error: nothing is
+        renamed, and no older one is taken without being asked for.
+
+        Args:
+            step: "latest", "best" or a step.
+            parts: which parts of the state to read; None means all. Files of other
+                parts may be missing or damaged.
+            resumable: consider only checkpoints that training can continue from.
+
+        Raises:
+            CheckpointError: if there is none or none is valid, or one cannot be read.
+                Never returns an empty state.
+        """
+        failures: list[str] = []
+        for attempt in range(_READ_ATTEMPTS):
+            failures.clear()
+            candidates = self._preferred(step)
+            # A writer may just be putting one checkpoint in place of another.
+            changed = self._read_only and not candidates and self._directory.is_dir()
+            for path in candidates:
+                identity = _identity(path)
+                try:
+                    loaded = read(path, parts, resumable=resumable)
+                except CheckpointError as error:
+                    if self._read_only and _was_replaced(path, identity):
+                        changed = True
+                        continue
+                    if not isinstance(error, DamagedCheckpointError):
+                        raise
+                    failures.append(str(error))
+                    self._report(path, error, set_aside=isinstance(step, str))
+                    continue
+                if loaded is not None:
+                    return loaded
+            if not changed:
+                break
+            time.sleep(0.001 * attempt)
+        raise CheckpointError(self._explain_none(step, parts, resumable, failures))
+
+    def has_checkpoint(self) -> bool:
+        """Whether there is or was any checkpoint, damaged ones included."""
+        return any(entry.name.startswith("ckpt-") for entry in self._entries())
+
+    def list_checkpoints(self) -> list[CheckpointInfo]:
+        """The checkpoints whose manifests are not damaged, oldest first.
+
+        Raises:
+            CheckpointError: if one cannot be read.
+        """
+        infos = []
+        for _, path in self._paths():
+            try:
+                infos.append(read_info(path))
+            except DamagedCheckpointError:
+                continue
+        return infos
+
+    def _paths(self) -> list[tuple[int, Path]]:
+        matches = [(NAME.fullmatch(p.name), p) for p in self._entries()]
+        return sorted((int(match[1]), path) for match, path in matches if match)
+
+    def _entries(self) -> list[Path]:
+        try:
+            return list(self._directory.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise checkpoint_files.cannot_read(self._directory, error) from error
+
+    def _preferred(self, step: str | int) -> list[Path]:
+        """The candidates for ``load``, most wanted first."""
+        if isinstance(step, int):
+            return [path for s, path in self._paths() if s == step]
+        if step == "latest":
+            return [path for _, path in reversed(self._paths())]
+        if step == "best":
+            scored = [
+                (info.best_score, info.step, info.path)
+                for info in self.list_checkpoints()
+                if info.best_score is not None
+            ]
+            return [path for _, _, path in sorted(scored, reverse=True)]
+        raise ValueError(f"step must be 'latest', 'best' or a number, got {step!r}")
+
+    def _report(self, path: Path, error: CheckpointError, *, set_aside: bool) -> None:
+        _logger.error("Damaged checkpoint: %s", error)
+        if self._read_only or not set_aside:
+            return
+        target = path.with_name(f"{path.name}.corrupt")
+        number = 1
+        while target.exists():
+            number += 1
+            target = path.with_name(f"{path.name}.corrupt{number}")
+        try:
+            path.rename(target)
+        except OSError as rename_error:
+            _logger.error("It could not be set aside: %s", rename_error)
+        else:
+            _logger.error("It was set aside as %s", target)
+
+    def _explain_none(
+        self,
+        step: str | int,
+        parts: Sequence[str] | None,
+        resumable: bool,
+        failures: list[str],
+    ) -> str:
+        wanted = f"step {step}" if isinstance(step, int) else step
+        lines = [f"no usable checkpoint ({wanted}) in {self._directory}"]
+        lines += [f"damaged: {failure}" for failure in failures]
+        try:
+            infos = self.list_checkpoints()
+            lines += [f"set aside as damaged: {path}" for path in self._corrupt_paths()]
+        except CheckpointError as error:
+            lines.append(f"another one: {error}")
+            infos = []
+        if infos:
+            found = ", ".join(str(info.step) for info in infos)
+            lines.append(f"present: steps {found}")
+        elif len(lines) == 1:
+            lines.append("there is none")
+        if infos and step == "best" and not failures:
+            lines.append(
+                "none has a score: it is the evaluation during training that gives one "
+                "(TrainerConfig.evaluate)"
+            )
+        elif infos and resumable:
+            lines.append("none of these holds what training needs to continue")
+        elif infos and parts is not None and not isinstance(step, int):
+            lines.append(f"none of these holds {', '.join(parts)}")
+        return "\n  ".join(lines)
+
+    def _prune(self) -> None:
+        try:
+            infos, corrupt = self.list_checkpoints(), self._corrupt_paths()
+        except CheckpointError as error:
+            _logger.warning("Old checkpoints are not deleted now: %s", error)
+            return
+        resumable = [info.path for info in infos if info.resumable]
+        keep = set(resumable[-self._keep_latest :])
+        scored = [info for info in infos if info.best_score is not None]
+        if scored:
+            keep.add(max(scored, key=lambda info: info.best_score or 0.0).path)
+        for path in [
+            *(info.path for info in infos if info.path not in keep),
+            *corrupt[:-_KEEP_CORRUPT],
+        ]:
+            try:
+                checkpoint_files.remove(path)
+            except OSError as error:
+                _logger.warning("Could not delete %s: %s", path, error)
+
+    def _corrupt_paths(self) -> list[Path]:
+        """What was set aside, oldest first."""
+        matches = [(_CORRUPT.fullmatch(p.name), p) for p in self._entries()]
+        found = [(int(m[1]), int(m[2] or 1), path) for m, path in matches if m]
+        return [path for _, _, path in sorted(found)]
+
+
+def load_prefix(prefix_at_path: str) -> dict[str, Any]:
+    """The part of a checkpointed algorithm below a prefix, for one module.
+
+    Args:
+        prefix_at_path: ``"prefix@path"``. The prefix is the dotted path of the module
+            within the algorithm, such as ``_actor_network``; it may start with
+            ``algorithm.``, and empty means the whole algorithm. The path is one
+            checkpoint, or the directory of a run or of its checkpoints, of which the
+            latest is taken.
+
+    Returns:
+        A state dict whose keys are relative to the prefix.
+
+    Raises:
+        CheckpointError: if there is no such checkpoint or nothing below the prefix.
+    """
+    prefix, separator, location = prefix_at_path.partition("@")
+    if not separator or not location:
+        raise CheckpointError(
+            f"expected checkpoint='prefix@path', got {prefix_at_path!r}"
+        )
+    loaded = _find(Path(location).expanduser())
+    entries = loaded.state["algorithm"]
+    check_is_state_dict(entries, f"{loaded.path / 'algorithm.pt'}")
+    prefix = re.sub(r"^algorithm(\.|$)", "", prefix)
+    if not prefix:
+        return dict(entries)
+    part = {
+        key.removeprefix(f"{prefix}."): value
+        for key, value in entries.items()
+        if key.startswith(f"{prefix}.")
+    }
+    if not part:
+        modules = {
+            ".".join(names[:depth])
+            for names in (key.split(".") for key in entries)
+            for depth in range(1, len(names))
+        }
+        close = difflib.get_close_matches(prefix, modules, n=3)
+        top = sorted({name.split(".")[0] for name in modules})
+        hint = f"Did you mean {' or '.join(close)}?" if close else f"It holds {top}."
+        raise CheckpointError(f"{loaded.path}: nothing below {prefix!r}. {hint}")
+    return part
+
+
+def _find(location: Path) -> LoadedCheckpoint:
+    parts = ("algorithm",)
+    match = NAME.fullmatch(location.name)
+    if match:
+        reader = Checkpointer(location.parent, read_only=True)
+        return reader.load(int(match[1]), parts)
+    for directory in (location / "checkpoints", location):
+        reader = Checkpointer(directory, read_only=True)
+        if reader.has_checkpoint():
+            return reader.load("latest", parts)
+    raise CheckpointError(
+        f"no checkpoint at {location}: expected a directory ckpt-<step>, or one that "
+        "holds such directories"
+    )
+
+
+def _was_replaced(path: Path, identity: int | None) -> bool:
+    return identity is None or _identity(path) != identity
+
+
+def _identity(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None

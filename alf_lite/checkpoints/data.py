@@ -1,0 +1,160 @@
+"""The content of one checkpoint: to bytes that hold only data, and verified back."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import torch
+
+from alf_lite.checkpoints import files as checkpoint_files
+from alf_lite.errors import CheckpointError, DamagedCheckpointError
+from alf_lite.utils import plain_data
+
+NAME = re.compile(r"ckpt-(\d+)")
+PART_SUFFIX = ".pt"
+# Of files that are mapped into memory instead of being read with the checkpoint.
+MAPPED_SUFFIX = ".safetensors"
+
+
+class CheckpointInfo(NamedTuple):
+    """What the manifest of a checkpoint says, without reading its files."""
+
+    path: Path
+    step: int
+    best_score: float | None  # set if it was the best so far when it was written
+    resumable: bool  # holds everything that training needs to continue
+    parts: tuple[str, ...]  # names of the parts of the state
+    manifest: dict[str, Any]
+
+
+class LoadedCheckpoint(NamedTuple):
+    """A verified checkpoint in memory, tensors on the CPU."""
+
+    path: Path
+    step: int
+    state: dict[str, Any]  # part -> its content
+    metadata: dict[str, Any]
+    texts: dict[str, str]  # file name -> content
+    mapped_files: dict[str, Path]  # file name -> where it is; verified if all was read
+
+
+def to_bytes(value: Any, name: str) -> memoryview:
+    """``value`` serialised.
+
+    Args:
+        value: nested dicts, lists and tuples of tensors, numbers and strings.
+        name: for errors.
+
+    Raises:
+        TypeError: naming the path of anything that is not data.
+    """
+    file = io.BytesIO()
+    torch.save(plain_data.to_plain(value, name), file)
+    return file.getbuffer()
+
+
+def read_info(path: Path) -> CheckpointInfo:
+    """What the manifest of ``path`` says.
+
+    Raises:
+        DamagedCheckpointError: if the manifest is damaged or of another directory.
+        CheckpointError: if it cannot be read.
+    """
+    manifest = checkpoint_files.read_manifest(path)
+    step = int(path.name.removeprefix("ckpt-"))
+    if manifest.get("step") != step:
+        raise DamagedCheckpointError(
+            f"{path}: the manifest is of step {manifest.get('step')!r}; was the "
+            "directory renamed?"
+        )
+    what = f"{path / checkpoint_files.MANIFEST_NAME}: "
+    score, resumable = manifest.get("best_score"), manifest.get("resumable", False)
+    metadata = manifest.get("metadata", {})
+    plain_data.check_like(score, None, f"{what}best_score")
+    plain_data.check_like(resumable, False, f"{what}resumable")
+    plain_data.check_like(metadata, {}, f"{what}metadata")
+    plain_data.check_numbers(metadata, f"{what}metadata")
+    parts = [n for n in manifest["files"] if n.endswith(PART_SUFFIX)]
+    return CheckpointInfo(
+        path=path,
+        step=step,
+        best_score=None if score is None else float(score),
+        resumable=resumable,
+        parts=tuple(name.removesuffix(PART_SUFFIX) for name in parts),
+        manifest=manifest,
+    )
+
+
+def read(
+    path: Path, parts: Sequence[str] | None, *, resumable: bool
+) -> LoadedCheckpoint | None:
+    """The verified content, or None if it is not a checkpoint of the kind asked for."""
+    info = read_info(path)
+    wanted = info.parts if parts is None else tuple(parts)
+    if (resumable and not info.resumable) or not set(wanted) <= set(info.parts):
+        return None
+    texts, mapped_files = {}, {}
+    for name in info.manifest["files"]:
+        if name.endswith(MAPPED_SUFFIX):
+            mapped_files[name] = path / name
+            if parts is None:
+                with checkpoint_files.open_verified(path, info.manifest, name):
+                    pass
+        elif not name.endswith(PART_SUFFIX):
+            with (
+                checkpoint_files.open_verified(path, info.manifest, name) as file,
+                checkpoint_files.reading(path / name),
+            ):
+                texts[name] = file.read().decode(errors="replace")
+    return LoadedCheckpoint(
+        path=path,
+        step=info.step,
+        state={part: _read_part(info, part) for part in wanted},
+        metadata=info.manifest.get("metadata", {}),
+        texts=texts,
+        mapped_files=mapped_files,
+    )
+
+
+def _read_part(info: CheckpointInfo, part: str) -> Any:
+    name = part + PART_SUFFIX
+    with checkpoint_files.open_verified(info.path, info.manifest, name) as file:
+        what = str(info.path / name)
+        with checkpoint_files.reading(info.path / name):
+            value = _load(file, what)
+    plain_data.check_plain(value, f"{what}: {part}")
+    return value
+
+
+def _load(file: IO[bytes], what: str) -> Any:
+    """What ``to_bytes`` wrote.
+
+    Its hash is right. Hence it was written like this, and is not damaged but foreign.
+    """
+    try:
+        _check_is_uncompressed(file)
+        # Spelled out, because an environment variable can turn the default off.
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # whatever a hostile file makes the reader raise
+        if "allocate memory" in str(error):
+            raise MemoryError from error
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(
+            f"{what}: refused, it is not plain data ({reason})"
+        ) from error
+
+
+def _check_is_uncompressed(file: IO[bytes]) -> None:
+    """Checks that reading takes about as much memory as the file has bytes."""
+    with zipfile.ZipFile(file) as archive:
+        for entry in archive.infolist():
+            if entry.compress_type != zipfile.ZIP_STORED:
+                raise ValueError(f"{entry.filename} is compressed")
+    file.seek(0)

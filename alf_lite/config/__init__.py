@@ -1,0 +1,17 @@
+"""Configuration: the ``configurable`` decorator and the settings of a training run."""
+
+from alf_lite.config.decorator import configurable, configurable_enum, keep_scope
+from alf_lite.config.trainer_config import (
+    DefaultSettings,
+    TrainerConfig,
+    default_settings,
+)
+
+__all__ = [
+    "DefaultSettings",
+    "TrainerConfig",
+    "configurable",
+    "configurable_enum",
+    "default_settings",
+    "keep_scope",
+]

@@ -1,0 +1,261 @@
+"""The configuration of a process: read confs, save them, say what was not used.
+
+A conf is a gin file. It is a program: it imports modules and calls what they define,
+whatever it names (see ``config_names``), so treat a conf of somebody else as you would
+treat their script.
+
+    parse_config("ppo_cart_pole", ["TrainerConfig.random_seed = 1"])
+    with gin_errors():
+        trainer = Trainer(TrainerConfig())
+    check_unused_bindings()
+
+gin's bindings belong to the process. A process that is started by ``spawn`` or
+``forkserver`` imports configurables afresh and would run with their defaults. It gets
+:func:`user_config_text` and begins with :func:`parse_config_text`. Send it objects,
+not classes that a conf refers to: those do not pickle.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import gin
+
+# Registers TrainerConfig, which a conf may bind without importing anything.
+import alf_lite.config  # noqa: F401
+from alf_lite.config import errors as config_errors
+from alf_lite.config import registry as config_registry
+from alf_lite.config.checks import check_bindings, is_required
+from alf_lite.config.reader import COMMAND_LINE, ConfigReader
+from alf_lite.config.registry import Binding, BindingKey
+from alf_lite.config.sources import find_conf, packaged_confs
+from alf_lite.errors import AlfLiteError, ConfigError
+
+__all__ = [
+    "check_unused_bindings",
+    "find_conf",
+    "gin_errors",
+    "inoperative_config_text",
+    "operative_config_text",
+    "packaged_confs",
+    "parse_config",
+    "parse_config_text",
+    "reset",
+    "unused_bindings",
+    "user_config_text",
+]
+
+_logger = logging.getLogger(__name__)
+
+# What was read in this process; gin's own tables are as global.
+_reader = ConfigReader()
+_strict = False
+
+
+def parse_config(
+    conf: str | None, gin_params: Sequence[str] = (), strict: bool = False
+) -> None:
+    """Reads a conf, then the bindings of the command line, which override it.
+
+    After that the bindings are locked. If anything is wrong nothing stays bound.
+
+    Args:
+        conf: path or name of a packaged conf, see :func:`find_conf`; None for none.
+        gin_params: statements such as ``"TrainerConfig.random_seed = 1"``.
+        strict: whether :func:`check_unused_bindings` raises.
+
+    Raises:
+        ConfigError: saying what is wrong, in which file and line, and what to do.
+    """
+    with _reading(strict) as reader:
+        if conf is not None:
+            reader.read_file(find_conf(conf))
+        if gin_params:
+            reader.add_comment("From the command line:")
+        for parameter in gin_params:
+            if not reader.read_text(parameter, COMMAND_LINE, Path()):
+                raise ConfigError(f"{COMMAND_LINE}={parameter!r} binds nothing.")
+
+
+def parse_config_text(text: str) -> None:
+    """Makes ``text`` the configuration of this process, whatever it was before.
+
+    For child processes, with the :func:`user_config_text` of their parent; one that was
+    forked has it already and keeps it.
+
+    Raises:
+        ConfigError: as :func:`parse_config`.
+    """
+    if gin.config_is_locked() and user_config_text() == text:
+        return
+    reset()
+    with _reading(strict=False) as reader:
+        reader.read_text(text, "config text", Path())
+
+
+@contextmanager
+def _reading(strict: bool) -> Iterator[ConfigReader]:
+    global _reader, _strict
+    if gin.config_is_locked():
+        raise ConfigError(
+            "this process has its configuration already. Call reset() before another "
+            "one is read."
+        )
+    reader = ConfigReader()
+    try:
+        yield reader
+        check_bindings(_without_unneeded(reader.bindings))
+        _finalize()
+    except BaseException:
+        reset()
+        raise
+    _reader, _strict = reader, strict
+
+
+def _without_unneeded(
+    bindings: Mapping[BindingKey, Binding],
+) -> dict[BindingKey, Binding]:
+    """Unbinds required macros that nothing refers to: what did was overridden."""
+    values = [binding.value for binding in bindings.values()]
+    used = {name for value in values for name in config_registry.macros_in(value)}
+    needed = dict(bindings)
+    for key, binding in bindings.items():
+        is_macro = key.selector == config_registry.MACRO
+        if is_macro and key.scope not in used and is_required(binding.value):
+            config_registry.unbind(key)
+            del needed[key]
+    return needed
+
+
+def _finalize() -> None:
+    """Locks the bindings, after hooks that the user has registered with gin."""
+    try:
+        gin.finalize()
+    except ValueError as error:
+        raise ConfigError(str(error).partition(" in config string")[0]) from error
+
+
+def reset() -> None:
+    """Removes every binding and unlocks, as in a process that has just started."""
+    global _reader, _strict
+    config_registry.clear()
+    _reader, _strict = ConfigReader(), False
+
+
+# The texts that are saved with a run
+
+
+def user_config_text() -> str:
+    """What the user gave, files inlined, then the command line: a conf of its own.
+
+    It needs no file, so that any process can read it in any directory.
+    """
+    return _reader.text()
+
+
+def operative_config_text() -> str:
+    """What was used so far, defaults included, as a conf that gives the same run."""
+    return config_registry.operative_text()
+
+
+def inoperative_config_text() -> str:
+    """What was bound and not used so far, with the reason."""
+    lines = [f"# {reason}\n{b.source}" for b, reason in _unused()]
+    return "# Bound but never used\n\n" + ("\n".join(lines) or "# None.") + "\n"
+
+
+def unused_bindings() -> list[str]:
+    """The bindings that nothing has read so far: file, line and reason.
+
+    Meaningful once everything is built.
+    """
+    return [f"{binding}  ({reason})" for binding, reason in _unused()]
+
+
+def _unused() -> list[tuple[Binding, str]]:
+    found = []
+    bound = config_registry.bound()
+    for key, binding in _reader.bindings.items():
+        if key not in bound:  # a macro that nothing needs
+            continue
+        reason = config_registry.why_unused(key)
+        if reason is not None:
+            found.append((binding, reason))
+    return found
+
+
+def check_unused_bindings() -> None:
+    """Reports the bindings that nothing has read. Call it when everything is built.
+
+    Raises:
+        ConfigError: if there are any and the config was parsed as strict.
+    """
+    unused = unused_bindings()
+    if not unused:
+        return
+    message = "these bindings have no effect:\n  " + "\n  ".join(unused)
+    if _strict:
+        raise ConfigError(f"{message}\nRemove them, or leave --strict_config out.")
+    _logger.warning("%s", message)
+
+
+# Errors while objects are built
+
+
+@contextmanager
+def gin_errors() -> Iterator[None]:
+    """Turns what configurables raise while they are built into errors for the user.
+
+    A missing value, and a TypeError or ValueError of a constructor, become a
+    ConfigError with the lines of the confs that bind the parameters it speaks of.
+    Everything else passes.
+
+    To be used around the building of objects, not around training: there a ValueError
+    is not the fault of the conf.
+
+    Raises:
+        ConfigError: as described.
+    """
+    try:
+        yield
+    except Exception as error:
+        _raise_translated(error)
+
+
+def _raise_translated(error: Exception) -> NoReturn:
+    called = config_errors.called_configurables(error)
+    missing = config_errors.missing_value(error)
+    if missing is not None:
+        raise ConfigError(missing) from error
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        raise ConfigError(
+            f"what the conf asks for does not fit into memory: {_first_line(error)}"
+        ) from error
+    if isinstance(error, ConfigError) or (
+        called
+        and isinstance(error, (TypeError, ValueError))
+        and not isinstance(error, AlfLiteError)
+    ):
+        name = "" if isinstance(error, ConfigError) else f"{called[0]}: "
+        lines = [f"{name}{error}", *_bindings_spoken_of(str(error), called)]
+        raise ConfigError("\n  ".join(lines)) from error
+    raise error
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(": ")
+
+
+def _bindings_spoken_of(message: str, called: Sequence[str]) -> list[str]:
+    """The bindings of the called configurables whose parameter the message names."""
+    words = set(re.findall(r"\w+", message))
+    return [
+        str(binding)
+        for key, binding in _reader.bindings.items()
+        if key.parameter in words and key.selector.rpartition(".")[2] in called
+    ][:5]

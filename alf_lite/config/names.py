@@ -1,0 +1,213 @@
+"""What a name in a conf stands for: a configurable, or anything that can be imported.
+
+``@PPOAlgorithm`` is registered by its module, which is imported if the library has it.
+``@my_module.MyEnv`` or ``@gymnasium.wrappers.FlattenObservation`` need no decorator:
+they are registered with gin when a conf refers to them, under the name in the conf. The
+class or function itself stays as it is; what the conf refers to is gin's stand-in,
+which takes its parameters from the conf and makes objects of the class itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+import types
+from collections.abc import Callable
+from functools import cache, wraps
+from pathlib import Path
+from typing import Any
+
+import gin
+
+from alf_lite.config import errors as config_errors
+from alf_lite.config import registry as config_registry
+from alf_lite.errors import ConfigError
+
+# How a module of the library registers what is defined in the next line.
+_DECORATED = re.compile(
+    r"^@configurable(?:\((?:\w+=[^)]*)?\))?\n(?:@.*\n)*(?:class|def) (\w+)",
+    re.MULTILINE,
+)
+
+
+def complete_name(name: str) -> str:
+    """The complete name of the one configurable that ``name`` stands for.
+
+    Raises:
+        ConfigError: if there is none, several, or importing it fails.
+    """
+    if config_registry.imported_by_name(name) is not None:
+        return _imported_name(name)  # may have been defined anew
+    found = config_registry.matches(name)
+    if not found and name in shipped():
+        import_module(shipped()[name])
+        found = config_registry.matches(name)
+    if len(found) == 1:
+        return found[0]
+    if found or "." not in name:
+        raise ConfigError(config_errors.unknown_configurable(name, shipped()))
+    return _imported_name(name)
+
+
+def import_module(module: str) -> types.ModuleType:
+    """Imports a module; one of the current directory, too, as ``python -m`` would.
+
+    Raises:
+        ConfigError: if there is none of that name, or importing it fails.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if not _is_missing(module, error):
+            raise _import_failed(module, error) from error
+        if not _look_here():
+            raise ConfigError(config_errors.unknown_module(module)) from error
+    except (Exception, SystemExit) as error:
+        raise _import_failed(module, error) from error
+    return import_module(module)
+
+
+def _is_missing(module: str, error: ModuleNotFoundError) -> bool:
+    """Whether it is the module itself, or a package of it, that is not there."""
+    return f"{module}.".startswith(f"{error.name}.")
+
+
+def _look_here() -> bool:
+    """Adds the current directory to the places of modules; False if it is one."""
+    try:
+        here = os.getcwd()
+    except OSError:  # it was deleted
+        return False
+    places = {os.path.abspath(place) for place in sys.path}
+    if here in places:
+        return False
+    sys.path.append(here)
+    importlib.invalidate_caches()
+    return True
+
+
+def _import_failed(module: str, error: BaseException) -> ConfigError:
+    return ConfigError(
+        f"importing {module!r} failed: {type(error).__name__}: {error}".rstrip(": ")
+    )
+
+
+# Names of the library
+
+
+@cache
+def shipped() -> dict[str, str]:
+    """Configurable → the module of the library that defines it; read, not imported."""
+    package = Path(__file__).parents[1]
+    return {
+        name: ".".join(("alf_lite", *path.relative_to(package).with_suffix("").parts))
+        for path in sorted(package.rglob("*.py"))
+        for name in _DECORATED.findall(path.read_text(encoding="utf-8"))
+    }
+
+
+# Names of everything else
+
+
+def _imported_name(name: str) -> str:
+    """Imports what ``name`` says, registers it if nothing has, and names it."""
+    target = _import_target(name)
+    known = config_registry.selector_of(target)
+    if known is not None:
+        return known
+    if not callable(target):
+        what = "a module" if inspect.ismodule(target) else _shown(target)
+        raise ConfigError(
+            f"{name!r} is {what}, and a conf can only refer to what can be called: "
+            "functions and classes."
+        )
+    _register(name, target)
+    return name
+
+
+def _shown(value: Any) -> str:
+    """``repr(value)`` without addresses, cut to what a message can hold."""
+    text = re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _import_target(name: str) -> Any:
+    """The object that ``name`` stands for in Python."""
+    first, *rest = name.split(".")
+    target: Any = import_module(first)
+    path = first
+    for attribute in rest:
+        try:
+            inside = getattr(target, attribute, None)
+            is_there = inside is not None or hasattr(target, attribute)
+        except Exception as error:  # a module that imports its parts when asked
+            raise _import_failed(f"{path}.{attribute}", error) from error
+        if not is_there:
+            inside = _submodule(name, target, path, attribute)
+        target, path = inside, f"{path}.{attribute}"
+    return target
+
+
+def _submodule(name: str, package: Any, path: str, attribute: str) -> Any:
+    """``package.attribute``, which is no attribute so far."""
+    module = f"{path}.{attribute}"
+    if not inspect.ismodule(package):
+        raise ConfigError(
+            f"{path!r} has no {attribute!r}."
+            + config_errors.did_you_mean(attribute, _public(package))
+        )
+    is_package = hasattr(package, "__path__")
+    if is_package and importlib.util.find_spec(module) is not None:
+        return import_module(module)
+    if module != name and is_package:
+        raise ConfigError(config_errors.unknown_module(module))
+    if attribute in shipped():
+        suggestion = f" Did you mean {attribute!r} alone?"
+    else:
+        suggestion = config_errors.did_you_mean(attribute, _public(package))
+    raise ConfigError(f"the module {path!r} has no {attribute!r}.{suggestion}")
+
+
+def _public(target: Any) -> list[str]:
+    return [name for name in dir(target) if not name.startswith("_")]
+
+
+def _register(name: str, target: Callable[..., Any]) -> None:
+    """Registers ``target`` with gin under ``name`` without changing it."""
+    module, _, last = name.rpartition(".")
+    if config_registry.target(name) is not None:  # defined anew, as in a notebook
+        config_registry.forget(name)
+    with gin.unlock_config():
+        try:
+            stand_in = gin.external_configurable(target, name=last, module=module)
+        except Exception:  # a class that cannot be derived from, such as an enum
+            stand_in = gin.external_configurable(
+                _as_function(target), name=last, module=module
+            )
+    config_registry.note_imported_by_name(name, target)
+    copy_signature(stand_in, target)
+
+
+def _as_function(target: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(target, updated=())
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return target(*args, **kwargs)
+
+    return call
+
+
+def copy_signature(stand_in: Any, target: Callable[..., Any]) -> None:
+    """Lets ``inspect.signature`` see the parameters behind gin's stand-in of a class.
+
+    ``target`` itself is left alone.
+    """
+    if stand_in is target or not inspect.isclass(stand_in):
+        return
+    try:
+        stand_in.__signature__ = inspect.signature(target)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):  # written in C, without a signature
+        return

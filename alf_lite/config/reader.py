@@ -1,0 +1,223 @@
+"""Reads confs into gin, statement by statement, and remembers where each came from.
+
+gin could read a file by itself. Doing it here, with gin's parser for the single
+statement, is what makes the file and the line of every binding known, includes relative
+to the including file, and one text of all files that another process can read again.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import gin
+from gin import config as gin_config
+from gin import config_parser
+
+from alf_lite.config import errors as config_errors
+from alf_lite.config import names as config_names
+from alf_lite.config import registry as config_registry
+from alf_lite.config import values as config_values
+from alf_lite.config.registry import MACRO, Binding, BindingKey
+from alf_lite.config.sources import (
+    Statement,
+    check_size,
+    find_conf,
+    read_conf,
+    split_statements,
+)
+from alf_lite.errors import ConfigError
+
+COMMAND_LINE = "--gin_param"
+
+_logger = logging.getLogger(__name__)
+
+
+class ConfigReader:
+    """Binds what confs say, in order, and keeps a record of it.
+
+    ``bindings`` holds what is in force: a later binding replaces an earlier one of
+    another file; twice in one file is an error.
+    """
+
+    def __init__(self) -> None:
+        self.bindings: dict[BindingKey, Binding] = {}
+        self._size = 0  # of all files
+        # The whole text: what was read and, for a binding, its record.
+        self._pieces: list[tuple[str, Binding | None]] = []
+        # TrainerConfig needs no import in any process.
+        self._imported = {"alf_lite.config"}
+
+    def read_file(self, path: Path, including: tuple[Path, ...] = ()) -> None:
+        """Reads a conf and what it includes.
+
+        Args:
+            path: of the conf.
+            including: the confs that are being read, outermost first.
+        """
+        resolved = path.resolve()
+        if resolved in including:
+            chain = " → ".join(p.name for p in (*including, resolved))
+            raise ConfigError(f"{path}: this conf includes itself: {chain}.")
+        text, inside = read_conf(path), (*including, resolved)
+        # Included twice, it is read twice: a few small files could make a huge text.
+        self._size += len(text)
+        check_size(self._size, str((including or inside)[0]))
+        if not self.read_text(text, str(path), path.parent, inside):
+            raise ConfigError(f"{path}: this conf is empty, it binds nothing.")
+
+    def read_text(
+        self, text: str, name: str, folder: Path, including: tuple[Path, ...] = ()
+    ) -> int:
+        """Reads statements and returns how many there were.
+
+        Args:
+            text: the statements.
+            name: of the text, for messages.
+            folder: to which its includes are relative.
+            including: the confs that are being read, outermost first.
+        """
+        bound_here: dict[BindingKey, Binding] = {}
+        count = 0
+        for statement in split_statements(text, name):
+            if statement.is_comment:
+                self._pieces.append((statement.source, None))
+                continue
+            count += 1
+            where = name if name == COMMAND_LINE else f"{name}:{statement.line}"
+            included = None
+            try:
+                parsed = self._parse(statement, name)
+                if isinstance(parsed, config_parser.IncludeStatement):
+                    included = find_conf(parsed.filename, folder)
+                elif isinstance(parsed, config_parser.ImportStatement):
+                    self._import(statement.source, parsed.module)
+                else:
+                    self._bind(parsed, statement.source, where, bound_here)
+            except ConfigError as error:
+                raise ConfigError(f"{where}: {error}") from error.__cause__
+            if included is not None:
+                self.add_comment(f"{parsed.filename}:")
+                self.read_file(included, including)
+                self.add_comment(f"end of {parsed.filename}")
+        return count
+
+    def add_comment(self, comment: str) -> None:
+        """Adds a line to the text that this reader returns."""
+        self._pieces.append((f"# {comment}", None))
+
+    def _parse(self, statement: Statement, name: str) -> Any:
+        """The statement as gin's parser sees it."""
+        try:
+            parser = config_parser.ConfigParser(statement.source, _Delegate())
+            return parser.parse_statement()
+        except ConfigError:  # of a name in the value
+            raise
+        except Exception as error:
+            message = config_errors.unreadable_statement(
+                statement.source,
+                is_macro=config_registry.is_macro,
+                in_shell=name == COMMAND_LINE,
+                said=str(getattr(error, "msg", error)),
+            )
+            raise ConfigError(message) from error
+
+    def _import(self, source: str, module: str) -> None:
+        if module.startswith("__gin__"):
+            raise ConfigError(
+                "gin's dynamic registration is not supported. Write the full name "
+                "instead: `@some.module.name`."
+            )
+        config_names.import_module(module)
+        gin.parse_config(source)  # remembers it for the operative config
+        self._imported.add(module)
+        self._pieces.append((source, None))
+
+    def _bind(
+        self,
+        parsed: Any,
+        source: str,
+        where: str,
+        bound_here: dict[BindingKey, Binding],
+    ) -> None:
+        if parsed.arg_name:
+            key = _binding_key(parsed.scope, parsed.selector, parsed.arg_name)
+        else:
+            name = f"{parsed.scope}/{parsed.selector}".lstrip("/")
+            key = BindingKey(name, MACRO, "value")
+        binding = Binding(key, parsed.value, where, source)
+        if key in bound_here:
+            raise ConfigError(
+                f"{str(key)!r} is bound twice in this file, first in "
+                f"`{bound_here[key]}`. Remove one of them."
+            )
+        try:
+            gin.bind_parameter(key, parsed.value)
+        except ValueError as error:  # the allowlist or denylist of the configurable
+            raise ConfigError(str(error)) from error
+        earlier = self.bindings.get(key)
+        if earlier is not None and repr(earlier.value) not in (
+            repr(binding.value),
+            "%gin.REQUIRED",
+        ):
+            before = config_values.shorten(earlier.value)
+            _logger.info("%s, instead of %s (%s)", binding, before, earlier.where)
+        bound_here[key] = self.bindings[key] = binding
+        self._pieces.append((source, binding))
+
+    def text(self) -> str:
+        """Everything that was read, as one conf without includes.
+
+        Bindings that were overridden are comments, so that the text can be read by the
+        same rules. Added are what was bound in Python and the imports of modules that
+        this process had imported by itself.
+        """
+        bound = config_registry.bound()
+        lines = []
+        for source, binding in self._pieces:
+            if binding is not None and not self._is_in_force(binding, bound):
+                source = "\n".join(f"# overridden: {s}" for s in source.split("\n"))
+            lines.append(source)
+        in_python = {
+            key: value
+            for key, value in bound.items()
+            if key not in self.bindings
+            or not self._is_in_force(self.bindings[key], bound)
+        }
+        if in_python:
+            lines += ["", "# Bound in Python:"]
+            lines += [config_registry.statement(*item) for item in in_python.items()]
+        modules = sorted(config_registry.modules_of(bound) - self._imported)
+        if modules:
+            lines = [*(f"import {module}" for module in modules), "", *lines]
+        return "\n".join([*lines, ""]).lstrip() if lines else ""
+
+    def _is_in_force(self, binding: Binding, bound: dict[BindingKey, Any]) -> bool:
+        return (
+            self.bindings[binding.key] is binding
+            and binding.key in bound
+            and repr(bound[binding.key]) == repr(binding.value)
+        )
+
+
+class _Delegate(gin_config.ParserDelegate):
+    """Makes the references of a value while gin parses it, with our messages."""
+
+    def configurable_reference(self, scoped_name: str, evaluate: bool) -> Any:
+        scope, slash, name = scoped_name.rpartition("/")
+        selector = config_names.complete_name(name)
+        if not config_registry.is_understood(name, selector):
+            name = selector
+        reference = super().configurable_reference(f"{scope}{slash}{name}", evaluate)
+        stand_in = reference.scoped_configurable_fn
+        config_names.copy_signature(stand_in, reference.configurable.wrapped)
+        return reference
+
+
+def _binding_key(scope: str, name: str, parameter: str) -> BindingKey:
+    selector = config_names.complete_name(name)
+    known = config_registry.parameter_names(config_registry.target(selector))
+    if known is not None and parameter not in known:
+        raise ConfigError(config_errors.unknown_parameter(selector, parameter))
+    return BindingKey(scope, selector, parameter)

@@ -1,0 +1,167 @@
+"""Sends objects and the configuration that they depend on to other processes.
+
+Functions and classes travel by name, and a fresh process would run them with their
+defaults. So the text of the configuration travels along and is parsed again there.
+References of gin with a scope have no name that could travel: the other process takes
+them from the configuration.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from multiprocessing import reduction
+from typing import Any, NamedTuple
+
+
+class _FromConfig(NamedTuple):
+    """Stands for a value that the configuration binds."""
+
+    key: str  # scope/configurable.parameter
+
+
+class _Shipment(NamedTuple):
+    """What travels."""
+
+    value: Any
+    config_text: str | None
+    config_scope: str
+    from_config: dict[str, _FromConfig]  # fields of the value that were left out
+
+
+class Arrived(NamedTuple):
+    """What :func:`load` returns."""
+
+    value: Any
+    config_scope: str  # in which it was sent
+    has_config: bool  # whether the configuration came along, and has been parsed
+
+
+def dump(
+    value: Any,
+    bound_fields: Mapping[str, str] | None = None,
+    *,
+    with_config: bool = True,
+) -> bytes:
+    """``value`` as bytes for another process of this program.
+
+    Args:
+        value: picklable but for the fields below; a dataclass if there are any.
+        bound_fields: fields of ``value`` that a conf may bind → which parameter that
+            is, such as ``create_environment.env_ctor``. What cannot be pickled there
+            is taken from the configuration.
+        with_config: whether anything in ``value`` reads the configuration.
+
+    Raises:
+        Exception: what pickle raises for ``value``.
+    """
+    text, scope = _current_config() if with_config else (None, "")
+    try:
+        return _pickle(_Shipment(value, text, scope, {}))
+    except Exception:
+        if not (text and bound_fields):
+            raise
+    references = _from_config(value, bound_fields, scope)
+    left_out: dict[str, Any] = dict.fromkeys(references)
+    named = dataclasses.replace(value, **left_out)
+    # What cannot be pickled now is what the message should name.
+    return _pickle(_Shipment(named, text, scope, references))
+
+
+def load(dumped: bytes) -> Arrived:
+    """The other side of :func:`dump`; reads the configuration that came."""
+    shipment: _Shipment = reduction.ForkingPickler.loads(dumped)
+    value, text = shipment.value, shipment.config_text
+    if text is None:
+        return Arrived(value, "", has_config=False)
+
+    from alf_lite.config import files as config_files
+
+    if config_files.user_config_text() != text:
+        config_files.reset()
+        config_files.parse_config_text(text)
+    if shipment.from_config:
+        values = {
+            name: _bound_value(field.key)
+            for name, field in shipment.from_config.items()
+        }
+        value = dataclasses.replace(value, **values)
+    return Arrived(value, shipment.config_scope, has_config=True)
+
+
+def needs_main_module(dumped: bytes) -> bool:
+    """Whether loading needs a function or class of the program's main module."""
+    return b"__main__" in dumped
+
+
+def export_config_use() -> Any:
+    """What the configuration was used for in this process; None if it has none."""
+    if "alf_lite.config.files" not in sys.modules:
+        return None
+
+    from alf_lite.config import registry as config_registry
+
+    return config_registry.export_use()
+
+
+def import_config_use(exported: Any) -> None:
+    """Counts what another process used as used, so that no binding seems forgotten."""
+    if exported is None:
+        return
+
+    from alf_lite.config import registry as config_registry
+
+    config_registry.import_use(exported)
+
+
+def _current_config() -> tuple[str | None, str]:
+    """The text and the scope of this process's configuration, None if it has none."""
+    if "alf_lite.config.files" not in sys.modules:
+        return None, ""
+    import gin
+
+    from alf_lite.config import files as config_files
+
+    return config_files.user_config_text() or None, gin.current_scope_str()
+
+
+def _from_config(
+    value: Any, bound_fields: Mapping[str, str], scope: str
+) -> dict[str, _FromConfig]:
+    """The fields of ``value`` whose value is what the configuration binds."""
+    found = {}
+    for name, parameter in bound_fields.items():
+        parts = scope.split("/") if scope else []
+        for length in range(len(parts), -1, -1):
+            prefix = "".join(f"{part}/" for part in parts[:length])
+            field = _FromConfig(f"{prefix}{parameter}")
+            if _is_same(_bound_value(field.key), getattr(value, name)):
+                found[name] = field
+                break
+    return found
+
+
+def _bound_value(key: str) -> Any:
+    import gin
+
+    try:
+        # A copy replaces gin's references by what they refer to.
+        return copy.deepcopy(gin.query_parameter(key))
+    except ValueError:  # not bound
+        return None
+
+
+def _is_same(bound: Any, value: Any) -> bool:
+    if isinstance(value, Sequence):
+        return (
+            isinstance(bound, Sequence)
+            and len(bound) == len(value)
+            and all(map(_is_same, bound, value))
+        )
+    return bound is value and value is not None
+
+
+def _pickle(value: Any) -> bytes:
+    return bytes(reduction.ForkingPickler.dumps(value))

@@ -1,0 +1,133 @@
+"""Nests of discrete actions as one row of numbered components."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.distributions.base import DeviceConstants
+from alf_lite.distributions.categories import is_binary, num_categories
+from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
+
+Nest = Any
+
+# More values than this are a mistake more often than a wish.
+_MAX_VALUES = 100_000
+
+
+class DiscreteActions:
+    """The components of a nest of discrete actions, and the indices of their values.
+
+    A component is one element of one leaf, in the order of the flattened nest: a scalar
+    action has one, a vector of 18 choices has 18. Component c takes n_c values,
+    numbered from 0. C is the number of components and A the largest n_c.
+
+    Args:
+        action_spec: nest of integer or bool specs; integers need bounds.
+
+    Raises:
+        ValueError: if a leaf is not discrete, has no bounds, or too many values; the
+            message names its path.
+    """
+
+    def __init__(self, action_spec: NestedTensorSpec) -> None:
+        self._action_spec = action_spec
+        leaves = nest.flatten_with_path(action_spec)
+        if not leaves:
+            raise ValueError("action_spec: expected at least one TensorSpec, got none")
+        self._specs: list[TensorSpec] = [spec for _, spec in leaves]
+        self.sizes = np.concatenate([_sizes(path, spec) for path, spec in leaves])
+        self.num_components = self.sizes.size
+        self.max_values = int(self.sizes.max())
+        self.total_values = int(self.sizes.sum())
+        minimum = np.concatenate([_minimum(spec) for spec in self._specs])
+        self._starts_at_zero = bool((minimum == 0).all())
+        self.is_rectangular = bool((self.sizes == self.max_values).all())
+        value = np.arange(self.max_values)
+        exists = value < self.sizes[:, None]  # [C, A]
+        first = np.cumsum(self.sizes) - self.sizes
+        source = np.where(exists, first[:, None] + value, 0).reshape(-1)
+        self._constants = DeviceConstants(minimum, source, exists)
+
+    def to_index(self, action: Nest) -> Tensor:
+        """Nest of [B, *spec.shape] → [B, C] int64.
+
+        The zeros that stand for no action become the first value.
+        """
+        columns = [
+            leaf.reshape(leaf.shape[0], spec.numel).long()
+            for leaf, spec in zip(nest.flatten(action), self._specs, strict=True)
+        ]
+        index = columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
+        if self._starts_at_zero:
+            return index
+        return (index - self._constants.on(index.device)[0]).clamp(min=0)
+
+    def to_action(self, index: Tensor) -> Nest:
+        """[B, C] → nest of [B, *spec.shape], each of its dtype."""
+        if not self._starts_at_zero:
+            index = index + self._constants.on(index.device)[0]
+        if isinstance(self._action_spec, TensorSpec):  # done at every step
+            return _to_leaf(index, self._action_spec)
+        columns = index.split([spec.numel for spec in self._specs], dim=1)
+        return nest.pack_sequence_as(
+            self._action_spec, map(_to_leaf, columns, self._specs)
+        )
+
+    def allowed(self, mask: Tensor | None, device: torch.device) -> Tensor | None:
+        """Which values may be chosen.
+
+        Args:
+            mask: [B, sum n_c] bool, the values of all components one after the other;
+                None: every value.
+            device: of the result.
+
+        Returns:
+            bool [B, C, A], [C, A] without a mask, or None if nothing is ruled out.
+        """
+        if self.is_rectangular:
+            if mask is None:
+                return None
+            return mask.unflatten(-1, (self.num_components, self.max_values))
+        _, source, exists = self._constants.on(device)
+        if mask is None:
+            return exists
+        rows = mask.index_select(-1, source).unflatten(-1, exists.shape)
+        return rows & exists
+
+
+def _to_leaf(column: Tensor, spec: TensorSpec) -> Tensor:
+    """[B, spec.numel] → [B, *spec.shape] of the dtype."""
+    if spec.ndim == 0:
+        return column.squeeze(1).to(spec.dtype)
+    return column.reshape(column.shape[:1] + spec.shape).to(spec.dtype)
+
+
+def _sizes(path: str, spec: Any) -> np.ndarray:
+    """[numel], the number of values of each element."""
+    if not isinstance(spec, TensorSpec) or spec.is_continuous:
+        raise ValueError(f"{path}: expected a discrete action, got {spec}")
+    if is_binary(spec):
+        return np.full(spec.numel, 2)
+    if not isinstance(spec, BoundedTensorSpec):
+        raise ValueError(
+            f"{path}: expected bounds for a discrete action, got {spec}. Use "
+            "BoundedTensorSpec with minimum and maximum."
+        )
+    sizes = num_categories(spec)
+    if sum(sizes.tolist()) > _MAX_VALUES:
+        raise ValueError(
+            f"{path}: expected at most {_MAX_VALUES} discrete values, got {spec}"
+        )
+    return sizes
+
+
+def _minimum(spec: TensorSpec) -> np.ndarray:
+    """[numel] int64."""
+    if isinstance(spec, BoundedTensorSpec):
+        return spec.minimum.astype(np.int64).reshape(-1)
+    return np.zeros(spec.numel, np.int64)

@@ -1,0 +1,264 @@
+"""Functions on nests of distributions and the nests of actions that belong to them.
+
+A policy's output is a nest of distributions, one per part of the action: the library's
+own (``discrete_distributions``, ``continuous_distributions``) or those of
+``torch.distributions``. Their parameters are leaves of the nest, so that storing,
+stacking, indexing and detaching are ``alf_lite.nest`` functions.
+
+The parts are independent: log-probabilities, entropies and divergences are summed over
+them, and over the event dimensions of each. A batch of distributions that should count
+as one action is wrapped in ``torch.distributions.Independent``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import optree
+import torch
+from torch import Tensor
+from torch import distributions as td
+from torch.distributions import Distribution
+
+# Registers torch's distributions as nodes.
+import alf_lite.distributions.torch_nodes  # noqa: F401
+from alf_lite import nest
+from alf_lite.distributions.base import ActionDistribution
+from alf_lite.distributions.masked_logits import mask_log_odds, mask_logits
+
+Nest = Any
+
+_NAMESPACE = "alf_lite"  # that of alf_lite.nest
+
+
+def sample(distributions: Nest) -> Nest:
+    """Actions [B, ...], drawn with torch's global generator, without gradient."""
+    return _map(lambda d: d.sample(), distributions)
+
+
+def rsample(distributions: Nest) -> Nest:
+    """Actions [B, ...] that are differentiable in the parameters.
+
+    Raises:
+        ValueError: if a distribution has no reparametrised sample.
+    """
+    return _map(lambda d: _require_rsample(d).rsample(), distributions)
+
+
+def rsample_and_log_prob(distributions: Nest) -> tuple[Nest, Tensor]:
+    """:func:`rsample` and the log-probability [B] of what was drawn.
+
+    Cheaper, and for squashed distributions more exact, than two calls.
+    """
+    if isinstance(distributions, ActionDistribution):
+        return _require_rsample(distributions).rsample_and_log_prob()
+    parts, structure = _flatten(distributions)
+    pairs = [_rsample_and_log_prob(_require_rsample(d)) for d in parts]
+    actions = optree.tree_unflatten(structure, [action for action, _ in pairs])
+    return actions, _sum([log_prob for _, log_prob in pairs])
+
+
+def mode(distributions: Nest) -> Nest:
+    """The greedy actions [B, ...].
+
+    The mode of a transformed distribution is the image of the mode before it.
+    """
+    return _map(_mode, distributions)
+
+
+def epsilon_greedy(distributions: Nest, epsilon: float) -> Nest:
+    """Per row, a sample with probability ``epsilon`` and else the mode.
+
+    All parts of the action of one row are drawn alike. 0 always takes the mode, 1
+    always samples.
+    """
+    if not 0.0 <= epsilon <= 1.0:
+        raise ValueError(f"epsilon must be in [0, 1], got {epsilon}")
+    if epsilon == 0.0:
+        return mode(distributions)
+    if epsilon == 1.0:
+        return sample(distributions)
+    parts, structure = _flatten(distributions)
+    greedy = [_mode(d) for d in parts]
+    drawn = [d.sample() for d in parts]
+    explores = torch.rand(parts[0].batch_shape, device=greedy[0].device) < epsilon
+    chosen = [
+        torch.where(explores.reshape(_pad(explores.shape, g.ndim)), d, g)
+        for d, g in zip(drawn, greedy, strict=True)
+    ]
+    return optree.tree_unflatten(structure, chosen)
+
+
+def log_prob(distributions: Nest, actions: Nest) -> Tensor:
+    """[B], of a nest of actions with one tensor per distribution."""
+    if isinstance(distributions, Distribution):
+        return distributions.log_prob(actions)
+    parts, structure = _flatten(distributions)
+    columns = _flatten_up_to(structure, actions, "log_prob")
+    return _sum([d.log_prob(a) for d, a in zip(parts, columns, strict=True)])
+
+
+def entropy(distributions: Nest) -> Tensor:
+    """[B], differentiable; estimated from one sample where there is no closed form."""
+    if isinstance(distributions, ActionDistribution):
+        return distributions.entropy()
+    return _sum([_entropy(d) for d in _flatten(distributions)[0]])
+
+
+def kl_divergence(p: Nest, q: Nest) -> Tensor:
+    """[B], KL(p ‖ q) of two nests of the same kinds of distributions."""
+    parts, structure = _flatten(p)
+    others = _flatten_up_to(structure, q, "kl_divergence")
+    return _sum([_kl(a, b) for a, b in zip(parts, others, strict=True)])
+
+
+def parts(distributions: Nest) -> list[Distribution]:
+    """The distributions of the nest, in the order of its leaves."""
+    if isinstance(distributions, Distribution):
+        return [distributions]
+    return _flatten(distributions)[0]
+
+
+def mask(distributions: Nest, allowed: Sequence[Tensor | None]) -> Nest:
+    """The same distributions without the values that are not allowed.
+
+    Args:
+        distributions: nest of N distributions.
+        allowed: for each of them, in the order of :func:`parts`, [B, n] bool of the n
+            values that it may take, see :meth:`ActionDistribution.masked`; None to
+            leave it as it is.
+
+    Raises:
+        ValueError: if a distribution is not discrete.
+    """
+    if isinstance(distributions, Distribution):
+        (only,) = allowed
+        return distributions if only is None else _masked(distributions, only)
+    parts, structure = _flatten(distributions)
+    masked = [
+        part if values is None else _masked(part, values)
+        for part, values in zip(parts, allowed, strict=True)
+    ]
+    return optree.tree_unflatten(structure, masked)
+
+
+def detach(distributions: Nest) -> Nest:
+    """The same distributions with detached parameters."""
+    return nest.map_structure(lambda t: t.detach(), distributions)
+
+
+def _is_distribution(node: Any) -> bool:
+    return isinstance(node, Distribution)
+
+
+def _flatten(distributions: Nest) -> tuple[list[Distribution], optree.PyTreeSpec]:
+    """The distributions of the nest, taken as leaves."""
+    parts, structure = optree.tree_flatten(
+        distributions, is_leaf=_is_distribution, namespace=_NAMESPACE
+    )
+    for part in parts:
+        if not isinstance(part, Distribution):
+            raise TypeError(
+                "expected a nest of distributions, found a leaf of type "
+                f"{type(part).__name__} in {structure}"
+            )
+    if not parts:
+        raise ValueError("expected at least one distribution, got an empty nest")
+    return parts, structure
+
+
+def _flatten_up_to(structure: optree.PyTreeSpec, other: Nest, what: str) -> list[Any]:
+    try:
+        return structure.flatten_up_to(other)
+    except ValueError as error:
+        raise ValueError(
+            f"{what}: the second argument does not match the nest of distributions: "
+            f"{error}"
+        ) from error
+
+
+def _map(fn: Callable[[Distribution], Tensor], distributions: Nest) -> Nest:
+    if isinstance(distributions, Distribution):
+        return fn(distributions)
+    parts, structure = _flatten(distributions)
+    return optree.tree_unflatten(structure, [fn(d) for d in parts])
+
+
+def _sum(terms: list[Tensor]) -> Tensor:
+    shapes = {term.shape for term in terms}
+    if len(shapes) > 1:
+        raise ValueError(
+            f"the distributions of one nest have different batch shapes: {shapes}. "
+            "Event dimensions of torch's distributions are declared with Independent."
+        )
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def _require_rsample(distribution: Distribution) -> Any:
+    if not distribution.has_rsample:
+        raise ValueError(
+            f"{distribution!r} has no reparametrised sample; use sample() and the "
+            "score function, or a continuous distribution"
+        )
+    return distribution
+
+
+def _rsample_and_log_prob(distribution: Distribution) -> tuple[Tensor, Tensor]:
+    if isinstance(distribution, ActionDistribution):
+        return distribution.rsample_and_log_prob()
+    action = distribution.rsample()
+    return action, distribution.log_prob(action)
+
+
+def _mode(distribution: Distribution) -> Tensor:
+    if isinstance(distribution, td.TransformedDistribution):
+        action = _mode(distribution.base_dist)
+        for transform in distribution.transforms:
+            action = transform(action)
+        return action
+    if isinstance(distribution, td.Independent):
+        return _mode(distribution.base_dist)
+    if isinstance(distribution, td.Bernoulli):
+        # torch answers NaN where both values are equally likely.
+        return (distribution.logits > 0).to(distribution.logits.dtype)
+    return distribution.mode
+
+
+def _masked(distribution: Distribution, allowed: Tensor) -> Distribution:
+    if isinstance(distribution, ActionDistribution):
+        return distribution.masked(allowed)
+    base = distribution
+    if isinstance(distribution, td.Independent):
+        base = distribution.base_dist
+    if isinstance(base, td.Categorical):
+        return nest.map_structure(
+            lambda t: mask_logits(t, allowed.reshape(t.shape)), distribution
+        )
+    if isinstance(base, td.Bernoulli):
+        return nest.map_structure(
+            lambda t: mask_log_odds(t, allowed.reshape(*t.shape, 2)), distribution
+        )
+    raise ValueError(f"{distribution!r} is not discrete: a mask can rule nothing out")
+
+
+def _entropy(distribution: Distribution) -> Tensor:
+    try:
+        return distribution.entropy()
+    except NotImplementedError:
+        # −log p of a reparametrised sample also has the right gradient.
+        return -_rsample_and_log_prob(_require_rsample(distribution))[1]
+
+
+def _kl(p: Distribution, q: Distribution) -> Tensor:
+    if isinstance(p, ActionDistribution):
+        return p.kl_divergence(q)
+    return td.kl_divergence(p, q)
+
+
+def _pad(shape: torch.Size, ndim: int) -> tuple[int, ...]:
+    """``shape`` with trailing ones."""
+    return (*shape, *(1 for _ in range(ndim - len(shape))))

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from alf_lite.algorithms.parts.distributional_losses import (
+    cross_entropy,
+    project_onto_support,
+    quantile_huber,
+)
+
+
+def naive_quantile_huber(quantiles, targets, kappa):
+    total = 0.0
+    for i, theta in enumerate(quantiles):
+        tau = (i + 0.5) / len(quantiles)
+        for y in targets:
+            u = y - theta
+            huber = 0.5 * u * u if abs(u) <= kappa else kappa * (abs(u) - 0.5 * kappa)
+            total += abs(tau - (u < 0)) * huber / kappa / len(targets)
+    return total
+
+
+@pytest.mark.parametrize("kappa", [0.5, 1.0, 3.0])
+def test_quantile_huber_is_the_double_sum_of_the_paper(kappa):
+    torch.manual_seed(0)
+    quantiles, targets = 3 * torch.randn(2, 3, 5), 3 * torch.randn(2, 3, 4)
+    loss = quantile_huber(quantiles, targets, kappa)
+    assert loss.shape == (2, 3)
+    for i in range(2):
+        for j in range(3):
+            expected = naive_quantile_huber(
+                quantiles[i, j].tolist(), targets[i, j].tolist(), kappa
+            )
+            assert loss[i, j].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_quantile_huber_by_hand():
+    # θ = 0 at τ̂ = ½, y = 3: |½ − 0| · (3 − ½)
+    assert quantile_huber(torch.zeros(1), torch.tensor([3.0])).item() == 1.25
+
+
+def test_quantile_regression_finds_the_quantiles():
+    targets = torch.arange(100.0).unsqueeze(0) / 100
+    quantiles = torch.zeros(1, 4, requires_grad=True)
+    optimizer = torch.optim.SGD([quantiles], lr=0.05)
+    for _ in range(500):
+        optimizer.zero_grad()
+        quantile_huber(quantiles, targets, kappa=0.01).sum().backward()
+        optimizer.step()
+    expected = torch.tensor([[0.125, 0.375, 0.625, 0.875]])
+    torch.testing.assert_close(quantiles.detach(), expected, atol=0.03, rtol=0.0)
+
+
+def test_quantile_huber_refuses_what_does_not_fit():
+    with pytest.raises(ValueError, match="must agree in all but the last dimension"):
+        quantile_huber(torch.zeros(2, 3), torch.zeros(1, 3))
+    with pytest.raises(ValueError, match="kappa must be positive"):
+        quantile_huber(torch.zeros(3), torch.zeros(3), kappa=0.0)
+
+
+def naive_projection(positions, probs, support):
+    spacing = support[1] - support[0]
+    projected = [0.0] * len(support)
+    for x, p in zip(positions, probs, strict=True):
+        x = min(max(x, support[0]), support[-1])
+        for i, z in enumerate(support):
+            projected[i] += p * min(max(1 - abs(x - z) / spacing, 0.0), 1.0)
+    return projected
+
+
+def test_projection_is_the_sum_of_the_paper():
+    torch.manual_seed(0)
+    support = torch.linspace(-2.0, 3.0, 11)
+    positions = 3 * torch.randn(4, 2, 7)
+    probs = torch.rand(4, 2, 7).softmax(-1)
+    projected = project_onto_support(positions, probs, support)
+    for i in range(4):
+        for j in range(2):
+            expected = naive_projection(
+                positions[i, j].tolist(), probs[i, j].tolist(), support.tolist()
+            )
+            assert projected[i, j].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_projection_by_hand():
+    support = torch.tensor([0.0, 1.0, 2.0])
+    positions = torch.tensor([[0.25, 1.0, 9.0, -9.0]])
+    probs = torch.tensor([[0.4, 0.3, 0.2, 0.1]])
+    projected = project_onto_support(positions, probs, support)
+    torch.testing.assert_close(projected, torch.tensor([[0.4, 0.4, 0.2]]))
+
+
+def test_positions_may_be_the_same_for_several_distributions():
+    torch.manual_seed(0)
+    support = torch.linspace(-2.0, 3.0, 11)
+    positions, probs = torch.randn(4, 1, 7), torch.rand(4, 2, 7).softmax(-1)
+    torch.testing.assert_close(
+        project_onto_support(positions, probs, support),
+        project_onto_support(positions.expand(4, 2, 7), probs, support),
+    )
+
+
+def test_projection_keeps_the_mean_inside_of_the_support():
+    torch.manual_seed(1)
+    support = torch.linspace(-10.0, 10.0, 51)
+    positions = 18 * torch.rand(5, 51) - 9
+    probs = torch.rand(5, 51).softmax(-1)
+    projected = project_onto_support(positions, probs, support)
+    torch.testing.assert_close(projected.sum(-1), torch.ones(5))
+    torch.testing.assert_close(
+        (projected * support).sum(-1), (probs * positions).sum(-1), atol=1e-5, rtol=0.0
+    )
+
+
+def test_projection_of_the_support_itself_changes_nothing():
+    # 0.1 is no binary number: rounding must not push anything beyond the last atom.
+    support = torch.linspace(-0.3, 0.7, 11)
+    probs = torch.rand(3, 11).softmax(-1)
+    torch.testing.assert_close(
+        project_onto_support(support.expand(3, 11), probs, support), probs
+    )
+
+
+def test_cross_entropy_by_hand_and_its_gradient_is_that_of_the_divergence():
+    logits = torch.tensor([[0.0, math.log(3.0)]], requires_grad=True)
+    target = torch.tensor([[0.5, 0.5]])
+    loss = cross_entropy(logits, target)
+    assert loss.item() == pytest.approx(-0.5 * math.log(0.25) - 0.5 * math.log(0.75))
+    loss.sum().backward()
+    torch.testing.assert_close(logits.grad, torch.tensor([[0.25 - 0.5, 0.75 - 0.5]]))

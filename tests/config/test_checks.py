@@ -1,0 +1,198 @@
+"""Checks of a whole configuration."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from alf_lite.config import configurable
+from alf_lite.config import files as config_files
+from alf_lite.errors import ConfigError
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+
+class Rate:
+    """Something that is a number at any time."""
+
+
+@configurable
+class Valve:
+    def __init__(
+        self,
+        rate: float | Rate = 0.1,
+        *,
+        steps: int = 1,
+        layers: tuple[int, ...] = (64,),
+        inner_ctor: Callable[..., Any] | None = None,
+        inner: "Valve | None" = None,
+        odd_default: int = None,  # noqa: RUF013
+    ):
+        self.rate, self.steps, self.inner = rate, steps, inner
+
+
+@configurable
+def make_valve_ctor():
+    return Valve
+
+
+@configurable
+def unresolvable(size: int = 1, amount: "Decimal" = 0):
+    return size, amount
+
+
+def refused(*statements):
+    with pytest.raises(ConfigError) as error:
+        config_files.parse_config(None, statements)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("Valve.rate = 'abc'", "a number or Rate"),
+        ("Valve.rate = True", "a number or Rate"),
+        ("Valve.steps = 1e6", "an int"),
+        ("Valve.steps = None", "an int"),
+        ("Valve.layers = 64", "a list, each item an int"),
+        ("Valve.layers = ['64']", "a list, each item an int"),
+        ("Valve.steps = @make_valve_ctor", "an int"),
+        ("Valve.inner = @Valve", "Valve or None"),
+    ],
+)
+def test_a_value_of_the_wrong_type(statement, expected):
+    assert f"{statement}: expected {expected}." in refused(statement)
+
+
+def test_a_forgotten_call_is_recognised():
+    assert "Write `@Valve()` to call it" in refused("Valve.inner = @Valve")
+
+
+def test_a_constructor_that_is_called_too_early_is_recognised():
+    message = refused("Valve.inner_ctor = @inner/Valve()")
+    assert "Write `@inner/Valve` without the parentheses" in message
+
+
+def test_a_function_may_make_a_constructor():
+    config_files.parse_config(None, ["Valve.inner_ctor = @make_valve_ctor()"])
+
+
+def test_types_are_judged_through_macros():
+    message = refused("COUNT = 'x'", "ALIAS = %COUNT", "Valve.steps = %ALIAS")
+    assert "Valve.steps = %ALIAS: expected an int" in message
+    message = refused("SIZE = 'x'", "Valve.layers = [1, %SIZE]")
+    assert "Valve.layers = [1, %SIZE]: expected" in message
+
+
+def test_all_wrong_types_are_named_at_once():
+    message = refused("Valve.rate = 'a'", "Valve.steps = 'b'", "x/Valve.steps = 'c'")
+    assert message.count("expected") == 3
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "Valve.rate = 3",
+        "Valve.layers = []",
+        "Valve.layers = (1, 2)",
+        "Valve.inner = @Valve()",
+        "Valve.inner_ctor = @a/Valve",
+        "Valve.odd_default = None",
+        "unresolvable.size = 'not judged, its annotations cannot be resolved'",
+    ],
+)
+def test_what_fits_is_accepted(statement):
+    config_files.parse_config(None, [statement])
+
+
+def test_an_undefined_macro_is_named_with_its_line(tmp_path):
+    conf = tmp_path / "x.gin"
+    conf.write_text("NUM_STEPS = 3\n\nValve.steps = %NUM_STEP\n")
+    with pytest.raises(ConfigError) as error:
+        config_files.parse_config(str(conf))
+    assert str(error.value) == (
+        f"{conf}:3: the macro %NUM_STEP is not defined. Did you mean 'NUM_STEPS'? "
+        "Define it: `NUM_STEP = value`."
+    )
+
+
+def test_a_macro_may_be_defined_after_its_use():
+    config_files.parse_config(None, ["Valve.steps = %N", "N = 3"])
+    assert Valve().steps == 3
+
+
+def test_circular_macros():
+    assert "refers to itself" in refused("A = %B", "B = [%A]", "Valve.rate = %A")
+    assert "refers to itself" in refused("A = %A")
+
+
+@pytest.mark.parametrize(
+    "statement", ["Valve.rate = %gin.REQUIRED", "Valve.layers = [%gin.REQUIRED]"]
+)
+def test_a_required_value_has_to_be_given(statement):
+    assert "has to be set: --gin_param='Valve." in refused(statement)
+
+
+def test_a_required_macro_has_to_be_given():
+    message = refused("ENV = %gin.REQUIRED", "Valve.rate = %ENV")
+    assert "'ENV' has to be set: --gin_param='ENV=...'" in message
+    config_files.parse_config(None, ["ENV = %gin.REQUIRED", "ENV = 2.0"])
+
+
+def test_a_required_macro_needs_no_value_where_what_uses_it_is_overridden():
+    statements = ["ENV = %gin.REQUIRED", "Valve.rate = %ENV", "Valve.rate = 2.0"]
+    config_files.parse_config(None, statements, strict=True)
+    assert Valve().rate == 2.0
+    config_files.check_unused_bindings()
+    config_files.parse_config_text(config_files.user_config_text())
+    assert Valve().rate == 2.0
+
+
+def test_a_required_macro_that_is_overridden_where_it_stands_needs_no_value():
+    statements = ["ENV = %gin.REQUIRED", "Valve.rate = %ENV", "Valve.rate = 2.0"]
+    config_files.parse_config(None, statements)
+    assert Valve().rate == 2.0
+
+
+@pytest.mark.parametrize("value", ["1e999", "[1, -1e999]", "{'a': 1e999}"])
+def test_an_infinite_number_cannot_be_saved(value):
+    assert "this number is infinite" in refused(f"Valve.rate = {value}")
+
+
+def test_many_problems_are_cut():
+    message = refused(*(f"s{i}/Valve.steps = 'x'" for i in range(20)))
+    assert message.count("\n") == 8
+    assert message.endswith("...")
+
+
+def test_a_call_in_a_macro_is_repeated_and_warned_of(caplog):
+    config_files.parse_config(
+        None,
+        ["SHARED = @Valve()", "a/Valve.inner = %SHARED", "b/Valve.inner = %SHARED"],
+    )
+    (record,) = caplog.records
+    assert "called anew at each of the 2 uses of %SHARED" in record.getMessage()
+
+
+def test_a_singleton_is_one_object(caplog):
+    config_files.parse_config(
+        None,
+        [
+            "SHARED = @shared/gin.singleton()",
+            "shared/gin.singleton.constructor = @Valve",
+            "connect_two.first = %SHARED",
+            "connect_two.second = %SHARED",
+            "connect_two.third = @Valve()",
+        ],
+    )
+
+    first, second, third = connect_two()
+    assert first is second
+    assert first is not third
+    assert not caplog.records
+
+
+@configurable
+def connect_two(first=None, second=None, third=None):
+    return first, second, third

@@ -1,0 +1,73 @@
+"""Names of other libraries are answered with the names here."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from alf_lite.config import files as config_files
+from alf_lite.config import names as config_names
+from alf_lite.config import registry as config_registry
+from alf_lite.config.renamed import CONFIGURABLES, PARAMETERS
+from alf_lite.errors import ConfigError
+
+
+def parameters(name: str) -> list[str]:
+    selector = config_names.complete_name(name)
+    return config_registry.parameter_names(config_registry.target(selector)) or []
+
+
+def test_every_name_of_the_tables_exists():
+    algorithms = {
+        parameter
+        for name, module in config_names.shipped().items()
+        if module.startswith("alf_lite.algorithms.") and importlib.import_module(module)
+        for parameter in parameters(name)
+    }
+    for there, here in PARAMETERS.items():
+        name, dot, parameter = here.partition(": ")[0].partition(".")
+        if not here.startswith(" "):
+            known = parameters(name) if dot else algorithms
+            assert (parameter if dot else name) in known, there
+    for here in CONFIGURABLES.values():
+        assert config_names.complete_name(here)
+
+
+@pytest.mark.parametrize(
+    ("statement", "answer"),
+    [
+        (
+            "TrainerConfig.num_evals = 3",
+            "'TrainerConfig' has no parameter 'num_evals'. Here that is "
+            "`TrainerConfig.eval_interval` (iterations from one to the next).",
+        ),
+        (
+            "TrainerConfig.priority_replay_alpha = 0.6",
+            "Here that is `PriorityOptions.alpha`.",
+        ),
+        (
+            "TrainerConfig.mask_out_loss_for_last_step = True",
+            "has no parameter 'mask_out_loss_for_last_step'. Losses never count",
+        ),
+        ("DqnAlgorithm.discount_factor = 0.9", "Here that is `gamma`."),
+        ("SacAlgorithm.num_critic_replicas = 2", "Here that is `num_critics`."),
+        (
+            "PPOLoss.gamma = 0.9",
+            "no configurable 'PPOLoss'. Here that is 'PPOAlgorithm'",
+        ),
+        # Of other algorithms only.
+        ("BcAlgorithm.tau = 0.1", "'BcAlgorithm' has no parameter 'tau'. "),
+    ],
+)
+def test_a_name_of_another_library_is_answered_with_the_name_here(statement, answer):
+    with pytest.raises(ConfigError) as error:
+        config_files.parse_config(None, [statement])
+    assert answer in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_the_same_name_in_a_module_of_the_user_is_not_answered_so(monkeypatch):
+    with pytest.raises(ConfigError, match="has no parameter 'tau'") as error:
+        config_files.parse_config(None, ["gymnasium.wrappers.TimeLimit.tau = 1"])
+    assert "Here that is" not in str(error.value)

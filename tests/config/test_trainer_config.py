@@ -1,0 +1,185 @@
+"""TrainerConfig: every field is checked, all at once, and conflicts are named."""
+
+import dataclasses
+import inspect
+import re
+import subprocess
+import sys
+
+import gin
+import pytest
+
+from alf_lite.config import TrainerConfig
+from alf_lite.errors import ConfigError
+from alf_lite.trainers.schedule import Limits
+
+INTS = {
+    "num_updates_per_train_iter": 1,
+    "mini_batch_size": 1,
+    "mini_batch_length": 1,
+    "eval_interval": 0,
+    "num_eval_episodes": 1,
+    "num_eval_environments": 1,
+    "num_checkpoints": 0,
+    "keep_checkpoints": 1,
+    "summary_interval": 1,
+    "metric_min_buffer_size": 1,
+    "num_threads": 1,
+    "random_seed": 0,
+    "num_iterations": 0,
+    "num_env_steps": 0,
+}
+
+
+def problem_with(**fields):
+    with pytest.raises(ConfigError) as error:
+        TrainerConfig(**{"num_env_steps": 1, "evaluate": True} | fields)
+    return str(error.value)
+
+
+def test_the_defaults_only_lack_a_length():
+    assert TrainerConfig(num_iterations=1).num_iterations == 1
+    assert TrainerConfig(num_env_steps=1).random_seed is None
+
+
+def test_fields_are_keyword_only_and_fixed():
+    with pytest.raises(TypeError):
+        TrainerConfig("runs/x")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        TrainerConfig(num_iterations=1).num_iterations = 2
+    config = dataclasses.replace(TrainerConfig(num_iterations=1), random_seed=3)
+    assert (config.num_iterations, config.random_seed) == (1, 3)
+
+
+@pytest.mark.parametrize(("name", "lowest"), INTS.items())
+def test_the_lowest_accepted_int(name, lowest):
+    base = {"num_env_steps": 1, "num_iterations": 1, "evaluate": True}
+    assert getattr(TrainerConfig(**base | {name: lowest}), name) == lowest
+    assert name in problem_with(**{name: lowest - 1})
+
+
+@pytest.mark.parametrize("name", INTS)
+@pytest.mark.parametrize("value", ["3", 3.0, True, float("nan")])
+def test_what_is_not_an_int(name, value):
+    message = problem_with(**{name: value})
+    assert f"{name}: got {value!r}, expected an int" in message
+
+
+BOOLS = [f.name for f in dataclasses.fields(TrainerConfig) if f.type == "bool"]
+
+
+@pytest.mark.parametrize("name", BOOLS)
+@pytest.mark.parametrize("value", [1, "True", None])
+def test_what_is_not_a_bool(name, value):
+    message = problem_with(**{name: value})
+    assert f"{name}: got {value!r}, expected True or False" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("unroll_length", 0, "> 0"),
+        ("unroll_length", float("inf"), ">= 0"),
+        ("unroll_length", "8", "a number, >= 0"),
+        ("epsilon_greedy", 1.5, ">= 0 and <= 1"),
+        ("epsilon_greedy", float("nan"), ">= 0 and <= 1"),
+        ("summaries_flush_secs", 0, "> 0"),
+        ("early_stop_return", float("nan"), "finite"),
+        ("early_stop_return", "500", "a number or None"),
+        ("random_seed", 2**32, "<= 4294967295"),
+        ("root_dir", 3, "a string"),
+        ("device", "gpu", "cpu, cuda, cuda:1 or mps"),
+        ("device", None, "a string"),
+        ("algorithm_ctor", "PPOAlgorithm", "a callable or None"),
+        ("data_transformer_ctor", ["x"], "a callable"),
+        ("temporally_independent_train_step", 0, "True or False or None"),
+    ],
+)
+def test_out_of_range_and_wrong_types(name, value, expected):
+    message = problem_with(**{name: value})
+    assert re.search(rf"{name}: got {re.escape(repr(value))}, expected .*", message)
+    assert expected in message
+
+
+def test_all_wrong_fields_are_named_at_once():
+    message = problem_with(num_iterations="abc", unroll_length=0, num_threads=True)
+    for name in ("num_iterations", "unroll_length", "num_threads"):
+        assert f"  {name}: got" in message
+
+
+def test_a_loop_of_ones_own_needs_no_limit():
+    config = TrainerConfig(num_iterations=0, num_env_steps=0)
+    with pytest.raises(ConfigError, match="num_env_steps are both 0"):
+        Limits.from_config(config)
+
+
+@pytest.mark.parametrize("name", ["unroll_length", "num_threads", "mini_batch_size"])
+def test_numbers_that_no_machine_can_hold_are_refused(name):
+    assert f"{name}: got 10000000000, expected" in problem_with(**{name: 10**10})
+
+
+def test_evaluation_settings_without_evaluation_are_a_conflict():
+    message = problem_with(evaluate=False, eval_interval=5, early_stop_return=10.0)
+    assert "eval_interval is 5 but evaluate is False" in message
+    assert "early_stop_return is 10.0 but evaluate is False" in message
+
+
+def test_a_conflict_is_not_reported_on_top_of_a_wrong_value():
+    message = problem_with(evaluate=False, eval_interval="5")
+    assert "eval_interval: got '5'" in message
+    assert "but evaluate" not in message
+
+
+def test_burning_in_leaves_steps_to_train_on():
+    message = problem_with(burn_in_length=4, mini_batch_length=4)
+    assert "burn_in_length=4 leaves nothing of a mini_batch_length=4" in message
+    TrainerConfig(num_iterations=1, burn_in_length=3, mini_batch_length=4)
+
+
+def test_a_buffer_that_is_taken_whole_has_no_priorities():
+    message = problem_with(priority_replay=True, whole_replay_buffer_training=True)
+    assert "whole_replay_buffer_training takes everything: set one" in message
+
+
+def test_a_buffer_is_cleared_only_after_it_was_taken_whole():
+    message = problem_with(clear_replay_buffer=True)
+    assert "clears after whole_replay_buffer_training, which is False" in message
+
+
+@pytest.mark.parametrize("num_env_steps", [999, 1000])
+def test_a_run_must_not_end_before_training_begins(num_env_steps):
+    message = problem_with(initial_collect_steps=1000, num_env_steps=num_env_steps)
+    assert f"the run ends after num_env_steps={num_env_steps}: nothing" in message
+    TrainerConfig(initial_collect_steps=1000, num_env_steps=1001)
+    TrainerConfig(initial_collect_steps=1000, num_iterations=5)
+
+
+def test_several_data_transformers_or_one():
+    for ctor in (dict, [dict, list], (dict,)):
+        config = TrainerConfig(num_iterations=1, data_transformer_ctor=ctor)
+        assert config.data_transformer_ctor == ctor
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:1", "mps", "xpu:0"])
+def test_devices(device):
+    assert TrainerConfig(num_iterations=1, device=device).device == device
+
+
+def test_it_is_configurable():
+    gin.parse_config("TrainerConfig.num_iterations = 5")
+    assert TrainerConfig().num_iterations == 5
+
+
+def test_every_field_says_what_it_is():
+    source = inspect.getsource(TrainerConfig)
+    for field in dataclasses.fields(TrainerConfig):
+        definition = re.search(rf"^    {field.name}: (.|\n)*?#", source, re.MULTILINE)
+        assert definition, field.name
+
+
+def test_importing_it_does_not_import_torch():
+    program = "import sys, alf_lite.config.files; print('torch' in sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "False"

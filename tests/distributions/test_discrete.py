@@ -1,0 +1,257 @@
+import itertools
+import math
+
+import pytest
+import torch
+from torch import distributions as td
+
+from alf_lite.distributions.discrete import (
+    Categorical,
+    CategoryLayout,
+    MultiBernoulli,
+    MultiCategorical,
+)
+from alf_lite.tensor_specs import BoundedTensorSpec
+
+
+def layout(minimum, maximum, shape=None, dtype=torch.int64):
+    shape = (len(maximum),) if shape is None else shape
+    return CategoryLayout(BoundedTensorSpec(shape, dtype, minimum, maximum))
+
+
+# Categorical
+
+
+def test_categorical_equals_torchs():
+    torch.manual_seed(0)
+    logits, other = torch.randn(6, 5) * 3, torch.randn(6, 5)
+    ours, reference = Categorical(logits), td.Categorical(logits=logits)
+    action = torch.tensor([0, 1, 2, 3, 4, 0])
+    torch.testing.assert_close(ours.log_prob(action), reference.log_prob(action))
+    torch.testing.assert_close(ours.entropy(), reference.entropy())
+    torch.testing.assert_close(ours.probs, reference.probs)
+    torch.testing.assert_close(
+        ours.kl_divergence(Categorical(other)),
+        td.kl_divergence(reference, td.Categorical(logits=other)),
+    )
+    assert torch.equal(ours.mode, reference.mode)
+
+
+def test_categorical_by_hand():
+    # p = 1/4, 3/4
+    distribution = Categorical(torch.tensor([[0.0, math.log(3.0)]]))
+    log_prob = distribution.log_prob(torch.tensor([1]))
+    assert log_prob.item() == pytest.approx(math.log(0.75), abs=1e-6)
+    entropy = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
+    assert distribution.entropy().item() == pytest.approx(entropy, abs=1e-6)
+
+
+def test_categorical_frequencies_equal_probabilities():
+    torch.manual_seed(0)
+    logits = torch.tensor([[0.0, 1.0, -2.0, 3.0], [0.0, 0.0, 0.0, 0.0]])
+    draws = Categorical(logits).sample((40000,))
+    for row in range(2):
+        counts = torch.bincount(draws[:, row], minlength=4)
+        expected = logits[row].softmax(-1) * 40000
+        chi_squared = ((counts - expected).square() / expected).sum().item()
+        assert chi_squared < 16.3  # 0.1 % quantile with 3 degrees of freedom
+
+
+def test_categorical_starts_at_minimum():
+    distribution = Categorical(torch.tensor([[0.0, 2.0]]).repeat(100, 1), minimum=5)
+    torch.manual_seed(0)
+    assert set(distribution.sample().tolist()) == {5, 6}
+    assert set(distribution.mode.tolist()) == {6}
+    expected = torch.tensor([0.0, 2.0]).log_softmax(-1)
+    for value in (5, 6):
+        log_prob = distribution.log_prob(torch.full((100,), value))
+        torch.testing.assert_close(log_prob, expected[value - 5].expand(100))
+    negative = Categorical(torch.zeros(100, 3), minimum=-1)
+    assert set(negative.sample().tolist()) == {-1, 0, 1}
+
+
+def test_categorical_keeps_the_dtype_of_the_spec():
+    distribution = Categorical(torch.zeros(2, 3), dtype=torch.int32)
+    action = distribution.sample()
+    assert action.dtype == distribution.mode.dtype == torch.int32
+    assert distribution.log_prob(action).shape == (2,)
+
+
+@pytest.mark.parametrize("low", [-math.inf, -1e30])
+def test_excluded_categories_are_never_drawn_and_leave_everything_finite(low):
+    logits = torch.tensor([[0.0, low, 1.0]]).repeat(2000, 1).requires_grad_()
+    distribution = Categorical(logits)
+    torch.manual_seed(0)
+    action = distribution.sample()
+    assert (action != 1).all()
+    loss = distribution.log_prob(action).sum() + distribution.entropy().sum()
+    loss.backward()
+    assert loss.isfinite()
+    assert logits.grad.isfinite().all()
+    assert (logits.grad[:, 1] == 0).all()
+    entropy = Categorical(torch.tensor([0.0, 1.0])).entropy()
+    torch.testing.assert_close(distribution.entropy()[0], entropy)
+    kl = distribution.kl_divergence(Categorical(logits * 1.0))
+    torch.testing.assert_close(kl, torch.zeros(2000))
+
+
+def test_extreme_logits_stay_finite():
+    logits = torch.tensor([[1e4, -1e4]], requires_grad=True)
+    distribution = Categorical(logits)
+    loss = distribution.log_prob(torch.tensor([1])) + distribution.entropy()
+    loss.sum().backward()
+    assert loss.isfinite().all()
+    assert logits.grad.isfinite().all()
+
+
+def test_half_precision_logits_are_sampled_with_enough_random_bits():
+    torch.manual_seed(0)
+    logits = torch.tensor([0.0, -6.0], dtype=torch.bfloat16)
+    share = Categorical(logits).sample((40000,)).float().mean().item()
+    assert share == pytest.approx(1 / (1 + math.exp(6)), rel=0.35)
+
+
+def test_an_action_with_fewer_rows_is_refused():
+    with pytest.raises(RuntimeError, match="expand"):
+        Categorical(torch.zeros(8, 2)).log_prob(torch.zeros(4, dtype=torch.int64))
+
+
+# MultiCategorical
+
+
+@pytest.mark.parametrize(
+    ("minimum", "maximum", "shape"),
+    [
+        ([0, 0, 0], [1, 4, 2], (3,)),  # padded
+        ([2, 0, -1], [3, 4, 1], (3,)),  # padded, shifted
+        ([0, 0], [2, 2], (2,)),  # rectangular
+        ([5, -5], [7, -3], (2,)),  # rectangular, shifted
+        ([[0, 1], [0, 0]], [[1, 2], [3, 0]], (2, 2)),  # two-dimensional
+        ([4], [6], (1,)),
+    ],
+)
+def test_multi_categorical_equals_one_categorical_per_element(minimum, maximum, shape):
+    torch.manual_seed(0)
+    categories = layout(minimum, maximum, shape)
+    low = torch.tensor(minimum).flatten().tolist()
+    sizes = [
+        b - a + 1 for a, b in zip(low, torch.tensor(maximum).flatten(), strict=True)
+    ]
+    sizes = [int(n) for n in sizes]
+    assert categories.num_logits == sum(sizes)
+    batch = 50
+    logits, other = torch.randn(batch, sum(sizes)), torch.randn(batch, sum(sizes))
+    distribution = MultiCategorical(logits, categories)
+    parts = [
+        td.Categorical(logits=part, validate_args=False)
+        for part in logits.split(sizes, -1)
+    ]
+
+    action = distribution.sample()
+    assert action.shape == (batch, *shape)
+    assert action.dtype == torch.int64
+    index = action.flatten(1) - torch.tensor(low)
+    assert (index >= 0).all()
+    assert (index < torch.tensor(sizes)).all()
+    for i, n in enumerate(sizes):
+        assert set(index[:, i].tolist()) == set(range(n))
+    torch.testing.assert_close(
+        distribution.log_prob(action),
+        sum(part.log_prob(index[:, i]) for i, part in enumerate(parts)),
+    )
+    torch.testing.assert_close(
+        distribution.entropy(), sum(part.entropy() for part in parts)
+    )
+    modes = torch.stack([part.mode for part in parts], -1) + torch.tensor(low)
+    assert torch.equal(distribution.mode, modes.reshape(batch, *shape))
+    torch.testing.assert_close(
+        distribution.kl_divergence(MultiCategorical(other, categories)),
+        sum(
+            td.kl_divergence(p, td.Categorical(logits=q))
+            for p, q in zip(parts, other.split(sizes, -1), strict=True)
+        ),
+    )
+
+
+def test_multi_categorical_probabilities_sum_to_one():
+    torch.manual_seed(0)
+    distribution = MultiCategorical(torch.randn(10), layout(0, [1, 4, 2]))
+    actions = torch.tensor(list(itertools.product(range(2), range(5), range(3))))
+    total = distribution.log_prob(actions).exp().sum()
+    assert total.item() == pytest.approx(1.0, abs=1e-5)
+
+
+def test_multi_categorical_gradient_is_finite_and_reaches_every_logit():
+    torch.manual_seed(0)
+    logits = torch.randn(4, 10, requires_grad=True)
+    distribution = MultiCategorical(logits, layout(0, [1, 4, 2]))
+    action = distribution.sample()
+    (distribution.log_prob(action) + distribution.entropy()).sum().backward()
+    assert logits.grad.isfinite().all()
+    assert (logits.grad != 0).all()
+
+
+def test_multi_categorical_draws_the_probabilities_of_each_element():
+    torch.manual_seed(0)
+    logits = torch.tensor([0.0, 1.0, 0.0, -1.0, 2.0])
+    draws = MultiCategorical(logits, layout(0, [1, 2])).sample((40000,))
+    for column, part in zip(draws.T, logits.split([2, 3]), strict=True):
+        frequencies = torch.bincount(column, minlength=len(part)) / 40000
+        torch.testing.assert_close(frequencies, part.softmax(-1), atol=0.01, rtol=0)
+
+
+def test_layouts_are_equal_if_their_specs_are():
+    assert layout(0, [1, 2]) == layout(0, [1, 2])
+    assert hash(layout(0, [1, 2])) == hash(layout(0, [1, 2]))
+    assert layout(0, [1, 2]) != layout(0, [2, 2])
+
+
+def test_constants_made_in_inference_mode_can_be_trained_with():
+    with torch.inference_mode():
+        categories = layout([1, 0], [2, 2])
+        MultiCategorical(torch.zeros(2, 5), categories).sample()
+    logits = torch.zeros(2, 5, requires_grad=True)
+    distribution = MultiCategorical(logits, categories)
+    distribution.log_prob(torch.tensor([[1, 0], [2, 2]])).sum().backward()
+    assert logits.grad.isfinite().all()
+
+
+# MultiBernoulli
+
+
+def test_multi_bernoulli_equals_torchs():
+    torch.manual_seed(0)
+    logits, other = torch.randn(6, 2, 3) * 3, torch.randn(6, 2, 3)
+    ours = MultiBernoulli(logits, 2, torch.int8)
+    reference = td.Independent(td.Bernoulli(logits=logits), 2)
+    action = ours.sample()
+    assert action.dtype == torch.int8
+    assert action.shape == (6, 2, 3)
+    torch.testing.assert_close(
+        ours.log_prob(action), reference.log_prob(action.float())
+    )
+    torch.testing.assert_close(ours.entropy(), reference.entropy())
+    torch.testing.assert_close(
+        ours.kl_divergence(MultiBernoulli(other, 2, torch.int8)),
+        td.kl_divergence(reference, td.Independent(td.Bernoulli(logits=other), 2)),
+    )
+
+
+def test_multi_bernoulli_draws_its_probabilities():
+    torch.manual_seed(0)
+    logits = torch.tensor([-2.0, 0.0, 1.0])
+    draws = MultiBernoulli(logits, 1, torch.bool).sample((40000,))
+    assert draws.dtype == torch.bool
+    torch.testing.assert_close(
+        draws.float().mean(0), logits.sigmoid(), atol=0.01, rtol=0
+    )
+    assert MultiBernoulli(logits).mode.tolist() == [0, 0, 1]
+
+
+def test_multi_bernoulli_extreme_logits_stay_finite():
+    logits = torch.tensor([[1e4, -1e4]], requires_grad=True)
+    distribution = MultiBernoulli(logits)
+    loss = distribution.log_prob(torch.tensor([[0, 1]])) + distribution.entropy()
+    loss.sum().backward()
+    assert loss.item() == pytest.approx(-2e4)
+    assert logits.grad.isfinite().all()
