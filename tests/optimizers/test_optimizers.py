@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import Parameter
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from alf_lite.config.files import parse_config
 from alf_lite.errors import CheckpointError
 from alf_lite.optimizers.optimizers import SGD, Adam, AdamW, RMSprop
 from alf_lite.utils.schedulers import LinearScheduler, progress
@@ -354,12 +355,13 @@ def test_step_before_setup_says_what_is_missing():
 
 def test_confs_configure_optimizers():
     try:
-        gin.parse_config(
-            """
-            Adam.lr = @LinearScheduler()
-            Adam.gradient_clipping = 0.5
-            LinearScheduler.schedule = [(0, 3e-4), (1, 0.0)]
-            """
+        parse_config(
+            None,
+            [
+                "Adam.lr = @LinearScheduler()",
+                "Adam.gradient_clipping = 0.5",
+                "LinearScheduler.schedule = [(0, 3e-4), (1, 0.0)]",
+            ],
         )
         optimizer = Adam()
         progress.percent = 0.5
