@@ -31,6 +31,7 @@ from alf_lite.networks.network import Network, as_network
 from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import losses, value_ops
+from alf_lite.utils.checks import check_unit_interval
 
 Nest = Any
 
@@ -273,17 +274,3 @@ class ActorCriticAlgorithm(RLAlgorithm):
     def _sum_dims(self, value: Tensor) -> Tensor:
         """[..., D] of a reward of several dimensions → [...]."""
         return value.sum(-1) if self.has_multidim_reward else value
-
-
-def check_unit_interval(**values: float) -> None:
-    """Raises ValueError if one of them is not in [0, 1]."""
-    for name, value in values.items():
-        if not 0 <= value <= 1:
-            raise ValueError(f"{name} must lie in [0, 1], got {value}")
-
-
-def check_positive(**values: float | None) -> None:
-    """Raises ValueError if one of them is neither positive nor None."""
-    for name, value in values.items():
-        if value is not None and not value > 0:
-            raise ValueError(f"{name} must be positive, got {value}")

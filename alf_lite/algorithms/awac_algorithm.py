@@ -39,10 +39,6 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.algorithms.parts import transitions
 from alf_lite.algorithms.parts.critic_ensembles import smallest_critic, td_loss
-from alf_lite.algorithms.parts.regression_weights import (
-    check_positive,
-    exponential_weights,
-)
 from alf_lite.algorithms.parts.target_updater import TargetUpdater, target_copy
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
@@ -50,7 +46,7 @@ from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_masks import ActionMask
-from alf_lite.distributions.mixed_actions import HybridActions
+from alf_lite.distributions.mixed_actions import MixedActions
 from alf_lite.distributions.recorded_actions import RecordedActions
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.masked_networks import critic_without_mask, masked_actor
@@ -58,6 +54,8 @@ from alf_lite.networks.network import Network
 from alf_lite.networks.normal_actor_networks import NormalActorNetwork
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils import losses
+from alf_lite.utils.checks import check_positive
 
 Nest = Any
 
@@ -161,7 +159,7 @@ class AwacAlgorithm(RLAlgorithm):
                 f"num_action_samples must be positive, got {num_action_samples}"
             )
         try:
-            actions = HybridActions(action_spec)
+            actions = MixedActions(action_spec)
         except ValueError as error:
             raise ValueError(
                 f"AwacAlgorithm cannot handle these actions. {error}. Use BcAlgorithm "
@@ -349,7 +347,7 @@ class AwacAlgorithm(RLAlgorithm):
         critic_loss, td_error = td_loss(
             info.q, info.reward, info.discount, info.next_value, self.scalar_reward
         )
-        weight = exponential_weights(
+        weight = losses.exponential_weights(
             info.advantage, 1 / self._temperature, self._max_weight
         )
         actor_loss = -weight * info.log_prob

@@ -41,6 +41,7 @@ from alf_lite.networks.masked_networks import masked_actor
 from alf_lite.networks.network import Network
 from alf_lite.networks.normal_actor_networks import NormalActorNetwork
 from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.utils.checks import check_not_negative
 
 Nest = Any
 
@@ -104,11 +105,7 @@ class BcAlgorithm(RLAlgorithm):
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
         """
-        if entropy_regularization < 0:
-            raise ValueError(
-                "entropy_regularization must not be negative, got "
-                f"{entropy_regularization}"
-            )
+        check_not_negative(entropy_regularization=entropy_regularization)
         if deterministic and entropy_regularization:
             raise ValueError(
                 "BcAlgorithm: a deterministic policy has no entropy. Set "

@@ -43,8 +43,11 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.parts import transitions
-from alf_lite.algorithms.parts.conservative_weight import ConservativeWeight
-from alf_lite.algorithms.parts.soft_maximum import sampled_soft_maximum, soft_maximum
+from alf_lite.algorithms.parts.conservative import (
+    ConservativeWeight,
+    sampled_logsumexp,
+    scaled_logsumexp,
+)
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.algorithms.sac_algorithm import (
     SacAlgorithm,
@@ -58,6 +61,7 @@ from alf_lite.distributions.epsilon_greedy import masked_argmax
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.utils.checks import check_positive
 
 Nest = Any
 
@@ -132,10 +136,7 @@ class CqlAlgorithm(SacAlgorithm):
             raise ValueError(
                 f"backup must be one of {list(get_args(Backup))}, got {backup!r}"
             )
-        if not 0 < cql_temperature < math.inf:
-            raise ValueError(
-                f"cql_temperature must be positive and finite, got {cql_temperature}"
-            )
+        check_positive(cql_temperature=cql_temperature)
         if num_sampled_actions < 1:
             raise ValueError(
                 f"num_sampled_actions must be at least 1, got {num_sampled_actions}"
@@ -171,22 +172,22 @@ class CqlAlgorithm(SacAlgorithm):
         self, info: SacInfo, transition: Transition, evaluation: SacEvaluation
     ) -> CqlInfo:
         """Adds the gap."""
-        gap = self._soft_maximum(evaluation) - self._weighted(info.q)
+        gap = self._logsumexp(evaluation) - self._weighted(info.q)
         return CqlInfo(sac=info, gap=gap, is_offline=transition.is_offline)
 
-    def _soft_maximum(self, evaluation: SacEvaluation) -> Tensor:
+    def _logsumexp(self, evaluation: SacEvaluation) -> Tensor:
         """T log ∫ exp(Q_k(s_t, a) / T) da, [B, n]."""
         allowed = self._mask.allowed_joint_values(evaluation.observation)
         if self._actions.boxes is None:
             if allowed is not None:
                 allowed = allowed.unsqueeze(1)  # [B, 1, A]
             values = self._weighted(evaluation.values)
-            return soft_maximum(values, self._cql_temperature, allowed)
+            return scaled_logsumexp(values, self._cql_temperature, allowed)
         vectors, log_densities = self._sample_vectors(evaluation)
         values = self._values_of_samples(
             self._critic_network, evaluation.features, vectors
         )
-        return sampled_soft_maximum(
+        return sampled_logsumexp(
             self._weighted(values), log_densities, self._cql_temperature, allowed
         )
 

@@ -15,7 +15,7 @@ its own, from offline buffers, or from both.
 Differences from the paper:
 
 1. Those of :mod:`~alf_lite.algorithms.dqn_algorithm`. The paper has quantiles of the
-   return: ``return_model = @ReturnQuantiles()``. Q is their mean.
+   return: ``return_model = @QuantileHead()``. Q is their mean.
 2. An action of several components has a gap for each, and the mean over them counts.
 3. Values that a mask rules out are left out of the sum.
 4. A temperature T. The loss of α is in log α.
@@ -23,7 +23,6 @@ Differences from the paper:
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -31,13 +30,13 @@ from torch import Tensor
 
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm, DqnInfo, DqnLossInfo
 from alf_lite.algorithms.parts import transitions
-from alf_lite.algorithms.parts.conservative_weight import ConservativeWeight
-from alf_lite.algorithms.parts.soft_maximum import soft_maximum
+from alf_lite.algorithms.parts.conservative import ConservativeWeight, scaled_logsumexp
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.utils.checks import check_positive
 from alf_lite.utils.tensor_utils import select
 
 Nest = Any
@@ -96,10 +95,7 @@ class CqlDqnAlgorithm(DqnAlgorithm):
         Raises:
             ValueError: if the action is not discrete or a coefficient is out of range.
         """
-        if not 0 < cql_temperature < math.inf:
-            raise ValueError(
-                f"cql_temperature must be positive and finite, got {cql_temperature}"
-            )
+        check_positive(cql_temperature=cql_temperature)
         super().__init__(
             observation_spec,
             action_spec,
@@ -132,7 +128,7 @@ class CqlDqnAlgorithm(DqnAlgorithm):
         _, mask = self._mask.split(observation)
         allowed = self._actions.allowed(mask, q.device)
         taken = select(q, self._actions.to_index(transition.action))
-        gap = soft_maximum(q, self._cql_temperature, allowed) - taken
+        gap = scaled_logsumexp(q, self._cql_temperature, allowed) - taken
         return CqlDqnInfo(info, gap.mean(-1), transition.is_offline)
 
     def calc_loss(self, info: Any) -> LossInfo:

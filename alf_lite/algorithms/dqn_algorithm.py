@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from alf_lite import nest
 from alf_lite.algorithms.parts import transitions
 from alf_lite.algorithms.parts.diagnostics import diagnostic
-from alf_lite.algorithms.parts.return_models import ExpectedReturn, ReturnModel
+from alf_lite.algorithms.parts.return_heads import ExpectedReturnHead, ReturnHead
 from alf_lite.algorithms.parts.target_updater import TargetUpdater, target_copy
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
@@ -100,7 +100,7 @@ class DqnAlgorithm(RLAlgorithm):
         action_spec: NestedTensorSpec,
         *,
         q_network_ctor: Callable[..., Network] = QNetwork,
-        return_model: ReturnModel | None = None,
+        return_model: ReturnHead | None = None,
         gamma: float = 0.99,
         n_step: int = 1,
         double: bool = True,
@@ -145,7 +145,7 @@ class DqnAlgorithm(RLAlgorithm):
                 f"{self._alternatives}"
             ) from error
         mask = ActionMask(observation_spec, action_spec, action_mask_key)
-        return_model = return_model or ExpectedReturn()
+        return_model = return_model or ExpectedReturnHead()
         q_network = q_network_ctor(
             mask.remaining_spec, actions.sizes.tolist(), return_model.num_outputs
         )

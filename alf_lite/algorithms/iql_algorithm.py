@@ -33,12 +33,6 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.algorithms.parts import transitions
 from alf_lite.algorithms.parts.critic_ensembles import smallest_critic, td_loss
-from alf_lite.algorithms.parts.regression_weights import (
-    check_expectile,
-    check_positive,
-    expectile_weights,
-    exponential_weights,
-)
 from alf_lite.algorithms.parts.target_updater import TargetUpdater, target_copy
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
@@ -46,7 +40,7 @@ from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_masks import ActionMask
-from alf_lite.distributions.mixed_actions import HybridActions
+from alf_lite.distributions.mixed_actions import MixedActions
 from alf_lite.distributions.recorded_actions import RecordedActions
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.masked_networks import critic_without_mask, masked_actor
@@ -55,6 +49,7 @@ from alf_lite.networks.normal_actor_networks import NormalActorNetwork
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import losses
+from alf_lite.utils.checks import check_positive
 
 Nest = Any
 
@@ -160,10 +155,11 @@ class IqlAlgorithm(RLAlgorithm):
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
         """
-        check_expectile(expectile)
+        if not 0 < expectile < 1:
+            raise ValueError(f"expectile must lie in (0, 1), got {expectile}")
         check_positive(beta=beta, max_weight=max_weight)
         try:
-            actions = HybridActions(action_spec)
+            actions = MixedActions(action_spec)
         except ValueError as error:
             raise ValueError(
                 f"IqlAlgorithm cannot handle these actions. {error}. Use BcAlgorithm "
@@ -337,7 +333,7 @@ class IqlAlgorithm(RLAlgorithm):
         if self._is_recurrent:
             info = transitions.align(info, ("next_value",), self._n_step)
         advantage = self.scalar_reward(info.target_q - info.value.detach())
-        weight = exponential_weights(advantage, self._beta, self._max_weight)
+        weight = losses.exponential_weights(advantage, self._beta, self._max_weight)
         value_loss = self._value_loss(info, advantage)
         critic_loss, td_error = td_loss(
             info.q, info.reward, info.discount, info.next_value, self.scalar_reward
@@ -363,7 +359,7 @@ class IqlAlgorithm(RLAlgorithm):
         error = losses.squared(info.value, info.target_q)
         if self.has_multidim_reward:
             error = error.sum(-1)
-        return expectile_weights(advantage, self._expectile) * error
+        return losses.expectile_weights(advantage, self._expectile) * error
 
     def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
         """Moves the target critics towards the critics."""

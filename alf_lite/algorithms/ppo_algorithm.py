@@ -28,7 +28,6 @@ from alf_lite.algorithms.actor_critic_algorithm import (
     ActorCriticAlgorithm,
     ActorCriticInfo,
     ActorCriticState,
-    check_positive,
 )
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
@@ -50,6 +49,7 @@ from alf_lite.data_structures import (
 from alf_lite.distributions import functions as distributions
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils import losses, value_ops
+from alf_lite.utils.checks import check_positive
 
 Nest = Any
 

@@ -45,7 +45,7 @@ from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_masks import ActionMask
-from alf_lite.distributions.mixed_actions import Entropies, HybridActions, PolicySample
+from alf_lite.distributions.mixed_actions import Entropies, MixedActions, PolicySample
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.masked_networks import critic_without_mask, masked_actor
 from alf_lite.networks.network import Network
@@ -178,7 +178,7 @@ class SacAlgorithm(RLAlgorithm):
             ValueError: if the action is not supported or a coefficient is out of range.
         """
         try:
-            actions = HybridActions(action_spec)
+            actions = MixedActions(action_spec)
         except ValueError as error:
             raise ValueError(
                 f"{type(self).__name__} cannot handle these actions. {error}. "

@@ -20,6 +20,7 @@ from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.config import configurable
 from alf_lite.distributions.action_noise import ActionNoise, GaussianNoise
 from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.utils.checks import check_not_negative
 
 
 @configurable
@@ -49,12 +50,9 @@ class Td3Algorithm(DdpgAlgorithm):
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
         """
-        for key, value in {
-            "target_noise_std": target_noise_std,
-            "target_noise_clip": target_noise_clip,
-        }.items():
-            if not value >= 0:
-                raise ValueError(f"{key} must not be negative, got {value}")
+        check_not_negative(
+            target_noise_std=target_noise_std, target_noise_clip=target_noise_clip
+        )
         super().__init__(
             observation_spec,
             action_spec,

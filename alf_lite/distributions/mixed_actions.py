@@ -51,7 +51,7 @@ class PolicySample(NamedTuple):
         return (expand_dims_as(self.probs, values) * values).sum(1)
 
 
-class HybridActions:
+class MixedActions:
     """One vector of all continuous elements, and one index of all discrete ones.
 
     The joint values of the discrete elements are numbered like the entries of an array

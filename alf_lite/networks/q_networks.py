@@ -28,7 +28,7 @@ Nest = Any
 class QNetwork(Network):
     """An encoder with N outputs for every value of every component of an action.
 
-    What the N outputs mean is a ``ReturnModel``'s business; with N = 1 it is Q(s, a).
+    What the N outputs mean is a ``ReturnHead``'s business; with N = 1 it is Q(s, a).
 
     Args:
         observation_spec: nest of TensorSpecs.

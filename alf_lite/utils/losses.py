@@ -7,6 +7,8 @@ even NaN.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -37,6 +39,35 @@ def huber(x: Tensor, y: Tensor, delta: float = 1.0) -> Tensor:
     quadratic = error.clamp(max=delta)
     # Equal to both branches: ½ q² + δ (|e| − q) with q = min(|e|, δ).
     return 0.5 * quadratic.square() + delta * (error - quadratic)
+
+
+def expectile_weights(error: Tensor, expectile: float) -> Tensor:
+    """|τ − 1(u < 0)|: [...] → [...], without gradient.
+
+    The number v that minimises Σ |τ − 1(x − v < 0)| (x − v)² is the τ-expectile of x:
+    the mean for τ = 1/2, and near the maximum for τ near 1 (Newey and Powell 1987).
+
+    Args:
+        error: u, target − prediction.
+        expectile: τ in (0, 1).
+    """
+    return torch.where(error.detach() < 0, 1 - expectile, expectile)
+
+
+def exponential_weights(
+    advantage: Tensor, inverse_temperature: float, max_weight: float
+) -> Tensor:
+    """min(exp(β A), w_max): [...] → [...], without gradient.
+
+    Never infinite, however large the advantage.
+
+    Args:
+        advantage: A.
+        inverse_temperature: β.
+        max_weight: w_max.
+    """
+    exponent = inverse_temperature * advantage.detach()
+    return exponent.clamp(max=math.log(max_weight)).exp()
 
 
 def masked_mean(

@@ -171,7 +171,7 @@ def test_by_hand_the_gap_of_discrete_actions():
     algorithm = make(CHOICE)
     ln = math.log
     values = torch.tensor([[[ln(1), ln(2), ln(5)], [ln(4), ln(4), ln(4)]]])
-    soft = algorithm._soft_maximum(evaluation(algorithm, torch.zeros(1, 3), values))
+    soft = algorithm._logsumexp(evaluation(algorithm, torch.zeros(1, 3), values))
     assert soft.tolist() == [pytest.approx([ln(8), ln(12)])]
 
 
@@ -182,7 +182,7 @@ def test_the_estimate_for_one_continuous_action_is_its_integral():
     with torch.no_grad():
         for parameter in algorithm._critic_network.parameters():
             parameter.add_(torch.randn_like(parameter))
-        soft = algorithm._soft_maximum(evaluation(algorithm, observation))
+        soft = algorithm._logsumexp(evaluation(algorithm, observation))
         grid = torch.linspace(-1, 1, 2001)
         for b in range(2):
             q = algorithm._critic_network(
@@ -198,7 +198,7 @@ def test_without_weights_it_is_the_soft_maximum_of_what_was_sampled():
     observation = torch.ones(1, 3)
     point = evaluation(algorithm, observation)
     torch.manual_seed(3)
-    soft = algorithm._soft_maximum(point)
+    soft = algorithm._logsumexp(point)
     torch.manual_seed(3)
     vectors, log_densities = algorithm._sample_vectors(point)
     assert not log_densities.any()
@@ -242,7 +242,7 @@ def test_masked_values_are_left_out_of_the_sum():
         if action_spec is MIXED:
             algorithm._values_of_samples = lambda *args, v=values: v.expand(30, 2, 2, 3)
             algorithm._importance_weighted = False
-        soft = algorithm._soft_maximum(evaluation(algorithm, observation, values))
+        soft = algorithm._logsumexp(evaluation(algorithm, observation, values))
         expected = values[:, :, [0, 2]].logsumexp(-1)
         torch.testing.assert_close(soft[0], expected[0])
         torch.testing.assert_close(soft[1], values[1].logsumexp(-1))

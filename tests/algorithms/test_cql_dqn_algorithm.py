@@ -10,7 +10,7 @@ from torch import Tensor
 from alf_lite.algorithms.cql_dqn_algorithm import CqlDqnAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
-from alf_lite.algorithms.parts.return_models import ReturnCategories, ReturnQuantiles
+from alf_lite.algorithms.parts.return_heads import CategoricalHead, QuantileHead
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.networks.encoding_networks import EncodingNetwork
 from alf_lite.networks.q_networks import QNetwork
@@ -182,7 +182,7 @@ def test_values_that_the_mask_rules_out_are_left_out():
 
 
 @pytest.mark.parametrize(
-    "model", [ReturnQuantiles(5), ReturnCategories(-2.0, 2.0, 11)], ids=["q", "c"]
+    "model", [QuantileHead(5), CategoricalHead(-2.0, 2.0, 11)], ids=["q", "c"]
 )
 def test_distributions_of_returns_have_the_gap_of_their_means(model):
     algorithm = make(return_model=model)

@@ -10,7 +10,7 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm, DqnInfo, DqnState
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
-from alf_lite.algorithms.parts.return_models import ReturnCategories, ReturnQuantiles
+from alf_lite.algorithms.parts.return_heads import CategoricalHead, QuantileHead
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.networks.q_networks import QNetwork
@@ -314,8 +314,8 @@ def optimize(algorithm: DqnAlgorithm, steps: TimeStep, num_updates: int) -> Tens
     "return_model",
     [
         None,
-        ReturnQuantiles(num_quantiles=5),
-        ReturnCategories(v_min=-2.0, v_max=8.0, num_atoms=21),
+        QuantileHead(num_quantiles=5),
+        CategoricalHead(v_min=-2.0, v_max=8.0, num_atoms=21),
     ],
     ids=["expected", "quantiles", "categories"],
 )

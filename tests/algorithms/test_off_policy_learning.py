@@ -9,7 +9,7 @@ import torch
 
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
-from alf_lite.algorithms.parts.return_models import ReturnCategories, ReturnQuantiles
+from alf_lite.algorithms.parts.return_heads import CategoricalHead, QuantileHead
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.distributions.action_noise import GaussianNoise, OrnsteinUhlenbeckNoise
@@ -85,7 +85,7 @@ class TestDqnWithEverything(TestDqn):
             **super().options(encoder),
             "q_network_ctor": functools.partial(QNetwork, dueling=True, **encoder),
             "n_step": 3,
-            "return_model": ReturnQuantiles(num_quantiles=8),
+            "return_model": QuantileHead(num_quantiles=8),
         }
 
 
@@ -93,7 +93,7 @@ class TestDqnWithCategories(TestDqn):
     features = Feature.DISCRETE_ACTIONS
 
     def options(self, encoder):
-        model = ReturnCategories(v_min=-6.0, v_max=6.0, num_atoms=25)
+        model = CategoricalHead(v_min=-6.0, v_max=6.0, num_atoms=25)
         return {**super().options(encoder), "return_model": model}
 
 

@@ -9,7 +9,7 @@ import torch
 from alf_lite import nest
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.discrete import Categorical
-from alf_lite.distributions.mixed_actions import HybridActions
+from alf_lite.distributions.mixed_actions import MixedActions
 from alf_lite.networks.squashed_actor_networks import SquashedActorNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
@@ -31,7 +31,7 @@ def policy_for(spec):
 
 def test_a_continuous_action_is_a_vector_with_the_density_of_the_action():
     spec = {"b": BOX, "a": BoundedTensorSpec((), torch.float32, -1, 1)}
-    actions = HybridActions(spec)
+    actions = MixedActions(spec)
     assert actions.vector_size == 3
     assert actions.num_joint_values == 1
     assert not actions.has_discrete
@@ -55,7 +55,7 @@ def test_a_continuous_action_is_a_vector_with_the_density_of_the_action():
 
 @pytest.mark.parametrize("spec", [BOX, {"b": BOX, "g": CHOICE, "a": BOX}])
 def test_several_vectors_have_the_density_of_vectors(spec):
-    actions = HybridActions(spec)
+    actions = MixedActions(spec)
     policy = policy_for(spec)
     vectors, log_densities = actions.sample_vectors(policy, 5)
     assert vectors.shape == (5, 6, actions.vector_size)
@@ -81,7 +81,7 @@ def test_several_vectors_have_the_density_of_vectors(spec):
     [CHOICE, CHOICES, BITS, {"x": CHOICES, "y": CHOICE}, (CHOICE, BITS, CHOICES)],
 )
 def test_joint_values_are_all_actions_and_their_probabilities_sum_to_1(spec):
-    actions = HybridActions(spec)
+    actions = MixedActions(spec)
     policy = policy_for(spec)
     log_probs = actions.joint_log_probs(policy)
     assert log_probs.shape == (6, actions.num_joint_values)
@@ -115,7 +115,7 @@ def test_joint_values_are_all_actions_and_their_probabilities_sum_to_1(spec):
 
 
 def test_expectations_and_values_of_actions_pick_from_the_joint_values():
-    actions = HybridActions((CHOICE, BITS))
+    actions = MixedActions((CHOICE, BITS))
     policy = policy_for((CHOICE, BITS))
     sample = actions.sample(policy)
     values = torch.randn(6, 12, 2)
@@ -130,7 +130,7 @@ def test_expectations_and_values_of_actions_pick_from_the_joint_values():
 
 
 def test_a_continuous_action_has_one_value():
-    actions = HybridActions(BOX)
+    actions = MixedActions(BOX)
     policy = policy_for(BOX)
     sample = actions.sample(policy)
     values = torch.randn(6, 3, 1)
@@ -141,7 +141,7 @@ def test_a_continuous_action_has_one_value():
 
 def test_a_mixed_action_has_both_parts():
     spec = {"gear": CHOICE, "move": BOX, "lights": BITS}
-    actions = HybridActions(spec)
+    actions = MixedActions(spec)
     assert (actions.vector_size, actions.num_joint_values) == (2, 12)
     policy = policy_for(spec)
     action = distributions.sample(policy)
@@ -158,14 +158,14 @@ def test_a_mixed_action_has_both_parts():
 def test_the_order_of_many_leaves_is_that_of_the_nest():
     unit = BoundedTensorSpec((), torch.float32, -1, 1)
     wide = BoundedTensorSpec((), torch.float32, 0, 100)
-    actions = HybridActions([unit] * 11 + [wide])
+    actions = MixedActions([unit] * 11 + [wide])
     action = [torch.full((1,), 0.01 * i) for i in range(11)] + [torch.tensor([75.0])]
     expected = [*(0.01 * i for i in range(11)), 0.5]
     assert actions.to_vector(action)[0].tolist() == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_value_that_is_ruled_out_does_no_harm_to_an_entropy():
-    actions = HybridActions(CHOICE)
+    actions = MixedActions(CHOICE)
     logits = torch.tensor([[0.0, 0.0, -torch.inf]], requires_grad=True)
     log_probs = actions.joint_log_probs(Categorical(logits, minimum=1))
     entropy = -(log_probs.exp() * log_probs).sum(1)
@@ -176,10 +176,10 @@ def test_a_value_that_is_ruled_out_does_no_harm_to_an_entropy():
 
 def test_other_actions_are_refused_by_their_path():
     with pytest.raises(ValueError, match=r"\['x'\]: expected finite bounds"):
-        HybridActions({"x": TensorSpec((2,)), "y": CHOICE})
+        MixedActions({"x": TensorSpec((2,)), "y": CHOICE})
     with pytest.raises(ValueError, match=r"\['x'\]: expected bounds for a discrete"):
-        HybridActions({"x": TensorSpec((2,), torch.int64), "y": CHOICE})
+        MixedActions({"x": TensorSpec((2,), torch.int64), "y": CHOICE})
     with pytest.raises(ValueError, match="1048576 joint values, expected at most 1024"):
-        HybridActions(BoundedTensorSpec((20,), torch.int64, 0, 1))
+        MixedActions(BoundedTensorSpec((20,), torch.int64, 0, 1))
     with pytest.raises(ValueError, match="at least one TensorSpec"):
-        HybridActions(())
+        MixedActions(())

@@ -180,3 +180,29 @@ def test_explained_variance_of_known_predictions():
 def test_explained_variance_of_targets_that_do_not_vary_is_zero():
     target = torch.full((1000, 2), 0.1)
     assert losses.explained_variance(torch.rand(1000, 2), target).item() == 0.0
+
+
+def test_errors_below_and_above_weigh_differently():
+    error = torch.tensor([-2.0, -1e-9, 0.0, 3.0], requires_grad=True)
+    weights = losses.expectile_weights(error, 0.8)
+    assert weights.tolist() == pytest.approx([0.2, 0.2, 0.8, 0.8])
+    assert not weights.requires_grad
+
+
+@pytest.mark.parametrize("expectile", [0.1, 0.5, 0.7, 0.9])
+def test_the_minimum_is_the_expectile(expectile):
+    # Of 0 and 1, equally often: τ (1 − v) = (1 − τ) v, hence v = τ.
+    x, v = torch.tensor([0.0, 1.0]), torch.tensor(0.3)
+    for _ in range(50):  # the fixed point of the weighted mean
+        w = losses.expectile_weights(x - v, expectile)
+        v = (w * x).sum() / w.sum()
+    assert v.item() == pytest.approx(expectile, abs=1e-5)
+
+
+def test_weights_grow_with_the_advantage_up_to_the_largest():
+    advantage = torch.tensor([-1.0, 0.0, 0.5, 1.0, 1e6], requires_grad=True)
+    weights = losses.exponential_weights(advantage, 3.0, 10.0)
+    expected = [math.exp(-3), 1.0, math.exp(1.5), 10.0, 10.0]
+    assert weights.tolist() == pytest.approx(expected, rel=1e-5)
+    assert not weights.requires_grad
+    assert losses.exponential_weights(torch.tensor([-1e6]), 3.0, 10.0).item() == 0

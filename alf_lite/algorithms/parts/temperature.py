@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from alf_lite.distributions.mixed_actions import HybridActions
+from alf_lite.distributions.mixed_actions import MixedActions
 
 
 class Temperature(nn.Module):
@@ -50,7 +50,7 @@ class Temperature(nn.Module):
 
 
 def target_entropies(
-    actions: HybridActions, continuous: float | None, discrete: float | None
+    actions: MixedActions, continuous: float | None, discrete: float | None
 ) -> dict[str, float]:
     """Of the parts that there are; what is None gets the default of SacAlgorithm."""
     targets = {}

@@ -1,3 +1,5 @@
+"""The logarithm of a sum of exponentials over actions, and the weight of CQL."""
+
 from __future__ import annotations
 
 import math
@@ -5,9 +7,64 @@ import math
 import pytest
 import torch
 
-from alf_lite.algorithms.parts.soft_maximum import sampled_soft_maximum, soft_maximum
+from alf_lite.algorithms.parts.conservative import (
+    ConservativeWeight,
+    sampled_logsumexp,
+    scaled_logsumexp,
+)
 from alf_lite.distributions.continuous import ActionBounds, SquashedNormal
 from alf_lite.tensor_specs import BoundedTensorSpec
+
+
+def test_without_a_threshold_it_is_what_was_given_and_has_nothing_to_learn():
+    weight = ConservativeWeight(2.5)
+    assert weight.alpha.item() == 2.5
+    assert not list(weight.parameters())
+    assert weight.state_dict() == {}  # another value after a restart holds
+    assert weight(torch.tensor([[3.0, -1.0]])).tolist() == [[0.0, 0.0]]
+    assert ConservativeWeight(0.0).alpha.item() == 0.0
+
+
+def test_the_loss_of_a_learnt_weight_by_hand():
+    weight = ConservativeWeight(math.e, threshold=1.0)
+    gap = torch.tensor([4.0, 0.5], requires_grad=True)
+    loss = weight(gap)
+    assert loss.tolist() == pytest.approx([-3.0, 0.5])
+    loss.sum().backward()
+    assert gap.grad is None
+    assert weight._log_alpha.grad.item() == pytest.approx(-2.5)
+
+
+@pytest.mark.parametrize(("gap", "rises"), [(1.5, True), (0.5, False)])
+def test_it_rises_while_the_gap_is_above_the_threshold(gap, rises):
+    weight = ConservativeWeight(1.0, threshold=1.0)
+    optimizer = torch.optim.SGD(weight.parameters(), lr=0.1)
+    for _ in range(10):
+        optimizer.zero_grad()
+        weight(torch.tensor([gap])).sum().backward()
+        optimizer.step()
+    assert (weight.alpha.item() > 1.0) == rises
+
+
+def test_a_threshold_out_of_reach_does_not_make_it_infinite():
+    weight = ConservativeWeight(1.0, threshold=0.0)
+    with torch.no_grad():
+        weight._log_alpha.fill_(1000.0)
+    assert weight.alpha.item() == 1e6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((-1.0,), "cql_alpha must be finite and not negative, got -1.0"),
+        ((math.inf,), "got inf"),
+        ((0.0, 1.0), "cql_alpha must be finite and positive; got 1.0 and 0.0"),
+        ((1.0, math.nan), "which must be finite"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ConservativeWeight(*arguments)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
@@ -17,29 +74,31 @@ def test_the_soft_maximum_is_that_of_a_loop(temperature):
         temperature * math.log(sum(math.exp(v / temperature) for v in row))
         for row in values
     ]
-    result = soft_maximum(torch.tensor(values), temperature)
+    result = scaled_logsumexp(torch.tensor(values), temperature)
     assert result.tolist() == pytest.approx(expected)
 
 
 def test_by_hand_the_soft_maximum_of_equal_values_adds_the_log_of_their_number():
     values = torch.full((4,), 2.0)
-    assert soft_maximum(values).item() == pytest.approx(2 + math.log(4))
-    assert soft_maximum(values, 0.1).item() == pytest.approx(2 + 0.1 * math.log(4))
+    assert scaled_logsumexp(values).item() == pytest.approx(2 + math.log(4))
+    assert scaled_logsumexp(values, 0.1).item() == pytest.approx(2 + 0.1 * math.log(4))
 
 
 def test_large_values_stay_finite():
     values = torch.tensor([1e4, -1e4], requires_grad=True)
-    soft_maximum(values, 0.01).backward()
+    scaled_logsumexp(values, 0.01).backward()
     assert values.grad.tolist() == [1.0, 0.0]
 
 
 def test_what_is_not_allowed_does_not_count_and_gets_no_gradient():
     values = torch.tensor([[1.0, 50.0, 2.0]], requires_grad=True)
-    result = soft_maximum(values, allowed=torch.tensor([True, False, True]))
+    result = scaled_logsumexp(values, allowed=torch.tensor([True, False, True]))
     assert result.item() == pytest.approx(math.log(math.e + math.e**2))
     result.backward()
     assert values.grad[0, 1] == 0
-    nothing = soft_maximum(values.detach(), allowed=torch.zeros(3, dtype=torch.bool))
+    nothing = scaled_logsumexp(
+        values.detach(), allowed=torch.zeros(3, dtype=torch.bool)
+    )
     assert nothing.isfinite().all()
 
 
@@ -47,7 +106,7 @@ def test_the_sampled_soft_maximum_is_that_of_a_loop():
     torch.manual_seed(0)
     values, log_densities = torch.randn(4, 3, 2, 5), torch.randn(4, 3)
     allowed = torch.rand(3, 5) < 0.7
-    result = sampled_soft_maximum(values, log_densities, 0.7, allowed)
+    result = sampled_logsumexp(values, log_densities, 0.7, allowed)
     assert result.shape == (3, 2)
     for b in range(3):
         for k in range(2):
@@ -88,7 +147,7 @@ def test_weighted_samples_estimate_the_integral_whatever_they_are_drawn_from(
         torch.cat(two) for two in zip(pairs["uniform"], pairs["policy"], strict=True)
     )
     samples, log_densities = pairs[proposal]
-    estimate = sampled_soft_maximum(
+    estimate = sampled_logsumexp(
         value_of(samples)[:, None, None, None], log_densities[:, None], temperature
     )
     expected = temperature * integral.log().item()
@@ -98,5 +157,5 @@ def test_weighted_samples_estimate_the_integral_whatever_they_are_drawn_from(
 def test_without_weights_the_proposal_decides():
     samples = torch.full((1000,), 0.5)  # nowhere else
     values = value_of(samples)[:, None, None, None]
-    estimate = sampled_soft_maximum(values, torch.zeros(1000, 1))
+    estimate = sampled_logsumexp(values, torch.zeros(1000, 1))
     assert estimate.item() == pytest.approx(value_of(torch.tensor(0.5)).item())

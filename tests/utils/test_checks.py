@@ -1,0 +1,33 @@
+"""What is wrong is named."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from alf_lite.utils.checks import (
+    check_not_negative,
+    check_positive,
+    check_unit_interval,
+)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
+def test_what_must_be_positive_is_named(value):
+    with pytest.raises(ValueError, match="beta must be positive and finite"):
+        check_positive(beta=value, other=1.0, unwanted=None)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, math.nan])
+def test_what_must_lie_in_the_unit_interval_is_named(value):
+    check_unit_interval(low=0.0, high=1.0)
+    with pytest.raises(ValueError, match=r"gamma must lie in \[0, 1\]"):
+        check_unit_interval(gamma=value, other=1.0)
+
+
+@pytest.mark.parametrize("value", [-0.1, math.nan])
+def test_what_must_not_be_negative_is_named(value):
+    check_not_negative(low=0.0, high=math.inf)
+    with pytest.raises(ValueError, match="clip must not be negative"):
+        check_not_negative(clip=value, other=1.0)
