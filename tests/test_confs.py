@@ -109,6 +109,13 @@ def test_a_conf_says_what_it_trains_and_where_its_score_is(conf):
     assert "Override most often:" in text
 
 
+@pytest.mark.parametrize("folder", ["confs", "benchmarks"])
+def test_what_alf_lite_ships_needs_no_import(folder):
+    for conf in (ROOT / folder).glob("*.gin"):
+        text = conf.read_text(encoding="utf-8")
+        assert not re.search(r"^(import|from) alf_lite", text, re.MULTILINE), conf
+
+
 def test_there_are_confs():
     assert {"ppo_cart_pole", "ac_cart_pole"} <= {conf.stem for conf in CONFS}
 

@@ -14,12 +14,6 @@ from alf_lite.utils.progress import progress
 
 CONF = """
 # A small PPO for the tests.
-import alf_lite.algorithms.ppo_algorithm
-import alf_lite.environments.creation
-import alf_lite.networks.actor_networks
-import alf_lite.networks.value_networks
-import alf_lite.optimizers.optimizers
-
 create_environment.env_name = "CartPole-v1"
 create_environment.num_parallel_environments = 4
 

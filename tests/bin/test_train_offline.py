@@ -11,11 +11,6 @@ from alf_lite.config import files as config_files
 from tests.datasets.recorded_episodes import flat_episode
 
 CONF = """
-import alf_lite.algorithms.bc_algorithm
-import alf_lite.environments.creation
-import alf_lite.environments.specs_only_environment
-import alf_lite.optimizers.optimizers
-
 create_environment.env_ctor = @SpecsOnlyEnvironment
 SpecsOnlyEnvironment.observation_space = @observation/box_space()
 SpecsOnlyEnvironment.action_space = @action/box_space()

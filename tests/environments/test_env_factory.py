@@ -24,8 +24,6 @@ from alf_lite.errors import ConfigError
 from alf_lite.testing.structured_environments import CountingEnv
 
 CONF = """
-import alf_lite.environments.creation
-import alf_lite.testing.structured_environments
 CountingEnv.episode_lengths = (5,)
 short/CountingEnv.episode_lengths = (2,)
 """

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 PPO = """
 import tests.reliability.disturbance
-import alf_lite.algorithms.ppo_algorithm
-import alf_lite.environments.creation
-import alf_lite.networks.actor_networks
-import alf_lite.networks.value_networks
-import alf_lite.optimizers.optimizers
 
 create_environment.env_name = "CartPole-v1"
 create_environment.num_parallel_environments = 2
@@ -35,12 +30,6 @@ ValueNetwork.fc_layer_params = (8,)
 
 SAC = """
 import tests.reliability.disturbance
-import alf_lite.algorithms.sac_algorithm
-import alf_lite.environments.creation
-import alf_lite.networks.critic_networks
-import alf_lite.networks.squashed_actor_networks
-import alf_lite.optimizers.optimizers
-import alf_lite.trainers.replay_saver
 
 create_environment.env_name = "Pendulum-v1"
 create_environment.num_parallel_environments = 2
@@ -76,11 +65,6 @@ ReplaySaver.keep = 2
 
 ASYNC = """
 import tests.reliability.disturbance
-import alf_lite.algorithms.impala_algorithm
-import alf_lite.environments.creation
-import alf_lite.networks.actor_networks
-import alf_lite.networks.value_networks
-import alf_lite.optimizers.optimizers
 
 create_environment.env_name = "CartPole-v1"
 create_environment.num_parallel_environments = 2

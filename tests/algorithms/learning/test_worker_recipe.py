@@ -192,11 +192,6 @@ def test_what_only_training_needs_does_not_reach_the_worker():
 
 
 CONF = """
-import alf_lite.algorithms.dqn_algorithm
-import alf_lite.environments.creation
-import alf_lite.testing.structured_environments
-import alf_lite.data_transformers.reward_transformers
-import alf_lite.optimizers.optimizers
 create_environment.env_ctor = @long/CountingEnv
 create_environment.num_parallel_environments = 2
 long/CountingEnv.episode_lengths = (7,)
