@@ -28,7 +28,7 @@ from alf_lite.environments.environment import Environment
 from alf_lite.errors import DataError
 from alf_lite.replay_buffers.allocation import allocate
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
-from alf_lite.replay_buffers.replay_file import StoredRows
+from alf_lite.replay_buffers.replay_file import RawSteps
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
 _logger = logging.getLogger(__name__)
@@ -96,8 +96,8 @@ def _are_alike(source: Source, lengths: list[int]) -> bool:
 
 
 def _copy_sound(
-    stored: StoredRows, spec: Experience, length: int, lengths: list[int]
-) -> StoredRows | None:
+    stored: RawSteps, spec: Experience, length: int, lengths: list[int]
+) -> RawSteps | None:
     """The newest rows of every environment in memory, or None if something is wrong.
 
     All numbers must be finite and in range, and all episodes end with LAST.

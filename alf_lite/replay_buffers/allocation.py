@@ -1,7 +1,8 @@
-"""Memory for the rows of a buffer: RAM, a GPU or a file, refused if it does not fit."""
+"""Memory for the steps of a buffer: RAM, a GPU or a file, refused if none is left."""
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import logging
 import mmap
@@ -9,12 +10,13 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from alf_lite.config import configurable
 from alf_lite.utils.free_memory import free_ram
 
 _logger = logging.getLogger(__name__)
@@ -116,3 +118,44 @@ def _free_memory(device: torch.device) -> int | None:
     if device.type != "cpu":
         return None
     return free_ram()
+
+
+@configurable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StorageOptions:
+    """Where the replay buffer of a run keeps its steps.
+
+    Args:
+        storage: "memory", or "memmap" for a file, which may be larger than the memory.
+        directory: of the file; None for the directory of the run. The file has no name
+            there and vanishes with the process, however that ends.
+        device: in whose memory, and where batches are made: "cpu", "cuda", "cuda:1".
+    """
+
+    storage: StorageKind = "memory"
+    directory: str | None = None
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.storage not in get_args(StorageKind):
+            raise ValueError(
+                f"storage must be one of {', '.join(get_args(StorageKind))}, got "
+                f"{self.storage!r}"
+            )
+        if self.directory is not None and self.storage != "memmap":
+            raise ValueError(
+                f"directory is {self.directory!r}, which has an effect only with "
+                "storage='memmap'"
+            )
+        try:
+            device = torch.device(self.device)
+        except (RuntimeError, TypeError) as error:
+            raise ValueError(
+                f"device must be such as 'cpu' or 'cuda:0', got {self.device!r}"
+            ) from error
+        if device.type != "cpu" and self.storage == "memmap":
+            raise ValueError(
+                f"storage='memmap' needs device='cpu', got {self.device!r}"
+            )
+        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+            raise ValueError(f"device is {self.device!r}, but torch sees no such one")

@@ -15,20 +15,22 @@ from alf_lite.checkpoints.files import Stream
 from alf_lite.data_structures import BatchInfo
 from alf_lite.replay_buffers import buffer_state
 from alf_lite.replay_buffers.allocation import StorageKind
-from alf_lite.replay_buffers.batch_flattener import BatchFlattener
-from alf_lite.replay_buffers.priorities import PriorityOptions
-from alf_lite.replay_buffers.replay_file import ReplayFile, StoredRows
+from alf_lite.replay_buffers.replay_file import RawSteps, ReplayFile
 from alf_lite.replay_buffers.ring_storage import RingStorage
-from alf_lite.replay_buffers.row_layout import RowLayout
-from alf_lite.replay_buffers.sample_limits import NEVER_STALE
-from alf_lite.replay_buffers.step_references import (
+from alf_lite.replay_buffers.row_layout import BatchFlattener, RowLayout
+from alf_lite.replay_buffers.sampling_options import (
+    PriorityOptions,
+    SamplingOptions,
+    all_windows,
+)
+from alf_lite.replay_buffers.sampling_weights import NEVER_STALE
+from alf_lite.replay_buffers.stored_steps import (
+    StoredSteps,
     to_env_ids,
     to_indices,
     to_stored_steps,
 )
-from alf_lite.replay_buffers.stored_steps import StoredSteps
 from alf_lite.replay_buffers.weighted_sampler import make_sampler
-from alf_lite.replay_buffers.window_sampler import SamplingOptions, all_windows
 from alf_lite.tensor_specs import NestedTensorSpec
 
 Nest = Any
@@ -82,7 +84,7 @@ class ReplayBuffer(StoredSteps):
         device: torch.device | str = "cpu",
         storage: StorageKind = "memory",
         directory: Path | str | None = None,
-        rows: StoredRows | None = None,
+        rows: RawSteps | None = None,
         step_type_field: str | None = None,
     ) -> None:
         _check_arguments(num_environments, max_length, num_earliest_frames_ignored)

@@ -27,7 +27,7 @@ from alf_lite.checkpoints.array_file import decode_header, encode_header
 from alf_lite.data_structures import Experience, TimeStep
 from alf_lite.errors import CheckpointError
 from alf_lite.replay_buffers.row_layout import Leaf, dtype_name
-from alf_lite.replay_buffers.sample_limits import NEVER_STALE
+from alf_lite.replay_buffers.sampling_weights import NEVER_STALE
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils.nest_paths import build_nest
 from alf_lite.utils.plain_data import check_like, check_numbers
@@ -89,7 +89,7 @@ def header(
     return encode_header(arrays, metadata)
 
 
-class StoredRows(NamedTuple):
+class RawSteps(NamedTuple):
     """Steps as they lie in a buffer, or in a file."""
 
     leaves: dict[str, Leaf]  # by path
@@ -228,9 +228,9 @@ class ReplayFile:
         return {leaf.path: TensorSpec(leaf.shape, leaf.dtype) for leaf in self.leaves}
 
     @property
-    def stored(self) -> StoredRows:
+    def stored(self) -> RawSteps:
         """All rows, for a buffer that takes them as they are."""
-        return StoredRows({leaf.path: leaf for leaf in self.leaves}, self.rows)
+        return RawSteps({leaf.path: leaf for leaf in self.leaves}, self.rows)
 
     def places(self, env_id: int, begin: int = 0, end: int | None = None) -> slice:
         """Where some steps of an environment are, in ``rows`` and ``step_arrays``.

@@ -6,7 +6,9 @@ gather serves all leaves. A leaf is then a strided view of the rows.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -25,6 +27,12 @@ _NAMESPACE = "alf_lite"  # that of alf_lite.nest
 
 # One step of a path such as ``time_step.observation['arm'][0]``.
 _PATH_STEP = re.compile(r"\.?(\w+)|\['([^']*)'\]|\[(\d+)\]")
+
+# All of them tensors, or all of them numpy arrays.
+Leaves = list[Any]
+
+_traits = operator.attrgetter("shape", "dtype")
+_tensor_traits = operator.attrgetter("shape", "dtype", "requires_grad")
 
 
 class Leaf(NamedTuple):
@@ -107,7 +115,8 @@ class RowLayout:
             if numpy_dtype(dtype) is None
         ]
         self._distinct_dtypes = set(self._dtypes)
-        self._view_arguments: dict[tuple[int, ...], list[tuple]] = {}
+        # A training run uses few shapes; one that uses many shall not hoard memory.
+        self._view_arguments = functools.lru_cache(maxsize=64)(self._find_leaves)
 
     def pack(self, leaves: list[Any]) -> Nest:
         """A nest with the structure of the spec."""
@@ -123,10 +132,7 @@ class RowLayout:
         Returns:
             One view [*outer_dims, *shape] per leaf.
         """
-        outer_dims = rows.shape[:-1]
-        arguments = self._view_arguments.get(outer_dims)
-        if arguments is None:
-            arguments = self._make_view_arguments(outer_dims)
+        arguments = self._view_arguments(rows.shape[:-1])
         by_dtype = {dtype: rows.view(dtype) for dtype in self._distinct_dtypes}
         assert rows.storage_offset() == 0, "the rows must begin their storage"
         return [by_dtype[dtype].as_strided(*geometry) for dtype, geometry in arguments]
@@ -209,21 +215,12 @@ class RowLayout:
             )
         return found[0]
 
-    def _make_view_arguments(self, outer_dims: torch.Size) -> list[tuple]:
-        arguments = [
+    def _find_leaves(self, outer_dims: torch.Size) -> list[tuple]:
+        """The dtype of each leaf and its place in rows [*outer_dims, row_bytes]."""
+        return [
             (leaf.dtype, leaf.view_arguments(outer_dims, self.row_bytes))
             for leaf in self.leaves
         ]
-        _keep(self._view_arguments, outer_dims, arguments)
-        return arguments
-
-
-def _keep(cache: dict[tuple[int, ...], Any], outer_dims: Any, value: Any) -> None:
-    """Remembers what was found out for a shape."""
-    # A training run uses few shapes; one that uses many shall not hoard memory.
-    if len(cache) >= 64:
-        cache.clear()
-    cache[outer_dims] = value
 
 
 def _place(specs: list[tuple[str, TensorSpec]]) -> tuple[list[Leaf], int]:
@@ -278,3 +275,96 @@ def _array_dtype(dtype: torch.dtype) -> np.dtype:
 def _contiguous_strides(shape: Sequence[int]) -> list[int]:
     strides = list(itertools.accumulate(reversed(shape), lambda a, b: a * b, initial=1))
     return strides[-2::-1] if shape else []
+
+
+class Expected(NamedTuple):
+    """What the leaves of a batch have to be, in their order."""
+
+    tensors: list[tuple]  # shape, dtype and that there is no gradient
+    arrays: list[tuple]  # shape and dtype; where numpy has no such one, torch's
+
+
+class BatchFlattener:
+    """Takes batches apart into leaves of the shapes and dtypes of a spec.
+
+    Args:
+        layout: says which leaves there are.
+        keep_arrays: whether a batch of numpy arrays is left as it is, not made tensors.
+    """
+
+    def __init__(self, layout: RowLayout, keep_arrays: bool = True) -> None:
+        self._layout = layout
+        self._keep_arrays = keep_arrays
+        self._structure = optree.tree_structure(layout.data_spec, namespace=_NAMESPACE)
+        # A training run uses few shapes; one that uses many shall not hoard memory.
+        self.expect = functools.lru_cache(maxsize=64)(self._expect)
+
+    def _expect(self, *outer_dims: int) -> Expected:
+        """What the leaves of a batch have to be, for :meth:`flatten`."""
+        tensors, arrays = [], []
+        for leaf in self._layout.leaves:
+            shape = torch.Size((*outer_dims, *leaf.shape))
+            tensors.append((shape, leaf.dtype, False))
+            arrays.append((shape, numpy_dtype(leaf.dtype) or leaf.dtype))
+        return Expected(tensors, arrays)
+
+    def flatten(self, batch: Nest, expected: Expected) -> Leaves:
+        """The leaves of ``batch``, detached.
+
+        Args:
+            batch: nest of tensors and numpy arrays.
+            expected: from ``expect``.
+
+        Returns:
+            Tensors; or arrays if all leaves are, and arrays are to be kept.
+
+        Raises:
+            ValueError: if structure, a shape or a dtype does not match the spec; names
+                the leaf, what was expected and what came.
+            TypeError: if a leaf is neither a tensor nor an array.
+        """
+        # Every step that is stored passes here: nothing is faster than one comparison.
+        try:
+            leaves: Leaves = self._structure.flatten_up_to(batch)
+            if type(leaves[0]) is np.ndarray:
+                if self._keep_arrays and list(map(_traits, leaves)) == expected.arrays:
+                    return leaves
+            else:
+                if list(map(_tensor_traits, leaves)) == expected.tensors:
+                    return leaves
+                leaves = [leaf.detach() for leaf in leaves]
+                if list(map(_tensor_traits, leaves)) == expected.tensors:
+                    return leaves
+        except (AttributeError, ValueError):
+            pass
+        return self._flatten_one_by_one(batch, expected)
+
+    def _flatten_one_by_one(self, batch: Nest, expected: Expected) -> list[Tensor]:
+        """The leaves as tensors, or the error that says what is wrong with them."""
+        nest.assert_same_structure(self._layout.data_spec, batch)
+        tensors = []
+        for (path, leaf), of_tensor, of_array in zip(
+            nest.flatten_with_path(batch), *expected, strict=True
+        ):
+            if not isinstance(leaf, (Tensor, np.ndarray)):
+                raise TypeError(
+                    f"{path}: expected a tensor or a numpy array, got a "
+                    f"{type(leaf).__name__}"
+                )
+            shape, dtype, _ = of_tensor
+            if _traits(leaf) != (
+                of_array if isinstance(leaf, np.ndarray) else (shape, dtype)
+            ):
+                raise ValueError(
+                    f"{path}: expected shape {tuple(shape)} and {dtype}, got "
+                    f"{tuple(leaf.shape)} and {leaf.dtype}. The replay buffer was "
+                    "built for other data."
+                )
+            tensors.append(_to_tensor(leaf).detach())
+        return tensors
+
+
+def _to_tensor(leaf: Tensor | np.ndarray) -> Tensor:
+    """``leaf`` or a copy of it."""
+    # torch warns of arrays that cannot be written, and refuses negative strides.
+    return leaf if isinstance(leaf, Tensor) else torch.from_numpy(np.array(leaf))

@@ -7,15 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from alf_lite.replay_buffers.position_ranges import PositionRanges, draw_stratified
-from alf_lite.replay_buffers.priorities import PriorityOptions
 from alf_lite.replay_buffers.ring_storage import RingStorage
-from alf_lite.replay_buffers.sample_limits import SampleLimits
-from alf_lite.replay_buffers.start_weights import StartWeights
-from alf_lite.replay_buffers.window_sampler import (
+from alf_lite.replay_buffers.sampling_options import (
+    PriorityOptions,
     SamplingOptions,
-    UniformSampler,
-    Windows,
+    check_options,
 )
+from alf_lite.replay_buffers.sampling_weights import SampleLimits, SamplingWeights
+from alf_lite.replay_buffers.window_sampler import UniformSampler, WindowStarts
 
 
 def make_sampler(
@@ -30,14 +29,6 @@ def make_sampler(
     if priority is None and not options.has_limits:
         return UniformSampler(storage, options, num_ignored)
     return WeightedSampler(storage, options, num_ignored, priority, iteration)
-
-
-def check_options(options: SamplingOptions, priority: PriorityOptions | None) -> None:
-    """Raises ValueError if the options contradict each other."""
-    if priority is not None and not options.with_replacement:
-        raise ValueError(
-            "prioritized sampling needs SamplingOptions.with_replacement=True"
-        )
 
 
 class _Drawn(NamedTuple):
@@ -91,7 +82,7 @@ class WeightedSampler(UniformSampler):
     ) -> None:
         super().__init__(storage, options, num_ignored)
         self._priority = priority
-        self._weights = StartWeights(storage)
+        self._weights = SamplingWeights(storage)
         self._limits: SampleLimits | None = None
         if options.has_limits:
             self._limits = SampleLimits(
@@ -103,7 +94,7 @@ class WeightedSampler(UniformSampler):
         self._iteration = iteration
         self._is_scan_due = False
 
-    def draw(self, batch_size: int, batch_length: int) -> Windows:
+    def draw(self, batch_size: int, batch_length: int) -> WindowStarts:
         starts = self._get_starts(batch_length)
         if not self.num_windows(batch_length):
             raise ValueError(
@@ -116,7 +107,7 @@ class WeightedSampler(UniformSampler):
                 self._limits.count_use(drawn.rows)
         else:
             drawn = self._draw_sparingly(starts, batch_size)
-        windows = Windows(*self._weights.locate(drawn.rows), drawn.rows)
+        windows = WindowStarts(*self._weights.locate(drawn.rows), drawn.rows)
         if self._priority is None:
             return windows
         return windows._replace(
@@ -222,13 +213,13 @@ class WeightedSampler(UniformSampler):
 
         What came too often is drawn anew from what is left, until all is found.
         """
-        limits, table = self._limits, self._weights
+        limits, weights = self._limits, self._weights
         assert limits is not None
         if not self._options.with_replacement:
-            self._check_size(table.num_live, batch_size)
-        elif table.num_live < batch_size and self._num_uses_left() < batch_size:
+            self._check_size(weights.num_live, batch_size)
+        elif weights.num_live < batch_size and self._num_uses_left() < batch_size:
             raise ValueError(
-                f"cannot draw {batch_size} windows: the {table.num_live} that are left "
+                f"cannot draw {batch_size} windows: the {weights.num_live} left "
                 f"may be used {self._num_uses_left()} times more "
                 f"(max_use={self._options.max_use})"
             )
@@ -240,7 +231,7 @@ class WeightedSampler(UniformSampler):
                 drawn = drawn._replace(
                     rows=drawn.rows[kept], weights=drawn.weights[kept]
                 )
-            table.drop(limits.count_use(drawn.rows))
+            weights.drop(limits.count_use(drawn.rows))
             rounds.append(drawn)
             batch_size -= len(drawn.rows)
         return rounds[0] if len(rounds) == 1 else _joined(rounds)

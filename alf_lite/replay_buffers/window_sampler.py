@@ -6,13 +6,11 @@ step that T - 1 stored steps follow.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import NamedTuple
 
 import numpy as np
 
-from alf_lite.config import configurable
 from alf_lite.replay_buffers.position_ranges import (
     PositionRanges,
     draw_others,
@@ -20,67 +18,10 @@ from alf_lite.replay_buffers.position_ranges import (
     draw_without_replacement,
 )
 from alf_lite.replay_buffers.ring_storage import RingStorage
+from alf_lite.replay_buffers.sampling_options import SamplingOptions
 
 
-@configurable
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SamplingOptions:
-    """Which windows may be drawn, and how often.
-
-    Args:
-        with_replacement: whether a batch may hold a window twice. Without, the starts
-            are also spread evenly over the buffer.
-        recent_data_ratio: at least this fraction of a batch starts at one of the newest
-            steps; these windows come first in the batch. Not before the newest ones
-            are a smaller part of the buffer than that.
-        recent_data_steps: how many starts per environment count as the newest.
-        max_use: a step is a start so often and no more.
-        max_staleness: a step is dropped as a start once it was collected more than so
-            many iterations ago.
-    """
-
-    with_replacement: bool = True
-    recent_data_ratio: float = 0.0
-    recent_data_steps: int = 1
-    max_use: int | None = None
-    max_staleness: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, least in (
-            ("recent_data_steps", 1),
-            ("max_use", 1),
-            ("max_staleness", 0),
-        ):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
-        if not 0 <= self.recent_data_ratio <= 1:
-            raise ValueError(
-                f"recent_data_ratio must be in [0, 1], got {self.recent_data_ratio}"
-            )
-        if self.has_limits and self.recent_data_ratio:
-            raise ValueError(
-                "recent_data_ratio cannot be combined with max_use or max_staleness"
-            )
-
-    @property
-    def has_limits(self) -> bool:
-        """Whether steps are dropped before they are overwritten."""
-        return self.max_use is not None or self.max_staleness is not None
-
-
-def all_windows() -> SamplingOptions:
-    """Every window, however often, whatever a conf says about a run's own buffer."""
-    return SamplingOptions(
-        with_replacement=True,
-        recent_data_ratio=0.0,
-        recent_data_steps=1,
-        max_use=None,
-        max_staleness=None,
-    )
-
-
-class Windows(NamedTuple):
+class WindowStarts(NamedTuple):
     """The starts of the windows of one batch."""
 
     env_ids: np.ndarray  # [B] int64
@@ -107,7 +48,7 @@ class UniformSampler:
         self._starts_key = (-1, 0)
         self._starts = PositionRanges(storage.begin, storage.begin)
 
-    def draw(self, batch_size: int, batch_length: int) -> Windows:
+    def draw(self, batch_size: int, batch_length: int) -> WindowStarts:
         """Draws ``batch_size`` windows of ``batch_length`` steps.
 
         Raises:
@@ -122,7 +63,7 @@ class UniformSampler:
         else:
             env_ids, positions = self._draw_from(starts, batch_size)
         rows = self._storage.row_indices(env_ids, positions)
-        return Windows(env_ids, positions, rows)
+        return WindowStarts(env_ids, positions, rows)
 
     def num_windows(self, batch_length: int) -> int:
         """How many windows of so many steps may be drawn."""

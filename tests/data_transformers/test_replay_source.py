@@ -9,6 +9,7 @@ from torch.distributions import Categorical
 from alf_lite import nest
 from alf_lite.data_structures import Experience, TimeStep
 from alf_lite.data_transformers.replay_source import ReplaySource
+from alf_lite.distributions import functions  # noqa: F401  (registers the nodes)
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 
 NUM_STEPS, NUM_ENVIRONMENTS = 20, 3

@@ -8,7 +8,7 @@ import os
 import pytest
 import torch
 
-from alf_lite.replay_buffers.allocation import allocate
+from alf_lite.replay_buffers.allocation import StorageOptions, allocate
 from alf_lite.utils import free_memory
 
 CPU = torch.device("cpu")
@@ -79,3 +79,33 @@ def test_a_file_system_that_cannot_reserve_is_used_all_the_same(tmp_path, monkey
 def test_a_file_is_not_on_a_gpu(tmp_path):
     with pytest.raises(ValueError, match="must have device 'cpu'"):
         allocate(10, torch.device("cuda"), tmp_path)
+
+
+def test_memory_of_the_cpu_is_the_default():
+    options = StorageOptions()
+    assert (options.storage, options.directory, options.device) == (
+        "memory",
+        None,
+        "cpu",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"storage": "disk"}, "must be one of memory, memmap, got 'disk'"),
+        ({"directory": "x"}, "only with storage='memmap'"),
+        ({"storage": "memmap", "device": "cuda"}, "needs device='cpu', got 'cuda'"),
+        ({"device": "gpu"}, "such as 'cpu' or 'cuda:0', got 'gpu'"),
+        ({"device": None}, "such as 'cpu' or 'cuda:0'"),
+        ({"device": "cuda:99"}, "torch sees no such one"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        StorageOptions(**arguments)
+
+
+def test_a_gpu_that_is_there_can_be_asked_for(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert StorageOptions(device="cuda:1").device == "cuda:1"

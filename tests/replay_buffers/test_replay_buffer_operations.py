@@ -17,8 +17,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from alf_lite.replay_buffers.priorities import PriorityOptions
-from alf_lite.replay_buffers.window_sampler import SamplingOptions
+from alf_lite.replay_buffers.sampling_options import PriorityOptions, SamplingOptions
 from tests.replay_buffers.marked_steps import assert_steps, make_buffer, saved, steps
 
 

@@ -15,6 +15,7 @@ from torch.distributions import Categorical
 from alf_lite import nest
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.data_structures import Experience, TimeStep
+from alf_lite.distributions import functions  # noqa: F401  (registers the nodes)
 from alf_lite.errors import CheckpointError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_file import DIGEST_PLACE, FILE_NAME, ReplayFile

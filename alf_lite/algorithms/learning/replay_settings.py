@@ -7,11 +7,14 @@ import math
 
 from alf_lite.config import TrainerConfig
 from alf_lite.errors import ConfigError
-from alf_lite.replay_buffers.priorities import PriorityOptions
+from alf_lite.replay_buffers.allocation import StorageOptions
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
-from alf_lite.replay_buffers.storage_options import StorageOptions
-from alf_lite.replay_buffers.weighted_sampler import check_options
-from alf_lite.replay_buffers.window_sampler import SamplingOptions, all_windows
+from alf_lite.replay_buffers.sampling_options import (
+    PriorityOptions,
+    SamplingOptions,
+    all_windows,
+    check_options,
+)
 from alf_lite.utils.mixing import shares
 
 

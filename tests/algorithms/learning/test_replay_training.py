@@ -20,7 +20,7 @@ from alf_lite.data_transformers.hindsight import HindsightExperienceTransformer
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import SGD
-from alf_lite.replay_buffers.window_sampler import SamplingOptions
+from alf_lite.replay_buffers.sampling_options import SamplingOptions
 from alf_lite.testing.goal_environment import PointGoalEnv
 from alf_lite.testing.structured_environments import CountingEnv
 from alf_lite.utils.progress import progress

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alf_lite.replay_buffers.weight_table import WeightTable
+from alf_lite.replay_buffers.sum_tree import SumTree
 
 # (p + 0)^0.6 of the priorities 1, 2, 4, 8.
 WEIGHTS = np.array([1, 2, 4, 8]) ** 0.6
 weights = st.floats(0, 1e6, allow_subnormal=False).map(lambda w: w if w > 1e-9 else 0.0)
 
 
-def table_of(values) -> WeightTable:
-    table = WeightTable(len(values))
+def table_of(values) -> SumTree:
+    table = SumTree(len(values))
     table.set(np.arange(len(values)), np.asarray(values, float))
     return table
 
 
-def found(table: WeightTable, *masses: float) -> list[int]:
+def found(table: SumTree, *masses: float) -> list[int]:
     return table.find(np.array(masses)).tolist()
 
 
@@ -47,7 +47,7 @@ def test_rows_of_weight_zero_are_never_found():
 
 def test_nothing_can_be_found_without_weights():
     with pytest.raises(ValueError, match="nothing to find"):
-        WeightTable(5).find(np.zeros(1))
+        SumTree(5).find(np.zeros(1))
 
 
 @settings(max_examples=60, deadline=None)
@@ -56,7 +56,7 @@ def test_nothing_can_be_found_without_weights():
     st.lists(st.lists(st.tuples(st.integers(0, 2999), weights), max_size=20)),
 )
 def test_table_agrees_with_the_running_sum_after_any_updates(num_rows, updates):
-    table = WeightTable(num_rows)
+    table = SumTree(num_rows)
     expected = np.zeros(num_rows)
     for update in updates:
         rows = np.array([row % num_rows for row, _ in update], np.int64)
@@ -82,7 +82,7 @@ def test_table_agrees_with_the_running_sum_after_any_updates(num_rows, updates):
 
 @pytest.mark.parametrize("num_rows", [1, 2, 63, 64, 65, 300_000])
 def test_every_row_can_be_found_at_any_size(num_rows):
-    table = WeightTable(num_rows)
+    table = SumTree(num_rows)
     table.set(np.arange(num_rows), np.ones(num_rows))
     rows = np.unique(np.linspace(0, num_rows - 1, 500).astype(np.int64))
     assert (table.find(rows + 0.5) == rows).all()
@@ -92,7 +92,7 @@ def test_every_row_can_be_found_at_any_size(num_rows):
 def test_the_sums_do_not_depend_on_the_order_of_updates():
     rng = np.random.default_rng(0)
     values = rng.random(10_000) ** 8
-    at_once, one_by_one = WeightTable(10_000), WeightTable(10_000)
+    at_once, one_by_one = SumTree(10_000), SumTree(10_000)
     at_once.set(np.arange(10_000), values)
     for rows in np.array_split(rng.permutation(10_000), 300):
         one_by_one.set(rows, rng.random(len(rows)))

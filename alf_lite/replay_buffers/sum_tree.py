@@ -1,7 +1,8 @@
-"""A million weights, a few hundred of which change at a time.
+"""A sum tree: a million weights, a few hundred of which change at a time.
 
 A row is drawn in proportion to its weight by looking up a random mass in the running
-sum of all weights. The table answers that without adding up all of them.
+sum of all weights. The tree answers that without adding up all of them, and knows the
+smallest and the largest weight.
 """
 
 from __future__ import annotations
@@ -9,10 +10,9 @@ from __future__ import annotations
 import functools
 import math
 import operator
+from collections.abc import Callable
 
 import numpy as np
-
-from alf_lite.replay_buffers.weight_extreme import Extreme
 
 # Weights of a block. One cache line: reading blocks at random is what takes time.
 _BLOCK_SIZE = 8
@@ -26,7 +26,7 @@ _MANTISSA_BITS = 53
 _UP_TO = np.triu(np.ones((_BLOCK_SIZE, _BLOCK_SIZE)))
 
 
-class WeightTable:
+class SumTree:
     """``num_rows`` weights, all zero at first, and sums of them on several levels.
 
     The entries of a level stand in blocks; the level above holds the sum of each block.
@@ -53,8 +53,8 @@ class WeightTable:
         self._top_has_changed = False
         self._units = self._levels[0].reshape(-1)[:num_rows]
         self._middle = [level.reshape(-1) for level in self._levels[1:]]
-        self._maximum = Extreme(self._units, np.maximum, operator.gt)
-        self._minimum = Extreme(self._units, np.minimum, operator.lt)
+        self._maximum = _Extremum(self._units, np.maximum, operator.gt)
+        self._minimum = _Extremum(self._units, np.minimum, operator.lt)
         self._max_units = 2.0 ** (_MANTISSA_BITS - (num_rows - 1).bit_length())
         self._unit = 1.0 / self._max_units
 
@@ -129,7 +129,7 @@ class WeightTable:
         """Makes all weights zero, and the unit as fine as possible, or else ``unit``.
 
         Args:
-            unit: of another table, to go on as that one would.
+            unit: of another tree, to go on as that one would.
         """
         for entries in (*self._levels, self._top):
             entries.fill(0)
@@ -226,3 +226,64 @@ def _last_of_each(rows: np.ndarray) -> np.ndarray:
     order = rows.argsort(kind="stable")
     in_order = rows[order]
     return order[np.append(in_order[1:] != in_order[:-1], True)]
+
+
+class _Extremum:
+    """The largest or the smallest positive weight.
+
+    All weights are searched for it only after every row known to have it has changed.
+    That is rare: the rows that have the maximum are many, namely all that were never
+    drawn, and a row that has the minimum is hardly ever drawn.
+
+    Args:
+        weights: [N], which change.
+        pick: np.maximum or np.minimum.
+        is_better: whether the first of two weights is the one to pick.
+    """
+
+    def __init__(
+        self,
+        weights: np.ndarray,
+        pick: np.ufunc,
+        is_better: Callable[[float, float], bool],
+    ) -> None:
+        self._weights = weights
+        self._pick = pick
+        self._is_better = is_better
+        # No weight is better. So far all of them are zero.
+        self._bound = 0.0 if pick is np.maximum else np.inf
+        # How many rows have it, or fewer. 0: it has to be searched for.
+        self._num_holders = 0
+
+    def value(self) -> float:
+        if not self._num_holders:
+            positive = self._weights[self._weights > 0]
+            if not len(positive):
+                return 0.0
+            self._bound = float(self._pick.reduce(positive))
+            self._num_holders = int(np.count_nonzero(positive == self._bound))
+        return self._bound
+
+    def forget(self) -> None:
+        """Takes note that any weight may have changed."""
+        self._bound = np.inf if self._pick is np.maximum else 0.0
+        self._num_holders = 0
+
+    def lose(self, before: np.ndarray) -> None:
+        """Takes note that N rows do not have these weights [N] any more."""
+        if self._num_holders:
+            lost = int(np.count_nonzero(before == self._bound))
+            self._num_holders = max(0, self._num_holders - lost)
+
+    def gain(self, after: np.ndarray, best: float) -> None:
+        """Takes note that N rows have these weights [N] now, of which ``best`` is."""
+        if best == 0:
+            positive = after[after > 0]
+            if not len(positive):
+                return
+            best = self._pick.reduce(positive)
+        if best == self._bound:
+            self._num_holders += int(np.count_nonzero(after == best))
+        elif self._is_better(best, self._bound):
+            self._bound = float(best)
+            self._num_holders = 1

@@ -1,4 +1,4 @@
-"""Sampling weights of the steps that a window can start at."""
+"""How probable each stored step is as the start of a window, how often and how long."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import numpy as np
 
 from alf_lite.replay_buffers.position_ranges import PositionRanges
 from alf_lite.replay_buffers.ring_storage import RingStorage
-from alf_lite.replay_buffers.weight_table import WeightTable
+from alf_lite.replay_buffers.sum_tree import SumTree
+
+# The iteration of steps that never become stale.
+NEVER_STALE = -1
 
 
-class StartWeights:
-    """A weight for every stored step, and a table of those that can be drawn.
+class SamplingWeights:
+    """A weight for every stored step, and a sum tree of those that can be drawn.
 
-    A step has a weight from its first day, but it enters the table only once a whole
-    window follows it, and it leaves the table when it is overwritten. Both happen in
+    A step has a weight from its first day, but it enters the tree only once a whole
+    window follows it, and it leaves the tree when it is overwritten. Both happen in
     :meth:`sync`, so that writing to the storage costs nothing here.
 
     Rows are indices into the storage's ``rows``.
@@ -22,12 +25,12 @@ class StartWeights:
     def __init__(self, storage: RingStorage) -> None:
         self._storage = storage
         num_rows = len(storage.rows)
-        self._table = WeightTable(num_rows)
-        self._waiting = np.zeros(num_rows)  # weights of steps not in the table
+        self._tree = SumTree(num_rows)
+        self._waiting = np.zeros(num_rows)  # weights of steps not in the tree
         self._dropped = np.zeros(num_rows, bool)
         self._has_dropped = False
         empty = np.zeros(storage.num_environments, np.int64)
-        self._starts = PositionRanges(empty, empty)  # those in the table
+        self._starts = PositionRanges(empty, empty)  # those in the tree
         self._known_end = empty.copy()  # steps before have a weight
         self._num_live = 0
 
@@ -39,17 +42,17 @@ class StartWeights:
     @property
     def total(self) -> float:
         """The sum of the weights that can be drawn."""
-        return self._table.total
+        return self._tree.total
 
     @property
     def unit(self) -> float:
         """What every weight that can be drawn is a multiple of."""
-        return self._table.unit
+        return self._tree.unit
 
     @property
     def minimum(self) -> float:
         """The smallest weight that can be drawn."""
-        return self._table.minimum
+        return self._tree.minimum
 
     def sync(
         self, starts: PositionRanges, initial_weight: float | None = None
@@ -64,7 +67,7 @@ class StartWeights:
         Returns:
             The rows written since the last call.
         """
-        storage, table = self._storage, self._table
+        storage, tree = self._storage, self._tree
         before, self._starts = self._starts, starts
         left = _joined(
             storage.rows_between(before.first, np.minimum(before.last, starts.first)),
@@ -72,8 +75,8 @@ class StartWeights:
         )
         if len(left):
             self._num_live -= self._count_live(left)
-            self._waiting[left] = table.get(left)
-            table.remove(left)
+            self._waiting[left] = tree.get(left)
+            tree.remove(left)
         # Only now: what is new may be in the place of what left.
         new = storage.rows_between(
             np.maximum(self._known_end, storage.begin), storage.end
@@ -81,7 +84,7 @@ class StartWeights:
         self._known_end = storage.end.copy()
         if len(new):
             if initial_weight is None:
-                initial_weight = max(table.maximum, 1.0)
+                initial_weight = max(tree.maximum, 1.0)
             self._waiting[new] = initial_weight
             self._dropped[new] = False
         entered = _joined(
@@ -90,16 +93,16 @@ class StartWeights:
         )
         if len(entered):
             self._num_live += self._count_live(entered)
-            table.set(entered, self._waiting[entered])
+            tree.set(entered, self._waiting[entered])
         return new
 
     def find(self, masses: np.ndarray) -> np.ndarray:
         """The rows [N] of the steps at ``masses`` [N] of the running sum of weights."""
-        return self._table.find(masses)
+        return self._tree.find(masses)
 
     def get(self, rows: np.ndarray) -> np.ndarray:
         """The weights of steps that can be drawn."""
-        return self._table.get(rows)
+        return self._tree.get(rows)
 
     def locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The environments and positions of stored rows."""
@@ -123,7 +126,7 @@ class StartWeights:
             self._waiting[rows[waiting]] = weights[waiting]
             drawable &= kept
             rows, weights = rows[drawable], weights[drawable]
-        self._table.set(rows, weights)
+        self._tree.set(rows, weights)
 
     def live_rows(self) -> np.ndarray:
         """The rows of all steps that can be drawn."""
@@ -140,7 +143,7 @@ class StartWeights:
         self._dropped[rows] = True
         self._waiting[rows] = 0.0
         drawable = rows[self._starts.have(*self.locate(rows))]
-        self._table.remove(drawable)
+        self._tree.remove(drawable)
         self._num_live -= len(drawable)
 
     def step_arrays(self) -> dict[str, np.ndarray]:
@@ -148,11 +151,11 @@ class StartWeights:
         return {"weights": self._waiting, "dropped": self._dropped}
 
     def export(self) -> None:
-        """Copies the weights of what is in the table to :meth:`step_arrays`."""
+        """Copies the weights of what is in the tree to :meth:`step_arrays`."""
         starts = self._starts
         for place in self._storage.places(starts.first, starts.last):
-            # There they are of no use as long as they are in the table.
-            self._waiting[place] = self._table.read(place)
+            # There they are of no use as long as they are in the tree.
+            self._waiting[place] = self._tree.read(place)
 
     def restore(self, unit: float) -> None:
         """Begins anew with what was written into :meth:`step_arrays`.
@@ -163,7 +166,7 @@ class StartWeights:
             unit: of the weights.
         """
         storage = self._storage
-        self._table.clear(unit)
+        self._tree.clear(unit)
         begin = storage.begin.copy()
         self._starts = PositionRanges(begin, begin)
         self._known_end = storage.end.copy()
@@ -172,11 +175,11 @@ class StartWeights:
 
     def check_valid(self) -> None:
         """Raises AssertionError if the weights contradict each other."""
-        self._table.check_valid()
+        self._tree.check_valid()
         drawable = np.zeros(len(self._dropped), bool)
         starts = self._starts
         drawable[self._storage.rows_between(starts.first, starts.last)] = True
-        weights = self._table.get(np.arange(len(drawable)))
+        weights = self._tree.get(np.arange(len(drawable)))
         assert (weights[~drawable | self._dropped] == 0).all(), "a weight too many"
         num_live = np.count_nonzero(drawable & ~self._dropped)
         assert self._num_live == num_live, (self._num_live, num_live)
@@ -193,3 +196,61 @@ def _joined(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     if not len(second):
         return first
     return np.concatenate((first, second)) if len(first) else second
+
+
+class SampleLimits:
+    """How often and since when each row is in use.
+
+    Args:
+        num_rows: of the storage.
+        max_use: how often a step may be drawn; None for no limit.
+        max_staleness: a step is dropped once it was collected more than so many
+            iterations ago: 0 leaves the steps of the current iteration. None for no
+            limit.
+    """
+
+    def __init__(
+        self, num_rows: int, max_use: int | None, max_staleness: int | None
+    ) -> None:
+        if max_use is not None and max_use < 1:
+            raise ValueError(f"max_use must be at least 1, got {max_use}")
+        if max_staleness is not None and max_staleness < 0:
+            raise ValueError(f"max_staleness must not be negative, got {max_staleness}")
+        self._max_use = max_use
+        self._max_staleness = max_staleness
+        self._num_uses = np.zeros(num_rows, np.int64)
+        self._collected_at = np.zeros(num_rows, np.int64)
+
+    def num_uses(self, rows: np.ndarray) -> np.ndarray:
+        """How often each of ``rows`` was drawn."""
+        return self._num_uses[rows]
+
+    def num_left(self, rows: np.ndarray) -> np.ndarray:
+        """How often each of ``rows`` may still be drawn, with ``max_use``."""
+        assert self._max_use is not None, "there is no limit"
+        return self._max_use - self._num_uses[rows]
+
+    def register(self, rows: np.ndarray, iteration: int) -> None:
+        """Notes new rows that were collected in ``iteration``."""
+        self._num_uses[rows] = 0
+        self._collected_at[rows] = iteration
+
+    def count_use(self, rows: np.ndarray) -> np.ndarray:
+        """Counts each occurrence in ``rows``; returns the rows used up by it."""
+        np.add.at(self._num_uses, rows, 1)
+        if self._max_use is None:
+            return rows[:0]
+        rows = np.unique(rows)
+        return rows[self._num_uses[rows] >= self._max_use]
+
+    def stale(self, rows: np.ndarray, iteration: int) -> np.ndarray:
+        """Those of ``rows`` that are too old in ``iteration``."""
+        if self._max_staleness is None:
+            return rows[:0]
+        collected_at = self._collected_at[rows]
+        age = iteration - collected_at
+        return rows[(age > self._max_staleness) & (collected_at != NEVER_STALE)]
+
+    def step_arrays(self) -> dict[str, np.ndarray]:
+        """Uses and age of the step in each row."""
+        return {"num_uses": self._num_uses, "collected_at": self._collected_at}

@@ -1,7 +1,4 @@
-"""Proportional prioritised replay: from priorities to weights and back to corrections.
-
-Schaul et al. 2016, "Prioritized Experience Replay" (arXiv:1511.05952).
-"""
+"""Which windows of a replay buffer are drawn, how often and by what priority."""
 
 from __future__ import annotations
 
@@ -23,8 +20,68 @@ _BITS_OF_INFINITY = np.array(np.inf).view(np.uint64)
 
 @configurable
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class SamplingOptions:
+    """Which windows may be drawn, and how often.
+
+    Args:
+        with_replacement: whether a batch may hold a window twice. Without, the starts
+            are also spread evenly over the buffer.
+        recent_data_ratio: at least this fraction of a batch starts at one of the newest
+            steps; these windows come first in the batch. Not before the newest ones
+            are a smaller part of the buffer than that.
+        recent_data_steps: how many starts per environment count as the newest.
+        max_use: a step is a start so often and no more.
+        max_staleness: a step is dropped as a start once it was collected more than so
+            many iterations ago.
+    """
+
+    with_replacement: bool = True
+    recent_data_ratio: float = 0.0
+    recent_data_steps: int = 1
+    max_use: int | None = None
+    max_staleness: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("recent_data_steps", 1),
+            ("max_use", 1),
+            ("max_staleness", 0),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
+        if not 0 <= self.recent_data_ratio <= 1:
+            raise ValueError(
+                f"recent_data_ratio must be in [0, 1], got {self.recent_data_ratio}"
+            )
+        if self.has_limits and self.recent_data_ratio:
+            raise ValueError(
+                "recent_data_ratio cannot be combined with max_use or max_staleness"
+            )
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether steps are dropped before they are overwritten."""
+        return self.max_use is not None or self.max_staleness is not None
+
+
+def all_windows() -> SamplingOptions:
+    """Every window, however often, whatever a conf says about a run's own buffer."""
+    return SamplingOptions(
+        with_replacement=True,
+        recent_data_ratio=0.0,
+        recent_data_steps=1,
+        max_use=None,
+        max_staleness=None,
+    )
+
+
+@configurable
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PriorityOptions:
     """How priorities become probabilities, and how the loss is corrected for them.
+
+    Proportional prioritised replay, Schaul et al. 2016 (arXiv:1511.05952).
 
     With priority p_i, weight w_i = (p_i + eps)^alpha and n steps that can be drawn:
 
@@ -111,6 +168,14 @@ class PriorityOptions:
             # The largest importance weight is that of the least weight.
             scale = least_weight
         return ((weights / scale) ** -_now(self.beta)).astype(np.float32)
+
+
+def check_options(options: SamplingOptions, priority: PriorityOptions | None) -> None:
+    """Raises ValueError if the options contradict each other."""
+    if priority is not None and not options.with_replacement:
+        raise ValueError(
+            "prioritized sampling needs SamplingOptions.with_replacement=True"
+        )
 
 
 def _now(value: Schedule) -> float:
