@@ -10,6 +10,7 @@ silently matches a whole sub-nest) and errors that name the path of the leaf.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -71,7 +72,7 @@ def map_structure(fn: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
         if other_structure != structure:
             raise ValueError(_difference(nest, other))
         columns.append(other_leaves)
-    return optree.tree_unflatten(structure, map(fn, *columns))
+    return structure.unflatten(map(fn, *columns))
 
 
 def map_structure_with_path(fn: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
@@ -97,7 +98,7 @@ def pack_sequence_as(nest: Nest, flat: Iterable[Any]) -> Nest:
             f"pack_sequence_as: the structure has {structure.num_leaves} leaves, "
             f"got {len(leaves)} values. Structure: {structure}"
         )
-    return optree.tree_unflatten(structure, leaves)
+    return structure.unflatten(leaves)
 
 
 def assert_same_structure(nest: Nest, *others: Nest) -> None:
@@ -119,18 +120,14 @@ def cat(nests: Sequence[Nest], dim: int = 0) -> Nest:
 
 
 def narrow(nest: Nest, begin: int, end: int | None, dim: int = 0) -> Nest:
-    """``[begin:end]`` along a dimension of every leaf, faster than by indexing."""
+    """``[begin:end]`` along a dimension (0 or more) of every leaf."""
     leaves, structure = optree.tree_flatten(nest, namespace=_NAMESPACE)
-    if not leaves:
+    rows = slice(begin, end)
+    if not leaves or rows.indices(leaves[0].shape[dim]) == (0, leaves[0].shape[dim], 1):
         return nest
-    size = leaves[0].shape[dim]
-    begin, end, _ = slice(begin, end).indices(size)
-    length = end - begin
-    if length == size:
-        return nest
-    return optree.tree_unflatten(
-        structure, [leaf.narrow(dim, begin, length) for leaf in leaves]
-    )
+    # As fast as writing t[begin:end] for every leaf; Tensor.narrow takes half longer.
+    take = operator.itemgetter((slice(None),) * dim + (rows,) if dim else rows)
+    return structure.unflatten(map(take, leaves))
 
 
 def extract_spec(nest: Nest, from_dim: int = 1) -> Nest:
@@ -152,12 +149,13 @@ def is_empty(nest: Nest) -> bool:
 
 def batch_size(nest: Nest) -> int:
     """The size of the first dimension, which all leaves must share."""
-    sizes = {path: leaf.shape[0] for path, leaf in flatten_with_path(nest)}
+    sizes = {leaf.shape[0] for leaf in flatten(nest)}
     if not sizes:
         raise ValueError("batch_size: the nest has no leaves")
-    if len(set(sizes.values())) > 1:
-        raise ValueError(f"batch_size: the leaves disagree: {sizes}")
-    return next(iter(sizes.values()))
+    if len(sizes) > 1:
+        by_path = {path: leaf.shape[0] for path, leaf in flatten_with_path(nest)}
+        raise ValueError(f"batch_size: the leaves disagree: {by_path}")
+    return sizes.pop()
 
 
 def _join(
@@ -172,8 +170,8 @@ def _join(
         if other_structure != structure:
             raise ValueError(_difference(nests[0], other))
         columns.append(other_leaves)
-    return optree.tree_unflatten(
-        structure, [join(column, dim) for column in zip(*columns, strict=True)]
+    return structure.unflatten(
+        [join(column, dim) for column in zip(*columns, strict=True)]
     )
 
 
