@@ -406,14 +406,9 @@ def test_unrolls_end_with_a_bootstrap_row_and_keep_the_time_convention():
 @pytest.mark.skipif(
     shutil.which("g++") is None, reason="compiling needs a C++ compiler"
 )
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "cls",
-    [
-        PPOAlgorithm,
-        pytest.param(ActorCriticAlgorithm, marks=pytest.mark.slow),
-        pytest.param(ImpalaAlgorithm, marks=pytest.mark.slow),
-        pytest.param(CorrectedPPO, marks=pytest.mark.slow),
-    ],
+    "cls", [PPOAlgorithm, ActorCriticAlgorithm, ImpalaAlgorithm, CorrectedPPO]
 )
 def test_compiled_training_gives_the_same_numbers(cls):
     def train(*, compiled: bool) -> RLAlgorithm:

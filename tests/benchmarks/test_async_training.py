@@ -46,6 +46,7 @@ def test_steps_and_updates_in_other_processes_are_counted():
     assert record["steps_per_second"] > 0
 
 
+@pytest.mark.slow
 def test_workers_that_only_collect_are_rated():
     record = measure("--work=collect", "--variant=async_2", "--num_env_steps=1024")
     assert record["updates_per_step"] == 0

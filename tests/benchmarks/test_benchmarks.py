@@ -14,6 +14,7 @@ import torch
 from tests.source_code import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
+SLOW = pytest.mark.slow  # one of these programs runs whenever the tests do
 
 
 @pytest.fixture
@@ -51,8 +52,8 @@ def measure(script: str, library: str, num_env_steps: int) -> dict:
 @pytest.mark.parametrize(
     ("script", "library", "num_env_steps"),
     [
-        ("ppo_cartpole.py", "alf_lite_native", 6_144),
-        ("ppo_cartpole.py", "bare_eager", 6_144),
+        pytest.param("ppo_cartpole.py", "alf_lite_native", 6_144, marks=SLOW),
+        pytest.param("ppo_cartpole.py", "bare_eager", 6_144, marks=SLOW),
         ("a2c_cartpole.py", "alf_lite", 1_600),
     ],
 )
@@ -65,6 +66,7 @@ def test_a_benchmark_counts_and_rates_its_steps(script, library, num_env_steps):
     assert record["peak_memory_mib"] > 50
 
 
+@SLOW
 def test_one_update_is_counted_for_each_training_of_off_policy_data():
     record = measure("dqn_cartpole.py", "alf_lite", 5_000)
     updates_per_step = record["updates_per_second"] / record["steps_per_second"]

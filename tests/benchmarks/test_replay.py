@@ -55,6 +55,7 @@ def test_every_workload_is_measured():
     assert all(rate > 0 for rate in rates.values())
 
 
+@pytest.mark.slow
 def test_a_library_that_is_not_installed_is_left_out():
     output = run(
         "--libraries",

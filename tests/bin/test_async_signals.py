@@ -70,7 +70,7 @@ def run(tmp_path):
 @pytest.mark.parametrize(
     ("number", "to_all", "hangs", "code"),
     [
-        (signal.SIGINT, True, False, 130),
+        pytest.param(signal.SIGINT, True, False, 130, marks=pytest.mark.slow),
         (signal.SIGTERM, False, False, 143),
         (signal.SIGHUP, True, True, 129),
         (signal.SIGKILL, False, False, -signal.SIGKILL),

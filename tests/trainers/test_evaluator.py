@@ -136,8 +136,9 @@ class StepsCounted(gymnasium.Env):
         return self.np_random.random(2, np.float32)
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
-@pytest.mark.parametrize("num_episodes", [7, 2])
+@pytest.mark.parametrize(
+    ("mode", "num_episodes"), [("sync", 7), ("sync", 2), ("async", 7)]
+)
 def test_only_steps_that_count_are_taken(mode, num_episodes, tmp_path):
     path = tmp_path / "steps"
     path.touch()
