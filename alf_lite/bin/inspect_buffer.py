@@ -49,8 +49,7 @@ def inspect_buffer(values: flags.FlagValues) -> int:
     # Imported here: it takes a second or two, which a misspelt flag need not wait for.
     from alf_lite.bin import dataset_report
     from alf_lite.datasets.formats import open_source
-    from alf_lite.datasets.spec_bounds import spec_bounds
-    from alf_lite.datasets.statistics import summarize
+    from alf_lite.datasets.statistics import spec_bounds, summarize
 
     statistics = []
     with contextlib.ExitStack() as stack:

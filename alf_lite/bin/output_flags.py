@@ -73,7 +73,7 @@ def as_json(values: flags.FlagValues, buffer: ReplayBuffer) -> dict[str, Any]:
 
 
 def _statistics(buffer: ReplayBuffer) -> Any:
-    from alf_lite.datasets.buffer_source import BufferSource
+    from alf_lite.datasets.replay_sources import BufferSource
     from alf_lite.datasets.statistics import summarize
 
     return summarize(BufferSource(buffer))

@@ -16,14 +16,14 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.data_structures import Experience, StepType
 from alf_lite.datasets.field_matching import experience_spec
-from alf_lite.datasets.replay_checkpoints import ReplayCheckpoint
-from alf_lite.datasets.segments import (
+from alf_lite.datasets.replay_sources import ReplayCheckpoint
+from alf_lite.datasets.source import (
     NO_FIRST,
+    Source,
     contradiction,
     cut_firsts,
     inner_firsts,
 )
-from alf_lite.datasets.source import Source
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import DataError
 from alf_lite.replay_buffers.allocation import allocate

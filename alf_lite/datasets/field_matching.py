@@ -11,7 +11,7 @@ from alf_lite import nest
 from alf_lite.data_structures import Experience, time_step_spec
 from alf_lite.datasets.source import (
     REQUIRED_FIELDS,
-    Field,
+    RecordedField,
     Source,
     field_kind,
     join_path,
@@ -121,7 +121,7 @@ def _conversions(
     }
 
 
-def _fits(found: Field | None, spec: TensorSpec, dtype: np.dtype) -> bool:
+def _fits(found: RecordedField | None, spec: TensorSpec, dtype: np.dtype) -> bool:
     return (
         found is not None
         and found.shape == tuple(spec.shape)
@@ -142,7 +142,9 @@ def is_convertible(found: np.dtype, expected: np.dtype) -> bool:
 
 
 def _explain(
-    source: Source, env: Environment, differences: list[tuple[str, str, Field | None]]
+    source: Source,
+    env: Environment,
+    differences: list[tuple[str, str, RecordedField | None]],
 ) -> str:
     lines = [
         f"  {path}: expected {expected}, found {'nothing' if found is None else found}"

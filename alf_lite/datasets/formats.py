@@ -5,12 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from alf_lite.checkpoints.data_files import open_archive, open_regular, reading
-from alf_lite.datasets import minari_datasets, replay_checkpoints
-from alf_lite.datasets.alf_checkpoints import AlfCheckpoint, newest_alf_checkpoint
+from alf_lite.config import configurable
+from alf_lite.datasets import minari_datasets, replay_sources
+from alf_lite.datasets.alf_checkpoints import (
+    AlfCheckpoint,
+    load_data,
+    newest_alf_checkpoint,
+)
+from alf_lite.datasets.minari_datasets import MinariDataset
 from alf_lite.datasets.npz_episodes import NpzEpisodes
 from alf_lite.datasets.source import REQUIRED_FIELDS, Source, field_kind
-from alf_lite.datasets.torch_files import load_data
-from alf_lite.errors import DataError
+from alf_lite.environments.specs_only_environment import SpecsOnlyEnvironment
+from alf_lite.errors import ConfigError, DataError
 
 _FORMATS = (
     "a run directory, a checkpoint or a replay file of alf_lite, a replay checkpoint "
@@ -79,7 +85,7 @@ def _open_directory(place: Path, verify: bool) -> Source:
         return minari_datasets.MinariDataset(place)
     if any(name.endswith(".npz") for name in names):
         return NpzEpisodes(place)
-    checkpoint = replay_checkpoints.open_newest(place, verify)
+    checkpoint = replay_sources.open_newest(place, verify)
     if checkpoint is not None:
         return checkpoint
     alf_checkpoint = newest_alf_checkpoint(place)
@@ -96,8 +102,8 @@ def _open_file(place: Path, verify: bool) -> Source:
         begin = file.read(9)
     if not begin:
         raise DataError(f"{place}: the file is empty")
-    if replay_checkpoints.is_replay_file(begin):
-        return replay_checkpoints.ReplayCheckpoint(place, verify)
+    if replay_sources.is_replay_file(begin):
+        return replay_sources.ReplayCheckpoint(place, verify)
     if begin[:2] == b"PK":
         return _open_archive(place, verify)
     if begin[:1] == b"\x80":  # a pickle, as old versions of torch wrote them
@@ -116,3 +122,26 @@ def _open_archive(place: Path, verify: bool) -> Source:
 
 def _open_torch_file(file: Path, verify: bool) -> Source:
     return AlfCheckpoint(load_data(file, verify=verify), str(file))
+
+
+@configurable
+def recorded_environment(source: str = "") -> SpecsOnlyEnvironment:
+    """An environment with the spaces that a source was recorded in, which cannot step.
+
+    Args:
+        source: of a format that says its spaces: a Minari data set.
+
+    Raises:
+        ConfigError: if the source does not say its spaces.
+        DataError: if it cannot be read.
+    """
+    if not source:
+        raise ConfigError("recorded_environment.source is not set")
+    opened = open_source(source)
+    if not isinstance(opened, MinariDataset):
+        raise ConfigError(
+            f"{source} does not say the spaces it was recorded in. Name them with "
+            "create_environment.env_ctor = @SpecsOnlyEnvironment"
+        )
+    observation_space, action_space = opened.spaces
+    return SpecsOnlyEnvironment(observation_space, action_space, name=source)

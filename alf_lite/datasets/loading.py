@@ -15,8 +15,8 @@ from alf_lite.data_structures import Experience
 from alf_lite.datasets.direct_loading import load_directly
 from alf_lite.datasets.field_matching import experience_spec, match_fields
 from alf_lite.datasets.formats import open_source
-from alf_lite.datasets.source import Source, field_kind, join_path
-from alf_lite.datasets.step_assembly import Arrays, StepAssembler
+from alf_lite.datasets.source import Arrays, Source, field_kind, join_path
+from alf_lite.datasets.step_assembly import StepAssembler
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import DataError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer

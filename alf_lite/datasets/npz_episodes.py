@@ -31,13 +31,17 @@ from alf_lite.checkpoints.data_files import (
     open_archive,
     reading,
 )
-from alf_lite.datasets.episodes import (
+from alf_lite.datasets.source import (
     OUTCOMES,
+    RecordedField,
+    Source,
+    StepSequence,
     as_flags,
     episode_fields,
     episode_sequence,
+    field_kind,
+    is_of_steps,
 )
-from alf_lite.datasets.source import Field, Sequence, Source, field_kind
 from alf_lite.errors import DataError
 
 
@@ -62,14 +66,17 @@ class NpzEpisodes(Source):
             headers = _read_headers(file)
             length += _check_lengths(file, headers)
             fields = episode_fields(
-                {name: Field(f.shape[1:], f.dtype) for name, f in headers.items()}
+                {
+                    name: RecordedField(f.shape[1:], f.dtype)
+                    for name, f in headers.items()
+                }
             )
             if self.fields and fields != self.fields:
                 raise DataError(_explain(self._files[0], self.fields, file, fields))
             self.fields = fields
         self.lengths = [length]
 
-    def sequences(self) -> Iterator[Sequence]:
+    def sequences(self) -> Iterator[StepSequence]:
         for file in self._files:
             yield from _episodes(file)
 
@@ -84,7 +91,7 @@ def natural_order(files: Iterator[Path]) -> list[Path]:
     return sorted(files, key=key)
 
 
-def _episodes(file: Path) -> Iterator[Sequence]:
+def _episodes(file: Path) -> Iterator[StepSequence]:
     arrays = _read_arrays(file)
     with reading(file):
         ended = as_flags(arrays["terminated"]) | as_flags(arrays["truncated"])
@@ -98,15 +105,11 @@ def _episodes(file: Path) -> Iterator[Sequence]:
         of_steps = slice(begin + episode, end + episode + 1)
         yield episode_sequence(
             {
-                name: array[of_steps if _is_of_steps(name) else slice(begin, end)]
+                name: array[of_steps if is_of_steps(name) else slice(begin, end)]
                 for name, array in arrays.items()
             }
         )
         begin = end
-
-
-def _is_of_steps(name: str) -> bool:
-    return field_kind(name) in ("observation", "env_info")
 
 
 def _check_observations(
@@ -114,7 +117,7 @@ def _check_observations(
 ) -> None:
     num_actions = len(arrays["reward"])
     for name, array in arrays.items():
-        if _is_of_steps(name) and len(array) != num_actions + num_episodes:
+        if is_of_steps(name) and len(array) != num_actions + num_episodes:
             raise DataError(
                 f"{file}: {name} has {len(array)} rows, expected "
                 f"{num_actions + num_episodes}: {num_actions} actions in "
@@ -123,7 +126,7 @@ def _check_observations(
             )
 
 
-def _check_lengths(file: Path, headers: dict[str, Field]) -> int:
+def _check_lengths(file: Path, headers: dict[str, RecordedField]) -> int:
     """The number of steps, if the arrays are those of episodes.
 
     Raises:
@@ -157,7 +160,7 @@ def _check_lengths(file: Path, headers: dict[str, Field]) -> int:
     return headers[observations[0]].shape[0] if num_actions else 0
 
 
-def _read_headers(file: Path) -> dict[str, Field]:
+def _read_headers(file: Path) -> dict[str, RecordedField]:
     """Shape and dtype of every array, without reading it."""
     with open_archive(file) as archive:
         headers = {}
@@ -173,7 +176,9 @@ def _array_name(member: zipfile.ZipInfo) -> str:
     return member.filename.removesuffix(".npy")
 
 
-def _read_header(file: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Field:
+def _read_header(
+    file: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo
+) -> RecordedField:
     name = _array_name(info)
     with archive.open(info) as member:
         version = np.lib.format.read_magic(member)
@@ -191,7 +196,7 @@ def _read_header(file: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
         raise DataError(
             f"{file}: {name} claims to be {shape} {dtype}, but has {num_bytes} bytes"
         )
-    return Field(shape, dtype)
+    return RecordedField(shape, dtype)
 
 
 def _read_arrays(file: Path) -> dict[str, np.ndarray]:
@@ -207,7 +212,10 @@ def _read_arrays(file: Path) -> dict[str, np.ndarray]:
 
 
 def _explain(
-    first: Path, expected: dict[str, Field], file: Path, found: dict[str, Field]
+    first: Path,
+    expected: dict[str, RecordedField],
+    file: Path,
+    found: dict[str, RecordedField],
 ) -> str:
     lines = [
         f"  {name}: {expected.get(name, 'nothing')} and {found.get(name, 'nothing')}"

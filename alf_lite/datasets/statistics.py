@@ -8,10 +8,22 @@ from typing import NamedTuple
 
 import numpy as np
 
+from alf_lite import nest
 from alf_lite.data_structures import StepType
-from alf_lite.datasets.segments import Segments, seams
-from alf_lite.datasets.source import Field, Sequence, Source, field_kind
+from alf_lite.datasets.source import (
+    RecordedField,
+    Segments,
+    Source,
+    StepSequence,
+    field_kind,
+    join_path,
+    seams,
+)
+from alf_lite.environments.environment import Environment
+from alf_lite.environments.recorded_values import RecordedLeaf
 from alf_lite.errors import DataError
+from alf_lite.tensor_specs import BoundedTensorSpec
+from alf_lite.utils.nest_paths import path_parts
 
 # Values that are looked at together: what compares them needs memory too.
 _CHUNK_VALUES = 2**22
@@ -53,7 +65,7 @@ class Statistics:
     and continues the episode.
     """
 
-    fields: Mapping[str, Field]
+    fields: Mapping[str, RecordedField]
     num_environments: int
     total_steps: int = 0
     trainable_transitions: int = 0
@@ -130,7 +142,7 @@ def _count_seams(result: Statistics, places: list[int], env_id: int) -> None:
         result.seams.append(f"before step {place} of environment {env_id}")
 
 
-def _count_steps(result: Statistics, sequence: Sequence) -> None:
+def _count_steps(result: Statistics, sequence: StepSequence) -> None:
     step_type, discount = sequence.fields["step_type"], sequence.fields["discount"]
     is_last = step_type == StepType.LAST
     continues = ~is_last[:-1] & (step_type[1:] != StepType.FIRST)
@@ -150,7 +162,7 @@ def _count_steps(result: Statistics, sequence: Sequence) -> None:
 
 
 def _look_at_values(
-    result: Statistics, sequence: Sequence, first: int, bounds: Mapping[str, Bounds]
+    result: Statistics, sequence: StepSequence, first: int, bounds: Mapping[str, Bounds]
 ) -> None:
     is_first = sequence.fields["step_type"] == StepType.FIRST
     is_last = sequence.fields["step_type"] == StepType.LAST
@@ -201,3 +213,34 @@ def _outside(
         return outside
 
     return is_wrong
+
+
+def spec_bounds(source: Source, env: Environment) -> dict[str, Bounds]:
+    """By the names of the fields; in the environment's units if the source is.
+
+    Args:
+        source: what has observations, and ``action`` or ``prev_action``.
+        env: that it is said to be of.
+    """
+    values = env.recorded_values if source.is_in_environment_units else None
+    observations = values.observations if values is not None else {}
+    actions = values.actions if values is not None else {}
+    bounds = {}
+    for name, specs, leaves in (
+        ("observation", env.observation_spec, observations),
+        ("action", env.action_spec, actions),
+        ("prev_action", env.action_spec, actions),
+    ):
+        for path, spec in nest.flatten_with_path(specs):
+            keys = tuple(path_parts(path))
+            field = join_path(name, *keys)
+            if field in source.fields and isinstance(spec, BoundedTensorSpec):
+                bounds[field] = _bounds(spec, leaves.get(keys))
+    return bounds
+
+
+def _bounds(spec: BoundedTensorSpec, leaf: RecordedLeaf | None) -> Bounds:
+    low, high = spec.minimum, spec.maximum
+    if leaf is None:
+        return Bounds(low, high)
+    return Bounds(leaf.to_environment(low), leaf.to_environment(high))

@@ -8,17 +8,18 @@ import numpy as np
 
 from alf_lite.data_structures import StepType
 from alf_lite.datasets.field_matching import MatchedField
-from alf_lite.datasets.segments import (
+from alf_lite.datasets.source import (
     NO_FIRST,
+    Arrays,
+    StepSequence,
+    are_begins,
     contradiction,
     cut_firsts,
+    field_kind,
     inner_firsts,
 )
-from alf_lite.datasets.source import Sequence, field_kind
 from alf_lite.errors import DataError
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
-
-Arrays = dict[str, np.ndarray]
 
 
 class StepAssembler:
@@ -50,7 +51,9 @@ class StepAssembler:
         self.num_dropped = 0
         self.outside: list[str] = []
 
-    def assemble(self, sequence: Sequence, first_step: int, num_skipped: int) -> Arrays:
+    def assemble(
+        self, sequence: StepSequence, first_step: int, num_skipped: int
+    ) -> Arrays:
         """Steps in the order of time, the last one LAST.
 
         Args:
@@ -75,7 +78,7 @@ class StepAssembler:
         return steps
 
     def _convert(
-        self, sequence: Sequence, num_skipped: int, where: tuple[int, int]
+        self, sequence: StepSequence, num_skipped: int, where: tuple[int, int]
     ) -> Arrays:
         """The fields as the specs say; previous actions in place of actions."""
         lengths = {
@@ -198,18 +201,10 @@ class StepAssembler:
             is_bad |= wrong.reshape(len(array), -1).any(1)
         if not is_bad.any():
             return None
-        episodes = (_begins(steps["step_type"])).cumsum() - 1
+        episodes = (are_begins(steps["step_type"])).cumsum() - 1
         bad_episodes = np.unique(episodes[is_bad])
         self.num_dropped += len(bad_episodes)
         return np.flatnonzero(~np.isin(episodes, bad_episodes))
-
-
-def _begins(step_type: np.ndarray) -> np.ndarray:
-    """[T] whether a step is the first that is there of its episode."""
-    begins = step_type == StepType.FIRST
-    begins[0] = True
-    begins[1:] |= step_type[:-1] == StepType.LAST
-    return begins
 
 
 def _mark_ends(step_type: np.ndarray, kept: np.ndarray | None) -> None:

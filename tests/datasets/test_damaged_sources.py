@@ -23,7 +23,7 @@ from alf_lite.bin import inspect_buffer
 from alf_lite.checkpoints import data_files
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.checkpoints.new_output import new_output
-from alf_lite.datasets import replay_checkpoints
+from alf_lite.datasets import replay_sources
 from alf_lite.datasets.field_matching import experience_spec
 from alf_lite.datasets.formats import open_source
 from alf_lite.datasets.loading import load_replay_buffer
@@ -116,14 +116,14 @@ def test_a_source_that_its_run_deletes_is_looked_up_again(tmp_path, monkeypatch)
         checkpointer.save(step, {"algorithm": {}}, mapped_files=files)
 
     save(1)
-    read_info, steps = replay_checkpoints.read_info, iter(range(2, 5))
+    read_info, steps = replay_sources.read_info, iter(range(2, 5))
 
     def read_slowly(path):
         info = read_info(path)
         save(next(steps, 4))  # and what was to be read is deleted
         return info
 
-    monkeypatch.setattr(replay_checkpoints, "read_info", read_slowly)
+    monkeypatch.setattr(replay_sources, "read_info", read_slowly)
     assert load_replay_buffer(str(tmp_path), make_env()).total_size == 2 * 5
 
 

@@ -8,8 +8,8 @@ import warnings
 import numpy as np
 import pytest
 
+from alf_lite.datasets.formats import recorded_environment
 from alf_lite.datasets.loading import load_replay_buffer
-from alf_lite.datasets.recorded_environment import recorded_environment
 from alf_lite.errors import ConfigError, DataError
 from tests.datasets.recorded_episodes import (
     ACTION_SPACE,

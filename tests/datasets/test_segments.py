@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from alf_lite.datasets.segments import Segments, seams
+from alf_lite.datasets.source import Segments, seams
 
 F, M, L = 0, 1, 2
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from alf_lite.datasets.source import Field, Sequence, Source
+from alf_lite.datasets.source import RecordedField, Source, StepSequence
 from alf_lite.datasets.statistics import Bounds, summarize
 from alf_lite.errors import DataError
 
@@ -22,11 +22,11 @@ class Recorded(Source):
 
     def __init__(self, *sequences: tuple[int, dict[str, Any]], num_environments=1):
         self._sequences = [
-            Sequence(env_id, {name: np.array(a) for name, a in fields.items()})
+            StepSequence(env_id, {name: np.array(a) for name, a in fields.items()})
             for env_id, fields in sequences
         ]
         self.fields = {
-            name: Field(array.shape[1:], array.dtype)
+            name: RecordedField(array.shape[1:], array.dtype)
             for name, array in self._sequences[0].fields.items()
         }
         self.lengths = [0] * num_environments

@@ -11,13 +11,23 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from alf_lite import nest
 from alf_lite.checkpoints.data import NAME, read_info
 from alf_lite.checkpoints.data_files import reading
 from alf_lite.checkpoints.files import MANIFEST_NAME
-from alf_lite.datasets.source import Field, Sequence, Source, join_path
+from alf_lite.datasets.source import (
+    RecordedField,
+    Source,
+    StepSequence,
+    field_kind,
+    join_path,
+)
 from alf_lite.errors import CheckpointError, DataError
+from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
 from alf_lite.utils.nest_paths import path_parts
 
@@ -29,12 +39,11 @@ _OF_STEPS = (
     "prev_action",
     "env_info",
 )
-
-
 # What ReplaySaver writes.
 _SAVED = re.compile(r"replay-(\d+)")
 # A run deletes and replaces its checkpoints while another one reads them.
 _NUM_ATTEMPTS = 20
+_FIELDS = ("step_type", "reward", "discount", "observation", "env_info", "action")
 
 
 class ReplayCheckpoint(Source):
@@ -78,18 +87,18 @@ class ReplayCheckpoint(Source):
         }
         self.lengths = self._file.lengths.tolist()
 
-    def sequences(self) -> Iterator[Sequence]:
+    def sequences(self) -> Iterator[StepSequence]:
         for env_id, length in enumerate(self.lengths):
             if length:
                 leaves = self._file.read_leaves(env_id)
-                yield Sequence(
+                yield StepSequence(
                     env_id,
                     {name: leaves[path].numpy() for path, name in self._names.items()},
                 )
 
 
-def _field(leaf: Tensor) -> Field:
-    return Field(tuple(leaf.shape[1:]), leaf.numpy().dtype)
+def _field(leaf: Tensor) -> RecordedField:
+    return RecordedField(tuple(leaf.shape[1:]), leaf.numpy().dtype)
 
 
 def is_replay_file(begin: bytes) -> bool:
@@ -190,3 +199,56 @@ def newest_checkpoint(directory: Path) -> Path | None:
             if (match := _SAVED.fullmatch(path.name))
         ]
     return max(found)[1] if found else None
+
+
+class BufferSource(Source):
+    """The steps of a buffer of ``Experience``, one sequence per environment.
+
+    Its actions are those that were stored for a step, not the ``prev_action`` of the
+    next one.
+
+    Args:
+        buffer: must not change meanwhile.
+        name: for messages.
+    """
+
+    is_in_environment_units = False
+
+    def __init__(self, buffer: ReplayBuffer, name: str = "the replay buffer") -> None:
+        self.name = name
+        self._buffer = buffer
+        self.fields = {}
+        for path, spec in nest.flatten_with_path(buffer.data_spec):
+            field_name = _field_name(path)
+            if field_name is not None:
+                dtype = spec.zeros().numpy().dtype
+                self.fields[field_name] = RecordedField(tuple(spec.shape), dtype)
+        self.lengths = buffer.sizes.tolist()
+
+    def sequences(self) -> Iterator[StepSequence]:
+        begins = self._buffer.begin_positions
+        for env_id, length in enumerate(self.lengths):
+            if length:
+                begin = begins[env_id : env_id + 1]
+                yield StepSequence(env_id, self._read(env_id, begin, length))
+
+    def _read(
+        self, env_id: int, begin: torch.Tensor, length: int
+    ) -> dict[str, np.ndarray]:
+        window = self._buffer.get_windows(torch.tensor([env_id]), begin, length)
+        arrays = {}
+        for path, leaf in nest.flatten_with_path(window):
+            name = _field_name(path)
+            if name is not None:
+                array = leaf[0].numpy(force=True)
+                is_between = field_kind(name) == "action"
+                arrays[name] = array[:-1] if is_between else array
+        return arrays
+
+
+def _field_name(path: str) -> str | None:
+    """The name of a field of ``Experience``; None of what others do not record."""
+    parts = path_parts(path)
+    if parts[0] == "time_step":
+        parts = parts[1:]
+    return join_path(*parts) if parts[0] in _FIELDS else None
