@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 
 class AlfLiteError(Exception):
     """An error whose message is written for the user and needs no traceback."""
@@ -52,3 +54,20 @@ class WorkerError(AlfLiteError, RuntimeError):
     """A worker process of the library died or stopped answering."""
 
     exit_code = 6
+
+
+def failure_text(error: BaseException) -> str:
+    """Type, message and traceback: where in the user's code it went wrong."""
+    try:
+        lines = traceback.format_exception(error)
+    except Exception:  # the exception's own __str__ raises
+        lines = traceback.format_tb(error.__traceback__)
+    return f"{exception_text(error)}\n\n{''.join(lines).rstrip()}"
+
+
+def exception_text(error: BaseException) -> str:
+    """``Type: message``, whatever the exception's own ``__str__`` does."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__} (its message cannot be shown)"

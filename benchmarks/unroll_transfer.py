@@ -34,8 +34,11 @@ from gymnasium import spaces
 from alf_lite.data_structures import Experience, TimeStep
 from alf_lite.environments.specs_only_environment import SpecsOnlyEnvironment
 from alf_lite.unrollers.unroll import Unroll, UnrollJoiner
-from alf_lite.unrollers.unroll_rows import StoredRows
-from alf_lite.unrollers.unroll_slots import UnrollSlots, row_specs
+from alf_lite.unrollers.unroll_storage import (
+    PreallocatedRows,
+    UnrollSlots,
+    row_specs,
+)
 
 NUM_ENVS = 8
 NUM_SLOTS = 3  # of every worker, that take turns
@@ -53,7 +56,7 @@ class Worker:
         self._length = length
         self._time_steps = [_time_step(batch_size) for _ in range(length + 1)]
         self._acted = Experience((), torch.zeros(batch_size, dtype=torch.int64))
-        self._own = StoredRows()
+        self._own = PreallocatedRows()
         self._env = _Recorded()
         specs = row_specs(self._acted, self._time_steps[0])
         self._slots = UnrollSlots(specs, NUM_SLOTS, length, bootstrap=True)
@@ -70,7 +73,7 @@ class Worker:
     def write_slot(self, slot: int) -> None:
         self._write(self._slots.rows(slot))
 
-    def _write(self, rows: StoredRows) -> None:
+    def _write(self, rows: PreallocatedRows) -> None:
         rows.begin(self._length, self._env, self._time_steps[0])
         for time_step in self._time_steps:
             rows.add(time_step, self._acted)

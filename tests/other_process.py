@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 _SECONDS = 30.0
@@ -47,6 +48,15 @@ def answer(connection: Connection) -> Any:
     """What the other process sent."""
     assert connection.poll(_SECONDS), "no answer"
     return connection.recv()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    return "State:\tZ" not in status
 
 
 def _run(function: Callable[..., None], connection: Connection, *args: Any) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from alf_lite.environments.described_environment import DescribedEnvironment
 from alf_lite.environments.environment import Environment
+from alf_lite.environments.worker_environments import RemoteEnvironment
 
 # achieved goals [N, ...], desired goals [N, ...] → rewards [N] or [N, D]
 RewardFunction = Callable[[Tensor, Tensor], Tensor]
@@ -26,7 +26,7 @@ def reward_function_of(env: Environment) -> RewardFunction | None:
     ``compute_reward(achieved_goals, desired_goals)`` or with a third argument for
     infos, which are empty here.
     """
-    if isinstance(env, DescribedEnvironment):
+    if isinstance(env, RemoteEnvironment):
         env = env.borrow_original()
     own = getattr(env, "compute_reward", None)
     if own is not None:

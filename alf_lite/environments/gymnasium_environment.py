@@ -30,7 +30,7 @@ from alf_lite.environments.seeds import vector_seed
 from alf_lite.environments.space_tree import SpaceTree
 from alf_lite.environments.step_rows import StepRow
 from alf_lite.environments.torch_time_steps import TorchTimeSteps
-from alf_lite.errors import AlfLiteError, ConfigError, EnvError
+from alf_lite.errors import AlfLiteError, ConfigError, EnvError, exception_text
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
@@ -231,7 +231,7 @@ class GymnasiumEnvironment(Environment):
         try:
             frames = self._vector_env.render()
         except Exception as error:
-            text = single_env.exception_text(error)
+            text = exception_text(error)
             hint = environment_ids.install_hint(self._name, EnvError(text))
             raise EnvError(
                 f"{self._name} cannot be drawn: {text}. {hint}".rstrip()

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from alf_lite.environments.single_env import ENV_FAILURES, exception_text
+from alf_lite.environments.single_env import ENV_FAILURES
+from alf_lite.errors import exception_text
 
 _CANNOT_READ = "its generators cannot be read"
 _OTHER_NUMBERS = "the replay drew other random numbers"

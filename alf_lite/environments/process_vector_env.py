@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing import reduction
 from typing import Any
 
@@ -14,16 +13,21 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from alf_lite.config import shipping as config_shipping
-from alf_lite.environments import single_env, worker_loop
+from alf_lite.environments import env_server, single_env
 from alf_lite.environments.env_factory import dump_factory
+from alf_lite.environments.env_server import BuiltEnv, EnvSettings
 from alf_lite.environments.info_keys import InfoKeys
 from alf_lite.environments.open_episodes import SavedEpisode
-from alf_lite.environments.seeds import environment_seeds
-from alf_lite.environments.shared_arrays import SharedArrays
-from alf_lite.environments.worker_loop import BuiltEnv
-from alf_lite.environments.worker_processes import WorkerProcesses
-from alf_lite.environments.worker_settings import WorkerSettings
+from alf_lite.environments.seeds import environment_seeds, seeds_of_reset
+from alf_lite.environments.shared_steps import SharedSteps
 from alf_lite.errors import ConfigError, EnvError
+from alf_lite.processes.child_process import (
+    ChildDiedError,
+    ChildGroup,
+    ChildProcess,
+    ChildSilentError,
+    error_of,
+)
 
 _REPLAYED_AT_ONCE = 256  # steps
 
@@ -72,51 +76,53 @@ class ProcessVectorEnv(VectorEnv):
         self._awake: Sequence[int] = range(self.num_envs)  # those that are stepped
         info_keys = InfoKeys() if info_keys is None else info_keys
         self._has_infos = bool(info_keys)
-        self._workers = WorkerProcesses(
-            self._settings(env_fns, info_keys, seed), timeout_seconds
-        )
+        self._timeout_seconds = timeout_seconds
+        self._env_id = ""
+        self._processes = ChildGroup()
         try:
-            built = [
-                reduction.ForkingPickler.loads(reply)
-                for reply in self._replies("the constructor")
-            ]
+            self._start(env_fns, info_keys, seed)
+            built = [_load(reply) for reply in self._replies("the constructor")]
             self._set_spaces(built)
             self._share_memory(info_keys)
         except BaseException:
             self._fail()
             raise
 
-    def _settings(
+    def _start(
         self,
         env_fns: Sequence[Callable[[], gymnasium.Env]],
         info_keys: InfoKeys,
         seed: int | None,
-    ) -> list[WorkerSettings]:
+    ) -> None:
         dumped = {id(env_fn): dump_factory(env_fn) for env_fn in env_fns}
         seeds: Sequence[int | None] = [None] * self.num_envs
         if seed is not None:
             seeds = environment_seeds(seed, self.num_envs)
-        # Linux would kill the children as soon as the thread that starts them ends.
-        is_main = threading.current_thread() is threading.main_thread()
-        return [
-            WorkerSettings(
+        for i, env_fn in enumerate(env_fns):
+            settings = EnvSettings(
                 env_index=i,
                 num_envs=self.num_envs,
                 factory=dumped[id(env_fn)],
                 info_keys=info_keys.declared,
                 seed=seeds[i],
-                parent_pid=os.getpid(),
-                dies_with_parent=is_main,
             )
-            for i, env_fn in enumerate(env_fns)
-        ]
+            self._processes.add(
+                ChildProcess(
+                    env_server.serve,
+                    settings,
+                    name="environment",
+                    index=i,
+                    method="spawn",
+                    is_daemon=True,
+                )
+            )
 
     def _set_spaces(self, built: list[BuiltEnv]) -> None:
         single_env.check_same_spaces([one.description for one in built])
         for one in built:
             config_shipping.import_config_use(one.config_use)
         first = built[0].description
-        self._workers.name = first.env_id or ""
+        self._env_id = first.env_id or ""
         self.render_mode = first.render_mode
         self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
         self.single_observation_space = first.observation_space
@@ -126,18 +132,18 @@ class ProcessVectorEnv(VectorEnv):
         self.action_space = batch_space(first.action_space, self.num_envs)
 
     def _share_memory(self, info_keys: InfoKeys) -> None:
-        self._arrays = SharedArrays(
+        self._steps = SharedSteps(
             self.num_envs,
             self.single_observation_space,
             self.single_action_space,
             self.single_reward_space.shape,
             info_keys,
         )
-        descriptor = self._arrays.create()
+        descriptor = self._steps.create()
         try:
-            self._workers.request(worker_loop.ATTACH)
-            for i, pid in enumerate(self._workers.pids):
-                reduction.send_handle(self._workers.connection(i), descriptor, pid)
+            self._request(env_server.ATTACH)
+            for process in self._processes.children:
+                process.send_descriptor(descriptor)
             self._replies("its start")
         finally:
             os.close(descriptor)
@@ -153,26 +159,16 @@ class ProcessVectorEnv(VectorEnv):
         Returns:
             Observations [B, ...] and infos.
         """
-        seeds: Sequence[int | None]
-        if seed is None:
-            seeds = [None] * self.num_envs
-        elif isinstance(seed, int | np.integer):
-            seeds = environment_seeds(int(seed), self.num_envs)
-        else:
-            seeds = seed
-        if len(seeds) != self.num_envs:
-            raise ValueError(f"expected {self.num_envs} seeds, got {len(seeds)}")
+        seeds = seeds_of_reset(seed, self.num_envs)
         self._check_open()
         self._num_steps = 0
         self._awake = range(self.num_envs)
-        self._workers.request_each(
-            [
-                worker_loop.RESET + bytes(reduction.ForkingPickler.dumps((s, options)))
-                for s in seeds
-            ]
+        self._ask(
+            env_server.RESET,
+            {i: (one, options) for i, one in enumerate(seeds)},
+            "reset() at step 0",
         )
-        self._replies("reset() at step 0")
-        return self._arrays.read_observations(), self._read_infos()
+        return self._steps.read_observations(), self._read_infos()
 
     def step(
         self, actions: Any
@@ -187,19 +183,19 @@ class ProcessVectorEnv(VectorEnv):
             truncated [B], infos.
         """
         self._check_open()
-        self._arrays.write_actions(actions)
+        self._steps.write_actions(actions)
         self._num_steps += 1
-        self._workers.request(worker_loop.STEP, self._awake)
+        self._request(env_server.STEP, self._awake)
         self._replies(f"step() at step {self._num_steps}", self._awake)
         return self._read_step()
 
     def _read_step(self) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict]:
-        arrays = self._arrays
+        steps = self._steps
         return (
-            arrays.read_observations(),
-            arrays.rewards.copy(),
-            arrays.terminated.copy(),
-            arrays.truncated.copy(),
+            steps.read_observations(),
+            steps.rewards.copy(),
+            steps.terminated.copy(),
+            steps.truncated.copy(),
             self._read_infos(),
         )
 
@@ -212,30 +208,30 @@ class ProcessVectorEnv(VectorEnv):
             rows: [B] bool.
         """
         self._awake = [i for i in self._awake if not rows[i]]
-        arrays = self._arrays
-        for array in (arrays.rewards, arrays.terminated, arrays.truncated):
+        steps = self._steps
+        for array in (steps.rewards, steps.terminated, steps.truncated):
             array[rows] = 0
-        for array in arrays.infos.values():
+        for array in steps.infos.values():
             array[rows] = 0
 
     def info_names(self) -> list[str]:
         """The keys that the infos of the last step had, declared or not."""
-        self._workers.request(worker_loop.INFO_NAMES)
-        replies = map(reduction.ForkingPickler.loads, self._replies("its infos"))
+        self._request(env_server.INFO_NAMES)
+        replies = map(_load, self._replies("its infos"))
         return [name for names in replies for name in names]
 
     def save_episodes(self) -> list[str]:
         """How the open episodes began, see ``OpenEpisode``."""
         self._check_open()
-        self._workers.request(worker_loop.SAVE)
-        replies = self._replies("save_episodes()")
-        return [reduction.ForkingPickler.loads(reply) for reply in replies]
+        self._request(env_server.SAVE)
+        return [_load(reply) for reply in self._replies("save_episodes()")]
 
     def restore_episodes(
         self, episodes: Mapping[int, SavedEpisode], seeds: Sequence[int]
     ) -> tuple[tuple, dict[int, str]]:
         """As that of ``SerialVectorEnv``."""
         self._check_open()
+        call = "restore_episodes()"
         lengths = [len(saved.actions[0]) for saved in episodes.values()]
         # In pieces, each of which has the time that a step has.
         for first in range(0, max(lengths) + 1, _REPLAYED_AT_ONCE):
@@ -247,45 +243,90 @@ class ProcessVectorEnv(VectorEnv):
                 )
                 for i, saved in episodes.items()
             }
-            self._ask(worker_loop.REPLAY, pieces)
-        replies = self._ask(worker_loop.END_REPLAY, {i: seeds[i] for i in episodes})
-        reasons = {i: reduction.ForkingPickler.loads(replies[i]) for i in episodes}
+            self._ask(env_server.REPLAY, pieces, call)
+        seed_of = {i: (seeds[i],) for i in episodes}
+        replies = self._ask(env_server.END_REPLAY, seed_of, call)
+        reasons = {i: _load(replies[i]) for i in episodes}
         return self._read_step(), {i: text for i, text in reasons.items() if text}
-
-    def _ask(self, kind: bytes, contents: Mapping[int, Any]) -> list[bytes]:
-        """Sends some processes a request each, and waits for their replies."""
-        for i, content in contents.items():
-            dumped = bytes(reduction.ForkingPickler.dumps(content))
-            self._workers.request(kind + dumped, [i])
-        return self._replies("restore_episodes()", list(contents))
 
     def render(self) -> tuple[Any, ...]:
         """The frames of all environments."""
         self._check_open()
-        self._workers.request(worker_loop.RENDER)
-        replies = self._replies("render()")
-        return tuple(reduction.ForkingPickler.loads(reply) for reply in replies)
+        self._request(env_server.RENDER)
+        return tuple(map(_load, self._replies("render()")))
 
     def close_extras(self, **kwargs: Any) -> None:
         """Closes the environments; after two seconds their processes are killed."""
         # A copy of this object in a forked process does not own the environments.
         if os.getpid() == self._pid:
-            self._workers.close()
+            self._processes.close()
+
+    def _request(self, kind: bytes, indices: Iterable[int] | None = None) -> None:
+        """Asks all environments, or some, for something that needs no arguments."""
+        for i in range(self.num_envs) if indices is None else indices:
+            self._processes.children[i].send(kind)
+
+    def _ask(
+        self, kind: bytes, arguments: Mapping[int, tuple], call: str
+    ) -> list[bytes]:
+        """Sends some environments a request each, and waits for their replies."""
+        for i, its_arguments in arguments.items():
+            dumped = bytes(reduction.ForkingPickler.dumps(its_arguments))
+            self._processes.children[i].send(kind + dumped)
+        return self._replies(call, list(arguments))
 
     def _replies(self, call: str, indices: Sequence[int] | None = None) -> list[bytes]:
+        """Waits for one reply of each environment, or of some.
+
+        Args:
+            call: what they do meanwhile, for messages.
+            indices: who was sent a request; None for all.
+
+        Raises:
+            EnvError: naming the environment that raised, died or did not answer in
+                time. All processes are gone then.
+            ConfigError: if an environment cannot be built from what was given.
+        """
+        replies = [b""] * self.num_envs
+        waiting = range(self.num_envs) if indices is None else indices
         try:
-            return self._workers.replies(call, indices)
+            for i, reply in self._processes.receive(waiting, self._timeout_seconds):
+                if reply:
+                    self._check_reply(reply, i, call)
+                    replies[i] = reply
+        except ChildDiedError as error:
+            self._fail()
+            where = self._where(error.child, call)
+            raise EnvError(f"{where}: {error}") from None
+        except ChildSilentError as error:
+            self._fail()
+            raise EnvError(
+                f"{self._where(error.child, call)}: no answer for "
+                f"{self._timeout_seconds:g} s, so it was killed. If it needs longer, "
+                f"raise env_timeout_seconds.{error}"
+            ) from None
         except BaseException:
             self._fail()
             raise
+        return replies
+
+    def _check_reply(self, reply: bytes, index: int, call: str) -> None:
+        where = self._where(self._processes.children[index], call)
+        error = error_of(reply, where, EnvError)
+        if error is not None:
+            raise error
+
+    def _where(self, process: ChildProcess, call: str) -> str:
+        name = f" ({self._env_id})" if self._env_id else ""
+        return f"environment {process.index}{name}, process {process.pid}, {call}"
 
     def _fail(self) -> None:
         # Also after Ctrl-C: replies of the interrupted call would pass for later ones.
-        self._workers.kill()
+        self._processes.kill()
         self.closed = True
 
     def _read_infos(self) -> dict[str, np.ndarray]:
-        return self._arrays.read_infos() if self._has_infos else {}
+        return self._steps.read_infos() if self._has_infos else {}
 
     def _check_open(self) -> None:
         if self.closed:
@@ -293,3 +334,7 @@ class ProcessVectorEnv(VectorEnv):
                 "these environments are closed: close() was called, or one of them "
                 "failed before"
             )
+
+
+def _load(reply: bytes) -> Any:
+    return reduction.ForkingPickler.loads(reply)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 # Some environments pass their seed on to a signed 32-bit integer.
@@ -35,3 +37,20 @@ def environment_seeds(seed: int, num_environments: int) -> list[int]:
         for i in range(num_environments)
     )
     return [int(s.generate_state(1, np.uint64)[0]) % _NUM_SEEDS for s in sequences]
+
+
+def seeds_of_reset(
+    seed: int | Sequence[int | None] | None, num_environments: int
+) -> Sequence[int | None]:
+    """A seed for each environment, from what ``VectorEnv.reset`` is given.
+
+    Raises:
+        ValueError: if there are more or fewer.
+    """
+    if seed is None:
+        return [None] * num_environments
+    if isinstance(seed, int | np.integer):
+        return environment_seeds(int(seed), num_environments)
+    if len(seed) != num_environments:
+        raise ValueError(f"expected {num_environments} seeds, got {len(seed)}")
+    return seed

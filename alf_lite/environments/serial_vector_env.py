@@ -20,8 +20,8 @@ from alf_lite.environments.open_episodes import (
     untouched_globals,
 )
 from alf_lite.environments.row_stacking import Column, RowError, SpaceColumns
-from alf_lite.environments.seeds import environment_seeds
-from alf_lite.errors import EnvError
+from alf_lite.environments.seeds import seeds_of_reset
+from alf_lite.errors import EnvError, exception_text
 
 
 class SerialVectorEnv(VectorEnv):
@@ -110,15 +110,7 @@ class SerialVectorEnv(VectorEnv):
         Returns:
             Observations [B, ...] and infos.
         """
-        seeds: Sequence[int | None]
-        if seed is None:
-            seeds = [None] * self.num_envs
-        elif isinstance(seed, int | np.integer):
-            seeds = environment_seeds(int(seed), self.num_envs)
-        else:
-            seeds = seed
-        if len(seeds) != self.num_envs:
-            raise ValueError(f"expected {self.num_envs} seeds, got {len(seeds)}")
+        seeds = seeds_of_reset(seed, self.num_envs)
         self._num_steps = 0
         self._steps = [env.step for env in self.envs]  # nothing is frozen
         observations, infos = [], []
@@ -271,7 +263,7 @@ class SerialVectorEnv(VectorEnv):
             try:
                 env.close()
             except Exception as error:
-                text = single_env.exception_text(error)
+                text = exception_text(error)
                 gymnasium.logger.warn(f"close() of environment {i} raised {text}")
 
     def _reset_one(

@@ -6,7 +6,6 @@ Without torch, see space_tree.
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -15,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from alf_lite.environments.space_tree import describe
-from alf_lite.errors import ConfigError, DataError, EnvError
+from alf_lite.errors import ConfigError, DataError, EnvError, failure_text
 
 # What an environment may raise; sys.exit() in one must not end the program quietly.
 ENV_FAILURES = (Exception, SystemExit)
@@ -207,20 +206,3 @@ def missing_value(error: BaseException) -> str | None:
         return config_errors.missing_value(error)
     except Exception:  # its own __str__ raises
         return None
-
-
-def failure_text(error: BaseException) -> str:
-    """Type, message and traceback: where in the user's code it went wrong."""
-    try:
-        lines = traceback.format_exception(error)
-    except Exception:  # the exception's own __str__ raises
-        lines = traceback.format_tb(error.__traceback__)
-    return f"{exception_text(error)}\n\n{''.join(lines).rstrip()}"
-
-
-def exception_text(error: BaseException) -> str:
-    """``Type: message``, whatever the exception's own ``__str__`` does."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:
-        return f"{type(error).__name__} (its message cannot be shown)"

@@ -1,110 +1,324 @@
-"""What every child process of the library does and suffers: signals, death, last words.
+"""Child processes, seen from the parent: start, talk, wait, time out, end.
 
-Without torch: children that need none are small and start fast.
+Every wait has an end, and watches whether the processes live. None of them outlives the
+parent, however that ends.
 """
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
+import multiprocessing
 import os
+import selectors
 import signal
 import sys
+import threading
+import time
 import types
-from collections.abc import Iterator
-from multiprocessing import resource_tracker
+from collections.abc import Iterable, Iterator, Sequence
+from multiprocessing import forkserver, reduction, resource_tracker, util
 from multiprocessing.connection import Connection
-from typing import Any
+from multiprocessing.process import BaseProcess
+from typing import Any, Literal
 
-from alf_lite.utils.output_streams import make_best_effort
+from alf_lite.config import shipping as config_shipping
+from alf_lite.errors import AlfLiteError
+from alf_lite.processes import child_main
+from alf_lite.processes.child_main import CLOSE_SECONDS, ERROR_KINDS, RAISED, Serve
 
+_DEATH_SECONDS = 1.0  # for the system to say how a process ended
 _STACK_SECONDS = 1.0  # for a process that hangs to begin to write its Python stack
-
-# What a trainer handles. SIGURG interrupts it in whatever it waits for, which must not
-# be the start of a child.
-_BLOCKED = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGURG,
-)
-
-# In the child
+_GRACE_SECONDS = 0.5  # after a deadline: the whole program may have been stopped
+_start_lock = threading.Lock()
 
 
-def prepare_child(stacks: Connection) -> None:
-    """The first call in a child process.
+class ChildDiedError(Exception):
+    """A child is gone; the message says how it ended and shows its last stack."""
 
-    Signals of the terminal are ignored, the Python stack is written when the process
-    crashes or is asked with SIGUSR1 why it does not answer, and no GPU is seen.
-
-    Args:
-        stacks: where the stack goes.
-    """
-    # A reader that does not come shall not stop the process.
-    os.set_blocking(stacks.fileno(), False)
-    faulthandler.enable(stacks.fileno())
-    faulthandler.register(signal.SIGUSR1, stacks.fileno())
-    _ignore_signals_to_all()
-    make_best_effort()
-    # Threads of several processes would only compete with each other.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # A GPU context per process would fill the GPU.
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    def __init__(self, child: ChildProcess) -> None:
+        super().__init__(child.death())
+        self.child = child
 
 
-def _ignore_signals_to_all() -> None:
-    """Those of a terminal or a scheduler reach all processes: the parent decides."""
-    for number in _BLOCKED:
-        if number != signal.SIGUSR1:
-            signal.signal(number, signal.SIG_IGN)
-    # The parent blocked them while this process started.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED)
+class ChildSilentError(Exception):
+    """A child has not answered in time; the message shows where it is."""
+
+    def __init__(self, child: ChildProcess) -> None:
+        super().__init__(child.ask_for_stack())
+        self.child = child
 
 
-def die_with_parent(parent_pid: int) -> None:
-    """Has the operating system kill this process when its parent ends, on Linux.
+class ChildProcess:
+    """A process that runs ``serve(settings, parent)``.
+
+    It ignores Ctrl-C and SIGTERM, ends with the parent, and sees no GPU.
 
     Args:
-        parent_pid: if it is no longer the parent, it has died already.
+        serve: a function at the top level of a module.
+        settings: picklable.
+        name: such as ``unroll-worker``.
+        index: of the child among those of its kind.
+        method: ``spawn`` is a fresh interpreter; ``forkserver`` forks one that
+            :func:`start_server` has prepared.
+        is_daemon: whether it may not have children of its own by multiprocessing.
     """
-    if not sys.platform.startswith("linux"):
-        return
-    import ctypes
 
-    set_parent_death_signal = 1
-    libc: Any = ctypes.CDLL(None)
-    libc.prctl(set_parent_death_signal, signal.SIGKILL)
-    if os.getppid() != parent_pid:  # it died before the line above
-        os._exit(1)
+    def __init__(
+        self,
+        serve: Serve,
+        settings: Any,
+        *,
+        name: str,
+        index: int,
+        method: Literal["spawn", "forkserver"],
+        is_daemon: bool = False,
+    ) -> None:
+        self.index = index
+        dumped = bytes(reduction.ForkingPickler.dumps((serve, settings)))
+        context: Any = multiprocessing.get_context(method)
+        self.connection, child_connection = context.Pipe()
+        self._stacks, child_stacks = context.Pipe(duplex=False)
+        self._process: BaseProcess = context.Process(
+            target=child_main.main,
+            args=(dumped, child_connection, child_stacks, _parent_pid(method)),
+            name=f"{name}-{index}",
+            daemon=is_daemon,
+        )
+        needs_main = config_shipping.needs_main_module(dumped)
+        try:
+            with _start_lock, _blocked_signals(), _hidden_main_module(needs_main):
+                self._process.start()
+        except BaseException:
+            self.connection.close()
+            self._stacks.close()
+            raise
+        finally:
+            # Ours must be the only other end, so that a death is noticed.
+            child_connection.close()
+            child_stacks.close()
+        # Runs before multiprocessing waits for its children at the end of the program.
+        self._finalizer = util.Finalize(
+            self,
+            _end,
+            (self._process, self.connection, self._stacks),
+            exitpriority=100,
+        )
+
+    @property
+    def sentinel(self) -> int:
+        """Becomes readable when the process ends."""
+        return self._process.sentinel
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def send(self, message: bytes) -> None:
+        """Sends a message; whoever waits for the answer notices if nobody reads it."""
+        with contextlib.suppress(OSError):
+            self.connection.send_bytes(message)
+
+    def send_descriptor(self, descriptor: int) -> None:
+        """Sends a file descriptor, see ``Parent.attach``."""
+        with contextlib.suppress(OSError):
+            reduction.send_handle(self.connection, descriptor, self.pid)
+
+    def receive(self) -> bytes:
+        """The next message, or the rest of one that has begun to arrive.
+
+        Raises:
+            ChildDiedError: if the process is gone.
+        """
+        try:
+            return self.connection.recv_bytes()
+        except (EOFError, OSError):
+            raise ChildDiedError(self) from None
+
+    def hang_up(self) -> None:
+        """Closes the connection: a child that waits for messages ends."""
+        self.connection.close()
+
+    def join(self, seconds: float) -> None:
+        """Waits for the end."""
+        self._process.join(max(0.0, seconds))
+
+    def kill(self) -> None:
+        """Ends the process now and releases what belongs to it."""
+        self._finalizer()
+
+    def death(self) -> str:
+        """How a process that is gone ended: "the process was killed by SIGKILL"."""
+        self._process.join(_DEATH_SECONDS)
+        end = _how_it_ended(self._process.exitcode)
+        return f"the process {end}.{self._read_stack()}"
+
+    def ask_for_stack(self) -> str:
+        """Has a child that does not answer write where it is; "" if it cannot."""
+        with contextlib.suppress(OSError):
+            os.kill(self.pid, signal.SIGUSR1)
+        with contextlib.suppress(OSError, EOFError):
+            if self._stacks.poll(_STACK_SECONDS):
+                return self._read_stack(patience=0.2)
+        return ""
+
+    def _read_stack(self, patience: float = 0.0) -> str:
+        """What a child wrote when it crashed or was asked; it comes in several parts.
+
+        Args:
+            patience: seconds to wait for each.
+        """
+        parts: list[bytes] = []
+        with contextlib.suppress(OSError, EOFError):
+            while self._stacks.poll(patience):
+                part = os.read(self._stacks.fileno(), 1 << 16)
+                if not part:
+                    break
+                parts.append(part)
+        text = b"".join(parts).decode(errors="replace").rstrip()
+        return f"\n\nIts Python stack:\n{text}" if text else ""
 
 
-def exit_now() -> None:
-    """Ends the process although something in it, such as a thread, still runs."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+class ChildGroup:
+    """Several children, of which one waits for whichever has something to say."""
+
+    def __init__(self) -> None:
+        self.children: list[ChildProcess] = []
+        self._selector = selectors.DefaultSelector()
+
+    @property
+    def pids(self) -> list[int]:
+        return [child.pid for child in self.children]
+
+    def add(self, child: ChildProcess) -> None:
+        """Adds a child, or puts it in the place of the one that had its index."""
+        if child.index < len(self.children):
+            old = self.children[child.index]
+            self._selector.unregister(old.connection)
+            self._selector.unregister(old.sentinel)
+            old.kill()
+            self.children[child.index] = child
+        else:
+            self.children.append(child)
+        key = selectors.EVENT_READ
+        self._selector.register(child.connection, key, (child.index, True))
+        self._selector.register(child.sentinel, key, (child.index, False))
+
+    def wait(self, seconds: float) -> list[tuple[int, bool]]:
+        """Who says something or has ended, after at most ``seconds``.
+
+        Returns:
+            Index of a child, and whether there is something to receive.
+        """
+        return [key.data for key, _ in self._selector.select(max(0.0, seconds))]
+
+    def receive(
+        self, indices: Iterable[int], seconds: float
+    ) -> Iterator[tuple[int, bytes]]:
+        """Waits for one message of each of these children.
+
+        Yields:
+            Index and message, as they come.
+
+        Raises:
+            ChildDiedError: if one of the children is gone without a word.
+            ChildSilentError: if there is no message of one of these after ``seconds``.
+        """
+        waiting = set(indices)
+        deadline = time.monotonic() + seconds
+        while waiting:
+            ready = self.wait(deadline - time.monotonic())
+            if not ready and time.monotonic() >= deadline:
+                # The clock also runs while the whole program is stopped (Ctrl-Z).
+                ready = self.wait(_GRACE_SECONDS)
+                if not ready:
+                    raise ChildSilentError(self.children[min(waiting)])
+            for index, has_message in ready:
+                child = self.children[index]
+                if has_message:
+                    waiting.discard(index)
+                    yield index, child.receive()
+                elif not child.connection.poll(0):  # no last words
+                    raise ChildDiedError(child)
+
+    def close(self) -> None:
+        """Has all children end themselves; those that do not in time are killed."""
+        for child in self.children:
+            child.hang_up()
+        deadline = time.monotonic() + CLOSE_SECONDS
+        for child in self.children:
+            child.join(deadline - time.monotonic())
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends all children now."""
+        self._selector.close()
+        for child in self.children:
+            child.kill()
 
 
-# In the parent
+def error_of(
+    message: bytes, where: str, otherwise: type[AlfLiteError]
+) -> AlfLiteError | None:
+    """The error in the last words of a child; None for any other message.
+
+    Args:
+        message: of the child.
+        where: which child, and what it did.
+        otherwise: the error for what is none of ours, with its traceback.
+    """
+    kind = message[:1]
+    if kind not in ERROR_KINDS and kind != RAISED:
+        return None
+    text = message[1:].decode(errors="replace")
+    if kind == RAISED:
+        return otherwise(f"{where} raised {text}")
+    return ERROR_KINDS[kind](f"{where}: {text}")
+
+
+def start_server(preload: Sequence[str]) -> None:
+    """Starts the process that others are forked from, if there is none.
+
+    It imports what they need once, in some seconds, during which the caller can do
+    other things.
+
+    Args:
+        preload: modules that it imports.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(preload))
+    with _start_lock, _blocked_signals(), _one_thread():
+        forkserver.ensure_running()
 
 
 @contextlib.contextmanager
-def blocked_signals() -> Iterator[None]:
+def _one_thread() -> Iterator[None]:
+    """Has libraries that a child loads start no threads of their own."""
+    name = "OMP_NUM_THREADS"
+    before = os.environ.get(name)
+    os.environ.setdefault(name, "1")
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+
+
+@contextlib.contextmanager
+def _blocked_signals() -> Iterator[None]:
     """A child inherits the mask: Ctrl-C must not hit it before it can ignore it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
+    blocked = child_main.PARENT_SIGNALS
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     try:
         resource_tracker.ensure_running()  # unblocks some of them
-        signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
+        signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager
-def hidden_main_module(is_needed: bool) -> Iterator[None]:
+def _hidden_main_module(is_needed: bool) -> Iterator[None]:
     """Hides the program's main module from the child, unless that needs it.
 
     multiprocessing has every child import it again. For a training program that means
@@ -122,7 +336,16 @@ def hidden_main_module(is_needed: bool) -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def how_it_ended(exit_code: int | None) -> str:
+def _parent_pid(method: str) -> int | None:
+    """See ``child_main.main``."""
+    if method == "forkserver":
+        return 0  # it ends with this process
+    # Linux would kill the child as soon as the thread that starts it ends.
+    is_main = threading.current_thread() is threading.main_thread()
+    return os.getpid() if is_main else None
+
+
+def _how_it_ended(exit_code: int | None) -> str:
     """The end of a process in words: "was killed by SIGKILL ..."."""
     if exit_code is None:
         return "closed its pipe"
@@ -138,29 +361,8 @@ def how_it_ended(exit_code: int | None) -> str:
     return f"was killed by {name}{hint}"
 
 
-def read_stack(stacks: Connection, patience: float = 0.0) -> str:
-    """The Python stack that a child wrote when it crashed or was asked.
-
-    Args:
-        stacks: see :func:`prepare_child`.
-        patience: seconds to wait for more; it comes in several writes.
-    """
-    parts: list[bytes] = []
-    with contextlib.suppress(OSError, EOFError):
-        while stacks.poll(patience):
-            part = os.read(stacks.fileno(), 1 << 16)
-            if not part:
-                break
-            parts.append(part)
-    text = b"".join(parts).decode(errors="replace").rstrip()
-    return f"\n\nIts Python stack:\n{text}" if text else ""
-
-
-def ask_for_stack(pid: int, stacks: Connection) -> str:
-    """Has a child that does not answer write where it is; "" if it cannot."""
-    with contextlib.suppress(OSError):
-        os.kill(pid, signal.SIGUSR1)
-    with contextlib.suppress(OSError, EOFError):
-        if stacks.poll(_STACK_SECONDS):
-            return read_stack(stacks, patience=0.2)
-    return ""
+def _end(process: BaseProcess, connection: Connection, stacks: Connection) -> None:
+    process.kill()
+    connection.close()
+    stacks.close()
+    process.join(CLOSE_SECONDS)

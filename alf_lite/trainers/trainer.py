@@ -17,8 +17,8 @@ from alf_lite.algorithms.learning.worker_recipe import describe_environments
 from alf_lite.config import TrainerConfig, default_settings
 from alf_lite.config import files as config_files
 from alf_lite.environments.creation import create_environment
-from alf_lite.environments.described_environment import DescribedEnvironment
 from alf_lite.environments.environment import Environment
+from alf_lite.environments.worker_environments import RemoteEnvironment
 from alf_lite.errors import ConfigError
 from alf_lite.trainers import rebuilding, run_end, train_summaries
 from alf_lite.trainers.hooks import Hook, Hooks, build_hooks
@@ -164,7 +164,7 @@ class Trainer:
             stack.callback(env.close)
             self.algorithm = create_algorithm(config, env)
             stack.callback(self.algorithm.finish_train)
-            if isinstance(env, DescribedEnvironment):
+            if isinstance(env, RemoteEnvironment):
                 env.release()
             self._evaluations = RunEvaluations(
                 config, self._create_env, seed, self._signals, self._display

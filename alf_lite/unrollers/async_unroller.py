@@ -11,17 +11,11 @@ import numpy as np
 from torch import Tensor
 
 from alf_lite.config import TrainerConfig
-from alf_lite.environments.described_environment import DescribedEnvironment
-from alf_lite.unrollers.permits import Permit, Permits
+from alf_lite.environments.worker_environments import RemoteEnvironment
+from alf_lite.unrollers.in_flight import InFlight, InFlightUnrolls
 from alf_lite.unrollers.unroll import Unroll
-from alf_lite.unrollers.worker_messages import UnrollReport
-from alf_lite.unrollers.worker_pool import (
-    Finished,
-    Lost,
-    PoolOptions,
-    Ready,
-    WorkerPool,
-)
+from alf_lite.unrollers.unroll_worker import PoolOptions, UnrollReport
+from alf_lite.unrollers.worker_pool import Finished, Lost, Ready, WorkerPool
 from alf_lite.utils import summary
 from alf_lite.utils.random_state import new_seed
 
@@ -32,7 +26,7 @@ Capture = Callable[[], dict[str, Tensor]]
 class _Queued(NamedTuple):
     """A finished unroll that waits for training."""
 
-    permit: Permit
+    unroll: InFlight
     report: UnrollReport
 
 
@@ -60,7 +54,7 @@ class AsyncUnroller:
     def __init__(
         self,
         config: TrainerConfig,
-        env: DescribedEnvironment,
+        env: RemoteEnvironment,
         capture: Capture,
         *,
         on_policy: bool,
@@ -80,7 +74,7 @@ class AsyncUnroller:
         max_lag = config.max_policy_lag
         if max_lag is None and on_policy:
             max_lag = 1
-        self._permits = Permits(
+        self._in_flight = InFlightUnrolls(
             self._num_workers,
             slots_per_worker,
             max_lag,
@@ -95,14 +89,12 @@ class AsyncUnroller:
             timeout_seconds=config.worker_timeout_seconds,
             max_restarts=config.max_worker_restarts,
         )
-        self._pool = WorkerPool(
-            env.recipe, options, capture(), preload=[env.recipe_module]
-        )
+        self._pool = WorkerPool(env.recipe, env.recipe_module, options, capture())
         self.is_started = False
         self._num_calls = 0
         self._num_to_take = 0  # how many more unrolls this call waits for
         self._queue: list[_Queued] = []  # in the order in which they were finished
-        self._in_use: list[Permit] = []  # of the unrolls that were returned last
+        self._in_use: list[InFlight] = []  # of the unrolls that were returned last
 
     def reset(self, seed: int | None = None) -> None:
         """Starts the workers, if they do not run yet, and waits until all of them do.
@@ -122,7 +114,7 @@ class AsyncUnroller:
         self.is_started = True
         self._pool.publish(self._capture())
         self._pool.start(new_seed() if seed is None else seed)
-        while not self._permits.has_all_workers:
+        while not self._in_flight.has_all_workers:
             self._listen(1.0)
 
     def unroll(self, length: int) -> list[Unroll]:
@@ -148,20 +140,20 @@ class AsyncUnroller:
         """
         begin = time.perf_counter()
         self.reset()
-        for permit in self._in_use:
-            self._permits.release(permit)
+        for unroll in self._in_use:
+            self._in_flight.release(unroll)
         if self._num_calls and self._num_calls % self._update_period == 0:
             self._pool.publish(self._capture())
         self._num_calls += 1
         self._num_to_take = min(at_least, self._num_slots)
-        self._grant()
+        self._request()
         taken = self._gather(at_most)
-        self._in_use = [queued.permit for queued in taken]
-        self._grant()
+        self._in_use = [queued.unroll for queued in taken]
+        self._request()
         if summary.should_record():
             self._summarize(taken, time.perf_counter() - begin)
         return [
-            self._pool.read(queued.permit.worker, queued.report) for queued in taken
+            self._pool.read(queued.unroll.worker, queued.report) for queued in taken
         ]
 
     def close(self) -> None:
@@ -180,14 +172,14 @@ class AsyncUnroller:
 
     def _take(self, at_most: int) -> list[_Queued]:
         """Takes finished unrolls out of the queue, those with the least time first."""
-        permits, version = self._permits, self._pool.version
-        self._queue.sort(key=lambda queued: permits.deadline(queued.permit))
+        in_flight, version = self._in_flight, self._pool.version
+        self._queue.sort(key=lambda queued: in_flight.deadline(queued.unroll))
         taken: list[_Queued] = []
         kept: list[_Queued] = []
         for queued in self._queue:
-            if permits.can_take(queued.permit, version, at_most - len(taken)):
+            if in_flight.can_take(queued.unroll, version, at_most - len(taken)):
                 taken.append(queued)
-                permits.take(queued.permit)
+                in_flight.take(queued.unroll)
             else:
                 kept.append(queued)
         self._queue = kept
@@ -199,20 +191,20 @@ class AsyncUnroller:
         events = self._pool.poll(timeout)
         for event in events:
             if isinstance(event, Finished):
-                permit = self._permits.begun_with(event.worker, event.report.slot)
-                self._queue.append(_Queued(permit, event.report))
+                unroll = self._in_flight.in_slot(event.worker, event.report.slot)
+                self._queue.append(_Queued(unroll, event.report))
             elif isinstance(event, Lost):
-                finished = {queued.permit for queued in self._queue}
-                self._permits.lose_worker(event.worker, finished)
+                finished = {queued.unroll for queued in self._queue}
+                self._in_flight.lose_worker(event.worker, finished)
             else:
-                self._permits.add_worker(event.worker)
+                self._in_flight.add_worker(event.worker)
         if any(isinstance(event, Ready) for event in events):
             # After all events: some who could be asked before may be lost.
-            self._grant()
+            self._request()
 
-    def _grant(self) -> None:
-        for permit in self._permits.grant(self._pool.version, self._num_to_take):
-            self._pool.request(permit.worker, permit.slot)
+    def _request(self) -> None:
+        for unroll in self._in_flight.begin(self._pool.version, self._num_to_take):
+            self._pool.request(unroll.worker, unroll.slot)
 
     # Summaries
 

@@ -15,12 +15,10 @@ from alf_lite.environments.environment import Environment
 from alf_lite.environments.step_rows import StepRow
 from alf_lite.errors import CheckpointError
 from alf_lite.unrollers.unroll import Policy, Unroll
-from alf_lite.unrollers.unroll_rows import (
-    LinkedRows,
-    StoredRows,
+from alf_lite.unrollers.unroll_storage import (
+    PreallocatedRows,
+    RowsWithGradient,
     UnrollRows,
-    cloned,
-    detached,
 )
 from alf_lite.utils.recurrent_state import reset_state
 
@@ -54,7 +52,7 @@ class SyncUnroller:
         self._rollout_step = rollout_step or policy.rollout_step
         self._with_grad = with_grad
         self._overwrite_policy_output = overwrite_policy_output
-        self._rows: UnrollRows = LinkedRows() if with_grad else StoredRows()
+        self._rows: UnrollRows = RowsWithGradient() if with_grad else PreallocatedRows()
         self._time_step: Any = None  # TimeStep, after reset
         self._is_fresh = True
         self._new_columns: tuple[int, ...] = ()  # see Unroll
@@ -180,7 +178,7 @@ class SyncUnroller:
                     self._time_step = env.step_into(action, step_rows[t + 1])
                 else:
                     self._time_step = env.step(
-                        detached(action) if self._with_grad else action
+                        _detached(action) if self._with_grad else action
                     )
                 env_seconds += time.perf_counter() - begin
                 next_step = to_device(self._time_step, device)
@@ -192,16 +190,16 @@ class SyncUnroller:
             rows.add(time_step, Experience(seen, action, step.info, state))
         if self._with_grad:
             # The next unroll has its own graph.
-            self._policy_state = detached(self._policy_state)
+            self._policy_state = _detached(self._policy_state)
         return env_seconds
 
     def _begin(
         self, length: int, rows: UnrollRows, first_step: TimeStep
     ) -> Sequence[StepRow] | None:
         """Begins the rows; the states that go on shall not change when they do."""
-        if not isinstance(rows, LinkedRows):
-            self._policy_state = cloned(self._policy_state)
-            self._transform_state = cloned(self._transform_state)
+        if not isinstance(rows, RowsWithGradient):
+            self._policy_state = _cloned(self._policy_state)
+            self._transform_state = _cloned(self._transform_state)
         return rows.begin(length, self._env, first_step)
 
     @property
@@ -225,3 +223,13 @@ def to_device(time_step: TimeStep, device: torch.device) -> TimeStep:
     if time_step.reward.device == device:
         return time_step
     return nest.map_structure(lambda t: t.to(device, non_blocking=True), time_step)
+
+
+def _cloned(values: Nest) -> Nest:
+    """The same nest of tensors in memory of their own."""
+    return values if nest.is_empty(values) else nest.map_structure(torch.clone, values)
+
+
+def _detached(values: Nest) -> Nest:
+    """The same nest of tensors without gradient."""
+    return nest.map_structure(torch.Tensor.detach, values)

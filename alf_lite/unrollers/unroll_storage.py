@@ -1,15 +1,21 @@
-"""Preallocated storage for the rows of an unroll."""
+"""Where the rows of an unroll are kept until it is complete, and while it is used."""
 
 from __future__ import annotations
 
 import operator
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.data_structures import Experience, TimeStep
+from alf_lite.environments.environment import Environment
+from alf_lite.environments.step_rows import StepRow
 from alf_lite.errors import ConfigError
+from alf_lite.processes.shared_memory import SharedMemory
+from alf_lite.tensor_specs import TensorSpec
 from alf_lite.utils.free_memory import check_ram
 
 Nest = Any
@@ -18,6 +24,142 @@ Nest = Any
 _MAX_VIEWS = 16
 
 _traits = operator.attrgetter("shape", "dtype")
+
+
+class UnrollRows(Protocol):
+    """Takes the rows of one unroll after the other."""
+
+    def begin(
+        self, length: int, env: Environment, first_step: TimeStep
+    ) -> Sequence[StepRow] | None:
+        """Begins an unroll of ``length`` steps.
+
+        Args:
+            length: T.
+            env: that is stepped.
+            first_step: raw, [B, ...]; may be the last one of the previous unroll.
+
+        Returns:
+            The T+1 rows of which the environment writes all but the first one, which
+            has been written; None if the steps are to be added instead.
+        """
+
+    def add(self, time_step: TimeStep, experience: Experience) -> None:
+        """Adds what came [B, ...] and what the policy did there.
+
+        Args:
+            time_step: raw.
+            experience: its ``time_step`` is () if the policy saw the raw one.
+        """
+
+    def end(self, last_step: TimeStep | None) -> tuple[TimeStep, Experience]:
+        """Ends the unroll.
+
+        Args:
+            last_step: on which nobody acted yet; None if all rows were added.
+
+        Returns:
+            The raw steps [length + 1, B, ...], and one row of experience for each that
+            was added.
+        """
+
+
+class PreallocatedRows:
+    """Keeps the rows in memory that every unroll uses again.
+
+    Where it can, the environment writes its steps there; everything else is copied.
+
+    Args:
+        memory: nest of (time step, experience) with [T, B, ...] tensors: one copy for
+            both. None means memory of its own.
+    """
+
+    def __init__(self, memory: tuple[Nest, Nest] | None = None) -> None:
+        steps, rest = (None, None) if memory is None else memory
+        self._steps = UnrollStorage(steps)
+        self._rest = UnrollStorage(rest)
+        self._env: Environment | None = None
+        self._memory: Nest = None  # that _step_rows are the rows of
+        self._step_rows: Sequence[StepRow] | None = None
+        self._num_added = 0
+        self._length = 0
+
+    def begin(
+        self, length: int, env: Environment, first_step: TimeStep
+    ) -> Sequence[StepRow] | None:
+        self._begin_steps(length, first_step)
+        self._length = length
+        self._num_added = 0
+        memory = self._steps.memory
+        if self._memory is not memory or self._env is not env:
+            self._memory, self._env = memory, env
+            self._step_rows = env.rows_of(memory)
+        return self._step_rows
+
+    def _begin_steps(self, length: int, first_step: TimeStep) -> None:
+        rows = self._step_rows
+        if (
+            rows is not None
+            and length < len(rows)
+            and rows[self._length].time_step is first_step
+        ):
+            # As a rule: known to fit, because it is the last row of the unroll before.
+            self._steps.copy_row(self._length, 0)
+        else:
+            self._steps.write(0, first_step, length + 1)
+
+    def add(self, time_step: TimeStep, experience: Experience) -> None:
+        row = self._num_added
+        if row > 0 and self._step_rows is None:
+            self._steps.write(row, time_step, self._length + 1)
+        self._rest.write(row, experience, self._length + 1)
+        self._num_added += 1
+
+    def end(self, last_step: TimeStep | None) -> tuple[TimeStep, Experience]:
+        if last_step is not None and self._step_rows is None:
+            self._steps.write(self._num_added, last_step, self._length + 1)
+        return self.read(self._length + 1, self._num_added)
+
+    def read(self, num_time_steps: int, num_rows: int) -> tuple[TimeStep, Experience]:
+        """Views of raw steps and of rows of experience, as :meth:`end` returns them."""
+        experience: Experience = self._rest.read(0, num_rows)
+        if experience.time_step == ():
+            inputs = self._steps.read(0, num_rows)
+            experience = experience._replace(time_step=inputs)
+        return self._steps.read(0, num_time_steps), experience
+
+
+class RowsWithGradient:
+    """Keeps the rows themselves, with the gradient of what the policy did."""
+
+    def __init__(self) -> None:
+        self._time_steps: list[TimeStep] = []
+        self._experience: list[Experience] = []
+
+    def begin(self, length: int, env: Environment, first_step: TimeStep) -> None:
+        # The environment's tensors are kept as they are.
+        self._forget()
+
+    def add(self, time_step: TimeStep, experience: Experience) -> None:
+        self._time_steps.append(time_step)
+        self._experience.append(experience)
+
+    def end(self, last_step: TimeStep | None) -> tuple[TimeStep, Experience]:
+        num_rows = len(self._time_steps)
+        if last_step is not None:
+            self._time_steps.append(last_step)
+        time_steps = nest.stack(self._time_steps)
+        experience = nest.stack(self._experience)
+        # The unroller may live on: nothing shall keep the graph alive.
+        self._forget()
+        if experience.time_step == ():
+            inputs = nest.map_structure(lambda t: t[:num_rows], time_steps)
+            experience = experience._replace(time_step=inputs)
+        return time_steps, experience
+
+    def _forget(self) -> None:
+        self._time_steps = []
+        self._experience = []
 
 
 class UnrollStorage:
@@ -118,3 +260,90 @@ class UnrollStorage:
                     f"{tuple(leaf.shape)} {leaf.dtype}. rollout_step must return the "
                     "same shapes at every step."
                 )
+
+
+class RowSpecs(NamedTuple):
+    """What one row of an unroll consists of, as specs with the shape [B, ...]."""
+
+    time_step: Nest  # raw
+    experience: Nest  # its time_step is () if it is the raw one
+
+
+def row_specs(experience: Experience, time_step: TimeStep) -> RowSpecs:
+    """The specs of one row of tensors [B, ...]."""
+    if experience.time_step is time_step:
+        experience = experience._replace(time_step=())
+    return RowSpecs(
+        nest.extract_spec(time_step, from_dim=0),
+        nest.extract_spec(experience, from_dim=0),
+    )
+
+
+class UnrollSlots:
+    """A number of slots, each of which holds an unroll of T steps.
+
+    The worker writes every row where the trainer reads it. They use different slots at
+    every moment and tell each other which, so that nothing needs a lock.
+
+    Args:
+        specs: of one row.
+        num_slots: how many unrolls there are room for.
+        unroll_length: T.
+        bootstrap: whether the experience has one more row.
+    """
+
+    def __init__(
+        self, specs: RowSpecs, num_slots: int, unroll_length: int, bootstrap: bool
+    ) -> None:
+        self._specs = tuple(specs)
+        self._num_slots = num_slots
+        self._num_time_steps = unroll_length + 1
+        self._num_rows = unroll_length + bootstrap
+        # Without a bootstrap row, the last row has a raw step alone.
+        outer_dims = (num_slots, self._num_time_steps)
+        self._memory = SharedMemory(
+            [
+                TensorSpec((*outer_dims, *leaf.shape), leaf.dtype)
+                for leaf in nest.flatten(self._specs)
+            ]
+        )
+        self._rows: list[PreallocatedRows] = []  # of every slot
+
+    @property
+    def num_bytes(self) -> int:
+        return self._memory.num_bytes
+
+    def create(self, num_workers: int) -> int:
+        """Allocates the memory; see ``SharedMemory.create``."""
+        descriptor = self._memory.create(
+            f"{self._num_slots} unrolls of each of {num_workers} unroll workers",
+            "Lower TrainerConfig.unroll_queue_size, unroll_length or num_unroll_workers"
+            ", or create_environment.num_parallel_environments.",
+            num_copies=num_workers,
+        )
+        self._find_rows()
+        return descriptor
+
+    def attach(self, descriptor: int) -> None:
+        """Maps the memory that another process created."""
+        self._memory.attach(descriptor)
+        self._find_rows()
+
+    def _find_rows(self) -> None:
+        with torch.inference_mode(False):
+            columns = [tensor.unbind(0) for tensor in self._memory.tensors()]
+        self._rows = [
+            PreallocatedRows(nest.pack_sequence_as(self._specs, list(leaves)))
+            for leaves in zip(*columns, strict=True)
+        ]
+
+    def rows(self, slot: int) -> PreallocatedRows:
+        """Where a worker writes the rows of its next unroll."""
+        return self._rows[slot]
+
+    def read(self, slot: int) -> tuple[Experience, TimeStep]:
+        """Views of what is in a slot, as in an ``Unroll``."""
+        time_steps, experience = self._rows[slot].read(
+            self._num_time_steps, self._num_rows
+        )
+        return experience, time_steps

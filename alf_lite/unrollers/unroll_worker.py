@@ -1,40 +1,68 @@
-"""The process of an unroll worker: acts in its own environments, as it is asked to."""
+"""The worker's own side: builds its environments, and acts in them as it is asked to.
+
+Trainer and worker say short messages on one pipe, of which the first byte says what
+they are. The data lies in shared memory.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import os
+import struct
 import time
-import traceback
 from collections.abc import Callable
 from multiprocessing import reduction
-from multiprocessing.connection import Connection
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import gin
+import numpy as np
 import torch
 from torch import Tensor
 
 from alf_lite.config import shipping as config_shipping
 from alf_lite.data_structures import AlgStep, Experience
 from alf_lite.environments.environment import Environment
-from alf_lite.errors import ConfigError, EnvError
-from alf_lite.processes import child_process
-from alf_lite.processes.shared_tensors import SharedTensors
+from alf_lite.environments.worker_environments import WorkerEnvironment
+from alf_lite.errors import ConfigError
+from alf_lite.processes.child_main import Parent, StopRequested
+from alf_lite.processes.shared_memory import ArrayLayout, SharedMemory
 from alf_lite.tensor_specs import TensorSpec
-from alf_lite.unrollers import worker_messages as messages
-from alf_lite.unrollers.parameter_board import ParameterBoard
+from alf_lite.unrollers.parameter_store import ParameterStore
 from alf_lite.unrollers.sync_unroller import SyncUnroller, to_device
 from alf_lite.unrollers.unroll import Policy
-from alf_lite.unrollers.unroll_slots import RowSpecs, UnrollSlots, row_specs
-from alf_lite.unrollers.worker_environment import StopRequested, WorkerEnvironment
+from alf_lite.unrollers.unroll_storage import RowSpecs, UnrollSlots, row_specs
 from alf_lite.utils import random_state
 
 Nest = Any
 
+# To the worker
+ATTACH = b"a"  # the descriptor of the slots' memory follows
+UNROLL = b"u"  # and the slot, as one int32
+# From the worker, beside its last words
+READY = b"r"  # and a pickled WorkerDescription
+DONE = b"d"  # and an UnrollReport
+SLOT = struct.Struct("=i")
+_REPORT = struct.Struct("=iqidd")
+
+
+class UnrollReport(NamedTuple):
+    """Says that there is a complete unroll in a slot."""
+
+    slot: int
+    version: int  # of the parameters that acted
+    is_first: bool  # it begins with a reset
+    env_step_seconds: float
+    seconds: float  # for the whole unroll
+
+    def pack(self) -> bytes:
+        return DONE + _REPORT.pack(*self)
+
+    @classmethod
+    def unpack(cls, content: bytes) -> UnrollReport:
+        slot, version, is_first, env_step_seconds, seconds = _REPORT.unpack(content)
+        return cls(slot, version, bool(is_first), env_step_seconds, seconds)
+
 
 class WorkerPolicy(Policy, Protocol):
-    """The algorithm of a worker, which follows the one that is trained."""
+    """The copy of the algorithm that acts in a worker."""
 
     @property
     def overwrite_policy_output(self) -> bool: ...
@@ -58,18 +86,26 @@ class WorkerParts(NamedTuple):
 Recipe = Callable[[int], WorkerParts]
 
 
+class PoolOptions(NamedTuple):
+    """How many workers there are and what they do."""
+
+    num_workers: int
+    unroll_length: int  # T of every unroll
+    bootstrap: bool  # whether an unroll has a bootstrap row
+    slots_per_worker: int
+    step_interval: float  # seconds
+    timeout_seconds: float  # without a step of a worker that has something to do
+    max_restarts: int  # of all workers together
+
+
 class WorkerSettings(NamedTuple):
     """What a worker must know. Plain data, as it is pickled."""
 
     worker_index: int
     recipe: bytes
     seed: int
-    unroll_length: int
-    bootstrap: bool
-    num_slots: int
-    step_interval: float  # seconds
-    tensor_specs: dict[str, TensorSpec]  # of what is on the parameter board
-    num_workers: int
+    options: PoolOptions
+    tensor_specs: dict[str, TensorSpec]  # of what is in the parameter store
 
 
 class WorkerDescription(NamedTuple):
@@ -80,64 +116,55 @@ class WorkerDescription(NamedTuple):
     config_use: Any  # what building took from the configuration
 
 
-def control_specs(num_workers: int) -> list[TensorSpec]:
-    """Of the memory for a request to stop, and for the heartbeats of all workers."""
-    return [
-        TensorSpec((1,), dtype=torch.int64),
-        TensorSpec((num_workers,), dtype=torch.int64),
-    ]
+def control_memory(num_workers: int) -> SharedMemory:
+    """A request to stop [1], and the heartbeats of all workers [num_workers]."""
+    int64 = np.dtype(np.int64)
+    return SharedMemory([ArrayLayout((1,), int64), ArrayLayout((num_workers,), int64)])
 
 
-def main(settings: WorkerSettings, connection: Connection, stacks: Connection) -> None:
+def serve(settings: WorkerSettings, trainer: Parent) -> NoReturn:
     """Unrolls until the trainer asks it to stop or is gone.
 
     Args:
         settings: what to do.
-        connection: see ``worker_messages``; first come the descriptors of the control
-            memory and of the parameter board.
-        stacks: see ``child_process.prepare_child``.
+        trainer: first sends the descriptors of the control memory and of the parameter
+            store.
     """
-    child_process.prepare_child(stacks)
-    child_process.die_with_parent(os.getppid())
     torch.set_num_threads(1)
-    worker = _Worker(settings, connection)
+    worker = _Worker(settings, trainer)
     try:
         worker.start()
         worker.serve()
-    except (StopRequested, EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the trainer has had enough, or died
-    except BaseException as error:  # SystemExit and the like must not pass silently
-        _report(connection, error)
-    worker.close()
-    child_process.exit_now()
+    except StopRequested:
+        worker.close()
+        raise
 
 
 class _Worker:
-    def __init__(self, settings: WorkerSettings, connection: Connection) -> None:
+    def __init__(self, settings: WorkerSettings, trainer: Parent) -> None:
         self._settings = settings
-        self._connection = connection
+        self._trainer = trainer
         self._env: Environment | None = None
 
     def start(self) -> None:
         """Builds everything and describes it."""
-        settings = self._settings
-        control = SharedTensors(control_specs(settings.num_workers))
-        self._attach(control)
-        stop, heartbeats = (tensor.numpy() for tensor in control.tensors)
-        board = ParameterBoard(list(settings.tensor_specs.values()))
-        self._attach(board)
+        settings, options = self._settings, self._settings.options
+        control = control_memory(options.num_workers)
+        self._trainer.attach(control)
+        stop, heartbeats = control.arrays()
+        self._store = ParameterStore(list(settings.tensor_specs.values()))
+        self._trainer.attach(self._store)
 
         random_state.seed_everything(settings.seed)
         parts = _build(settings)
         self._env = env = WorkerEnvironment(
             parts.env,
             first_env_id=settings.worker_index * parts.env.batch_size,
-            step_interval=settings.step_interval,
+            step_interval=options.step_interval,
             heartbeat=heartbeats[settings.worker_index : settings.worker_index + 1],
             stop=stop,
         )
         self._policy = policy = parts.policy
-        self._board = board
         self._tensors = _in_order(policy.shared_tensors(), settings.tensor_specs)
         self._version = 0
         self._refresh()
@@ -150,21 +177,20 @@ class _Worker:
             rows, env.batch_size, config_shipping.export_config_use()
         )
         dumped = reduction.ForkingPickler.dumps(description)
-        self._connection.send_bytes(messages.READY + bytes(dumped))
+        self._trainer.send(READY + bytes(dumped))
         self._slots = UnrollSlots(
-            rows, settings.num_slots, settings.unroll_length, settings.bootstrap
+            rows, options.slots_per_worker, options.unroll_length, options.bootstrap
         )
 
-    def serve(self) -> None:
+    def serve(self) -> NoReturn:
         """Answers requests until the connection ends."""
         while True:
-            message = self._connection.recv_bytes()
-            kind, content = message[:1], message[1:]
-            if kind == messages.ATTACH:
-                self._attach(self._slots)
+            message = self._trainer.receive()
+            if message[:1] == ATTACH:
+                self._trainer.attach(self._slots)
             else:
-                assert kind == messages.UNROLL, message
-                self._unroll(messages.requested_slot(content))
+                assert message[:1] == UNROLL, message
+                self._unroll(SLOT.unpack(message[1:])[0])
 
     def close(self) -> None:
         if self._env is not None:
@@ -173,30 +199,25 @@ class _Worker:
     def _unroll(self, slot: int) -> None:
         begin = time.perf_counter()
         self._refresh()
-        settings = self._settings
+        options = self._settings.options
         unroll = self._unroller.unroll(
-            settings.unroll_length, settings.bootstrap, self._slots.rows(slot)
+            options.unroll_length, options.bootstrap, self._slots.rows(slot)
         )
-        report = messages.UnrollReport(
+        report = UnrollReport(
             slot=slot,
             version=self._version,
             is_first=unroll.is_first_unroll,
             env_step_seconds=unroll.env_step_seconds,
             seconds=time.perf_counter() - begin,
         )
-        self._connection.send_bytes(report.pack())
+        self._trainer.send(report.pack())
 
     def _refresh(self) -> None:
         """Takes over the newest parameters."""
-        version = self._board.read(self._tensors, self._version)
+        version = self._store.read(self._tensors, self._version)
         if version != self._version:
             self._version = version
             self._policy.after_refresh()
-
-    def _attach(self, memory: SharedTensors | ParameterBoard | UnrollSlots) -> None:
-        descriptor = reduction.recv_handle(self._connection)
-        memory.attach(descriptor)
-        os.close(descriptor)
 
 
 def _build(settings: WorkerSettings) -> WorkerParts:
@@ -242,16 +263,3 @@ def _first_row(env: Environment, policy: Policy) -> RowSpecs:
         step: AlgStep = policy.rollout_step(inputs, state)
     experience = Experience(inputs, step.output, step.info, state)
     return row_specs(experience, time_step)
-
-
-def _report(connection: Connection, error: BaseException) -> None:
-    """The last words."""
-    if isinstance(error, ConfigError):
-        message = messages.BAD_CONFIG + str(error).encode()
-    elif isinstance(error, EnvError):
-        message = messages.ENV_FAILED + str(error).encode()
-    else:
-        text = "".join(traceback.format_exception(error))
-        message = messages.RAISED + text.encode(errors="replace")
-    with contextlib.suppress(OSError):
-        connection.send_bytes(message)

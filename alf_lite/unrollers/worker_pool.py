@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import selectors
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from multiprocessing import reduction, util
 from typing import NamedTuple
 
@@ -14,38 +13,31 @@ import torch
 from torch import Tensor
 
 from alf_lite.config import shipping as config_shipping
-from alf_lite.errors import AlfLiteError, ConfigError
-from alf_lite.processes.shared_tensors import SharedTensors
+from alf_lite.errors import AlfLiteError, ConfigError, WorkerError
+from alf_lite.processes.child_process import (
+    ChildDiedError,
+    ChildGroup,
+    ChildProcess,
+    error_of,
+    start_server,
+)
 from alf_lite.tensor_specs import TensorSpec
-from alf_lite.unrollers import worker_messages as messages
-from alf_lite.unrollers.parameter_board import ParameterBoard
+from alf_lite.unrollers import unroll_worker
+from alf_lite.unrollers.parameter_store import ParameterStore
 from alf_lite.unrollers.unroll import Unroll
-from alf_lite.unrollers.unroll_slots import UnrollSlots
+from alf_lite.unrollers.unroll_storage import UnrollSlots
 from alf_lite.unrollers.unroll_worker import (
+    PoolOptions,
+    UnrollReport,
     WorkerDescription,
     WorkerSettings,
-    control_specs,
 )
-from alf_lite.unrollers.worker_messages import UnrollReport
-from alf_lite.unrollers.worker_process import CLOSE_SECONDS, WorkerProcess
 from alf_lite.utils.random_state import derive_seed
 
 _logger = logging.getLogger(__name__)
 
 _WATCH_SECONDS = 1.0  # between two looks at the heartbeats
 _START_SECONDS = 60.0  # at least, until a worker has built its environment
-
-
-class PoolOptions(NamedTuple):
-    """How many workers there are and what they do."""
-
-    num_workers: int
-    unroll_length: int  # T of every unroll
-    bootstrap: bool  # whether an unroll has a bootstrap row
-    slots_per_worker: int
-    step_interval: float  # seconds
-    timeout_seconds: float  # without a step of a worker that has something to do
-    max_restarts: int  # of all workers together
 
 
 class Ready(NamedTuple):
@@ -79,10 +71,10 @@ class WorkerPool:
     workers are gone.
 
     Args:
-        recipe: of ``unroll_worker.Recipe``, by ``config_shipping``.
+        recipe: an ``unroll_worker.Recipe``, by ``config_shipping``.
+        recipe_module: is imported for it.
         options: see there.
         tensors: what acting depends on, by name.
-        preload: modules that every worker needs.
 
     Raises:
         ConfigError: if there is not enough memory.
@@ -91,44 +83,38 @@ class WorkerPool:
     def __init__(
         self,
         recipe: bytes,
+        recipe_module: str,
         options: PoolOptions,
         tensors: Mapping[str, Tensor],
-        preload: Sequence[str] = (),
     ) -> None:
         self._recipe = recipe
+        self._recipe_module = recipe_module
         self._options = options
-        self._preload = tuple(preload)
         self._specs = {
             name: TensorSpec.from_tensor(tensor) for name, tensor in tensors.items()
         }
-        self._selector = selectors.DefaultSelector()
+        self._processes = ChildGroup()
         self._workers: list[_Worker] = []
         self._descriptors: list[int] = []
         self._finalizer = util.Finalize(
-            self, _close_all, (self._descriptors, self._selector), exitpriority=90
+            self, _close_all, (self._descriptors,), exitpriority=90
         )
-        self._control = SharedTensors(control_specs(options.num_workers))
-        self._board = ParameterBoard(list(self._specs.values()))
-        try:
-            self._descriptors.append(
-                self._control.create("unroll workers", "Free some memory.")
-            )
-            self._descriptors.append(self._board.create())
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-        stop, heartbeats = (tensor.numpy() for tensor in self._control.tensors)
-        self._stop, self._heartbeats = stop, heartbeats
+        control = unroll_worker.control_memory(options.num_workers)
+        self._store = ParameterStore(list(self._specs.values()))
+        self._descriptors.append(control.create("unroll workers", "Free some memory."))
+        self._descriptors.append(self._store.create())
+        self._stop, self._heartbeats = control.arrays()
         self.num_restarts = 0
         self._watched_at = time.monotonic()
 
     @property
     def version(self) -> int:
         """Of the parameters that were published last."""
-        return self._board.version
+        return self._store.version
 
     def publish(self, tensors: Mapping[str, Tensor]) -> int:
         """Gives all workers new values of the tensors. Returns their version."""
-        return self._board.publish([tensors[name] for name in self._specs])
+        return self._store.publish([tensors[name] for name in self._specs])
 
     def start(self, seed: int) -> None:
         """Starts all workers; each of them is reported as ``Ready``.
@@ -138,7 +124,8 @@ class WorkerPool:
         """
         self._seed = seed
         for index in range(self._options.num_workers):
-            self._workers.append(_Worker(self._start_process(index, incarnation=0)))
+            self._workers.append(_Worker())
+            self._start_process(index, incarnation=0)
 
     def request(self, worker: int, slot: int) -> None:
         """Asks a worker for an unroll in a slot."""
@@ -146,7 +133,8 @@ class WorkerPool:
         if state.num_requested == 0:
             state.alive_at = time.monotonic()
         state.num_requested += 1
-        state.process.send(messages.unroll_request(slot))
+        request = unroll_worker.UNROLL + unroll_worker.SLOT.pack(slot)
+        self._processes.children[worker].send(request)
 
     def read(self, worker: int, report: UnrollReport) -> Unroll:
         """Views of a finished unroll."""
@@ -174,8 +162,8 @@ class WorkerPool:
         """
         events: list[Event] = []
         try:
-            ready = self._selector.select(min(timeout, _WATCH_SECONDS))
-            for index in {key.data for key, _ in ready}:
+            ready = self._processes.wait(min(timeout, _WATCH_SECONDS))
+            for index in {index for index, _ in ready}:
                 self._listen(index, events)
             self._watch(events)
         except BaseException:
@@ -186,56 +174,57 @@ class WorkerPool:
     def close(self) -> None:
         """Ends all workers; those that do not end within two seconds are killed."""
         self._stop[0] = 1
-        for worker in self._workers:
-            worker.process.hang_up()
-        deadline = time.monotonic() + CLOSE_SECONDS
-        for worker in self._workers:
-            worker.process.join(max(0.0, deadline - time.monotonic()))
-        self.kill()
+        self._processes.close()
+        self._finalizer()
 
     def kill(self) -> None:
         """Ends all workers now."""
-        for worker in self._workers:
-            worker.process.kill()
-        self._workers.clear()
+        self._processes.kill()
         self._finalizer()
 
     # Processes
 
-    def _start_process(self, index: int, incarnation: int) -> WorkerProcess:
-        options = self._options
+    def _start_process(self, index: int, incarnation: int) -> None:
+        """Starts a worker, in place of the one that there was."""
+        warm_up(self._recipe_module)
         settings = WorkerSettings(
             worker_index=index,
             recipe=self._recipe,
             seed=derive_seed(self._seed, "unroll worker", index, incarnation),
-            unroll_length=options.unroll_length,
-            bootstrap=options.bootstrap,
-            num_slots=options.slots_per_worker,
-            step_interval=options.step_interval,
+            options=self._options,
             tensor_specs=self._specs,
-            num_workers=options.num_workers,
         )
-        process = WorkerProcess(settings, self._descriptors[:2], self._preload)
-        for source in (process.connection, process.sentinel):
-            self._selector.register(source, selectors.EVENT_READ, index)
-        return process
+        process = ChildProcess(
+            unroll_worker.serve,
+            settings,
+            name="unroll-worker",
+            index=index,
+            method="forkserver",
+        )
+        self._processes.add(process)
+        for descriptor in self._descriptors[:2]:
+            process.send_descriptor(descriptor)
 
     def _listen(self, index: int, events: list[Event]) -> None:
         """Reads all that a worker has sent; notices if it is gone."""
-        process = self._workers[index].process
+        process = self._processes.children[index]
         try:
             while process.connection.poll(0):
-                message = process.connection.recv_bytes()
-                if message[:1] == messages.DONE:
-                    events.append(self._done(index, message[1:]))
-                elif message[:1] == messages.READY:
-                    self._introduce(index, message[1:])
+                message = process.receive()
+                kind, content = message[:1], message[1:]
+                if kind == unroll_worker.DONE:
+                    events.append(self._done(index, content))
+                elif kind == unroll_worker.READY:
+                    self._introduce(index, content)
                     events.append(Ready(index))
                 else:
-                    self._fail(index, process.error_of(message), events)
+                    error = error_of(message, _where(process), WorkerError)
+                    assert error is not None, message
+                    self._fail(index, error, events)
                     return
-        except (EOFError, OSError):
-            self._fail(index, process.death(), events, is_sudden=True)
+        except ChildDiedError as error:
+            death = WorkerError(f"{_where(process)}: {error}")
+            self._fail(index, death, events, is_sudden=True)
 
     def _done(self, index: int, content: bytes) -> Finished:
         state = self._workers[index]
@@ -255,18 +244,16 @@ class WorkerPool:
                 options.unroll_length,
                 options.bootstrap,
             )
-            try:
-                state.descriptor = slots.create(options.num_workers)
-            except ValueError as error:
-                raise ConfigError(str(error)) from error
+            state.descriptor = slots.create(options.num_workers)
             self._descriptors.append(state.descriptor)
             state.slots = slots
             first = index * description.batch_size
             state.env_ids = torch.arange(first, first + description.batch_size)
         state.is_ready = True
         state.alive_at = time.monotonic()
-        state.process.send(messages.ATTACH)
-        state.process.send_descriptor(state.descriptor)
+        process = self._processes.children[index]
+        process.send(unroll_worker.ATTACH)
+        process.send_descriptor(state.descriptor)
 
     # Failures
 
@@ -287,7 +274,15 @@ class WorkerPool:
             if beat != state.heartbeat or not has_work or pause > timeout:
                 state.heartbeat, state.alive_at = beat, now
             elif now - state.alive_at > allowed:
-                self._fail(index, state.process.hang(allowed), events)
+                self._fail(index, self._hang(index, allowed), events)
+
+    def _hang(self, index: int, seconds: float) -> WorkerError:
+        process = self._processes.children[index]
+        return WorkerError(
+            f"{_where(process)}: no step of its environments for {seconds:g} s, so it "
+            "was killed. If they need longer, raise TrainerConfig."
+            f"worker_timeout_seconds.{process.ask_for_stack()}"
+        )
 
     def _fail(
         self,
@@ -324,10 +319,7 @@ class WorkerPool:
             self.num_restarts,
             options.max_restarts,
         )
-        self._selector.unregister(state.process.connection)
-        self._selector.unregister(state.process.sentinel)
-        state.process.kill()
-        state.process = self._start_process(index, incarnation=self.num_restarts)
+        self._start_process(index, incarnation=self.num_restarts)
         state.num_requested = 0
         state.is_ready = state.has_delivered = False
         state.alive_at = time.monotonic()
@@ -337,8 +329,7 @@ class WorkerPool:
 class _Worker:
     """What the pool knows of one worker."""
 
-    def __init__(self, process: WorkerProcess) -> None:
-        self.process = process
+    def __init__(self) -> None:
         self.slots: UnrollSlots | None = None
         self.descriptor = -1  # of the memory of the slots
         self.env_ids: Tensor | None = None
@@ -349,8 +340,17 @@ class _Worker:
         self.alive_at = time.monotonic()
 
 
-def _close_all(descriptors: list[int], selector: selectors.BaseSelector) -> None:
-    selector.close()
+def warm_up(recipe_module: str) -> None:
+    """Has what all workers need imported once, for all of them to be forked from."""
+    # Building an optimizer imports the second one, which takes a second.
+    start_server([unroll_worker.__name__, "torch._dynamo", recipe_module])
+
+
+def _where(process: ChildProcess) -> str:
+    return f"unroll worker {process.index}, process {process.pid}"
+
+
+def _close_all(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
     descriptors.clear()

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -26,15 +25,8 @@ from alf_lite.testing.structured_environments import (
     NestedEnv,
     VectorRewardEnv,
 )
+from tests.other_process import is_alive
 from tests.source_code import ROOT
-
-
-def is_alive(pid):
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
-    return "State:\tZ" not in status
 
 
 def wait_until_gone(pids, seconds=5.0):
@@ -122,7 +114,7 @@ def failing(mode, at_step=2, **kwargs):
 
 def fails(env, num_steps=5):
     """The message of the error, after which every process must be gone."""
-    pids = env._workers.pids
+    pids = env._processes.pids
     started = time.monotonic()
     with pytest.raises(EnvError) as error:
         env.reset(seed=0)
@@ -178,7 +170,7 @@ def test_a_crash_shows_the_python_stack():
 
 def impatient(env):
     """Only after the start, which may take long on a busy machine."""
-    env._workers._timeout_seconds = 0.5
+    env._timeout_seconds = 0.5
     return env
 
 
@@ -197,7 +189,7 @@ def test_a_stopped_process_is_killed():
 def test_a_process_killed_from_outside_is_noticed_at_the_next_step():
     env = failing("", 0)
     env.reset()
-    os.kill(env._workers.pids[1], signal.SIGKILL)
+    os.kill(env._processes.pids[1], signal.SIGKILL)
     assert "SIGKILL" in fails(env)
 
 
@@ -241,7 +233,7 @@ def test_things_that_cannot_be_sent_are_refused_before_any_process_starts():
 )
 def test_close_ends_in_time_whatever_the_environment_does(mode, capfd):
     env = failing(mode)
-    pids = env._workers.pids
+    pids = env._processes.pids
     env.reset()
     started = time.monotonic()
     env.close()
@@ -253,7 +245,7 @@ def test_close_ends_in_time_whatever_the_environment_does(mode, capfd):
 
 def test_a_forgotten_environment_leaves_no_process():
     env = ProcessVectorEnv([FaultEnv])
-    pids = env._workers.pids
+    pids = env._processes.pids
     del env
     wait_until_gone(pids)
 
@@ -271,7 +263,7 @@ from alf_lite.testing.fault_environment import FaultEnv
 signal.signal(signal.SIGINT, signal.default_int_handler)
 env = ProcessVectorEnv([FaultEnv] * 2)
 env.reset()
-print(*env._workers.pids, flush=True)
+print(*env._processes.pids, flush=True)
 {end}
 """
 

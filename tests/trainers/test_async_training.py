@@ -498,10 +498,10 @@ def test_what_cannot_be_sent_is_refused_before_anything_starts(tmp_path):
 
 
 def test_too_little_memory_is_said_with_numbers(make, monkeypatch):
-    from alf_lite.processes import shared_tensors
+    from alf_lite.processes import shared_memory
 
     # enough for the parameters
-    monkeypatch.setattr(shared_tensors, "free_ram", lambda: 20_000)
+    monkeypatch.setattr(shared_memory, "free_ram", lambda: 20_000)
     with pytest.raises(ConfigError, match=r"GB of shared memory.*unroll_queue_size"):
         make(env_fn(num_parallel_environments=100))
     assert not children()

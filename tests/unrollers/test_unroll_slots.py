@@ -11,10 +11,10 @@ from alf_lite import nest
 from alf_lite.data_structures import AlgStep, Experience, StepType, TimeStep
 from alf_lite.distributions.continuous import DiagonalNormal
 from alf_lite.distributions.discrete import Categorical
-from alf_lite.processes import shared_tensors
+from alf_lite.processes import shared_memory
 from alf_lite.unrollers.sync_unroller import SyncUnroller
 from alf_lite.unrollers.unroll import Unroll
-from alf_lite.unrollers.unroll_slots import UnrollSlots, row_specs
+from alf_lite.unrollers.unroll_storage import UnrollSlots, row_specs
 
 B = 3
 
@@ -193,7 +193,7 @@ def test_what_is_read_is_a_view_that_can_be_trained_on():
 
 
 def test_no_memory_is_refused_with_what_to_lower(monkeypatch):
-    monkeypatch.setattr(shared_tensors, "free_ram", lambda: 100)
+    monkeypatch.setattr(shared_memory, "free_ram", lambda: 100)
     with pytest.raises(
         ValueError,
         match=r"3 unrolls of each of 1 unroll workers: .*unroll_queue_size, "
@@ -205,7 +205,7 @@ def test_no_memory_is_refused_with_what_to_lower(monkeypatch):
 def test_all_workers_are_counted_when_the_memory_is(monkeypatch):
     specs = row_specs(*first_row(Environment(), Policy(transforms=False)))
     slots = UnrollSlots(specs, 2, 4, False)
-    monkeypatch.setattr(shared_tensors, "free_ram", lambda: 3 * slots.num_bytes)
+    monkeypatch.setattr(shared_memory, "free_ram", lambda: 3 * slots.num_bytes)
     os.close(slots.create(num_workers=3))
     with pytest.raises(ValueError, match="each of 4 unroll workers"):
         slots.create(num_workers=4)

@@ -14,7 +14,11 @@ from alf_lite.config import shipping as config_shipping
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.unrollers import unroll_worker
-from alf_lite.unrollers.unroll_worker import WorkerParts, WorkerSettings
+from alf_lite.unrollers.unroll_worker import (
+    PoolOptions,
+    WorkerParts,
+    WorkerSettings,
+)
 
 
 @configurable
@@ -23,7 +27,8 @@ def parts(seed: int, name: str = "unnamed") -> WorkerParts:
 
 
 def settings(recipe: bytes) -> WorkerSettings:
-    return WorkerSettings(0, recipe, 3, 1, False, 1, 0.0, {}, 1)
+    options = PoolOptions(1, 1, False, 1, 0.0, 60.0, 0)
+    return WorkerSettings(0, recipe, 3, options, {})
 
 
 @pytest.mark.parametrize("scope", ["", "evening"])

@@ -12,8 +12,8 @@ from alf_lite.algorithms.learning.acting_state import ActingState
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import AlgStep, Experience, TimeStep
 from alf_lite.data_transformers.data_transformer import DataTransformer
-from alf_lite.environments.described_environment import DescribedEnvironment
 from alf_lite.environments.environment import Environment
+from alf_lite.environments.worker_environments import RemoteEnvironment
 from alf_lite.metrics.metrics import MetricSet
 from alf_lite.unrollers.async_unroller import AsyncUnroller
 from alf_lite.unrollers.sync_unroller import SyncUnroller
@@ -48,7 +48,7 @@ class Unrolling:
     Args:
         algorithm: acts.
         config: of the run.
-        env: to act in; a ``DescribedEnvironment`` is stepped by unroll workers.
+        env: to act in; a ``RemoteEnvironment`` is stepped by unroll workers.
         act: the algorithm's ``rollout_step`` as it shall be called in this process.
         metrics: observe the untransformed steps.
         store: puts an unroll into the replay buffer; None on-policy.
@@ -70,7 +70,7 @@ class Unrolling:
         self._joiner = UnrollJoiner()
         self._in_workers: AsyncUnroller | None = None
         self._here: SyncUnroller | None = None
-        if isinstance(env, DescribedEnvironment):
+        if isinstance(env, RemoteEnvironment):
             self._in_workers = AsyncUnroller(
                 config,
                 env,

@@ -14,11 +14,11 @@ from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.config import shipping as config_shipping
 from alf_lite.data_structures import AlgStep, TimeStep
-from alf_lite.environments.described_environment import DescribedEnvironment
 from alf_lite.environments.environment import Environment
+from alf_lite.environments.worker_environments import RemoteEnvironment
 from alf_lite.errors import ConfigError
 from alf_lite.unrollers.unroll_worker import WorkerParts
-from alf_lite.unrollers.worker_process import start_server
+from alf_lite.unrollers.worker_pool import warm_up
 from alf_lite.utils.random_state import derive_seed
 
 Nest = Any
@@ -54,7 +54,7 @@ class AlgorithmRecipe:
             data_transformer_ctor=self.data_transformer_ctor,
         )
         env = self.create_env(seed=derive_seed(seed, "environments"))
-        described = DescribedEnvironment(env, config.num_unroll_workers)
+        described = RemoteEnvironment(env, config.num_unroll_workers)
         return WorkerParts(env, FollowingPolicy(create_algorithm(config, described)))
 
 
@@ -105,7 +105,7 @@ class FollowingPolicy:
 
 def describe_environments(
     config: TrainerConfig, create_env: Callable[..., Environment], seed: int
-) -> DescribedEnvironment:
+) -> RemoteEnvironment:
     """The environments of all unroll workers, for the algorithm that is trained.
 
     One environment is built here, to know its specs and to find what is wrong with it
@@ -134,8 +134,8 @@ def describe_environments(
             "functions defined at the top level of a module, or bind them in a conf."
         ) from error
     # While it imports the library, the algorithm is built here.
-    start_server([__name__])
-    return DescribedEnvironment(
+    warm_up(__name__)
+    return RemoteEnvironment(
         create_env(seed=seed), config.num_unroll_workers, dumped, __name__
     )
 

@@ -19,7 +19,7 @@ from alf_lite.config import shipping as config_shipping
 from alf_lite.data_transformers.hindsight import HindsightExperienceTransformer
 from alf_lite.data_transformers.observation_normalizer import ObservationNormalizer
 from alf_lite.environments.creation import create_environment
-from alf_lite.environments.described_environment import DescribedEnvironment
+from alf_lite.environments.worker_environments import RemoteEnvironment
 from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.goal_environment import PointGoalEnv
@@ -49,7 +49,7 @@ def config(algorithm_ctor=small_dqn, **fields) -> TrainerConfig:
     )
 
 
-def arrive(described: DescribedEnvironment):
+def arrive(described: RemoteEnvironment):
     """What a worker's process makes of the recipe."""
     config_files.reset()
     recipe = config_shipping.load(described.recipe).value

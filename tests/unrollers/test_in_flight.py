@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from alf_lite.config import TrainerConfig
 from alf_lite.unrollers import async_unroller
 from alf_lite.unrollers.async_unroller import AsyncUnroller
-from alf_lite.unrollers.permits import Permit, Permits
-from alf_lite.unrollers.worker_messages import UnrollReport
-from alf_lite.unrollers.worker_pool import Event, Finished, Lost, PoolOptions, Ready
+from alf_lite.unrollers.in_flight import InFlight, InFlightUnrolls
+from alf_lite.unrollers.unroll_worker import PoolOptions, UnrollReport
+from alf_lite.unrollers.worker_pool import Event, Finished, Lost, Ready
 
 # Simulated workers
 
@@ -135,7 +135,7 @@ class _Trainer:
         pools = []
 
         def create_pool(
-            recipe: bytes, options: PoolOptions, tensors: Any, preload: Any
+            recipe: bytes, module: str, options: PoolOptions, tensors: Any
         ) -> SimulatedPool:
             pools.append(SimulatedPool(options, random.Random(seed)))
             return pools[0]
@@ -315,78 +315,78 @@ def test_workers_go_on_while_the_trainer_trains():
 # By hand
 
 
-def ready(num_workers: int, slots: int, max_lag: int | None, n: int) -> Permits:
-    permits = Permits(num_workers, slots, max_lag, n)
+def ready(num_workers: int, slots: int, max_lag: int | None, n: int) -> InFlightUnrolls:
+    unrolls = InFlightUnrolls(num_workers, slots, max_lag, n)
     for worker in range(num_workers):
-        permits.add_worker(worker)
-    return permits
+        unrolls.add_worker(worker)
+    return unrolls
 
 
-def test_without_a_limit_all_slots_are_granted_and_those_with_fewest_come_first():
-    permits = ready(2, 2, None, 2)
-    assert permits.grant(1, 2) == [
-        Permit(0, 0, 1),
-        Permit(1, 0, 1),
-        Permit(0, 1, 1),
-        Permit(1, 1, 1),
+def test_without_a_limit_all_slots_are_used_and_those_with_fewest_come_first():
+    unrolls = ready(2, 2, None, 2)
+    assert unrolls.begin(1, 2) == [
+        InFlight(0, 0, 1),
+        InFlight(1, 0, 1),
+        InFlight(0, 1, 1),
+        InFlight(1, 1, 1),
     ]
-    assert permits.grant(2, 2) == []
+    assert unrolls.begin(2, 2) == []
 
 
 def test_a_worker_that_is_not_ready_gets_nothing():
-    permits = Permits(2, 3, 0, 2)
-    assert permits.grant(1, 2) == []
-    permits.add_worker(1)
-    assert permits.grant(1, 2) == [Permit(1, 0, 1), Permit(1, 1, 1)]
-    permits.add_worker(0)
-    assert permits.grant(1, 2) == []
+    unrolls = InFlightUnrolls(2, 3, 0, 2)
+    assert unrolls.begin(1, 2) == []
+    unrolls.add_worker(1)
+    assert unrolls.begin(1, 2) == [InFlight(1, 0, 1), InFlight(1, 1, 1)]
+    unrolls.add_worker(0)
+    assert unrolls.begin(1, 2) == []
 
 
-def test_a_slot_is_granted_again_only_when_it_is_released():
-    permits = ready(1, 1, None, 1)
-    (first,) = permits.grant(1, 1)
-    assert permits.begun_with(0, 0) == first
-    permits.take(first)
-    assert permits.grant(2, 1) == []
-    permits.release(first)
-    assert permits.grant(2, 1) == [Permit(0, 0, 2)]
+def test_a_slot_is_used_again_only_when_it_is_released():
+    unrolls = ready(1, 1, None, 1)
+    (first,) = unrolls.begin(1, 1)
+    assert unrolls.in_slot(0, 0) == first
+    unrolls.take(first)
+    assert unrolls.begin(2, 1) == []
+    unrolls.release(first)
+    assert unrolls.begin(2, 1) == [InFlight(0, 0, 2)]
 
 
 def test_a_lag_of_one_allows_as_many_ahead_as_one_version_takes():
-    permits = ready(2, 4, 1, 2)
-    granted = permits.grant(1, num_to_take=2)
-    assert len(granted) == 4
-    for permit in granted[:2]:
-        permits.take(permit)
-    assert permits.grant(1, num_to_take=0) == []
-    for permit in granted[:2]:
-        permits.release(permit)
-    assert len(permits.grant(2, num_to_take=2)) == 2
+    unrolls = ready(2, 4, 1, 2)
+    begun = unrolls.begin(1, num_to_take=2)
+    assert len(begun) == 4
+    for unroll in begun[:2]:
+        unrolls.take(unroll)
+    assert unrolls.begin(1, num_to_take=0) == []
+    for unroll in begun[:2]:
+        unrolls.release(unroll)
+    assert len(unrolls.begin(2, num_to_take=2)) == 2
 
 
 def test_places_are_kept_for_those_with_an_earlier_deadline():
-    permits = ready(2, 4, 1, 2)
-    old = permits.grant(1, num_to_take=0)  # two, due for version 2
-    new = permits.grant(2, num_to_take=2)
-    assert permits.deadline(old[0]) == 2
-    assert permits.deadline(new[0]) == 3
-    assert not permits.can_take(new[0], 2, num_to_take=2)
-    assert permits.can_take(old[0], 2, num_to_take=2)
-    permits.take(old[0])
-    assert not permits.can_take(new[0], 2, num_to_take=1)
-    permits.take(old[1])
-    assert not permits.can_take(new[0], 2, num_to_take=0)
-    assert permits.can_take(new[0], 3, num_to_take=2)
+    unrolls = ready(2, 4, 1, 2)
+    old = unrolls.begin(1, num_to_take=0)  # two, due for version 2
+    new = unrolls.begin(2, num_to_take=2)
+    assert unrolls.deadline(old[0]) == 2
+    assert unrolls.deadline(new[0]) == 3
+    assert not unrolls.can_take(new[0], 2, num_to_take=2)
+    assert unrolls.can_take(old[0], 2, num_to_take=2)
+    unrolls.take(old[0])
+    assert not unrolls.can_take(new[0], 2, num_to_take=1)
+    unrolls.take(old[1])
+    assert not unrolls.can_take(new[0], 2, num_to_take=0)
+    assert unrolls.can_take(new[0], 3, num_to_take=2)
 
 
 def test_a_lost_worker_keeps_what_it_had_finished_and_gives_back_the_rest():
-    permits = ready(2, 2, None, 2)
-    granted = permits.grant(1, 2)
-    done = Permit(0, 0, 1)
-    assert done in granted
-    permits.lose_worker(0, finished={done, Permit(1, 0, 1)})
-    assert permits.begun_with(0, 0) == done
-    assert permits.begun_with(1, 1) == Permit(1, 1, 1)
-    assert permits.grant(2, 2) == []  # it is not there
-    permits.add_worker(0)
-    assert permits.grant(2, 2) == [Permit(0, 1, 2)]
+    unrolls = ready(2, 2, None, 2)
+    begun = unrolls.begin(1, 2)
+    done = InFlight(0, 0, 1)
+    assert done in begun
+    unrolls.lose_worker(0, finished={done, InFlight(1, 0, 1)})
+    assert unrolls.in_slot(0, 0) == done
+    assert unrolls.in_slot(1, 1) == InFlight(1, 1, 1)
+    assert unrolls.begin(2, 2) == []  # it is not there
+    unrolls.add_worker(0)
+    assert unrolls.begin(2, 2) == [InFlight(0, 1, 2)]

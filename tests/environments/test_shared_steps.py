@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 from alf_lite.environments.info_keys import InfoKeys
-from alf_lite.environments.shared_arrays import SharedArrays
+from alf_lite.environments.shared_steps import SharedSteps
 from alf_lite.errors import EnvError
 
 SPACE = spaces.Dict(
@@ -22,7 +22,7 @@ SPACE = spaces.Dict(
 def pair():
     """Two views of the same memory, and its file descriptor."""
     views = [
-        SharedArrays(2, SPACE, SPACE, (3,), InfoKeys({"x": (2,)})) for _ in range(2)
+        SharedSteps(2, SPACE, SPACE, (3,), InfoKeys({"x": (2,)})) for _ in range(2)
     ]
     descriptor = views[0].create()
     views[1].attach(descriptor)

@@ -1,25 +1,25 @@
-"""Who may unroll when: keeps workers busy, but no more ahead than is allowed."""
+"""Who unrolls when: keeps workers busy, but no more ahead than is allowed."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 
-class Permit(NamedTuple):
-    """Allows a worker one unroll."""
+class InFlight(NamedTuple):
+    """An unroll that a worker was asked for."""
 
     worker: int
     slot: int
-    version: int  # of the newest parameters when it was given; it may act with newer
+    version: int  # of the newest parameters when it was asked; it may act with newer
 
 
-class Permits:
-    """The slots of all workers, and which of them may be filled.
+class InFlightUnrolls:
+    """The slots of all workers, and the unrolls that are begun and not yet taken.
 
     Every unroll has a policy lag: how many versions newer the parameters are when it is
     taken for training than those that acted. With ``max_lag`` k and at least n unrolls
-    taken per version, k·n unrolls may be begun and not yet taken, beside those still to
-    be taken for the present version. Each has a deadline, k versions after its permit.
+    taken per version, k·n unrolls may be in flight, beside those still to be taken for
+    the present version. Each has a deadline, k versions after it was asked for.
     If none is taken whose place others need to meet theirs (:meth:`can_take`), the lag
     never exceeds k.
 
@@ -38,40 +38,40 @@ class Permits:
         per_version: int,
     ) -> None:
         self._free = [set(range(slots_per_worker)) for _ in range(num_workers)]
-        self._begun: dict[tuple[int, int], Permit] = {}
+        self._begun: dict[tuple[int, int], InFlight] = {}
         self._max_lag = max_lag
         self._per_version = per_version
         self._ready: set[int] = set()  # workers that can be asked
 
     def add_worker(self, worker: int) -> None:
-        """From now on ``worker`` may be given permits."""
+        """From now on ``worker`` may be asked for unrolls."""
         self._ready.add(worker)
 
     @property
     def has_all_workers(self) -> bool:
-        """Whether every worker can be given permits."""
+        """Whether every worker can be asked."""
         return len(self._ready) == len(self._free)
 
-    def grant(self, version: int, num_to_take: int) -> list[Permit]:
-        """As many new permits as possible, those with the fewest first.
+    def begin(self, version: int, num_to_take: int) -> list[InFlight]:
+        """As many new unrolls as are allowed, of the workers with the fewest first.
 
         Args:
             version: of the newest parameters.
             num_to_take: how many more unrolls will be taken for this version.
         """
-        granted: list[Permit] = []
+        begun: list[InFlight] = []
         room = self._room(num_to_take)
-        while room is None or len(granted) < room:
+        while room is None or len(begun) < room:
             candidates = [worker for worker in self._ready if self._free[worker]]
             if not candidates:
                 break
             worker = max(candidates, key=lambda w: (len(self._free[w]), -w))
             slot = min(self._free[worker])
             self._free[worker].remove(slot)
-            permit = Permit(worker, slot, version)
-            self._begun[worker, slot] = permit
-            granted.append(permit)
-        return granted
+            unroll = InFlight(worker, slot, version)
+            self._begun[worker, slot] = unroll
+            begun.append(unroll)
+        return begun
 
     def _room(self, num_to_take: int) -> int | None:
         if self._max_lag is None:
@@ -79,40 +79,40 @@ class Permits:
         limit = self._max_lag * self._per_version + num_to_take
         return limit - len(self._begun)
 
-    def begun_with(self, worker: int, slot: int) -> Permit:
-        """The permit for a slot that is being filled, or is filled and not taken."""
+    def in_slot(self, worker: int, slot: int) -> InFlight:
+        """The unroll in a slot that is being filled, or is filled and not taken."""
         return self._begun[worker, slot]
 
-    def can_take(self, permit: Permit, version: int, num_to_take: int) -> bool:
+    def can_take(self, unroll: InFlight, version: int, num_to_take: int) -> bool:
         """Whether all others still meet their deadlines if this unroll is taken now.
 
         Args:
-            permit: of the unroll.
+            unroll: that would be taken.
             version: for which it would be taken.
             num_to_take: how many may be taken for it, with this one.
         """
         if self._max_lag is None:
             return num_to_take > 0
         places = num_to_take - 1
-        for due in range(version, self.deadline(permit)):
-            if sum(self.deadline(p) <= due for p in self._begun.values()) > places:
+        for due in range(version, self.deadline(unroll)):
+            if sum(self.deadline(u) <= due for u in self._begun.values()) > places:
                 return False
             places += self._per_version
         return num_to_take > 0
 
-    def deadline(self, permit: Permit) -> int:
+    def deadline(self, unroll: InFlight) -> int:
         """The last version for which the unroll may be taken; 0 if there is none."""
-        return 0 if self._max_lag is None else permit.version + self._max_lag
+        return 0 if self._max_lag is None else unroll.version + self._max_lag
 
-    def take(self, permit: Permit) -> None:
+    def take(self, unroll: InFlight) -> None:
         """The unroll is used for training from now on."""
-        del self._begun[permit.worker, permit.slot]
+        del self._begun[unroll.worker, unroll.slot]
 
-    def release(self, permit: Permit) -> None:
+    def release(self, unroll: InFlight) -> None:
         """The slot of an unroll that was taken may be overwritten."""
-        self._free[permit.worker].add(permit.slot)
+        self._free[unroll.worker].add(unroll.slot)
 
-    def lose_worker(self, worker: int, finished: set[Permit]) -> None:
+    def lose_worker(self, worker: int, finished: set[InFlight]) -> None:
         """``worker`` is gone: what it has not finished is not to come.
 
         Args:
@@ -120,7 +120,7 @@ class Permits:
             finished: unrolls that are complete, of this worker and others.
         """
         self._ready.discard(worker)
-        for permit in [p for p in self._begun.values() if p.worker == worker]:
-            if permit not in finished:
-                self.take(permit)
-                self.release(permit)
+        for unroll in [u for u in self._begun.values() if u.worker == worker]:
+            if unroll not in finished:
+                self.take(unroll)
+                self.release(unroll)

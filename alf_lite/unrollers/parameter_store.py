@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from alf_lite.processes.shared_tensors import SharedTensors
+from alf_lite.processes.shared_memory import SharedMemory
 from alf_lite.tensor_specs import TensorSpec
 
 _BEGUN, _PUBLISHED = 0, 1
 
 
-class ParameterBoard:
+class ParameterStore:
     """One process publishes versions of a list of tensors, any number of others read.
 
     There are two copies. Version v is written into copy v % 2 while readers use the
@@ -29,12 +29,12 @@ class ParameterBoard:
     def __init__(self, specs: Sequence[TensorSpec]) -> None:
         counters = TensorSpec((2,), dtype=torch.int64)
         self._num_tensors = len(specs)
-        self._memory = SharedTensors([counters, *specs, *specs])
+        self._memory = SharedMemory([counters, *specs, *specs])
         # Some processors reorder what is not between two holders of a lock.
         self._barrier = threading.Lock()
 
     def create(self) -> int:
-        """Allocates the memory; see ``SharedTensors.create``."""
+        """Allocates the memory; see ``SharedMemory.create``."""
         descriptor = self._memory.create(
             "the parameters for unroll workers", "Use a smaller network."
         )
@@ -47,7 +47,7 @@ class ParameterBoard:
         self._find_parts()
 
     def _find_parts(self) -> None:
-        counters, *copies = self._memory.tensors
+        counters, *copies = self._memory.tensors()
         self._counters = counters.numpy()
         self._copies = (copies[: self._num_tensors], copies[self._num_tensors :])
 

@@ -1,13 +1,10 @@
-"""The arrays through which environments in other processes exchange their data.
+"""The memory through which environments in other processes exchange their data.
 
 Without torch, see space_tree.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
-import tempfile
 from typing import Any
 
 import gymnasium
@@ -15,15 +12,13 @@ import numpy as np
 
 from alf_lite.environments.info_keys import InfoKeys
 from alf_lite.environments.row_stacking import SpaceColumns
+from alf_lite.processes.shared_memory import ArrayLayout, SharedMemory
 
-_ALIGNMENT = 64  # bytes, a cache line
 
+class SharedSteps:
+    """Observations, actions, rewards, ends and infos of B environments in one block.
 
-class SharedArrays:
-    """Observations, actions, rewards, ends and infos of B environments in one buffer.
-
-    Both sides build it from the same spaces, so that only a file descriptor has to
-    travel between them.
+    Both sides build it from the same spaces, see ``SharedMemory``.
     """
 
     observations: list[np.ndarray]  # [B, ...] per leaf of the observation space
@@ -44,40 +39,32 @@ class SharedArrays:
         self.observation_columns = SpaceColumns(observation_space, "observation")
         self.action_columns = SpaceColumns(action_space, "action")
         self._infos = info_keys.allocate(num_envs)
-        self._layout: list[tuple[tuple[int, ...], np.dtype]] = [
-            ((num_envs, *leaf.shape), leaf.dtype)
+        layouts = [
+            ArrayLayout((num_envs, *leaf.shape), leaf.dtype)
             for columns in (self.observation_columns, self.action_columns)
             for leaf in columns.tree.leaves
         ]
-        self._layout.append(((num_envs, *reward_shape), np.dtype(np.float64)))
-        self._layout += [((num_envs,), np.dtype(np.bool_))] * 2
-        self._layout += [(array.shape, array.dtype) for array in self._infos.values()]
+        layouts.append(ArrayLayout((num_envs, *reward_shape), np.dtype(np.float64)))
+        layouts += [ArrayLayout((num_envs,), np.dtype(np.bool_))] * 2
+        layouts += [ArrayLayout(a.shape, a.dtype) for a in self._infos.values()]
+        self._memory = SharedMemory(layouts)
 
     def create(self) -> int:
-        """Allocates the memory; the file descriptor is for the other processes.
-
-        The memory has no name in the file system: it vanishes with the last process
-        that holds it, however that ends.
-        """
-        size = max(1, sum(_aligned(shape, dtype) for shape, dtype in self._layout))
-        if hasattr(os, "memfd_create"):
-            descriptor = os.memfd_create("alf_lite_environments")
-        else:
-            with tempfile.TemporaryFile() as file:
-                descriptor = os.dup(file.fileno())
-        os.ftruncate(descriptor, size)
-        self.attach(descriptor)
+        """Allocates the memory; see ``SharedMemory.create``."""
+        descriptor = self._memory.create(
+            "asynchronous environments",
+            "Lower create_environment.num_parallel_environments.",
+        )
+        self._find_parts()
         return descriptor
 
     def attach(self, descriptor: int) -> None:
-        """Places the arrays in the memory behind ``descriptor``."""
-        buffer = mmap.mmap(descriptor, 0)
-        offset, arrays = 0, []
-        for shape, dtype in self._layout:
-            count = int(np.prod(shape))
-            array = np.frombuffer(buffer, dtype, count, offset).reshape(shape)
-            arrays.append(array)
-            offset += _aligned(shape, dtype)
+        """Maps the memory that another process created."""
+        self._memory.attach(descriptor)
+        self._find_parts()
+
+    def _find_parts(self) -> None:
+        arrays = self._memory.arrays()
         num_observations = len(self.observation_columns.columns)
         num_actions = len(self.action_columns.columns)
         self.observations = arrays[:num_observations]
@@ -129,8 +116,3 @@ class SharedArrays:
     def read_action(self, row: int) -> Any:
         """What environment ``row`` is to do; the environment may keep it."""
         return self.action_columns.row(self.actions, row)
-
-
-def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> int:
-    size = int(np.prod(shape)) * dtype.itemsize
-    return -(-size // _ALIGNMENT) * _ALIGNMENT

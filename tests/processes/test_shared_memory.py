@@ -5,11 +5,13 @@ import gc
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from alf_lite.processes import shared_tensors
-from alf_lite.processes.shared_tensors import SharedTensors
+from alf_lite.errors import ConfigError
+from alf_lite.processes import shared_memory
+from alf_lite.processes.shared_memory import ArrayLayout, SharedMemory
 from alf_lite.tensor_specs import TensorSpec
 from tests.other_process import answer, other_process
 
@@ -28,7 +30,7 @@ SPECS = [
 
 @contextlib.contextmanager
 def created(specs, **kwargs):
-    memory = SharedTensors(specs)
+    memory = SharedMemory(specs)
     descriptor = memory.create("a test", "Do something.", **kwargs)
     try:
         yield memory, descriptor
@@ -43,8 +45,8 @@ def fill(tensors, number):
 
 def test_the_tensors_are_zeros_as_specified_and_each_begins_at_a_cache_line():
     with created(SPECS) as (memory, _):
-        assert [TensorSpec.from_tensor(t) for t in memory.tensors] == SPECS
-        for tensor in memory.tensors:
+        assert [TensorSpec.from_tensor(t) for t in memory.tensors()] == SPECS
+        for tensor in memory.tensors():
             assert tensor.is_contiguous()
             assert not tensor.any()
             if tensor.numel():
@@ -53,10 +55,10 @@ def test_the_tensors_are_zeros_as_specified_and_each_begins_at_a_cache_line():
 
 def test_no_tensor_overlaps_another():
     with created(SPECS) as (memory, _):
-        for i, tensor in enumerate(memory.tensors):
-            fill(memory.tensors, 1)
+        for i, tensor in enumerate(memory.tensors()):
+            fill(memory.tensors(), 1)
             tensor.zero_()
-            for j, other in enumerate(memory.tensors):
+            for j, other in enumerate(memory.tensors()):
                 expected = 0 if i == j or other.dtype == torch.bool else 1 + j
                 if other.dtype != torch.bool:
                     assert (other == expected).all(), (i, j)
@@ -64,77 +66,77 @@ def test_no_tensor_overlaps_another():
 
 def test_tensors_can_be_trained_on_although_they_were_mapped_in_inference_mode():
     with torch.inference_mode(), created([TensorSpec((2,))]) as (memory, _):
-        memory.tensors[0].fill_(2)
+        memory.tensors()[0].fill_(2)
     weight = torch.ones(2, requires_grad=True)
-    (weight * memory.tensors[0]).sum().backward()
+    (weight * memory.tensors()[0]).sum().backward()
     assert weight.grad.tolist() == [2, 2]
 
 
 def test_what_one_maps_the_other_sees_in_both_directions():
     with created(SPECS) as (memory, descriptor):
-        other = SharedTensors(SPECS)
+        other = SharedMemory(SPECS)
         other.attach(descriptor)
-        fill(memory.tensors, 3)
-        torch.testing.assert_close(other.tensors, memory.tensors)
-        fill(other.tensors, 8)
-        torch.testing.assert_close(other.tensors, memory.tensors)
+        fill(memory.tensors(), 3)
+        torch.testing.assert_close(other.tensors(), memory.tensors())
+        fill(other.tensors(), 8)
+        torch.testing.assert_close(other.tensors(), memory.tensors())
 
 
 def _read_and_write(descriptor, connection):
-    memory = SharedTensors(SPECS)
+    memory = SharedMemory(SPECS)
     memory.attach(descriptor)
-    connection.send([tensor.tolist() for tensor in memory.tensors])
-    fill(memory.tensors, 20)
+    connection.send([tensor.tolist() for tensor in memory.tensors()])
+    fill(memory.tensors(), 20)
     connection.send(None)
 
 
 def test_another_process_sees_what_is_written_and_is_seen_to_write():
     with created(SPECS) as (memory, descriptor):
-        fill(memory.tensors, 5)
-        expected = [tensor.tolist() for tensor in memory.tensors]
+        fill(memory.tensors(), 5)
+        expected = [tensor.tolist() for tensor in memory.tensors()]
         with other_process(_read_and_write, descriptor) as connection:
             assert answer(connection) == expected
             answer(connection)
-        own = [torch.empty_like(tensor) for tensor in memory.tensors]
+        own = [torch.empty_like(tensor) for tensor in memory.tensors()]
         fill(own, 20)
-        torch.testing.assert_close(memory.tensors, own)
+        torch.testing.assert_close(memory.tensors(), own)
 
 
 def test_the_memory_outlives_the_descriptor_and_whoever_created_it():
-    other = SharedTensors(SPECS)
+    other = SharedMemory(SPECS)
     with created(SPECS) as (memory, descriptor):
         other.attach(descriptor)
-        fill(memory.tensors, 5)
-        expected = [tensor.clone() for tensor in memory.tensors]
+        fill(memory.tensors(), 5)
+        expected = [tensor.clone() for tensor in memory.tensors()]
         del memory
     gc.collect()
-    torch.testing.assert_close(other.tensors, expected)
+    torch.testing.assert_close(other.tensors(), expected)
 
 
 @pytest.mark.parametrize("specs", [[], [TensorSpec((0,))]])
 def test_nothing_can_be_shared(specs):
     with created(specs) as (memory, descriptor):
-        other = SharedTensors(specs)
+        other = SharedMemory(specs)
         other.attach(descriptor)
-        assert len(other.tensors) == len(memory.tensors) == len(specs)
+        assert len(other.tensors()) == len(memory.tensors()) == len(specs)
         assert memory.num_bytes > 0
 
 
 def test_the_size_is_that_of_the_tensors_rounded_up_to_cache_lines():
     specs = [TensorSpec((17,)), TensorSpec((1,), dtype=torch.bool), TensorSpec((16,))]
-    assert SharedTensors(specs).num_bytes == 128 + 64 + 64
+    assert SharedMemory(specs).num_bytes == 128 + 64 + 64
 
 
 @pytest.mark.parametrize(("free", "fits"), [(2_500_000_000, False), (None, True)])
 def test_too_much_memory_is_refused_with_the_numbers(monkeypatch, free, fits):
-    monkeypatch.setattr(shared_tensors, "free_ram", lambda: free)
-    memory = SharedTensors([TensorSpec((1000, 1000))])
+    monkeypatch.setattr(shared_memory, "free_ram", lambda: free)
+    memory = SharedMemory([TensorSpec((1000, 1000))])
     if fits:
         os.close(memory.create("unrolls", "Lower it.", num_copies=1000))
         return
     before = descriptors()
     with pytest.raises(
-        ValueError,
+        ConfigError,
         match=r"unrolls: 4\.00 GB of shared memory are needed, but only 2\.50 GB of "
         r"memory are free\. Lower it\.",
     ):
@@ -157,7 +159,7 @@ def test_no_descriptor_is_left_behind():
     gc.collect()
     before = descriptors()
     with created(SPECS) as (memory, descriptor):
-        other = SharedTensors(SPECS)
+        other = SharedMemory(SPECS)
         other.attach(descriptor)
         del memory, other
     gc.collect()
@@ -180,10 +182,10 @@ def test_a_failure_to_map_closes_the_descriptor(monkeypatch):
     def fail(self, descriptor):
         raise OSError("cannot map")
 
-    monkeypatch.setattr(SharedTensors, "attach", fail)
+    monkeypatch.setattr(SharedMemory, "attach", fail)
     before = descriptors()
     with pytest.raises(OSError, match="cannot map"):
-        SharedTensors(SPECS).create("a test", "")
+        SharedMemory(SPECS).create("a test", "")
     assert descriptors() == before
 
 
@@ -191,8 +193,27 @@ def test_without_memfd_a_file_without_a_name_is_used(monkeypatch, tmp_path):
     monkeypatch.delattr(os, "memfd_create", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with created(SPECS) as (memory, descriptor):
-        other = SharedTensors(SPECS)
+        other = SharedMemory(SPECS)
         other.attach(descriptor)
-        fill(memory.tensors, 3)
-        torch.testing.assert_close(other.tensors, memory.tensors)
+        fill(memory.tensors(), 3)
+        torch.testing.assert_close(other.tensors(), memory.tensors())
         assert not list(tmp_path.iterdir())
+
+
+def test_arrays_of_numpy_lie_in_it_as_well():
+    layouts = [
+        ArrayLayout((3,), np.dtype(np.bool_)),
+        ArrayLayout((2, 5), np.dtype(np.float64)),
+        ArrayLayout((0, 4), np.dtype(np.uint8)),
+        ArrayLayout((), np.dtype(np.int64)),
+    ]
+    with created(layouts) as (memory, descriptor):
+        other = SharedMemory(layouts)
+        other.attach(descriptor)
+        for layout, array in zip(layouts, memory.arrays(), strict=True):
+            assert (array.shape, array.dtype) == layout
+            assert array.ctypes.data % 64 == 0
+        for i, array in enumerate(memory.arrays()):
+            array[...] = i
+        for i, array in enumerate(other.arrays()):
+            assert (array == i).all()

@@ -6,9 +6,9 @@ import time
 import pytest
 import torch
 
-from alf_lite.processes import shared_tensors
+from alf_lite.processes import shared_memory
 from alf_lite.tensor_specs import TensorSpec
-from alf_lite.unrollers.parameter_board import ParameterBoard
+from alf_lite.unrollers.parameter_store import ParameterStore
 from tests.other_process import answer, other_process
 
 SPECS = [
@@ -25,25 +25,25 @@ def constants(number: int) -> list[torch.Tensor]:
 
 
 @pytest.fixture
-def boards():
-    """The board of the writer, and that of a reader."""
-    writer, reader = ParameterBoard(SPECS), ParameterBoard(SPECS)
+def stores():
+    """The store of the writer, and that of a reader."""
+    writer, reader = ParameterStore(SPECS), ParameterStore(SPECS)
     descriptor = writer.create()
     reader.attach(descriptor)
     os.close(descriptor)
     return writer, reader
 
 
-def test_before_the_first_version_nothing_is_read(boards):
-    _, reader = boards
+def test_before_the_first_version_nothing_is_read(stores):
+    _, reader = stores
     into = constants(7)
     assert reader.version == 0
     assert reader.read(into) == 0
     torch.testing.assert_close(into, constants(7))
 
 
-def test_versions_count_from_one_and_the_newest_is_read(boards):
-    writer, reader = boards
+def test_versions_count_from_one_and_the_newest_is_read(stores):
+    writer, reader = stores
     into, known = constants(0), 0
     for version in range(1, 6):
         assert writer.publish(constants(10 * version)) == version
@@ -54,16 +54,16 @@ def test_versions_count_from_one_and_the_newest_is_read(boards):
             torch.testing.assert_close(into, constants(10 * version))
 
 
-def test_what_is_known_is_not_read_again(boards):
-    writer, reader = boards
+def test_what_is_known_is_not_read_again(stores):
+    writer, reader = stores
     writer.publish(constants(3))
     into = constants(0)
     assert reader.read(into, 1) == 1
     torch.testing.assert_close(into, constants(0))
 
 
-def test_parameters_that_need_gradients_are_published_and_read(boards):
-    writer, reader = boards
+def test_parameters_that_need_gradients_are_published_and_read(stores):
+    writer, reader = stores
     specs = [spec for spec in SPECS if spec.dtype.is_floating_point]
     assert len(specs) == 3
     trained = [t.requires_grad_(t.is_floating_point()) for t in constants(4)]
@@ -75,8 +75,8 @@ def test_parameters_that_need_gradients_are_published_and_read(boards):
         assert tensor.grad_fn is None
 
 
-def test_a_version_that_is_only_begun_is_not_seen(boards, monkeypatch):
-    writer, reader = boards
+def test_a_version_that_is_only_begun_is_not_seen(stores, monkeypatch):
+    writer, reader = stores
     writer.publish(constants(1))
 
     def fail(into, tensors):
@@ -92,8 +92,8 @@ def test_a_version_that_is_only_begun_is_not_seen(boards, monkeypatch):
     assert writer.publish(constants(3)) == 2
 
 
-def test_a_reader_that_was_overtaken_reads_again(boards, monkeypatch):
-    writer, reader = boards
+def test_a_reader_that_was_overtaken_reads_again(stores, monkeypatch):
+    writer, reader = stores
     writer.publish(constants(1))
     copy = torch._foreach_copy_
     num_copies = []
@@ -115,26 +115,26 @@ def test_a_reader_that_was_overtaken_reads_again(boards, monkeypatch):
 
 
 def test_too_much_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(shared_tensors, "free_ram", lambda: 1000)
+    monkeypatch.setattr(shared_memory, "free_ram", lambda: 1000)
     with pytest.raises(ValueError, match=r"parameters for unroll workers: 0\.00 GB"):
-        ParameterBoard(SPECS).create()
+        ParameterStore(SPECS).create()
 
 
 def _publish_until_told_to_stop(descriptor, connection):
-    board = ParameterBoard(SPECS)
-    board.attach(descriptor)
+    store = ParameterStore(SPECS)
+    store.attach(descriptor)
     own = constants(0)
     while not connection.poll(0):
         for _ in range(50):
             for tensor in own:
-                tensor.fill_(board.version + 1)
-            board.publish(own)
+                tensor.fill_(store.version + 1)
+            store.publish(own)
     connection.recv()
-    connection.send(board.version)
+    connection.send(store.version)
 
 
 def test_no_reader_ever_sees_tensors_of_two_versions():
-    reader = ParameterBoard(SPECS)
+    reader = ParameterStore(SPECS)
     descriptor = reader.create()
     into, known, num_new = constants(0), 0, 0
     with other_process(_publish_until_told_to_stop, descriptor) as connection:
