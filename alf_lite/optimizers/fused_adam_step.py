@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,10 +21,20 @@ _POST_HOOKS: Any = getattr(torch_optimizer, "_global_optimizer_post_hooks", None
 _HAS_KERNELS = hasattr(torch, "_fused_adam_") and hasattr(torch, "_fused_adamw_")
 
 
+class _Part(NamedTuple):
+    """The parameters that have a gradient, with what the kernel takes."""
+
+    parameters: list[Tensor]
+    moments: list[list[Tensor]]
+    counters: list[Tensor]  # each once
+    steps: list[Tensor]  # the counter of each parameter
+
+
 class FusedAdamStep:
     """Steps a fused ``torch.optim.Adam`` or ``AdamW``, which has made a step before.
 
-    What it needs is looked up once: make a new one after a state was loaded.
+    What it needs is looked up once: make a new one after a state was loaded. Parameters
+    that always have a gradient together share a counter of their steps.
 
     Args:
         optimizer: with one group of parameters on one device, all of them floats.
@@ -35,17 +45,13 @@ class FusedAdamStep:
         self._optimizer = optimizer
         self._group = group
         self._parameters: list[Tensor] = list(group["params"])
-        states = [optimizer.state[parameter] for parameter in self._parameters]
-        self._moments: list[list[Tensor]] = [
-            [state[key] for state in states] for key in ("exp_avg", "exp_avg_sq")
-        ]
-        self._moments.append(
-            [state["max_exp_avg_sq"] for state in states] if group["amsgrad"] else []
-        )
-        self._states = states
-        self._steps: list[Tensor] = [state["step"] for state in states]
-        self._counters = self._steps
-        self._share_counter()
+        self._states = [optimizer.state[parameter] for parameter in self._parameters]
+        numbers = torch.stack([state["step"] for state in self._states]).tolist()
+        self._kinds: list[Any] = numbers  # those of one kind share a counter
+        self._share_counters()
+        # By which parameters have a gradient; an actor may be updated more rarely.
+        self._parts: dict[tuple[bool, ...], _Part] = {}
+        self._whole = self._part_with((True,) * len(self._parameters))
         self._kernel: Callable[..., None] = (
             torch._fused_adamw_ if _decays_apart(optimizer) else torch._fused_adam_
         )
@@ -55,34 +61,35 @@ class FusedAdamStep:
         """Moves the parameters by their gradients, as ``optimizer.step()`` does.
 
         Returns:
-            Whether it could: not if a gradient is missing or a hook may change things.
+            Whether it could: not if a hook may change things.
         """
-        gradients = [parameter.grad for parameter in self._parameters]
         optimizer, group = self._optimizer, self._group
-        if (
-            any(gradient is None for gradient in gradients)
-            or optimizer._optimizer_step_pre_hooks
-            or _PRE_HOOKS
-        ):
+        if optimizer._optimizer_step_pre_hooks or _PRE_HOOKS:
             self._part_counters()
             return False
-        torch._foreach_add_(self._counters, 1)
-        beta1, beta2 = group["betas"]
-        self._kernel(
-            self._parameters,
-            gradients,
-            *self._moments,
-            self._steps,
-            lr=group["lr"],
-            beta1=beta1,
-            beta2=beta2,
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            amsgrad=group["amsgrad"],
-            maximize=group["maximize"],
-            grad_scale=None,
-            found_inf=None,
-        )
+        part = self._whole
+        gradients = [parameter.grad for parameter in self._parameters]
+        if any(gradient is None for gradient in gradients):
+            part = self._part_with(tuple(g is not None for g in gradients))
+            gradients = [gradient for gradient in gradients if gradient is not None]
+        if gradients:
+            torch._foreach_add_(part.counters, 1)
+            beta1, beta2 = group["betas"]
+            self._kernel(
+                part.parameters,
+                gradients,
+                *part.moments,
+                part.steps,
+                lr=group["lr"],
+                beta1=beta1,
+                beta2=beta2,
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                amsgrad=group["amsgrad"],
+                maximize=group["maximize"],
+                grad_scale=None,
+                found_inf=None,
+            )
         for hook in itertools.chain(
             optimizer._optimizer_step_post_hooks.values(),
             _POST_HOOKS.values(),
@@ -90,23 +97,41 @@ class FusedAdamStep:
             hook(optimizer, (), {})
         return True
 
-    def _share_counter(self) -> None:
-        """Counts once for all parameters, if they have made as many steps."""
-        first = self._steps[0]
-        if torch.stack(self._steps).eq(first).all():
-            self._counters = [first]
-            self._steps = [first] * len(self._steps)
-            for state in self._states:
-                state["step"] = first
+    def _part_with(self, has_gradient: tuple[bool, ...]) -> _Part:
+        if has_gradient not in self._parts:
+            kinds = list(zip(self._kinds, has_gradient, strict=True))
+            if len(set(kinds)) > len(set(self._kinds)):
+                self._kinds = kinds
+                self._share_counters()
+                self._parts.clear()
+                self._whole = self._part_with((True,) * len(kinds))
+            chosen = list(itertools.compress(range(len(kinds)), has_gradient))
+            states = [self._states[i] for i in chosen]
+            keys = ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"]
+            amsgrad = self._group["amsgrad"]
+            self._parts[has_gradient] = _Part(
+                parameters=[self._parameters[i] for i in chosen],
+                moments=[
+                    [state[key] for state in states] if amsgrad or i < 2 else []
+                    for i, key in enumerate(keys)
+                ],
+                counters=list({id(s["step"]): s["step"] for s in states}.values()),
+                steps=[state["step"] for state in states],
+            )
+        return self._parts[has_gradient]
+
+    def _share_counters(self) -> None:
+        """Gives parameters of one kind, with as many steps each, one counter."""
+        counters: dict[Any, Tensor] = {}
+        for kind, state in zip(self._kinds, self._states, strict=True):
+            if kind not in counters:
+                counters[kind] = state["step"].clone()
+            state["step"] = counters[kind]
 
     def _part_counters(self) -> None:
         """As torch's own step wants them: one for each parameter."""
-        if self._counters is self._steps:
-            return
-        self._steps = [step.clone() for step in self._steps]
-        self._counters = self._steps
-        for state, step in zip(self._states, self._steps, strict=True):
-            state["step"] = step
+        for state in self._states:
+            state["step"] = state["step"].clone()
 
 
 def fused_adam_step(optimizer: torch.optim.Optimizer) -> FusedAdamStep | None:
