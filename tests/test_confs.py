@@ -27,11 +27,12 @@ SHORTENED = [
     "TrainerConfig.num_iterations = 2",
     "TrainerConfig.num_env_steps = 0",
     "TrainerConfig.random_seed = 0",
-    "TrainerConfig.num_updates_per_train_iter = 1",
     "TrainerConfig.num_eval_episodes = 1",
     "TrainerConfig.num_eval_environments = 1",
     "create_environment.max_episode_steps = 100",
 ]
+ONE_UPDATE = "TrainerConfig.num_updates_per_train_iter = 1"
+ONE_EPOCH = "TrainerConfig.epochs = 1"
 # Of confs that collect first, so that they train in these iterations, too.
 COLLECTED = [
     "TrainerConfig.initial_collect_steps = 0",
@@ -86,7 +87,8 @@ def test_a_conf_trains_and_uses_every_binding(conf, tmp_path):
     text = full_text(ROOT / conf)
     if missing := missing_extras(text):
         pytest.skip(f"needs pip install 'alf_lite[{','.join(missing)}]'")
-    shortened = SHORTENED + COLLECTED * ("initial_collect_steps" in text)
+    shortened = [*SHORTENED, ONE_EPOCH if "epochs = " in text else ONE_UPDATE]
+    shortened += COLLECTED * ("initial_collect_steps" in text)
     if NEEDS_DATA in text:
         shortened = [*shortened, random_steps(ROOT / conf, tmp_path)]
     config_files.parse_config(str(ROOT / conf), shortened, strict=True)

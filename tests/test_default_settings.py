@@ -35,7 +35,7 @@ def read(env, algorithm, steps, *more):
 def test_what_a_conf_leaves_out_is_as_the_algorithm_declares():
     config = read("CartPole-v1", "PPOAlgorithm", 100, "TrainerConfig.unroll_length = 7")
     assert config.unroll_length == 7
-    assert config.num_updates_per_train_iter == 10
+    assert (config.epochs, config.num_updates_per_train_iter) == (10, None)
     assert config.mini_batch_size == 2
     assert config.mini_batch_length is None
     config_files.reset()

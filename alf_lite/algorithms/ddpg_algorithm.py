@@ -80,6 +80,7 @@ class DdpgAlgorithm(RLAlgorithm):
     # As Fujimoto et al. 2018 (arXiv:1802.09477) train DDPG and TD3: an update of 256
     # transitions for every step.
     default_settings = DefaultSettings(
+        updates_per_env_step=1.0,
         unroll_length=1,
         mini_batch_size=256,
         mini_batch_length=2,

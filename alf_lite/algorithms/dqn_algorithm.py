@@ -81,6 +81,7 @@ class DqnAlgorithm(RLAlgorithm):
 
     # Mnih et al. 2015: an update for four steps. Batches are larger, and Adam trains.
     default_settings = DefaultSettings(
+        updates_per_env_step=0.25,
         unroll_length=4,
         mini_batch_size=64,
         mini_batch_length=2,

@@ -86,7 +86,7 @@ class PPOAlgorithm(ActorCriticAlgorithm):
     """PPO-clip.
 
     The passes over an unroll and their mini-batches are those of
-    ``TrainerConfig.num_updates_per_train_iter``, ``mini_batch_size`` and
+    ``TrainerConfig.epochs``, ``mini_batch_size`` and
     ``mini_batch_length`` (1 for feed-forward networks).
     """
 
@@ -95,7 +95,7 @@ class PPOAlgorithm(ActorCriticAlgorithm):
     default_settings = DefaultSettings(
         num_parallel_environments=8,
         unroll_length=128,
-        num_updates_per_train_iter=10,
+        epochs=10,
         mini_batch_size=2,
         lr=3e-4,
         gradient_clipping=0.5,

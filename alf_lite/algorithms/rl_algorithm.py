@@ -99,6 +99,10 @@ class RLAlgorithm(Algorithm):
                 f"got {is_on_policy!r}. True trains on every unroll and drops it, "
                 "False trains from a replay buffer."
             )
+        if config is not None:
+            name_shown = name or type(self).__name__
+            num_environments = None if env is None else env.batch_size
+            config = config.counted(is_on_policy, num_environments, name_shown)
         super().__init__(
             train_state_spec=train_state_spec,
             rollout_state_spec=rollout_state_spec,
@@ -294,7 +298,7 @@ class RLAlgorithm(Algorithm):
 
         If the algorithm has no ``train_step``, ``train_info`` carries the gradient of
         ``rollout_step`` and there is one update. Otherwise there are
-        ``num_updates_per_train_iter`` passes over the unroll, each in shuffled
+        ``epochs`` passes over the unroll, each in shuffled
         mini-batches of ``mini_batch_size`` sequences of ``mini_batch_length`` steps.
         Without a ``mini_batch_length`` a sequence is the whole unroll with its
         bootstrap row.

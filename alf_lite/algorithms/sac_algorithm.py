@@ -107,6 +107,7 @@ class SacAlgorithm(RLAlgorithm):
 
     # Haarnoja et al. 2018, table 1: an update of 256 transitions for every step.
     default_settings = DefaultSettings(
+        updates_per_env_step=1.0,
         unroll_length=1,
         mini_batch_size=256,
         mini_batch_length=2,

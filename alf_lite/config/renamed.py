@@ -73,8 +73,8 @@ PARAMETERS = {
     # Updates
     "batch_size": "TrainerConfig.mini_batch_size",
     "update_per_collect": "TrainerConfig.num_updates_per_train_iter",
-    "epoch_per_collect": "TrainerConfig.num_updates_per_train_iter",
-    "n_epochs": "TrainerConfig.num_updates_per_train_iter",
+    "epoch_per_collect": "TrainerConfig.epochs",
+    "n_epochs": "TrainerConfig.epochs",
     "gradient_steps": "TrainerConfig.num_updates_per_train_iter",
     "update_counter_every_mini_batch": " Iterations are counted.",
     "learning_rate": "Adam.lr",

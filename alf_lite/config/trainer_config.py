@@ -1,4 +1,4 @@
-"""Configuration: the ``configurable`` decorator and the settings of a training run."""
+"""The settings of a training run, and what an algorithm declares of them."""
 
 from __future__ import annotations
 
@@ -8,27 +8,14 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from alf_lite.config.async_conflicts import async_conflicts
-from alf_lite.config.decorator import configurable, configurable_enum, keep_scope
-from alf_lite.config.offline_conflicts import offline_conflicts
+from alf_lite.config.conflicts import conflicts
+from alf_lite.config.decorator import configurable
 from alf_lite.config.registry import note_used
-from alf_lite.config.replay_conflicts import replay_conflicts
-from alf_lite.config.values import (
-    UNSET,
-    declared,
-    field_problems,
-    ranged,
-)
+from alf_lite.config.values import UNSET, declared, field_problems, ranged
 from alf_lite.errors import ConfigError
 
-__all__ = [
-    "DefaultSettings",
-    "TrainerConfig",
-    "configurable",
-    "configurable_enum",
-    "default_settings",
-    "keep_scope",
-]
+# How many updates an iteration makes: the one that is given, or else declared.
+_AMOUNTS = ("epochs", "updates_per_env_step", "num_updates_per_train_iter")
 
 
 class DefaultSettings(NamedTuple):
@@ -37,9 +24,11 @@ class DefaultSettings(NamedTuple):
     An algorithm says so in its class attribute ``default_settings``.
     """
 
-    # Of TrainerConfig
+    # Of TrainerConfig; the third holds where neither of the first two is declared
+    epochs: int | None = None
+    updates_per_env_step: float | None = None
+    num_updates_per_train_iter: int | None = 1
     unroll_length: float = 8
-    num_updates_per_train_iter: int = 1
     mini_batch_size: int | None = None
     mini_batch_length: int | None = None
     replay_buffer_length: int = 100_000
@@ -48,7 +37,7 @@ class DefaultSettings(NamedTuple):
     # Of create_environment
     num_parallel_environments: int = 1
     # Of Adam, which trains where no optimizer is given; None: one must be given
-    lr: float | None = None
+    lr: float | Sequence[tuple[float, float]] | None = None
     gradient_clipping: float | None = None
 
 
@@ -65,137 +54,161 @@ class TrainerConfig:
     """How one run trains. An iteration is one unroll and the updates that follow it.
 
     Fields that are ``declared`` take what the algorithm declares where they are not
-    given, see :class:`DefaultSettings`.
+    given, see :class:`DefaultSettings`. docs/configuration.md lists all fields by the
+    groups below.
 
     Raises:
         ConfigError: naming every field whose value is of the wrong type or out of
             range, and fields that contradict each other.
     """
 
-    # What is trained, and where it is written
-    root_dir: str = ""  # directory of the run; --root_dir sets it
-    algorithm_ctor: Callable[..., Any] | None = None  # the algorithm's class
+    # --- Run: what is trained, for how long, on what
+    # Class of the algorithm
+    algorithm_ctor: Callable[..., Any] | None = None
+    # One data transformer or several, applied in this order
     data_transformer_ctor: Callable[..., Any] | Sequence[Callable[..., Any]] | None = (
-        None  # one or several, applied in this order
+        None
     )
-    hook_ctors: Sequence[Callable[..., Any]] = ()  # of hooks of the training loop
+    # Iterations after which the run ends; 0: no limit
+    num_iterations: int = ranged(0, at_least=0)
+    # Steps of all environments after which it ends; 0: no limit. A Trainer needs one
+    num_env_steps: int = ranged(0, at_least=0)
+    # Of all that is drawn; None: chosen by the trainer and written to the log
     random_seed: int | None = ranged(None, at_least=0, at_most=2**32 - 1)
-    # ↑ None: chosen by the trainer and written to the log
+    # Directory of the run; --root_dir sets it
+    root_dir: str = ""
+    # Hooks of the training loop
+    hook_ctors: Sequence[Callable[..., Any]] = ()
+    # Where the networks are: cpu, cuda, cuda:1, mps
+    device: str = "cpu"
+    # Numbers of hidden layers in updates
+    precision: Literal["float32", "bfloat16"] = "float32"
+    # torch.compile the act and the update functions
+    compile: bool = False
+    # Threads of torch; small networks need one
+    num_threads: int = ranged(1, at_least=1, at_most=1_024)
+    # Stop at the first NaN or infinite loss
+    check_finite: bool = True
 
-    # How long; the first that is reached ends the run, and the Trainer needs one
-    num_iterations: int = ranged(0, at_least=0)  # iterations; 0: no limit
-    num_env_steps: int = ranged(0, at_least=0)  # of all environments; 0: no limit
+    # --- Unroll: how steps are collected
+    # Steps per environment and iteration; 0: as max_unroll_length says
+    unroll_length: float = declared(at_least=0, at_most=10_000_000)
+    # Losses may reach back into rollout_step
+    unroll_with_grad: bool = False
+    # Train from the stored state, not from zeros
+    use_rollout_state: bool = False
+    # Store the action that the environment executed, as of scripted experts
+    overwrite_policy_output: bool = False
 
-    # Unroll
-    unroll_length: float = declared(
-        at_least=0, at_most=10_000_000
-    )  # steps per environment and iteration
-    unroll_with_grad: bool = False  # losses may reach back into rollout_step
-    overwrite_policy_output: bool = False  # store the action that the environment says
-    # ↑ was executed (``prev_action``) in place of the policy's, as of scripted experts
-    use_rollout_state: bool = False  # train from the stored state, not from zeros
+    # --- Asynchronous unroll: workers collect while this process trains
+    # Unroll in other processes; without it, the rest of this group has no meaning
+    async_unroll: bool = False
+    # Processes, each with environments of its own
+    num_unroll_workers: int = ranged(1, at_least=1, at_most=1_000)
+    # With unroll_length = 0: take what is there, at most so many steps
+    max_unroll_length: int = ranged(0, at_least=0, at_most=10_000_000)
+    # Finished unrolls of a worker that may wait for training
+    unroll_queue_size: int = ranged(4, at_least=1, at_most=10_000)
+    # Seconds between two steps of an environment at least, as for a robot
+    unroll_step_interval: float = ranged(0.0, at_least=0)
+    # Iterations between two sets of parameters for the workers
+    unroll_parameter_update_period: int = ranged(1, at_least=1)
+    # Iterations that acting parameters may be behind; None: 1 on-policy, else any
+    max_policy_lag: int | None = ranged(None, at_least=0)
+    # With unroll_length = 0: windows trained on per step; the faster side waits
+    samples_per_insert: float | None = ranged(None, above=0)
+    # Workers that are replaced over the run, all together
+    max_worker_restarts: int = ranged(3, at_least=0)
+    # Seconds without any step after which a worker has failed
+    worker_timeout_seconds: float = ranged(300.0, above=0)
 
-    # Unroll in other processes
-    async_unroll: bool = False  # workers unroll while this process trains
-    num_unroll_workers: int = ranged(
-        1, at_least=1, at_most=1_000
-    )  # each with environments of its own
-    max_unroll_length: int = ranged(
-        0, at_least=0, at_most=10_000_000
-    )  # with unroll_length = 0: take what
-    # ↑ is there, at most so many steps per environment and iteration
-    unroll_queue_size: int = ranged(
-        4, at_least=1, at_most=10_000
-    )  # finished unrolls of a worker that
-    # ↑ may wait for training
-    unroll_step_interval: float = ranged(
-        0.0, at_least=0
-    )  # seconds between two steps of
-    # ↑ an environment at least, as for a robot
-    unroll_parameter_update_period: int = ranged(1, at_least=1)  # iterations
-    max_policy_lag: int | None = ranged(None, at_least=0)  # iterations that parameters
-    # ↑ which acted may be older than those trained; None: on-policy 1, else no limit
-    samples_per_insert: float | None = ranged(None, above=0)  # with unroll_length = 0:
-    # ↑ windows trained on per step collected; workers and trainer wait for each other
-    max_worker_restarts: int = ranged(3, at_least=0)  # of all workers, over the run
-    worker_timeout_seconds: float = ranged(300.0, above=0)  # without any step
+    # --- Updates: what is trained on, how often
+    # On-policy: passes over each unroll
+    epochs: int | None = declared(at_least=1, at_most=10_000_000)
+    # Off-policy: gradient updates per iteration; on-policy ALF's name of epochs
+    num_updates_per_train_iter: int | None = declared(at_least=1, at_most=10_000_000)
+    # Off-policy, in place of it: gradient updates per step of any environment
+    updates_per_env_step: float | None = declared(above=0, at_most=10_000)
+    # On-policy: sequences, None: all; off-policy: windows, None: one per environment
+    mini_batch_size: int | None = declared(at_least=1, at_most=10_000_000)
+    # Steps of a sequence or window; None: those of an unroll
+    mini_batch_length: int | None = declared(at_least=1, at_most=1_000_000)
+    # First steps of each that only build up the state of recurrent networks
+    burn_in_length: int = ranged(0, at_least=0)
+    # Train all steps of a batch in one call; None: if the algorithm has no state
+    temporally_independent_train_step: bool | None = None
 
-    # Update
-    temporally_independent_train_step: bool | None = None  # None: if it has no state
-    num_updates_per_train_iter: int = declared(
-        at_least=1, at_most=10_000_000
-    )  # on-policy: epochs
-    mini_batch_size: int | None = declared(
-        at_least=1, at_most=10_000_000
-    )  # sequences; None: all
-    # ↑ off-policy: windows; None: one for each environment
-    mini_batch_length: int | None = declared(
-        at_least=1, at_most=1_000_000
-    )  # steps; None: unroll's
+    # --- Replay, of off-policy algorithms
+    # Steps that are stored per environment
+    replay_buffer_length: int = declared(at_least=1)
+    # Steps of all environments before training begins
+    initial_collect_steps: int = declared(at_least=0)
+    # Act uniformly while collecting them
+    initial_random_policy: bool = declared()
+    # Draw by |δ|; options: PriorityOptions
+    priority_replay: bool = False
+    # Updates whose windows are drawn at once; None: 1 with priorities, else all
+    updates_per_draw: int | None = ranged(None, at_least=1)
+    # Each update is a pass over the whole buffer
+    whole_replay_buffer_training: bool = False
+    # Clear the buffer when whole_replay_buffer_training has passed over it
+    clear_replay_buffer: bool = False
+    # Whether it is saved, or a resumed run collects anew; None: up to the next size
+    checkpoint_replay_buffer: bool | None = None
+    # 10⁹ bytes up to which it is saved unasked
+    checkpoint_replay_buffer_gb: float = ranged(1.0, above=0)
 
-    burn_in_length: int = ranged(0, at_least=0)  # first steps only build up the state
+    # --- Offline data, for off-policy algorithms
+    # One or several sources; without it, the rest of this group has no meaning
+    offline_buffer_dir: str | Sequence[str] | None = None
+    # Newest steps of each source that are used; None: all
+    offline_buffer_length: int | None = ranged(None, at_least=1)
+    # Iterations of offline training before the first step in the environment
+    rl_train_after_update_steps: int = ranged(0, at_least=0)
+    # After that, own steps are trained in every so many iterations
+    rl_train_every_update_steps: int = ranged(1, at_least=1)
+    # Shares of own steps and of each source; None: half own, the other half alike
+    mixing_ratios: Sequence[float] | None = None
+    # Weights of their losses in the same order; None: 1
+    source_loss_weights: Sequence[float] | None = None
 
-    # Replay, for off-policy algorithms
-    replay_buffer_length: int = declared(at_least=1)  # steps per environment
-    initial_collect_steps: int = declared(at_least=0)  # of all environments, untrained
-    initial_random_policy: bool = declared()  # act uniformly while collecting them
-    priority_replay: bool = False  # draw by |δ|; options: PriorityOptions
-    updates_per_draw: int | None = ranged(None, at_least=1)  # updates whose windows are
-    # ↑ drawn at once; None: 1 with priority_replay, else all of an iteration
-    whole_replay_buffer_training: bool = False  # passes over the whole buffer
-    clear_replay_buffer: bool = False  # after every whole_replay_buffer_training
-    checkpoint_replay_buffer: bool | None = None  # without, a resumed run collects anew
-    # ↑ with the trained policy; None: if its steps take at most
-    checkpoint_replay_buffer_gb: float = ranged(1.0, above=0)  # so many 10⁹ bytes
+    # --- Evaluation, in environments of its own
+    # At the end of the run, and every eval_interval
+    evaluate: bool = False
+    # Iterations between two evaluations; 0: only at the end
+    eval_interval: int = ranged(0, at_least=0)
+    # Episodes per evaluation
+    num_eval_episodes: int = ranged(10, at_least=1, at_most=10_000_000)
+    # Environments that are stepped side by side for it
+    num_eval_environments: int = ranged(1, at_least=1, at_most=100_000)
+    # 0: the mode of the policy; 1: a sample of it
+    epsilon_greedy: float = ranged(0.0, at_least=0, at_most=1)
+    # Stop at this mean return
+    early_stop_return: float | None = ranged(None)
+    # Held-out data for the loss; without evaluate it finds the best checkpoint
+    evaluation_buffer_dir: str | Sequence[str] | None = None
 
-    # Offline data, for off-policy algorithms
-    offline_buffer_dir: str | Sequence[str] | None = None  # one or several sources
-    offline_buffer_length: int | None = ranged(None, at_least=1)  # newest of each
-    rl_train_after_update_steps: int = ranged(0, at_least=0)  # iterations of offline
-    # ↑ training before the first step in the environment
-    rl_train_every_update_steps: int = ranged(1, at_least=1)  # own steps are trained in
-    # ↑ every so many iterations after that, offline data alone in the others
-    mixing_ratios: Sequence[float] | None = None  # of own steps, then of each source;
-    # ↑ None: half own steps, the other half alike
-    source_loss_weights: Sequence[float] | None = None  # in the same order; None: 1
+    # --- Checkpoints
+    # Checkpoints over the run; 0: only at the end
+    num_checkpoints: int = ranged(10, at_least=0)
+    # Newest ones that stay; the best one stays too
+    keep_checkpoints: int = ranged(3, at_least=1)
 
-    # Evaluation, in environments of its own
-    evaluate: bool = False  # at the end of the run, and every eval_interval
-    evaluation_buffer_dir: str | Sequence[str] | None = None  # held-out data, on which
-    # ↑ the loss is evaluated at the same times; without evaluate it finds the best
-    eval_interval: int = ranged(0, at_least=0)  # iterations; 0: only at the end
-    num_eval_episodes: int = ranged(
-        10, at_least=1, at_most=10_000_000
-    )  # episodes per evaluation
-    num_eval_environments: int = ranged(
-        1, at_least=1, at_most=100_000
-    )  # stepped side by side
-    epsilon_greedy: float = ranged(0.0, at_least=0, at_most=1)  # 0 mode, 1 sample
-    early_stop_return: float | None = ranged(None)  # stop at this mean return
-
-    # Checkpoints
-    num_checkpoints: int = ranged(10, at_least=0)  # over the run; 0: only at the end
-    keep_checkpoints: int = ranged(3, at_least=1)  # newest; the best one stays too
-
-    # Summaries
-    summary_interval: int = ranged(50, at_least=1)  # iterations
-    summarize_first_interval: bool = True  # every iteration of the first interval
-    summaries_flush_secs: float = ranged(10, above=0)  # seconds
-    metric_min_buffer_size: int = ranged(
-        100, at_least=1, at_most=10_000_000
-    )  # episodes averaged over
-    debug_summaries: bool = False  # histograms of what is trained on
-    summarize_grads_and_vars: bool = False  # histograms of every parameter
-    summarize_action_distributions: bool = False  # histograms of their parameters
-
-    # Execution
-    compile: bool = False  # torch.compile the act and the update functions
-    device: str = "cpu"  # of the networks: cpu, cuda, cuda:1, mps
-    precision: Literal["float32", "bfloat16"] = "float32"  # of hidden layers in updates
-    num_threads: int = ranged(
-        1, at_least=1, at_most=1_024
-    )  # of torch; small networks need one
-    check_finite: bool = True  # stop at the first NaN or infinite loss
+    # --- Summaries
+    # Iterations between two summaries
+    summary_interval: int = ranged(50, at_least=1)
+    # Summaries in every iteration of the first interval
+    summarize_first_interval: bool = True
+    # Seconds between two writes to the disk
+    summaries_flush_secs: float = ranged(10, above=0)
+    # Episodes that metrics average over
+    metric_min_buffer_size: int = ranged(100, at_least=1, at_most=10_000_000)
+    # Histograms of what is trained on
+    debug_summaries: bool = False
+    # Histograms of every parameter
+    summarize_grads_and_vars: bool = False
+    # Histograms of the parameters of the policy's distributions
+    summarize_action_distributions: bool = False
 
     def __post_init__(self) -> None:
         self._take_declared()
@@ -208,9 +221,7 @@ class TrainerConfig:
             )
         lines = [f"{name}: {problem}" for name, problem in problems.items()]
         lines += [
-            text
-            for fields, text in self._conflicts()
-            if problems.keys().isdisjoint(fields)
+            text for names, text in conflicts(self) if problems.keys().isdisjoint(names)
         ]
         if lines:
             raise ConfigError("TrainerConfig cannot be used.\n  " + "\n  ".join(lines))
@@ -223,32 +234,53 @@ class TrainerConfig:
             for field in dataclasses.fields(self)
             if getattr(self, field.name) is UNSET
         }
+        given = [n for n in _AMOUNTS if getattr(self, n) not in (UNSET, None)]
+        declared_ones = [n for n in _AMOUNTS if getattr(settings, n) is not None]
+        amount = [*given, *declared_ones][:1]
+        taken |= {n: None for n in _AMOUNTS if n in taken and n not in amount}
         for name, value in taken.items():
             object.__setattr__(self, name, value)  # it is frozen
         note_used(type(self), taken)
 
-    def _conflicts(self) -> list[tuple[set[str], str]]:
-        """The fields of every conflict, and what to do about it."""
-        conflicts: list[tuple[set[str], str]] = []
-        conflicts += async_conflicts(self)
-        conflicts += replay_conflicts(self)
-        conflicts += offline_conflicts(self, self.offline_sources)
-        if not self.evaluate:
-            unread = {
-                "eval_interval": self.eval_interval != 0
-                and not self.evaluation_sources,
-                "early_stop_return": self.early_stop_return is not None,
-            }
-            conflicts += [
-                (
-                    {"evaluate", name},
-                    f"{name} is {getattr(self, name)!r} but evaluate is False: set "
-                    f"evaluate = True or leave {name} out.",
-                )
-                for name, is_set in unread.items()
-                if is_set
-            ]
-        return conflicts
+    def counted(
+        self, is_on_policy: bool, num_environments: int | None, algorithm: str
+    ) -> TrainerConfig:
+        """This config with the number of passes or updates per iteration as one number.
+
+        On-policy it is ``epochs``, off-policy ``num_updates_per_train_iter``.
+
+        Args:
+            is_on_policy: whether the algorithm is.
+            num_environments: that it trains in; None if it only acts.
+            algorithm: its name, for messages.
+
+        Raises:
+            ConfigError: if the number is given in words of the other kind.
+        """
+        given, wanted = self.num_updates_per_train_iter, "num_updates_per_train_iter"
+        if is_on_policy:
+            wrong, wanted = "updates_per_env_step", "epochs"
+            number = self.epochs or given or 1
+        else:
+            wrong = "" if self.whole_replay_buffer_training else "epochs"
+            steps = self.unroll_length * (num_environments or 1)
+            rate = self.updates_per_env_step
+            number = given or self.epochs or 1
+            if rate is not None:
+                number = max(1, round(rate * steps))
+        if wrong and getattr(self, wrong) is not None:
+            kind = "on-policy" if is_on_policy else "off-policy"
+            raise ConfigError(
+                f"TrainerConfig.{wrong} is {getattr(self, wrong)}, but {algorithm} is "
+                f"{kind}: set TrainerConfig.{wanted} instead."
+            )
+        amounts: dict[str, Any] = dict.fromkeys(_AMOUNTS) | {wanted: number}
+        return dataclasses.replace(self, **amounts)
+
+    @property
+    def num_updates(self) -> int:
+        """What a :meth:`counted` config says: passes or updates per iteration."""
+        return self.epochs or self.num_updates_per_train_iter or 1
 
     @property
     def offline_sources(self) -> tuple[str, ...]:

@@ -1,7 +1,6 @@
 """TrainerConfig: every field is checked, all at once, and conflicts are named."""
 
 import dataclasses
-import inspect
 import re
 import subprocess
 import sys
@@ -12,8 +11,10 @@ import pytest
 from alf_lite.config import TrainerConfig
 from alf_lite.errors import ConfigError
 from alf_lite.trainers.schedule import Limits
+from tests.config import documented_fields
 
 INTS = {
+    "epochs": 1,
     "num_updates_per_train_iter": 1,
     "mini_batch_size": 1,
     "mini_batch_length": 1,
@@ -170,11 +171,71 @@ def test_it_is_configurable():
     assert TrainerConfig().num_iterations == 5
 
 
-def test_every_field_says_what_it_is():
-    source = inspect.getsource(TrainerConfig)
-    for field in dataclasses.fields(TrainerConfig):
-        definition = re.search(rf"^    {field.name}: (.|\n)*?#", source, re.MULTILINE)
-        assert definition, field.name
+def test_every_field_is_in_a_group_and_says_what_it_is():
+    described = documented_fields.fields()
+    names = [field.name for field in dataclasses.fields(TrainerConfig)]
+    assert [field.name for field in described] == names
+    for field in described:
+        assert field.group, field.name
+        assert len(field.meaning) > 3, field.name
+
+
+def test_the_fields_are_documented_as_they_are():
+    page = documented_fields.PAGE.read_text(encoding="utf-8")
+    assert page == documented_fields.page(), "python -m tests.config.documented_fields"
+
+
+@pytest.mark.parametrize(
+    "amounts",
+    [
+        {"epochs": 2, "num_updates_per_train_iter": 2},
+        {"epochs": 2, "updates_per_env_step": 1.0},
+        {"num_updates_per_train_iter": 2, "updates_per_env_step": 1.0},
+    ],
+)
+def test_the_updates_of_an_iteration_are_said_once(amounts):
+    message = problem_with(**amounts)
+    assert " and ".join(amounts) in message
+    assert "each says how many updates an iteration makes" in message
+
+
+@pytest.mark.parametrize("given", [{"epochs": 3}, {"num_updates_per_train_iter": 3}])
+def test_alfs_name_of_epochs_is_accepted_on_policy(given):
+    config = TrainerConfig(num_iterations=1, **given)
+    counted = config.counted(True, 8, "PPO")
+    assert (counted.epochs, counted.num_updates_per_train_iter) == (3, None)
+    assert counted.counted(True, 8, "PPO") == counted
+
+
+@pytest.mark.parametrize(
+    ("given", "num_updates"),
+    [
+        ({}, 1),
+        ({"num_updates_per_train_iter": 3}, 3),
+        ({"updates_per_env_step": 1.0}, 32),
+        ({"updates_per_env_step": 0.25}, 8),
+        ({"updates_per_env_step": 0.001}, 1),
+        ({"epochs": 3, "whole_replay_buffer_training": True}, 3),
+    ],
+)
+def test_updates_of_off_policy_algorithms(given, num_updates):
+    config = TrainerConfig(num_iterations=1, unroll_length=4, **given)
+    counted = config.counted(False, 8, "SAC")
+    assert counted.num_updates_per_train_iter == num_updates
+    assert (counted.epochs, counted.updates_per_env_step) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("is_on_policy", "given", "message"),
+    [
+        (False, "epochs", "epochs is 3, but X is off-policy: set .*num_updates_per_tr"),
+        (True, "updates_per_env_step", "is 3, but X is on-policy: set .*epochs"),
+    ],
+)
+def test_updates_are_said_in_words_of_the_algorithm(is_on_policy, given, message):
+    config = TrainerConfig(num_iterations=1, **{given: 3})
+    with pytest.raises(ConfigError, match=message):
+        config.counted(is_on_policy, 8, "X")
 
 
 def test_importing_it_does_not_import_torch():

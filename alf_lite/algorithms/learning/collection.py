@@ -32,7 +32,7 @@ class Collection:
         self._replay = replay
         self._num_workers = config.num_unroll_workers
         self._steps_per_unroll = num_environments // self._num_workers
-        self._num_samples = replay.mini_batch_size * config.num_updates_per_train_iter
+        self._num_samples = replay.mini_batch_size * config.num_updates
         self._limiter = self._make_limiter(num_environments)
         self._remainder = 0.0  # of a fractional unroll_length
 

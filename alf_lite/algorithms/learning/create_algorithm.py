@@ -60,7 +60,8 @@ def create_algorithm(
         if config.async_unroll and not is_eval:
             _check_policy_lag(algorithm, config)
     elif not is_eval:
-        check_replay_settings(config, env.batch_size, transformer.num_history_steps)
+        counted = config.counted(False, env.batch_size, type(algorithm).__name__)
+        check_replay_settings(counted, env.batch_size, transformer.num_history_steps)
     algorithm.data_transformer = transformer
     return algorithm.to(config.device)
 

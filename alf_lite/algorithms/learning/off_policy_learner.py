@@ -195,7 +195,7 @@ class OffPolicyPath:
 
     def _drawn_updates(self, with_own_steps: bool) -> Iterator[Update]:
         """The batches of an iteration, drawn when they are needed."""
-        num_left = self._config.num_updates_per_train_iter
+        num_left = self._config.num_updates
         at_once, _ = draws_per_iteration(self._config)
         while num_left:
             num_updates = min(num_left, at_once)

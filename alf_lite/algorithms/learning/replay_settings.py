@@ -191,7 +191,7 @@ def draws_per_iteration(config: TrainerConfig) -> tuple[int, int]:
     With priorities each update knows what the one before has learned, unless the config
     says otherwise; without, drawing all at once is faster.
     """
-    num_updates = config.num_updates_per_train_iter
+    num_updates = config.num_updates
     at_once = config.updates_per_draw or (1 if config.priority_replay else num_updates)
     at_once = min(at_once, num_updates)
     return at_once, math.ceil(num_updates / at_once)

@@ -135,7 +135,7 @@ def passes_over_unroll(
 def passes(batch: TrainingBatch, config: TrainerConfig) -> Iterator[TrainingBatch]:
     """The mini-batches of all passes over sequences [N, T, ...], time-major."""
     size = config.mini_batch_size
-    for _ in range(config.num_updates_per_train_iter):
+    for _ in range(config.num_updates):
         if size is None or size >= batch.valid.shape[0]:
             yield time_major(batch)
         else:

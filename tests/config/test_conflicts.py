@@ -1,4 +1,4 @@
-"""What contradicts each other among the settings of asynchronous unrolls."""
+"""What contradicts each other among the settings of a run."""
 
 from __future__ import annotations
 
