@@ -11,7 +11,7 @@ from torch import nn
 
 from alf_lite.config import configurable
 from alf_lite.data_structures import Experience, TimeStep
-from alf_lite.data_transformers.replay_source import ReplaySource
+from alf_lite.data_transformers.window_origin import WindowOrigin
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
@@ -132,7 +132,7 @@ class DataTransformer(nn.Module, ABC):
 
     @abstractmethod
     def transform_experience(
-        self, experience: Experience, source: ReplaySource | None = None
+        self, experience: Experience, source: WindowOrigin | None = None
     ) -> Experience:
         """What the algorithm trains on.
 
@@ -141,7 +141,7 @@ class DataTransformer(nn.Module, ABC):
                 and the ``num_history_steps`` steps before each. With the history that
                 later transformers need there may be more.
             source: where the windows are. Only transformers that look beyond a single
-                step need it; see :meth:`ReplaySource.with_history`.
+                step need it; see :meth:`WindowOrigin.with_history`.
 
         Returns:
             [B, T, ...], and in front of it the history that was not its own.
@@ -187,7 +187,7 @@ class SingleStepTransformer(DataTransformer):
         return self.transform(time_step), state
 
     def transform_experience(
-        self, experience: Experience, source: ReplaySource | None = None
+        self, experience: Experience, source: WindowOrigin | None = None
     ) -> Experience:
         time_step = experience.time_step
         assert isinstance(time_step, TimeStep), "the experience has no time step"

@@ -17,7 +17,7 @@ from alf_lite.data_transformers.data_transformer import (
     TransformStage,
 )
 from alf_lite.data_transformers.observation_leaves import replace_specs, select_leaves
-from alf_lite.data_transformers.replay_source import ReplaySource
+from alf_lite.data_transformers.window_origin import WindowOrigin
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
 
@@ -110,13 +110,13 @@ class FrameStacker(DataTransformer):
         return _with_leaves(time_step, leaves), new_state
 
     def transform_experience(
-        self, experience: Experience, source: ReplaySource | None = None
+        self, experience: Experience, source: WindowOrigin | None = None
     ) -> Experience:
         num_history = self.num_history_steps
         if source is None or source.num_history_steps < num_history:
             raise ValueError(
                 f"FrameStacker needs {num_history} steps before every window: put them "
-                "there by ReplaySource.with_history and pass the source it returns"
+                "there by WindowOrigin.with_history and pass the source it returns"
             )
         raw = experience.time_step
         leaves = nest.flatten(raw.observation)

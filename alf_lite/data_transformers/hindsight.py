@@ -19,7 +19,7 @@ from alf_lite.data_transformers.data_transformer import (
 )
 from alf_lite.data_transformers.goal_rewards import RewardFunction, reward_function_of
 from alf_lite.data_transformers.observation_leaves import select_leaves
-from alf_lite.data_transformers.replay_source import ReplaySource
+from alf_lite.data_transformers.window_origin import WindowOrigin
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
@@ -137,12 +137,12 @@ class HindsightExperienceTransformer(DataTransformer):
         return time_steps
 
     def transform_experience(
-        self, experience: Experience, source: ReplaySource | None = None
+        self, experience: Experience, source: WindowOrigin | None = None
     ) -> Experience:
         if source is None:
             raise ValueError(
                 "HindsightExperienceTransformer needs to know where the windows are: "
-                "pass a ReplaySource"
+                "pass a WindowOrigin"
             )
         time_step = experience.time_step
         goals, relabelled = self._draw_goals(source, time_step.step_type.shape[1])
@@ -160,7 +160,7 @@ class HindsightExperienceTransformer(DataTransformer):
         return experience._replace(time_step=time_step)
 
     def _draw_goals(
-        self, source: ReplaySource, num_steps: int
+        self, source: WindowOrigin, num_steps: int
     ) -> tuple[Tensor, Tensor]:
         """Goals [B, N, ...] for all steps, and which steps get theirs, [B, N] bool.
 

@@ -14,7 +14,7 @@ from alf_lite.data_transformers.data_transformer import (
     DataTransformer,
     build_data_transformer,
 )
-from alf_lite.data_transformers.replay_source import ReplaySource
+from alf_lite.data_transformers.window_origin import WindowOrigin
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
@@ -93,7 +93,7 @@ class SequentialDataTransformer(DataTransformer):
         return time_step, tuple(new_state)
 
     def transform_experience(
-        self, experience: Experience, source: ReplaySource | None = None
+        self, experience: Experience, source: WindowOrigin | None = None
     ) -> Experience:
         for transformer in self._in_order:
             experience = transformer.transform_experience(experience, source)

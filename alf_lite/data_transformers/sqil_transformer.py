@@ -17,9 +17,9 @@ from alf_lite.data_transformers.data_transformer import (
     DataTransformer,
     SingleStepTransformer,
 )
-from alf_lite.data_transformers.replay_source import ReplaySource
 from alf_lite.data_transformers.reward_normalizer import RewardNormalizer
 from alf_lite.data_transformers.reward_transformers import RewardTransformer
+from alf_lite.data_transformers.window_origin import WindowOrigin
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
@@ -110,12 +110,12 @@ class SqilTransformer(SingleStepTransformer):
         )
 
     def transform_experience(
-        self, experience: Experience, source: ReplaySource | None = None
+        self, experience: Experience, source: WindowOrigin | None = None
     ) -> Experience:
         if source is None:
             raise ValueError(
                 "SqilTransformer needs to know where the windows are from: pass a "
-                "ReplaySource"
+                "WindowOrigin"
             )
         time_step = experience.time_step
         is_demonstration = self._is_demonstration(source.batch_info)

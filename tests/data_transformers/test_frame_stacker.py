@@ -11,7 +11,7 @@ from alf_lite.data_transformers.create_data_transformer import create_data_trans
 from alf_lite.data_transformers.frame_stacker import FrameStacker
 from alf_lite.data_transformers.image_scale_transformer import ImageScaleTransformer
 from alf_lite.data_transformers.observation_normalizer import ObservationNormalizer
-from alf_lite.data_transformers.replay_source import ReplaySource
+from alf_lite.data_transformers.window_origin import WindowOrigin
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
@@ -82,7 +82,7 @@ def filled_buffer(steps, max_length, num_ignored, **arguments):
 
 
 def replayed(transformer, buffer, experience, info):
-    experience, source = ReplaySource(buffer, info).with_history(
+    experience, source = WindowOrigin(buffer, info).with_history(
         experience, transformer.num_history_steps
     )
     return transformer.transform_experience(experience, source)
@@ -309,7 +309,7 @@ def test_windows_without_their_history_are_refused():
     )
     info = BatchInfo(torch.tensor([0]), torch.tensor([0]))
     with pytest.raises(ValueError, match="needs 3 steps before every window"):
-        stacker().transform_experience(experience, ReplaySource(buffer, info))
+        stacker().transform_experience(experience, WindowOrigin(buffer, info))
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from alf_lite.data_transformers.create_data_transformer import create_data_trans
 from alf_lite.data_transformers.frame_stacker import FrameStacker
 from alf_lite.data_transformers.hindsight import HindsightExperienceTransformer
 from alf_lite.data_transformers.observation_normalizer import ObservationNormalizer
-from alf_lite.data_transformers.replay_source import ReplaySource
 from alf_lite.data_transformers.reward_transformers import RewardScaling
 from alf_lite.data_transformers.untransformed import UntransformedTimeStep
+from alf_lite.data_transformers.window_origin import WindowOrigin
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import TensorSpec
@@ -84,7 +84,7 @@ def windows(buffer, starts, length):
     experience = buffer.get_field(
         paths, env_ids.unsqueeze(1), positions.unsqueeze(1) + torch.arange(length)
     )
-    return experience, ReplaySource(buffer, BatchInfo(env_ids, positions))
+    return experience, WindowOrigin(buffer, BatchInfo(env_ids, positions))
 
 
 def relabel(transformer, buffer, starts, length):
@@ -419,14 +419,14 @@ def test_goals_may_be_anywhere_in_the_observation():
     buffer = ReplayBuffer(nest.extract_spec(experience, from_dim=2), 1, 3)
     buffer.add_batch(experience, time_major=True)
     sample, info = buffer.gather_all()
-    trained = transformer.transform_experience(sample, ReplaySource(buffer, info))
+    trained = transformer.transform_experience(sample, WindowOrigin(buffer, info))
     assert trained.time_step.observation[1].flatten().tolist() == [2, 2, 2]
     assert trained.time_step.reward.tolist() == [[0, 0, 1]]
 
 
 def test_it_needs_to_know_where_windows_come_from():
     experience, _ = windows(buffer_of(THREE_STEPS), [(0, 1)], 2)
-    with pytest.raises(ValueError, match="pass a ReplaySource"):
+    with pytest.raises(ValueError, match="pass a WindowOrigin"):
         her().transform_experience(experience)
 
 

@@ -13,9 +13,9 @@ from alf_lite.data_transformers.data_transformer import (
 )
 from alf_lite.data_transformers.image_scale_transformer import ImageScaleTransformer
 from alf_lite.data_transformers.observation_normalizer import ObservationNormalizer
-from alf_lite.data_transformers.replay_source import ReplaySource
 from alf_lite.data_transformers.reward_normalizer import RewardNormalizer
 from alf_lite.data_transformers.reward_transformers import RewardScaling, RewardShifting
+from alf_lite.data_transformers.window_origin import WindowOrigin
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
@@ -151,7 +151,7 @@ def test_without_statistics_an_unroll_is_not_even_transformed():
 def test_each_transformer_is_told_how_much_history_is_left():
     transformer = create_data_transformer([SourceRecorder] * 3, SPEC)
     assert transformer.num_history_steps == 6
-    source = ReplaySource(None, BatchInfo(), num_history_steps=6)
+    source = WindowOrigin(None, BatchInfo(), num_history_steps=6)
     transformer.transform_experience(Experience(time_step=steps(1, 7)), source)
     sources = [t.sources for t in transformer.transformers]
     assert [[s.num_history_steps for s in given] for given in sources] == [

@@ -12,7 +12,6 @@ from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.data_structures import BatchInfo, Experience, StepType, TimeStep
 from alf_lite.data_transformers.create_data_transformer import create_data_transformer
 from alf_lite.data_transformers.frame_stacker import FrameStacker
-from alf_lite.data_transformers.replay_source import ReplaySource
 from alf_lite.data_transformers.reward_normalizer import RewardNormalizer
 from alf_lite.data_transformers.reward_transformers import (
     RewardClipping,
@@ -23,6 +22,7 @@ from alf_lite.data_transformers.sequential_data_transformer import (
     SequentialDataTransformer,
 )
 from alf_lite.data_transformers.sqil_transformer import SqilTransformer
+from alf_lite.data_transformers.window_origin import WindowOrigin
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
@@ -49,18 +49,18 @@ def buffer(num_environments: int = 4) -> ReplayBuffer:
     return filled
 
 
-def sampled(source, length: int = 3) -> tuple[Experience, ReplaySource]:
+def sampled(source, length: int = 3) -> tuple[Experience, WindowOrigin]:
     """Windows [4, length] from the rows of all environments."""
     filled = buffer()
     experience, info = filled.get_batch(4, length)
-    return experience, ReplaySource(filled, info._replace(source=source))
+    return experience, WindowOrigin(filled, info._replace(source=source))
 
 
 def rewards(source, length: int = 3, **arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """What the transformer makes of windows, and where they are FIRST."""
-    experience, replay_source = sampled(source, length)
+    experience, origin = sampled(source, length)
     transformed = SqilTransformer(*SPECS, **arguments).transform_experience(
-        experience, replay_source
+        experience, origin
     )
     return transformed.time_step.reward, experience.time_step.is_first()
 
@@ -134,7 +134,7 @@ def test_windows_with_a_history_are_rewarded_before_it_is_taken_off():
     paths = nest.map_structure_with_path(lambda path, _: path, filled.data_spec)
     positions = info.positions.unsqueeze(1) + torch.arange(3)
     window = filled.get_field(paths, info.env_ids.unsqueeze(1), positions)
-    window, source = ReplaySource(filled, info).with_history(window, 2)
+    window, source = WindowOrigin(filled, info).with_history(window, 2)
     reward = transformer.transform_experience(window, source).time_step.reward
     # Steps MID, LAST, FIRST.
     assert reward.tolist() == [[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
@@ -178,7 +178,7 @@ def test_statistics_of_a_constant_reward_are_refused_wherever_they_are():
 
 def test_the_source_of_windows_must_be_given():
     experience, _ = sampled(())
-    with pytest.raises(ValueError, match="pass a ReplaySource"):
+    with pytest.raises(ValueError, match="pass a WindowOrigin"):
         SqilTransformer(*SPECS).transform_experience(experience)
 
 
@@ -224,7 +224,7 @@ def test_q_learning_on_these_rewards_prefers_what_was_demonstrated():
     )
     info = BatchInfo(source=source)
     experience = SqilTransformer(*SPECS).transform_experience(
-        Experience(time_step=time_step), ReplaySource(buffer(), info)
+        Experience(time_step=time_step), WindowOrigin(buffer(), info)
     )
     inputs, transition = algorithm.preprocess_experience(experience.time_step, (), info)
     assert transition.reward.squeeze(1).tolist() == source.tolist()

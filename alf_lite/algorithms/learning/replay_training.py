@@ -26,7 +26,7 @@ from alf_lite.checkpoints.files import Stream
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Experience
 from alf_lite.data_transformers.data_transformer import DataTransformer
-from alf_lite.data_transformers.replay_source import ReplaySource
+from alf_lite.data_transformers.window_origin import WindowOrigin
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
@@ -247,7 +247,7 @@ class ReplayTraining:
         device: torch.device,
     ) -> Experience:
         buffer = self._require_buffer()
-        source = ReplaySource(buffer, info)
+        source = WindowOrigin(buffer, info)
         if self._num_history_steps:
             experience, source = source.with_history(
                 experience, self._num_history_steps

@@ -8,7 +8,7 @@ from torch.distributions import Categorical
 
 from alf_lite import nest
 from alf_lite.data_structures import Experience, TimeStep
-from alf_lite.data_transformers.replay_source import ReplaySource
+from alf_lite.data_transformers.window_origin import WindowOrigin
 from alf_lite.distributions import functions  # noqa: F401  (registers the nodes)
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 
@@ -45,7 +45,7 @@ def buffer(experience):
 
 def test_history_is_what_was_stored_before_the_window(experience, buffer):
     windows, info = buffer.get_batch(30, 2)
-    extended, source = ReplaySource(buffer, info).with_history(windows, 3)
+    extended, source = WindowOrigin(buffer, info).with_history(windows, 3)
     positions = info.positions.unsqueeze(1) + torch.arange(-3, 2)
     assert torch.equal(source.positions(5), positions)
     assert torch.equal(extended.time_step.reward, positions.float())
@@ -61,7 +61,7 @@ def test_history_is_what_was_stored_before_the_window(experience, buffer):
 
 def test_without_history_nothing_is_read(buffer):
     windows, info = buffer.get_batch(4, 2)
-    source = ReplaySource(buffer, info)
+    source = WindowOrigin(buffer, info)
     same, same_source = source.with_history(windows, 0)
     assert same is windows
     assert same_source is source
@@ -72,7 +72,7 @@ def test_without_history_nothing_is_read(buffer):
 
 def test_what_is_taken_off_the_history_moves_the_beginning(buffer):
     _, info = buffer.get_batch(4, 2)
-    source = ReplaySource(buffer, info, num_history_steps=3).drop_history(2)
+    source = WindowOrigin(buffer, info, num_history_steps=3).drop_history(2)
     assert source.num_history_steps == 1
     assert torch.equal(source.positions(1).squeeze(1), info.positions - 1)
 
@@ -80,4 +80,4 @@ def test_what_is_taken_off_the_history_moves_the_beginning(buffer):
 def test_history_that_is_not_stored_any_more_is_refused(buffer):
     windows, info = buffer.get_batch(4, 2)
     with pytest.raises(ValueError, match="is not stored"):
-        ReplaySource(buffer, info).with_history(windows, 12)
+        WindowOrigin(buffer, info).with_history(windows, 12)

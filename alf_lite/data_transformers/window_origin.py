@@ -12,7 +12,7 @@ from alf_lite.data_structures import BatchInfo, Experience
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 
 
-class ReplaySource(NamedTuple):
+class WindowOrigin(NamedTuple):
     """The buffer and the place of the windows [B, T] in it.
 
     In front of the windows, an experience may have steps that are not trained: the
