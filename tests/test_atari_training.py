@@ -46,7 +46,7 @@ def build():
 
 def stored(algorithm):
     """The time steps that the replay buffer holds, [B, N, ...]."""
-    buffer = algorithm._training.path.replay.buffer
+    buffer = algorithm.learner.replay.buffer
     begin = torch.zeros(NUM_ENVIRONMENTS, dtype=torch.int64)
     length = buffer.total_size // NUM_ENVIRONMENTS
     env_ids = torch.arange(NUM_ENVIRONMENTS)
@@ -55,7 +55,7 @@ def stored(algorithm):
 
 def trained(algorithm, batch_size=8):
     """The transformed windows [B, T, ...] of a batch, and where they are stored."""
-    replay, cpu = algorithm._training.path.replay, torch.device("cpu")
+    replay, cpu = algorithm.learner.replay, torch.device("cpu")
     experience, info = replay.sample(algorithm.data_transformer, cpu, batch_size)
     return experience.time_step, info
 
@@ -92,7 +92,7 @@ def test_a_step_takes_the_memory_of_one_frame(build):
     assert observation.dtype == torch.uint8
     assert observation.shape == (NUM_ENVIRONMENTS, 3, 1, 84, 84)
     frame = 84 * 84
-    num_bytes = algorithm._training.path.replay.buffer._storage.layout.row_bytes
+    num_bytes = algorithm.learner.replay.buffer._storage.layout.row_bytes
     assert frame <= num_bytes < 1.01 * frame
     header = (ROOT / "confs" / "dqn_pong.gin").read_text()
     assert f"{8 * 25_000 * num_bytes / 1e9:.1f} GB" in header

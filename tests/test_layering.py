@@ -59,14 +59,24 @@ def layering_errors(modules: dict[str, ast.Module]) -> list[str]:
     return errors
 
 
+class _WithoutTypes(ast.NodeTransformer):
+    """Leaves out what is imported for annotations only: it is never loaded."""
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return None
+        return self.generic_visit(node)
+
+
 def import_cycle(modules: dict[str, ast.Module]) -> list[str]:
     """The modules of one import cycle, or nothing."""
+    loaded = {m: _WithoutTypes().visit(tree) for m, tree in modules.items()}
     imports = {
         module: sorted(
             {t for _, name in imported_modules(tree) if (t := _module(name, modules))}
             - {module}
         )
-        for module, tree in modules.items()
+        for module, tree in loaded.items()
     }
     done: set[str] = set()
 
@@ -167,6 +177,12 @@ def test_a_cycle_inside_of_one_part_is_found():
         utils__c="def g():\n    import alf_lite.utils.a",
     )
     assert len(import_cycle(modules)) == 4
+
+
+def test_what_is_imported_for_annotations_only_makes_no_cycle():
+    guarded = "if TYPE_CHECKING:\n    from alf_lite.utils.a import f"
+    modules = _modules(utils__a="from alf_lite.utils.b import f", utils__b=guarded)
+    assert import_cycle(modules) == []
 
 
 def test_an_extra_at_the_top_of_a_module_is_found():

@@ -10,16 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite import nest
-from alf_lite.algorithms import divergence
 from alf_lite.algorithms.learning.training_batches import (
     TrainingBatch,
-    time_major,
-    transpose,
-)
-from alf_lite.algorithms.train_info import (
     TrainStep,
     info_at_once,
     info_step_by_step,
+    time_major,
+    transpose,
 )
 from alf_lite.checkpoints import checkpointer as checkpoints
 from alf_lite.checkpoints.module_state import load_module_state
@@ -37,12 +34,19 @@ from alf_lite.networks.hidden_precision import hidden_layers_in
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.optimizers.parameter_ownership import Claim, assign_parameters
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils import summary
 from alf_lite.utils.interruption import interruption
 from alf_lite.utils.losses import masked_mean
-from alf_lite.utils.nest_paths import path_parts
 
 Nest = Any
+
+# Methods that are called only if a flag of the class says so
+_METHODS_WITH_FLAG = (
+    ("train_step", "trains_on_rollout_info", False),
+    ("train_step_offline", "has_offline_loss", True),
+    ("calc_loss_offline", "has_offline_loss", True),
+    ("should_stop_updates", "stops_updates_early", True),
+)
+_MAX_NAMES = 5  # in messages
 
 
 class Algorithm(nn.Module):
@@ -71,6 +75,12 @@ class Algorithm(nn.Module):
 
     # Steps at the end of a window that are bootstrapped from and not trained.
     num_bootstrap_steps: int = 1
+    # On-policy: ``calc_loss`` gets what ``rollout_step`` returned; no ``train_step``.
+    trains_on_rollout_info: bool = False
+    # ``train_step_offline`` or ``calc_loss_offline`` differ from the online ones.
+    has_offline_loss: bool = False
+    # ``should_stop_updates`` is asked after every update.
+    stops_updates_early: bool = False
 
     def __init__(
         self,
@@ -99,6 +109,15 @@ class Algorithm(nn.Module):
             self._claims.append((_checked(optimizer), None))
         self._optimizers: list[tuple[str, Optimizer]] | None = None
         self._device: torch.device | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for method, flag, value in _METHODS_WITH_FLAG:
+            if method in vars(cls) and getattr(cls, flag) is not value:
+                raise ConfigError(
+                    f"{cls.__name__}.{method} would never be called: set the class "
+                    f"attribute {flag} = {value}"
+                )
 
     @property
     def name(self) -> str:
@@ -216,7 +235,7 @@ class Algorithm(nn.Module):
         """Called once per iteration that unrolled, with the unroll [T, B, ...]."""
 
     def should_stop_updates(self, loss_info: LossInfo, valid: Tensor) -> bool:
-        """Whether to skip the remaining updates on this batch, asked after each.
+        """Whether to skip the remaining updates; asked if ``stops_updates_early``.
 
         Args:
             loss_info: of the update, with ``loss`` [] and ``extra`` [T, B].
@@ -303,43 +322,25 @@ class Algorithm(nn.Module):
         with hidden_layers_in(precision):
             if burn_in:
                 with torch.no_grad():
-                    _, state = self._collect_train_info(
-                        batch.rows(0, burn_in), state, train_step
-                    )
+                    _, state = self._train_info(batch.rows(0, burn_in), train_step)
                 batch = batch.rows(burn_in, None)
-            info, _ = self._collect_train_info(batch, state, train_step)
+            info, _ = self._train_info(batch, train_step, state)
         weights = batch.batch_info.importance_weights
         return self.aggregate_loss(calc_loss(info), batch.valid, weights), info
 
     def info_of_steps(self, batch: TrainingBatch) -> Nest:
         """What ``train_step`` says now about a batch [B, T, ...]: infos [B, T, ...]."""
-        batch = time_major(batch)
-        info, _ = self._collect_train_info(batch)
+        info, _ = self._train_info(time_major(batch), self.train_step)
         return transpose(info)
 
-    def _state_before(self, batch: TrainingBatch) -> Nest:
-        """The state [B, ...] that training on [T, B, ...] starts with."""
-        if nest.is_empty(batch.state):
-            return self.get_initial_train_state(batch.valid.shape[1])
-        return nest.map_structure(lambda t: t[0], batch.state)
-
-    def _collect_train_info(
-        self,
-        batch: TrainingBatch,
-        state: Nest | None = None,
-        train_step: TrainStep | None = None,
+    def _train_info(
+        self, batch: TrainingBatch, train_step: TrainStep, state: Nest | None = None
     ) -> tuple[Nest, Nest]:
-        """The infos [T, B, ...] of ``train_step`` and the state [B, ...] after it.
-
-        Without a ``state`` [B, ...], it starts with the one that is stored.
-        """
-        train_step = train_step or self.train_step
+        """The infos [T, B, ...] of ``train_step`` and the state [B, ...] after it."""
         initial_state = self.get_initial_train_state
         if self.is_temporally_independent:
             return info_at_once(train_step, batch, initial_state)
-        if state is None:
-            state = self._state_before(batch)
-        return info_step_by_step(train_step, batch, state, initial_state)
+        return info_step_by_step(train_step, batch, initial_state, state)
 
     @property
     def is_temporally_independent(self) -> bool:
@@ -401,54 +402,18 @@ class Algorithm(nn.Module):
         if check_finite and not math.isfinite(loss_info.loss.item()):
             if explain is not None:
                 loss_info = loss_info._replace(extra=explain().extra)
-            raise DivergedError(
-                divergence.describe_bad_loss(self._name, self, loss_info)
-            )
+            raise DivergedError(_describe_bad_loss(self._name, self, loss_info))
         optimizers = self.optimizers()
         for _, optimizer in optimizers:
             optimizer.zero_grad()
         loss_info.loss.backward()
         norms = [optimizer.clip_gradients() for _, optimizer in optimizers]
         if check_finite and not all(math.isfinite(norm.item()) for norm in norms):
-            raise DivergedError(divergence.describe_bad_gradient(self._name, self))
+            raise DivergedError(_describe_bad_gradient(self._name, self))
         interruption.parameters_changed = True
         for _, optimizer in optimizers:
             optimizer.apply_gradients()
         return norms
-
-    def summarize_loss(
-        self, loss_info: LossInfo, valid: Tensor, name: str = "loss"
-    ) -> None:
-        """Writes the loss and its parts.
-
-        Args:
-            loss_info: ``loss`` []; of ``extra``, the means over the valid steps.
-            valid: [T, B] bool.
-            name: of the loss; its parts are written below it.
-        """
-        if not summary.should_record():
-            return
-        with summary.scope(self._name):
-            summary.scalar(name, loss_info.loss)
-            for path, value in nest.flatten_with_path(loss_info.extra):
-                if value.ndim == 2:
-                    value = masked_mean(value, valid[: value.shape[0]])
-                summary.scalar("/".join((name, *path_parts(path))), value)
-
-    def summarize_optimizers(self, gradient_norms: list[Tensor]) -> None:
-        """Writes the gradient norms [] and learning rates of one update."""
-        if not summary.should_record():
-            return
-        for (name, optimizer), norm in zip(
-            self.optimizers(), gradient_norms, strict=True
-        ):
-            summary.scalar(f"optimizer/{name}/gradient_norm", norm)
-            summary.scalar(f"optimizer/{name}/learning_rate", optimizer.learning_rate)
-        if self._config is not None and self._config.summarize_grads_and_vars:
-            for name, parameter in self.named_parameters():
-                summary.histogram(f"parameters/{name}", parameter)
-                if parameter.grad is not None:
-                    summary.histogram(f"gradients/{name}", parameter.grad)
 
 
 def _detached(value: Tensor) -> Tensor:
@@ -466,3 +431,35 @@ def _checked(optimizer: Optimizer) -> Optimizer:
             f"an optimizer was expected, such as @Adam() in a conf, got {optimizer!r}"
         )
     return optimizer
+
+
+def _describe_bad_loss(name: str, module: nn.Module, loss_info: LossInfo) -> str:
+    """A non-finite loss: which of its parts and which parameters are not finite."""
+    parts = [
+        path
+        for path, value in nest.flatten_with_path(loss_info.extra)
+        if not torch.isfinite(value).all()
+    ]
+    parameters = [n for n, p in module.named_parameters() if not p.isfinite().all()]
+    return (
+        f"{name}: the loss is {loss_info.loss.item()}; non-finite loss parts: "
+        f"{parts or 'none'}; non-finite parameters: "
+        f"{parameters[:_MAX_NAMES] or 'none'}. Likely causes: a too large learning "
+        "rate, unscaled rewards or observations, no gradient clipping. No parameter "
+        "was changed."
+    )
+
+
+def _describe_bad_gradient(name: str, module: nn.Module) -> str:
+    """A non-finite gradient of a finite loss: of which parameters."""
+    parameters = [
+        n
+        for n, p in module.named_parameters()
+        if p.grad is not None and not p.grad.isfinite().all()
+    ]
+    return (
+        f"{name}: the loss is finite, but the gradient is not, of "
+        f"{parameters[:_MAX_NAMES]} ({len(parameters)} parameters). Likely causes: a "
+        "square root, logarithm or division at its limit, or a too large learning "
+        "rate. No parameter was changed."
+    )

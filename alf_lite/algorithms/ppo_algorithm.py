@@ -90,6 +90,8 @@ class PPOAlgorithm(ActorCriticAlgorithm):
     ``mini_batch_length`` (1 for feed-forward networks).
     """
 
+    stops_updates_early = True
+
     # Schulman et al. 2017: 8 actors x 128 steps (table 5), in 4 mini-batches, each of
     # the steps of two actors; 10 passes (table 3).
     default_settings = DefaultSettings(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -12,12 +11,11 @@ from torch import Tensor, nn
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm, valid_steps
 from alf_lite.algorithms.learning.acting_state import ActingState
-from alf_lite.algorithms.learning.root_training import RootTraining
+from alf_lite.algorithms.learning.off_policy_learner import OffPolicyLearner
+from alf_lite.algorithms.learning.on_policy_learner import OnPolicyLearner
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
-from alf_lite.algorithms.learning.update_loop import UpdateLoop
 from alf_lite.algorithms.parts.reward_weights import RewardWeights
 from alf_lite.algorithms.parts.transitions import sequence_priority
-from alf_lite.checkpoints.files import Stream
 from alf_lite.config import DefaultSettings, TrainerConfig
 from alf_lite.config.registry import call_with_defaults
 from alf_lite.data_structures import (
@@ -32,11 +30,11 @@ from alf_lite.data_transformers.data_transformer import (
 )
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
+from alf_lite.metrics.metrics import MetricSet, create_metrics
 from alf_lite.optimizers.optimizers import Adam, Optimizer
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import summary
-from alf_lite.utils.training_mode import TrainingMode
 
 Nest = Any
 
@@ -126,12 +124,11 @@ class RLAlgorithm(Algorithm):
         self.data_transformer: DataTransformer = IdentityDataTransformer(
             observation_spec
         )
-        self._training_mode = TrainingMode(self)
-        self._training: RootTraining | None = None
+        self._metrics: MetricSet | None = None
+        self._learner: OnPolicyLearner | OffPolicyLearner | None = None
+        self._attributes_of_modules: list[dict[str, Any]] | None = None
         if env is not None:
-            if config is None:
-                raise ConfigError(f"{self._name}: env is given but no config")
-            self._training = RootTraining(self, UpdateLoop(self, config), config, env)
+            self._check_root(config)
 
     # What others may ask
 
@@ -164,24 +161,40 @@ class RLAlgorithm(Algorithm):
         """
         return False
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        inherits = cls.training_only_modules is not RLAlgorithm.training_only_modules
+        says_it = "training_only_modules" in vars(cls)
+        if "rollout_step" in vars(cls) and inherits and not says_it:
+            raise ConfigError(
+                f"{cls.__name__} has a rollout_step of its own: define beside it "
+                "training_only_modules, the parts that this rollout_step does not use. "
+                "[] is always right; unroll workers are told everything then."
+            )
+
+    def _check_root(self, config: TrainerConfig | None) -> None:
+        if config is None:
+            raise ConfigError(f"{self._name}: env is given but no config")
+        has_train_step = type(self).train_step is not Algorithm.train_step
+        if self._on_policy and not (has_train_step or self.unrolls_with_grad):
+            raise ConfigError(
+                f"{self._name} has no train_step. Write one, or set the class "
+                "attribute trains_on_rollout_info = True if calc_loss takes what "
+                "rollout_step returns, with its graph."
+            )
+
     @property
     def training_only_modules(self) -> list[nn.Module]:
         """Parts that ``rollout_step`` does not use: critics, target networks.
 
-        Unroll workers are not told their parameters. It is about the ``rollout_step``
-        of the same class, and ignored if a subclass overrides that alone.
+        Unroll workers are not told their parameters. A class with a ``rollout_step`` of
+        its own says it anew.
         """
         return []
 
     def acting_state(self) -> ActingState:
         """What unroll workers are told of this algorithm."""
-        left_out: list[nn.Module] = []
-        for owner in type(self).__mro__:
-            if "training_only_modules" in vars(owner):
-                left_out = self.training_only_modules
-            if "training_only_modules" in vars(owner) or "rollout_step" in vars(owner):
-                break
-        return ActingState(self, left_out)
+        return ActingState(self, self.training_only_modules)
 
     @property
     def has_multidim_reward(self) -> bool:
@@ -204,9 +217,22 @@ class RLAlgorithm(Algorithm):
         """Rewards, values or advantages [..., D] weighted to [...]; [...] as it is."""
         return self._reward_weights.forward(values)
 
+    @property
+    def metrics(self) -> MetricSet:
+        """They observe the untransformed steps of the training environments."""
+        if self._metrics is None:
+            env, config = self._require_env()
+            self._metrics = create_metrics(
+                reward_spec=env.reward_spec,
+                env_info_spec=env.env_info_spec,
+                batch_size=env.batch_size,
+                buffer_size=max(config.metric_min_buffer_size, env.batch_size),
+            )
+        return self._metrics
+
     def get_metrics(self) -> list:
         """The metrics of the training environments."""
-        return list(self._require_training().metrics)
+        return list(self.metrics)
 
     def get_step_metrics(self) -> list:
         """NumberOfEpisodes and EnvironmentSteps, the axes of summaries."""
@@ -220,14 +246,46 @@ class RLAlgorithm(Algorithm):
     @property
     def num_updates(self) -> int:
         """Gradient updates since the run began."""
-        return self._require_training().updates.num_updates
+        return self.learner.updates.num_updates
 
     @property
     def replay_buffer(self) -> ReplayBuffer | None:
         """The run's own; None before its first step, and on-policy."""
-        if self._on_policy:
-            return None
-        return self._require_training().off_policy_path.replay.buffer
+        return None if self._on_policy else self._off_policy_learner.replay.buffer
+
+    # The learner
+
+    @property
+    def learner(self) -> OnPolicyLearner | OffPolicyLearner:
+        """Runs the iterations; made when it is first needed."""
+        if self._learner is None:
+            env, config = self._require_env()
+            kind = OnPolicyLearner if self._on_policy else OffPolicyLearner
+            self._learner = kind(self, config, env)
+        return self._learner
+
+    @property
+    def _on_policy_learner(self) -> OnPolicyLearner:
+        if not isinstance(self.learner, OnPolicyLearner):
+            raise ConfigError(f"{self._name} is off-policy: it trains from replay")
+        return self.learner
+
+    @property
+    def _off_policy_learner(self) -> OffPolicyLearner:
+        if not isinstance(self.learner, OffPolicyLearner):
+            raise ConfigError(
+                f"{self._name} is on-policy: it has no replay buffer and cannot train "
+                "on offline data. Use an off-policy algorithm."
+            )
+        return self.learner
+
+    def _require_env(self) -> tuple[Environment, TrainerConfig]:
+        if self._env is None:
+            raise ConfigError(
+                f"{self._name} was built without env: it has no metrics and no replay "
+                "buffer, and cannot unroll or be trained on its own"
+            )
+        return self._env, self._config
 
     # Data transformers
 
@@ -246,10 +304,10 @@ class RLAlgorithm(Algorithm):
         """Unrolls, then trains. Returns the number of steps trained on."""
         self.setup_training()
         summary.increment_global_counter()
-        training = self._require_training()
-        steps = training.path.train_iter()
+        learner = self.learner
+        steps = learner.train_iter()
         if steps:
-            num_updates = training.updates.num_updates
+            num_updates = learner.updates.num_updates
             summary.scalar("train/updates", num_updates)
             summary.scalar(
                 "train/updates_per_env_step", num_updates / max(self.num_env_steps, 1)
@@ -266,7 +324,7 @@ class RLAlgorithm(Algorithm):
             [T, B, ...], or [T+1, B, ...] on-policy: the last row is the bootstrap row.
             Valid until the next unroll, which reuses the memory.
         """
-        return self._require_training().unroll(unroll_length)
+        return self.learner.unroll(unroll_length)
 
     def unroll_what_is_there(self, at_least: int, at_most: int) -> Experience | None:
         """Takes what unroll workers have finished, as ``unroll`` does.
@@ -278,13 +336,12 @@ class RLAlgorithm(Algorithm):
         Returns:
             As ``unroll``, the steps side by side; None if there are none.
         """
-        unrolling = self._require_training().unrolling
-        return unrolling.unroll_what_is_there(at_least, at_most)
+        return self.learner.unroll_what_is_there(at_least, at_most)
 
     @property
     def acts_randomly(self) -> bool:
         """Whether the random policy fills the replay buffer."""
-        return self._require_training().acts_randomly
+        return self.learner.acts_randomly
 
     def random_action(self, inputs: TimeStep) -> Nest:
         """Any action [B, ...], for ``TrainerConfig.initial_random_policy``."""
@@ -306,8 +363,7 @@ class RLAlgorithm(Algorithm):
         Returns:
             The number of steps trained on, counting repetitions.
         """
-        path = self._require_training().on_policy_path
-        return path.train_from_unroll(experience, train_info)
+        return self._on_policy_learner.train_from_unroll(experience, train_info)
 
     def train_from_replay_buffer(self, *, with_own_steps: bool = True) -> int:
         """Makes ``num_updates_per_train_iter`` updates on windows from the sources.
@@ -323,8 +379,8 @@ class RLAlgorithm(Algorithm):
         Returns:
             The number of steps trained on, counting repetitions.
         """
-        path = self._require_training().off_policy_path
-        return path.train_from_replay_buffer(with_own_steps=with_own_steps)
+        learner = self._off_policy_learner
+        return learner.train_from_replay_buffer(with_own_steps=with_own_steps)
 
     def load_offline_replay_buffer(self) -> None:
         """Loads what ``TrainerConfig.offline_buffer_dir`` names; nothing if done.
@@ -333,8 +389,8 @@ class RLAlgorithm(Algorithm):
             ConfigError: if the algorithm is on-policy.
             DataError: if a source cannot be read or does not fit the environment.
         """
-        if self._training is not None:
-            self._training.load_offline_buffers()
+        if self._config is not None and self._config.offline_sources:
+            self._off_policy_learner.load_offline_buffers()
 
     def add_offline_replay_buffer(self, buffer: ReplayBuffer) -> None:
         """Adds a source of steps that are trained on beside the run's own.
@@ -344,7 +400,7 @@ class RLAlgorithm(Algorithm):
         Args:
             buffer: of ``Experience`` with the specs of the environment.
         """
-        self._require_training().off_policy_path.add_offline_buffer(buffer)
+        self._off_policy_learner.add_offline_buffer(buffer)
 
     def preprocess(
         self, experience: Experience, valid: Tensor, batch_info: BatchInfo
@@ -377,32 +433,35 @@ class RLAlgorithm(Algorithm):
     def unrolls_with_grad(self) -> bool:
         """Whether the loss is computed from what ``rollout_step`` returned."""
         return self._on_policy and (
-            self._config.unroll_with_grad or not self._overrides("train_step")
+            self.trains_on_rollout_info or self._config.unroll_with_grad
         )
-
-    @property
-    def trains_offline_differently(self) -> bool:
-        """Whether offline rows have a train step or a loss of their own."""
-        return self._overrides("train_step_offline", "calc_loss_offline")
 
     def set_training(self, mode: bool) -> None:
-        """As ``train(mode)``, but fast enough for every step."""
-        self._training_mode.set(mode)
+        """As ``train(mode)``, but fast enough for every step: modules stay the same.
 
-    def _overrides(self, *methods: str) -> bool:
-        """Whether the algorithm has a method of its own in place of one of these."""
-        return any(
-            getattr(type(self), method) is not getattr(Algorithm, method)
-            for method in methods
-        )
+        ``torch.nn.Module.train`` walks through the tree and takes about 10 µs for every
+        module; an iteration of one step and one update switches twice.
+        """
+        if self._attributes_of_modules is None:
+            modules = list(self.modules())
+            is_plain = all(type(m).train is nn.Module.train for m in modules)
+            # A module that has its own way to switch is left to it.
+            self._attributes_of_modules = [vars(m) for m in modules] if is_plain else []
+        if not self._attributes_of_modules:
+            self.train(mode)
+        for attributes in self._attributes_of_modules:
+            # Not by attribute, where nn.Module looks for parameters first.
+            attributes["training"] = mode
 
     def setup_training(self) -> None:
         """Also loads the offline buffers, and compiles acting if the config says so."""
         if self._optimizers is not None:
             return
         super().setup_training()
-        if self._training is not None:
-            self._training.set_up()
+        if self._env is not None:
+            learner = self.learner  # checks what the conf says before anything runs
+            self.load_offline_replay_buffer()
+            learner.set_up()
 
     def optimizers(self) -> list[tuple[str, Optimizer]]:
         """As of :class:`Algorithm`; if there is none, Adam by ``default_settings``."""
@@ -415,56 +474,16 @@ class RLAlgorithm(Algorithm):
             self._claims.append((adam, None))
         return super().optimizers()
 
-    def _require_training(self) -> RootTraining:
-        if self._training is None:
-            raise ConfigError(
-                f"{self._name} was built without env: it has no metrics and no replay "
-                "buffer, and cannot unroll or be trained on its own"
-            )
-        return self._training
-
     def reset_environment(self, seed: int | None = None) -> None:
         """Starts new episodes everywhere; open ones are dropped from the metrics.
 
         Unroll workers are started by it, and go on undisturbed later.
         """
-        self._require_training().reset_environment(seed)
-
-    def resume_environment(self, seed: int) -> str:
-        """Continues the open episodes that ``load_training_state_dict`` has brought.
-
-        Called instead of ``reset_environment``. Where it cannot be done, new episodes
-        begin, and what was stored of the old ones counts as cut off by a time limit.
-
-        Args:
-            seed: of new episodes.
-
-        Returns:
-            In which environments that is so, and why; empty if in none.
-        """
-        return self._require_training().resume_environment(seed)
-
-    def training_state_dict(self) -> dict[str, Any]:
-        """What training needs beside ``state_dict``: optimizers, metrics, episodes."""
-        return self._require_training().state_dict()
-
-    def load_training_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores what ``training_state_dict`` returned."""
-        self._require_training().load_state_dict(state)
-
-    def training_files(self) -> dict[str, Stream]:
-        """The stored steps, as a file beside ``training_state_dict``, if configured."""
-        return self._require_training().files()
-
-    def load_training_files(self, files: Mapping[str, Path]) -> None:
-        """Restores what ``training_files`` returned.
-
-        Args:
-            files: name -> where it is.
-        """
-        self._require_training().load_files(files)
+        self.learner.reset_environment(seed)
 
     def finish_train(self) -> None:
         """Releases what training holds: the environment, or the unroll workers."""
-        if self._training is not None:
-            self._training.close()
+        if self._learner is not None:
+            self._learner.close()
+        elif self._env is not None:
+            self._env.close()

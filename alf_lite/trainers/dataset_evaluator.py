@@ -10,7 +10,7 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import valid_steps
-from alf_lite.algorithms.learning.replay_training import ReplayTraining
+from alf_lite.algorithms.learning.replay_source import ReplaySource
 from alf_lite.algorithms.learning.training_batches import time_major
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
@@ -57,9 +57,7 @@ class DatasetEvaluator:
         num_history_steps = algorithm.data_transformer.num_history_steps
         for path in sources:
             buffer = load_replay_buffer(path, algorithm.env)
-            source = ReplayTraining(
-                config, buffer.num_environments, num_history_steps, buffer
-            )
+            source = ReplaySource(config, num_history_steps, buffer)
             if int(buffer.sizes.max()) < source.least_length:
                 raise DataError(
                     f"{path} has {buffer.sizes.tolist()} steps of its environments, "
@@ -83,7 +81,7 @@ class DatasetEvaluator:
                     num_steps += count
         return {name: total / max(num_steps, 1) for name, total in totals.items()}
 
-    def _windows(self, source: ReplayTraining) -> Iterator[BatchInfo]:
+    def _windows(self, source: ReplaySource) -> Iterator[BatchInfo]:
         """Where the windows begin, batch by batch."""
         assert source.buffer is not None
         length = self._config.mini_batch_length or 1
@@ -100,7 +98,7 @@ class DatasetEvaluator:
                 yield BatchInfo(torch.full_like(positions, env_id), positions)
 
     def _losses(
-        self, source: ReplayTraining, info: BatchInfo
+        self, source: ReplaySource, info: BatchInfo
     ) -> tuple[dict[str, float], int]:
         """The means over the valid steps of a batch, and how many these are."""
         algorithm = self._algorithm

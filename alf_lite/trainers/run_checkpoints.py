@@ -183,7 +183,7 @@ class RunCheckpoints:
         if self._last_path is None:
             algorithm.reset_environment(seed)
             return
-        new = algorithm.resume_environment(seed)
+        new = algorithm.learner.resume_environment(seed)
         if new:
             _logger.warning(
                 "New episodes begin in %s: what they had begun counts as cut off by a "
@@ -216,7 +216,7 @@ class RunCheckpoints:
                 ),
             },
             best_score=run.best_score if is_best else None,
-            mapped_files=algorithm.training_files() if resumable else None,
+            mapped_files=algorithm.learner.files() if resumable else None,
             resumable=resumable,
         )
 

@@ -66,7 +66,7 @@ def test_stateless_training_gets_all_steps_in_one_call():
     inputs = steps([[1, 0], [2, 1], [0, 1]])
     inputs = inputs._replace(reward=inputs.reward.reshape(3, 2))
     batch = TrainingBatch(inputs, (), (), torch.ones(3, 2))
-    info, _ = algorithm._collect_train_info(batch, ())
+    info, _ = algorithm._train_info(batch, algorithm.train_step, ())
     assert algorithm.seen == (6,)
     assert torch.equal(info["twice"], 2 * inputs.reward)
 

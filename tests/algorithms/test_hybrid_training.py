@@ -68,6 +68,8 @@ class Recorder(RLAlgorithm):
 class TwoLosses(Recorder):
     """Its loss is twice as large for offline steps."""
 
+    has_offline_loss = True
+
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.offline_batches: list[torch.Tensor] = []
@@ -94,7 +96,7 @@ def offline_buffer(offset: float, num_steps: int = 20, num: int = 1) -> ReplayBu
             optimizer=SGD(lr=0.1),
         )
         algorithm.unroll(num_steps)
-        steps, _ = algorithm._training.path.replay.buffer.gather_all()
+        steps, _ = algorithm.learner.replay.buffer.gather_all()
     steps = steps._replace(
         time_step=steps.time_step._replace(
             observation=steps.time_step.observation + offset
@@ -216,7 +218,7 @@ def test_loss_weights_multiply_the_loss_of_their_source():
 
 def algorithm_valid(algorithm: Recorder) -> torch.Tensor:
     """Which rows of the only batch were no LAST steps."""
-    info, path = algorithm.batch_info[0], algorithm._training.path
+    info, path = algorithm.batch_info[0], algorithm.learner
     buffers = [path.replay.buffer, *(source.buffer for source in path._offline)]
     step_type = [
         buffers[k].get_field(
@@ -245,7 +247,7 @@ def test_own_methods_for_offline_rows_weigh_every_row_alike():
 
 
 def algorithm_rows_valid(algorithm: Recorder, index: int) -> torch.Tensor:
-    info, path = algorithm.batch_info[index], algorithm._training.path
+    info, path = algorithm.batch_info[index], algorithm.learner
     buffer = [path.replay, *path._offline][index].buffer
     step_type = buffer.get_field("time_step.step_type", info.env_ids, info.positions)
     return step_type != 2
@@ -262,7 +264,7 @@ def test_pre_training_uses_the_offline_methods_alone():
 def test_priorities_go_to_the_source_that_a_window_is_from():
     algorithm = make(priority_replay=True)
     algorithm.unroll(4)
-    path = algorithm._training.path
+    path = algorithm.learner
     updates: dict[int, Any] = {}
     for index, source in enumerate((path.replay, *path._offline)):
         source.buffer.update_priority = lambda *args, i=index: updates.update({i: args})
@@ -329,9 +331,9 @@ def test_a_resumed_run_knows_the_priorities_of_offline_steps(prioritized_after, 
         algorithm.train_iter()
     resumed = make(priority_replay=prioritized_after, mini_batch_size=32)
     resumed.setup_training()
-    resumed.load_training_state_dict(algorithm.training_state_dict())
+    resumed.learner.load_state_dict(algorithm.learner.state_dict())
     before, after = (
-        each._training.path._offline[0].buffer.sampling_state()
+        each.learner._offline[0].buffer.sampling_state()
         for each in (algorithm, resumed)
     )
     if prioritized_after:
@@ -460,7 +462,7 @@ def test_training_continues_in_the_phase_where_it_stopped():
     algorithm.train_iter()
     resumed = make(rl_train_after_update_steps=2)
     resumed.setup_training()
-    resumed.load_training_state_dict(algorithm.training_state_dict())
+    resumed.learner.load_state_dict(algorithm.learner.state_dict())
     resumed.train_iter()
     assert resumed.num_env_steps == 0
     resumed.train_iter()

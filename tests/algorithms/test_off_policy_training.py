@@ -125,7 +125,7 @@ def test_a_fractional_unroll_length_unrolls_every_few_iterations():
     sizes = []
     for _ in range(12):
         algorithm.train_iter()
-        sizes.append(algorithm._training.path.replay.num_steps)
+        sizes.append(algorithm.learner.replay.num_steps)
     assert sizes == [0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6]
     # Updates go on between the unrolls; there is no unroll to finish then.
     assert algorithm.calls.count("calc_loss [2, 2]") == 5
@@ -142,7 +142,7 @@ def test_random_actions_replace_the_policys_while_collecting():
     for _ in range(3):
         algorithm.train_iter()
     inputs, info = algorithm.batches[-1]
-    drawn = algorithm._training.path.replay.buffer.gather_all()[0]
+    drawn = algorithm.learner.replay.buffer.gather_all()[0]
     action = drawn.action  # [B, T]; the policy itself always takes 0
     assert 0.2 < action[:, :60].float().mean() < 0.8
     assert (action[:, 60:] == 0).all()
@@ -160,7 +160,7 @@ def test_the_buffer_holds_raw_steps_and_training_sees_transformed_ones():
         algorithm.observation_spec, algorithm.reward_spec, scale=10.0
     )
     algorithm.train_iter()
-    stored = algorithm._training.path.replay.buffer.gather_all()[0].time_step.reward
+    stored = algorithm.learner.replay.buffer.gather_all()[0].time_step.reward
     assert set(stored.flatten().tolist()) == {0.0, 1.0}
     assert set(algorithm.batches[-1][0].reward.tolist()) == {0.0, 10.0}
 
@@ -202,9 +202,7 @@ def test_priorities_are_updated_after_every_update():
     )
     updates = []
     algorithm.train_iter()
-    algorithm._training.path.replay.buffer.update_priority = lambda *args: (
-        updates.append(args)
-    )
+    algorithm.learner.replay.buffer.update_priority = lambda *args: updates.append(args)
     algorithm.train_iter()
     assert [[t.shape for t in args] for args in updates] == [[(4,)] * 3] * 3
     assert algorithm.batch_info.importance_weights.shape == (4,)
@@ -283,7 +281,7 @@ def test_the_whole_buffer_is_trained_and_cleared():
     for _ in range(2):
         # 4 transitions of each of 2 environments, twice.
         assert algorithm.train_iter() == 2 * 4 * 2
-        assert algorithm._training.path.replay.num_steps == 0
+        assert algorithm.learner.replay.num_steps == 0
     starts = [b[0].observation.view(2, -1)[0] for b in algorithm.batches[:4]]
     # Each but the newest is the first step of a window once in a pass.
     assert sorted(torch.cat(starts).tolist()) == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -333,9 +331,9 @@ def test_without_a_window_length_training_does_not_start():
 
 def resume(original: Recorder, resumed: Recorder, directory: Path) -> None:
     """What a checkpoint does for these two."""
-    path = Checkpointer(directory).save(1, {}, mapped_files=original.training_files())
-    resumed.load_training_state_dict(original.training_state_dict())
-    resumed.load_training_files(
+    path = Checkpointer(directory).save(1, {}, mapped_files=original.learner.files())
+    resumed.learner.load_state_dict(original.learner.state_dict())
+    resumed.learner.load_files(
         {entry.name: entry for entry in path.iterdir() if entry.suffix != ".json"}
     )
 
@@ -348,7 +346,7 @@ def test_a_checkpoint_holds_the_buffer_when_asked(tmp_path, saved):
     resume(original, resumed, tmp_path)
     resumed.reset_environment(1)
     resumed.train_iter()
-    steps = resumed._training.path.replay.buffer.gather_all()[0].time_step
+    steps = resumed.learner.replay.buffer.gather_all()[0].time_step
     # The three stored steps end before the new ones begin.
     expected = [[0, 1, 2, 0, 1, 1]] if saved else [[0, 1, 1]]
     assert steps.step_type.tolist() == expected * 2
@@ -360,14 +358,14 @@ def test_a_resumed_run_does_not_collect_again(tmp_path):
     for _ in range(2):
         original.train_iter()
     resumed = make(**settings, replay_buffer_length=4)
-    assert resumed._training.path.replay.is_collecting
+    assert resumed.learner.replay.is_collecting
     resume(original, resumed, tmp_path)
-    replay = resumed._training.path.replay
-    assert replay.num_steps == original._training.path.replay.num_steps == 8
+    replay = resumed.learner.replay
+    assert replay.num_steps == original.learner.replay.num_steps == 8
     assert not replay.is_collecting
     shorter = make(**settings | {"initial_collect_steps": 4}, replay_buffer_length=2)
     resume(original, shorter, tmp_path)
-    assert shorter._training.path.replay.num_steps == 4
+    assert shorter.learner.replay.num_steps == 4
 
 
 def test_a_run_that_is_stopped_before_it_unrolls_keeps_the_steps(tmp_path):
@@ -376,7 +374,7 @@ def test_a_run_that_is_stopped_before_it_unrolls_keeps_the_steps(tmp_path):
     resume(original, stopped, tmp_path / "first")
     resume(stopped, resumed, tmp_path / "second")
     resumed.train_iter()
-    assert resumed._training.path.replay.num_steps == 12
+    assert resumed.learner.replay.num_steps == 12
 
 
 def test_what_another_algorithm_stored_is_refused_leaf_by_leaf(tmp_path):
@@ -393,7 +391,5 @@ def test_a_reset_of_the_environments_ends_the_stored_episodes():
     algorithm.train_iter()
     algorithm.reset_environment(1)
     algorithm.train_iter()
-    step_type = algorithm._training.path.replay.buffer.gather_all()[
-        0
-    ].time_step.step_type
+    step_type = algorithm.learner.replay.buffer.gather_all()[0].time_step.step_type
     assert step_type.tolist() == [[0, 1, 2, 0, 1, 1]] * 2

@@ -50,7 +50,7 @@ def make(sources, cls=BcAlgorithm, transformer=None, **settings):
 def test_all_sources_are_loaded_and_trained_on(sources):
     algorithm = make(sources)
     algorithm.setup_training()
-    assert [s.num_steps for s in algorithm._training.path._offline] == [7, 10]
+    assert [s.num_steps for s in algorithm.learner._offline] == [7, 10]
     assert algorithm.train_iter() > 0
     assert algorithm.num_env_steps == 0
 
@@ -58,7 +58,7 @@ def test_all_sources_are_loaded_and_trained_on(sources):
 def test_one_source_and_its_newest_steps(sources):
     algorithm = make(sources[1], offline_buffer_length=4)
     algorithm.setup_training()
-    [source] = algorithm._training.path._offline
+    [source] = algorithm.learner._offline
     steps, _ = source.buffer.gather_all()
     assert steps.time_step.observation[0, :, 0].tolist() == [6, 7, 8, 9]
 
@@ -68,7 +68,7 @@ def test_loading_again_does_nothing(sources):
     algorithm.load_offline_replay_buffer()
     algorithm.load_offline_replay_buffer()
     algorithm.setup_training()
-    assert len(algorithm._training.path._offline) == 2
+    assert len(algorithm.learner._offline) == 2
 
 
 def test_what_is_read_before_a_window_is_there(sources):
@@ -100,11 +100,11 @@ def test_on_policy_algorithms_cannot_load(sources):
 def test_a_run_is_not_continued_with_other_data(sources):
     algorithm = make(sources)
     algorithm.train_iter()
-    state = algorithm.training_state_dict()
+    state = algorithm.learner.state_dict()
     same = make(sources)
     same.setup_training()
-    same.load_training_state_dict(state)
+    same.learner.load_state_dict(state)
     other = make(sources[::-1])
     other.setup_training()
     with pytest.raises(CheckpointError, match=r"\[7, 10\] steps, now \[10, 7\]"):
-        other.load_training_state_dict(state)
+        other.learner.load_state_dict(state)

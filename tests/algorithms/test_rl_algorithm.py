@@ -191,6 +191,8 @@ def test_the_same_seed_gives_the_same_parameters(cls):
 class Reinforce(RLAlgorithm):
     """A user's algorithm: no train_step, the gradient flows through rollout_step."""
 
+    trains_on_rollout_info = True
+
     def __init__(self, observation_spec, action_spec, **kwargs) -> None:
         super().__init__(observation_spec, action_spec, is_on_policy=True, **kwargs)
         self.logits = torch.nn.Parameter(torch.zeros(2))
@@ -232,7 +234,6 @@ def test_the_loss_of_the_bootstrap_row_is_not_used():
     algorithm = make(Zeroing)
     losses = []
     algorithm.update_with_gradient = lambda info: losses.append(info.loss.item()) or []
-    algorithm.summarize_loss = lambda *args: None
     algorithm.train_iter()
     assert losses == [0.0]
 
@@ -324,13 +325,13 @@ def test_training_continues_from_the_saved_state():
     original = make()
     advance(original, 1)
     saved = copy(dict(original.state_dict()))
-    saved_training = copy(original.training_state_dict())
+    saved_training = copy(original.learner.state_dict())
     advance(original, 2)
 
     resumed = make(seed=9)
     resumed.setup_training()
     resumed.load_state_dict(saved)
-    resumed.load_training_state_dict(saved_training)
+    resumed.learner.load_state_dict(saved_training)
     advance(resumed, 2)
     assert torch.equal(parameters_of(resumed), parameters_of(original))
     names = ("EnvironmentSteps", "NumberOfEpisodes", "AverageReturn")
@@ -341,10 +342,10 @@ def test_training_continues_from_the_saved_state():
 
 def test_optimizers_of_another_algorithm_are_refused():
     algorithm = make()
-    state = algorithm.training_state_dict()
+    state = algorithm.learner.state_dict()
     state["optimizers"] = {"other": {}}
     with pytest.raises(CheckpointError, match=r"\['other'\]"):
-        algorithm.load_training_state_dict(state)
+        algorithm.learner.load_state_dict(state)
 
 
 def test_without_environment_there_is_nothing_to_unroll():
@@ -415,16 +416,16 @@ def test_compiled_training_gives_the_same_numbers(cls):
         algorithm = make(cls, optimizer=Adam(lr=0.01), compile=compiled)
         if compiled:
             # What large batches do, on a small one.
-            algorithm._training._acts_in_large_batches = lambda: True
+            algorithm.learner._acts_in_large_batches = lambda: True
         for _ in range(3):
             algorithm.train_iter()
         return algorithm
 
     eager, compiled = train(compiled=False), train(compiled=True)
-    assert compiled._training.updates._batch_loss != compiled.batch_loss
-    assert eager._training.updates._batch_loss == eager.batch_loss
-    assert compiled._training._rollout_step != compiled.rollout_step
-    assert eager._training._rollout_step == eager.rollout_step
+    assert compiled.learner.updates._batch_loss != compiled.batch_loss
+    assert eager.learner.updates._batch_loss == eager.batch_loss
+    assert compiled.learner._rollout_step != compiled.rollout_step
+    assert eager.learner._rollout_step == eager.rollout_step
     torch.testing.assert_close(
         parameters_of(compiled), parameters_of(eager), atol=1e-5, rtol=1e-4
     )

@@ -287,7 +287,7 @@ def test_samples_per_insert_holds_the_ratio_whoever_is_faster(make):
         )
         for _ in range(100):
             algorithm.train_iter()
-        sampled = algorithm._training.updates.num_updates * 4
+        sampled = algorithm.learner.updates.num_updates * 4
         inserted = algorithm.replay_buffer.total_size
         assert abs((inserted - 20) * 2.0 - sampled) <= 2 * 4 + 8
 
@@ -305,7 +305,7 @@ def test_keeps_the_pace_that_is_asked_for(make):
 def test_a_slow_trainer_stops_its_workers(make):
     algorithm = make(unroll_queue_size=2, num_unroll_workers=1)
     algorithm.train_iter()
-    heartbeats = algorithm._training.unrolling._in_workers._pool._heartbeats
+    heartbeats = algorithm.learner._unroller._pool._heartbeats
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         before = heartbeats.copy()
@@ -470,7 +470,7 @@ def test_a_run_is_continued_with_new_workers(tmp_path):
     assert second.env_steps > first.env_steps
     algorithm = trainer.algorithm
     assert algorithm.replay_buffer.total_size == 40 * 2 * 2
-    assert int(algorithm.weights[0]) == algorithm._training.updates.num_updates
+    assert int(algorithm.weights[0]) == algorithm.learner.updates.num_updates
     for steps in stored_steps(algorithm):
         # where the run was interrupted, an episode ends
         begins = steps.time_step.observation[0, :, 0] == 0

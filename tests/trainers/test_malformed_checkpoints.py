@@ -297,12 +297,12 @@ def test_wrong_open_episodes_are_one_error_or_begin_anew(run):
     for path in list(entries(training["unroll"]))[1:]:
         for wrong in WRONG.values():
             unroll = changed(training["unroll"], path, wrong)
-            algorithm.load_training_state_dict({**training, "unroll": unroll})
+            algorithm.learner.load_state_dict({**training, "unroll": unroll})
             try:
-                algorithm.resume_environment(1)
+                algorithm.learner.resume_environment(1)
             except CheckpointError:
                 num_refused += 1
     assert num_refused > 50
-    algorithm.load_training_state_dict(training)
-    assert algorithm.resume_environment(1) == ""
+    algorithm.learner.load_state_dict(training)
+    assert algorithm.learner.resume_environment(1) == ""
     env.close()

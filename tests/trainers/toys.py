@@ -200,6 +200,8 @@ class ToyAlgorithm(RLAlgorithm):
     numbers and writes summaries.
     """
 
+    trains_on_rollout_info = True
+
     def __init__(self, observation_spec, action_spec, *, learning_rate=0.05, **kwargs):
         super().__init__(
             observation_spec,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 
-from alf_lite.algorithms.learning.replay_settings import check_replay_settings
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_transformers.create_data_transformer import create_data_transformer
 from alf_lite.data_transformers.data_transformer import DataTransformer
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
+from alf_lite.replay_buffers.replay_settings import check_replay_settings
 
 
 def create_algorithm(

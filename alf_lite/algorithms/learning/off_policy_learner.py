@@ -1,6 +1,6 @@
 """An iteration of off-policy training: unroll, store, train on what is stored.
 
-With offline buffers the same path pre-trains, fine-tunes and mixes: the first
+With offline buffers the same learner pre-trains, fine-tunes and mixes: the first
 ``TrainerConfig.rl_train_after_update_steps`` iterations train on them alone and take no
 step in the environment; after that own steps join them in the batches.
 """
@@ -9,122 +9,69 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from alf_lite.algorithms.algorithm import valid_steps
-from alf_lite.algorithms.learning.collection import Collection
+from alf_lite.algorithms.learning.collection import CollectionSchedule
+from alf_lite.algorithms.learning.learner import Learner
 from alf_lite.algorithms.learning.replay_mixture import (
     ReplayMixture,
     Windows,
     alike,
     join,
 )
-from alf_lite.algorithms.learning.replay_monitor import ReplayMonitor
-from alf_lite.algorithms.learning.replay_settings import draws_per_iteration
-from alf_lite.algorithms.learning.replay_training import ReplayTraining
-from alf_lite.algorithms.learning.root_algorithm import RootAlgorithm
+from alf_lite.algorithms.learning.replay_source import OwnReplay, ReplaySource
 from alf_lite.algorithms.learning.training_batches import (
     TrainingBatch,
-    Update,
     consecutive_mini_batches,
     passes,
     transpose,
 )
-from alf_lite.algorithms.learning.update_loop import UpdateLoop
+from alf_lite.algorithms.learning.updates import Update
+from alf_lite.checkpoints.files import Stream
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo
 from alf_lite.data_transformers.data_transformer import DataTransformer
+from alf_lite.datasets.loading import load_replay_buffer
+from alf_lite.environments.environment import Environment
 from alf_lite.errors import CheckpointError, DataError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
+from alf_lite.replay_buffers.replay_monitor import ReplayMonitor
+from alf_lite.replay_buffers.replay_settings import draws_per_iteration
 from alf_lite.unrollers.unroll import Unroll
 from alf_lite.utils.summary import timed
+
+if TYPE_CHECKING:
+    from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 
 _logger = logging.getLogger(__name__)
 
 
-class OffPolicyPath:
+class OffPolicyLearner(Learner):
     """Trains an algorithm from its replay buffer and from offline ones.
 
     Args:
         algorithm: the root of the run.
         config: of the run.
-        updates: makes the updates.
-        num_environments: that the algorithm trains in.
+        env: that it trains in.
     """
 
     def __init__(
-        self,
-        algorithm: RootAlgorithm,
-        config: TrainerConfig,
-        updates: UpdateLoop,
-        num_environments: int,
+        self, algorithm: RLAlgorithm, config: TrainerConfig, env: Environment
     ) -> None:
-        self._algorithm = algorithm
-        self._config = config
-        self._updates = updates
-        self._num_environments = num_environments
-        self.replay = self._make_source(num_environments)
-        self._offline: list[ReplayTraining] = []
+        super().__init__(algorithm, config, env)
+        self._num_history_steps = algorithm.data_transformer.num_history_steps
+        self.replay = OwnReplay(config, self._num_history_steps, env.batch_size)
+        self._offline: list[ReplaySource] = []
         self._mixture = self._make_mixture()
         self._monitor = ReplayMonitor()
-        self._collection = Collection(config, num_environments, self.replay)
+        self._schedule = CollectionSchedule(config, env.batch_size, self.replay)
         self._num_iterations = 0
-
-    def _make_source(
-        self, num_environments: int, buffer: ReplayBuffer | None = None
-    ) -> ReplayTraining:
-        num_history_steps = self._algorithm.data_transformer.num_history_steps
-        return ReplayTraining(self._config, num_environments, num_history_steps, buffer)
-
-    def _make_mixture(self) -> ReplayMixture:
-        options = self.replay.options
-        priority = None if options is None else options.priority
-        return ReplayMixture(
-            self._config,
-            self.replay,
-            self._offline,
-            scale_weights=priority is not None and priority.normalization == "batch",
-        )
-
-    def add_offline_buffer(self, buffer: ReplayBuffer) -> None:
-        """Adds one more source, which the data transformer observes first.
-
-        Its windows are drawn as the own ones: by priorities of their own, if these have
-        some.
-
-        Raises:
-            ConfigError: if options of the own buffer cannot be those of offline data.
-            DataError: if it has too few steps for one window.
-        """
-        least = self.replay.least_length
-        if int(buffer.sizes.max()) < least:
-            raise DataError(
-                f"an offline buffer has {buffer.sizes.tolist()} steps of its "
-                f"environments, but a window takes {least}: "
-                "TrainerConfig.mini_batch_length and what data transformers read "
-                "before it"
-            )
-        assert self.replay.options is not None
-        self.replay.options.apply_to_recorded_steps(buffer)
-        observe_buffer(self._algorithm.data_transformer, buffer)
-        self._offline.append(self._make_source(buffer.num_environments, buffer))
-        self.replay.options.check_batches_of_source(
-            buffer, len(self._offline), self._num_environments
-        )
-        self._mixture = self._make_mixture()
-
-    @property
-    def has_offline(self) -> bool:
-        return bool(self._offline)
-
-    @property
-    def _offline_sizes(self) -> list[int]:
-        """How many steps each source has."""
-        return [source.num_steps for source in self._offline]
 
     # One iteration
 
@@ -141,11 +88,11 @@ class OffPolicyPath:
         experience, with_own_steps = None, False
         if iteration >= config.rl_train_after_update_steps:
             with timed("time/unroll"):
-                experience = self._collection.collect(algorithm)
+                experience = self._schedule.collect(algorithm)
             if not self.replay.can_train:
                 return 0
             with_own_steps = iteration % config.rl_train_every_update_steps == 0
-        if with_own_steps and not self._collection.begin_training():
+        if with_own_steps and not self._schedule.begin_training():
             return 0
         algorithm.set_training(True)
         with timed("time/train"):
@@ -156,6 +103,10 @@ class OffPolicyPath:
                     experience.time_step, experience.rollout_info
                 )
         return steps
+
+    @property
+    def acts_randomly(self) -> bool:
+        return self._config.initial_random_policy and self.replay.is_beginning
 
     def store(self, unroll: Unroll) -> None:
         """Appends the steps of an unroll to the run's own buffer."""
@@ -188,7 +139,7 @@ class OffPolicyPath:
         batch = algorithm.preprocess(experience, valid, info)._replace(
             batch_info=BatchInfo()
         )
-        return self._updates.run(
+        return self.updates.run(
             map(Update, passes(batch, self._config)),
             num_bootstrap_rows=min(num_bootstrap_steps, valid.shape[1] - 1),
         )
@@ -210,12 +161,13 @@ class OffPolicyPath:
             num_updates,
             with_own=with_own_steps,
         )
-        self._monitor.draw(parts)
+        drawn = [(part.is_own, part.batch_info) for part in parts]
+        self._monitor.draw(drawn, self.replay.mini_batch_length)
         return parts
 
     def _run(self, updates: Iterable[Update]) -> int:
         use_priority = self._config.priority_replay
-        return self._updates.run(
+        return self.updates.run(
             updates, update_priority=self._update_priority if use_priority else None
         )
 
@@ -226,7 +178,7 @@ class OffPolicyPath:
     def _updates_on(self, parts: list[Windows]) -> Iterator[Update]:
         """The batches of all updates on windows of one or more sources."""
         algorithm = self._algorithm
-        if algorithm.trains_offline_differently:
+        if algorithm.has_offline_loss:
             own = [part for part in parts if part.is_own]
             offline = [part for part in parts if not part.is_own]
         else:
@@ -245,12 +197,72 @@ class OffPolicyPath:
         valid = valid_steps(experience.time_step.step_type)
         return self._algorithm.preprocess(experience, valid, windows.batch_info)
 
+    # Offline buffers
+
+    def load_offline_buffers(self) -> None:
+        """See ``RLAlgorithm.load_offline_replay_buffer``."""
+        if self._offline:
+            return
+        for source in self._config.offline_sources:
+            buffer = load_replay_buffer(
+                source,
+                self._env,
+                self._config.offline_buffer_length,
+                num_earliest_frames_ignored=self._num_history_steps,
+            )
+            self.add_offline_buffer(buffer)
+
+    def add_offline_buffer(self, buffer: ReplayBuffer) -> None:
+        """Adds one more source, which the data transformer observes first.
+
+        Its windows are drawn as the own ones: by priorities of their own, if these have
+        some.
+
+        Raises:
+            ConfigError: if options of the own buffer cannot be those of offline data.
+            DataError: if it has too few steps for one window.
+        """
+        least = self.replay.least_length
+        if int(buffer.sizes.max()) < least:
+            raise DataError(
+                f"an offline buffer has {buffer.sizes.tolist()} steps of its "
+                f"environments, but a window takes {least}: "
+                "TrainerConfig.mini_batch_length and what data transformers read "
+                "before it"
+            )
+        self.replay.options.apply_to_recorded_steps(buffer)
+        observe_buffer(self._algorithm.data_transformer, buffer)
+        self._offline.append(
+            ReplaySource(self._config, self._num_history_steps, buffer)
+        )
+        self.replay.options.check_batches_of_source(
+            buffer, len(self._offline), self._env.batch_size
+        )
+        self._mixture = self._make_mixture()
+
+    def _make_mixture(self) -> ReplayMixture:
+        priority = self.replay.options.priority
+        return ReplayMixture(
+            self._config,
+            self.replay,
+            self._offline,
+            scale_weights=priority is not None and priority.normalization == "batch",
+        )
+
+    @property
+    def _offline_sizes(self) -> list[int]:
+        """How many steps each source has."""
+        return [source.num_steps for source in self._offline]
+
     # State
 
     def state_dict(self) -> dict[str, Any]:
-        """What training needs to continue, but for the steps that are stored."""
+        return {**super().state_dict(), "path": self._own_state_dict()}
+
+    def _own_state_dict(self) -> dict[str, Any]:
+        """What only this kind of learner has, but for the steps that are stored."""
         return {
-            "collection": self._collection.state_dict(),
+            "collection": self._schedule.state_dict(),
             "num_iterations": self._num_iterations,
             "offline_sizes": self._offline_sizes,
             "offline_sampling": [
@@ -263,7 +275,11 @@ class OffPolicyPath:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores what ``state_dict`` returned.
+        super().load_state_dict(state)
+        self._load_own_state_dict(state["path"])
+
+    def _load_own_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores what ``_own_state_dict`` returned.
 
         Raises:
             CheckpointError: if the offline buffers are not those of then.
@@ -274,7 +290,7 @@ class OffPolicyPath:
                 f"{state['offline_sizes']} steps, now {self._offline_sizes}. Restore "
                 "the data in TrainerConfig.offline_buffer_dir, or begin a new run."
             )
-        self._collection.load_state_dict(state["collection"])
+        self._schedule.load_state_dict(state["collection"])
         self._num_iterations = state["num_iterations"]
         self.replay.load_state_dict(state["replay"])
         self._monitor.load_state_dict(state["monitor"])
@@ -287,6 +303,15 @@ class OffPolicyPath:
                     "Offline data were drawn in another way (priorities) before the "
                     "checkpoint: all windows count as new."
                 )
+
+    def _cut_open_episodes(self) -> None:
+        self.replay.mark_truncated_end()
+
+    def files(self) -> dict[str, Stream]:
+        return self.replay.files()
+
+    def load_files(self, files: Mapping[str, Path]) -> None:
+        self.replay.load_files(files)
 
 
 def observe_buffer(

@@ -20,14 +20,13 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.algorithms.learning.replay_settings import default_ratios
-from alf_lite.algorithms.learning.replay_training import ReplayTraining
+from alf_lite.algorithms.learning.replay_source import OwnReplay, ReplaySource
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Experience
 from alf_lite.data_transformers.data_transformer import DataTransformer
 from alf_lite.errors import ConfigError
+from alf_lite.replay_buffers.replay_settings import default_ratios, shares
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils.mixing import shares
 
 Nest = Any
 
@@ -55,13 +54,14 @@ class ReplayMixture:
     def __init__(
         self,
         config: TrainerConfig,
-        own: ReplayTraining,
-        offline: Sequence[ReplayTraining] = (),
+        own: OwnReplay,
+        offline: Sequence[ReplaySource] = (),
         *,
         scale_weights: bool = False,
     ) -> None:
         self.has_offline = bool(offline)
-        self._sources = [own, *offline]
+        self._num_windows = own.mini_batch_size  # per update
+        self._sources: list[ReplaySource] = [own, *offline]
         self._ratios = config.mixing_ratios or default_ratios(len(offline))
         self._loss_weights = config.source_loss_weights
         self._scales_weights = scale_weights
@@ -108,13 +108,12 @@ class ReplayMixture:
 
     def _counts(self, with_own: bool) -> list[tuple[int, int]]:
         """The sources that take part, each with its windows per update."""
-        num_windows = self._sources[0].mini_batch_size
         if with_own and not self.has_offline:
-            return [(0, num_windows)]
+            return [(0, self._num_windows)]
         ratios = list(self._ratios)
         if not with_own:
             ratios[0] = 0.0
-        counts = enumerate(shares(num_windows, ratios))
+        counts = enumerate(shares(self._num_windows, ratios))
         return [(index, count) for index, count in counts if count]
 
     def _weights(

@@ -16,6 +16,7 @@ from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.data_structures import TimeStep
+from alf_lite.errors import ConfigError
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
@@ -111,6 +112,8 @@ def test_what_has_two_names_travels_once():
 class OwnRollout(SacAlgorithm):
     """Might act by its critics."""
 
+    training_only_modules = ()
+
     def rollout_step(self, inputs, state):
         return super().rollout_step(inputs, state)
 
@@ -171,7 +174,15 @@ def test_acting_does_not_depend_on_what_is_left_out(
         assert torch.equal(a, b)
 
 
-def test_a_subclass_with_its_own_way_to_act_leaves_nothing_out():
+def test_a_subclass_with_its_own_way_to_act_must_say_what_it_leaves_out():
+    with pytest.raises(ConfigError, match="define beside it training_only_modules"):
+
+        class Silent(SacAlgorithm):
+            def rollout_step(self, inputs, state):
+                return super().rollout_step(inputs, state)
+
+
+def test_a_subclass_with_its_own_way_to_act_may_leave_nothing_out():
     algorithm = OwnRollout(
         TensorSpec((3,)), BoundedTensorSpec((2,), torch.float32, -1, 1)
     )

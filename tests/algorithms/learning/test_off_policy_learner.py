@@ -225,7 +225,7 @@ def test_an_unroll_length_above_one_may_have_a_fraction():
     sizes = []
     for _ in range(4):
         algorithm.train_iter()
-        sizes.append(algorithm._training.path.replay.num_steps // NUM_ENVIRONMENTS)
+        sizes.append(algorithm.learner.replay.num_steps // NUM_ENVIRONMENTS)
     assert sizes == [1, 3, 4, 6]
 
 

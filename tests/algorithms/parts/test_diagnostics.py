@@ -46,6 +46,8 @@ class Recorder(DqnAlgorithm):
 class Stopping(Recorder):
     """Looks at every update."""
 
+    stops_updates_early = True
+
     def should_stop_updates(self, loss_info, valid):
         return not loss_info.extra.td_error.isfinite().all()
 

@@ -6,10 +6,9 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from alf_lite.algorithms.learning.replay_mixture import Windows
-from alf_lite.algorithms.learning.replay_monitor import ReplayMonitor
-from alf_lite.data_structures import BatchInfo, Experience, TimeStep
+from alf_lite.data_structures import BatchInfo
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
+from alf_lite.replay_buffers.replay_monitor import ReplayMonitor
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.utils import summary
 
@@ -23,17 +22,14 @@ def buffer() -> ReplayBuffer:
     return buffer
 
 
-def windows(env_ids, positions, weights, source: int, length: int = 3) -> Windows:
-    num = len(env_ids)
+def windows(env_ids, positions, weights, source: int) -> tuple[bool, BatchInfo]:
     info = BatchInfo(
         torch.tensor(env_ids),
         torch.tensor(positions),
         torch.tensor(weights),
-        torch.full((num,), source),
+        torch.full((len(env_ids),), source),
     )
-    step_type = torch.zeros(num, length, dtype=torch.int32)
-    time_step = TimeStep(step_type=step_type)
-    return Windows(Experience(time_step=time_step), info, num, is_own=source == 0)
+    return source == 0, info
 
 
 def scalars(directory) -> dict[str, float]:
@@ -48,12 +44,13 @@ def test_the_numbers_are_those_of_the_last_draw_and_update(tmp_path, buffer):
         with summary.record_if(True):
             monitor.write(buffer)
         monitor.add(2)
-        monitor.draw([windows([0, 1], [3, 3], [1.0, 1.0], 0)])
+        monitor.draw([windows([0, 1], [3, 3], [1.0, 1.0], 0)], 3)
         monitor.draw(
             [
                 windows([0, 1, 1], [11, 0, 8], [0.5, 1.0, 0.2], 0),
                 windows([0], [77], [0.3], 2),
-            ]
+            ],
+            3,
         )
         monitor.prioritize(torch.tensor([1.0, 4.0, 2.0, 1.0], requires_grad=True))
         with summary.record_if(True):
@@ -82,14 +79,14 @@ def test_the_numbers_are_those_of_the_last_draw_and_update(tmp_path, buffer):
 def test_nothing_is_computed_where_nothing_is_recorded(buffer, monkeypatch):
     monitor = ReplayMonitor()
     monkeypatch.setattr(summary, "scalar", lambda *_: pytest.fail("it was"))
-    monitor.draw([windows([0], [3], [1.0], 0)])
+    monitor.draw([windows([0], [3], [1.0], 0)], 3)
     monitor.write(buffer)
 
 
 def test_what_is_counted_goes_on(buffer, tmp_path):
     monitor, resumed = ReplayMonitor(), ReplayMonitor()
     monitor.add(4)
-    monitor.draw([windows([0, 1], [3, 3], [1.0, 1.0], 0)])
+    monitor.draw([windows([0, 1], [3, 3], [1.0, 1.0], 0)], 3)
     resumed.load_state_dict(monitor.state_dict())
     assert resumed.state_dict() == monitor.state_dict()
     with summary.writer_to(tmp_path), summary.record_if(True):

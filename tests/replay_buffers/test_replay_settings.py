@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alf_lite.utils.mixing import shares
+from alf_lite.replay_buffers.replay_settings import shares
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from alf_lite.algorithms.learning.replay_mixture import Windows
 from alf_lite.data_structures import BatchInfo
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.utils import summary
@@ -35,13 +34,18 @@ class ReplayMonitor:
         """Counts own steps that are stored."""
         self._num_added += num_steps
 
-    def draw(self, parts: Sequence[Windows]) -> None:
-        """Takes note of windows that were drawn at once."""
-        self._drawn = [(part.is_own, part.batch_info) for part in parts]
-        for part in parts:
-            num_windows, length = part.experience.time_step.step_type.shape
+    def draw(self, drawn: Sequence[tuple[bool, BatchInfo]], length: int) -> None:
+        """Takes note of windows that were drawn at once.
+
+        Args:
+            drawn: of every source, whether it is the run's own buffer, and [B].
+            length: steps of a window.
+        """
+        self._drawn = list(drawn)
+        for is_own, info in self._drawn:
+            num_windows = len(info.env_ids)
             self._num_drawn += num_windows * length
-            if part.is_own:
+            if is_own:
                 self._num_own_windows += num_windows
 
     def prioritize(self, priority: Tensor) -> None:

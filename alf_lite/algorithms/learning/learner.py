@@ -1,0 +1,275 @@
+"""What both learners have in common: unrolls, and the state of a run to resume."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.algorithms.learning.updates import UpdateLoop
+from alf_lite.checkpoints.files import Stream
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import AlgStep, Experience, TimeStep
+from alf_lite.environments.environment import Environment
+from alf_lite.environments.worker_environments import RemoteEnvironment
+from alf_lite.errors import AlfLiteError, CheckpointError
+from alf_lite.unrollers.async_unroller import AsyncUnroller
+from alf_lite.unrollers.sync_unroller import SyncUnroller
+from alf_lite.unrollers.unroll import Unroll, UnrollJoiner
+from alf_lite.utils import random_state, summary
+from alf_lite.utils.interruption import interruption
+
+if TYPE_CHECKING:
+    from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+
+Nest = Any
+
+# A compiled call costs 15 µs more than one that is not.
+_MIN_BATCH_TO_COMPILE = 256
+
+
+class Learner(ABC):
+    """Runs the iterations of an algorithm in its environment.
+
+    An iteration is :meth:`train_iter` of a subclass: collect, preprocess, update, and
+    what comes after. The unroller is made when it is first needed: workers shall not
+    start before there is something to do.
+
+    Args:
+        algorithm: the root of the run, with its data transformer.
+        config: of the run.
+        env: to act in; a ``RemoteEnvironment`` is stepped by unroll workers. Closed
+            at the end.
+    """
+
+    def __init__(
+        self, algorithm: RLAlgorithm, config: TrainerConfig, env: Environment
+    ) -> None:
+        self._algorithm = algorithm
+        self._config = config
+        self._env = env
+        self.updates = UpdateLoop(algorithm, config)
+        self._rollout_step: Callable[[TimeStep, Nest], AlgStep] = algorithm.rollout_step
+        self._unroller: SyncUnroller | AsyncUnroller | None = None
+        self._joiner = UnrollJoiner()
+        self._fills_replay = False
+        self._saved_unroll: dict[str, Any] = {}  # until the environment is resumed
+
+    @abstractmethod
+    def train_iter(self) -> int:
+        """One iteration; returns the number of steps trained on."""
+
+    def set_up(self) -> None:
+        """Compiles acting, if the configuration says so."""
+        if self._config.compile and self._acts_in_large_batches():
+            # With eager's random numbers, so that both act alike.
+            self._rollout_step = torch.compile(
+                self._algorithm.rollout_step, options={"fallback_random": True}
+            )
+
+    def _acts_in_large_batches(self) -> bool:
+        if self._algorithm.unrolls_with_grad:
+            return False
+        is_large = self._env.batch_size >= _MIN_BATCH_TO_COMPILE
+        return is_large or self._algorithm.device.type != "cpu"
+
+    # Collecting
+
+    @property
+    def unroller(self) -> SyncUnroller | AsyncUnroller:
+        """Steps the environment, in this process or in others."""
+        if self._unroller is None:
+            algorithm, env = self._algorithm, self._env
+            if isinstance(env, RemoteEnvironment):
+                self._unroller = AsyncUnroller(
+                    self._config,
+                    env,
+                    algorithm.acting_state().capture,
+                    on_policy=algorithm.on_policy,
+                )
+            else:
+                self._unroller = SyncUnroller(
+                    env,
+                    algorithm,
+                    rollout_step=self._act,
+                    with_grad=algorithm.unrolls_with_grad,
+                    overwrite_policy_output=algorithm.overwrite_policy_output,
+                )
+        return self._unroller
+
+    def unroll(self, length: int) -> Experience:
+        """See ``RLAlgorithm.unroll``."""
+        unroller = self.unroller
+        self._algorithm.set_training(False)
+        self._fills_replay = self.acts_randomly  # as during the whole unroll
+        with interruption.harmless():
+            if isinstance(unroller, SyncUnroller):
+                unrolls = [unroller.unroll(length, bootstrap=self._algorithm.on_policy)]
+            else:
+                unrolls = unroller.unroll(length)
+        return self._take_in(unrolls)
+
+    def unroll_what_is_there(self, at_least: int, at_most: int) -> Experience | None:
+        """See ``RLAlgorithm.unroll_what_is_there``."""
+        unroller = self.unroller
+        assert isinstance(unroller, AsyncUnroller), "checked by TrainerConfig"
+        with interruption.harmless():
+            unrolls = unroller.collect(at_least, at_most)
+        return self._take_in(unrolls) if unrolls else None
+
+    @property
+    def acts_randomly(self) -> bool:
+        """Whether the random policy fills the replay buffer."""
+        return False
+
+    def _act(self, inputs: TimeStep, state: Nest) -> AlgStep:
+        """``rollout_step``, or a random action while the replay buffer fills.
+
+        The policy is asked all the same: its state goes on, and what it stores and the
+        random numbers that it draws are those of any other step.
+        """
+        step = self._rollout_step(inputs, state)
+        if self._fills_replay:
+            step = step._replace(output=self._algorithm.random_action(inputs))
+        return step
+
+    def _take_in(self, unrolls: list[Unroll]) -> Experience:
+        """Gives the unrolls, in their order, to all who want to see them."""
+        for unroll in unrolls:
+            # Row 0 was the last row of the previous unroll, except after a reset.
+            first_row = 0 if unroll.is_first_unroll else 1
+            if unroll.new_columns:
+                self._observe(_first_steps(unroll, list(unroll.new_columns)))
+            self._observe(nest.narrow(unroll.time_steps, first_row, None))
+            self.store(unroll)
+        seconds = sum(unroll.env_step_seconds for unroll in unrolls)
+        summary.scalar("time/unroll_env_step", seconds)
+        return self._joiner.join(unrolls)
+
+    def _observe(self, new_steps: TimeStep) -> None:
+        """Shows [T, B, ...] to the metrics and to the statistics of transformers."""
+        algorithm = self._algorithm
+        if algorithm.unrolls_with_grad:
+            new_steps = nest.map_structure(Tensor.detach, new_steps)
+        algorithm.metrics.observe(new_steps)
+        algorithm.data_transformer.observe(new_steps)
+
+    def store(self, unroll: Unroll) -> None:  # noqa: B027 - on-policy, nobody does
+        """Keeps the steps of an unroll, if they are trained on later."""
+
+    # Episodes
+
+    def reset_environment(self, seed: int | None) -> None:
+        """See ``RLAlgorithm.reset_environment``."""
+        unroller = self.unroller
+        if isinstance(unroller, AsyncUnroller) and unroller.is_started:
+            return
+        unroller.reset(seed)
+        self._algorithm.metrics.drop_open_episodes()
+        self._cut_open_episodes()
+
+    def _cut_open_episodes(self) -> None:  # noqa: B027 - on-policy, nothing is stored
+        """Says that what comes next does not continue what is stored."""
+
+    def resume_environment(self, seed: int) -> str:
+        """Continues the open episodes that ``load_state_dict`` has brought.
+
+        Called instead of ``reset_environment``. Where it cannot be done, new episodes
+        begin, and what was stored of the old ones counts as cut off by a time limit.
+
+        Args:
+            seed: of new episodes.
+
+        Returns:
+            In which environments that is so, and why; empty if in none.
+        """
+        saved, self._saved_unroll = self._saved_unroll, {}
+        # What the environments draw on the way is not the run's.
+        with random_state.preserved():
+            if not saved:
+                self.reset_environment(seed)
+                return f"all environments ({self._why_all_are_new()})"
+            unroller = self.unroller
+            assert isinstance(unroller, SyncUnroller), "workers have no state"
+            try:
+                reasons = unroller.load_state_dict(saved, seed)
+            except AlfLiteError:
+                raise
+            except Exception as error:  # whatever is in it makes the readers raise
+                raise CheckpointError(
+                    f"the open episodes of the checkpoint are malformed: {error!r}"
+                ) from error
+        return "; ".join(
+            f"environments {', '.join(str(i) for i in reasons if reasons[i] == reason)}"
+            f" ({reason})"
+            for reason in dict.fromkeys(reasons.values())
+        )
+
+    def _why_all_are_new(self) -> str:
+        if isinstance(self.unroller, AsyncUnroller):
+            return "unroll workers do not repeat what others did"
+        if self._env.episode_state() is None:
+            return "they cannot repeat what others did"
+        return "the checkpoint has none: it is an old one or an iteration broke off"
+
+    def close(self) -> None:
+        """Ends the unroll workers and closes the environment."""
+        if isinstance(self._unroller, AsyncUnroller):
+            self._unroller.close()
+        self._env.close()
+
+    # State
+
+    def state_dict(self) -> dict[str, Any]:
+        """What training needs beside the algorithm's own state: optimizers, metrics."""
+        algorithm = self._algorithm
+        return {
+            "optimizers": {name: o.state_dict() for name, o in algorithm.optimizers()},
+            "metrics": algorithm.metrics.state_dict(),
+            "data_transformer": algorithm.data_transformer.training_state_dict(),
+            "path": {},  # of one kind of learner
+            "num_updates": self.updates.num_updates,
+            "unroll": self._unroll_state(),
+        }
+
+    def _unroll_state(self) -> dict[str, Any]:
+        """Empty if new episodes begin where the run is resumed."""
+        # Steps of an unroll that was broken off are nowhere: episodes have a gap there.
+        if not isinstance(self._unroller, SyncUnroller) or interruption.in_iteration:
+            return {}
+        return self._unroller.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores what ``state_dict`` returned."""
+        algorithm = self._algorithm
+        saved, optimizers = state["optimizers"], dict(algorithm.optimizers())
+        if saved.keys() != optimizers.keys():
+            raise CheckpointError(
+                f"{algorithm.name}: the checkpoint has optimizers for {sorted(saved)}, "
+                f"the algorithm for {sorted(optimizers)}"
+            )
+        for name, optimizer in optimizers.items():
+            optimizer.load_state_dict(saved[name])
+        algorithm.metrics.load_state_dict(state["metrics"])
+        algorithm.data_transformer.load_training_state_dict(state["data_transformer"])
+        self.updates.num_updates = state["num_updates"]
+        self._saved_unroll = state.get("unroll", {})
+
+    def files(self) -> dict[str, Stream]:
+        """The stored steps, as a file beside ``state_dict``, if configured."""
+        return {}
+
+    def load_files(  # noqa: B027 - on-policy, there are none
+        self, files: Mapping[str, Path]
+    ) -> None:
+        """Restores what ``files`` returned: name -> where it is."""
+
+
+def _first_steps(unroll: Unroll, columns: list[int]) -> TimeStep:
+    """Row 0 of some columns, [1, len(columns), ...]."""
+    return nest.map_structure(lambda t: t[:1, columns], unroll.time_steps)
