@@ -55,7 +55,8 @@ def test_recurrent_training_runs_step_by_step_and_resets_at_first():
     inputs = inputs._replace(reward=inputs.reward.reshape(4, 2))
     state = torch.tensor([5, 7])
     batch = TrainingBatch(inputs, torch.ones(4, 2), (), torch.ones(4, 2))
-    (before, info), after = Counter()._collect_train_info(batch, state)
+    algorithm = Counter()
+    (before, info), after = algorithm._train_info(batch, algorithm.train_step, state)
     assert after.tolist() == [2, 4]
     assert before.tolist() == [[5, 0], [6, 1], [0, 2], [1, 3]]
     assert info.shape == (4, 2)

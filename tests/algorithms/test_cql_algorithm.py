@@ -87,7 +87,7 @@ def info_of(algorithm, steps: TimeStep, seed: int = 2, batch_info=NO_SOURCE):
     batch = batch_of(algorithm, steps, batch_info)
     state = algorithm.get_initial_train_state(batch.valid.shape[1])
     torch.manual_seed(seed)
-    return algorithm._collect_train_info(batch, state)[0]
+    return algorithm._train_info(batch, algorithm.train_step, state)[0]
 
 
 def evaluation(algorithm, observation: Tensor, values: Tensor | None = None):

@@ -85,7 +85,7 @@ def losses_of(algorithm, steps: TimeStep, batch_info=NO_SOURCE):
     """The LossInfo of ``calc_loss`` before it is averaged."""
     batch = batch_of(algorithm, steps, batch_info)
     state = algorithm.get_initial_train_state(batch.valid.shape[1])
-    info, _ = algorithm._collect_train_info(batch, state)
+    info, _ = algorithm._train_info(batch, algorithm.train_step, state)
     return algorithm.calc_loss(info)
 
 

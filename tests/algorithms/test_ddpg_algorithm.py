@@ -72,7 +72,7 @@ def batch_of(algorithm: DdpgAlgorithm, steps: TimeStep) -> TrainingBatch:
 def info_of(algorithm: DdpgAlgorithm, steps: TimeStep) -> DdpgInfo:
     batch = batch_of(algorithm, steps)
     state = algorithm.get_initial_train_state(batch.valid.shape[1])
-    return algorithm._collect_train_info(batch, state)[0]
+    return algorithm._train_info(batch, algorithm.train_step, state)[0]
 
 
 def scaled(action: torch.Tensor) -> torch.Tensor:

@@ -76,7 +76,7 @@ def losses_of(algorithm: DqnAlgorithm, steps: TimeStep):
     """The LossInfo of ``calc_loss`` before it is averaged."""
     batch = batch_of(algorithm, steps)
     state = algorithm.get_initial_train_state(batch.valid.shape[1])
-    info, _ = algorithm._collect_train_info(batch, state)
+    info, _ = algorithm._train_info(batch, algorithm.train_step, state)
     return algorithm.calc_loss(info)
 
 

@@ -218,7 +218,9 @@ def sac_info(algorithm, steps):
     inputs, info, valid = transpose((inputs, info, steps.step_type != LAST))
     batch = TrainingBatch(inputs, info, (), valid)
     torch.manual_seed(2)
-    return algorithm._collect_train_info(batch, algorithm.get_initial_train_state(5))[0]
+    return algorithm._train_info(
+        batch, algorithm.train_step, algorithm.get_initial_train_state(5)
+    )[0]
 
 
 def test_expectations_of_sac_are_over_the_joint_values_that_are_allowed():

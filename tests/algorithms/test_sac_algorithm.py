@@ -85,7 +85,7 @@ def info_of(algorithm: SacAlgorithm, steps: TimeStep, seed: int = 2) -> SacInfo:
     batch = batch_of(algorithm, steps)
     state = algorithm.get_initial_train_state(batch.valid.shape[1])
     torch.manual_seed(seed)
-    return algorithm._collect_train_info(batch, state)[0]
+    return algorithm._train_info(batch, algorithm.train_step, state)[0]
 
 
 class Naive:

@@ -80,7 +80,7 @@ def batch_of(algorithm, steps: TimeStep, batch_info=NO_SOURCE) -> TrainingBatch:
 def info_of(algorithm, steps: TimeStep, batch_info=NO_SOURCE):
     batch = batch_of(algorithm, steps, batch_info)
     state = algorithm.get_initial_train_state(batch.valid.shape[1])
-    return algorithm._collect_train_info(batch, state)[0]
+    return algorithm._train_info(batch, algorithm.train_step, state)[0]
 
 
 @pytest.mark.parametrize("alpha", [0.0, 2.5])
