@@ -94,7 +94,7 @@ def load_replay_buffer(
             "buffers with the same types and as many steps of each environment can be "
             "mapped"
         )
-    assembler = StepAssembler(source.name, matched, drop_bad_episodes)
+    assembler = StepAssembler(source.name, matched)
     # Of a source with bad episodes older ones may take their place.
     skipped = [
         0 if drop_bad_episodes else whole - newest

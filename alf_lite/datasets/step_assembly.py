@@ -28,8 +28,6 @@ class StepAssembler:
     Args:
         name: of the source, for messages.
         matched: the fields to take, with ``action`` for both kinds of actions.
-        drop_bad_episodes: leave out the episodes that have a NaN or infinite number,
-            instead of refusing them.
 
     Attributes:
         bad: says where the numbers are that are not finite.
@@ -37,16 +35,10 @@ class StepAssembler:
         outside: says how many actions are outside of their bounds.
     """
 
-    def __init__(
-        self,
-        name: str,
-        matched: Mapping[str, MatchedField],
-        drop_bad_episodes: bool = False,
-    ) -> None:
+    def __init__(self, name: str, matched: Mapping[str, MatchedField]) -> None:
         self._name = name
         self._matched = matched
         self._recorded = {field_kind(field.path) for field in matched.values()}
-        self._drop_bad_episodes = drop_bad_episodes
         self.bad: list[str] = []
         self.num_dropped = 0
         self.outside: list[str] = []

@@ -25,14 +25,12 @@ class ActionNoise(abc.ABC):
     """See the top of this module.
 
     Args:
-        size: number of elements of an action.
         std: a number, or a scheduler of it; 1 is half of the range of an action.
     """
 
     state_spec: NestedTensorSpec = ()
 
-    def __init__(self, size: int, std: float | Callable[[], float]) -> None:
-        self._size = size
+    def __init__(self, std: float | Callable[[], float]) -> None:
         self._std = as_scheduler(std)
         self._current_std()
 
@@ -65,11 +63,11 @@ class GaussianNoise(ActionNoise):
     """Independent normal noise in every step.
 
     Args:
-        size: see :class:`ActionNoise`, as for what follows.
+        size: number of elements of an action.
     """
 
     def __init__(self, size: int, std: float | Callable[[], float] = 0.1) -> None:
-        super().__init__(size, std)
+        super().__init__(std)
 
     def _draw(self, normal: Tensor, state: Nest) -> tuple[Tensor, Nest]:
         return self._current_std() * normal, state
@@ -85,7 +83,7 @@ class OrnsteinUhlenbeckNoise(ActionNoise):
     long run its standard deviation is σ / √(1 − (1 − θ)²), 1.9 σ for θ = 0.15.
 
     Args:
-        size: see :class:`ActionNoise`.
+        size: number of elements of an action.
         std: σ, of one step.
         damping: θ in (0, 1].
     """
@@ -96,7 +94,7 @@ class OrnsteinUhlenbeckNoise(ActionNoise):
         std: float | Callable[[], float] = 0.2,
         damping: float = 0.15,
     ) -> None:
-        super().__init__(size, std)
+        super().__init__(std)
         if not 0 < damping <= 1:
             raise ValueError(f"damping must lie in (0, 1], got {damping}")
         self._damping = damping

@@ -53,10 +53,6 @@ class RunDirectory:
         return self.path / "train"
 
     @property
-    def eval_summaries(self) -> Path:
-        return self.path / "eval"
-
-    @property
     def run_file(self) -> Path:
         return self.path / "run.json"
 

@@ -211,11 +211,6 @@ def flush() -> None:
     _recorder.flush()
 
 
-def get_global_counter() -> int:
-    """The x-axis of the summaries."""
-    return progress.global_counter
-
-
 def set_global_counter(value: int) -> None:
     """Moves the x-axis; a checkpoint holds it as part of the progress."""
     progress.global_counter = value

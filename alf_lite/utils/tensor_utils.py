@@ -1,16 +1,13 @@
-"""Small operations on tensors and nests that have no better home."""
+"""Small operations on tensors that have no better home."""
 
 from __future__ import annotations
 
 import functools
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
-
-from alf_lite import nest
 
 
 def expand_dims_as(x: Tensor, y: Tensor) -> Tensor:
@@ -53,11 +50,6 @@ def select(values: Tensor, indices: Tensor) -> Tensor:
 def total(terms: Iterable[Tensor]) -> Tensor:
     """The sum of one or more terms; ``sum`` begins with 0, which is one term more."""
     return functools.reduce(operator.add, terms)
-
-
-def swap_batch_time(experience: Any) -> Any:
-    """[B, T, ...] ↔ [T, B, ...] for every leaf of a nest; views."""
-    return nest.map_structure(lambda t: t.transpose(0, 1), experience)
 
 
 def global_norm(tensors: Sequence[Tensor]) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from alf_lite.data_structures import TimeStep
 from alf_lite.utils import tensor_utils
 
 
@@ -39,15 +38,6 @@ def test_select_passes_the_gradient_to_the_entry():
 def test_select_refuses_indices_of_another_shape():
     with pytest.raises(ValueError, match=r"indices \[2, 1\].*values \[2, 4\]"):
         tensor_utils.select(torch.rand(2, 4), torch.zeros(2, 1, dtype=torch.int64))
-
-
-def test_swap_batch_time_swaps_every_leaf_and_itself_back():
-    step = TimeStep(reward=torch.rand(5, 2), observation={"a": torch.rand(5, 2, 3)})
-    swapped = tensor_utils.swap_batch_time(step)
-    assert swapped.reward.shape == (2, 5)
-    assert swapped.observation["a"].shape == (2, 5, 3)
-    assert torch.equal(swapped.observation["a"][1, 4], step.observation["a"][4, 1])
-    assert torch.equal(tensor_utils.swap_batch_time(swapped).reward, step.reward)
 
 
 def test_global_norm_is_the_norm_of_all_entries():
