@@ -29,7 +29,6 @@ from alf_lite import nest
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Field, StepType, TimeStep
 from alf_lite.errors import ConfigError
-from alf_lite.utils.tensor_utils import expand_dims_as
 
 Nest = Any
 _Info = TypeVar("_Info", bound=Any)
@@ -183,30 +182,28 @@ def _returns(time_step: TimeStep, n: int, gamma: float) -> Transition:
     """The transitions of the first T-n steps, without their next observation."""
     num_rows = _num_rows(time_step, n)
 
-    def rows_from(x: Tensor, k: int) -> Tensor:
-        """What is k steps later."""
-        return x.narrow(1, k, num_rows)
+    def windows(x: Tensor, begin: int) -> Tensor:
+        """What is ``begin`` and more steps later, n of them: [B, T-n, ..., n]."""
+        return x.narrow(1, begin, num_rows + n - 1).unfold(1, n, 1)
 
-    discounts = gamma * time_step.discount
-    is_no_end = time_step.step_type != _LAST
-    reward, discount = rows_from(time_step.reward, 1), rows_from(discounts, 1)
-    goes_on = rows_from(is_no_end, 0)
-    num_steps = goes_on.long()
-    for k in range(1, n):
-        goes_on = goes_on & rows_from(is_no_end, k)
-        weight = torch.where(goes_on, discount, 0.0)
-        next_reward = rows_from(time_step.reward, k + 1)
-        reward = reward + expand_dims_as(weight, reward) * next_reward
-        next_discount = rows_from(discounts, k + 1)
-        discount = torch.where(goes_on, discount * next_discount, discount)
-        num_steps = num_steps + goes_on
+    # Whether the episode has not ended by each of the n steps.
+    goes_on = windows(time_step.step_type != _LAST, 0).cummin(-1).values
+    discounts = windows(gamma * time_step.discount, 1)
+    factors = torch.where(goes_on, discounts, 1.0)
+    # The first transition is there in any case.
+    factors.select(-1, 0).copy_(discounts.select(-1, 0))
+    products = factors.cumprod(-1)
+    weights = goes_on[..., 1:] * products[..., :-1]
+    rewards = windows(time_step.reward, 1)  # [B, T-n, n] or [B, T-n, D, n]
+    if rewards.ndim > weights.ndim:
+        weights = weights.unsqueeze(-2)
     return Transition(
         # The action that led to the next step is the one that was executed, whoever
         # chose it.
-        action=nest.map_structure(lambda t: rows_from(t, 1), time_step.prev_action),
-        reward=reward,
-        discount=discount,
-        num_steps=num_steps,
+        action=nest.narrow(time_step.prev_action, 1, num_rows + 1, dim=1),
+        reward=rewards[..., 0] + (weights * rewards[..., 1:]).sum(-1),
+        discount=products[..., -1],
+        num_steps=goes_on.sum(-1),
     )
 
 
