@@ -15,10 +15,10 @@ from alf_lite.environments.row_stacking import SpaceColumns
 from alf_lite.processes.shared_memory import ArrayLayout, SharedMemory
 
 
-class SharedSteps:
+class SharedSteps(SharedMemory):
     """Observations, actions, rewards, ends and infos of B environments in one block.
 
-    Both sides build it from the same spaces, see ``SharedMemory``.
+    Both sides build it from the same spaces.
     """
 
     observations: list[np.ndarray]  # [B, ...] per leaf of the observation space
@@ -47,24 +47,15 @@ class SharedSteps:
         layouts.append(ArrayLayout((num_envs, *reward_shape), np.dtype(np.float64)))
         layouts += [ArrayLayout((num_envs,), np.dtype(np.bool_))] * 2
         layouts += [ArrayLayout(a.shape, a.dtype) for a in self._infos.values()]
-        self._memory = SharedMemory(layouts)
-
-    def create(self) -> int:
-        """Allocates the memory; see ``SharedMemory.create``."""
-        descriptor = self._memory.create(
-            "asynchronous environments",
+        super().__init__(
+            layouts,
+            f"{num_envs} asynchronous environments",
             "Lower create_environment.num_parallel_environments.",
         )
-        self._find_parts()
-        return descriptor
 
     def attach(self, descriptor: int) -> None:
-        """Maps the memory that another process created."""
-        self._memory.attach(descriptor)
-        self._find_parts()
-
-    def _find_parts(self) -> None:
-        arrays = self._memory.arrays()
+        super().attach(descriptor)
+        arrays = self.arrays()
         num_observations = len(self.observation_columns.columns)
         num_actions = len(self.action_columns.columns)
         self.observations = arrays[:num_observations]

@@ -50,22 +50,24 @@ class SharedMemory:
 
     Args:
         layouts: of the parts.
+        purpose: who needs the memory, for the message if there is too little.
+        advice: what to do then, likewise.
     """
 
-    def __init__(self, layouts: Sequence[Layout]) -> None:
+    def __init__(self, layouts: Sequence[Layout], purpose: str, advice: str) -> None:
         self._layouts = list(layouts)
+        self._purpose = purpose
+        self._advice = advice
         self._buffer: mmap.mmap | None = None  # after create or attach
 
     @property
     def num_bytes(self) -> int:
         return max(_ALIGNMENT, sum(map(_aligned_bytes, self._layouts)))
 
-    def create(self, purpose: str, advice: str, num_copies: int = 1) -> int:
+    def create(self, num_copies: int = 1) -> int:
         """Allocates zeros; the file descriptor is for the other processes.
 
         Args:
-            purpose: who needs the memory, for the message.
-            advice: what to do if it does not fit, likewise.
             num_copies: how many such blocks there are going to be, which must all fit.
 
         Raises:
@@ -73,9 +75,11 @@ class SharedMemory:
         """
         free, needed = free_ram(), self.num_bytes * num_copies
         if free is not None and needed > free:
+            times = f"{num_copies} times " if num_copies > 1 else ""
             raise ConfigError(
-                f"{purpose}: {needed / _GB:.2f} GB of shared memory are needed, "
-                f"but only {free / _GB:.2f} GB of memory are free. {advice}"
+                f"{times}{self._purpose}: {needed / _GB:.2f} GB of shared memory are "
+                "needed, "
+                f"but only {free / _GB:.2f} GB of memory are free. {self._advice}"
             )
         if hasattr(os, "memfd_create"):
             descriptor = os.memfd_create("alf_lite")

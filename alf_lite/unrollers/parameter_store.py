@@ -14,7 +14,7 @@ from alf_lite.tensor_specs import TensorSpec
 _BEGUN, _PUBLISHED = 0, 1
 
 
-class ParameterStore:
+class ParameterStore(SharedMemory):
     """One process publishes versions of a list of tensors, any number of others read.
 
     There are two copies. Version v is written into copy v % 2 while readers use the
@@ -29,25 +29,17 @@ class ParameterStore:
     def __init__(self, specs: Sequence[TensorSpec]) -> None:
         counters = TensorSpec((2,), dtype=torch.int64)
         self._num_tensors = len(specs)
-        self._memory = SharedMemory([counters, *specs, *specs])
+        super().__init__(
+            [counters, *specs, *specs],
+            "the parameters for unroll workers",
+            "Use a smaller network.",
+        )
         # Some processors reorder what is not between two holders of a lock.
         self._barrier = threading.Lock()
 
-    def create(self) -> int:
-        """Allocates the memory; see ``SharedMemory.create``."""
-        descriptor = self._memory.create(
-            "the parameters for unroll workers", "Use a smaller network."
-        )
-        self._find_parts()
-        return descriptor
-
     def attach(self, descriptor: int) -> None:
-        """Maps the memory that another process created."""
-        self._memory.attach(descriptor)
-        self._find_parts()
-
-    def _find_parts(self) -> None:
-        counters, *copies = self._memory.tensors()
+        super().attach(descriptor)
+        counters, *copies = self.tensors()
         self._counters = counters.numpy()
         self._copies = (copies[: self._num_tensors], copies[self._num_tensors :])
 

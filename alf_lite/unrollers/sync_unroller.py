@@ -15,14 +15,11 @@ from alf_lite.environments.environment import Environment
 from alf_lite.environments.step_rows import StepRow
 from alf_lite.errors import CheckpointError
 from alf_lite.unrollers.unroll import Policy, Unroll
-from alf_lite.unrollers.unroll_storage import (
-    PreallocatedRows,
-    RowsWithGradient,
-    UnrollRows,
-)
+from alf_lite.unrollers.unroll_storage import PreallocatedRows, RowsWithGradient
 from alf_lite.utils.recurrent_state import reset_state
 
 Nest = Any
+UnrollRows = PreallocatedRows | RowsWithGradient
 
 
 class SyncUnroller:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,46 +26,8 @@ _MAX_VIEWS = 16
 _traits = operator.attrgetter("shape", "dtype")
 
 
-class UnrollRows(Protocol):
-    """Takes the rows of one unroll after the other."""
-
-    def begin(
-        self, length: int, env: Environment, first_step: TimeStep
-    ) -> Sequence[StepRow] | None:
-        """Begins an unroll of ``length`` steps.
-
-        Args:
-            length: T.
-            env: that is stepped.
-            first_step: raw, [B, ...]; may be the last one of the previous unroll.
-
-        Returns:
-            The T+1 rows of which the environment writes all but the first one, which
-            has been written; None if the steps are to be added instead.
-        """
-
-    def add(self, time_step: TimeStep, experience: Experience) -> None:
-        """Adds what came [B, ...] and what the policy did there.
-
-        Args:
-            time_step: raw.
-            experience: its ``time_step`` is () if the policy saw the raw one.
-        """
-
-    def end(self, last_step: TimeStep | None) -> tuple[TimeStep, Experience]:
-        """Ends the unroll.
-
-        Args:
-            last_step: on which nobody acted yet; None if all rows were added.
-
-        Returns:
-            The raw steps [length + 1, B, ...], and one row of experience for each that
-            was added.
-        """
-
-
 class PreallocatedRows:
-    """Keeps the rows in memory that every unroll uses again.
+    """Takes the rows of one unroll after the other, in memory that all of them use.
 
     Where it can, the environment writes its steps there; everything else is copied.
 
@@ -87,6 +49,17 @@ class PreallocatedRows:
     def begin(
         self, length: int, env: Environment, first_step: TimeStep
     ) -> Sequence[StepRow] | None:
+        """Begins an unroll of ``length`` steps.
+
+        Args:
+            length: T.
+            env: that is stepped.
+            first_step: raw, [B, ...]; may be the last one of the previous unroll.
+
+        Returns:
+            The T+1 rows of which the environment writes all but the first one, which
+            has been written; None if the steps are to be added instead.
+        """
         self._begin_steps(length, first_step)
         self._length = length
         self._num_added = 0
@@ -109,6 +82,12 @@ class PreallocatedRows:
             self._steps.write(0, first_step, length + 1)
 
     def add(self, time_step: TimeStep, experience: Experience) -> None:
+        """Adds what came [B, ...] and what the policy did there.
+
+        Args:
+            time_step: raw.
+            experience: its ``time_step`` is () if the policy saw the raw one.
+        """
         row = self._num_added
         if row > 0 and self._step_rows is None:
             self._steps.write(row, time_step, self._length + 1)
@@ -116,6 +95,15 @@ class PreallocatedRows:
         self._num_added += 1
 
     def end(self, last_step: TimeStep | None) -> tuple[TimeStep, Experience]:
+        """Ends the unroll.
+
+        Args:
+            last_step: on which nobody acted yet; None if all rows were added.
+
+        Returns:
+            The raw steps [length + 1, B, ...], and one row of experience for each that
+            was added.
+        """
         if last_step is not None and self._step_rows is None:
             self._steps.write(self._num_added, last_step, self._length + 1)
         return self.read(self._length + 1, self._num_added)
@@ -130,7 +118,7 @@ class PreallocatedRows:
 
 
 class RowsWithGradient:
-    """Keeps the rows themselves, with the gradient of what the policy did."""
+    """As ``PreallocatedRows``, but keeps the rows themselves, with their gradient."""
 
     def __init__(self) -> None:
         self._time_steps: list[TimeStep] = []
@@ -279,8 +267,8 @@ def row_specs(experience: Experience, time_step: TimeStep) -> RowSpecs:
     )
 
 
-class UnrollSlots:
-    """A number of slots, each of which holds an unroll of T steps.
+class UnrollSlots(SharedMemory):
+    """A number of slots, each of which holds an unroll of T steps of one worker.
 
     The worker writes every row where the trainer reads it. They use different slots at
     every moment and tell each other which, so that nothing needs a lock.
@@ -296,42 +284,25 @@ class UnrollSlots:
         self, specs: RowSpecs, num_slots: int, unroll_length: int, bootstrap: bool
     ) -> None:
         self._specs = tuple(specs)
-        self._num_slots = num_slots
         self._num_time_steps = unroll_length + 1
         self._num_rows = unroll_length + bootstrap
+        self._rows: list[PreallocatedRows] = []  # of every slot
         # Without a bootstrap row, the last row has a raw step alone.
         outer_dims = (num_slots, self._num_time_steps)
-        self._memory = SharedMemory(
+        super().__init__(
             [
                 TensorSpec((*outer_dims, *leaf.shape), leaf.dtype)
                 for leaf in nest.flatten(self._specs)
-            ]
-        )
-        self._rows: list[PreallocatedRows] = []  # of every slot
-
-    @property
-    def num_bytes(self) -> int:
-        return self._memory.num_bytes
-
-    def create(self, num_workers: int) -> int:
-        """Allocates the memory; see ``SharedMemory.create``."""
-        descriptor = self._memory.create(
-            f"{self._num_slots} unrolls of each of {num_workers} unroll workers",
+            ],
+            f"{num_slots} unrolls of an unroll worker",
             "Lower TrainerConfig.unroll_queue_size, unroll_length or num_unroll_workers"
             ", or create_environment.num_parallel_environments.",
-            num_copies=num_workers,
         )
-        self._find_rows()
-        return descriptor
 
     def attach(self, descriptor: int) -> None:
-        """Maps the memory that another process created."""
-        self._memory.attach(descriptor)
-        self._find_rows()
-
-    def _find_rows(self) -> None:
+        super().attach(descriptor)
         with torch.inference_mode(False):
-            columns = [tensor.unbind(0) for tensor in self._memory.tensors()]
+            columns = [tensor.unbind(0) for tensor in self.tensors()]
         self._rows = [
             PreallocatedRows(nest.pack_sequence_as(self._specs, list(leaves)))
             for leaves in zip(*columns, strict=True)

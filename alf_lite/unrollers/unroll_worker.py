@@ -119,7 +119,11 @@ class WorkerDescription(NamedTuple):
 def control_memory(num_workers: int) -> SharedMemory:
     """A request to stop [1], and the heartbeats of all workers [num_workers]."""
     int64 = np.dtype(np.int64)
-    return SharedMemory([ArrayLayout((1,), int64), ArrayLayout((num_workers,), int64)])
+    return SharedMemory(
+        [ArrayLayout((1,), int64), ArrayLayout((num_workers,), int64)],
+        "unroll workers",
+        "Free some memory.",
+    )
 
 
 def serve(settings: WorkerSettings, trainer: Parent) -> NoReturn:

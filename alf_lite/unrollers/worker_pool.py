@@ -101,7 +101,7 @@ class WorkerPool:
         )
         control = unroll_worker.control_memory(options.num_workers)
         self._store = ParameterStore(list(self._specs.values()))
-        self._descriptors.append(control.create("unroll workers", "Free some memory."))
+        self._descriptors.append(control.create())
         self._descriptors.append(self._store.create())
         self._stop, self._heartbeats = control.arrays()
         self.num_restarts = 0

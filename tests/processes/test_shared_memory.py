@@ -28,10 +28,14 @@ SPECS = [
 ]
 
 
+def shared(specs):
+    return SharedMemory(specs, "a test", "Lower it.")
+
+
 @contextlib.contextmanager
 def created(specs, **kwargs):
-    memory = SharedMemory(specs)
-    descriptor = memory.create("a test", "Do something.", **kwargs)
+    memory = shared(specs)
+    descriptor = memory.create(**kwargs)
     try:
         yield memory, descriptor
     finally:
@@ -74,7 +78,7 @@ def test_tensors_can_be_trained_on_although_they_were_mapped_in_inference_mode()
 
 def test_what_one_maps_the_other_sees_in_both_directions():
     with created(SPECS) as (memory, descriptor):
-        other = SharedMemory(SPECS)
+        other = shared(SPECS)
         other.attach(descriptor)
         fill(memory.tensors(), 3)
         torch.testing.assert_close(other.tensors(), memory.tensors())
@@ -83,7 +87,7 @@ def test_what_one_maps_the_other_sees_in_both_directions():
 
 
 def _read_and_write(descriptor, connection):
-    memory = SharedMemory(SPECS)
+    memory = shared(SPECS)
     memory.attach(descriptor)
     connection.send([tensor.tolist() for tensor in memory.tensors()])
     fill(memory.tensors(), 20)
@@ -103,7 +107,7 @@ def test_another_process_sees_what_is_written_and_is_seen_to_write():
 
 
 def test_the_memory_outlives_the_descriptor_and_whoever_created_it():
-    other = SharedMemory(SPECS)
+    other = shared(SPECS)
     with created(SPECS) as (memory, descriptor):
         other.attach(descriptor)
         fill(memory.tensors(), 5)
@@ -116,7 +120,7 @@ def test_the_memory_outlives_the_descriptor_and_whoever_created_it():
 @pytest.mark.parametrize("specs", [[], [TensorSpec((0,))]])
 def test_nothing_can_be_shared(specs):
     with created(specs) as (memory, descriptor):
-        other = SharedMemory(specs)
+        other = shared(specs)
         other.attach(descriptor)
         assert len(other.tensors()) == len(memory.tensors()) == len(specs)
         assert memory.num_bytes > 0
@@ -124,25 +128,25 @@ def test_nothing_can_be_shared(specs):
 
 def test_the_size_is_that_of_the_tensors_rounded_up_to_cache_lines():
     specs = [TensorSpec((17,)), TensorSpec((1,), dtype=torch.bool), TensorSpec((16,))]
-    assert SharedMemory(specs).num_bytes == 128 + 64 + 64
+    assert shared(specs).num_bytes == 128 + 64 + 64
 
 
 @pytest.mark.parametrize(("free", "fits"), [(2_500_000_000, False), (None, True)])
 def test_too_much_memory_is_refused_with_the_numbers(monkeypatch, free, fits):
     monkeypatch.setattr(shared_memory, "free_ram", lambda: free)
-    memory = SharedMemory([TensorSpec((1000, 1000))])
+    memory = shared([TensorSpec((1000, 1000))])
     if fits:
-        os.close(memory.create("unrolls", "Lower it.", num_copies=1000))
+        os.close(memory.create(num_copies=1000))
         return
     before = descriptors()
     with pytest.raises(
         ConfigError,
-        match=r"unrolls: 4\.00 GB of shared memory are needed, but only 2\.50 GB of "
-        r"memory are free\. Lower it\.",
+        match=r"1000 times a test: 4\.00 GB of shared memory are needed, but only "
+        r"2\.50 GB of memory are free\. Lower it\.",
     ):
-        memory.create("unrolls", "Lower it.", num_copies=1000)
+        memory.create(num_copies=1000)
     assert descriptors() == before
-    os.close(memory.create("unrolls", "Lower it.", num_copies=600))
+    os.close(memory.create(num_copies=600))
 
 
 def descriptors() -> set[str]:
@@ -159,7 +163,7 @@ def test_no_descriptor_is_left_behind():
     gc.collect()
     before = descriptors()
     with created(SPECS) as (memory, descriptor):
-        other = SharedMemory(SPECS)
+        other = shared(SPECS)
         other.attach(descriptor)
         del memory, other
     gc.collect()
@@ -185,7 +189,7 @@ def test_a_failure_to_map_closes_the_descriptor(monkeypatch):
     monkeypatch.setattr(SharedMemory, "attach", fail)
     before = descriptors()
     with pytest.raises(OSError, match="cannot map"):
-        SharedMemory(SPECS).create("a test", "")
+        shared(SPECS).create()
     assert descriptors() == before
 
 
@@ -193,7 +197,7 @@ def test_without_memfd_a_file_without_a_name_is_used(monkeypatch, tmp_path):
     monkeypatch.delattr(os, "memfd_create", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with created(SPECS) as (memory, descriptor):
-        other = SharedMemory(SPECS)
+        other = shared(SPECS)
         other.attach(descriptor)
         fill(memory.tensors(), 3)
         torch.testing.assert_close(other.tensors(), memory.tensors())
@@ -208,7 +212,7 @@ def test_arrays_of_numpy_lie_in_it_as_well():
         ArrayLayout((), np.dtype(np.int64)),
     ]
     with created(layouts) as (memory, descriptor):
-        other = SharedMemory(layouts)
+        other = shared(layouts)
         other.attach(descriptor)
         for layout, array in zip(layouts, memory.arrays(), strict=True):
             assert (array.shape, array.dtype) == layout

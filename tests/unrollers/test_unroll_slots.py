@@ -109,7 +109,7 @@ def build(*, transforms: bool, bootstrap: bool, length: int = 4, num_slots: int 
     sent = reduction.ForkingPickler.loads(reduction.ForkingPickler.dumps(specs))
     worker = UnrollSlots(specs, num_slots, length, bootstrap)
     trainer = UnrollSlots(sent, num_slots, length, bootstrap)
-    descriptor = trainer.create(num_workers=1)
+    descriptor = trainer.create(num_copies=1)
     worker.attach(descriptor)
     os.close(descriptor)
     return SyncUnroller(env, policy), worker, trainer
@@ -196,7 +196,7 @@ def test_no_memory_is_refused_with_what_to_lower(monkeypatch):
     monkeypatch.setattr(shared_memory, "free_ram", lambda: 100)
     with pytest.raises(
         ValueError,
-        match=r"3 unrolls of each of 1 unroll workers: .*unroll_queue_size, "
+        match=r"3 unrolls of an unroll worker: .*unroll_queue_size, "
         r"unroll_length or num_unroll_workers",
     ):
         build(transforms=False, bootstrap=False)
@@ -206,6 +206,6 @@ def test_all_workers_are_counted_when_the_memory_is(monkeypatch):
     specs = row_specs(*first_row(Environment(), Policy(transforms=False)))
     slots = UnrollSlots(specs, 2, 4, False)
     monkeypatch.setattr(shared_memory, "free_ram", lambda: 3 * slots.num_bytes)
-    os.close(slots.create(num_workers=3))
-    with pytest.raises(ValueError, match="each of 4 unroll workers"):
-        slots.create(num_workers=4)
+    os.close(slots.create(num_copies=3))
+    with pytest.raises(ValueError, match="4 times 2 unrolls"):
+        slots.create(num_copies=4)
