@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from alf_lite.config import shipping as config_shipping
-from alf_lite.data_structures import AlgStep, Experience
+from alf_lite.data_structures import AlgStep, Experience, TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.worker_environments import WorkerEnvironment
 from alf_lite.errors import ConfigError
@@ -61,14 +61,22 @@ class UnrollReport(NamedTuple):
         return cls(slot, version, bool(is_first), env_step_seconds, seconds)
 
 
-class WorkerPolicy(Policy, Protocol):
+class Actor(Protocol):
     """The copy of the algorithm that acts in a worker."""
+
+    @property
+    def policy(self) -> Policy: ...
 
     @property
     def overwrite_policy_output(self) -> bool: ...
 
-    def shared_tensors(self) -> dict[str, Tensor]:
+    @property
+    def tensors(self) -> dict[str, Tensor]:
         """Everything that acting depends on, by name; is overwritten."""
+        ...
+
+    def act(self, inputs: TimeStep, state: Nest) -> AlgStep:
+        """The policy's ``rollout_step``, or what takes its place."""
         ...
 
     def after_refresh(self) -> None:
@@ -79,7 +87,7 @@ class WorkerParts(NamedTuple):
     """What a recipe builds in the process of a worker."""
 
     env: Environment
-    policy: WorkerPolicy
+    actor: Actor
 
 
 # (seed) → WorkerParts; travels by ``config_shipping``.
@@ -168,15 +176,18 @@ class _Worker:
             heartbeat=heartbeats[settings.worker_index : settings.worker_index + 1],
             stop=stop,
         )
-        self._policy = policy = parts.policy
-        self._tensors = _in_order(policy.shared_tensors(), settings.tensor_specs)
+        self._actor = actor = parts.actor
+        self._tensors = _in_order(actor.tensors, settings.tensor_specs)
         self._version = 0
         self._refresh()
         self._unroller = SyncUnroller(
-            env, policy, overwrite_policy_output=policy.overwrite_policy_output
+            env,
+            actor.policy,
+            rollout_step=actor.act,
+            overwrite_policy_output=actor.overwrite_policy_output,
         )
         self._unroller.reset(random_state.derive_seed(settings.seed, "environments"))
-        rows = _first_row(env, policy)
+        rows = _first_row(env, actor)
         description = WorkerDescription(
             rows, env.batch_size, config_shipping.export_config_use()
         )
@@ -221,7 +232,7 @@ class _Worker:
         version = self._store.read(self._tensors, self._version)
         if version != self._version:
             self._version = version
-            self._policy.after_refresh()
+            self._actor.after_refresh()
 
 
 def _build(settings: WorkerSettings) -> WorkerParts:
@@ -255,15 +266,15 @@ def _in_order(tensors: dict[str, Tensor], specs: dict[str, TensorSpec]) -> list[
     return [tensors[name] for name in specs]
 
 
-def _first_row(env: Environment, policy: Policy) -> RowSpecs:
+def _first_row(env: Environment, actor: Actor) -> RowSpecs:
     """What one row of an unroll consists of, seen without a step."""
-    batch_size = env.batch_size
+    policy, batch_size = actor.policy, env.batch_size
     with torch.inference_mode():
         time_step = to_device(env.current_time_step, policy.device)
         state: Nest = policy.get_initial_rollout_state(batch_size)
         inputs, _ = policy.transform_timestep(
             time_step, policy.get_initial_transform_state(batch_size)
         )
-        step: AlgStep = policy.rollout_step(inputs, state)
+        step = actor.act(inputs, state)
     experience = Experience(inputs, step.output, step.info, state)
     return row_specs(experience, time_step)

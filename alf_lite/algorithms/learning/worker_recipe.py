@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from alf_lite.algorithms.learning.create_algorithm import create_algorithm
@@ -31,7 +30,7 @@ _BOUND_FIELDS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class AlgorithmRecipe:
+class ActorRecipe:
     """Builds what a worker needs, in the process of the worker.
 
     Args:
@@ -55,10 +54,10 @@ class AlgorithmRecipe:
         )
         env = self.create_env(seed=derive_seed(seed, "environments"))
         described = RemoteEnvironment(env, config.num_unroll_workers)
-        return WorkerParts(env, FollowingPolicy(create_algorithm(config, described)))
+        return WorkerParts(env, ActorCopy(create_algorithm(config, described)))
 
 
-class FollowingPolicy:
+class ActorCopy:
     """The algorithm of a worker, whose tensors are overwritten with the trained ones.
 
     Args:
@@ -67,37 +66,20 @@ class FollowingPolicy:
 
     def __init__(self, algorithm: RLAlgorithm) -> None:
         algorithm.set_training(False)
-        self._algorithm = algorithm
+        self.policy = algorithm
+        self.overwrite_policy_output = algorithm.overwrite_policy_output
         self._state = algorithm.acting_state()
         self._acts_randomly = False
 
     @property
-    def device(self) -> torch.device:
-        return self._algorithm.device
-
-    @property
-    def overwrite_policy_output(self) -> bool:
-        return self._algorithm.overwrite_policy_output
-
-    def rollout_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
-        step = self._algorithm.rollout_step(inputs, state)
-        if self._acts_randomly:
-            step = step._replace(output=self._algorithm.random_action(inputs))
-        return step
-
-    def transform_timestep(
-        self, time_step: TimeStep, state: Nest
-    ) -> tuple[TimeStep, Nest]:
-        return self._algorithm.transform_timestep(time_step, state)
-
-    def get_initial_rollout_state(self, batch_size: int) -> Nest:
-        return self._algorithm.get_initial_rollout_state(batch_size)
-
-    def get_initial_transform_state(self, batch_size: int) -> Nest:
-        return self._algorithm.get_initial_transform_state(batch_size)
-
-    def shared_tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         return self._state.tensors
+
+    def act(self, inputs: TimeStep, state: Nest) -> AlgStep:
+        step = self.policy.rollout_step(inputs, state)
+        if self._acts_randomly:
+            step = step._replace(output=self.policy.random_action(inputs))
+        return step
 
     def after_refresh(self) -> None:
         self._acts_randomly = self._state.apply()
@@ -119,7 +101,7 @@ def describe_environments(
     Raises:
         ConfigError: if something cannot be sent to other processes.
     """
-    recipe = AlgorithmRecipe(
+    recipe = ActorRecipe(
         config=_in_worker(config),
         algorithm_ctor=config.algorithm_ctor,
         data_transformer_ctor=config.data_transformer_ctor,

@@ -94,32 +94,32 @@ def test_a_worker_acts_as_the_trainer_would_after_it_got_its_tensors(
             max_policy_lag=0,
         )
     )
-    policy = parts.policy
+    copy = parts.actor
     trained.data_transformer.observe(
         nest.map_structure(lambda t: t[None], parts.env.reset())
     )
     state = trained.acting_state()
-    own = policy.shared_tensors()
+    own = copy.tensors
     assert list(own) == list(state.tensors)
     with torch.no_grad():
         for name, tensor in state.capture().items():
             own[name].copy_(tensor)
-    policy.after_refresh()
+    copy.after_refresh()
 
     time_step = parts.env.reset(seed=1)
     steps = []
-    for actor in (trained, policy):
+    for actor, act in ((trained, trained.rollout_step), (copy.policy, copy.act)):
         torch.manual_seed(3)
         transform_state = actor.get_initial_transform_state(2)
         inputs, _ = actor.transform_timestep(time_step, transform_state)
         trained.set_training(False)
         with torch.inference_mode():
-            step = actor.rollout_step(inputs, actor.get_initial_rollout_state(2))
+            step = act(inputs, actor.get_initial_rollout_state(2))
         steps.append((inputs, step._replace(output=())))
     for a, b in zip(nest.flatten(steps[0]), nest.flatten(steps[1]), strict=True):
         torch.testing.assert_close(a, b)
-    assert policy.device.type == "cpu"
-    assert policy.overwrite_policy_output == trained.overwrite_policy_output
+    assert copy.policy.device.type == "cpu"
+    assert copy.overwrite_policy_output == trained.overwrite_policy_output
 
 
 def test_a_worker_acts_at_random_while_the_trainer_says_so(built):
@@ -133,21 +133,21 @@ def test_a_worker_acts_at_random_while_the_trainer_says_so(built):
     progress.env_steps = 17
     state = trained.acting_state()
     assert trained.acts_randomly
-    own = parts.policy.shared_tensors()
+    own = parts.actor.tensors
     with torch.no_grad():
         for name, tensor in state.capture().items():
             own[name].copy_(tensor)
     progress.reset()
     inputs = parts.env.reset()
-    policy_state = parts.policy.get_initial_rollout_state(2)
+    policy_state = parts.actor.policy.get_initial_rollout_state(2)
 
     def actions():
         with torch.inference_mode():
-            steps = [parts.policy.rollout_step(inputs, policy_state) for _ in range(50)]
+            steps = [parts.actor.act(inputs, policy_state) for _ in range(50)]
         return {tuple(step.output.tolist()) for step in steps}
 
     assert len(actions()) == 1
-    parts.policy.after_refresh()
+    parts.actor.after_refresh()
     assert progress.env_steps == 17
     assert len(actions()) > 1
 
@@ -218,8 +218,8 @@ def test_references_of_a_conf_with_scopes_reach_the_worker():
     is_last = [bool(parts.env.step(action).is_last().all()) for _ in range(7)]
     assert is_last == [False] * 6 + [True]
     time_step = parts.env.current_time_step
-    transform_state = parts.policy.get_initial_transform_state(2)
-    inputs, _ = parts.policy.transform_timestep(time_step, transform_state)
+    transform_state = parts.actor.policy.get_initial_transform_state(2)
+    inputs, _ = parts.actor.policy.transform_timestep(time_step, transform_state)
     torch.testing.assert_close(inputs.reward, 0.1 * time_step.reward)
     forgotten = [
         line for line in config_files.unused_bindings() if "TrainerConfig" not in line
