@@ -161,6 +161,9 @@ class RLAlgorithm(Algorithm):
         """
         return False
 
+    # γ: a float, which a subclass that discounts sets
+    _gamma: Any = None
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         inherits = cls.training_only_modules is not RLAlgorithm.training_only_modules
@@ -197,6 +200,11 @@ class RLAlgorithm(Algorithm):
         return ActingState(self, self.training_only_modules)
 
     @property
+    def gamma(self) -> float | None:
+        """γ of the returns that it learns, for metrics and normalizers; None: no γ."""
+        return self._gamma
+
+    @property
     def has_multidim_reward(self) -> bool:
         return self._reward_spec.ndim > 0
 
@@ -227,6 +235,7 @@ class RLAlgorithm(Algorithm):
                 env_info_spec=env.env_info_spec,
                 batch_size=env.batch_size,
                 buffer_size=max(config.metric_min_buffer_size, env.batch_size),
+                algorithm_gamma=self.gamma,
             )
         return self._metrics
 

@@ -106,6 +106,9 @@ class DataTransformer(nn.Module, ABC):
             ConfigError: if the transformer needs something that ``env`` does not have.
         """
 
+    def set_gamma(self, gamma: float) -> None:
+        """Says, before training, which γ the algorithm has."""
+
     def check_neighbours(
         self, earlier: Sequence[DataTransformer], later: Sequence[DataTransformer]
     ) -> None:

@@ -35,7 +35,8 @@ class RewardNormalizer(StatisticsTransformer):
     Args:
         observation_spec: of one raw observation.
         reward_spec: of one raw reward.
-        gamma: γ of the discounted return.
+        gamma: γ of the discounted return; None means that of the algorithm, and 0.99 if
+            it has none.
         clipping: bounds the results to [-clipping, clipping]; None for no bounds.
         mode: how much the past counts, see :class:`Normalizer`.
         speed: of the mode ``"adaptive"``.
@@ -51,14 +52,14 @@ class RewardNormalizer(StatisticsTransformer):
         observation_spec: NestedTensorSpec,
         reward_spec: TensorSpec = TensorSpec(()),
         *,
-        gamma: float = 0.99,
+        gamma: float | None = None,
         clipping: float | None = 10.0,
         mode: NormalizerMode = "running",
         speed: float = 8.0,
         update_rate: float = 1e-4,
         update_mode: UpdateMode = "rollout",
     ) -> None:
-        if not 0 <= gamma <= 1:
+        if gamma is not None and not 0 <= gamma <= 1:
             raise ConfigError(f"RewardNormalizer: gamma must be in [0, 1], got {gamma}")
         super().__init__(
             observation_spec,
@@ -73,11 +74,16 @@ class RewardNormalizer(StatisticsTransformer):
             clipping=clipping,
             update_mode=update_mode,
         )
-        self._gamma = gamma
+        self._gamma = 0.99 if gamma is None else gamma
+        self._has_own_gamma = gamma is not None
         self._reader = StepReader(reward_spec)
         # [environments so far, elements of the reward], R of the last step. No buffer:
         # only training needs it, and a policy may act in any number of environments.
         self._returns = np.zeros((0, reward_spec.numel))
+
+    def set_gamma(self, gamma: float) -> None:
+        if not self._has_own_gamma:
+            self._gamma = gamma
 
     def transform(self, time_step: TimeStep) -> TimeStep:
         reward = time_step.reward

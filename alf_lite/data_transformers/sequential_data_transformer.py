@@ -75,6 +75,10 @@ class SequentialDataTransformer(DataTransformer):
         for transformer in self._in_order:
             transformer.set_environment(env)
 
+    def set_gamma(self, gamma: float) -> None:
+        for transformer in self._in_order:
+            transformer.set_gamma(gamma)
+
     def check_neighbours(
         self, earlier: Sequence[DataTransformer], later: Sequence[DataTransformer]
     ) -> None:

@@ -176,7 +176,8 @@ def create_metrics(
     env_info_spec: NestedTensorSpec,
     batch_size: int,
     buffer_size: int,
-    gamma: float = 0.99,
+    gamma: float | None = None,
+    algorithm_gamma: float | None = None,
 ) -> MetricSet:
     """The eight metrics of a training run; the first two are the axes of summaries.
 
@@ -185,8 +186,11 @@ def create_metrics(
         env_info_spec: of the env_info of one step.
         batch_size: number of environments.
         buffer_size: number of episodes that averages are taken over.
-        gamma: γ of the discounted returns.
+        gamma: γ of the discounted returns; None means that of the algorithm.
+        algorithm_gamma: what that is; 0.99 if it has none.
     """
+    if gamma is None:
+        gamma = 0.99 if algorithm_gamma is None else algorithm_gamma
     tracker = EpisodeTracker(
         reward_spec,
         env_info_spec,

@@ -5,6 +5,7 @@ import itertools
 import shutil
 from typing import Any
 
+import gin
 import gymnasium
 import numpy as np
 import pytest
@@ -13,11 +14,16 @@ from gymnasium import spaces
 
 from alf_lite import nest
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import AlgStep, LossInfo, StepType
+from alf_lite.data_transformers.reward_normalizer import RewardNormalizer
+from alf_lite.data_transformers.sequential_data_transformer import (
+    SequentialDataTransformer,
+)
 from alf_lite.environments.gymnasium_environment import GymnasiumEnvironment
 from alf_lite.environments.serial_vector_env import SerialVectorEnv
 from alf_lite.errors import CheckpointError, ConfigError, DivergedError
@@ -236,6 +242,62 @@ def test_the_loss_of_the_bootstrap_row_is_not_used():
     algorithm.update_with_gradient = lambda info: losses.append(info.loss.item()) or []
     algorithm.train_iter()
     assert losses == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("cls", "gamma", "bound", "expected"),
+    [
+        (PPOAlgorithm, 0.5, None, 0.5),
+        (PPOAlgorithm, 0.5, 0.25, 0.25),
+        (Reinforce, None, None, 0.99),
+    ],
+)
+def test_metrics_and_reward_normalizer_have_the_gamma_of_the_algorithm(
+    cls, gamma, bound, expected
+):
+    if bound is not None:
+        gin.bind_parameter("create_metrics.gamma", bound)
+        gin.bind_parameter("RewardNormalizer.gamma", bound)
+    algorithm = make(
+        cls, unroll_length=6, arguments={} if gamma is None else {"gamma": gamma}
+    )
+    assert algorithm.gamma == gamma
+    normalizer = RewardNormalizer(algorithm.observation_spec)
+    algorithm.data_transformer = SequentialDataTransformer(
+        algorithm.observation_spec, data_transformer_ctors=[lambda *_: normalizer]
+    )
+    algorithm.train_iter()
+    of_starts = algorithm.get_metrics()[-1]
+    assert of_starts.result() == pytest.approx(1 + expected + expected**2)
+    # Two steps after the second FIRST.
+    assert normalizer.training_state_dict()["returns"].max() == pytest.approx(
+        1 + expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "flag"),
+    [
+        ("train_step_offline", "has_offline_loss"),
+        ("calc_loss_offline", "has_offline_loss"),
+        ("should_stop_updates", "stops_updates_early"),
+    ],
+)
+def test_a_method_whose_flag_is_missing_is_an_error(method, flag):
+    def never_called(self, *args):
+        pytest.fail("it was")
+
+    with pytest.raises(ConfigError, match=f"Own.{method} would never .*{flag} = True"):
+        type("Own", (DqnAlgorithm,), {method: never_called})
+    type("Own", (DqnAlgorithm,), {method: never_called, flag: True})
+    with pytest.raises(ConfigError, match="trains_on_rollout_info = False"):
+        type("Own", (Reinforce,), {"train_step": never_called})
+
+
+def test_an_on_policy_algorithm_without_a_train_step_must_say_so():
+    silent = type("Silent", (Reinforce,), {"trains_on_rollout_info": False})
+    with pytest.raises(ConfigError, match="trains_on_rollout_info = True if"):
+        make(silent)
 
 
 def test_scalar_losses_are_added_to_the_mean():

@@ -53,6 +53,8 @@ class Learner(ABC):
         self._algorithm = algorithm
         self._config = config
         self._env = env
+        if algorithm.gamma is not None:
+            algorithm.data_transformer.set_gamma(algorithm.gamma)
         self.updates = UpdateLoop(algorithm, config)
         self._rollout_step: Callable[[TimeStep, Nest], AlgStep] = algorithm.rollout_step
         self._unroller: SyncUnroller | AsyncUnroller | None = None
