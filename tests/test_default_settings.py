@@ -36,8 +36,7 @@ def test_what_a_conf_leaves_out_is_as_the_algorithm_declares():
     config = read("CartPole-v1", "PPOAlgorithm", 100, "TrainerConfig.unroll_length = 7")
     assert config.unroll_length == 7
     assert (config.epochs, config.num_updates_per_train_iter) == (10, None)
-    assert config.mini_batch_size == 2
-    assert config.mini_batch_length is None
+    assert (config.mini_batch_size, config.mini_batch_length) == (64, 1)
     config_files.reset()
     assert TrainerConfig(num_iterations=1) == TrainerConfig(
         num_iterations=1, unroll_length=8, num_updates_per_train_iter=1

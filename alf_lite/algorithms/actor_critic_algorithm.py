@@ -78,7 +78,10 @@ class ActorCriticAlgorithm(RLAlgorithm):
 
     # Mnih et al. 2016 (arXiv:1602.01783): 16 actors, an update after 5 steps.
     default_settings = DefaultSettings(
-        num_parallel_environments=16, unroll_length=5, lr=7e-4, gradient_clipping=0.5
+        num_parallel_environments=16,
+        unroll_length=5,
+        lr=((0.0, 1.5e-3), (1.0, 0.0)),
+        gradient_clipping=0.5,
     )
 
     def __init__(

@@ -98,8 +98,9 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         num_parallel_environments=8,
         unroll_length=128,
         epochs=10,
-        mini_batch_size=2,
-        lr=3e-4,
+        mini_batch_size=64,
+        mini_batch_length=1,
+        lr=((0.0, 3e-4), (1.0, 0.0)),
         gradient_clipping=0.5,
     )
 

@@ -113,7 +113,7 @@ class SacAlgorithm(RLAlgorithm):
         mini_batch_length=2,
         initial_collect_steps=1000,
         initial_random_policy=True,
-        lr=3e-4,
+        lr=1e-3,
     )
 
     _alternatives: ClassVar[str] = (

@@ -8,7 +8,6 @@ policy: each environment has a process of its own, which starts anew with its ep
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from alf_lite.config import configurable
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.schedulers import as_scheduler
+from alf_lite.utils.schedulers import Scheduled, as_scheduler
 
 Nest = Any
 
@@ -30,7 +29,7 @@ class ActionNoise(abc.ABC):
 
     state_spec: NestedTensorSpec = ()
 
-    def __init__(self, std: float | Callable[[], float]) -> None:
+    def __init__(self, std: Scheduled) -> None:
         self._std = as_scheduler(std)
         self._current_std()
 
@@ -66,7 +65,7 @@ class GaussianNoise(ActionNoise):
         size: number of elements of an action.
     """
 
-    def __init__(self, size: int, std: float | Callable[[], float] = 0.1) -> None:
+    def __init__(self, size: int, std: Scheduled = 0.1) -> None:
         super().__init__(std)
 
     def _draw(self, normal: Tensor, state: Nest) -> tuple[Tensor, Nest]:
@@ -91,7 +90,7 @@ class OrnsteinUhlenbeckNoise(ActionNoise):
     def __init__(
         self,
         size: int,
-        std: float | Callable[[], float] = 0.2,
+        std: Scheduled = 0.2,
         damping: float = 0.15,
     ) -> None:
         super().__init__(std)

@@ -14,7 +14,7 @@ from torch.nn import Parameter
 
 from alf_lite.errors import CheckpointError
 from alf_lite.optimizers.fused_adam_step import FusedAdamStep, fused_adam_step
-from alf_lite.utils.schedulers import as_scheduler
+from alf_lite.utils.schedulers import Scheduled, as_scheduler
 from alf_lite.utils.tensor_utils import global_norm
 
 # As torch.nn.utils.clip_grad_norm_ has it.
@@ -29,7 +29,8 @@ class Optimizer:
 
     Args:
         torch_class: the optimizer of torch that does the steps.
-        lr: the learning rate, or a scheduler of it that is asked at every step.
+        lr: the learning rate, or a scheduler of it that is asked at every step;
+            ``((0.0, 0.001), (1.0, 0.0))`` falls from 0.001 to 0 over the run.
         gradient_clipping: the largest allowed norm of all gradients together; larger
             ones are scaled down to it. None: no clipping.
         hyperparameters: for ``torch_class``.
@@ -42,7 +43,7 @@ class Optimizer:
     def __init__(
         self,
         torch_class: Callable[..., torch.optim.Optimizer],
-        lr: float | Callable[[], float],
+        lr: Scheduled,
         gradient_clipping: float | None,
         **hyperparameters: Any,
     ) -> None:

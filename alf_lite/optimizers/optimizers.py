@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from alf_lite.config import configurable
 from alf_lite.optimizers.optimizer import Optimizer
+from alf_lite.utils.schedulers import Scheduled
 
 __all__ = ["SGD", "Adam", "AdamW", "Optimizer", "RMSprop"]
 
@@ -18,7 +17,7 @@ class Adam(Optimizer):
 
     def __init__(
         self,
-        lr: float | Callable[[], float] = 1e-3,
+        lr: Scheduled = 1e-3,
         *,
         gradient_clipping: float | None = None,
         betas: tuple[float, float] = (0.9, 0.999),
@@ -43,7 +42,7 @@ class AdamW(Optimizer):
 
     def __init__(
         self,
-        lr: float | Callable[[], float] = 1e-3,
+        lr: Scheduled = 1e-3,
         *,
         gradient_clipping: float | None = None,
         betas: tuple[float, float] = (0.9, 0.999),
@@ -68,7 +67,7 @@ class SGD(Optimizer):
 
     def __init__(
         self,
-        lr: float | Callable[[], float] = 1e-2,
+        lr: Scheduled = 1e-2,
         *,
         gradient_clipping: float | None = None,
         momentum: float = 0.0,
@@ -93,7 +92,7 @@ class RMSprop(Optimizer):
 
     def __init__(
         self,
-        lr: float | Callable[[], float] = 1e-2,
+        lr: Scheduled = 1e-2,
         *,
         gradient_clipping: float | None = None,
         alpha: float = 0.99,

@@ -31,6 +31,7 @@ __all__ = [
     "ExponentialScheduler",
     "LinearScheduler",
     "Progress",
+    "Scheduled",
     "Scheduler",
     "StepScheduler",
     "as_scheduler",
@@ -242,8 +243,14 @@ class CyclicalScheduler(Scheduler):
         return (1 - fraction) * self.base_value + fraction * self.bound_value
 
 
-def as_scheduler(value: float | Tensor | Callable[[], float]) -> Callable[[], float]:
+# A number, the (percent, value) points of a LinearScheduler, or any scheduler.
+Scheduled = float | Sequence[tuple[float, float]] | Callable[[], float]
+
+
+def as_scheduler(value: Scheduled | Tensor) -> Callable[[], float]:
     """A number as a constant scheduler; a scheduler or other function as it is.
+
+    Points are those of a linear one over the run: ``((0.0, 0.001), (1.0, 0.0))``.
 
     Raises:
         ValueError: if the number is not finite.
@@ -253,12 +260,18 @@ def as_scheduler(value: float | Tensor | Callable[[], float]) -> Callable[[], fl
         value = float(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return ConstantScheduler(float(value))
+    if isinstance(value, list | tuple) and any(_is_point(point) for point in value):
+        return LinearScheduler(value, "percent")
     if isinstance(value, type) or not callable(value):
         raise TypeError(
             f"expected a number or a scheduler, got {value!r}. In a conf, a scheduler "
             "is written @LinearScheduler(), with parentheses."
         )
     return value
+
+
+def _is_point(value: object) -> bool:
+    return isinstance(value, list | tuple)
 
 
 def _is_finite_number(value: object) -> bool:
