@@ -17,9 +17,9 @@ import numpy as np
 
 from alf_lite.config import shipping as config_shipping
 from alf_lite.environments import env_factory, single_env
+from alf_lite.environments.batch_stacking import Column
 from alf_lite.environments.info_keys import InfoKeys, info_names
 from alf_lite.environments.open_episodes import OpenEpisode, Replay
-from alf_lite.environments.row_stacking import Column
 from alf_lite.environments.shared_steps import SharedSteps
 from alf_lite.errors import ConfigError
 from alf_lite.processes.child_main import Parent, StopRequested

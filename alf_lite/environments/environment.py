@@ -8,10 +8,11 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+import torch
 
+from alf_lite import nest
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments.recorded_values import RecordedValues
-from alf_lite.environments.step_rows import StepRow
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
@@ -191,3 +192,100 @@ class Environment(abc.ABC):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class EnvironmentWithSpecs(Environment):
+    """An environment that knows its specs from the beginning.
+
+    Args:
+        batch_size: B.
+        observation_spec: of one observation.
+        action_spec: of one action.
+        reward_spec: of one reward.
+        env_info_spec: of ``TimeStep.env_info``.
+        recorded_values: what converts recorded data, see ``Environment``.
+        name: for messages and logs.
+    """
+
+    def __init__(
+        self,
+        batch_size: int,
+        observation_spec: NestedTensorSpec,
+        action_spec: NestedTensorSpec,
+        *,
+        reward_spec: TensorSpec,
+        env_info_spec: NestedTensorSpec = (),
+        recorded_values: RecordedValues | None = None,
+        name: str,
+    ) -> None:
+        self._batch_size = batch_size
+        self._observation_spec = observation_spec
+        self._action_spec = action_spec
+        self._reward_spec = reward_spec
+        self._env_info_spec = env_info_spec
+        self._recorded_values = recorded_values
+        self._name = name
+        self._current: TimeStep | None = None
+
+    @property
+    def batch_size(self) -> int:
+        return self._batch_size
+
+    @property
+    def observation_spec(self) -> NestedTensorSpec:
+        return self._observation_spec
+
+    @property
+    def action_spec(self) -> NestedTensorSpec:
+        return self._action_spec
+
+    @property
+    def reward_spec(self) -> TensorSpec:
+        return self._reward_spec
+
+    @property
+    def env_info_spec(self) -> NestedTensorSpec:
+        return self._env_info_spec
+
+    @property
+    def recorded_values(self) -> RecordedValues | None:
+        return self._recorded_values
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def current_time_step(self) -> TimeStep:
+        if self._current is None:
+            raise RuntimeError(f"{self._name}: call reset() first")
+        return self._current
+
+
+class StepRow:
+    """One time step [B, ...]: arrays to write, and the tensors that share their memory.
+
+    Args:
+        time_step: tensors on the CPU.
+    """
+
+    def __init__(self, time_step: TimeStep) -> None:
+        self.time_step = time_step
+        self.step_type: np.ndarray = time_step.step_type.numpy()
+        self.reward: np.ndarray = time_step.reward.numpy()
+        self.discount: np.ndarray = time_step.discount.numpy()
+        self.observation = [t.numpy() for t in nest.flatten(time_step.observation)]
+        self.prev_action = [t.numpy() for t in nest.flatten(time_step.prev_action)]
+        # By name; () if nothing was declared.
+        self.env_info = {k: t.numpy() for k, t in dict(time_step.env_info).items()}
+
+
+def step_rows(memory: TimeStep) -> Sequence[StepRow]:
+    """The N rows of ``memory``, tensors [N, B, ...] on the CPU."""
+    # Whoever writes may be in inference mode and whoever reads not.
+    with torch.inference_mode(False):
+        columns = [tensor.unbind(0) for tensor in nest.flatten(memory)]
+        return [
+            StepRow(nest.pack_sequence_as(memory, leaves))
+            for leaves in zip(*columns, strict=True)
+        ]

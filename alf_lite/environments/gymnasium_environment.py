@@ -13,30 +13,29 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.data_structures import TimeStep, time_step_spec
 from alf_lite.environments import (
-    environment_ids,
+    env_factory,
     info_keys,
     single_env,
     space_specs,
 )
-from alf_lite.environments.environment import Environment
-from alf_lite.environments.info_keys import InfoKeys
-from alf_lite.environments.numpy_time_steps import NumpyTimeSteps
-from alf_lite.environments.recorded_values import RecordedValues
-from alf_lite.environments.restored_episodes import (
+from alf_lite.environments.environment import EnvironmentWithSpecs, StepRow
+from alf_lite.environments.episode_memory import (
     EpisodeMemory,
     ReplayingVectorEnv,
 )
+from alf_lite.environments.info_keys import InfoKeys
+from alf_lite.environments.numpy_time_steps import NumpyTimeSteps
+from alf_lite.environments.recorded_values import RecordedValues
 from alf_lite.environments.seeds import vector_seed
 from alf_lite.environments.space_tree import SpaceTree
-from alf_lite.environments.step_rows import StepRow
 from alf_lite.environments.torch_time_steps import TorchTimeSteps
 from alf_lite.errors import AlfLiteError, ConfigError, EnvError, exception_text
-from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.tensor_specs import TensorSpec
 
 Nest = Any
 
 
-class GymnasiumEnvironment(Environment):
+class GymnasiumEnvironment(EnvironmentWithSpecs):
     """Adapts a ``gymnasium.vector.VectorEnv`` in NEXT_STEP mode.
 
     Numpy environments give CPU tensors; the tensors of torch environments stay on their
@@ -71,22 +70,26 @@ class GymnasiumEnvironment(Environment):
         copy: bool = True,
     ) -> None:
         _check_vector_env(vector_env)
-        self._vector_env = vector_env
-        self._seed = seed
-        self._name = name or _name_of(vector_env)
-        self._info_keys = InfoKeys(env_info_keys)
-        self._unseen_keys = self._info_keys.required  # of the infos so far
-        self._is_own = bool(getattr(vector_env, "returns_fresh_arrays", False))
-        self._copy = copy
-        self._batch_size = int(vector_env.num_envs)
         # Not observation_space, which some (EnvPool) do not batch.
         observation_space = vector_env.single_observation_space
         action_space = vector_env.single_action_space
-        self._observation_spec = space_specs.observation_spec(observation_space)
-        self._action_spec = space_specs.action_spec(action_space)
-        self._reward_spec = TensorSpec(_reward_shape(vector_env))
+        self._info_keys = InfoKeys(env_info_keys)
+        shapes = self._info_keys.shapes
+        super().__init__(
+            int(vector_env.num_envs),
+            space_specs.observation_spec(observation_space),
+            space_specs.action_spec(action_space),
+            reward_spec=TensorSpec(_reward_shape(vector_env)),
+            env_info_spec={key: TensorSpec(s) for key, s in shapes.items()} or (),
+            recorded_values=RecordedValues(observation_space, action_space),
+            name=name or _name_of(vector_env),
+        )
+        self._vector_env = vector_env
+        self._seed = seed
+        self._unseen_keys = self._info_keys.required  # of the infos so far
+        self._is_own = bool(getattr(vector_env, "returns_fresh_arrays", False))
+        self._copy = copy
         self._time_steps: NumpyTimeSteps | TorchTimeSteps | None = None
-        self._current: TimeStep | None = None
         self._num_steps = 0
         self._memory: EpisodeMemory | None = None  # of those that can replay
         if self._is_own:
@@ -97,51 +100,13 @@ class GymnasiumEnvironment(Environment):
         self._closed = False
 
     @property
-    def batch_size(self) -> int:
-        return self._batch_size
-
-    @property
-    def observation_spec(self) -> NestedTensorSpec:
-        return self._observation_spec
-
-    @property
-    def action_spec(self) -> NestedTensorSpec:
-        return self._action_spec
-
-    @property
-    def reward_spec(self) -> TensorSpec:
-        return self._reward_spec
-
-    @property
-    def env_info_spec(self) -> NestedTensorSpec:
-        shapes = self._info_keys.shapes
-        return {name: TensorSpec(shape) for name, shape in shapes.items()} or ()
-
-    @property
-    def recorded_values(self) -> RecordedValues:
-        return RecordedValues(
-            self._vector_env.single_observation_space,
-            self._vector_env.single_action_space,
-        )
-
-    @property
     def metadata(self) -> dict[str, Any]:
         return dict(self._vector_env.metadata)
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     @property
     def vector_env(self) -> gymnasium.vector.VectorEnv:
         """What is adapted."""
         return self._vector_env
-
-    @property
-    def current_time_step(self) -> TimeStep:
-        if self._current is None:
-            raise RuntimeError(f"{self._name}: call reset() first")
-        return self._current
 
     def reset(self, seed: int | None = None) -> TimeStep:
         if seed is None and self._current is None:
@@ -232,7 +197,7 @@ class GymnasiumEnvironment(Environment):
             frames = self._vector_env.render()
         except Exception as error:
             text = exception_text(error)
-            hint = environment_ids.install_hint(self._name, EnvError(text))
+            hint = env_factory.install_hint(self._name, EnvError(text))
             raise EnvError(
                 f"{self._name} cannot be drawn: {text}. {hint}".rstrip()
             ) from error

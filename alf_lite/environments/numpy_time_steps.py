@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
+from gymnasium import spaces
+from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.data_structures import TimeStep
+from alf_lite.environments import space_specs
+from alf_lite.environments.batch_stacking import Column, any_true
+from alf_lite.environments.environment import StepRow, step_rows
 from alf_lite.environments.info_keys import InfoKeys
-from alf_lite.environments.numpy_actions import ActionLeaf
-from alf_lite.environments.numpy_observations import ObservationLeaf
-from alf_lite.environments.observation_bounds import raise_if_not_finite
-from alf_lite.environments.row_stacking import Column, any_true
-from alf_lite.environments.space_tree import SpaceTree
-from alf_lite.environments.step_rows import StepRow, step_rows
+from alf_lite.environments.observation_bounds import (
+    ObservationBounds,
+    check_action_is_finite,
+    raise_if_not_finite,
+)
+from alf_lite.environments.space_tree import SpaceLeaf, SpaceTree
 from alf_lite.errors import EnvError
 
 Nest = Any
-
 # Rows that nobody has given are allocated together, as many as fit into this.
 _CHUNK_BYTES = 65536
 _MAX_CHUNK_ROWS = 32
@@ -32,6 +37,114 @@ _NOT_NEXT_STEP = (
     "not truncated), as AutoresetMode.NEXT_STEP says. Check the vector environment's "
     "metadata['autoreset_mode']."
 )
+
+
+class ObservationLeaf:
+    """Reads one leaf of a batch of observations.
+
+    Args:
+        leaf: of the observation space.
+        batch_size: B.
+    """
+
+    def __init__(self, leaf: SpaceLeaf, batch_size: int) -> None:
+        self._path = leaf.path
+        self._shape = (batch_size, *leaf.shape)
+        self._dtype = leaf.dtype
+        self._column = Column(
+            leaf.path,
+            self._shape,
+            leaf.dtype,
+            f"{leaf.dtype} of shape {self._shape} for {batch_size} x {leaf.space}",
+        )
+        spec = space_specs.observation_leaf_spec(leaf)
+        self._offset = space_specs.offset(leaf.space)
+        target = torch.empty(0, dtype=spec.dtype).numpy().dtype
+        self._is_cast = target != leaf.dtype
+        self._bounds = ObservationBounds(leaf, spec, batch_size)
+
+    def write(self, value: Any, out: np.ndarray) -> None:
+        """Copies ``value`` [B, ...] to ``out``, which has the spec's dtype, and checks.
+
+        Raises:
+            EnvError: naming the path, the environment and the element.
+        """
+        if not (
+            type(value) is np.ndarray
+            and value.dtype == self._dtype
+            and value.shape == self._shape
+        ):
+            value = self._column.convert(value)
+        if self._is_cast:
+            with np.errstate(over="ignore"):  # what overflows is found below
+                out[:] = value
+        else:
+            out[:] = value
+        if self._offset is not None:
+            out -= self._offset
+        self._bounds.check(out)
+
+
+class ActionLeaf:
+    """Converts one leaf of a batch of actions.
+
+    Args:
+        leaf: of the action space.
+        batch_size: B.
+    """
+
+    def __init__(self, leaf: SpaceLeaf, batch_size: int) -> None:
+        self._path = leaf.path
+        spec = space_specs.action_leaf_spec(leaf)
+        self.shape = torch.Size((batch_size, *leaf.shape))
+        self._dtype = leaf.dtype
+        self._is_continuous = spec.is_continuous
+        if spec.is_continuous:
+            assert isinstance(leaf.space, spaces.Box), leaf
+            self._scale, self._shift, self._low, self._high = space_specs.rescaling(
+                leaf.space
+            )
+            # Most robots are driven in [-1, 1] anyway.
+            self._is_rescaled = bool((self._scale != 1).any() or self._shift.any())
+            if not self._is_rescaled:
+                self._low = self._low.astype(np.float32)
+                self._high = self._high.astype(np.float32)
+        else:
+            self._offset = space_specs.action_offset(leaf.space)
+
+    def to_environment(self, action: Tensor, chosen: np.ndarray) -> np.ndarray:
+        """What the environment is given for the agent's action, [B, ...].
+
+        Args:
+            action: [B, ...]; the caller may use the memory again.
+            chosen: gets the action as the agent chose it.
+
+        Raises:
+            TypeError: if ``action`` is not a tensor of the spec's kind of dtype.
+            ValueError: if its shape is not [B, ...].
+            DivergedError: if it is not finite.
+        """
+        self._check(action)
+        chosen[...] = action.numpy(force=True)
+        if not self._is_continuous:
+            shifted = chosen if self._offset is None else chosen + self._offset
+            return shifted.astype(self._dtype)
+        if not math.isfinite(np.vdot(chosen, chosen)):
+            check_action_is_finite(self._path, chosen)
+        if self._is_rescaled:
+            chosen = chosen * self._scale + self._shift
+        return np.minimum(np.maximum(chosen, self._low), self._high).astype(self._dtype)
+
+    def _check(self, action: Any) -> None:
+        if not isinstance(action, Tensor):
+            raise TypeError(f"{self._path}: expected a tensor, got {type(action)}")
+        if action.shape != self.shape:
+            raise ValueError(
+                f"{self._path}: expected shape {tuple(self.shape)} (batch first), got "
+                f"{tuple(action.shape)}"
+            )
+        if action.dtype.is_floating_point and not self._is_continuous:
+            raise TypeError(f"{self._path}: expected integers, got {action.dtype}")
 
 
 class NumpyTimeSteps:

@@ -11,9 +11,9 @@ import torch
 from gymnasium import spaces
 
 from alf_lite.environments import space_specs
-from alf_lite.environments.row_stacking import all_true
+from alf_lite.environments.batch_stacking import all_true
 from alf_lite.environments.space_tree import SpaceLeaf
-from alf_lite.errors import EnvError
+from alf_lite.errors import DivergedError, EnvError
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
 
@@ -93,6 +93,18 @@ def raise_if_not_finite(path: str, array: np.ndarray) -> None:
         raise EnvError(
             f"environment {where[0]} returned {path}{element_text(where)} = "
             f"{array[where]} ({array.dtype})"
+        )
+
+
+def check_action_is_finite(path: str, array: np.ndarray) -> None:
+    """Raises DivergedError naming the first element that is NaN or infinite."""
+    wrong = ~np.isfinite(array)
+    if wrong.any():
+        where = np.unravel_index(int(wrong.argmax()), wrong.shape)
+        raise DivergedError(
+            f"the policy chose {path}{element_text(where)} = {array[where]} for "
+            f"environment {where[0]}: its parameters or its inputs are not finite any "
+            "more"
         )
 
 

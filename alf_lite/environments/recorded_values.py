@@ -14,7 +14,6 @@ import numpy as np
 from gymnasium import spaces
 
 from alf_lite.environments import space_specs
-from alf_lite.environments.numpy_actions import rescaling
 from alf_lite.environments.space_tree import SpaceLeaf, SpaceTree
 
 
@@ -35,7 +34,7 @@ class RecordedLeaf:
     ) -> None:
         self.dtype = leaf.dtype
         self._offset = offset
-        self._rescaling = None if box is None else rescaling(box)
+        self._rescaling = None if box is None else space_specs.rescaling(box)
 
     def to_agent(self, array: np.ndarray) -> np.ndarray:
         """[N, ...] as recorded → [N, ...] as the agent's spec describes it.

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from alf_lite.environments import single_env
+from alf_lite.environments.batch_stacking import Column, RowError, SpaceColumns
 from alf_lite.environments.info_keys import InfoKeys, info_names
 from alf_lite.environments.open_episodes import (
     OpenEpisode,
@@ -19,7 +20,6 @@ from alf_lite.environments.open_episodes import (
     SavedEpisode,
     untouched_globals,
 )
-from alf_lite.environments.row_stacking import Column, RowError, SpaceColumns
 from alf_lite.environments.seeds import seeds_of_reset
 from alf_lite.errors import EnvError, exception_text
 

@@ -10,8 +10,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from alf_lite.environments.batch_stacking import SpaceColumns
 from alf_lite.environments.info_keys import InfoKeys
-from alf_lite.environments.row_stacking import SpaceColumns
 from alf_lite.processes.shared_memory import ArrayLayout, SharedMemory
 
 

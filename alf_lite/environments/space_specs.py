@@ -119,6 +119,20 @@ def is_rescaled(space: spaces.Box) -> np.ndarray:
     return np.isfinite(low) & np.isfinite(high)
 
 
+def rescaling(space: spaces.Box) -> tuple[np.ndarray, ...]:
+    """What maps [-1, 1] to a Box: (scale, shift, low, high).
+
+    The environment gets clip(scale · action + shift, low, high). In double precision,
+    so that the ends are met exactly.
+    """
+    low, high = (bound.astype(np.float64) for bound in float_bounds(space))
+    rescaled = is_rescaled(space)
+    with np.errstate(invalid="ignore"):
+        scale = np.where(rescaled, (high - low) / 2, 1.0)
+        shift = np.where(rescaled, (high + low) / 2, 0.0)
+    return scale, shift, low, high
+
+
 def float_bounds(space: spaces.Box) -> tuple[np.ndarray, np.ndarray]:
     """The bounds as float32; what is meant as no bound is infinite."""
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)

@@ -22,10 +22,10 @@ from alf_lite import nest
 from alf_lite.config import configurable
 from alf_lite.data_structures import TimeStep, time_step_spec
 from alf_lite.environments import space_specs
-from alf_lite.environments.environment import Environment
+from alf_lite.environments.environment import EnvironmentWithSpecs
 from alf_lite.environments.recorded_values import RecordedValues
 from alf_lite.errors import ConfigError, EnvError
-from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.tensor_specs import TensorSpec
 
 Nest = Any
 # What a conf may write in place of a Dict or Tuple.
@@ -33,7 +33,7 @@ NestedSpace = Any
 
 
 @configurable
-class SpecsOnlyEnvironment(Environment):
+class SpecsOnlyEnvironment(EnvironmentWithSpecs):
     """Has specs and first steps of zeros, and refuses to step.
 
     Args:
@@ -58,42 +58,14 @@ class SpecsOnlyEnvironment(Environment):
     ) -> None:
         observation_space = _to_space("observation_space", observation_space)
         action_space = _to_space("action_space", action_space)
-        self._observation_spec = space_specs.observation_spec(observation_space)
-        self._action_spec = space_specs.action_spec(action_space)
-        self._recorded_values = RecordedValues(observation_space, action_space)
-        self._reward_spec = TensorSpec(() if num_rewards is None else (num_rewards,))
-        self._name = name
-        self._current: TimeStep | None = None
-
-    @property
-    def batch_size(self) -> int:
-        return 1
-
-    @property
-    def observation_spec(self) -> NestedTensorSpec:
-        return self._observation_spec
-
-    @property
-    def action_spec(self) -> NestedTensorSpec:
-        return self._action_spec
-
-    @property
-    def reward_spec(self) -> TensorSpec:
-        return self._reward_spec
-
-    @property
-    def recorded_values(self) -> RecordedValues:
-        return self._recorded_values
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def current_time_step(self) -> TimeStep:
-        if self._current is None:
-            raise RuntimeError(f"{self._name}: call reset() first")
-        return self._current
+        super().__init__(
+            1,
+            space_specs.observation_spec(observation_space),
+            space_specs.action_spec(action_space),
+            reward_spec=TensorSpec(() if num_rewards is None else (num_rewards,)),
+            recorded_values=RecordedValues(observation_space, action_space),
+            name=name,
+        )
 
     def reset(self, seed: int | None = None) -> TimeStep:
         """Zeros: training resets environments that it does not step, too."""

@@ -10,16 +10,17 @@ import numpy as np
 import torch
 
 from alf_lite.data_structures import TimeStep
-from alf_lite.environments.environment import Environment
-from alf_lite.environments.recorded_values import RecordedValues
-from alf_lite.environments.step_rows import StepRow
+from alf_lite.environments.environment import (
+    Environment,
+    EnvironmentWithSpecs,
+    StepRow,
+)
 from alf_lite.processes.child_main import StopRequested
-from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
 
 
-class _WithSpecsOf(Environment):
+class _WithSpecsOf(EnvironmentWithSpecs):
     """Has the specs of another environment, also when that is gone.
 
     Args:
@@ -28,46 +29,20 @@ class _WithSpecsOf(Environment):
     """
 
     def __init__(self, env: Environment, num_copies: int = 1) -> None:
-        self._batch_size = num_copies * env.batch_size
-        self._observation_spec = env.observation_spec
-        self._action_spec = env.action_spec
-        self._reward_spec = env.reward_spec
-        self._env_info_spec = env.env_info_spec
-        self._recorded_values = env.recorded_values
+        super().__init__(
+            num_copies * env.batch_size,
+            env.observation_spec,
+            env.action_spec,
+            reward_spec=env.reward_spec,
+            env_info_spec=env.env_info_spec,
+            recorded_values=env.recorded_values,
+            name=env.name,
+        )
         self._metadata = dict(env.metadata)
-        self._name = env.name
-
-    @property
-    def batch_size(self) -> int:
-        return self._batch_size
-
-    @property
-    def observation_spec(self) -> NestedTensorSpec:
-        return self._observation_spec
-
-    @property
-    def action_spec(self) -> NestedTensorSpec:
-        return self._action_spec
-
-    @property
-    def reward_spec(self) -> TensorSpec:
-        return self._reward_spec
-
-    @property
-    def env_info_spec(self) -> NestedTensorSpec:
-        return self._env_info_spec
-
-    @property
-    def recorded_values(self) -> RecordedValues | None:
-        return self._recorded_values
 
     @property
     def metadata(self) -> dict[str, Any]:
         return self._metadata
-
-    @property
-    def name(self) -> str:
-        return self._name
 
 
 class RemoteEnvironment(_WithSpecsOf):
@@ -154,13 +129,12 @@ class WorkerEnvironment(_WithSpecsOf):
         self._heartbeat = heartbeat
         self._stop = stop
         self._next_step_time = 0.0
-        self._time_step: TimeStep | None = None
 
     @property
     def current_time_step(self) -> TimeStep:
-        if self._time_step is None:
+        if self._current is None:
             return self._env.current_time_step  # raises
-        return self._time_step
+        return self._current
 
     def reset(self, seed: int | None = None) -> TimeStep:
         return self._seen(self._env.reset(seed))
@@ -183,17 +157,17 @@ class WorkerEnvironment(_WithSpecsOf):
     def step_into(self, action: Nest, row: StepRow) -> TimeStep:
         """As :meth:`step`."""
         self._wait()
-        self._time_step = self._env.step_into(action, row)
+        self._current = self._env.step_into(action, row)
         self._heartbeat[0] += 1
-        return self._time_step
+        return self._current
 
     def close(self) -> None:
         self._env.close()
 
     def _seen(self, time_step: TimeStep) -> TimeStep:
         self._heartbeat[0] += 1
-        self._time_step = time_step._replace(env_id=self._env_ids)
-        return self._time_step
+        self._current = time_step._replace(env_id=self._env_ids)
+        return self._current
 
     def _wait(self) -> None:
         """Waits until the last step began an interval ago, unless asked to stop."""

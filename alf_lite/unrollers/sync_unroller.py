@@ -11,8 +11,7 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.data_structures import AlgStep, Experience, TimeStep
-from alf_lite.environments.environment import Environment
-from alf_lite.environments.step_rows import StepRow
+from alf_lite.environments.environment import Environment, StepRow
 from alf_lite.errors import CheckpointError
 from alf_lite.unrollers.unroll import Policy, Unroll
 from alf_lite.unrollers.unroll_storage import PreallocatedRows, RowsWithGradient

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.data_structures import Experience, TimeStep
-from alf_lite.environments.environment import Environment
-from alf_lite.environments.step_rows import StepRow
+from alf_lite.environments.environment import Environment, StepRow
 from alf_lite.errors import ConfigError
 from alf_lite.processes.shared_memory import SharedMemory
 from alf_lite.tensor_specs import TensorSpec

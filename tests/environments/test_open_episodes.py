@@ -14,7 +14,7 @@ import torch
 from gymnasium import spaces
 
 from alf_lite import nest
-from alf_lite.environments import action_log
+from alf_lite.environments import episode_memory
 from alf_lite.environments.atari import atari_preprocessing
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import CheckpointError
@@ -340,7 +340,7 @@ def test_only_the_environments_that_differ_begin_anew():
 
 
 def test_memory_of_long_episodes_is_bounded(monkeypatch):
-    monkeypatch.setattr(action_log, "MAX_STEPS", 64)
+    monkeypatch.setattr(episode_memory, "MAX_STEPS", 64)
     long = functools.partial(create_environment, "Pendulum-v1", 2, 5)
     reasons = continued(functools.partial(long, max_episode_steps=200), 150)
     assert reasons.keys() == {0, 1}

@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 
 from alf_lite.environments import space_specs
-from alf_lite.environments.numpy_actions import ActionLeaf
+from alf_lite.environments.numpy_time_steps import ActionLeaf
 from alf_lite.environments.recorded_values import RecordedValues
 from alf_lite.environments.space_tree import SpaceTree
 

@@ -1,4 +1,4 @@
-"""Tests of alf_lite.environments.action_log."""
+"""Tests of alf_lite.environments.episode_memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from alf_lite.environments.action_log import ActionLog
+from alf_lite.environments.episode_memory import ActionLog
 from alf_lite.environments.space_tree import SpaceTree
 from alf_lite.errors import CheckpointError
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from alf_lite.environments.numpy_actions import ActionLeaf
+from alf_lite.environments.numpy_time_steps import ActionLeaf
 from alf_lite.environments.space_specs import action_leaf_spec
 from alf_lite.environments.space_tree import SpaceTree
-from alf_lite.environments.torch_leaves import TorchActionLeaf
+from alf_lite.environments.torch_time_steps import TorchActionLeaf
 from alf_lite.errors import DivergedError
 
 INF = np.inf
