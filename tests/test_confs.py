@@ -14,8 +14,7 @@ from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
 from alf_lite.datasets.writing import write_source
 from alf_lite.environments.creation import create_environment
-from alf_lite.trainers.collection_policies import RandomPolicy
-from alf_lite.trainers.collector import NumSteps, collect
+from alf_lite.trainers.collector import NumSteps, RandomPolicy, collect
 from alf_lite.trainers.trainer import Trainer
 from tests.source_code import ROOT
 

@@ -15,8 +15,7 @@ from alf_lite.errors import ConfigError
 
 if TYPE_CHECKING:
     from alf_lite.environments.environment import Environment
-    from alf_lite.trainers.collection_policies import CollectionPolicy
-    from alf_lite.trainers.collector import Amount
+    from alf_lite.trainers.collector import Amount, CollectionPolicy
 
 
 def define_flags() -> flags.FlagValues:
@@ -173,22 +172,22 @@ def _amount(values: flags.FlagValues) -> Amount:
 
 
 def _policy(values: flags.FlagValues, env: Environment) -> CollectionPolicy:
-    from alf_lite.trainers import collection_policies as policies
+    from alf_lite.trainers import collector
 
     if values.policy is None:
         return _algorithm_policy(values, env)
-    policy: CollectionPolicy = policies.RandomPolicy(env)
+    policy: CollectionPolicy = collector.RandomPolicy(env)
     if values.policy != "random":
-        function = policies.import_function(values.policy)
-        policy = policies.ScriptedPolicy(function, values.policy, env)
+        function = collector.import_function(values.policy)
+        policy = collector.ScriptedPolicy(function, values.policy, env)
     if values.epsilon_greedy:
-        policy = policies.EpsilonGreedy(policy, values.epsilon_greedy, env)
+        policy = collector.EpsilonGreedyPolicy(policy, values.epsilon_greedy, env)
     return policy
 
 
 def _algorithm_policy(values: flags.FlagValues, env: Environment) -> CollectionPolicy:
     from alf_lite.trainers import run_policy
-    from alf_lite.trainers.collection_policies import AlgorithmPolicy
+    from alf_lite.trainers.collector import AlgorithmPolicy
 
     config = run_policy.acting_config(
         device=values.device, epsilon_greedy=values.epsilon_greedy

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any, NamedTuple, Protocol, TextIO
 
-from alf_lite.trainers.speed_meter import SpeedMeter, TimeToGo
+from alf_lite.trainers.schedule import SpeedMeter, TimeToGo
 from alf_lite.utils.output_streams import best_effort
 
 

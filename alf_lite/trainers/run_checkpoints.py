@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Mapping
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,7 @@ from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer, LoadedCheckpoint
 from alf_lite.config import files as config_files
 from alf_lite.errors import CheckpointError
-from alf_lite.trainers import event_files, training_state
+from alf_lite.trainers import training_state
 from alf_lite.trainers.hooks import Hooks
 from alf_lite.trainers.run_directory import (
     INOPERATIVE_CONFIG,
@@ -21,12 +25,13 @@ from alf_lite.trainers.run_directory import (
 )
 from alf_lite.trainers.training_state import RunState
 from alf_lite.utils import random_state, summary
+from alf_lite.utils.event_writer import NAME
 from alf_lite.utils.plain_data import check_like, check_numbers
 
 _logger = logging.getLogger(__name__)
-
 # A full disk may be emptied; a run is not ended by one checkpoint that failed.
 _MAX_FAILURES = 3
+_RUN_ID = re.compile(r"[0-9a-f]{16}")
 
 
 class RunCheckpoints:
@@ -44,7 +49,7 @@ class RunCheckpoints:
     def __init__(self, run_directory: RunDirectory, keep_latest: int) -> None:
         self._run_directory = run_directory
         self._checkpointer = Checkpointer(run_directory.checkpoints, keep_latest)
-        self._run_id = event_files.new_run_id()
+        self._run_id = new_run_id()
         self._event_files: dict[str, int] = {}
         self._last_path: Path | None = None
         self._last_iteration: int | None = None
@@ -73,7 +78,7 @@ class RunCheckpoints:
         """
         if not self._checkpointer.has_checkpoint():
             # A run that died before its first checkpoint begins anew.
-            earlier = event_files.run_id_of(self._run_directory.read_run_file())
+            earlier = run_id_of(self._run_directory.read_run_file())
             self._run_id = earlier or self._run_id
             return None
         loaded = self._checkpointer.load("latest", resumable=True)
@@ -93,7 +98,7 @@ class RunCheckpoints:
 
     def rewind_summaries(self) -> None:
         """Drops what was summarised after the checkpoint that was resumed."""
-        event_files.rewind(
+        rewind_event_files(
             self._run_directory.train_summaries, self._run_id, self._event_files
         )
 
@@ -125,7 +130,7 @@ class RunCheckpoints:
         training_state.check_finite(algorithm)
         summary.flush()
         directory, run_id = self._run_directory.train_summaries, self._run_id
-        sizes = event_files.sizes(directory, run_id)
+        sizes = event_file_sizes(directory, run_id)
         files = {"run_id": run_id, "sizes": sizes}
         state = training_state.capture(algorithm, run, files, hooks)
         try:
@@ -233,7 +238,7 @@ def _event_files_of(loaded: LoadedCheckpoint) -> tuple[str | None, dict[str, int
     check_like(sizes, {}, f"{what}['sizes']")
     check_numbers(sizes, f"{what}['sizes']")
     is_like = all(type(size) is int for size in sizes.values())
-    if not (event_files.is_run_id(files["run_id"]) and is_like):
+    if not (is_run_id(files["run_id"]) and is_like):
         raise CheckpointError(f"{what}: expected the id of a run, and sizes of files")
     return files["run_id"], sizes
 
@@ -261,3 +266,72 @@ def config_texts() -> dict[str, str]:
         OPERATIVE_CONFIG: config_files.operative_config_text(),
         INOPERATIVE_CONFIG: config_files.inoperative_config_text(),
     }
+
+
+# TensorBoard's event files are rewound to the moment of a checkpoint. A run that died
+# after its last one repeats some iterations when it is resumed, whose points would
+# appear twice. TensorBoard's own purge compares one step number for all tags, but ours
+# have three axes (iterations, environment steps, episodes). Event files only ever grow,
+# so the length of each one at the checkpoint says exactly what belongs to it.
+#
+# Only files of the run itself are touched: their names end with its id, which every
+# checkpoint holds, and ``run.json`` until there is one. What a user has copied or
+# linked into the directory stays as it is.
+
+
+def new_run_id() -> str:
+    """An id that no other run has."""
+    return os.urandom(8).hex()
+
+
+def run_id_of(run_file: str | None) -> str | None:
+    """The id that the text of a ``run.json`` tells, if it does."""
+    try:
+        run_id = json.loads(run_file or "")["run_id"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return run_id if is_run_id(run_id) else None
+
+
+def is_run_id(value: object) -> bool:
+    """Whether it can be one."""
+    return isinstance(value, str) and _RUN_ID.fullmatch(value) is not None
+
+
+def event_file_sizes(directory: Path, run_id: str) -> dict[str, int]:
+    """Name -> bytes of every event file of a run. Flush the writer first."""
+    return {path.name: size for path, size in _own_files(directory, run_id)}
+
+
+def rewind_event_files(directory: Path, run_id: str, recorded: dict[str, int]) -> None:
+    """Drops everything that a run has written after ``recorded`` was taken."""
+    for path, size in _own_files(directory, run_id):
+        try:
+            if path.name not in recorded:
+                path.unlink()
+            elif size > recorded[path.name]:
+                _cut(path, recorded[path.name])
+        except OSError as error:
+            _logger.warning(
+                "%s: %s. Points of repeated iterations may appear twice.", path, error
+            )
+
+
+def _own_files(directory: Path, run_id: str) -> Iterator[tuple[Path, int]]:
+    """The event files of a run, none of them with a second name."""
+    # Whoever links the directory to one elsewhere may mean to show other runs' files.
+    if directory.is_symlink() or not directory.is_dir():
+        return
+    for path in sorted(directory.iterdir()):
+        if NAME.fullmatch(path.name) and path.name.endswith(f".{run_id}"):
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+                yield path, status.st_size
+
+
+def _cut(path: Path, size: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, size)
+    finally:
+        os.close(descriptor)

@@ -28,9 +28,8 @@ from alf_lite.trainers.run_directory import RunDirectory
 from alf_lite.trainers.run_end import TrainResult
 from alf_lite.trainers.run_evaluations import RunEvaluations
 from alf_lite.trainers.run_record import RunRecord
-from alf_lite.trainers.schedule import Limits
+from alf_lite.trainers.schedule import Limits, SpeedMeter
 from alf_lite.trainers.signals import STACKS_FILE, BrokenOffError, StopSignals
-from alf_lite.trainers.speed_meter import SpeedMeter
 from alf_lite.trainers.training_state import RunState
 from alf_lite.utils import random_state, summary
 from alf_lite.utils.interruption import interruption

@@ -37,7 +37,7 @@ class EventWriter:
     Args:
         directory: of the file; created.
         flush_secs: how long an event waits until it is given to the disk.
-        owner: ends the name of the file, see :mod:`alf_lite.trainers.event_files`.
+        owner: ends the name of the file, see :mod:`alf_lite.trainers.run_checkpoints`.
 
     Raises:
         ConfigError: if ``directory`` cannot be a directory.

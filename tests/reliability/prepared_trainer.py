@@ -29,7 +29,7 @@ PRELOADED = (
     "alf_lite.networks.actor_networks",
     "alf_lite.networks.value_networks",
     "alf_lite.trainers.player",
-    "alf_lite.trainers.replay_saver",
+    "alf_lite.trainers.hooks",
     "alf_lite.trainers.trainer",
     # What a run imports late: another user may not read where python is installed.
     "encodings.utf_8_sig",

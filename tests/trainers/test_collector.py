@@ -11,13 +11,15 @@ from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
 from alf_lite.testing.structured_environments import CountingEnv
 from alf_lite.trainers import collector
-from alf_lite.trainers.collection_policies import (
-    EpsilonGreedy,
+from alf_lite.trainers.collector import (
+    EpsilonGreedyPolicy,
+    NumEpisodes,
+    NumSteps,
     RandomPolicy,
     ScriptedPolicy,
+    collect,
     import_function,
 )
-from alf_lite.trainers.collector import NumEpisodes, NumSteps, collect
 from tests.datasets.recorded_episodes import nested_env, rows
 from tests.trainers.toys import ScriptedEnvironment
 
@@ -163,7 +165,7 @@ def test_epsilon_is_the_probability_of_a_random_action():
     scripted = ScriptedPolicy(lambda ts: torch.ones(400).long(), "f", env)
     torch.manual_seed(0)
     zeros = [
-        int((EpsilonGreedy(scripted, epsilon, env).act(time_step) == 0).sum())
+        int((EpsilonGreedyPolicy(scripted, epsilon, env).act(time_step) == 0).sum())
         for epsilon in (0.0, 0.5, 1.0)
     ]
     assert zeros[0] == 0

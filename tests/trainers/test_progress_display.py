@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from alf_lite.trainers import progress_display, speed_meter
+from alf_lite.trainers import progress_display, schedule
 from alf_lite.trainers.progress_display import (
     ProgressBar,
     ProgressLines,
@@ -35,7 +35,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    for module in (progress_display, speed_meter):
+    for module in (progress_display, schedule):
         monkeypatch.setattr(module, "time", clock)
     return clock
 

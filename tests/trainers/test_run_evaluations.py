@@ -16,8 +16,8 @@ from alf_lite.config import TrainerConfig
 from alf_lite.environments.specs_only_environment import SpecsOnlyEnvironment
 from alf_lite.errors import ConfigError, DataError
 from alf_lite.optimizers.optimizers import Adam
-from alf_lite.trainers.dataset_evaluator import DatasetEvaluator
 from alf_lite.trainers.hooks import Hook
+from alf_lite.trainers.run_evaluations import DatasetEvaluator
 from alf_lite.trainers.trainer import Trainer
 from tests.datasets.recorded_episodes import flat_episode, make_env
 

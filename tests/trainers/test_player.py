@@ -1,4 +1,4 @@
-"""Tests of alf_lite.trainers.video."""
+"""Tests of alf_lite.trainers.player."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.trainers.evaluator import evaluate
-from alf_lite.trainers.video import EpisodeRecorder, VideoFile
+from alf_lite.trainers.player import EpisodeRecorder, VideoFile
 from tests.trainers.toys import ScriptedEnvironment, ToyAlgorithm
 
 
