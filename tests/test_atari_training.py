@@ -137,7 +137,7 @@ def test_a_lost_life_ends_returns_in_training_only(build):
     algorithm = build(
         "dqn_pong",
         COLLECTING,
-        "import alf_lite.data_transformers.life_loss_discount",
+        "import alf_lite.data_transformers.single_step_transformers",
         "create_environment.env_name = 'ALE/Breakout-v5'",
         "create_environment.env_info_keys = ['life_lost']",
         "TrainerConfig.data_transformer_ctor = [@FrameStacker, @LifeLossDiscount]",

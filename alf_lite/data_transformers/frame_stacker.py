@@ -15,9 +15,9 @@ from alf_lite.data_structures import Experience, StepType, TimeStep
 from alf_lite.data_transformers.data_transformer import (
     DataTransformer,
     TransformStage,
+    WindowOrigin,
 )
 from alf_lite.data_transformers.observation_leaves import replace_specs, select_leaves
-from alf_lite.data_transformers.window_origin import WindowOrigin
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
 

@@ -16,10 +16,10 @@ from alf_lite.data_structures import BatchInfo, Experience, TimeStep
 from alf_lite.data_transformers.data_transformer import (
     DataTransformer,
     SingleStepTransformer,
+    WindowOrigin,
 )
-from alf_lite.data_transformers.reward_normalizer import RewardNormalizer
-from alf_lite.data_transformers.reward_transformers import RewardTransformer
-from alf_lite.data_transformers.window_origin import WindowOrigin
+from alf_lite.data_transformers.normalizing_transformers import RewardNormalizer
+from alf_lite.data_transformers.single_step_transformers import RewardTransformer
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 

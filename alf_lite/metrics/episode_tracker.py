@@ -12,11 +12,14 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.data_structures import TimeStep
 from alf_lite.errors import CheckpointError
-from alf_lite.metrics.episode_sums import EpisodeSums, FinishedEpisodes
-from alf_lite.metrics.recent_rows import RecentRows
+from alf_lite.metrics.episode_sums import EpisodeSums, FinishedEpisodes, RecentRows
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.linear_recurrence import linear_recurrence
-from alf_lite.utils.step_arrays import StepArrays, StepReader, join
+from alf_lite.utils.unroll_arrays import (
+    UnrollArrays,
+    UnrollReader,
+    join,
+    linear_recurrence,
+)
 
 Nest = Any
 
@@ -58,7 +61,7 @@ class _Records:
         self.recorded = RecentRows(buffer_size, sum(self.record_sizes))
         self.next_weights = np.zeros((batch_size, 2))  # of the next reward to arrive
 
-    def add(self, steps: StepArrays, gamma: float) -> None:
+    def add(self, steps: UnrollArrays, gamma: float) -> None:
         """Takes in the steps of an unroll."""
         weights = self._arrival_weights(steps, gamma)
         values = np.concatenate(
@@ -76,7 +79,7 @@ class _Records:
         if len(finished.sums):
             self._record(finished, steps.infos[finished.last_step, finished.column])
 
-    def _arrival_weights(self, steps: StepArrays, gamma: float) -> np.ndarray:
+    def _arrival_weights(self, steps: UnrollArrays, gamma: float) -> np.ndarray:
         """How often the reward of each step counts in sums of discounted returns.
 
         In Σ_t G_t the reward r_t counts q_t times, in G_0 it counts p_t times:
@@ -157,8 +160,8 @@ class EpisodeTracker:
             raise ValueError(f"gamma must be in [0, 1], got {gamma}")
         self._reward_spec = reward_spec
         self._env_info_spec = env_info_spec
-        self._reader = StepReader(reward_spec, env_info_spec, batch_size)
-        self._waiting: list[StepArrays] = []  # unrolls that were not looked at yet
+        self._reader = UnrollReader(reward_spec, env_info_spec, batch_size)
+        self._waiting: list[UnrollArrays] = []  # unrolls that were not looked at yet
         self._num_waiting = 0  # their steps
         self._gamma = gamma
         self._records = _Records(
@@ -316,7 +319,7 @@ class EpisodeTracker:
             "waiting_ids": torch.tensor(steps.env_ids, dtype=torch.int64),
         }
 
-    def _read_waiting(self, rows: Tensor, env_ids: Tensor) -> StepArrays | None:
+    def _read_waiting(self, rows: Tensor, env_ids: Tensor) -> UnrollArrays | None:
         if not len(rows):
             return None
         sizes = [2, 1, self._reward_spec.numel, self._records.record_sizes[-1]]
@@ -331,7 +334,9 @@ class EpisodeTracker:
             )
         flags, discounts, rewards, infos = _split(rows.numpy(), sizes)
         is_first, is_last = (flags != 0).transpose(2, 0, 1)
-        return StepArrays(is_first, is_last, discounts, rewards, infos, env_ids.numpy())
+        return UnrollArrays(
+            is_first, is_last, discounts, rewards, infos, env_ids.numpy()
+        )
 
 
 def _split(columns: np.ndarray, sizes: list[int]) -> list[np.ndarray]:

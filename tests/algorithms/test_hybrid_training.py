@@ -14,7 +14,7 @@ from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
 from alf_lite.data_structures import AlgStep, LossInfo
-from alf_lite.data_transformers.observation_normalizer import ObservationNormalizer
+from alf_lite.data_transformers.normalizing_transformers import ObservationNormalizer
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import SGD, Adam

@@ -12,7 +12,7 @@ from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import AlgStep, LossInfo
-from alf_lite.data_transformers.reward_transformers import RewardScaling
+from alf_lite.data_transformers.single_step_transformers import RewardScaling
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.optimizers.optimizers import SGD

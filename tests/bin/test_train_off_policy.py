@@ -104,7 +104,7 @@ from alf_lite.bin import train
         pytest.param(
             "her_point_goal",
             [
-                "import alf_lite.data_transformers.observation_normalizer",
+                "import alf_lite.data_transformers.normalizing_transformers",
                 "TrainerConfig.data_transformer_ctor = "
                 "[@ObservationNormalizer, @HindsightExperienceTransformer]",
             ],

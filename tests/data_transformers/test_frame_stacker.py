@@ -8,10 +8,10 @@ import torch
 from alf_lite import nest
 from alf_lite.data_structures import BatchInfo, Experience, StepType, TimeStep
 from alf_lite.data_transformers.create_data_transformer import create_data_transformer
+from alf_lite.data_transformers.data_transformer import WindowOrigin
 from alf_lite.data_transformers.frame_stacker import FrameStacker
-from alf_lite.data_transformers.image_scale_transformer import ImageScaleTransformer
-from alf_lite.data_transformers.observation_normalizer import ObservationNormalizer
-from alf_lite.data_transformers.window_origin import WindowOrigin
+from alf_lite.data_transformers.normalizing_transformers import ObservationNormalizer
+from alf_lite.data_transformers.single_step_transformers import ImageScaleTransformer
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec

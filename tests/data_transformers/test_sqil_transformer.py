@@ -10,19 +10,19 @@ import torch
 from alf_lite import nest
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.data_structures import BatchInfo, Experience, StepType, TimeStep
-from alf_lite.data_transformers.create_data_transformer import create_data_transformer
+from alf_lite.data_transformers.create_data_transformer import (
+    SequentialDataTransformer,
+    create_data_transformer,
+)
+from alf_lite.data_transformers.data_transformer import WindowOrigin
 from alf_lite.data_transformers.frame_stacker import FrameStacker
-from alf_lite.data_transformers.reward_normalizer import RewardNormalizer
-from alf_lite.data_transformers.reward_transformers import (
+from alf_lite.data_transformers.normalizing_transformers import RewardNormalizer
+from alf_lite.data_transformers.single_step_transformers import (
     RewardClipping,
     RewardScaling,
     RewardShifting,
 )
-from alf_lite.data_transformers.sequential_data_transformer import (
-    SequentialDataTransformer,
-)
 from alf_lite.data_transformers.sqil_transformer import SqilTransformer
-from alf_lite.data_transformers.window_origin import WindowOrigin
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from alf_lite.data_transformers.goal_rewards import reward_function_of
+from alf_lite.data_transformers.hindsight import reward_function_of
 from alf_lite.environments import worker_environments
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.worker_environments import (

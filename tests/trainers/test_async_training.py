@@ -16,7 +16,7 @@ import torch
 from alf_lite import nest
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.data_structures import StepType
-from alf_lite.data_transformers.observation_normalizer import ObservationNormalizer
+from alf_lite.data_transformers.normalizing_transformers import ObservationNormalizer
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError, EnvError, WorkerError
 from alf_lite.optimizers.optimizers import Adam

@@ -17,8 +17,10 @@ from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.learning.create_algorithm import create_algorithm
 from alf_lite.checkpoints.array_file import decode_header
 from alf_lite.checkpoints.checkpointer import Checkpointer
-from alf_lite.data_transformers.observation_normalizer import ObservationNormalizer
-from alf_lite.data_transformers.reward_normalizer import RewardNormalizer
+from alf_lite.data_transformers.normalizing_transformers import (
+    ObservationNormalizer,
+    RewardNormalizer,
+)
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import CheckpointError
 from alf_lite.optimizers.optimizers import Adam

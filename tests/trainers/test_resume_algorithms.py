@@ -22,8 +22,10 @@ from alf_lite.algorithms.td3_bc_algorithm import Td3BcAlgorithm
 from alf_lite.config import files as config_files
 from alf_lite.data_transformers.frame_stacker import FrameStacker
 from alf_lite.data_transformers.hindsight import HindsightExperienceTransformer
-from alf_lite.data_transformers.observation_normalizer import ObservationNormalizer
-from alf_lite.data_transformers.reward_normalizer import RewardNormalizer
+from alf_lite.data_transformers.normalizing_transformers import (
+    ObservationNormalizer,
+    RewardNormalizer,
+)
 from alf_lite.distributions.action_noise import OrnsteinUhlenbeckNoise
 from alf_lite.environments.creation import create_environment
 from alf_lite.networks.actor_networks import ActorDistributionNetwork

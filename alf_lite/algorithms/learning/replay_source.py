@@ -19,8 +19,7 @@ from alf_lite.algorithms.learning.training_batches import (
 from alf_lite.checkpoints.files import Stream
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Experience
-from alf_lite.data_transformers.data_transformer import DataTransformer
-from alf_lite.data_transformers.window_origin import WindowOrigin
+from alf_lite.data_transformers.data_transformer import DataTransformer, WindowOrigin
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile

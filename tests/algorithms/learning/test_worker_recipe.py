@@ -17,7 +17,7 @@ from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
 from alf_lite.config import shipping as config_shipping
 from alf_lite.data_transformers.hindsight import HindsightExperienceTransformer
-from alf_lite.data_transformers.observation_normalizer import ObservationNormalizer
+from alf_lite.data_transformers.normalizing_transformers import ObservationNormalizer
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.worker_environments import RemoteEnvironment
 from alf_lite.errors import ConfigError

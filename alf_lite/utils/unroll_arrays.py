@@ -1,4 +1,4 @@
-"""Checked numpy arrays of what metrics and reward statistics read from time steps."""
+"""Unrolls as numpy arrays for metrics and reward statistics: checked, and summed up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from alf_lite.utils.nest_paths import leaf_name
 Nest = Any
 
 
-class StepArrays(NamedTuple):
+class UnrollArrays(NamedTuple):
     """An unroll of T steps of B environments, the owner of its arrays."""
 
     is_first: np.ndarray  # [T, B]
@@ -28,7 +28,7 @@ class StepArrays(NamedTuple):
     env_ids: np.ndarray  # [B], which environment each column is; not to be changed
 
 
-class StepReader:
+class UnrollReader:
     """Converts time steps [T, B, ...] and checks them.
 
     Args:
@@ -53,7 +53,7 @@ class StepReader:
         self._env_ids_now = np.arange(0)  # [B], valid
         self._known_key: tuple = ()  # of the steps that have them
 
-    def read(self, time_step: TimeStep) -> StepArrays:
+    def read(self, time_step: TimeStep) -> UnrollArrays:
         """Copies what the arrays are made of.
 
         Args:
@@ -72,7 +72,7 @@ class StepReader:
                 f"step_type: expected the shape [T, B], got {step_type.shape}"
             )
         outer_dims = step_type.shape
-        return StepArrays(
+        return UnrollArrays(
             is_first=step_type == int(StepType.FIRST),
             is_last=step_type == int(StepType.LAST),
             discounts=_to_rows("discount", time_step.discount, (), outer_dims),
@@ -128,12 +128,12 @@ class StepReader:
         return np.concatenate(rows, axis=2)
 
 
-def join(parts: Sequence[StepArrays]) -> StepArrays:
+def join(parts: Sequence[UnrollArrays]) -> UnrollArrays:
     """Consecutive unrolls of the same environments as one."""
     if len(parts) == 1:
         return parts[0]
     fields = map(np.concatenate, zip(*(part[:-1] for part in parts), strict=True))
-    return StepArrays._make((*fields, parts[0].env_ids))
+    return UnrollArrays._make((*fields, parts[0].env_ids))
 
 
 def _to_rows(
@@ -157,3 +157,42 @@ def _to_numpy(name: str, tensor: Tensor | tuple) -> np.ndarray:
     if isinstance(tensor, tuple):
         raise ValueError(f"{name}: expected a tensor [T, B, ...], it is absent")
     return tensor.numpy(force=True)
+
+
+def linear_recurrence(
+    multipliers: np.ndarray, increments: np.ndarray, initial: np.ndarray
+) -> np.ndarray:
+    """Solves a first-order linear recurrence along the first axis.
+
+        y_t = multipliers_t · y_{t-1} + increments_t,   y_{-1} = initial
+
+    A multiplier of 0 starts anew at t; so episodes are kept apart.
+
+    Two consecutive steps of the recurrence are again one such step. Composing steps
+    over the distances 1, 2, 4, … needs log2(T) operations on whole arrays (Hillis and
+    Steele 1986) and, unlike a division of cumulative products, loses no precision.
+
+    Args:
+        multipliers: [T, ...], broadcasts to ``increments``.
+        increments: [T, ...].
+        initial: [...], the value before the first step.
+
+    Returns:
+        [T, ...] of the dtype of ``increments``.
+
+    Raises:
+        ValueError: if T is 0.
+    """
+    if len(increments) == 0:
+        raise ValueError("linear_recurrence: needs at least one step, got T=0")
+    y = increments.copy()
+    # After the pass with distance k, y_t counts the increments of the 2k steps up to t
+    # and a_t is the product of their multipliers.
+    a = multipliers
+    y[0] += a[0] * initial
+    distance = 1
+    while distance < len(y):
+        y[distance:] += a[distance:] * y[:-distance]
+        a = np.concatenate((a[:distance], a[distance:] * a[:-distance]))
+        distance *= 2
+    return y

@@ -11,7 +11,7 @@ import torch
 from alf_lite import nest
 from alf_lite.data_structures import TimeStep
 from alf_lite.tensor_specs import TensorSpec
-from alf_lite.utils.step_arrays import StepReader, join
+from alf_lite.utils.unroll_arrays import UnrollReader, join, linear_recurrence
 
 INFO_SPEC = {"speed": TensorSpec((2,)), "success": TensorSpec((), torch.bool)}
 
@@ -28,7 +28,7 @@ def make_time_step(**changes):
 
 
 def convert(time_step):
-    return StepReader(TensorSpec(()), INFO_SPEC, batch_size=4).read(time_step)
+    return UnrollReader(TensorSpec(()), INFO_SPEC, batch_size=4).read(time_step)
 
 
 def test_fields_become_float64_rows():
@@ -58,7 +58,7 @@ def test_the_arrays_are_copies():
 
 
 def test_ids_that_come_again_are_the_same_object():
-    reader = StepReader(TensorSpec(()), INFO_SPEC, batch_size=4)
+    reader = UnrollReader(TensorSpec(()), INFO_SPEC, batch_size=4)
     first = reader.read(make_time_step()).env_ids
     assert reader.read(make_time_step()).env_ids is first
     others = make_time_step(env_id=torch.tensor([[1, 3]] * 3, dtype=torch.int32))
@@ -69,7 +69,7 @@ def test_ids_that_come_again_are_the_same_object():
 @pytest.mark.parametrize("cuts", [[0, 3], [0, 1, 3], [0, 1, 2, 3]])
 def test_joined_parts_are_the_whole(cuts):
     time_step = make_time_step()
-    reader = StepReader(TensorSpec(()), INFO_SPEC, batch_size=4)
+    reader = UnrollReader(TensorSpec(()), INFO_SPEC, batch_size=4)
     parts = [
         reader.read(nest.map_structure(lambda t, i=begin, j=end: t[i:j], time_step))
         for begin, end in itertools.pairwise(cuts)
@@ -108,3 +108,50 @@ def assert_same(actual, expected, but=None):
 def test_contradictions_are_named(changes, message):
     with pytest.raises(ValueError, match=message):
         convert(make_time_step(**changes))
+
+
+def naive_recurrence(multipliers, increments, initial):
+    rows, y = [], initial
+    for a, b in zip(multipliers, increments, strict=True):
+        y = a * y + b
+        rows.append(y)
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 3, 7, 8, 9, 64, 100])
+def test_equals_a_loop(num_steps):
+    rng = np.random.default_rng(num_steps)
+    multipliers = rng.uniform(-1, 1, (num_steps, 3, 1))
+    increments = rng.normal(size=(num_steps, 3, 2))
+    initial = rng.normal(size=(3, 2))
+    np.testing.assert_allclose(
+        linear_recurrence(multipliers, increments, initial),
+        naive_recurrence(multipliers, increments, initial),
+        rtol=1e-12,
+        atol=1e-13,
+    )
+
+
+def test_powers_by_hand():
+    ones, zeros = np.ones(4), np.zeros(4)
+    y = linear_recurrence(0.5 * ones, zeros, np.array(16.0))
+    np.testing.assert_array_equal(y, [8.0, 4.0, 2.0, 1.0])
+
+
+def test_zero_multiplier_starts_anew():
+    multipliers = np.array([1.0, 1.0, 0.0, 1.0, 1.0])
+    y = linear_recurrence(multipliers, np.ones(5), np.array(100.0))
+    np.testing.assert_array_equal(y, [101.0, 102.0, 1.0, 2.0, 3.0])
+
+
+def test_arguments_are_left_as_they_were():
+    arguments = np.full(9, 0.5), np.ones(9), np.array(2.0)
+    before = [a.copy() for a in arguments]
+    linear_recurrence(*arguments)
+    for a, b in zip(arguments, before, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_no_steps_is_an_error():
+    with pytest.raises(ValueError, match="T=0"):
+        linear_recurrence(np.ones(0), np.ones(0), np.array(0.0))

@@ -8,7 +8,7 @@ from torch.distributions import Categorical
 
 from alf_lite import nest
 from alf_lite.data_structures import Experience, TimeStep
-from alf_lite.data_transformers.window_origin import WindowOrigin
+from alf_lite.data_transformers.data_transformer import WindowOrigin
 from alf_lite.distributions import functions  # noqa: F401  (registers the nodes)
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 

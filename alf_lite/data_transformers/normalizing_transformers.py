@@ -1,0 +1,284 @@
+"""Transformers that scale observations and rewards by running statistics."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.config import configurable
+from alf_lite.data_structures import TimeStep
+from alf_lite.data_transformers.data_transformer import SingleStepTransformer
+from alf_lite.data_transformers.observation_leaves import replace_specs, select_leaves
+from alf_lite.errors import ConfigError, EnvError
+from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
+from alf_lite.utils.normalizers import Normalizer, NormalizerMode, NotFiniteError
+from alf_lite.utils.unroll_arrays import UnrollReader, linear_recurrence
+
+UpdateMode = Literal["rollout", "never"]
+
+
+class StatisticsTransformer(SingleStepTransformer):
+    """Scales by statistics of the training environments and clips the result.
+
+    Args:
+        observation_spec: of one raw observation.
+        reward_spec: of one raw reward.
+        transformed_observation_spec: of what the algorithm sees.
+        normalizer: the statistics.
+        clipping: bounds the results to [-clipping, clipping]; None for no bounds.
+        update_mode: when the statistics change: ``"rollout"``, after every unroll, or
+            ``"never"``, to keep those of a checkpoint.
+
+    Raises:
+        ConfigError: if ``clipping`` or ``update_mode`` is out of range.
+    """
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        reward_spec: TensorSpec,
+        *,
+        transformed_observation_spec: NestedTensorSpec | None = None,
+        normalizer: Normalizer,
+        clipping: float | None,
+        update_mode: UpdateMode,
+    ) -> None:
+        super().__init__(
+            observation_spec,
+            reward_spec,
+            transformed_observation_spec=transformed_observation_spec,
+        )
+        if clipping is not None and not clipping > 0:
+            raise ConfigError(f"clipping must be above 0 or None, got {clipping}")
+        if update_mode not in get_args(UpdateMode):
+            raise ConfigError(
+                f"update_mode must be one of {list(get_args(UpdateMode))}, "
+                f"got {update_mode!r}"
+            )
+        self.normalizer = normalizer
+        self._clipping = clipping
+        self._update_mode = update_mode
+
+    @property
+    def has_statistics(self) -> bool:
+        return self._update_mode != "never"
+
+    def observe(self, time_steps: TimeStep) -> None:
+        if not self.has_statistics:
+            return
+        try:
+            self.update_statistics(time_steps)
+        except NotFiniteError as error:
+            raise EnvError(
+                f"{type(self).__name__} got a number that is not finite from the "
+                f"training environments. {error}, which counts steps of the unroll "
+                "first and then environments. The statistics were left as they were. "
+                "Find out why the environment returns it, or clip it there."
+            ) from error
+
+    @abstractmethod
+    def update_statistics(self, time_steps: TimeStep) -> None:
+        """Updates the normalizer.
+
+        Args:
+            time_steps: raw [T, B, ...].
+
+        Raises:
+            NotFiniteError: if there is a NaN or an infinity; nothing has changed then.
+        """
+
+
+@configurable
+class ObservationNormalizer(StatisticsTransformer):
+    """Brings every element of the observation to mean 0 and standard deviation 1.
+
+    The statistics are those of all observations of the training environments before the
+    current unroll. During the first unroll the observation is only clipped.
+
+    Args:
+        observation_spec: of one raw observation.
+        reward_spec: of one raw reward.
+        fields: names of the parts to normalize, such as ``["arm.joints", "speed"]``;
+            None for all floating-point parts.
+        clipping: bounds the results to [-clipping, clipping]; None for no bounds.
+        zero_mean: whether to subtract the mean.
+        mode: how much the past counts, see :class:`Normalizer`.
+        speed: of the mode ``"adaptive"``.
+        update_rate: of the mode ``"moving"``.
+        update_mode: see :class:`StatisticsTransformer`.
+
+    Raises:
+        ConfigError: if a field does not exist or is not floating point, or an argument
+            is out of range.
+    """
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        reward_spec: TensorSpec = TensorSpec(()),
+        *,
+        fields: Sequence[str] | None = None,
+        clipping: float | None = 10.0,
+        zero_mean: bool = True,
+        mode: NormalizerMode = "running",
+        speed: float = 8.0,
+        update_rate: float = 1e-4,
+        update_mode: UpdateMode = "rollout",
+    ) -> None:
+        positions = select_leaves(
+            observation_spec, fields, lambda spec: spec.is_continuous, "floating point"
+        )
+        all_specs = nest.flatten(observation_spec)
+        specs = {name: all_specs[i] for name, i in positions.items()}
+        super().__init__(
+            observation_spec,
+            reward_spec,
+            transformed_observation_spec=replace_specs(
+                observation_spec,
+                positions.values(),
+                lambda spec: _transformed_spec(spec, clipping),
+            ),
+            normalizer=Normalizer(
+                specs,
+                zero_mean=zero_mean,
+                mode=mode,
+                speed=speed,
+                update_rate=update_rate,
+            ),
+            clipping=clipping,
+            update_mode=update_mode,
+        )
+        self._positions = positions
+
+    def transform(self, time_step: TimeStep) -> TimeStep:
+        observation = time_step.observation
+        leaves = nest.flatten(observation)
+        normalized = self.normalizer.normalize_leaves(
+            [leaves[i] for i in self._positions.values()], self._clipping
+        )
+        for i, leaf in zip(self._positions.values(), normalized, strict=True):
+            leaves[i] = leaf
+        return time_step._replace(
+            observation=nest.pack_sequence_as(observation, leaves)
+        )
+
+    def update_statistics(self, time_steps: TimeStep) -> None:
+        leaves = nest.flatten(time_steps.observation)
+        self.normalizer.update({name: leaves[i] for name, i in self._positions.items()})
+
+
+def _transformed_spec(spec: TensorSpec, clipping: float | None) -> TensorSpec:
+    if clipping is None:
+        return TensorSpec(spec.shape, spec.dtype)
+    return BoundedTensorSpec(spec.shape, spec.dtype, -clipping, clipping)
+
+
+@configurable
+class RewardNormalizer(StatisticsTransformer):
+    """Divides the reward by the standard deviation of the running discounted return.
+
+        R_t = γ R_{t-1} + r_t,   R_t = 0 at FIRST
+
+    The statistics are over all steps of the training environments before the current
+    unroll, FIRST steps left out; during the first unroll the reward is only clipped.
+    The mean is not subtracted, because that would change which policy is best, and the
+    reward of FIRST steps stays 0. Every dimension of the reward has its own scale.
+
+    Args:
+        observation_spec: of one raw observation.
+        reward_spec: of one raw reward.
+        gamma: γ of the discounted return; None means that of the algorithm, and 0.99 if
+            it has none.
+        clipping: bounds the results to [-clipping, clipping]; None for no bounds.
+        mode: how much the past counts, see :class:`Normalizer`.
+        speed: of the mode ``"adaptive"``.
+        update_rate: of the mode ``"moving"``.
+        update_mode: see :class:`StatisticsTransformer`.
+
+    Raises:
+        ConfigError: if an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        reward_spec: TensorSpec = TensorSpec(()),
+        *,
+        gamma: float | None = None,
+        clipping: float | None = 10.0,
+        mode: NormalizerMode = "running",
+        speed: float = 8.0,
+        update_rate: float = 1e-4,
+        update_mode: UpdateMode = "rollout",
+    ) -> None:
+        if gamma is not None and not 0 <= gamma <= 1:
+            raise ConfigError(f"RewardNormalizer: gamma must be in [0, 1], got {gamma}")
+        super().__init__(
+            observation_spec,
+            reward_spec,
+            normalizer=Normalizer(
+                {"reward": reward_spec},
+                zero_mean=False,
+                mode=mode,
+                speed=speed,
+                update_rate=update_rate,
+            ),
+            clipping=clipping,
+            update_mode=update_mode,
+        )
+        self._gamma = 0.99 if gamma is None else gamma
+        self._has_own_gamma = gamma is not None
+        self._reader = UnrollReader(reward_spec)
+        # [environments so far, elements of the reward], R of the last step. No buffer:
+        # only training needs it, and a policy may act in any number of environments.
+        self._returns = np.zeros((0, reward_spec.numel))
+
+    def set_gamma(self, gamma: float) -> None:
+        if not self._has_own_gamma:
+            self._gamma = gamma
+
+    def transform(self, time_step: TimeStep) -> TimeStep:
+        reward = time_step.reward
+        assert isinstance(reward, Tensor), "the time step has no reward"
+        [normalized] = self.normalizer.normalize_leaves([reward], self._clipping)
+        return time_step._replace(reward=normalized)
+
+    def update_statistics(self, time_steps: TimeStep) -> None:
+        steps = self._reader.read(time_steps)
+        if steps.is_first.size == 0:
+            return
+        if not np.isfinite(steps.rewards).all():
+            t, b, i = np.argwhere(~np.isfinite(steps.rewards))[0]
+            raise NotFiniteError(
+                f"reward: {steps.rewards[t, b, i]} at index ({t}, {b})"
+            )
+        is_first = steps.is_first[..., None]
+        returns = linear_recurrence(
+            np.where(is_first, 0.0, self._gamma),
+            np.where(is_first, 0.0, steps.rewards),
+            self._returns_of(steps.env_ids),
+        )  # [T, B, elements of the reward]
+        counted = torch.from_numpy(returns[~steps.is_first])
+        self.normalizer.update(
+            {"reward": counted.reshape(-1, *self._reward_spec.shape)}
+        )
+        self._returns[steps.env_ids] = returns[-1]
+
+    def _returns_of(self, env_ids: np.ndarray) -> np.ndarray:
+        """[B, elements of the reward], 0 for environments that are new."""
+        num_missing = env_ids.max() + 1 - len(self._returns)
+        if num_missing > 0:
+            self._returns = np.pad(self._returns, ((0, num_missing), (0, 0)))
+        return self._returns[env_ids]
+
+    def training_state_dict(self) -> dict[str, Any]:
+        return {"returns": torch.tensor(self._returns)}
+
+    def load_training_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._returns = state_dict["returns"].numpy().copy()

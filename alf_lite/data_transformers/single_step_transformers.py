@@ -1,0 +1,230 @@
+"""Transformers that change every step for itself, without memory or statistics.
+
+The reward of a FIRST step is 0. No target reads it, so it is transformed like any other
+and stays 0, except under :class:`RewardShifting`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.config import configurable
+from alf_lite.data_structures import TimeStep
+from alf_lite.data_transformers.data_transformer import (
+    SingleStepTransformer,
+    TransformStage,
+)
+from alf_lite.data_transformers.observation_leaves import replace_specs, select_leaves
+from alf_lite.environments.environment import Environment
+from alf_lite.errors import ConfigError
+from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
+
+
+@configurable
+class UntransformedTimeStep(SingleStepTransformer):
+    """Puts the raw step into ``time_step.untransformed``, for the algorithm to read.
+
+    It is the step as the environment returned it, with its own reward and goal, also
+    where later transformers replace them. Must come first.
+    """
+
+    stage = TransformStage.KEEP_RAW
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        reward_spec: TensorSpec = TensorSpec(()),
+    ) -> None:
+        super().__init__(observation_spec, reward_spec)
+
+    def transform(self, time_step: TimeStep) -> TimeStep:
+        return time_step._replace(untransformed=time_step)
+
+
+class RewardTransformer(SingleStepTransformer):
+    """A transformer that changes the reward and nothing else."""
+
+    @abstractmethod
+    def transform_reward(self, reward: Tensor) -> Tensor:
+        """A new tensor of the same shape [..., *reward_spec.shape]."""
+
+    def transform(self, time_step: TimeStep) -> TimeStep:
+        reward = time_step.reward
+        assert isinstance(reward, Tensor), "the time step has no reward"
+        return time_step._replace(reward=self.transform_reward(reward))
+
+
+@configurable
+class RewardScaling(RewardTransformer):
+    """Multiplies the reward by ``scale``."""
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        reward_spec: TensorSpec = TensorSpec(()),
+        *,
+        scale: float,
+    ) -> None:
+        super().__init__(observation_spec, reward_spec)
+        if not math.isfinite(scale):
+            raise ConfigError(f"RewardScaling: scale must be finite, got {scale}")
+        self._scale = scale
+
+    def transform_reward(self, reward: Tensor) -> Tensor:
+        return reward * self._scale
+
+
+@configurable
+class RewardShifting(RewardTransformer):
+    """Adds ``bias`` to the reward."""
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        reward_spec: TensorSpec = TensorSpec(()),
+        *,
+        bias: float,
+    ) -> None:
+        super().__init__(observation_spec, reward_spec)
+        if not math.isfinite(bias):
+            raise ConfigError(f"RewardShifting: bias must be finite, got {bias}")
+        self._bias = bias
+
+    def transform_reward(self, reward: Tensor) -> Tensor:
+        return reward + self._bias
+
+
+@configurable
+class RewardClipping(RewardTransformer):
+    """Bounds the reward to [minimum, maximum], between which 0 must lie."""
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        reward_spec: TensorSpec = TensorSpec(()),
+        *,
+        minimum: float = -1.0,
+        maximum: float = 1.0,
+    ) -> None:
+        super().__init__(observation_spec, reward_spec)
+        if not minimum <= 0 <= maximum or minimum == maximum:
+            raise ConfigError(
+                "RewardClipping: expected minimum <= 0 <= maximum, not both 0, got "
+                f"{minimum} and {maximum}"
+            )
+        self._minimum = minimum
+        self._maximum = maximum
+
+    def transform_reward(self, reward: Tensor) -> Tensor:
+        return reward.clamp(self._minimum, self._maximum)
+
+
+@configurable
+class LifeLossDiscount(SingleStepTransformer):
+    """Sets the discount to 0 where a life is lost, as if the game had ended there.
+
+    So nothing that comes afterwards is worth anything to an algorithm. The episode goes
+    on: the step is no LAST step, the game is not reset, frames are stacked across it,
+    and the metrics, which see raw time steps, count whole games.
+
+    The environment must report it, in a conf
+    ``create_environment.env_info_keys = ["life_lost"]``.
+
+    Args:
+        observation_spec: of one raw observation.
+        reward_spec: of one raw reward.
+        info_key: of the ``env_info`` that is not 0 where a life is lost.
+    """
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        reward_spec: TensorSpec = TensorSpec(()),
+        *,
+        info_key: str = "life_lost",
+    ) -> None:
+        super().__init__(observation_spec, reward_spec)
+        self._info_key = info_key
+
+    def set_environment(self, env: Environment) -> None:
+        spec = env.env_info_spec
+        shape = spec[self._info_key].shape if self._info_key in spec else None
+        if shape != ():
+            problem = "no" if shape is None else f"shape {tuple(shape)} for the"
+            raise ConfigError(
+                f"LifeLossDiscount: {env.name} has {problem} env_info "
+                f"{self._info_key!r}, expected a scalar. Set "
+                f"create_environment.env_info_keys = [{self._info_key!r}]."
+            )
+
+    def transform(self, time_step: TimeStep) -> TimeStep:
+        is_lost = time_step.env_info[self._info_key] != 0
+        return time_step._replace(
+            discount=torch.where(is_lost, 0.0, time_step.discount)
+        )
+
+
+@configurable
+class ImageScaleTransformer(SingleStepTransformer):
+    """Maps uint8 values 0 ... 255 to float32 values ``minimum`` ... ``maximum``.
+
+    Replay buffers keep the bytes, a quarter of the memory.
+
+    Args:
+        observation_spec: of one raw observation.
+        reward_spec: of one raw reward.
+        minimum: what 0 becomes.
+        maximum: what 255 becomes.
+        fields: names of the images, such as ``["camera"]``; None for all uint8 parts.
+
+    Raises:
+        ConfigError: if a field does not exist or is not uint8, or there is none.
+    """
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        reward_spec: TensorSpec = TensorSpec(()),
+        *,
+        minimum: float = -1.0,
+        maximum: float = 1.0,
+        fields: Sequence[str] | None = None,
+    ) -> None:
+        if not minimum < maximum:
+            raise ConfigError(
+                "ImageScaleTransformer: minimum must be less than maximum, got "
+                f"{minimum} and {maximum}"
+            )
+        positions = select_leaves(
+            observation_spec, fields, lambda spec: spec.dtype == torch.uint8, "uint8"
+        ).values()
+        super().__init__(
+            observation_spec,
+            reward_spec,
+            transformed_observation_spec=replace_specs(
+                observation_spec,
+                positions,
+                lambda spec: BoundedTensorSpec(
+                    spec.shape, torch.float32, minimum, maximum
+                ),
+            ),
+        )
+        self._positions = list(positions)
+        self._minimum = minimum
+        self._range = maximum - minimum
+
+    def transform(self, time_step: TimeStep) -> TimeStep:
+        observation = time_step.observation
+        leaves = nest.flatten(observation)
+        for i in self._positions:
+            # Divided first: 255 becomes exactly 1, and so the exact maximum.
+            leaves[i] = (leaves[i] / 255).mul_(self._range).add_(self._minimum)
+        return time_step._replace(
+            observation=nest.pack_sequence_as(observation, leaves)
+        )
