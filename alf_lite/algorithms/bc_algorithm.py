@@ -33,9 +33,8 @@ from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, TimeStep
 from alf_lite.distributions import functions as distributions
-from alf_lite.distributions.action_masks import ActionMask
-from alf_lite.distributions.box_actions import BoxActions
-from alf_lite.distributions.recorded_actions import RecordedActions
+from alf_lite.distributions.action_masks import ActionMask, RecordedActions
+from alf_lite.distributions.action_vectors import BoxActions
 from alf_lite.networks.deterministic_actor_networks import ActorNetwork
 from alf_lite.networks.masked_networks import masked_actor
 from alf_lite.networks.network import Network

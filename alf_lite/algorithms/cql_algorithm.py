@@ -57,7 +57,7 @@ from alf_lite.algorithms.sac_algorithm import (
 )
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import BatchInfo, Field, LossInfo, TimeStep
-from alf_lite.distributions.epsilon_greedy import masked_argmax
+from alf_lite.distributions.exploration import masked_argmax
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec

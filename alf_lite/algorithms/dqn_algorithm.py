@@ -34,8 +34,8 @@ from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.distributions.action_masks import ActionMask
-from alf_lite.distributions.discrete_actions import DiscreteActions
-from alf_lite.distributions.epsilon_greedy import (
+from alf_lite.distributions.action_vectors import DiscreteActions
+from alf_lite.distributions.exploration import (
     Epsilon,
     EpsilonGreedy,
     choose,

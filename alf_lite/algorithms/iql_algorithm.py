@@ -39,9 +39,8 @@ from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.distributions import functions as distributions
-from alf_lite.distributions.action_masks import ActionMask
+from alf_lite.distributions.action_masks import ActionMask, RecordedActions
 from alf_lite.distributions.mixed_actions import MixedActions
-from alf_lite.distributions.recorded_actions import RecordedActions
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.masked_networks import critic_without_mask, masked_actor
 from alf_lite.networks.network import Network

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.config import configurable
-from alf_lite.distributions.action_noise import ActionNoise, GaussianNoise
+from alf_lite.distributions.exploration import ActionNoise, GaussianNoise
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_not_negative
 

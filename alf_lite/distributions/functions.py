@@ -22,10 +22,9 @@ from torch import distributions as td
 from torch.distributions import Distribution
 
 # Registers torch's distributions as nodes.
-import alf_lite.distributions.torch_nodes  # noqa: F401
 from alf_lite import nest
 from alf_lite.distributions.base import ActionDistribution
-from alf_lite.distributions.masked_logits import mask_log_odds, mask_logits
+from alf_lite.distributions.discrete import mask_log_odds, mask_logits
 
 Nest = Any
 

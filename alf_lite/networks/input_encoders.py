@@ -25,7 +25,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from alf_lite.distributions.categories import is_binary, num_categories
 from alf_lite.networks.layers import (
     Activation,
     check_parameters,
@@ -33,7 +32,12 @@ from alf_lite.networks.layers import (
     orthogonal,
 )
 from alf_lite.networks.lean_sequential import HiddenSequential
-from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.tensor_specs import (
+    BoundedTensorSpec,
+    TensorSpec,
+    is_binary,
+    num_categories,
+)
 
 # Filters, kernel size and stride of each layer.
 ConvLayerParams = Sequence[tuple[int, int, int]]

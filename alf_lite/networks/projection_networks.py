@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from alf_lite.distributions.categories import is_binary, num_categories
 from alf_lite.distributions.continuous import (
     ActionBounds,
     DiagonalNormal,
@@ -23,7 +22,12 @@ from alf_lite.distributions.discrete import (
 )
 from alf_lite.networks.layers import linear
 from alf_lite.networks.lean_sequential import apply_linear
-from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.tensor_specs import (
+    BoundedTensorSpec,
+    TensorSpec,
+    is_binary,
+    num_categories,
+)
 
 ContinuousProjection = Literal["normal", "tanh_normal", "beta"]
 CONTINUOUS_PROJECTIONS = ("normal", "tanh_normal", "beta")

@@ -12,7 +12,7 @@ from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.parts.return_heads import CategoricalHead, QuantileHead
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
-from alf_lite.distributions.action_noise import GaussianNoise, OrnsteinUhlenbeckNoise
+from alf_lite.distributions.exploration import GaussianNoise, OrnsteinUhlenbeckNoise
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.deterministic_actor_networks import ActorNetwork
 from alf_lite.networks.q_networks import QNetwork

@@ -26,7 +26,7 @@ from alf_lite.data_transformers.normalizing_transformers import (
     ObservationNormalizer,
     RewardNormalizer,
 )
-from alf_lite.distributions.action_noise import OrnsteinUhlenbeckNoise
+from alf_lite.distributions.exploration import OrnsteinUhlenbeckNoise
 from alf_lite.environments.creation import create_environment
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
