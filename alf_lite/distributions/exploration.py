@@ -185,7 +185,12 @@ def _value_of(scheduler: Callable[[], float]) -> float:
 
 
 class ActionNoise(abc.ABC):
-    """See the top of this module.
+    """Noise for the exploration of continuous actions.
+
+    A noise process works on action vectors whose elements lie in [-1, 1]. Its state has
+    a row for every environment and is zero where an episode begins, as every state of a
+    policy: each environment has a process of its own, which starts anew with its
+    episodes.
 
     Args:
         std: a number, or a scheduler of it; 1 is half of the range of an action.
