@@ -20,10 +20,10 @@ from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import AlgStep, LossInfo, StepType
-from alf_lite.data_transformers.reward_normalizer import RewardNormalizer
-from alf_lite.data_transformers.sequential_data_transformer import (
+from alf_lite.data_transformers.create_data_transformer import (
     SequentialDataTransformer,
 )
+from alf_lite.data_transformers.normalizing_transformers import RewardNormalizer
 from alf_lite.environments.gymnasium_environment import GymnasiumEnvironment
 from alf_lite.environments.serial_vector_env import SerialVectorEnv
 from alf_lite.errors import CheckpointError, ConfigError, DivergedError
