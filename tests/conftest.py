@@ -11,15 +11,13 @@ import pytest
 import torch
 
 from alf_lite.config import files as config_files
-from alf_lite.utils.progress import progress
 
 torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
 def _no_state_left():
-    """gin's bindings and the progress belong to the process, not to the next test."""
+    """gin's bindings belong to the process, not to the next test."""
     config_files.reset()
-    progress.reset()
     yield
     config_files.reset()

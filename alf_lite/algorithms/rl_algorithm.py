@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm, valid_steps
 from alf_lite.algorithms.learning.acting_state import ActingState
+from alf_lite.algorithms.learning.construction import AlgorithmMeta
 from alf_lite.algorithms.learning.off_policy_learner import OffPolicyLearner
 from alf_lite.algorithms.learning.on_policy_learner import OnPolicyLearner
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
@@ -35,11 +36,12 @@ from alf_lite.optimizers.optimizers import Adam, Optimizer
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import summary
+from alf_lite.utils.progress import Limits, Progress, follow_progress
 
 Nest = Any
 
 
-class RLAlgorithm(Algorithm):
+class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
     """An algorithm that learns from its own interaction with an environment.
 
     A subclass implements ``rollout_step`` and ``calc_loss``, and ``train_step`` unless
@@ -120,10 +122,11 @@ class RLAlgorithm(Algorithm):
         )
         self._env = env
         self._reward_weights = RewardWeights(reward_spec, reward_weights)
-        # Replaced by ``create_algorithm`` if the configuration names transformers.
+        # Replaced afterwards if the configuration names transformers.
         self.data_transformer: DataTransformer = IdentityDataTransformer(
             observation_spec
         )
+        self.progress = Progress()  # of the root, in all algorithms below it
         self._metrics: MetricSet | None = None
         self._learner: OnPolicyLearner | OffPolicyLearner | None = None
         self._attributes_of_modules: list[dict[str, Any]] | None = None
@@ -253,6 +256,12 @@ class RLAlgorithm(Algorithm):
         return int(self.get_step_metrics()[1].result())
 
     @property
+    def limits(self) -> Limits:
+        """How long the run is, as its configuration says."""
+        config = self._config
+        return Limits(config.num_iterations, config.num_env_steps)
+
+    @property
     def num_updates(self) -> int:
         """Gradient updates since the run began."""
         return self.learner.updates.num_updates
@@ -312,9 +321,11 @@ class RLAlgorithm(Algorithm):
     def train_iter(self) -> int:
         """Unrolls, then trains. Returns the number of steps trained on."""
         self.setup_training()
-        summary.increment_global_counter()
-        learner = self.learner
+        learner, progress = self.learner, self.progress
+        progress.global_counter += 1
+        summary.set_global_counter(progress.global_counter)
         steps = learner.train_iter()
+        progress.move_to(progress.iterations + 1, self.num_env_steps, self.limits)
         if steps:
             num_updates = learner.updates.num_updates
             summary.scalar("train/updates", num_updates)
@@ -481,7 +492,16 @@ class RLAlgorithm(Algorithm):
                 {"lr": defaults.lr, "gradient_clipping": defaults.gradient_clipping},
             )
             self._claims.append((adam, None))
+        if self._optimizers is None:  # those that were added since it was built, too
+            self.follow_progress(self.progress)
         return super().optimizers()
+
+    def follow_progress(self, progress: Progress) -> None:
+        """Has all schedules in the modules of this algorithm follow ``progress``."""
+        for module in self.modules():
+            if isinstance(module, RLAlgorithm):
+                module.progress = progress
+            follow_progress(vars(module).values(), progress)
 
     def reset_environment(self, seed: int | None = None) -> None:
         """Starts new episodes everywhere; open ones are dropped from the metrics.

@@ -240,6 +240,7 @@ class TrainerConfig:
         taken |= {n: None for n in _AMOUNTS if n in taken and n not in amount}
         for name, value in taken.items():
             object.__setattr__(self, name, value)  # it is frozen
+        object.__setattr__(self, "_taken", tuple(taken))
         note_used(type(self), taken)
 
     def counted(
@@ -281,6 +282,16 @@ class TrainerConfig:
     def num_updates(self) -> int:
         """What a :meth:`counted` config says: passes or updates per iteration."""
         return self.epochs or self.num_updates_per_train_iter or 1
+
+    def declared_for(self, algorithm_ctor: Callable[..., Any]) -> TrainerConfig:
+        """The settings of ``algorithm_ctor``, for one that names no algorithm.
+
+        Fields that were not given take what that algorithm declares.
+        """
+        if self.algorithm_ctor is not None:
+            return self
+        unset: dict[str, Any] = dict.fromkeys(vars(self)["_taken"], UNSET)
+        return dataclasses.replace(self, algorithm_ctor=algorithm_ctor, **unset)
 
     @property
     def offline_sources(self) -> tuple[str, ...]:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from alf_lite.config import configurable
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.schedulers import Scheduled, as_scheduler
+from alf_lite.utils.progress import FollowsProgress
+from alf_lite.utils.schedulers import Scheduled, as_scheduler, value_at_start
 
 # So many coins are looked at: as a rule all explore, or nobody does.
 _MAX_TO_READ = 16
@@ -116,7 +117,7 @@ def epsilon_greedy(
     return choose(values, coins, allowed)
 
 
-class EpsilonGreedy:
+class EpsilonGreedy(FollowsProgress):
     """:func:`toss_coins` with a schedule, or one for every environment.
 
     Args:
@@ -136,7 +137,8 @@ class EpsilonGreedy:
         self._is_sequence = isinstance(epsilon, Sequence)
         entries = list(epsilon) if isinstance(epsilon, Sequence) else [epsilon]
         self._schedulers = [as_scheduler(entry) for entry in entries]
-        self._current()
+        for scheduler in self._schedulers:
+            _checked(value_at_start(scheduler))
         if num_environments is not None:
             self._check_number(num_environments)
 
@@ -178,13 +180,16 @@ class EpsilonGreedy:
 
 def _value_of(scheduler: Callable[[], float]) -> float:
     """ε now."""
-    epsilon = float(scheduler())
+    return _checked(float(scheduler()))
+
+
+def _checked(epsilon: float) -> float:
     if not 0 <= epsilon <= 1:
         raise ValueError(f"epsilon must lie in [0, 1], got {epsilon}")
     return epsilon
 
 
-class ActionNoise(abc.ABC):
+class ActionNoise(FollowsProgress, abc.ABC):
     """Noise for the exploration of continuous actions.
 
     A noise process works on action vectors whose elements lie in [-1, 1]. Its state has
@@ -200,7 +205,7 @@ class ActionNoise(abc.ABC):
 
     def __init__(self, std: Scheduled) -> None:
         self._std = as_scheduler(std)
-        self._current_std()
+        _checked_std(value_at_start(self._std))
 
     def perturb(self, action: Tensor, state: Nest) -> tuple[Tensor, Nest]:
         """Adds noise and clips the result to [-1, 1].
@@ -220,10 +225,13 @@ class ActionNoise(abc.ABC):
         """The noise [B, size] made from a standard normal sample, and the new state."""
 
     def _current_std(self) -> float:
-        std = float(self._std())
-        if not std >= 0:
-            raise ValueError(f"std must not be negative, got {std}")
-        return std
+        return _checked_std(float(self._std()))
+
+
+def _checked_std(std: float) -> float:
+    if not std >= 0:
+        raise ValueError(f"std must not be negative, got {std}")
+    return std
 
 
 @configurable

@@ -14,14 +14,15 @@ from torch.nn import Parameter
 
 from alf_lite.errors import CheckpointError
 from alf_lite.optimizers.fused_adam_step import FusedAdamStep, fused_adam_step
-from alf_lite.utils.schedulers import Scheduled, as_scheduler
+from alf_lite.utils.progress import FollowsProgress
+from alf_lite.utils.schedulers import Scheduled, as_scheduler, value_at_start
 from alf_lite.utils.tensor_utils import global_norm
 
 # As torch.nn.utils.clip_grad_norm_ has it.
 _CLIPPING_EPSILON = 1e-6
 
 
-class Optimizer:
+class Optimizer(FollowsProgress):
     """An optimizer of torch with a scheduled learning rate and gradient clipping.
 
     It is made in a conf, before there are parameters; ``setup`` hands them over later.
@@ -70,7 +71,9 @@ class Optimizer:
         Raises:
             ValueError: if the scheduler returns a negative or no number.
         """
-        lr = float(self._learning_rate())
+        return self._checked(float(self._learning_rate()))
+
+    def _checked(self, lr: float) -> float:
         if not 0 <= lr < math.inf:
             raise ValueError(
                 f"{type(self).__name__}: the learning rate must be at least 0, got "
@@ -249,7 +252,8 @@ class Optimizer:
         make = functools.partial(
             self._torch_class,
             parameters,
-            lr=self.learning_rate,
+            # Every step sets it anew.
+            lr=self._checked(value_at_start(self._learning_rate)),
             **self._hyperparameters,
         )
         if all(parameter.is_floating_point() for parameter in parameters):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from alf_lite.config import configurable
+from alf_lite.utils.progress import FollowsProgress
 from alf_lite.utils.schedulers import as_scheduler
 
 Schedule = float | Callable[[], float]
@@ -78,7 +79,7 @@ def all_windows() -> SamplingOptions:
 
 @configurable
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PriorityOptions:
+class PriorityOptions(FollowsProgress):
     """How priorities become probabilities, and how the loss is corrected for them.
 
     Proportional prioritised replay, Schaul et al. 2016 (arXiv:1511.05952).
@@ -121,10 +122,12 @@ class PriorityOptions:
         for name in ("alpha", "beta"):
             value = getattr(self, name)
             try:
-                as_scheduler(value)
+                schedule = as_scheduler(value)
             except (TypeError, ValueError) as error:
                 raise ValueError(f"{name}: {error}") from error
-            if not callable(value) and not value >= 0:
+            if callable(value):
+                object.__setattr__(self, name, schedule)  # it is frozen
+            elif not value >= 0:
                 raise ValueError(f"{name} must not be negative, got {value}")
 
     def weights(self, priorities: np.ndarray) -> np.ndarray:

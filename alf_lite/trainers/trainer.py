@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
-
 from alf_lite.algorithms.learning.create_algorithm import create_algorithm
 from alf_lite.algorithms.learning.worker_recipe import describe_environments
 from alf_lite.config import TrainerConfig, default_settings
@@ -28,12 +26,12 @@ from alf_lite.trainers.run_directory import RunDirectory
 from alf_lite.trainers.run_end import TrainResult
 from alf_lite.trainers.run_evaluations import RunEvaluations
 from alf_lite.trainers.run_record import RunRecord
-from alf_lite.trainers.schedule import Limits, SpeedMeter
+from alf_lite.trainers.schedule import SpeedMeter
 from alf_lite.trainers.signals import STACKS_FILE, BrokenOffError, StopSignals
 from alf_lite.trainers.training_state import RunState
 from alf_lite.utils import random_state, summary
 from alf_lite.utils.interruption import interruption
-from alf_lite.utils.progress import progress
+from alf_lite.utils.progress import Limits
 
 _logger = logging.getLogger(__name__)
 
@@ -74,7 +72,7 @@ class Trainer:
                 create_env, default_num_environments=defaults.num_parallel_environments
             )
         self._create_env = create_env
-        self._limits = Limits.from_config(config)
+        self._limits = _limits_of(config)
         self._signals = StopSignals()
         self._stop_reason = ""
         self._is_checkpoint_requested = False
@@ -136,6 +134,7 @@ class Trainer:
             except BaseException as caught:
                 error = caught
                 # The algorithm has advanced it already.
+                self.algorithm.progress.global_counter = self.run.iterations
                 summary.set_global_counter(self.run.iterations)
                 self._note = run_end.keep_what_is_whole(
                     error, self.run.iterations, self._checkpoints, self._save
@@ -150,14 +149,12 @@ class Trainer:
     def _build(self, stack: contextlib.ExitStack) -> None:
         """Builds everything and restores the run; writes nothing."""
         config = self.config
-        _check_device(config.device)
-        torch.set_num_threads(config.num_threads)
         self._checkpoints = RunCheckpoints(self._run_directory, config.keep_checkpoints)
         seed = config.random_seed
         if seed is None:
             seed = random_state.new_seed()
         random_state.seed_everything(seed)
-        progress.reset()
+        self.config = config = dataclasses.replace(config, random_seed=seed)
         with config_files.gin_errors():
             env = self._create_training_env(seed)
             stack.callback(env.close)
@@ -177,7 +174,9 @@ class Trainer:
         self._is_resumed = resumed is not None
         self.run = resumed or RunState(seed=seed)
         # A run may be resumed with other limits.
-        self._set_progress()
+        self.algorithm.progress.move_to(
+            self.run.iterations, self.run.env_steps, self._limits
+        )
 
     def _create_training_env(self, seed: int) -> Environment:
         """The environment to train in, or what is known of those of the workers."""
@@ -230,6 +229,7 @@ class Trainer:
                 directory.train_summaries, self.config.summaries_flush_secs, run_id
             )
         )
+        summary.set_global_counter(run.iterations)
         self._speed = SpeedMeter(run.env_steps)
         self._is_measuring = False
         self._display.start(self._status())
@@ -275,7 +275,6 @@ class Trainer:
             self.run.iterations = iteration
             self.run.env_steps = self.algorithm.num_env_steps
             self.run.seconds = time.monotonic() - self._begin_time
-            self._set_progress()
             train_summaries.summarize_iteration(
                 self.algorithm, self._speed, time.perf_counter() - begin
             )
@@ -291,11 +290,6 @@ class Trainer:
             texts = config_texts()
             self._run_directory.write_config_texts(texts, required=False)
             train_summaries.summarize_config(texts)
-
-    def _set_progress(self) -> None:
-        progress.percent = self._fraction()
-        progress.iterations = self.run.iterations
-        progress.env_steps = self.run.env_steps
 
     def _must_stop(self) -> bool:
         run = self.run
@@ -396,10 +390,12 @@ class Trainer:
         self._display.show(self._status())
 
 
-def _check_device(name: str) -> None:
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+def _limits_of(config: TrainerConfig) -> Limits:
+    """How long a run shall be; ConfigError if for ever."""
+    limits = Limits(config.num_iterations, config.num_env_steps)
+    if limits == (0, 0):
         raise ConfigError(
-            f"device {name!r} was asked for, but torch sees no such device here. Use "
-            "--device=cpu."
+            "TrainerConfig.num_iterations and num_env_steps are both 0, the run would "
+            "never end: set at least one of them."
         )
+    return limits

@@ -21,7 +21,7 @@ from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils import random_state
 from alf_lite.utils.nest_paths import path_parts
 from alf_lite.utils.plain_data import check_like, to_plain
-from alf_lite.utils.progress import progress
+from alf_lite.utils.progress import Progress
 
 # The parts. Playing needs only the first.
 ALGORITHM = "algorithm"  # parameters, buffers, normalizers
@@ -56,7 +56,7 @@ def capture(
         TRAINING: algorithm.learner.state_dict(),
         TRAINER: {
             "run": dataclasses.asdict(run),
-            "progress": progress.state_dict(),
+            "progress": algorithm.progress.state_dict(),
             "event_files": event_files,
             "hooks": dict(hooks),
         },
@@ -76,7 +76,7 @@ def restore(algorithm: RLAlgorithm, loaded: LoadedCheckpoint) -> RunState:
     policy = _check_policy(algorithm, loaded, part_of(loaded, ALGORITHM))
     _load_training(algorithm, loaded)
     algorithm.load_state_dict(policy)
-    progress.load_state_dict(part_of(loaded, TRAINER)["progress"])
+    algorithm.progress.load_state_dict(part_of(loaded, TRAINER)["progress"])
     random_state.set_state(part_of(loaded, RANDOM))
     return run
 
@@ -93,7 +93,7 @@ def check_parts(loaded: LoadedCheckpoint) -> RunState:
     for name in (ALGORITHM, TRAINING):
         part_of(loaded, name)
     what = entry(loaded, TRAINER, "progress")
-    check_like(part_of(loaded, TRAINER).get("progress"), progress.state_dict(), what)
+    check_like(part_of(loaded, TRAINER).get("progress"), Progress().state_dict(), what)
     random_state.check_state(part_of(loaded, RANDOM), entry(loaded, RANDOM))
     return _run_state(loaded)
 

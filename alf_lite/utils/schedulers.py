@@ -2,12 +2,14 @@
 
 A scheduler is called without arguments and returns a float. It is a pure function of
 the training progress: two calls at the same progress return the same, whatever
-happened in between. So it has nothing to save, may be shared, and follows when progress
-jumps, as it does when a run is resumed with more iterations and 100 percent become 50.
+happened in between. So it has nothing to save, may be shared by runs, and follows when
+progress jumps, as it does when a run is resumed with more iterations and 100 percent
+become 50.
 
-The progress is ``alf_lite.utils.schedulers.progress``, which the trainer keeps. A
-``progress_type`` names one of its counters: "percent" in [0, 1], "iterations",
-"env_steps" or "global_counter".
+The progress is that of the run whose algorithm holds the schedule: what stores a number
+or a scheduler passes it through :func:`as_scheduler`, and the root algorithm has all of
+these follow its progress, which ``train_iter`` moves. A ``progress_type`` names one of
+its counters: "percent" in [0, 1], "iterations", "env_steps" or "global_counter".
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ import dataclasses
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
+from typing import Any
 
 from torch import Tensor
 
 from alf_lite.config import configurable
-from alf_lite.utils.progress import Progress, progress
+from alf_lite.utils.progress import FollowsProgress, Progress, followers
 
 __all__ = [
     "ConstantScheduler",
@@ -31,11 +34,13 @@ __all__ = [
     "ExponentialScheduler",
     "LinearScheduler",
     "Progress",
+    "Schedule",
     "Scheduled",
     "Scheduler",
     "StepScheduler",
     "as_scheduler",
-    "progress",
+    "find_schedules",
+    "value_at_start",
 ]
 
 _PROGRESS_TYPES = ("percent", "iterations", "env_steps", "global_counter")
@@ -48,14 +53,11 @@ class Scheduler(abc.ABC):
     progress_type: str
 
     def __call__(self) -> float:
-        """The value at the current progress."""
-        x = getattr(progress, self.progress_type)
-        # Some are asked at every step, while progress is made once per iteration.
-        last = self.__dict__.get("_last")
-        if last is None or last[0] != x:
-            last = (x, float(self.value_at(x)))
-            object.__setattr__(self, "_last", last)  # the dataclass is frozen
-        return last[1]
+        """Refused: of itself, a scheduler does not know of any run."""
+        raise RuntimeError(
+            f"{self!r} belongs to no run. Store as_scheduler(...) of it in the "
+            "algorithm, whose progress that follows, or ask for value_at(x)."
+        )
 
     @abc.abstractmethod
     def value_at(self, x: float) -> float:
@@ -243,12 +245,61 @@ class CyclicalScheduler(Scheduler):
         return (1 - fraction) * self.base_value + fraction * self.bound_value
 
 
+class Schedule(FollowsProgress):
+    """The value of a scheduler at the progress of one run.
+
+    Args:
+        scheduler: may be that of other schedules, too.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self._progress: Progress | None = None
+        self._last = (math.nan, math.nan)
+
+    def follow(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def __call__(self) -> float:
+        """The value now."""
+        if self._progress is None:
+            raise RuntimeError(
+                f"{self.scheduler!r} follows the progress of no run yet. An algorithm "
+                "has its attributes and those of its modules follow its own when it "
+                "is built; elsewhere call follow(progress)."
+            )
+        x = getattr(self._progress, self.scheduler.progress_type)
+        # Some are asked at every step, while progress is made once per iteration.
+        if self._last[0] != x:
+            self._last = (x, float(self.scheduler.value_at(x)))
+        return self._last[1]
+
+    def __repr__(self) -> str:
+        return repr(self.scheduler)
+
+
+def find_schedules(values: Iterable[Any]) -> Iterator[Schedule]:
+    """Those that ``follow_progress`` reaches."""
+    for value in followers(values):
+        if isinstance(value, Schedule):
+            yield value
+        else:
+            yield from find_schedules(vars(value).values())
+
+
+def value_at_start(value: Callable[[], float]) -> float:
+    """Of what :func:`as_scheduler` returned, the value before the first iteration."""
+    if isinstance(value, Schedule):
+        return float(value.scheduler.value_at(0))
+    return float(value())
+
+
 # A number, the (percent, value) points of a LinearScheduler, or any scheduler.
 Scheduled = float | Sequence[tuple[float, float]] | Callable[[], float]
 
 
 def as_scheduler(value: Scheduled | Tensor) -> Callable[[], float]:
-    """A number as a constant scheduler; a scheduler or other function as it is.
+    """A number as a constant, a scheduler as a schedule, another function as it is.
 
     Points are those of a linear one over the run: ``((0.0, 0.001), (1.0, 0.0))``.
 
@@ -261,12 +312,14 @@ def as_scheduler(value: Scheduled | Tensor) -> Callable[[], float]:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return ConstantScheduler(float(value))
     if isinstance(value, list | tuple) and any(_is_point(point) for point in value):
-        return LinearScheduler(value, "percent")
+        return Schedule(LinearScheduler(value, "percent"))
     if isinstance(value, type) or not callable(value):
         raise TypeError(
             f"expected a number or a scheduler, got {value!r}. In a conf, a scheduler "
             "is written @LinearScheduler(), with parentheses."
         )
+    if isinstance(value, Scheduler) and not isinstance(value, ConstantScheduler):
+        return Schedule(value)
     return value
 
 

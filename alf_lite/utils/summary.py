@@ -8,10 +8,10 @@ and cost next to nothing if there is none or if the moment is not recorded:
             with summary.scope("actor"):
                 summary.scalar("loss", loss)  # read from the device only if recorded
 
-The x-axis is the global counter of :mod:`alf_lite.utils.progress`, except for
-:func:`scalar_at`. A tag that is given several numbers at one step keeps the last. What
-is recorded in a ``record_if`` block reaches the writer at the end of the block, and the
-disk after ``flush_secs`` or by :func:`flush`.
+The x-axis is the global counter, which ``RLAlgorithm.train_iter`` sets to that of its
+run, except for :func:`scalar_at`. A tag that is given several numbers at one step keeps
+the last. What is recorded in a ``record_if`` block reaches the writer at the end of the
+block, and the disk after ``flush_secs`` or by :func:`flush`.
 
 A function that is compiled with ``torch.compile`` records nothing: reading a number
 would split it. Return the number instead, as ``LossInfo.extra`` does.
@@ -29,7 +29,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from alf_lite.utils.progress import progress
 from alf_lite.utils.summary_recorder import Recorder
 
 # One per process, replaced by writer_to and disabled.
@@ -72,9 +71,11 @@ def disabled() -> Iterator[None]:
 def _use(recorder: Recorder) -> Iterator[None]:
     global _recorder
     outer, _recorder = _recorder, recorder
+    recorder.step = outer.step
     try:
         yield
     finally:
+        outer.step = recorder.step
         _recorder = outer
 
 
@@ -151,7 +152,7 @@ def scalar(
         if _recorder.is_open and not torch.compiler.is_compiling():
             _recorder.add_to_mean(_recorder.prefix + name, value)
     elif should_record():
-        _recorder.add_number(_recorder.prefix + name, value, progress.global_counter)
+        _recorder.add_number(_recorder.prefix + name, value, _recorder.step)
 
 
 class timed:  # noqa: N801 - used like a function
@@ -189,21 +190,19 @@ def histogram(name: str, values: Tensor | np.ndarray) -> None:
         values = values.detach().double().cpu().numpy()
     finite = np.asarray(values, dtype=np.float64)[np.isfinite(values)]
     if finite.size > 0:
-        _recorder.add_histogram(
-            _recorder.prefix + name, finite, progress.global_counter
-        )
+        _recorder.add_histogram(_recorder.prefix + name, finite, _recorder.step)
 
 
 def text(name: str, markdown: str) -> None:
     """A text, shown as Markdown."""
     if should_record():
-        _recorder.add_text(_recorder.prefix + name, markdown, progress.global_counter)
+        _recorder.add_text(_recorder.prefix + name, markdown, _recorder.step)
 
 
 def image(name: str, pixels: Tensor | np.ndarray) -> None:
     """An image [H, W, C] of uint8, or of floats in [0, 1]."""
     if should_record():
-        _recorder.add_image(_recorder.prefix + name, pixels, progress.global_counter)
+        _recorder.add_image(_recorder.prefix + name, pixels, _recorder.step)
 
 
 def flush() -> None:
@@ -212,11 +211,5 @@ def flush() -> None:
 
 
 def set_global_counter(value: int) -> None:
-    """Moves the x-axis; a checkpoint holds it as part of the progress."""
-    progress.global_counter = value
-
-
-def increment_global_counter() -> int:
-    """Adds one, and returns the result."""
-    progress.global_counter += 1
-    return progress.global_counter
+    """Moves the x-axis of what is recorded from now on."""
+    _recorder.step = value

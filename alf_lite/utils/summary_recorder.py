@@ -8,7 +8,6 @@ import numpy as np
 from torch import Tensor
 
 from alf_lite.utils.event_writer import EventWriter
-from alf_lite.utils.progress import progress
 
 # Shows the shape of a distribution; TensorBoard's default of 1500 takes far longer.
 _HISTOGRAM_BINS = 64
@@ -20,6 +19,7 @@ class Recorder:
     Attributes:
         is_open: whether there is a directory to write to.
         is_recording: whether numbers are wanted now.
+        step: on the x-axis, of what is recorded now.
         prefix: of all tags; ends in "/" unless it is empty.
     """
 
@@ -38,6 +38,7 @@ class Recorder:
             self._writer = EventWriter(directory, flush_secs, owner)
         self.is_open = self._writer is not None
         self.is_recording = self.is_open
+        self.step = 0
         self.prefix = ""
         self._numbers: dict[tuple[str, int], float] = {}
         self._counter_of_numbers = 0
@@ -45,9 +46,9 @@ class Recorder:
 
     def add_number(self, tag: str, value: float | Tensor, step: int) -> None:
         """Keeps the number; a later one of the same tag and step replaces it."""
-        if self._counter_of_numbers != progress.global_counter:
+        if self._counter_of_numbers != self.step:
             self._write_numbers()
-            self._counter_of_numbers = progress.global_counter
+            self._counter_of_numbers = self.step
         self._numbers[tag, step] = float(_one_number(tag, value))
 
     def add_to_mean(self, tag: str, value: float | Tensor) -> None:
@@ -79,7 +80,7 @@ class Recorder:
     def write_collected(self) -> None:
         """Hands all numbers and means to the writer."""
         for tag, (total, count) in self._sums.items():
-            self.add_number(tag, total / count, progress.global_counter)
+            self.add_number(tag, total / count, self.step)
         self._sums.clear()
         self._write_numbers()
 

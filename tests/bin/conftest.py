@@ -10,7 +10,6 @@ import pytest
 from alf_lite.bin import train
 from alf_lite.config import files as config_files
 from alf_lite.utils import random_state
-from alf_lite.utils.progress import progress
 
 CONF = """
 # A small PPO for the tests.
@@ -36,11 +35,9 @@ ValueNetwork.fc_layer_params = (16,)
 def process_state() -> Iterator[None]:
     """Each test starts as in a new process and leaves no trace."""
     config_files.reset()
-    progress.reset()
     with random_state.preserved():
         yield
     config_files.reset()
-    progress.reset()
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 
 from alf_lite.config import TrainerConfig
 from alf_lite.errors import ConfigError
-from alf_lite.trainers.schedule import Limits
+from alf_lite.trainers.trainer import Trainer
 from tests.config import documented_fields
 
 INTS = {
@@ -111,7 +111,7 @@ def test_all_wrong_fields_are_named_at_once():
 def test_a_loop_of_ones_own_needs_no_limit():
     config = TrainerConfig(num_iterations=0, num_env_steps=0)
     with pytest.raises(ConfigError, match="num_env_steps are both 0"):
-        Limits.from_config(config)
+        Trainer(config, "unused")
 
 
 @pytest.mark.parametrize("name", ["unroll_length", "num_threads", "mini_batch_size"])

@@ -15,7 +15,7 @@ from alf_lite.distributions.exploration import (
     random_index,
     toss_coins,
 )
-from alf_lite.utils.progress import progress
+from alf_lite.utils.progress import Progress
 from alf_lite.utils.recurrent_state import reset_state
 from alf_lite.utils.schedulers import LinearScheduler
 
@@ -26,9 +26,6 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
-    progress.reset()
-    yield
-    progress.reset()
 
 
 def values(num_components: int = 1) -> torch.Tensor:
@@ -138,6 +135,8 @@ def test_few_coins_fall_as_many_do(epsilon):
 
 def test_the_schedule_is_read_at_every_call():
     explore = EpsilonGreedy(LinearScheduler([(0, 1.0), (10_000, 0.05)], "env_steps"))
+    progress = Progress()
+    explore.follow(progress)
     for env_steps, epsilon in ((0, 1.0), (2500, 0.7625), (5000, 0.525), (20_000, 0.05)):
         progress.env_steps = env_steps
         explores = explore.toss(torch.Size((NUM_ROWS, 1)), CPU)
@@ -186,6 +185,8 @@ def test_noisy_actions_stay_between_their_bounds():
 def test_the_deviation_may_have_a_schedule():
     noise = GaussianNoise(1, std=LinearScheduler([(0.0, 0.4), (1.0, 0.0)]))
     zeros = torch.zeros(20_000, 1)
+    progress = Progress()
+    noise.follow(progress)
     progress.percent = 0.5
     assert noise.perturb(zeros, ())[0].std().item() == pytest.approx(0.2, rel=0.02)
     progress.percent = 1.0

@@ -16,7 +16,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from alf_lite.config.files import parse_config
 from alf_lite.errors import CheckpointError
 from alf_lite.optimizers.optimizers import SGD, Adam, AdamW, RMSprop
-from alf_lite.utils.schedulers import LinearScheduler, progress
+from alf_lite.utils.progress import Progress
+from alf_lite.utils.schedulers import LinearScheduler
 
 # (ours, torch's, hyperparameters of both)
 KINDS = [
@@ -29,13 +30,6 @@ KINDS = [
     (RMSprop, torch.optim.RMSprop, {}),
 ]
 IDS = [f"{ours.__name__}-{'-'.join(kwargs)}" for ours, _, kwargs in KINDS]
-
-
-@pytest.fixture(autouse=True)
-def _fresh_progress():
-    progress.reset()
-    yield
-    progress.reset()
 
 
 def make_network(seed=0):
@@ -190,6 +184,10 @@ def test_learning_rate_follows_its_scheduler_at_every_step():
     parameter = Parameter(torch.zeros(1))
     optimizer = SGD(lr=LinearScheduler([(0, 1.0), (10, 0.0)], "iterations"))
     optimizer.setup([("p", parameter)])
+    with pytest.raises(RuntimeError, match="follows the progress of no run yet"):
+        _ = optimizer.learning_rate
+    progress = Progress()
+    optimizer.follow(progress)
     for iteration, expected in [(0, -1.0), (5, -1.5), (10, -1.5), (0, -2.5)]:
         progress.iterations = iteration
         parameter.grad = torch.ones(1)
@@ -386,7 +384,8 @@ def test_confs_configure_optimizers():
                 "LinearScheduler.schedule = [(0, 3e-4), (1, 0.0)]",
             ],
         )
-        optimizer = Adam()
+        optimizer, progress = Adam(), Progress()
+        optimizer.follow(progress)
         progress.percent = 0.5
         assert optimizer.learning_rate == pytest.approx(1.5e-4)
         assert "gradient_clipping=0.5" in repr(optimizer)

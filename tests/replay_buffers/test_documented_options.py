@@ -12,7 +12,7 @@ from alf_lite.config import files as config_files
 from alf_lite.replay_buffers.allocation import StorageOptions
 from alf_lite.replay_buffers.sampling_options import PriorityOptions, SamplingOptions
 from alf_lite.utils import schedulers  # noqa: F401 - the conf of the page uses one
-from alf_lite.utils.progress import progress
+from alf_lite.utils.progress import Progress
 from tests.source_code import ROOT
 
 PAGE = (ROOT / "docs" / "replay_buffer.md").read_text(encoding="utf-8")
@@ -50,7 +50,7 @@ def test_the_conf_of_the_page_can_be_used():
     assert StorageOptions().storage == "memmap"
     assert SamplingOptions().max_staleness == 10_000
     priority = PriorityOptions()
-    progress.reset()
+    priority.follow(Progress())
     assert (priority.alpha, priority.beta()) == (0.7, 0.4)
     assert TrainerConfig(num_iterations=1).replay_buffer_length == 1_000_000
 

@@ -12,21 +12,18 @@ import pytest
 from alf_lite.config import TrainerConfig
 from alf_lite.trainers.trainer import Trainer, TrainResult
 from alf_lite.utils import random_state
-from alf_lite.utils.progress import progress
 from tests.trainers.toys import NoiseEnvironment, ToyAlgorithm
 
 
 @pytest.fixture(autouse=True)
 def process_state() -> Iterator[None]:
     """Each test starts with the same globals and leaves no trace in them."""
-    progress.reset()
     NoiseEnvironment.steps_of_all_instances = 0
     # A test run started in the background ignores SIGINT.
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     with random_state.preserved():
         yield
     signal.signal(signal.SIGINT, previous)
-    progress.reset()
 
 
 def make_noise(

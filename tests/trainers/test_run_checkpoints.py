@@ -10,7 +10,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from alf_lite.trainers import run_checkpoints
 from alf_lite.utils import summary
-from alf_lite.utils.progress import progress
 
 RUN, OTHER = "0123456789abcdef", "fedcba9876543210"
 
@@ -26,7 +25,7 @@ def points(directory: Path) -> dict[str, list[tuple[int, float]]]:
 
 def write(steps: range) -> None:
     for step in steps:
-        progress.global_counter = step
+        summary.set_global_counter(step)
         summary.scalar("by_iteration", float(step))
         summary.scalar_at("by_env_step", float(step), step * 1000)
     summary.flush()

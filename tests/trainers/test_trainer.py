@@ -21,7 +21,6 @@ from alf_lite.errors import CheckpointError, ConfigError, DivergedError, EnvErro
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.trainers import signals
 from alf_lite.trainers.hooks import Hook
-from alf_lite.utils.progress import progress
 from tests.trainers.conftest import make_noise
 from tests.trainers.toys import NoiseEnvironment, ScriptedEnvironment, ToyAlgorithm
 
@@ -63,12 +62,15 @@ def test_env_steps_end_the_run_too(train):
     assert train("both", num_iterations=2, num_env_steps=1000).iterations == 2
 
 
-def test_progress_reaches_one_and_follows_the_iterations(train):
+def test_progress_reaches_one_and_follows_the_iterations(make_trainer):
     seen = []
-    train(
-        num_iterations=4,
-        hooks=[At(i, lambda t: seen.append(progress.percent)) for i in range(4)],
-    )
+
+    def see(trainer):
+        seen.append(trainer.algorithm.progress.percent)
+
+    trainer = make_trainer(num_iterations=4, hooks=[At(i, see) for i in range(4)])
+    trainer.train()
+    progress = trainer.algorithm.progress
     assert seen == [0, 0.25, 0.5, 0.75]
     assert progress.percent == 1
     assert progress.iterations == progress.global_counter == 4
@@ -324,7 +326,7 @@ class FailsAt(ToyAlgorithm):
     ],
 )
 def test_exception_of_an_algorithm_saves_what_is_whole(
-    train, tmp_path, place, countdown, kept, remark
+    train, make_trainer, tmp_path, place, countdown, kept, remark
 ):
     FailsAt.place, FailsAt.countdown = place, countdown
     with pytest.raises(ZeroDivisionError) as error:
@@ -332,8 +334,9 @@ def test_exception_of_an_algorithm_saves_what_is_whole(
     assert remark in error.value.__notes__[0]
     assert f"ckpt-{kept[-1]}" in error.value.__notes__[0]
     assert steps_in(tmp_path / "run") == kept
-    result = train(algorithm_ctor=FailsAt)
-    assert result.iterations == progress.global_counter == 8
+    trainer = make_trainer(algorithm_ctor=FailsAt)
+    result = trainer.train()
+    assert result.iterations == trainer.algorithm.progress.global_counter == 8
 
 
 def test_every_hook_is_closed_once_and_the_first_error_is_raised(train, caplog):
@@ -566,7 +569,7 @@ def test_checkpoint_with_non_finite_parameters_is_refused(train, tmp_path):
     assert result.checkpoint.is_dir()
 
 
-def test_failing_environment_saves_what_was_learned(train, tmp_path):
+def test_failing_environment_saves_what_was_learned(train, make_trainer, tmp_path):
     def create(**kwargs):
         return make_noise(**kwargs, fail_at=23)  # in the fifth unroll of 5 steps
 
@@ -576,8 +579,9 @@ def test_failing_environment_saves_what_was_learned(train, tmp_path):
     assert "ckpt-4" in error.value.__notes__[0]
     assert steps_in(tmp_path / "run") == [4]
     NoiseEnvironment.steps_of_all_instances = 100
-    assert train().iterations == 8
-    assert progress.global_counter == 8
+    trainer = make_trainer()
+    assert trainer.train().iterations == 8
+    assert trainer.algorithm.progress.global_counter == 8
 
 
 class FullDisk:

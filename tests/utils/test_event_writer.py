@@ -12,7 +12,6 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from alf_lite.utils import event_writer, summary
-from alf_lite.utils.progress import progress
 
 
 def points(directory) -> list[tuple[int, float]]:
@@ -23,7 +22,7 @@ def points(directory) -> list[tuple[int, float]]:
 
 def record(steps) -> None:
     for step in steps:
-        progress.global_counter = step
+        summary.set_global_counter(step)
         summary.scalar("x", step)
     summary.flush()
 

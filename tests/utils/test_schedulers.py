@@ -8,6 +8,7 @@ import gin
 import pytest
 import torch
 
+from alf_lite.utils.progress import Progress
 from alf_lite.utils.schedulers import (
     ConstantScheduler,
     CyclicalScheduler,
@@ -15,15 +16,15 @@ from alf_lite.utils.schedulers import (
     LinearScheduler,
     StepScheduler,
     as_scheduler,
-    progress,
+    value_at_start,
 )
 
 
-@pytest.fixture(autouse=True)
-def _fresh_progress():
-    progress.reset()
-    yield
-    progress.reset()
+def followed(scheduler):
+    """The schedule of a run of its own, and the progress of that."""
+    schedule, progress = as_scheduler(scheduler), Progress()
+    schedule.follow(progress)
+    return schedule, progress
 
 
 @pytest.mark.parametrize(
@@ -32,8 +33,7 @@ def _fresh_progress():
 )
 def test_linear_decay_of_epsilon(x, expected):
     scheduler = LinearScheduler([(0, 1.0), (10_000, 0.05)], "env_steps")
-    progress.env_steps = x
-    assert scheduler() == pytest.approx(expected)
+    assert scheduler.value_at(x) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,7 @@ def test_exponential_decay_of_epsilon_stops_at_its_end_value(x, expected):
     scheduler = ExponentialScheduler(
         0.95, decay_time=10_000, end_value=0.1, progress_type="env_steps"
     )
-    progress.env_steps = x
-    assert scheduler() == pytest.approx(expected, abs=1e-6)
+    assert scheduler.value_at(x) == pytest.approx(expected, abs=1e-6)
 
 
 def test_exponential_halves_every_decay_time():
@@ -101,10 +100,10 @@ def test_cosine_is_flat_at_its_ends():
 )
 def test_each_progress_type_reads_its_own_counter(counter):
     scheduler = LinearScheduler([(0, 0.0), (1, 1.0)], progress_type=counter)
+    schedule, progress = followed(scheduler)
+    assert schedule() == 0.0
     setattr(progress, counter, 1)
-    assert scheduler() == 1.0
-    progress.reset()
-    assert scheduler() == 0.0
+    assert schedule() == 1.0
 
 
 @pytest.mark.parametrize(
@@ -131,6 +130,22 @@ def test_numbers_and_functions_become_schedulers():
     scheduler = ConstantScheduler(1.0)
     assert as_scheduler(scheduler) is scheduler
     assert as_scheduler(lambda: 7.0)() == 7.0
+
+
+def test_a_scheduler_is_shared_by_runs_that_do_not_disturb_each_other():
+    scheduler = LinearScheduler([(0.0, 1.0), (1.0, 0.0)])
+    (first, progress), (second, _) = followed(scheduler), followed(scheduler)
+    progress.percent = 0.25
+    assert (first(), second()) == (0.75, 1.0)
+
+
+def test_without_a_run_there_is_no_value_now():
+    scheduler = LinearScheduler([(0.0, 1.0), (1.0, 0.0)])
+    assert value_at_start(as_scheduler(scheduler)) == 1.0
+    with pytest.raises(RuntimeError, match="follows the progress of no run yet"):
+        as_scheduler(scheduler)()
+    with pytest.raises(RuntimeError, match=r"Store as_scheduler\(...\) of it"):
+        scheduler()
 
 
 @pytest.mark.parametrize("value", [None, "1e-3", True, LinearScheduler, [0.1]])
@@ -179,7 +194,8 @@ def test_confs_configure_schedulers():
 
 def test_the_value_follows_progress_in_both_directions():
     scheduler = LinearScheduler(((0.0, 1.0), (1.0, 0.0)))
+    schedule, progress = followed(scheduler)
     for percent in (0.0, 0.5, 0.5, 0.25, 1.0, 0.0):
         progress.percent = percent
-        assert scheduler() == pytest.approx(1.0 - percent)
+        assert schedule() == pytest.approx(1.0 - percent)
     assert scheduler == LinearScheduler(((0.0, 1.0), (1.0, 0.0)))

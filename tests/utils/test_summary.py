@@ -15,14 +15,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from alf_lite.errors import ConfigError
 from alf_lite.utils import summary
-from alf_lite.utils.progress import progress
-
-
-@pytest.fixture(autouse=True)
-def _fresh_progress():
-    progress.reset()
-    yield
-    progress.reset()
 
 
 class Untouchable:
@@ -66,7 +58,7 @@ def test_scalars_are_recorded_at_the_global_counter_below_their_scopes(tmp_path)
     with summary.writer_to(tmp_path / "new" / "directory"):
         assert summary.should_record()
         summary.scalar("a", 1)
-        assert summary.increment_global_counter() == 1
+        summary.set_global_counter(1)
         with summary.scope("outer"):
             summary.scalar("a", torch.tensor(2.0, requires_grad=True))
             with summary.scope("inner"):
@@ -81,7 +73,6 @@ def test_scalars_are_recorded_at_the_global_counter_below_their_scopes(tmp_path)
         "outer/inner/a": [(1, 3.0)],
         "outer/b": [(1, 4.0)],
     }
-    assert progress.global_counter == 7
 
 
 def test_scopes_end_when_their_block_raises(tmp_path):

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from alf_lite.utils.progress import progress
+from alf_lite.utils.progress import Progress
 
 _NUMBERS = "numbers"  # those below, float64
 _COUNTERS = ("percent", "iterations", "env_steps", "global_counter")
@@ -18,6 +18,8 @@ _NUM_COUNTERS = len(_COUNTERS)
 
 class ActingAlgorithm(Protocol):
     """What is looked at; an ``RLAlgorithm`` has it."""
+
+    progress: Progress
 
     @property
     def acts_randomly(self) -> bool: ...
@@ -53,7 +55,9 @@ class ActingState:
 
     def capture(self) -> dict[str, Tensor]:
         """The tensors, with the numbers as they are now in this process."""
-        counters = [float(getattr(progress, name)) for name in _COUNTERS]
+        counters = [
+            float(getattr(self._algorithm.progress, name)) for name in _COUNTERS
+        ]
         counters.append(float(self._algorithm.acts_randomly))
         self._numbers.copy_(torch.tensor(counters, dtype=torch.float64))
         return self.tensors
@@ -62,7 +66,8 @@ class ActingState:
         """Takes over the numbers; returns whether actions shall be random."""
         *counters, acts_randomly = self._numbers.tolist()
         for name, value in zip(_COUNTERS, counters, strict=True):
-            setattr(progress, name, value if name == "percent" else int(value))
+            counter = value if name == "percent" else int(value)
+            setattr(self._algorithm.progress, name, counter)
         return bool(acts_randomly)
 
 

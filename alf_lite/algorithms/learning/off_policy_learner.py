@@ -67,6 +67,8 @@ class OffPolicyLearner(Learner):
         super().__init__(algorithm, config, env)
         self._num_history_steps = algorithm.data_transformer.num_history_steps
         self.replay = OwnReplay(config, self._num_history_steps, env.batch_size)
+        if self.replay.options.priority is not None:
+            self.replay.options.priority.follow(algorithm.progress)
         self._offline: list[ReplaySource] = []
         self._mixture = self._make_mixture()
         self._monitor = ReplayMonitor()

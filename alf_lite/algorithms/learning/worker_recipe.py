@@ -129,6 +129,8 @@ def _in_worker(config: TrainerConfig) -> TrainerConfig:
         algorithm_ctor=None,
         data_transformer_ctor=None,
         hook_ctors=(),
+        random_seed=None,  # a worker is seeded before it builds anything
+        num_threads=1,
         device="cpu",
         compile=False,
         offline_buffer_dir=None,

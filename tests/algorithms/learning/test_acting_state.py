@@ -20,11 +20,13 @@ from alf_lite.errors import ConfigError
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
-from alf_lite.utils.progress import progress
+from alf_lite.utils.progress import Progress
 
 
 def build() -> nn.Module:
-    return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    module.progress = Progress()
+    return module
 
 
 def copy(source: ActingState, target: ActingState) -> None:
@@ -39,6 +41,7 @@ def test_parameters_buffers_and_numbers_travel():
     trained, acting = build(), build()
     trained(torch.rand(5, 2))  # moves the statistics
     source, target = ActingState(trained), ActingState(acting)
+    progress = trained.progress
     progress.percent = 0.3
     progress.iterations = 12
     progress.env_steps = 2**40 + 1  # more than float32 and int32 can hold
@@ -46,8 +49,8 @@ def test_parameters_buffers_and_numbers_travel():
     trained.acts_randomly = True
     source.capture()
     copy(source, target)
-    progress.reset()
     assert target.apply() is True
+    progress = acting.progress
     assert progress.state_dict() == {
         "percent": 0.3,
         "iterations": 12,
@@ -62,15 +65,16 @@ def test_parameters_buffers_and_numbers_travel():
 def test_all_counters_of_the_progress_travel():
     module = nn.Module()
     module.acts_randomly = False
+    module.progress = progress = Progress()
     state = ActingState(module)
     expected = {}
     for i, name in enumerate(progress.state_dict()):
         expected[name] = i + 1
         setattr(progress, name, i + 1)
     state.capture()
-    progress.reset()
+    module.progress = Progress()
     assert state.apply() is False
-    assert progress.state_dict() == expected
+    assert module.progress.state_dict() == expected
 
 
 def test_the_tensors_are_those_of_the_module_itself():
@@ -86,9 +90,10 @@ def test_the_tensors_are_those_of_the_module_itself():
 
 
 def test_before_anything_was_captured_training_has_not_begun():
-    progress.iterations = 5
-    assert ActingState(build()).apply() is False
-    assert progress.iterations == 0
+    module = build()
+    module.progress.iterations = 5
+    assert ActingState(module).apply() is False
+    assert module.progress.iterations == 0
 
 
 def test_parts_that_are_left_out_travel_only_as_parts_of_others():

@@ -246,6 +246,7 @@ def test_n_steps_of_the_buffer_are_summed_up_to_the_end_of_the_episode(priority_
     algorithm = make(
         Recorder,
         options={"n_step": n, "gamma": gamma, "optimizer": SGD(lr=0.0)},
+        initial_collect_steps=0,
         mini_batch_length=n + 1,
         priority_replay=priority_replay,
     )

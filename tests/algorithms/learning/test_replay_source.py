@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from alf_lite.algorithms.learning import construction
 from alf_lite.algorithms.learning.create_algorithm import create_algorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
@@ -18,12 +19,12 @@ from alf_lite.data_structures import AlgStep, LossInfo
 from alf_lite.data_transformers.frame_stacker import FrameStacker
 from alf_lite.data_transformers.hindsight import HindsightExperienceTransformer
 from alf_lite.environments.creation import create_environment
+from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import SGD
 from alf_lite.replay_buffers.sampling_options import SamplingOptions
 from alf_lite.testing.goal_environment import PointGoalEnv
 from alf_lite.testing.structured_environments import CountingEnv
-from alf_lite.utils.progress import progress
 
 
 class Recorder(RLAlgorithm):
@@ -217,9 +218,8 @@ def test_every_option_is_reached_from_a_conf(tmp_path):
     priority = buffer._sampler._priority
     assert (priority.alpha, priority.eps) == (1.0, 0.5)
     assert (priority.initial_priority, priority.normalization) == (2.0, "batch")
-    progress.percent = 0.5
+    algorithm.progress.percent = 0.5
     assert priority.beta() == pytest.approx(0.7)
-    progress.reset()
 
 
 def test_the_memory_map_of_a_run_is_in_its_directory(tmp_path):
@@ -432,8 +432,10 @@ def test_what_a_new_beginning_cuts_off_is_marked_as_an_end():
 @pytest.mark.parametrize("most_at_once", [1, 3, 1000])  # that workers can hold
 @pytest.mark.parametrize("samples_per_insert", [0.5, 4.0, 40.0])
 def test_samples_per_insert_is_kept_whatever_the_workers_deliver(
-    most_at_once, samples_per_insert
+    monkeypatch, most_at_once, samples_per_insert
 ):
+    # The unrolls of the workers are made here.
+    monkeypatch.setattr(construction, "RemoteEnvironment", Environment)
     algorithm = make(
         CountingEnv,
         async_unroll=True,

@@ -24,7 +24,6 @@ from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.goal_environment import PointGoalEnv
 from alf_lite.testing.structured_environments import CountingEnv
-from alf_lite.utils.progress import progress
 
 create_counting = functools.partial(
     create_environment, env_ctor=CountingEnv, num_parallel_environments=2
@@ -130,14 +129,15 @@ def test_a_worker_acts_at_random_while_the_trainer_says_so(built):
             initial_random_policy=True,
         )
     )
-    progress.env_steps = 17
+    trained.progress.env_steps = 17
     state = trained.acting_state()
     assert trained.acts_randomly
     own = parts.actor.tensors
     with torch.no_grad():
         for name, tensor in state.capture().items():
             own[name].copy_(tensor)
-    progress.reset()
+    acting = parts.actor.policy.progress
+    assert acting.env_steps == 0
     inputs = parts.env.reset()
     policy_state = parts.actor.policy.get_initial_rollout_state(2)
 
@@ -148,7 +148,7 @@ def test_a_worker_acts_at_random_while_the_trainer_says_so(built):
 
     assert len(actions()) == 1
     parts.actor.after_refresh()
-    assert progress.env_steps == 17
+    assert acting.env_steps == 17
     assert len(actions()) > 1
 
 

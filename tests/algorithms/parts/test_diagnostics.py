@@ -60,7 +60,11 @@ def make(cls: type[Recorder] = Recorder, **kwargs) -> Recorder:
         env.action_spec,
         env=env,
         config=TrainerConfig(
-            num_iterations=1, unroll_length=8, mini_batch_length=2, mini_batch_size=4
+            num_iterations=1,
+            unroll_length=8,
+            mini_batch_length=2,
+            mini_batch_size=4,
+            initial_collect_steps=0,
         ),
         optimizer=Adam(lr=1e-3),
         **kwargs,

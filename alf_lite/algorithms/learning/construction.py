@@ -1,0 +1,294 @@
+"""What happens when the root of a training run is built, in Python as from a conf.
+
+``PPOAlgorithm(env=env, config=config)`` takes the specs from the environment, after the
+data transformers that the configuration names, the seed, the device and the number of
+threads; what the algorithm declares fills the settings that were not given. An
+algorithm that is part of another, or only acts in a test, is built from specs alone.
+"""
+
+from __future__ import annotations
+
+import abc
+import difflib
+import functools
+import inspect
+from typing import Any
+
+import torch
+
+from alf_lite import nest
+from alf_lite.config import TrainerConfig
+from alf_lite.data_transformers.create_data_transformer import create_data_transformer
+from alf_lite.data_transformers.data_transformer import DataTransformer
+from alf_lite.environments.environment import Environment
+from alf_lite.environments.worker_environments import RemoteEnvironment
+from alf_lite.errors import ConfigError
+from alf_lite.replay_buffers.replay_settings import check_replay_settings
+from alf_lite.utils import random_state
+from alf_lite.utils.schedulers import find_schedules
+
+# Of the front door, not of the algorithm: a constructor need not have them.
+_OPTIONAL = ("reward_spec", "is_eval")
+
+
+class AlgorithmMeta(abc.ABCMeta):
+    """Builds a root from its environment and its configuration, see the module."""
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """That of the constructor, which ``__call__`` would hide."""
+        given = cls.__dict__.get("_given_signature")
+        if given is not None:
+            return given
+        signature = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+    @__signature__.setter
+    def __signature__(cls, signature: inspect.Signature) -> None:
+        cls._given_signature = signature
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Builds the algorithm.
+
+        Raises:
+            ConfigError: if the environment, the configuration and the algorithm do not
+                fit each other.
+            TypeError: for a parameter that the algorithm does not have.
+        """
+        _check_keywords(cls, kwargs)
+        env: Any = kwargs.get("env")
+        config: Any = kwargs.get("config")
+        _check_given(cls, args, env, config)
+        if env is None:
+            algorithm = super().__call__(*args, **kwargs)
+            algorithm.follow_progress(algorithm.progress)
+            return algorithm
+        config = _config_for(cls, config)
+        is_eval = kwargs.get("is_eval", False)
+        if not is_eval:
+            _prepare_process(config, env)
+        transformer = create_data_transformer(
+            config.data_transformer_ctor,
+            env.observation_spec,
+            env.reward_spec,
+            training_env=None if is_eval else env,
+        )
+        specs = {
+            "observation_spec": transformer.transformed_observation_spec,
+            "action_spec": env.action_spec,
+            "reward_spec": env.reward_spec,
+        }
+        arguments = _with_specs(cls, args, kwargs, specs)
+        arguments.update(env=None if is_eval else env, config=config)
+        algorithm = super().__call__(**arguments)
+        if not is_eval:
+            _check_settings(algorithm, config, env, transformer)
+        elif algorithm.on_policy:
+            _check_on_policy(cls.__name__, config, transformer)
+        algorithm.data_transformer = transformer
+        algorithm.to(config.device)
+        algorithm.follow_progress(algorithm.progress)
+        if not is_eval:
+            _check_schedules(algorithm, config)
+        return algorithm
+
+
+def _parameters(cls: type) -> dict[str, inspect.Parameter]:
+    """What can be given by name; of the base classes, too, behind ``**kwargs``."""
+    found: dict[str, inspect.Parameter] = {}
+    for base in cls.__mro__:
+        constructor = vars(base).get("__init__")
+        if constructor is None:
+            continue
+        own = dict(inspect.signature(constructor).parameters)
+        own.pop("self", None)
+        found = {**own, **found}
+        if not any(p.kind is p.VAR_KEYWORD for p in own.values()):
+            break
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {name: p for name, p in found.items() if p.kind in named}
+
+
+def _check_keywords(cls: type, kwargs: dict[str, Any]) -> None:
+    known = _parameters(cls)
+    for name in kwargs:
+        if name in known or name in _OPTIONAL:
+            continue
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(known)}."
+        raise TypeError(f"{cls.__name__} has no parameter {name!r}. {hint}")
+
+
+def _check_given(cls: type, args: tuple[Any, ...], env: Any, config: Any) -> None:
+    """Refuses half a root, and what was put into the wrong place."""
+    call = f"{cls.__name__}(env=env, config=config)"
+    for value in args:
+        if isinstance(value, Environment | TrainerConfig):
+            raise ConfigError(
+                f"{cls.__name__} was given a {type(value).__name__} in place of specs. "
+                f"Name it: {call}"
+            )
+    if env is not None and not isinstance(env, Environment):
+        raise ConfigError(
+            f"{cls.__name__}: env must be an environment of alf_lite, got {env!r}. "
+            "Make one: alf_lite.create_environment(env_name, num_parallel_environments)"
+            ", or create_environment(env_ctor=...) from one of your own."
+        )
+    if config is not None and not isinstance(config, TrainerConfig):
+        raise ConfigError(
+            f"{cls.__name__}: config must be a TrainerConfig, got {config!r}"
+        )
+    if env is not None and config is None:
+        raise ConfigError(
+            f"{cls.__name__}: env is given but no config, which says how to train. "
+            f"Write {call} with config = alf_lite.TrainerConfig(...)"
+        )
+    if config is not None and env is None and not args:
+        raise ConfigError(
+            f"{cls.__name__}: config is given but no env to train in. Write {call} "
+            'with env = alf_lite.create_environment("CartPole-v1", 8)'
+        )
+
+
+def _config_for(cls: type, config: TrainerConfig) -> TrainerConfig:
+    """The configuration with what this algorithm declares."""
+    named = config.algorithm_ctor
+    while isinstance(named, functools.partial):
+        named = named.func
+    if inspect.isclass(named) and not (
+        issubclass(cls, named) or issubclass(named, cls)
+    ):
+        raise ConfigError(
+            f"{cls.__name__} is built with a config whose algorithm_ctor is "
+            f"{named.__name__}. Leave algorithm_ctor out."
+        )
+    return config.declared_for(cls)
+
+
+def _prepare_process(config: TrainerConfig, env: Environment) -> None:
+    device = torch.device(config.device)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device {config.device!r} was asked for, but torch sees no such device "
+            "here. Use --device=cpu."
+        )
+    if config.async_unroll and not isinstance(env, RemoteEnvironment):
+        raise ConfigError(
+            "TrainerConfig.async_unroll: the workers build environments of their own. "
+            "Use alf_lite.Trainer(config, root_dir, create_env=...), where create_env "
+            "builds those of one worker, or async_unroll = False."
+        )
+    torch.set_num_threads(config.num_threads)
+    if config.random_seed is not None:
+        random_state.seed_everything(config.random_seed)
+
+
+def _with_specs(
+    cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], specs: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments by name, with the specs of the environment.
+
+    Raises:
+        ConfigError: if other specs were given.
+    """
+    known = _parameters(cls)
+    names = [name for name, p in known.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+    for name, spec in specs.items():
+        if name in arguments and not _are_equal(arguments[name], spec):
+            raise ConfigError(
+                f"{cls.__name__}: {name} is {arguments[name]}, but that of the "
+                f"environment, after the data transformers, is {spec}. Leave {name} "
+                "out: it is taken from env."
+            )
+        arguments[name] = spec
+    return {
+        name: value
+        for name, value in arguments.items()
+        if name in known or name not in _OPTIONAL
+    }
+
+
+def _are_equal(given: Any, spec: Any) -> bool:
+    try:
+        nest.assert_same_structure(given, spec)
+    except (TypeError, ValueError):
+        return False
+    return nest.flatten(given) == nest.flatten(spec)
+
+
+def _check_settings(
+    algorithm: Any,
+    config: TrainerConfig,
+    env: Environment,
+    transformer: DataTransformer,
+) -> None:
+    """Refuses settings that the algorithm or the environment gives no meaning."""
+    if not algorithm.on_policy:
+        counted = config.counted(False, env.batch_size, type(algorithm).__name__)
+        check_replay_settings(counted, env.batch_size, transformer.num_history_steps)
+        return
+    _check_on_policy(type(algorithm).__name__, config, transformer)
+    if config.async_unroll:
+        _check_policy_lag(algorithm, config)
+
+
+def _check_on_policy(
+    name: str, config: TrainerConfig, transformer: DataTransformer
+) -> None:
+    """Refuses what only a replay buffer gives a meaning, and fractions of a step."""
+    if transformer.needs_replay:
+        raise ConfigError(
+            "TrainerConfig.data_transformer_ctor has a transformer of replayed steps, "
+            f"but {name} is on-policy and replays none. Use an off-policy algorithm."
+        )
+    for field in ("priority_replay", "initial_collect_steps", "initial_random_policy"):
+        if getattr(config, field):
+            raise ConfigError(
+                f"TrainerConfig.{field} is {getattr(config, field)!r}, but {name} is "
+                "on-policy and has no replay buffer. Leave it out, or use an "
+                "off-policy algorithm."
+            )
+    if config.unroll_length != int(config.unroll_length):
+        raise ConfigError(
+            f"TrainerConfig.unroll_length={config.unroll_length}, but {name} is "
+            "on-policy and trains on every unroll: expected a whole number of steps"
+        )
+
+
+def _check_policy_lag(algorithm: Any, config: TrainerConfig) -> None:
+    """Refuses what cannot be trained on the unrolls of workers."""
+    name = type(algorithm).__name__
+    if algorithm.unrolls_with_grad:
+        raise ConfigError(
+            f"TrainerConfig.async_unroll: the loss of {name} needs the graph of "
+            "rollout_step, which stays in the worker. Use ImpalaAlgorithm, or "
+            "async_unroll = False."
+        )
+    if config.unroll_length == 0:
+        raise ConfigError(
+            f"TrainerConfig.unroll_length is 0, but {name} is on-policy and trains on "
+            "every unroll: expected a whole number of steps"
+        )
+    if config.max_policy_lag != 0 and not algorithm.corrects_policy_lag:
+        raise ConfigError(
+            f"TrainerConfig.async_unroll: {name} is on-policy and does not correct for "
+            "actions of older parameters. Set TrainerConfig.max_policy_lag = 0, with "
+            "which the workers wait while it trains, or use ImpalaAlgorithm, or "
+            "PPOAlgorithm with its off_policy_correction."
+        )
+
+
+def _check_schedules(algorithm: Any, config: TrainerConfig) -> None:
+    """Refuses schedules over the share of a run that has no end."""
+    if algorithm.limits != (0, 0):
+        return
+    for module in algorithm.modules():
+        for schedule in find_schedules(vars(module).values()):
+            if schedule.scheduler.progress_type == "percent":
+                raise ConfigError(
+                    f"{algorithm.name}: {schedule!r} follows the share of the run that "
+                    "is done, but TrainerConfig says neither num_iterations nor "
+                    "num_env_steps. Set one, or give it another progress_type, such "
+                    'as "env_steps".'
+                )
