@@ -11,13 +11,15 @@ import pytest
 import torch
 
 from alf_lite.config import files as config_files
+from alf_lite.utils import summary
 
 torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
 def _no_state_left():
-    """gin's bindings belong to the process, not to the next test."""
+    """Bindings and the axis of summaries belong to the process, not to a test."""
     config_files.reset()
+    summary.set_global_counter(0)
     yield
     config_files.reset()

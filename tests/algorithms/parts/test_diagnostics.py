@@ -65,6 +65,7 @@ def make(cls: type[Recorder] = Recorder, **kwargs) -> Recorder:
             mini_batch_length=2,
             mini_batch_size=4,
             initial_collect_steps=0,
+            num_updates_per_train_iter=1,
         ),
         optimizer=Adam(lr=1e-3),
         **kwargs,
