@@ -125,7 +125,7 @@ def test_value_depends_on_progress_only_even_when_it_goes_back(scheduler):
 def test_numbers_and_functions_become_schedulers():
     assert as_scheduler(3)() == 3.0
     points = [(0.0, 1.0), (1.0, 0.0)]
-    assert as_scheduler(points) == LinearScheduler(points)
+    assert as_scheduler(points).scheduler == LinearScheduler(points)
     assert as_scheduler(torch.tensor(0.5))() == 0.5
     scheduler = ConstantScheduler(1.0)
     assert as_scheduler(scheduler) is scheduler
