@@ -18,7 +18,7 @@ from alf_lite.environments.env_factory import dump_factory
 from alf_lite.environments.env_server import BuiltEnv, EnvSettings
 from alf_lite.environments.info_keys import InfoKeys
 from alf_lite.environments.open_episodes import SavedEpisode
-from alf_lite.environments.seeds import environment_seeds, seeds_of_reset
+from alf_lite.environments.seeds import seeds_of_reset
 from alf_lite.environments.shared_steps import SharedSteps
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.processes.child_process import (
@@ -78,7 +78,9 @@ class ProcessVectorEnv(VectorEnv):
         self._has_infos = bool(info_keys)
         self._timeout_seconds = timeout_seconds
         self._env_id = ""
-        self._processes = ChildGroup()
+        self._processes = ChildGroup(
+            env_server.serve, name="environment", method="spawn", is_daemon=True
+        )
         try:
             self._start(env_fns, info_keys, seed)
             built = [_load(reply) for reply in self._replies("the constructor")]
@@ -95,9 +97,7 @@ class ProcessVectorEnv(VectorEnv):
         seed: int | None,
     ) -> None:
         dumped = {id(env_fn): dump_factory(env_fn) for env_fn in env_fns}
-        seeds: Sequence[int | None] = [None] * self.num_envs
-        if seed is not None:
-            seeds = environment_seeds(seed, self.num_envs)
+        seeds = seeds_of_reset(seed, self.num_envs)
         for i, env_fn in enumerate(env_fns):
             settings = EnvSettings(
                 env_index=i,
@@ -106,16 +106,7 @@ class ProcessVectorEnv(VectorEnv):
                 info_keys=info_keys.declared,
                 seed=seeds[i],
             )
-            self._processes.add(
-                ChildProcess(
-                    env_server.serve,
-                    settings,
-                    name="environment",
-                    index=i,
-                    method="spawn",
-                    is_daemon=True,
-                )
-            )
+            self._processes.start(settings, i)
 
     def _set_spaces(self, built: list[BuiltEnv]) -> None:
         single_env.check_same_spaces([one.description for one in built])
@@ -154,11 +145,7 @@ class ProcessVectorEnv(VectorEnv):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Resets all environments; an int seeds each of them differently.
-
-        Returns:
-            Observations [B, ...] and infos.
-        """
+        """As that of ``SerialVectorEnv``."""
         seeds = seeds_of_reset(seed, self.num_envs)
         self._check_open()
         self._num_steps = 0
@@ -173,15 +160,7 @@ class ProcessVectorEnv(VectorEnv):
     def step(
         self, actions: Any
     ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict]:
-        """Steps all environments; those that ended before are reset instead.
-
-        Args:
-            actions: [B, ...] arrays, an element of ``action_space``.
-
-        Returns:
-            Observations [B, ...], rewards [B] or [B, D] float64, terminated and
-            truncated [B], infos.
-        """
+        """As that of ``SerialVectorEnv``."""
         self._check_open()
         self._steps.write_actions(actions)
         self._num_steps += 1
@@ -200,13 +179,7 @@ class ProcessVectorEnv(VectorEnv):
         )
 
     def freeze(self, rows: np.ndarray) -> None:
-        """Steps these environments no more until :meth:`reset`.
-
-        They keep their observation; there is no reward and no end.
-
-        Args:
-            rows: [B] bool.
-        """
+        """As that of ``SerialVectorEnv``."""
         self._awake = [i for i in self._awake if not rows[i]]
         steps = self._steps
         for array in (steps.rewards, steps.terminated, steps.truncated):

@@ -7,6 +7,7 @@ parent, however that ends.
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import selectors
@@ -30,6 +31,8 @@ _DEATH_SECONDS = 1.0  # for the system to say how a process ended
 _STACK_SECONDS = 1.0  # for a process that hangs to begin to write its Python stack
 _GRACE_SECONDS = 0.5  # after a deadline: the whole program may have been stopped
 _start_lock = threading.Lock()
+
+StartMethod = Literal["spawn", "forkserver"]
 
 
 class ChildDiedError(Exception):
@@ -70,7 +73,7 @@ class ChildProcess:
         *,
         name: str,
         index: int,
-        method: Literal["spawn", "forkserver"],
+        method: StartMethod,
         is_daemon: bool = False,
     ) -> None:
         self.index = index
@@ -116,8 +119,10 @@ class ChildProcess:
 
     def send(self, message: bytes) -> None:
         """Sends a message; whoever waits for the answer notices if nobody reads it."""
-        with contextlib.suppress(OSError):
+        try:  # noqa: SIM105 - suppress() takes longer, at every step
             self.connection.send_bytes(message)
+        except OSError:
+            pass
 
     def send_descriptor(self, descriptor: int) -> None:
         """Sends a file descriptor, see ``Parent.attach``."""
@@ -180,9 +185,18 @@ class ChildProcess:
 
 
 class ChildGroup:
-    """Several children, of which one waits for whichever has something to say."""
+    """Children of one kind, to wait for whichever of them has something to say.
 
-    def __init__(self) -> None:
+    Args:
+        serve: see ``ChildProcess``, as for the others.
+    """
+
+    def __init__(
+        self, serve: Serve, *, name: str, method: StartMethod, is_daemon: bool = False
+    ) -> None:
+        self._start = functools.partial(
+            ChildProcess, serve, name=name, method=method, is_daemon=is_daemon
+        )
         self.children: list[ChildProcess] = []
         self._selector = selectors.DefaultSelector()
 
@@ -190,19 +204,20 @@ class ChildGroup:
     def pids(self) -> list[int]:
         return [child.pid for child in self.children]
 
-    def add(self, child: ChildProcess) -> None:
-        """Adds a child, or puts it in the place of the one that had its index."""
-        if child.index < len(self.children):
-            old = self.children[child.index]
+    def start(self, settings: Any, index: int) -> ChildProcess:
+        """Starts a child, be it in the place of the one that had the same index."""
+        child = self._start(settings, index=index)
+        if index < len(self.children):
+            old = self.children[index]
             self._selector.unregister(old.connection)
             self._selector.unregister(old.sentinel)
             old.kill()
-            self.children[child.index] = child
+            self.children[index] = child
         else:
             self.children.append(child)
-        key = selectors.EVENT_READ
-        self._selector.register(child.connection, key, (child.index, True))
-        self._selector.register(child.sentinel, key, (child.index, False))
+        for source, is_message in ((child.connection, True), (child.sentinel, False)):
+            self._selector.register(source, selectors.EVENT_READ, (index, is_message))
+        return child
 
     def wait(self, seconds: float) -> list[tuple[int, bool]]:
         """Who says something or has ended, after at most ``seconds``.

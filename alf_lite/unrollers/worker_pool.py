@@ -93,7 +93,9 @@ class WorkerPool:
         self._specs = {
             name: TensorSpec.from_tensor(tensor) for name, tensor in tensors.items()
         }
-        self._processes = ChildGroup()
+        self._processes = ChildGroup(
+            unroll_worker.serve, name="unroll-worker", method="forkserver"
+        )
         self._workers: list[_Worker] = []
         self._descriptors: list[int] = []
         self._finalizer = util.Finalize(
@@ -194,14 +196,7 @@ class WorkerPool:
             options=self._options,
             tensor_specs=self._specs,
         )
-        process = ChildProcess(
-            unroll_worker.serve,
-            settings,
-            name="unroll-worker",
-            index=index,
-            method="forkserver",
-        )
-        self._processes.add(process)
+        process = self._processes.start(settings, index)
         for descriptor in self._descriptors[:2]:
             process.send_descriptor(descriptor)
 

@@ -73,10 +73,10 @@ def group():
     def start(*settings, method="forkserver"):
         if method == "forkserver":
             start_server([__name__])
-        group = ChildGroup()
+        group = ChildGroup(serve, name="test", method=method)
         groups.append(group)
         for i, one in enumerate(settings):
-            group.add(ChildProcess(serve, one, name="test", index=i, method=method))
+            group.start(one, i)
         heard = dict(group.receive(range(len(settings)), 60))
         assert heard == {i: repr(one).encode() for i, one in enumerate(settings)}
         return group
@@ -160,7 +160,7 @@ def test_a_child_takes_the_place_of_one_that_hangs(group):
     children = group("a", "b")
     old = children.pids
     children.children[1].send(b"hang")
-    children.add(ChildProcess(serve, "c", name="test", index=1, method="forkserver"))
+    children.start("c", 1)
     assert list(children.receive([1], 60)) == [(1, b"'c'")]
     assert children.pids[0] == old[0]
     assert not is_alive(old[1])
