@@ -10,10 +10,9 @@ import pytest
 
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
-from alf_lite.config import DefaultSettings, TrainerConfig
+from alf_lite.config import DefaultSettings, TrainerConfig, configurables
 from alf_lite.config import files as config_files
 from alf_lite.config import names as config_names
-from alf_lite.config import registry as config_registry
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
 from alf_lite.trainers.trainer import Trainer
@@ -66,7 +65,7 @@ def test_none_is_a_value_where_it_is_one():
 def test_every_algorithm_of_the_library_declares_how_it_trains():
     for name, module in config_names.shipped().items():
         if module.startswith("alf_lite.algorithms.") and name.endswith("Algorithm"):
-            target = config_registry.target(config_names.complete_name(name))
+            target = configurables.target(config_names.complete_name(name))
             settings = target.default_settings
             assert settings != DefaultSettings(), name
             assert settings.lr is not None, name

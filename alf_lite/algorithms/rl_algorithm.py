@@ -18,7 +18,7 @@ from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.parts.reward_weights import RewardWeights
 from alf_lite.algorithms.parts.transitions import sequence_priority
 from alf_lite.config import DefaultSettings, TrainerConfig
-from alf_lite.config.registry import call_with_defaults
+from alf_lite.config.bindings import call_with_defaults
 from alf_lite.data_structures import (
     BatchInfo,
     Experience,

@@ -12,10 +12,11 @@ from typing import Any
 
 from gin.config import ConfigurableReference
 
+from alf_lite.config import bindings as config_bindings
+from alf_lite.config import configurables
 from alf_lite.config import errors as config_errors
-from alf_lite.config import registry as config_registry
 from alf_lite.config import values as config_values
-from alf_lite.config.registry import CONSTANT, MACRO, SINGLETON, Binding, BindingKey
+from alf_lite.config.bindings import CONSTANT, MACRO, SINGLETON, Binding, BindingKey
 from alf_lite.errors import ConfigError
 
 _logger = logging.getLogger(__name__)
@@ -41,9 +42,9 @@ def check_bindings(bindings: Bindings) -> None:
 
 def _undefined_macros(bindings: Bindings) -> Iterator[str]:
     for binding in bindings.values():
-        for name in config_registry.macros_in(binding.value):
-            if not config_registry.is_macro(name):
-                names = config_registry.macro_names()
+        for name in config_bindings.macros_in(binding.value):
+            if not config_bindings.is_macro(name):
+                names = config_bindings.macro_names()
                 suggestion = config_errors.did_you_mean(name, names)
                 yield (
                     f"{binding.where}: the macro %{name} is not defined.{suggestion} "
@@ -54,12 +55,12 @@ def _undefined_macros(bindings: Bindings) -> Iterator[str]:
 
 
 def _refers_to_itself(macro: Binding) -> bool:
-    pending, seen = set(config_registry.macros_in(macro.value)), set()
+    pending, seen = set(config_bindings.macros_in(macro.value)), set()
     while pending:
         name = pending.pop()
         seen.add(name)
-        value = config_registry.macro_value(name)
-        pending |= set(config_registry.macros_in(value)) - seen
+        value = config_bindings.macro_value(name)
+        pending |= set(config_bindings.macros_in(value)) - seen
     return macro.key.scope in seen
 
 
@@ -76,7 +77,7 @@ def is_required(value: Any) -> bool:
     """Whether a value, or a part of it, is still to be given."""
     return any(
         _is_constant(reference, "gin.REQUIRED")
-        for reference in config_registry.references(value)
+        for reference in config_bindings.references(value)
     )
 
 
@@ -127,12 +128,12 @@ def _wrong_types(bindings: Bindings) -> Iterator[str]:
 
 def _is_default(binding: Binding) -> bool:
     """Whether the value is the parameter's default, which is right by definition."""
-    target = config_registry.target(binding.key.selector)
+    target = configurables.target(binding.key.selector)
     return any(
         parameter.name == binding.key.parameter
         and type(parameter.default) is type(binding.value)
         and parameter.default == binding.value
-        for parameter in config_registry.parameters(target) or []
+        for parameter in configurables.parameters(target) or []
     )
 
 
@@ -141,8 +142,8 @@ def _known(value: Any) -> Any:
     if isinstance(value, ConfigurableReference):
         if not value.evaluate:
             return value.scoped_configurable_fn
-        for name in config_registry.macros_in(value):
-            return _known(config_registry.macro_value(name))
+        for name in config_bindings.macros_in(value):
+            return _known(config_bindings.macro_value(name))
         return config_values.UNKNOWN
     if isinstance(value, (list, tuple)):
         return type(value)([_known(item) for item in value])
@@ -164,12 +165,12 @@ def _annotations(selector: str) -> dict[str, Any]:
     A class with ``__post_init__`` checks its values itself, all at once. Annotations of
     what was not written for confs are not always meant to the letter.
     """
-    target = config_registry.target(selector)
+    target = configurables.target(selector)
     if target is None or hasattr(target, "__post_init__"):
         return {}
-    if config_registry.imported_by_name(selector) is not None:
+    if configurables.imported_by_name(selector) is not None:
         return {}
-    function = inspect.unwrap(config_registry.construction_function(target))
+    function = inspect.unwrap(configurables.construction_function(target))
     try:
         return typing.get_type_hints(function)
     except Exception:  # a name that is imported for type checkers only
@@ -181,7 +182,7 @@ def _warn_of_repeated_calls(bindings: Bindings) -> None:
     uses = Counter(
         name
         for binding in bindings.values()
-        for name in set(config_registry.macros_in(binding.value))
+        for name in set(config_bindings.macros_in(binding.value))
     )
     for macro in bindings.values():
         name = macro.key.scope
@@ -199,5 +200,5 @@ def _calls_something(value: Any) -> bool:
     return any(
         reference.evaluate
         and reference.configurable.selector not in (MACRO, CONSTANT, SINGLETON)
-        for reference in config_registry.references(value)
+        for reference in config_bindings.references(value)
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import enum
 import functools
 
@@ -14,7 +13,8 @@ from typing import Any, TypeVar, overload
 
 import gin
 
-from alf_lite.config import registry as config_registry
+from alf_lite.config import configurables
+from alf_lite.config.errors import did_you_mean
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
 _Enum = TypeVar("_Enum", bound=type[enum.Enum])
@@ -87,7 +87,7 @@ def _register(
     if module is None and "." not in name:
         module = target.__module__
     selector = f"{module}.{name}" if module else name
-    earlier = config_registry.target(selector)
+    earlier = configurables.target(selector)
     if earlier is not None and earlier is not target:
         if _identity(earlier) != _identity(target):
             raise ValueError(
@@ -95,15 +95,13 @@ def _register(
                 f"already ({'.'.join(_identity(earlier))}). Give one of them another "
                 f"name: @configurable('NAME')."
             )
-        config_registry.forget(selector)
+        configurables.forget(selector)
     with gin.unlock_config():
         registered = gin.configurable(
             name, module=module, allowlist=allowlist, denylist=denylist
         )(target)
     if inspect.isclass(registered):
-        config_registry.leave_defaults_to(
-            config_registry.construction_function(registered)
-        )
+        configurables.leave_defaults_to(configurables.construction_function(registered))
     return registered
 
 
@@ -149,16 +147,14 @@ def _inherit_parameters(
     # gin would look through it and find **kwargs.
     del construct.__wrapped__
     construct.__signature__ = complete  # type: ignore[attr-defined]
-    config_registry.leave_defaults_to(construct, [p.name for p in inherited])
+    configurables.leave_defaults_to(construct, [p.name for p in inherited])
     target.__init__ = construct
     return complete
 
 
 def _unknown_parameter(cls: str, name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    if near:
-        return f"{cls} has no parameter {name!r}. Did you mean {near[0]!r}?"
-    return f"{cls} has no parameter {name!r}. It has: {', '.join(known)}."
+    suggestion = did_you_mean(name, known) or f" It has: {', '.join(known)}."
+    return f"{cls} has no parameter {name!r}.{suggestion}"
 
 
 def _identity(target: Any) -> tuple[str, str]:
@@ -166,7 +162,7 @@ def _identity(target: Any) -> tuple[str, str]:
 
 
 def _refuse_any_keyword(target: Any) -> None:
-    for parameter in config_registry.parameters(target) or []:
+    for parameter in configurables.parameters(target) or []:
         if parameter.kind is parameter.VAR_KEYWORD:
             raise TypeError(
                 f"{target.__module__}.{target.__qualname__} takes "

@@ -7,9 +7,12 @@ import importlib.util
 import pkgutil
 import re
 from collections.abc import Callable, Iterable
+from typing import NoReturn
 
-from alf_lite.config import registry as config_registry
-from alf_lite.config.renamed import CONFIGURABLES, renamed_parameter
+from gin import utils as gin_utils
+
+from alf_lite.config import configurables
+from alf_lite.errors import AlfLiteError
 
 _LITERALS = {"true": "True", "false": "False", "none": "None", "null": "None"}
 _NEEDS_QUOTES = "strings need quotes"
@@ -38,13 +41,13 @@ def unknown_configurable(name: str, shipped: Iterable[str] = ()) -> str:
         name: as written.
         shipped: names of the library that may not have been imported.
     """
-    several = config_registry.matches(name)
+    several = configurables.matches(name)
     if several:
         return f"{name!r} may be {' or '.join(map(repr, several))}: write one in full."
     last = name.rpartition(".")[2]
     by_name = {shipped_name: shipped_name for shipped_name in shipped}
-    for selector in config_registry.names():
-        by_name[selector.rpartition(".")[2]] = config_registry.short_name(selector)
+    for selector in configurables.names():
+        by_name[selector.rpartition(".")[2]] = configurables.short_name(selector)
     if CONFIGURABLES.get(last) in by_name:
         suggestion = f" Here that is {CONFIGURABLES[last]!r}."
     elif last in by_name:
@@ -60,15 +63,15 @@ def unknown_configurable(name: str, shipped: Iterable[str] = ()) -> str:
 
 def unknown_parameter(selector: str, parameter: str) -> str:
     """For a parameter that the configurable does not take."""
-    target = config_registry.target(selector)
-    known = config_registry.parameter_names(target) or []
-    name = config_registry.short_name(selector)
+    target = configurables.target(selector)
+    known = configurables.parameter_names(target) or []
+    name = configurables.short_name(selector)
     message = f"{name!r} has no parameter {parameter!r}."
     if selector.startswith("alf_lite."):
-        renamed = renamed_parameter(parameter, known)
+        renamed = _renamed_parameter(parameter, known)
         if renamed is not None:
             return f"{message} {renamed}"
-    bases = config_registry.bases_with_parameter(target, parameter)
+    bases = configurables.bases_with_parameter(target, parameter)
     if bases:
         return f"{message} {bases[0]!r} has it: bind `{bases[0]}.{parameter}`."
     suggestion = did_you_mean(parameter, known)
@@ -130,7 +133,7 @@ def _value_hint(key: str, value: str, is_macro: Callable[[str], bool]) -> str | 
         return f"write `{key} = {_LITERALS[value.lower()]}`."
     if is_macro(value):
         return f"a macro is referred to as `{key} = %{value}`."
-    if config_registry.matches(name):
+    if configurables.matches(name):
         return f"a configurable is referred to as `{key} = @{value}`."
     if re.fullmatch(r"(float\(.*\)|[+-]?(inf|nan|infinity))", value, re.IGNORECASE):
         return "gin has no infinity or NaN. Use None, or leave the parameter out."
@@ -177,10 +180,34 @@ def _cut(source: str, length: int = 100) -> str:
 
 # Errors of calls
 
+_SAID = "_said_by_gin"
+_raise_longer_copy = gin_utils.augment_exception_message_and_reraise
+
+
+def _raise_as_it_is(error: Exception, text: str) -> NoReturn:
+    """In place of what gin does with an error that passes through a configurable.
+
+    gin raises a copy with a longer text: cause and notes are lost, and the address of
+    a function tells nobody anything. What it would have said is kept with the error.
+    """
+    is_of_call = "In call to configurable" in text
+    if not is_of_call and not isinstance(error, AlfLiteError):
+        _raise_longer_copy(error, text)  # says which statement of a conf it is
+    vars(error).setdefault(_SAID, []).append(text)
+    raise error
+
+
+gin_utils.augment_exception_message_and_reraise = _raise_as_it_is
+
+
+def said_of_calls(error: BaseException) -> list[str]:
+    """What gin says of the configurables that ``error`` passed, innermost first."""
+    return list(vars(error).get(_SAID, ()))
+
 
 def called_configurables(error: BaseException) -> list[str]:
     """Names of the configurables that ``error`` passed through, innermost first."""
-    return _IN_CALL.findall("".join(config_registry.said_of_calls(error)))
+    return _IN_CALL.findall("".join(said_of_calls(error)))
 
 
 def missing_value(error: BaseException) -> str | None:
@@ -189,7 +216,7 @@ def missing_value(error: BaseException) -> str | None:
     if missing:
         name, parameters = missing[1], missing[2]
     else:
-        called = config_registry.said_of_calls(error)
+        called = said_of_calls(error)
         missing = _NO_VALUES.search(called[0]) if called else None
         if missing is None:
             return None
@@ -197,3 +224,154 @@ def missing_value(error: BaseException) -> str | None:
     names = re.findall(r"'(\w+)'", parameters)
     shown = " and ".join(f"`{name}.{parameter}`" for parameter in names)
     return f"{shown} must be set, in the conf or by --gin_param."
+
+
+# What the settings of ALF and DI-engine are called here
+
+# Configurable there → configurable here.
+CONFIGURABLES = {
+    "PPOLoss": "PPOAlgorithm",
+    "ActorCriticLoss": "ActorCriticAlgorithm",
+    "PPG": "PPOAlgorithm",
+    "OneStepTDLoss": "DqnAlgorithm",
+    "TDLoss": "DqnAlgorithm",
+    "OUProcess": "OrnsteinUhlenbeckNoise",
+    "HindsightExperienceReplay": "HindsightExperienceTransformer",
+    "ActorDistributionRNNNetwork": "LSTMEncodingNetwork",
+    "ValueRNNNetwork": "LSTMEncodingNetwork",
+    "LSTMEncodingRNN": "LSTMEncodingNetwork",
+    "NormalProjectionNetwork": "ActorDistributionNetwork",
+    "ReplayBuffer": "StorageOptions",
+    "A2CPolicy": "ActorCriticAlgorithm",
+    "PPOPolicy": "PPOAlgorithm",
+    "IMPALAPolicy": "ImpalaAlgorithm",
+    "DQNPolicy": "DqnAlgorithm",
+    "SACPolicy": "SacAlgorithm",
+    "DDPGPolicy": "DdpgAlgorithm",
+    "TD3Policy": "Td3Algorithm",
+    "TD3BCPolicy": "Td3BcAlgorithm",
+    "CQLPolicy": "CqlAlgorithm",
+    "DiscreteCQLPolicy": "CqlDqnAlgorithm",
+    "IQLPolicy": "IqlAlgorithm",
+    "BehaviourCloningPolicy": "BcAlgorithm",
+}
+
+# Parameter there, of whichever configurable → `Configurable.parameter` here, with a
+# remark after a colon; or, beginning with a space, why there is none.
+PARAMETERS = {
+    # How long and how often
+    "num_evals": "TrainerConfig.eval_interval: iterations from one to the next",
+    "num_summaries": "TrainerConfig.summary_interval: iterations from one to the next",
+    "eval_freq": "TrainerConfig.eval_interval: iterations",
+    "n_evaluator_episode": "TrainerConfig.num_eval_episodes",
+    "evaluator_env_num": "TrainerConfig.num_eval_environments",
+    "stop_value": "TrainerConfig.early_stop_return",
+    "max_env_step": "TrainerConfig.num_env_steps",
+    "total_timesteps": "TrainerConfig.num_env_steps",
+    "max_train_iter": "TrainerConfig.num_iterations",
+    "seed": "TrainerConfig.random_seed",
+    "exp_name": "TrainerConfig.root_dir",
+    "cuda": 'TrainerConfig.device: "cuda"',
+    "env_num": "create_environment.num_parallel_environments",
+    "collector_env_num": "create_environment.num_parallel_environments",
+    "num_envs": "create_environment.num_parallel_environments",
+    "env_id": "create_environment.env_name",
+    "env_load_fn": "create_environment.env_ctor",
+    "gym_env_wrappers": "create_environment.wrappers",
+    "summary_max_queue": " Summaries are written every `summaries_flush_secs`.",
+    "confirm_checkpoint_upon_crash": " The last whole iteration is saved unasked.",
+    "async_eval": " Evaluation takes place between two iterations.",
+    "enable_amp": 'TrainerConfig.precision: "bfloat16"',
+    # Collecting
+    "n_sample": "TrainerConfig.unroll_length: steps per environment and iteration",
+    "unroll_len": "TrainerConfig.unroll_length: steps per environment and iteration",
+    "n_steps": "TrainerConfig.unroll_length: steps per environment and iteration",
+    "random_collect_size": "TrainerConfig.initial_collect_steps",
+    "learning_starts": "TrainerConfig.initial_collect_steps",
+    "rollout_random_action": "TrainerConfig.initial_random_policy",
+    "mask_out_loss_for_last_step": " Losses never count the last step of a window.",
+    "use_root_inputs_for_after_train_iter": " It always gets them.",
+    "ignore_done": " A time limit is bootstrapped without it, see TimeStep.discount.",
+    # Updates
+    "batch_size": "TrainerConfig.mini_batch_size",
+    "update_per_collect": "TrainerConfig.num_updates_per_train_iter",
+    "epoch_per_collect": "TrainerConfig.epochs",
+    "n_epochs": "TrainerConfig.epochs",
+    "gradient_steps": "TrainerConfig.num_updates_per_train_iter",
+    "update_counter_every_mini_batch": " Iterations are counted.",
+    "learning_rate": "Adam.lr",
+    "grad_clip_value": "Adam.gradient_clipping",
+    "grad_norm": "Adam.gradient_clipping",
+    "max_grad_norm": "Adam.gradient_clipping",
+    "clip_by_global_norm": "Adam.gradient_clipping: always of the global norm",
+    # Replay
+    "replay_buffer_size": "TrainerConfig.replay_buffer_length: steps per environment",
+    "buffer_size": "TrainerConfig.replay_buffer_length: steps per environment",
+    "priority": "TrainerConfig.priority_replay",
+    "priority_IS_weight": "PriorityOptions.beta: 0 for no importance weights",
+    "priority_replay_alpha": "PriorityOptions.alpha",
+    "priority_replay_beta": "PriorityOptions.beta",
+    "priority_replay_eps": "PriorityOptions.eps",
+    "normalize_importance_weights_by_max": "PriorityOptions.normalization",
+    "calculate_priority": "TrainerConfig.priority_replay: nothing else is needed",
+    "enable_checkpoint": "TrainerConfig.checkpoint_replay_buffer",
+    "max_use": "SamplingOptions.max_use",
+    "max_staleness": "SamplingOptions.max_staleness",
+    "recent_data_steps": "SamplingOptions.recent_data_steps",
+    "recent_data_ratio": "SamplingOptions.recent_data_ratio",
+    "with_replacement": "SamplingOptions.with_replacement",
+    "empty_cache": " Memory is reused from iteration to iteration.",
+    # Algorithms
+    "discount_factor": "gamma",
+    "nstep": "n_step",
+    "gae_lambda": "td_lambda",
+    "importance_ratio_clipping": "PPOAlgorithm.clip_epsilon",
+    "clip_ratio": "PPOAlgorithm.clip_epsilon",
+    "clip_range": "PPOAlgorithm.clip_epsilon",
+    "clip_range_vf": "PPOAlgorithm.value_clip",
+    "td_loss_weight": "value_loss_weight",
+    "value_weight": "value_loss_weight",
+    "vf_coef": "value_loss_weight",
+    "entropy_weight": "entropy_regularization",
+    "ent_coef": "entropy_regularization",
+    "adv_norm": "normalize_advantages",
+    "eps": "rollout_epsilon_greedy",
+    "exploration_fraction": "rollout_epsilon_greedy: such as @LinearScheduler()",
+    "num_critic_replicas": "num_critics",
+    "twin_critic": "num_critics",
+    "initial_log_alpha": "initial_alpha: not its logarithm",
+    "alpha": "initial_alpha",
+    "auto_alpha": "learn_alpha",
+    "target_theta": "target_update_tau",
+    "tau": "target_update_tau",
+    "target_update_freq": "target_update_period: updates, with target_update_tau = 1",
+    "target_update_interval": "target_update_period: updates",
+    "actor_update_freq": "actor_update_period",
+    "policy_delay": "actor_update_period",
+    "actor_network_cls": "actor_network_ctor",
+    "critic_network_cls": "critic_network_ctor",
+    "q_network_cls": "critic_network_ctor",
+    "value_network_cls": "value_network_ctor",
+    "ou_stddev": "OrnsteinUhlenbeckNoise.std",
+    "ou_damping": "OrnsteinUhlenbeckNoise.damping",
+    "noise_sigma": "GaussianNoise.std",
+    "noise_range": "target_noise_clip",
+}
+
+
+def _renamed_parameter(parameter: str, known: list[str]) -> str | None:
+    """What to say instead of ``parameter``; None if nobody has called it so.
+
+    Args:
+        parameter: as written.
+        known: parameters of what it was written for.
+    """
+    here = PARAMETERS.get(parameter)
+    if here is None:
+        return None
+    if here.startswith(" "):
+        return here.strip()
+    name, _, remark = here.partition(": ")
+    if "." not in name and name not in known:
+        return None  # it is of other algorithms
+    return f"Here that is `{name}`{f' ({remark})' if remark else ''}."

@@ -28,11 +28,11 @@ import gin
 
 # Registers TrainerConfig, which a conf may bind without importing anything.
 import alf_lite.config  # noqa: F401
+from alf_lite.config import bindings as config_bindings
 from alf_lite.config import errors as config_errors
-from alf_lite.config import registry as config_registry
+from alf_lite.config.bindings import Binding, BindingKey
 from alf_lite.config.checks import check_bindings, is_required
 from alf_lite.config.reader import COMMAND_LINE, ConfigReader
-from alf_lite.config.registry import Binding, BindingKey
 from alf_lite.config.sources import find_conf, packaged_confs
 from alf_lite.errors import AlfLiteError, ConfigError
 
@@ -122,12 +122,12 @@ def _without_unneeded(
 ) -> dict[BindingKey, Binding]:
     """Unbinds required macros that nothing refers to: what did was overridden."""
     values = [binding.value for binding in bindings.values()]
-    used = {name for value in values for name in config_registry.macros_in(value)}
+    used = {name for value in values for name in config_bindings.macros_in(value)}
     needed = dict(bindings)
     for key, binding in bindings.items():
-        is_macro = key.selector == config_registry.MACRO
+        is_macro = key.selector == config_bindings.MACRO
         if is_macro and key.scope not in used and is_required(binding.value):
-            config_registry.unbind(key)
+            config_bindings.unbind(key)
             del needed[key]
     return needed
 
@@ -143,7 +143,7 @@ def _finalize() -> None:
 def reset() -> None:
     """Removes every binding and unlocks, as in a process that has just started."""
     global _reader, _strict
-    config_registry.clear()
+    config_bindings.clear()
     _reader, _strict = ConfigReader(), False
 
 
@@ -160,7 +160,7 @@ def user_config_text() -> str:
 
 def operative_config_text() -> str:
     """What was used so far, defaults included, as a conf that gives the same run."""
-    return config_registry.operative_text()
+    return config_bindings.operative_text()
 
 
 def inoperative_config_text() -> str:
@@ -179,11 +179,11 @@ def unused_bindings() -> list[str]:
 
 def _unused() -> list[tuple[Binding, str]]:
     found = []
-    bound = config_registry.bound()
+    bound = config_bindings.bound()
     for key, binding in _reader.bindings.items():
         if key not in bound:  # a macro that nothing needs
             continue
-        reason = config_registry.why_unused(key)
+        reason = config_bindings.why_unused(key)
         if reason is not None:
             found.append((binding, reason))
     return found

@@ -23,8 +23,8 @@ from typing import Any
 
 import gin
 
+from alf_lite.config import configurables
 from alf_lite.config import errors as config_errors
-from alf_lite.config import registry as config_registry
 from alf_lite.errors import ConfigError
 
 # How a module of the library registers what is defined in the next line.
@@ -40,12 +40,12 @@ def complete_name(name: str) -> str:
     Raises:
         ConfigError: if there is none, several, or importing it fails.
     """
-    if config_registry.imported_by_name(name) is not None:
+    if configurables.imported_by_name(name) is not None:
         return _imported_name(name)  # may have been defined anew
-    found = config_registry.matches(name)
+    found = configurables.matches(name)
     if not found and name in shipped():
         import_module(shipped()[name])
-        found = config_registry.matches(name)
+        found = configurables.matches(name)
     if len(found) == 1:
         return found[0]
     if found or "." not in name:
@@ -116,7 +116,7 @@ def shipped() -> dict[str, str]:
 def _imported_name(name: str) -> str:
     """Imports what ``name`` says, registers it if nothing has, and names it."""
     target = _import_target(name)
-    known = config_registry.selector_of(target)
+    known = configurables.selector_of(target)
     if known is not None:
         return known
     if not callable(target):
@@ -179,8 +179,8 @@ def _public(target: Any) -> list[str]:
 def _register(name: str, target: Callable[..., Any]) -> None:
     """Registers ``target`` with gin under ``name`` without changing it."""
     module, _, last = name.rpartition(".")
-    if config_registry.target(name) is not None:  # defined anew, as in a notebook
-        config_registry.forget(name)
+    if configurables.target(name) is not None:  # defined anew, as in a notebook
+        configurables.forget(name)
     with gin.unlock_config():
         try:
             stand_in = gin.external_configurable(target, name=last, module=module)
@@ -188,7 +188,7 @@ def _register(name: str, target: Callable[..., Any]) -> None:
             stand_in = gin.external_configurable(
                 _as_function(target), name=last, module=module
             )
-    config_registry.note_imported_by_name(name, target)
+    configurables.note_imported_by_name(name, target)
     copy_signature(stand_in, target)
 
 

@@ -15,11 +15,12 @@ import gin
 from gin import config as gin_config
 from gin import config_parser
 
+from alf_lite.config import bindings as config_bindings
+from alf_lite.config import configurables
 from alf_lite.config import errors as config_errors
 from alf_lite.config import names as config_names
-from alf_lite.config import registry as config_registry
 from alf_lite.config import values as config_values
-from alf_lite.config.registry import MACRO, Binding, BindingKey
+from alf_lite.config.bindings import MACRO, Binding, BindingKey
 from alf_lite.config.sources import (
     Statement,
     check_size,
@@ -117,7 +118,7 @@ class ConfigReader:
         except Exception as error:
             message = config_errors.unreadable_statement(
                 statement.source,
-                is_macro=config_registry.is_macro,
+                is_macro=config_bindings.is_macro,
                 in_shell=name == COMMAND_LINE,
                 said=str(getattr(error, "msg", error)),
             )
@@ -173,7 +174,7 @@ class ConfigReader:
         same rules. Added are what was bound in Python and the imports of modules that
         this process had imported by itself.
         """
-        bound = config_registry.bound()
+        bound = config_bindings.bound()
         lines = []
         for source, binding in self._pieces:
             if binding is not None and not self._is_in_force(binding, bound):
@@ -187,8 +188,8 @@ class ConfigReader:
         }
         if in_python:
             lines += ["", "# Bound in Python:"]
-            lines += [config_registry.statement(*item) for item in in_python.items()]
-        modules = sorted(config_registry.modules_of(bound) - self._imported)
+            lines += [config_bindings.statement(*item) for item in in_python.items()]
+        modules = sorted(config_bindings.modules_of(bound) - self._imported)
         if modules:
             lines = [*(f"import {module}" for module in modules), "", *lines]
         return "\n".join([*lines, ""]).lstrip() if lines else ""
@@ -207,7 +208,7 @@ class _Delegate(gin_config.ParserDelegate):
     def configurable_reference(self, scoped_name: str, evaluate: bool) -> Any:
         scope, slash, name = scoped_name.rpartition("/")
         selector = config_names.complete_name(name)
-        if not config_registry.is_understood(name, selector):
+        if not configurables.is_understood(name, selector):
             name = selector
         reference = super().configurable_reference(f"{scope}{slash}{name}", evaluate)
         stand_in = reference.scoped_configurable_fn
@@ -217,7 +218,7 @@ class _Delegate(gin_config.ParserDelegate):
 
 def _binding_key(scope: str, name: str, parameter: str) -> BindingKey:
     selector = config_names.complete_name(name)
-    known = config_registry.parameter_names(config_registry.target(selector))
+    known = configurables.parameter_names(configurables.target(selector))
     if known is not None and parameter not in known:
         raise ConfigError(config_errors.unknown_parameter(selector, parameter))
     return BindingKey(scope, selector, parameter)

@@ -101,9 +101,9 @@ def export_config_use() -> Any:
     if "alf_lite.config.files" not in sys.modules:
         return None
 
-    from alf_lite.config import registry as config_registry
+    from alf_lite.config import bindings as config_bindings
 
-    return config_registry.export_use()
+    return config_bindings.export_use()
 
 
 def import_config_use(exported: Any) -> None:
@@ -111,9 +111,9 @@ def import_config_use(exported: Any) -> None:
     if exported is None:
         return
 
-    from alf_lite.config import registry as config_registry
+    from alf_lite.config import bindings as config_bindings
 
-    config_registry.import_use(exported)
+    config_bindings.import_use(exported)
 
 
 def _current_config() -> tuple[str | None, str]:

@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 
 from alf_lite.config import configurable
-from alf_lite.config.registry import note_used
+from alf_lite.config.bindings import note_used
 from alf_lite.environments import env_factory, single_env
 from alf_lite.environments.env_factory import EnvFactory
 from alf_lite.environments.environment import Environment

@@ -1,23 +1,22 @@
-"""What gin knows: the configurables, their parameters, what is bound, what was used.
+"""What is bound in gin, and what of it calls have used.
 
 gin has no public way to list these, yet every helpful message needs them. All use of
-gin's private tables is in this file; gin-config has not changed them since 2021.
+gin's private tables is here and in ``configurables``; gin-config has not changed them
+since 2021.
 """
 
 from __future__ import annotations
 
 import enum
-import inspect
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import gin
 from gin import config as gin_config
-from gin import utils as gin_utils
 
-from alf_lite.errors import AlfLiteError
+from alf_lite.config import configurables
 
 MACRO = "gin.macro"
 CONSTANT = "gin.constant"
@@ -35,7 +34,7 @@ class BindingKey(NamedTuple):
         if self.selector == MACRO:
             return self.scope
         scope = f"{self.scope}/" if self.scope else ""
-        return f"{scope}{short_name(self.selector)}.{self.parameter}"
+        return f"{scope}{configurables.short_name(self.selector)}.{self.parameter}"
 
 
 @dataclass(frozen=True)
@@ -51,168 +50,14 @@ class Binding:
         return f"{self.where}: {' '.join(self.source.split())[:100]}"
 
 
-def names() -> list[str]:
-    """Complete names of all configurables, without gin's own."""
-    selectors = (selector for selector, _ in gin_config._REGISTRY.items())
-    return [selector for selector in selectors if not selector.startswith("gin.")]
-
-
-def matches(name: str) -> list[str]:
-    """Complete names of the configurables that ``name`` may stand for.
-
-    What was imported by its name has no shorter one: another conf, which does not
-    import it, may mean something else by that.
-    """
-    found = gin_config._REGISTRY.matching_selectors(name)
-    return sorted(s for s in found if s == name or s not in _imported)
-
-
-def short_name(selector: str) -> str:
-    """The shortest name that stands for this configurable alone."""
-    if selector in _imported:
-        return selector
-    parts = selector.split(".")
-    names = (".".join(parts[i:]) for i in reversed(range(len(parts))))
-    return next((n for n in names if matches(n) == [selector]), selector)
-
-
-def imported_by_name(name: str) -> Callable[..., Any] | None:
-    """What was registered because a conf refers to it by this name."""
-    return _imported.get(name)
-
-
-def note_imported_by_name(name: str, target: Callable[..., Any]) -> None:
-    """Notes that ``target`` was registered because a conf refers to it."""
-    _imported[name] = target
-
-
-_imported: dict[str, Callable[..., Any]] = {}
-
-
-def selector_of(function_or_class: Any) -> str | None:
-    """The complete name of a configurable, as defined or as gin wrapped it."""
-    for name, imported in _imported.items():
-        if imported is function_or_class:
-            return name
-    for selector, registered in gin_config._REGISTRY.items():
-        if (
-            registered.wrapped is function_or_class
-            or registered.wrapper is function_or_class
-        ):
-            return str(selector)
-    return None
-
-
-def is_understood(name: str, selector: str) -> bool:
-    """Whether gin itself takes ``name`` for this configurable."""
-    return list(gin_config._REGISTRY.matching_selectors(name)) == [selector]
-
-
 def operative_text() -> str:
     """What calls used so far, as gin writes it, in names that can be read anywhere."""
     registry = gin_config._REGISTRY
-    registry.minimal_selector = short_name
+    registry.minimal_selector = configurables.short_name
     try:
         return gin.operative_config_str()
     finally:
         del registry.minimal_selector
-
-
-def target(selector: str) -> Callable[..., Any] | None:
-    """The function or class as it was before gin wrapped it; None if unknown."""
-    registered = gin_config._REGISTRY.get(selector)
-    return None if registered is None else registered.wrapped
-
-
-def forget(selector: str) -> None:
-    """Removes a configurable, so that its name can be registered again."""
-    gin_config._REGISTRY.pop(selector)
-
-
-def construction_function(function_or_class: Any) -> Callable[..., Any]:
-    """The function whose parameters are configured: the ``__init__`` of a class."""
-    if not inspect.isclass(function_or_class):
-        return function_or_class
-    for base in function_or_class.__mro__:
-        for name in ("__init__", "__new__"):
-            if name in base.__dict__:
-                return getattr(base, name)
-    raise AssertionError(f"{function_or_class} does not derive from object")
-
-
-class _OtherDefault:
-    """Stands for a default that another constructor decides on.
-
-    No literal, so that gin does not write it down as a value that was used.
-    """
-
-
-def leave_defaults_to(
-    constructor: Callable[..., Any], names: Collection[str] | None = None
-) -> None:
-    """Lets gin note no defaults of a constructor when it is that of a subclass.
-
-    The constructor of the base class takes part in every call and notes them itself.
-    Noted for the subclass, they would replace what is bound for the base class when
-    the operative config is read.
-
-    Args:
-        constructor: calls that of a base class, or is inherited from one.
-        names: of the parameters that are left to others; None: all.
-    """
-
-    def other(name: str, default: Any) -> Any:
-        if default is gin.REQUIRED or not (names is None or name in names):
-            return default
-        return _OtherDefault()
-
-    spec = inspect.getfullargspec(constructor)
-    defaults = spec.defaults or ()
-    with_default = spec.args[len(spec.args) - len(defaults) :]
-    gin_config._ARG_SPEC_CACHE[constructor] = spec._replace(
-        defaults=tuple(map(other, with_default, defaults)),
-        kwonlydefaults={
-            name: other(name, default)
-            for name, default in (spec.kwonlydefaults or {}).items()
-        },
-    )
-
-
-def parameters(function_or_class: Any) -> list[inspect.Parameter] | None:
-    """The parameters that a caller can give, None where Python does not know them.
-
-    ``self`` is left out. A class without constructor has none.
-    """
-    function = construction_function(function_or_class)
-    if inspect.unwrap(function) in (object.__init__, object.__new__):
-        return []
-    try:
-        found = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # written in C, without a signature
-        return None
-    return found[1:] if inspect.isclass(function_or_class) else found
-
-
-def parameter_names(function_or_class: Any) -> list[str] | None:
-    """Names that may be bound; None if every name is accepted."""
-    found = parameters(function_or_class)
-    if found is None or any(p.kind is p.VAR_KEYWORD for p in found):
-        return None
-    return [
-        p.name for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    ]
-
-
-def bases_with_parameter(function_or_class: Any, parameter: str) -> list[str]:
-    """Short names of the configurable base classes that take ``parameter``."""
-    if not inspect.isclass(function_or_class):
-        return []
-    registered = {target(name): name for name in names()}
-    return [
-        short_name(registered[base])
-        for base in function_or_class.__mro__[1:]
-        if base in registered and parameter in (parameter_names(base) or [])
-    ]
 
 
 def bound() -> dict[BindingKey, Any]:
@@ -276,7 +121,10 @@ def modules_of(bindings: Mapping[BindingKey, Any]) -> set[str]:
     selectors = {key.selector for key in bindings}
     for value in bindings.values():
         selectors |= {r.configurable.selector for r in references(value)}
-    modules = {getattr(target(selector), "__module__", "") for selector in selectors}
+    modules = {
+        getattr(configurables.target(selector), "__module__", "")
+        for selector in selectors
+    }
     return {m for m in modules if m in sys.modules} - {"__main__", gin_config.__name__}
 
 
@@ -290,7 +138,7 @@ def note_used(configurable: Any, values: Mapping[str, Any]) -> None:
 
     To be called by the configurable itself, or in the scope in which it was called.
     """
-    selector = selector_of(configurable)
+    selector = configurables.selector_of(configurable)
     with gin_config._OPERATIVE_CONFIG_LOCK:
         used = gin_config._OPERATIVE_CONFIG.get((gin.current_scope_str(), selector), {})
         used.update(values)
@@ -298,7 +146,7 @@ def note_used(configurable: Any, values: Mapping[str, Any]) -> None:
 
 def call_with_defaults(configurable: Any, defaults: Mapping[str, Any]) -> Any:
     """Calls a configurable with defaults that are not its own; bindings beat them."""
-    selector, scope = selector_of(configurable), gin.current_scope_str()
+    selector, scope = configurables.selector_of(configurable), gin.current_scope_str()
     assert selector is not None, configurable
     given = {
         name: value
@@ -326,7 +174,7 @@ def why_unused(key: BindingKey) -> str | None:
         if key.selector == MACRO:
             return "the macro is never referred to"
         where = f" in scope {key.scope!r}" if key.scope else ""
-        return f"{short_name(key.selector)} was not called{where}"
+        return f"{configurables.short_name(key.selector)} was not called{where}"
     calls = [(scope, values) for scope, values in calls if key.parameter in values]
     if not calls:
         return "every caller passed its own value"
@@ -363,7 +211,7 @@ def export_use() -> dict[tuple[str, str], dict[str, Any]]:
 def import_use(exported: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
     """Counts what another process with the same bindings used as used by this one."""
     for (scope, selector), values in exported.items():
-        if target(selector) is None:  # known in the other process only
+        if configurables.target(selector) is None:  # known in the other process only
             continue
         found = {
             name: _binding_in_force(scope, selector, name) if value is _BOUND else value
@@ -406,30 +254,3 @@ def _key_in_force(scope: str, selector: str, parameter: str) -> BindingKey | Non
 def clear() -> None:
     """Forgets every binding, singleton and recorded use; configurables stay."""
     gin.clear_config()
-
-
-# Errors of calls
-
-_SAID = "_said_by_gin"
-_raise_longer_copy = gin_utils.augment_exception_message_and_reraise
-
-
-def _raise_as_it_is(error: Exception, text: str) -> NoReturn:
-    """In place of what gin does with an error that passes through a configurable.
-
-    gin raises a copy with a longer text: cause and notes are lost, and the address of
-    a function tells nobody anything. What it would have said is kept with the error.
-    """
-    is_of_call = "In call to configurable" in text
-    if not is_of_call and not isinstance(error, AlfLiteError):
-        _raise_longer_copy(error, text)  # says which statement of a conf it is
-    vars(error).setdefault(_SAID, []).append(text)
-    raise error
-
-
-gin_utils.augment_exception_message_and_reraise = _raise_as_it_is
-
-
-def said_of_calls(error: BaseException) -> list[str]:
-    """What gin says of the configurables that ``error`` passed, innermost first."""
-    return list(vars(error).get(_SAID, ()))

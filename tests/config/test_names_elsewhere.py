@@ -6,16 +6,16 @@ import importlib
 
 import pytest
 
+from alf_lite.config import configurables
 from alf_lite.config import files as config_files
 from alf_lite.config import names as config_names
-from alf_lite.config import registry as config_registry
-from alf_lite.config.renamed import CONFIGURABLES, PARAMETERS
+from alf_lite.config.errors import CONFIGURABLES, PARAMETERS
 from alf_lite.errors import ConfigError
 
 
 def parameters(name: str) -> list[str]:
     selector = config_names.complete_name(name)
-    return config_registry.parameter_names(config_registry.target(selector)) or []
+    return configurables.parameter_names(configurables.target(selector)) or []
 
 
 def test_every_name_of_the_tables_exists():
