@@ -188,3 +188,23 @@ def test_what_is_imported_for_annotations_only_makes_no_cycle():
 def test_an_extra_at_the_top_of_a_module_is_found():
     assert len(eager_extras(_modules(utils__a="import os\nimport wandb"))) == 1
     assert eager_extras(_modules(utils__a="def f():\n    import wandb")) == []
+
+
+def class_names(modules: dict[str, ast.Module]) -> dict[str, list[str]]:
+    """The modules that have a class of each name, but for private ones."""
+    places: dict[str, list[str]] = {}
+    for module, tree in modules.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(module)
+    return places
+
+
+def test_every_class_has_a_name_of_its_own():
+    places = class_names(parse_package()).items()
+    assert {name: found for name, found in places if len(found) > 1} == {}
+
+
+def test_a_class_name_that_exists_twice_is_found():
+    sources = {"utils__a": "class Twice: pass", "networks__b": "class Twice: pass"}
+    assert len(class_names(_modules(**sources))["Twice"]) == 2

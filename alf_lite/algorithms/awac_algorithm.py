@@ -47,10 +47,10 @@ from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeSt
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_masks import ActionMask, RecordedActions
 from alf_lite.distributions.mixed_actions import MixedActions
+from alf_lite.networks.actor_networks import NormalActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.masked_networks import critic_without_mask, masked_actor
 from alf_lite.networks.network import Network
-from alf_lite.networks.normal_actor_networks import NormalActorNetwork
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import losses

@@ -35,10 +35,9 @@ from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_masks import ActionMask, RecordedActions
 from alf_lite.distributions.action_vectors import BoxActions
-from alf_lite.networks.deterministic_actor_networks import ActorNetwork
+from alf_lite.networks.actor_networks import ActorNetwork, NormalActorNetwork
 from alf_lite.networks.masked_networks import masked_actor
 from alf_lite.networks.network import Network
-from alf_lite.networks.normal_actor_networks import NormalActorNetwork
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_not_negative
 

@@ -33,8 +33,8 @@ from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.distributions.action_vectors import BoxActions
 from alf_lite.distributions.exploration import ActionNoise, OrnsteinUhlenbeckNoise
+from alf_lite.networks.actor_networks import ActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
-from alf_lite.networks.deterministic_actor_networks import ActorNetwork
 from alf_lite.networks.network import Network, as_critic_network, as_network
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec

@@ -44,7 +44,7 @@ from alf_lite.distributions.exploration import (
     random_index,
 )
 from alf_lite.networks.network import Network, as_network
-from alf_lite.networks.q_networks import QNetwork
+from alf_lite.networks.value_networks import QNetwork
 from alf_lite.tensor_specs import NestedTensorSpec
 
 Nest = Any

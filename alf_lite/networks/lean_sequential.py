@@ -1,22 +1,66 @@
-"""Stacks of layers whose forward pass on few rows costs as little as it can."""
+"""Stacks of layers that cost as little as they can, and the precision they compute in.
+
+Parameters, gradients, outputs and losses are float32 always. What is large, the matrix
+products of hidden layers, can be done in bfloat16, twice as fast or more on processors
+with units for it. Micikevicius et al. 2018, "Mixed Precision Training".
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from alf_lite.networks.hidden_precision import apply_hidden, is_full_precision
-
+_dtype = torch.float32
 # Those whose gradient follows from their output.
 _IN_PLACE: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
     nn.ReLU: torch.relu_,
     nn.Sigmoid: torch.sigmoid_,
     nn.Tanh: torch.tanh_,
 }
+
+
+class hidden_layers_in:  # noqa: N801 - used like a function
+    """Hidden layers that are called inside are computed in ``dtype``.
+
+    What is computed inside may be differentiated outside.
+    """
+
+    __slots__ = ("_before", "_dtype")
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+
+    def __enter__(self) -> None:
+        global _dtype  # one for the process, as torch's own is
+        self._before, _dtype = _dtype, self._dtype
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        global _dtype
+        _dtype = self._before
+
+
+def is_full_precision() -> bool:
+    """Whether hidden layers are computed in float32 now."""
+    return _dtype is torch.float32
+
+
+def apply_hidden(layers: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """``layers(x)`` in the precision that is in force; the result is float32."""
+    if is_full_precision():
+        return layers(x)
+    # Without the cache: it would give what was cast without gradient to calls with.
+    with torch.autocast(x.device.type, _dtype, cache_enabled=False):
+        return layers(x).float()
 
 
 class LinearMap(nn.Module):

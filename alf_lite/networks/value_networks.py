@@ -1,10 +1,12 @@
-"""State values, one or one per dimension of the reward."""
+"""Values of states, one or one per dimension of the reward, and of discrete actions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from alf_lite.config import configurable
@@ -14,7 +16,8 @@ from alf_lite.networks.encoding_networks import (
     make_encoding_network,
 )
 from alf_lite.networks.input_encoders import ConvLayerParams
-from alf_lite.networks.layers import Activation, linear
+from alf_lite.networks.layers import Activation, check_sizes, linear, mlp
+from alf_lite.networks.lean_sequential import LeanSequential
 from alf_lite.networks.network import Network
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
@@ -72,3 +75,80 @@ class ValueNetwork(Network):
         features, state = self._encoder(inputs, state)
         values = self._linear(features)
         return values.squeeze(-1) if self._is_scalar else values, state
+
+
+@configurable
+class QNetwork(Network):
+    """An encoder with N outputs for every value of every component of an action.
+
+    What the N outputs mean is a ``ReturnHead``'s business; with N = 1 it is Q(s, a).
+
+    Args:
+        observation_spec: nest of TensorSpecs.
+        num_values: how many values each of the C components takes, at most A. A
+            component with fewer has outputs that mean nothing.
+        num_outputs: N.
+        fc_layer_params: sizes of the encoder's layers, such as (64, 64); None for what
+            the encoder has of its own, as for the next two.
+        activation: of the encoder, a name such as "relu" or a callable.
+        conv_layer_params: of the encoder, for images.
+        encoding_network_ctor: called with the observation spec, and by keyword with
+            those of the three above that are given. LSTMEncodingNetwork or
+            GRUEncodingNetwork make it recurrent.
+        dueling: value and advantage apart, Q = V + A − mean_a A, Wang et al. 2016
+            (arXiv:1511.06581), eq. 9. All components share V.
+        head_fc_layer_params: hidden layers between the encoder and the outputs; of a
+            dueling network, in each of the two streams.
+        head_activation: of these layers.
+    """
+
+    _mean_weights: Tensor  # [C, A, 1], of a mean over the values that exist
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        num_values: Sequence[int],
+        num_outputs: int = 1,
+        *,
+        fc_layer_params: Sequence[int] | None = None,
+        activation: Activation | None = None,
+        conv_layer_params: ConvLayerParams | None = None,
+        encoding_network_ctor: Callable[..., EncoderNetwork] = EncodingNetwork,
+        dueling: bool = False,
+        head_fc_layer_params: Sequence[int] = (),
+        head_activation: Activation = "relu",
+    ) -> None:
+        encoder = make_encoding_network(
+            encoding_network_ctor,
+            observation_spec,
+            fc_layer_params=fc_layer_params,
+            activation=activation,
+            conv_layer_params=conv_layer_params,
+        )
+        super().__init__(observation_spec, encoder.state_spec)
+        self._encoder = encoder
+        sizes = torch.tensor(check_sizes("num_values", num_values))
+        self._shape = (len(sizes), int(sizes.max()), num_outputs)  # C, A, N
+        exists = torch.arange(self._shape[1]) < sizes[:, None]  # [C, A]
+        weights = (exists / sizes[:, None]).unsqueeze(-1)
+        self.register_buffer("_mean_weights", weights, persistent=False)
+
+        def stream(output_size: int) -> LeanSequential:
+            hidden = mlp(encoder.output_size, head_fc_layer_params, head_activation)
+            size = [encoder.output_size, *head_fc_layer_params][-1]
+            return LeanSequential(*hidden, linear(size, output_size, gain=1.0))
+
+        self._advantage = stream(math.prod(self._shape))
+        self._value = stream(num_outputs) if dueling else None
+
+    def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
+        """Observations [B, ...] → (outputs [B, C, A, N], new state)."""
+        # As LeanSequential does: one step of acting consists of small calls.
+        features, state = self._encoder.forward(inputs, state)
+        outputs = self._advantage.forward(features)
+        outputs = outputs.view(outputs.shape[:-1] + self._shape)
+        if self._value is not None:
+            value = self._value.forward(features)[:, None, None]  # [B, 1, 1, N]
+            mean = (self._mean_weights * outputs).sum(dim=-2, keepdim=True)
+            outputs = value + (outputs - mean)
+        return outputs, state

@@ -21,7 +21,7 @@ from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.trainers.evaluator import quotas
 from alf_lite.unrollers.sync_unroller import to_device
 from alf_lite.utils import random_state
-from alf_lite.utils.recurrent_state import reset_state
+from alf_lite.utils.tensor_utils import reset_state
 
 Nest = Any
 # Steps that are put together at once.

@@ -17,7 +17,7 @@ from alf_lite.data_structures import TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.utils import random_state, summary
 from alf_lite.utils.nest_paths import path_parts
-from alf_lite.utils.recurrent_state import reset_state
+from alf_lite.utils.tensor_utils import reset_state
 
 Nest = Any
 

@@ -15,7 +15,7 @@ from alf_lite.environments.environment import Environment, StepRow
 from alf_lite.errors import CheckpointError
 from alf_lite.unrollers.unroll import Policy, Unroll
 from alf_lite.unrollers.unroll_storage import PreallocatedRows, RowsWithGradient
-from alf_lite.utils.recurrent_state import reset_state
+from alf_lite.utils.tensor_utils import reset_state
 
 Nest = Any
 UnrollRows = PreallocatedRows | RowsWithGradient

@@ -13,11 +13,13 @@ from alf_lite.algorithms.bc_algorithm import BcAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import TimeStep
 from alf_lite.distributions import functions as distributions
-from alf_lite.networks.actor_networks import ActorDistributionNetwork
-from alf_lite.networks.deterministic_actor_networks import ActorNetwork
-from alf_lite.networks.normal_actor_networks import NormalActorNetwork
+from alf_lite.networks.actor_networks import (
+    ActorDistributionNetwork,
+    ActorNetwork,
+    NormalActorNetwork,
+    SquashedActorNetwork,
+)
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork, LSTMEncodingNetwork
-from alf_lite.networks.squashed_actor_networks import SquashedActorNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.testing import probe_environments as probes

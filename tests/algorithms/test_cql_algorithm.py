@@ -13,10 +13,10 @@ from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpo
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm, SacEvaluation, SacState
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.distributions import functions as distributions
+from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.encoding_networks import EncodingNetwork
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
-from alf_lite.networks.squashed_actor_networks import SquashedActorNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 

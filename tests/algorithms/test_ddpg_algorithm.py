@@ -10,8 +10,8 @@ from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm, DdpgInfo, DdpgStat
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.distributions.exploration import GaussianNoise, OrnsteinUhlenbeckNoise
+from alf_lite.networks.actor_networks import ActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
-from alf_lite.networks.deterministic_actor_networks import ActorNetwork
 from alf_lite.networks.encoding_networks import EncodingNetwork
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.optimizers.optimizers import Adam

@@ -13,8 +13,8 @@ from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpo
 from alf_lite.algorithms.parts.return_heads import CategoricalHead, QuantileHead
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
-from alf_lite.networks.q_networks import QNetwork
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
+from alf_lite.networks.value_networks import QNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 

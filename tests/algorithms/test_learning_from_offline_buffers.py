@@ -19,9 +19,8 @@ from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import AlgStep
 from alf_lite.data_transformers.sqil_transformer import SqilTransformer
 from alf_lite.environments.creation import create_environment
+from alf_lite.networks.actor_networks import ActorNetwork, SquashedActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
-from alf_lite.networks.deterministic_actor_networks import ActorNetwork
-from alf_lite.networks.squashed_actor_networks import SquashedActorNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.testing.probe_environments import IdentityEnv

@@ -17,10 +17,9 @@ from alf_lite.algorithms.cql_dqn_algorithm import CqlDqnAlgorithm
 from alf_lite.algorithms.td3_bc_algorithm import Td3BcAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
+from alf_lite.networks.actor_networks import ActorNetwork, SquashedActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
-from alf_lite.networks.deterministic_actor_networks import ActorNetwork
-from alf_lite.networks.q_networks import QNetwork
-from alf_lite.networks.squashed_actor_networks import SquashedActorNetwork
+from alf_lite.networks.value_networks import QNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.probe_environments import IdentityEnv
 from alf_lite.testing.structured_environments import NestedEnv

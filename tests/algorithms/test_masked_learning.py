@@ -17,12 +17,13 @@ from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
-from alf_lite.networks.actor_networks import ActorDistributionNetwork
+from alf_lite.networks.actor_networks import (
+    ActorDistributionNetwork,
+    SquashedActorNetwork,
+)
 from alf_lite.networks.critic_networks import CriticNetwork
-from alf_lite.networks.q_networks import QNetwork
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
-from alf_lite.networks.squashed_actor_networks import SquashedActorNetwork
-from alf_lite.networks.value_networks import ValueNetwork
+from alf_lite.networks.value_networks import QNetwork, ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.masked_environment import ForbiddenActionEnv
 from alf_lite.trainers.evaluator import evaluate

@@ -13,11 +13,10 @@ from alf_lite.algorithms.parts.return_heads import CategoricalHead, QuantileHead
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.distributions.exploration import GaussianNoise, OrnsteinUhlenbeckNoise
+from alf_lite.networks.actor_networks import ActorNetwork, SquashedActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
-from alf_lite.networks.deterministic_actor_networks import ActorNetwork
-from alf_lite.networks.q_networks import QNetwork
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
-from alf_lite.networks.squashed_actor_networks import SquashedActorNetwork
+from alf_lite.networks.value_networks import QNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing import probe_environments as probes
 from alf_lite.testing.learning_contract import (

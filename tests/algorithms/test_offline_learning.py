@@ -15,8 +15,8 @@ from alf_lite.algorithms.bc_algorithm import BcAlgorithm
 from alf_lite.algorithms.iql_algorithm import IqlAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
+from alf_lite.networks.actor_networks import NormalActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
-from alf_lite.networks.normal_actor_networks import NormalActorNetwork
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer

@@ -8,8 +8,8 @@ import torch
 from alf_lite.algorithms.ddpg_algorithm import DdpgInfo
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.data_structures import StepType, TimeStep
+from alf_lite.networks.actor_networks import ActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
-from alf_lite.networks.deterministic_actor_networks import ActorNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 

@@ -12,8 +12,8 @@ from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpo
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.algorithms.td3_bc_algorithm import Td3BcAlgorithm, Td3BcInfo
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.networks.actor_networks import ActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
-from alf_lite.networks.deterministic_actor_networks import ActorNetwork
 from alf_lite.networks.encoding_networks import EncodingNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec

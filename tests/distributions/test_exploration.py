@@ -16,8 +16,8 @@ from alf_lite.distributions.exploration import (
     toss_coins,
 )
 from alf_lite.utils.progress import Progress
-from alf_lite.utils.recurrent_state import reset_state
 from alf_lite.utils.schedulers import LinearScheduler
+from alf_lite.utils.tensor_utils import reset_state
 
 NUM_ROWS = 20_000
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ from alf_lite import nest
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.discrete import Categorical
 from alf_lite.distributions.mixed_actions import MixedActions
-from alf_lite.networks.squashed_actor_networks import SquashedActorNetwork
+from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
 OBSERVATION = TensorSpec((3,))

@@ -1,12 +1,19 @@
+from __future__ import annotations
+
 import pytest
 import torch
 
 from alf_lite import nest
 from alf_lite.config.files import parse_config, reset
 from alf_lite.distributions import functions as distributions
-from alf_lite.distributions.continuous import SquashedNormal
+from alf_lite.distributions.continuous import DiagonalNormal, SquashedNormal
 from alf_lite.distributions.discrete import Categorical, MultiBernoulli
-from alf_lite.networks.actor_networks import ActorDistributionNetwork
+from alf_lite.networks.actor_networks import (
+    ActorDistributionNetwork,
+    ActorNetwork,
+    NormalActorNetwork,
+    SquashedActorNetwork,
+)
 from alf_lite.networks.encoding_networks import EncoderNetwork
 from alf_lite.networks.recurrent_networks import (
     GRUEncodingNetwork,
@@ -20,6 +27,9 @@ NESTED_ACTION = {
     "move": BoundedTensorSpec((2,), torch.float32, -1, 1),
     "buttons": (BoundedTensorSpec((3,), torch.int8, 0, 1), DISCRETE),
 }
+BOX = BoundedTensorSpec((2,), torch.float32, [-1.0, 0.0], [1.0, 10.0])
+CHOICE = BoundedTensorSpec((), torch.int64, 0, 2)
+UNIT_BOX = BoundedTensorSpec((2,), torch.float32, -1.0, 1.0)
 
 
 def test_single_action_gives_one_distribution():
@@ -168,3 +178,69 @@ def test_acting_traces_without_a_graph_break():
     expected, _ = network(x)
     torch.testing.assert_close(policy["move"].loc, expected["move"].loc)
     torch.testing.assert_close(log_prob, distributions.log_prob(expected, action))
+
+
+def test_continuous_actions_stay_between_their_bounds():
+    network = SquashedActorNetwork(VECTOR, BOX)
+    policy, _ = network(10 * torch.randn(500, 4))
+    assert isinstance(policy, SquashedNormal)
+    action = distributions.sample(policy)
+    low, high = torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 10.0])
+    assert ((low <= action) & (action <= high)).all()
+    assert action.std(0).min() > 0.1
+
+
+def test_the_deviation_depends_on_the_observation():
+    network = SquashedActorNetwork(VECTOR, BOX, initial_log_std=-1.0)
+    policy, _ = network(5 * torch.randn(20, 4))
+    assert policy.scale.std(0).min() > 0
+
+
+def test_discrete_parts_are_categorical():
+    network = SquashedActorNetwork(VECTOR, {"move": BOX, "gear": CHOICE})
+    policy, _ = network(torch.randn(3, 4))
+    assert isinstance(policy["gear"], Categorical)
+    assert isinstance(policy["move"], SquashedNormal)
+
+
+def test_the_deviation_does_not_depend_on_the_observation():
+    network = NormalActorNetwork(VECTOR, UNIT_BOX, initial_log_std=-1.0)
+    policy, _ = network(5 * torch.randn(20, 4))
+    assert isinstance(policy, DiagonalNormal)
+    torch.testing.assert_close(policy.scale, torch.full((20, 2), -1.0).exp())
+    assert policy.loc.std(0).min() > 0
+    policy.log_prob(torch.ones(20, 2)).sum().backward()
+    assert all(p.grad is not None for p in network.parameters())
+
+
+def test_discrete_parts_are_categorical_and_actions_may_be_unbounded():
+    network = NormalActorNetwork(VECTOR, {"move": TensorSpec((2,)), "gear": CHOICE})
+    policy, _ = network(torch.randn(3, 4))
+    assert isinstance(policy["gear"], Categorical)
+    assert isinstance(policy["move"], DiagonalNormal)
+
+
+def test_actions_are_the_tanh_of_a_linear_layer():
+    torch.manual_seed(0)
+    network = ActorNetwork(VECTOR, 3)
+    x = 100 * torch.randn(8, 4)
+    action, state = network(x)
+    assert action.shape == (8, 3)
+    assert state == ()
+    torch.testing.assert_close(action, network._linear(network._encoder(x)[0]).tanh())
+
+
+def test_actions_start_close_to_the_middle_and_never_leave_the_box():
+    network = ActorNetwork(VECTOR, 3)
+    assert network(torch.randn(100, 4))[0].abs().max() < 0.1
+    with torch.no_grad():
+        network._linear.weight.mul_(1e4)
+    assert network(torch.randn(100, 4))[0].abs().max() <= 1
+
+
+def test_the_encoder_may_be_recurrent():
+    network = ActorNetwork(VECTOR, 2, encoding_network_ctor=GRUEncodingNetwork)
+    x = torch.randn(3, 4)
+    first, state = network(x, network.initial_state(3))
+    second, _ = network(x, state)
+    assert not torch.equal(first, second)

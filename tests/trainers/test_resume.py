@@ -16,7 +16,7 @@ from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.data_structures import StepType
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import CheckpointError, EnvError
-from alf_lite.networks.q_networks import QNetwork
+from alf_lite.networks.value_networks import QNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.trainers.hooks import Hook
 from tests.trainers.conftest import make_noise

@@ -13,7 +13,7 @@ from alf_lite import nest
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import AlgStep, BatchInfo, TimeStep
 from alf_lite.errors import ConfigError
-from alf_lite.utils.recurrent_state import reset_state
+from alf_lite.utils.tensor_utils import reset_state
 
 Nest = Any
 # (inputs, state, rollout_info) → AlgStep
