@@ -7,6 +7,7 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.learning.create_algorithm import create_algorithm
+from alf_lite.algorithms.learning.off_policy_learner import read_windows
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
 from alf_lite.data_structures import TimeStep
@@ -55,8 +56,9 @@ def stored(algorithm):
 
 def trained(algorithm, batch_size=8):
     """The transformed windows [B, T, ...] of a batch, and where they are stored."""
-    replay, cpu = algorithm.learner.replay, torch.device("cpu")
-    experience, info = replay.sample(algorithm.data_transformer, cpu, batch_size)
+    buffer, length = algorithm.replay_buffer, algorithm.learner.replay.mini_batch_length
+    _, info = buffer.get_batch(batch_size, length)
+    experience = read_windows(buffer, info, length, algorithm)
     return experience.time_step, info
 
 

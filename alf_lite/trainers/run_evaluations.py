@@ -12,7 +12,7 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import valid_steps
-from alf_lite.algorithms.learning.replay_source import ReplaySource
+from alf_lite.algorithms.learning.off_policy_learner import read_windows
 from alf_lite.algorithms.learning.training_batches import time_major
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
@@ -26,6 +26,7 @@ from alf_lite.trainers.progress_display import ProgressDisplay
 from alf_lite.trainers.schedule import is_evaluation_due
 from alf_lite.trainers.signals import StopSignals
 from alf_lite.trainers.training_state import RunState
+from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.utils import random_state, summary
 from alf_lite.utils.losses import masked_mean
 from alf_lite.utils.nest_paths import path_parts
@@ -204,17 +205,19 @@ class DatasetEvaluator:
             )
         self._algorithm = algorithm
         self._config = config
-        self._sources = []
+        self._buffers = []
+        # Training from a replay buffer, which was set up, wants it.
+        assert config.mini_batch_length is not None
+        self._length = config.mini_batch_length
         num_history_steps = algorithm.data_transformer.num_history_steps
         for path in sources:
             buffer = load_replay_buffer(path, algorithm.env)
-            source = ReplaySource(config, num_history_steps, buffer)
-            if int(buffer.sizes.max()) < source.least_length:
+            if int(buffer.sizes.max()) < self._length + num_history_steps:
                 raise DataError(
                     f"{path} has {buffer.sizes.tolist()} steps of its environments, "
-                    f"but a window takes {source.least_length}"
+                    f"but a window takes {self._length + num_history_steps}"
                 )
-            self._sources.append(source)
+            self._buffers.append(buffer)
 
     def evaluate(self) -> dict[str, float]:
         """``loss`` and its parts, means over all valid steps.
@@ -224,24 +227,23 @@ class DatasetEvaluator:
         totals: dict[str, float] = {}
         num_steps = 0
         with _preserved(self._algorithm):
-            for source in self._sources:
-                for info in self._windows(source):
-                    values, count = self._losses(source, info)
+            for buffer in self._buffers:
+                for info in self._windows(buffer):
+                    values, count = self._losses(buffer, info)
                     for name, value in values.items():
                         totals[name] = totals.get(name, 0.0) + value * count
                     num_steps += count
         return {name: total / max(num_steps, 1) for name, total in totals.items()}
 
-    def _windows(self, source: ReplaySource) -> Iterator[BatchInfo]:
+    def _windows(self, buffer: ReplayBuffer) -> Iterator[BatchInfo]:
         """Where the windows begin, batch by batch."""
-        assert source.buffer is not None
-        length = self._config.mini_batch_length or 1
-        history = source.least_length - length
+        length = self._length
+        history = self._algorithm.data_transformer.num_history_steps
         # The last step of a window is the first one of the next: its loss wants a
         # successor.
         stride = max(length - 1 - self._config.burn_in_length, 1)
-        begins, ends = source.buffer.begin_positions, source.buffer.end_positions
-        for env_id in range(source.buffer.num_environments):
+        begins, ends = buffer.begin_positions, buffer.end_positions
+        for env_id in range(buffer.num_environments):
             first, last = int(begins[env_id]) + history, int(ends[env_id]) - length
             starts = torch.arange(first, max(last + 1, first), stride)
             for begin in range(0, len(starts), _BATCH_SIZE):
@@ -249,11 +251,11 @@ class DatasetEvaluator:
                 yield BatchInfo(torch.full_like(positions, env_id), positions)
 
     def _losses(
-        self, source: ReplaySource, info: BatchInfo
+        self, buffer: ReplayBuffer, info: BatchInfo
     ) -> tuple[dict[str, float], int]:
         """The means over the valid steps of a batch, and how many these are."""
         algorithm = self._algorithm
-        experience = source.read(algorithm.data_transformer, algorithm.device, info)
+        experience = read_windows(buffer, info, self._length, algorithm)
         valid = valid_steps(experience.time_step.step_type)
         batch = time_major(algorithm.preprocess(experience, valid, info))
         loss_info, _ = algorithm.batch_loss(batch, True)

@@ -50,7 +50,7 @@ def make(sources, cls=BcAlgorithm, transformer=None, **settings):
 def test_all_sources_are_loaded_and_trained_on(sources):
     algorithm = make(sources)
     algorithm.setup_training()
-    assert [s.num_steps for s in algorithm.learner._offline] == [7, 10]
+    assert [b.total_size for b in algorithm.learner._offline] == [7, 10]
     assert algorithm.train_iter() > 0
     assert algorithm.num_env_steps == 0
 
@@ -59,7 +59,7 @@ def test_one_source_and_its_newest_steps(sources):
     algorithm = make(sources[1], offline_buffer_length=4)
     algorithm.setup_training()
     [source] = algorithm.learner._offline
-    steps, _ = source.buffer.gather_all()
+    steps, _ = source.gather_all()
     assert steps.time_step.observation[0, :, 0].tolist() == [6, 7, 8, 9]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from alf_lite.algorithms.learning.replay_source import OwnReplay
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import Experience
+from alf_lite.replay_buffers.own_replay import OwnReplay
 
 if TYPE_CHECKING:
     from alf_lite.algorithms.rl_algorithm import RLAlgorithm

@@ -13,34 +13,38 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from alf_lite import nest
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.learning.collection import CollectionSchedule
 from alf_lite.algorithms.learning.learner import Learner
-from alf_lite.algorithms.learning.replay_mixture import (
-    ReplayMixture,
-    Windows,
-    alike,
-    join,
-)
-from alf_lite.algorithms.learning.replay_source import OwnReplay, ReplaySource
 from alf_lite.algorithms.learning.training_batches import (
     TrainingBatch,
     consecutive_mini_batches,
     passes,
     transpose,
+    with_executed_action,
+    without_executed_action,
 )
 from alf_lite.algorithms.learning.updates import Update
 from alf_lite.checkpoints.files import Stream
 from alf_lite.config import TrainerConfig
-from alf_lite.data_structures import BatchInfo
-from alf_lite.data_transformers.data_transformer import DataTransformer
+from alf_lite.data_structures import BatchInfo, Experience
+from alf_lite.data_transformers.data_transformer import DataTransformer, WindowOrigin
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import CheckpointError, DataError
+from alf_lite.replay_buffers.own_replay import OwnReplay
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
+from alf_lite.replay_buffers.replay_mixture import (
+    ReplayMixture,
+    Windows,
+    alike,
+    join,
+)
 from alf_lite.replay_buffers.replay_monitor import ReplayMonitor
 from alf_lite.replay_buffers.replay_settings import draws_per_iteration
 from alf_lite.unrollers.unroll import Unroll
@@ -69,10 +73,11 @@ class OffPolicyLearner(Learner):
         self.replay = OwnReplay(config, self._num_history_steps, env.batch_size)
         if self.replay.options.priority is not None:
             self.replay.options.priority.follow(algorithm.progress)
-        self._offline: list[ReplaySource] = []
+        self._offline: list[ReplayBuffer] = []
         self._mixture = self._make_mixture()
         self._monitor = ReplayMonitor()
         self._schedule = CollectionSchedule(config, env.batch_size, self.replay)
+        self._updates_per_draw, _ = draws_per_iteration(config)
         self._num_iterations = 0
 
     # One iteration
@@ -112,7 +117,20 @@ class OffPolicyLearner(Learner):
 
     def store(self, unroll: Unroll) -> None:
         """Appends the steps of an unroll to the run's own buffer."""
-        self.replay.store(unroll)
+        experience = Experience(
+            # The last row is the first one of the next unroll.
+            time_step=nest.narrow(unroll.time_steps, 0, -1),
+            action=unroll.experience.action,
+            rollout_info=without_executed_action(unroll.experience.rollout_info),
+            state=unroll.experience.state if self._config.use_rollout_state else (),
+        )
+        buffer = self.replay.buffer_for(experience)
+        if unroll.is_first_unroll:
+            # What was stored does not go on, as when a worker was replaced.
+            buffer.mark_truncated_end(unroll.env_ids)
+        elif unroll.new_columns:
+            buffer.mark_truncated_end(np.array(unroll.new_columns))
+        buffer.add_batch(experience, unroll.env_ids, time_major=True)
         num_rows, num_columns = unroll.time_steps.step_type.shape
         self._monitor.add((num_rows - 1) * num_columns)
 
@@ -131,8 +149,9 @@ class OffPolicyLearner(Learner):
         algorithm = self._algorithm
         num_bootstrap_steps = algorithm.num_bootstrap_steps
         info, num_skipped = self.replay.covering_windows(num_bootstrap_steps)
-        experience = self.replay.read(
-            algorithm.data_transformer, algorithm.device, info
+        buffer = self.replay.require_buffer()
+        experience = read_windows(
+            buffer, info, self.replay.mini_batch_length, algorithm
         )
         valid = valid_steps(experience.time_step.step_type)
         row = torch.arange(valid.shape[1], device=valid.device)
@@ -149,20 +168,23 @@ class OffPolicyLearner(Learner):
     def _drawn_updates(self, with_own_steps: bool) -> Iterator[Update]:
         """The batches of an iteration, drawn when they are needed."""
         num_left = self._config.num_updates
-        at_once, _ = draws_per_iteration(self._config)
         while num_left:
-            num_updates = min(num_left, at_once)
+            num_updates = min(num_left, self._updates_per_draw)
             yield from self._updates_on(self._draw(num_updates, with_own_steps))
             num_left -= num_updates
 
     def _draw(self, num_updates: int, with_own_steps: bool) -> list[Windows]:
+        """The windows of some updates, transformed, source by source."""
         algorithm = self._algorithm
-        parts = self._mixture.sample(
-            algorithm.data_transformer,
-            algorithm.device,
-            num_updates,
-            with_own=with_own_steps,
-        )
+        parts = [
+            part._replace(
+                experience=_transform(
+                    part.experience, part.batch_info, buffer, algorithm
+                )
+            )
+            for part, buffer in self._mixture.draw(num_updates, with_own=with_own_steps)
+        ]
+        parts = self._mixture.weighted(parts, num_updates, algorithm.device)
         drawn = [(part.is_own, part.batch_info) for part in parts]
         self._monitor.draw(drawn, self.replay.mini_batch_length)
         return parts
@@ -234,9 +256,7 @@ class OffPolicyLearner(Learner):
             )
         self.replay.options.apply_to_recorded_steps(buffer)
         observe_buffer(self._algorithm.data_transformer, buffer)
-        self._offline.append(
-            ReplaySource(self._config, self._num_history_steps, buffer)
-        )
+        self._offline.append(buffer)
         self.replay.options.check_batches_of_source(
             buffer, len(self._offline), self._env.batch_size
         )
@@ -254,7 +274,7 @@ class OffPolicyLearner(Learner):
     @property
     def _offline_sizes(self) -> list[int]:
         """How many steps each source has."""
-        return [source.num_steps for source in self._offline]
+        return [buffer.total_size for buffer in self._offline]
 
     # State
 
@@ -267,11 +287,7 @@ class OffPolicyLearner(Learner):
             "collection": self._schedule.state_dict(),
             "num_iterations": self._num_iterations,
             "offline_sizes": self._offline_sizes,
-            "offline_sampling": [
-                source.buffer.sampling_state()
-                for source in self._offline
-                if source.buffer is not None
-            ],
+            "offline_sampling": [buffer.sampling_state() for buffer in self._offline],
             "replay": self.replay.state_dict(),
             "monitor": self._monitor.state_dict(),
         }
@@ -296,11 +312,10 @@ class OffPolicyLearner(Learner):
         self._num_iterations = state["num_iterations"]
         self.replay.load_state_dict(state["replay"])
         self._monitor.load_state_dict(state["monitor"])
-        for source, sampling in zip(
+        for buffer, sampling in zip(
             self._offline, state["offline_sampling"], strict=True
         ):
-            assert source.buffer is not None
-            if not source.buffer.load_sampling_state(sampling):
+            if not buffer.load_sampling_state(sampling):
                 _logger.warning(
                     "Offline data were drawn in another way (priorities) before the "
                     "checkpoint: all windows count as new."
@@ -314,6 +329,36 @@ class OffPolicyLearner(Learner):
 
     def load_files(self, files: Mapping[str, Path]) -> None:
         self.replay.load_files(files)
+
+
+def read_windows(
+    buffer: ReplayBuffer, info: BatchInfo, length: int, algorithm: RLAlgorithm
+) -> Experience:
+    """The transformed windows [B, length, ...] that begin where ``info`` says."""
+    experience = buffer.get_windows(info.env_ids, info.positions, length)
+    return _transform(experience, info, buffer, algorithm)
+
+
+def _transform(
+    experience: Experience,
+    info: BatchInfo,
+    buffer: ReplayBuffer,
+    algorithm: RLAlgorithm,
+) -> Experience:
+    """Stored windows [B, T, ...] → what the algorithm trains on, on its device."""
+    transformer, device = algorithm.data_transformer, algorithm.device
+    origin = WindowOrigin(buffer, info)
+    if transformer.num_history_steps:
+        experience, origin = origin.with_history(
+            experience, transformer.num_history_steps
+        )
+    if buffer.device != device:
+        experience = nest.map_structure(
+            lambda t: t.to(device, non_blocking=True), experience
+        )
+    experience = transformer.transform_experience(experience, origin)
+    rollout_info = with_executed_action(experience.rollout_info, experience.action)
+    return experience._replace(rollout_info=rollout_info)
 
 
 def observe_buffer(

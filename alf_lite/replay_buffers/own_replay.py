@@ -1,4 +1,4 @@
-"""Where replayed windows are drawn from: the run's own steps, or recorded ones."""
+"""The run's own replay buffer: when there is enough in it, and how it is saved."""
 
 from __future__ import annotations
 
@@ -7,19 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.algorithms.learning.training_batches import (
-    with_executed_action,
-    without_executed_action,
-)
 from alf_lite.checkpoints.files import Stream
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Experience
-from alf_lite.data_transformers.data_transformer import DataTransformer, WindowOrigin
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
@@ -29,110 +23,12 @@ from alf_lite.replay_buffers.replay_settings import (
     draws_per_iteration,
     windows_per_update,
 )
-from alf_lite.unrollers.unroll import Unroll
-
-Nest = Any
 
 _logger = logging.getLogger(__name__)
 
 
-class ReplaySource:
-    """Draws transformed windows from a buffer of untransformed steps.
-
-    Args:
-        config: of the run.
-        num_history_steps: of the data transformer.
-        buffer: of ``Experience``, from which recorded steps are drawn.
-    """
-
-    def __init__(
-        self,
-        config: TrainerConfig,
-        num_history_steps: int,
-        buffer: ReplayBuffer | None = None,
-    ) -> None:
-        assert config.mini_batch_length is not None, "checked for the own steps"
-        self._config = config
-        self.mini_batch_length = config.mini_batch_length
-        self._num_history_steps = num_history_steps
-        # Steps of an environment that one window takes.
-        self.least_length = config.mini_batch_length + num_history_steps
-        self.buffer = buffer
-
-    @property
-    def num_steps(self) -> int:
-        """How many steps are stored, of all environments together."""
-        return 0 if self.buffer is None else self.buffer.total_size
-
-    def sample(
-        self,
-        data_transformer: DataTransformer,
-        device: torch.device,
-        num_windows: int,
-        source_index: int | None = None,
-    ) -> tuple[Experience, BatchInfo]:
-        """Draws windows [B, T, ...] and transforms them.
-
-        Args:
-            data_transformer: of the run.
-            device: of the result.
-            num_windows: B.
-            source_index: which of several sources this is; None if there is only one.
-        """
-        buffer = self._require_buffer()
-        experience, info = buffer.get_batch(num_windows, self.mini_batch_length)
-        if source_index is not None:
-            info = info._replace(source=torch.full_like(info.env_ids, source_index))
-        return self._transform(experience, info, data_transformer, device), info
-
-    def read(
-        self, data_transformer: DataTransformer, device: torch.device, info: BatchInfo
-    ) -> Experience:
-        """As :meth:`sample`, the windows [B, T, ...] that begin where ``info`` says."""
-        experience = self._require_buffer().get_windows(
-            info.env_ids, info.positions, self.mini_batch_length
-        )
-        return self._transform(experience, info, data_transformer, device)
-
-    def _transform(
-        self,
-        experience: Experience,
-        info: BatchInfo,
-        data_transformer: DataTransformer,
-        device: torch.device,
-    ) -> Experience:
-        buffer = self._require_buffer()
-        source = WindowOrigin(buffer, info)
-        if self._num_history_steps:
-            experience, source = source.with_history(
-                experience, self._num_history_steps
-            )
-        if buffer.device != device:
-            experience = nest.map_structure(
-                lambda t: t.to(device, non_blocking=True), experience
-            )
-        experience = data_transformer.transform_experience(experience, source)
-        info_with_action = with_executed_action(
-            experience.rollout_info, experience.action
-        )
-        return experience._replace(rollout_info=info_with_action)
-
-    def update_priority(
-        self, env_ids: Tensor, positions: Tensor, priority: Tensor
-    ) -> None:
-        """Gives the windows that begin there, [b], their new priorities [b]."""
-        self._require_buffer().update_priority(env_ids, positions, priority)
-
-    def _require_buffer(self) -> ReplayBuffer:
-        if self.buffer is None:
-            raise ConfigError("the replay buffer is empty: unroll before training")
-        return self.buffer
-
-
-class OwnReplay(ReplaySource):
-    """The run's own replay buffer: stores unrolls, and says when they are enough.
-
-    The buffer is made when the first unroll shows what is to be stored.
+class OwnReplay:
+    """The replay buffer of a run, which is made when it is known what to store.
 
     Args:
         config: of the run.
@@ -147,8 +43,14 @@ class OwnReplay(ReplaySource):
         self, config: TrainerConfig, num_history_steps: int, num_environments: int
     ) -> None:
         check_replay_settings(config, num_environments, num_history_steps)
-        super().__init__(config, num_history_steps)
+        assert config.mini_batch_length is not None, "just checked"
+        self._config = config
+        self._num_history_steps = num_history_steps
         self._num_environments = num_environments
+        self.buffer: ReplayBuffer | None = None  # until the first unroll
+        self.mini_batch_length = config.mini_batch_length
+        # Steps of an environment that one window takes.
+        self.least_length = config.mini_batch_length + num_history_steps
         self.options = ReplayOptions(config)
         self.options.check_batches(num_environments, num_history_steps)
         self._has_collected = False
@@ -166,10 +68,13 @@ class OwnReplay(ReplaySource):
 
     @property
     def num_steps(self) -> int:
+        """How many steps are stored, of all environments together."""
+        if self.buffer is not None:
+            return self.buffer.total_size
         if self._saved is not None:
             max_length = self._config.replay_buffer_length
             return int(self._saved.lengths.clip(max=max_length).sum())
-        return super().num_steps
+        return 0
 
     @property
     def is_collecting(self) -> bool:
@@ -202,24 +107,17 @@ class OwnReplay(ReplaySource):
         """Windows per update."""
         return self._config.mini_batch_size or self._num_environments
 
-    def store(self, unroll: Unroll) -> None:
-        """Appends the T steps of an unroll to the buffer."""
-        experience = Experience(
-            # The last row is the first one of the next unroll.
-            time_step=nest.narrow(unroll.time_steps, 0, -1),
-            action=unroll.experience.action,
-            rollout_info=without_executed_action(unroll.experience.rollout_info),
-            state=unroll.experience.state if self._config.use_rollout_state else (),
-        )
+    def buffer_for(self, experience: Experience) -> ReplayBuffer:
+        """The buffer; the first time, one for experience like this [T, B, ...]."""
         if self.buffer is None:
             self.buffer = self._make_buffer(experience)
-            self.buffer.set_iteration(self._iteration)
-        if unroll.is_first_unroll:
-            # What was stored does not go on, as when a worker was replaced.
-            self.buffer.mark_truncated_end(unroll.env_ids)
-        elif unroll.new_columns:
-            self.buffer.mark_truncated_end(np.array(unroll.new_columns))
-        self.buffer.add_batch(experience, unroll.env_ids, time_major=True)
+        return self.buffer
+
+    def require_buffer(self) -> ReplayBuffer:
+        """The buffer; ConfigError before the first unroll."""
+        if self.buffer is None:
+            raise ConfigError("the replay buffer is empty: unroll before training")
+        return self.buffer
 
     def _make_buffer(self, experience: Experience) -> ReplayBuffer:
         options = self.options
@@ -266,7 +164,7 @@ class OwnReplay(ReplaySource):
             because the window before has trained them, or because they build up the
             state: where the length does not divide, the last window overlaps by more.
         """
-        buffer, length = self._require_buffer(), self.mini_batch_length
+        buffer, length = self.require_buffer(), self.mini_batch_length
         burn_in = self._config.burn_in_length
         stride = max(1, length - num_bootstrap_steps - burn_in)
         first = buffer.begin_positions + self._num_history_steps
@@ -290,7 +188,7 @@ class OwnReplay(ReplaySource):
         """Forgets everything that is stored."""
         self._has_collected = False
         self._num_to_collect = self._config.initial_collect_steps
-        self._require_buffer().clear()
+        self.require_buffer().clear()
 
     def mark_truncated_end(self) -> None:
         """Says that what comes next does not continue what is stored."""

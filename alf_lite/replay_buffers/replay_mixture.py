@@ -1,4 +1,4 @@
-"""Batches that mix a run's own steps with those of offline buffers.
+"""Draws batches that mix a run's own steps with those of offline buffers.
 
 Source 0 is the run's own replay buffer, source k the k-th offline buffer. Every update
 gets the same number of windows of each source, by the largest remainders of
@@ -13,18 +13,18 @@ that its ratio says, however different the errors are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.algorithms.learning.replay_source import OwnReplay, ReplaySource
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Experience
-from alf_lite.data_transformers.data_transformer import DataTransformer
 from alf_lite.errors import ConfigError
+from alf_lite.replay_buffers.own_replay import OwnReplay
+from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_settings import default_ratios, shares
 from alf_lite.tensor_specs import NestedTensorSpec
 
@@ -55,45 +55,54 @@ class ReplayMixture:
         self,
         config: TrainerConfig,
         own: OwnReplay,
-        offline: Sequence[ReplaySource] = (),
+        offline: Sequence[ReplayBuffer] = (),
         *,
         scale_weights: bool = False,
     ) -> None:
         self.has_offline = bool(offline)
-        self._num_windows = own.mini_batch_size  # per update
-        self._sources: list[ReplaySource] = [own, *offline]
+        self._own = own
+        self._offline = offline
         self._ratios = config.mixing_ratios or default_ratios(len(offline))
         self._loss_weights = config.source_loss_weights
         self._scales_weights = scale_weights
 
-    def sample(
-        self,
-        transformer: DataTransformer,
-        device: torch.device,
-        num_updates: int,
-        *,
-        with_own: bool,
-    ) -> list[Windows]:
+    def buffer(self, index: int) -> ReplayBuffer:
+        """That of a source: 0 is the run's own."""
+        return self._offline[index - 1] if index else self._own.require_buffer()
+
+    def draw(
+        self, num_updates: int, *, with_own: bool
+    ) -> Iterator[tuple[Windows, ReplayBuffer]]:
         """Draws the windows of some updates, source by source.
 
         Args:
-            transformer: applied to each source on its own.
-            device: of the result.
             num_updates: U, for which windows are drawn at once.
             with_own: whether the run's own steps take part.
 
-        Returns:
-            Those of source 0 first; none of a source whose share is 0.
+        Yields:
+            Untransformed windows and the buffer that they are from, those of source 0
+            first; none of a source whose share is 0.
         """
-        parts = []
         for index, count in self._counts(with_own):
-            experience, info = self._sources[index].sample(
-                transformer,
-                device,
-                count * num_updates,
-                index if self.has_offline else None,
+            buffer = self.buffer(index)
+            experience, info = buffer.get_batch(
+                count * num_updates, self._own.mini_batch_length
             )
-            parts.append(Windows(experience, info, count, is_own=index == 0))
+            if self.has_offline:
+                source = torch.full_like(info.env_ids, index)
+                info = info._replace(source=source)
+            yield Windows(experience, info, count, is_own=index == 0), buffer
+
+    def weighted(
+        self, parts: list[Windows], num_updates: int, device: torch.device
+    ) -> list[Windows]:
+        """The windows of all sources, with what multiplies their loss.
+
+        Args:
+            parts: of :meth:`draw`, transformed or not.
+            num_updates: U.
+            device: of the weights.
+        """
         weights = self._weights(parts, num_updates, device)
         if weights is None:
             return parts
@@ -109,11 +118,11 @@ class ReplayMixture:
     def _counts(self, with_own: bool) -> list[tuple[int, int]]:
         """The sources that take part, each with its windows per update."""
         if with_own and not self.has_offline:
-            return [(0, self._num_windows)]
+            return [(0, self._own.mini_batch_size)]
         ratios = list(self._ratios)
         if not with_own:
             ratios[0] = 0.0
-        counts = enumerate(shares(self._num_windows, ratios))
+        counts = enumerate(shares(self._own.mini_batch_size, ratios))
         return [(index, count) for index, count in counts if count]
 
     def _weights(
@@ -170,13 +179,15 @@ class ReplayMixture:
             )
         env_ids, positions = batch_info.env_ids, batch_info.positions
         if isinstance(source, tuple):
-            self._sources[0].update_priority(env_ids, positions, priority)
+            self.buffer(0).update_priority(env_ids, positions, priority)
             return
         priority = priority.detach().cpu()
-        for index, replay in enumerate(self._sources):
+        for index in range(1 + len(self._offline)):
             rows = source == index
             if rows.any():
-                replay.update_priority(env_ids[rows], positions[rows], priority[rows])
+                self.buffer(index).update_priority(
+                    env_ids[rows], positions[rows], priority[rows]
+                )
 
 
 def join(parts: Sequence[Windows]) -> Windows:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from alf_lite.algorithms.learning.replay_mixture import ReplayMixture, Windows, join
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Experience, TimeStep
+from alf_lite.replay_buffers.replay_mixture import ReplayMixture, Windows, join
 
 
 def windows(first: int, num_updates: int, per_update: int, *, is_own: bool) -> Windows:
@@ -41,18 +41,20 @@ def test_every_update_gets_the_windows_of_all_sources(num_updates, sizes):
 
 
 class Weighted:
-    """A source whose windows have these importance weights."""
+    """A buffer whose windows have these importance weights."""
 
-    mini_batch_size = 6
+    mini_batch_size, mini_batch_length = 6, 2  # as the own one
 
     def __init__(self, weights: list[float]) -> None:
         self.weights = torch.tensor(weights)
 
-    def sample(self, transformer, device, num_windows, source):
+    def require_buffer(self) -> Weighted:
+        return self
+
+    def get_batch(self, num_windows, length):
         env_ids = torch.arange(num_windows)
         weights = self.weights[:num_windows] if len(self.weights) else ()
-        info = BatchInfo(env_ids, env_ids, weights, torch.full_like(env_ids, source))
-        return Experience(), info
+        return Experience(), BatchInfo(env_ids, env_ids, weights)
 
 
 @pytest.mark.parametrize("loss_weights", [None, (1.0, 5.0, 2.0)])
@@ -68,7 +70,8 @@ def test_importance_weights_of_a_mixed_batch_are_those_of_a_naive_loop(loss_weig
     )
     own, *offline = (Weighted(weights) for weights in (*given, []))
     mixture = ReplayMixture(config, own, offline, scale_weights=True)
-    parts = mixture.sample(None, torch.device("cpu"), num_updates, with_own=True)
+    parts = [part for part, _ in mixture.draw(num_updates, with_own=True)]
+    parts = mixture.weighted(parts, num_updates, torch.device("cpu"))
     given.append([1.0] * num_updates)
     for update in range(num_updates):
         by_source = []
