@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -22,14 +24,9 @@ def sources(tmp_path):
     return [str(tmp_path / f"{name}.npz") for name in "ab"]
 
 
-def make(sources, cls=BcAlgorithm, transformer=None, **settings):
-    env = make_env()
-    algorithm = cls(
-        env.observation_spec
-        if transformer is None
-        else transformer.transformed_observation_spec,
-        env.action_spec,
-        env=env,
+def make(sources, cls=BcAlgorithm, **settings):
+    return cls(
+        env=make_env(),
         config=TrainerConfig(
             **{
                 "num_iterations": 1,
@@ -42,9 +39,6 @@ def make(sources, cls=BcAlgorithm, transformer=None, **settings):
         ),
         optimizer=Adam(lr=0.01),
     )
-    if transformer is not None:
-        algorithm.data_transformer = transformer
-    return algorithm
 
 
 def test_all_sources_are_loaded_and_trained_on(sources):
@@ -72,8 +66,8 @@ def test_loading_again_does_nothing(sources):
 
 
 def test_what_is_read_before_a_window_is_there(sources):
-    stacker = FrameStacker(make_env().observation_spec, stack_size=3)
-    algorithm = make(sources, transformer=stacker)
+    stacker = functools.partial(FrameStacker, stack_size=3)
+    algorithm = make(sources, data_transformer_ctor=[stacker])
     assert all(algorithm.train_iter() > 0 for _ in range(20))
 
 
