@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import valid_steps
+from alf_lite.algorithms.parts.policy import Policy
 from alf_lite.algorithms.parts.policy_lag import LagSummary
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import DefaultSettings, configurable
@@ -26,10 +27,9 @@ from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
-from alf_lite.networks.masked_networks import masked_actor, without_mask
 from alf_lite.networks.network import Network, as_network
 from alf_lite.networks.value_networks import ValueNetwork
-from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils import losses, value_ops
 from alf_lite.utils.checks import check_unit_interval
 
@@ -89,7 +89,6 @@ class ActorCriticAlgorithm(RLAlgorithm):
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
         *,
-        reward_spec: TensorSpec = TensorSpec(()),
         actor_network_ctor: Callable[..., Network] = ActorDistributionNetwork,
         value_network_ctor: Callable[..., Network] = ValueNetwork,
         gamma: float = 0.99,
@@ -99,7 +98,6 @@ class ActorCriticAlgorithm(RLAlgorithm):
         value_loss_weight: float = 0.5,
         normalize_advantages: bool = False,
         action_mask_key: str | None = None,
-        is_eval: bool = False,
         **kwargs: Any,
     ) -> None:
         """Builds the actor and, for training, the value network.
@@ -107,7 +105,6 @@ class ActorCriticAlgorithm(RLAlgorithm):
         Args:
             observation_spec: of one observation.
             action_spec: of one action; any nest that the actor network can handle.
-            reward_spec: rank 0 or 1.
             actor_network_ctor: called as ``ctor(observation_spec, action_spec)``.
             value_network_ctor: called as ``ctor(observation_spec, reward_spec)``.
             gamma: γ in [0, 1].
@@ -120,42 +117,26 @@ class ActorCriticAlgorithm(RLAlgorithm):
             normalize_advantages: to mean 0 and deviation 1 over the valid steps.
             action_mask_key: of the mask in a dict of observations; see
                 :class:`ActionMask`. The networks do not see it.
-            is_eval: see :class:`RLAlgorithm`, as for ``kwargs``.
+            **kwargs: see :class:`RLAlgorithm`.
 
         Raises:
             ValueError: if a coefficient is out of its range or there is no such mask.
         """
         check_unit_interval(gamma=gamma, td_lambda=td_lambda)
         mask = ActionMask(observation_spec, action_spec, action_mask_key)
-        actor_network = masked_actor(
-            actor_network_ctor(mask.remaining_spec, action_spec), mask
-        )
-        value_network: Any = None  # a Network, unless is_eval
-        value_state_spec: NestedTensorSpec = ()
-        if not is_eval:
-            value_network = without_mask(
-                as_network(
-                    value_network_ctor(mask.remaining_spec, reward_spec),
-                    *(mask.remaining_spec, "value_network_ctor"),
-                    tuple(reward_spec.shape),
-                ),
-                mask,
+        super().__init__(observation_spec, action_spec, is_on_policy=True, **kwargs)
+        self._policy = Policy(actor_network_ctor, action_spec, mask)
+        states = ActorCriticState(actor=self._policy.state_spec)
+        self._predict_state_spec = states
+        if not self._is_eval:
+            network = value_network_ctor(mask.remaining_spec, self.reward_spec)
+            self._value_network = as_network(
+                network,
+                *(mask.remaining_spec, "value_network_ctor"),
+                tuple(self.reward_spec.shape),
             )
-            value_state_spec = value_network.state_spec
-        super().__init__(
-            observation_spec,
-            action_spec,
-            reward_spec=reward_spec,
-            train_state_spec=ActorCriticState(
-                actor=actor_network.state_spec, value=value_state_spec
-            ),
-            predict_state_spec=ActorCriticState(actor=actor_network.state_spec),
-            is_on_policy=True,
-            is_eval=is_eval,
-            **kwargs,
-        )
-        self._actor_network = actor_network
-        self._value_network = value_network
+            states = states._replace(value=self._value_network.state_spec)
+        self._train_state_spec = self._rollout_state_spec = states
         self._gamma = gamma
         self._td_lambda = td_lambda
         self._use_gae = use_gae
@@ -167,24 +148,24 @@ class ActorCriticAlgorithm(RLAlgorithm):
 
     def predict_step(self, inputs: TimeStep, state: ActorCriticState) -> AlgStep:
         """Acts greedily, or as ``TrainerConfig.epsilon_greedy`` says."""
-        distribution, actor_state = self._actor_network(inputs.observation, state.actor)
-        epsilon = 0.0 if self._config is None else self._config.epsilon_greedy
-        return AlgStep(
-            output=distributions.epsilon_greedy(distribution, epsilon),
-            state=ActorCriticState(actor=actor_state),
+        action, actor_state = self._policy.act(
+            inputs.observation, state.actor, self.predict_epsilon
         )
+        return AlgStep(output=action, state=ActorCriticState(actor=actor_state))
 
     def rollout_step(self, inputs: TimeStep, state: ActorCriticState) -> AlgStep:
         """Samples an action. The value is left to training, which batches it.
 
         Only recurrent value networks are evaluated, for the sake of their state.
         """
-        distribution, actor_state = self._actor_network(inputs.observation, state.actor)
+        distribution, actor_state = self._policy.forward(
+            inputs.observation, state.actor
+        )
         action = distributions.sample(distribution)
         value: Field = ()
         value_state = state.value
         if not nest.is_empty(value_state):
-            value, value_state = self._value_network(inputs.observation, value_state)
+            value, value_state = self._value(inputs.observation, value_state)
         return AlgStep(
             output=action,
             state=ActorCriticState(actor=actor_state, value=value_state),
@@ -203,14 +184,18 @@ class ActorCriticAlgorithm(RLAlgorithm):
         """What is kept of a step for training."""
         return ActorCriticInfo(action=action)
 
+    def _value(self, observation: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
+        """V(s), [B] or [B, D], and the new state."""
+        return self._value_network(self._policy.mask.remaining(observation), state)
+
     # Learning
 
     def train_step(
         self, inputs: TimeStep, state: ActorCriticState, rollout_info: Nest
     ) -> AlgStep:
         """Evaluates both networks on the steps of the unroll."""
-        distribution, actor_state = self._actor_network(inputs.observation, state.actor)
-        value, value_state = self._value_network(inputs.observation, state.value)
+        distribution, actor_state = self._policy(inputs.observation, state.actor)
+        value, value_state = self._value(inputs.observation, state.value)
         info = rollout_info._replace(
             action_distribution=distribution,
             value=value,

@@ -29,6 +29,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from alf_lite.algorithms.parts import transitions
+from alf_lite.algorithms.parts.diagnostics import diagnostic
+from alf_lite.algorithms.parts.policy import DeterministicPolicy, Policy
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, TimeStep
@@ -36,7 +38,6 @@ from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_masks import ActionMask, RecordedActions
 from alf_lite.distributions.action_vectors import BoxActions
 from alf_lite.networks.actor_networks import ActorNetwork, NormalActorNetwork
-from alf_lite.networks.masked_networks import masked_actor
 from alf_lite.networks.network import Network
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_not_negative
@@ -111,19 +112,15 @@ class BcAlgorithm(RLAlgorithm):
             )
         mask = ActionMask(observation_spec, action_spec, action_mask_key)
         boxes = _boxes(action_spec) if deterministic else None
-        actor_network: Network
+        policy: Policy | DeterministicPolicy
         if boxes is not None:
-            deterministic_ctor = actor_network_ctor or ActorNetwork
-            actor_network = deterministic_ctor(observation_spec, boxes.numel)
+            ctor: Callable[..., Network] = actor_network_ctor or ActorNetwork
+            policy = DeterministicPolicy(ctor, observation_spec, boxes)
         else:
-            stochastic_ctor = actor_network_ctor or NormalActorNetwork
-            actor_network = masked_actor(
-                stochastic_ctor(mask.remaining_spec, action_spec), mask
-            )
+            policy = Policy(actor_network_ctor or NormalActorNetwork, action_spec, mask)
         super().__init__(
-            observation_spec,
-            action_spec,
-            train_state_spec=actor_network.state_spec,
+            *(observation_spec, action_spec),
+            train_state_spec=policy.state_spec,
             is_on_policy=False,
             **kwargs,
         )
@@ -132,26 +129,21 @@ class BcAlgorithm(RLAlgorithm):
         self._boxes = boxes  # None if the policy is stochastic
         self._recorded = RecordedActions(action_spec, mask, action_margin)
         self._entropy_regularization = entropy_regularization
-        self._actor_network = actor_network
+        self._policy = policy
 
     # Acting
 
     def predict_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
         """Acts greedily, or as ``TrainerConfig.epsilon_greedy`` says."""
-        epsilon = 0.0 if self._config is None else self._config.epsilon_greedy
-        return self._step(inputs, state, epsilon)
+        action, state = self._policy.act(
+            inputs.observation, state, self.predict_epsilon
+        )
+        return AlgStep(output=action, state=state)
 
     def rollout_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
         """Samples an action. The replayed steps tell it; there is no info."""
-        return self._step(inputs, state, 1.0)
-
-    def _step(self, inputs: TimeStep, state: Nest, epsilon: float) -> AlgStep:
-        policy, state = self._actor_network(inputs.observation, state)
-        if self._boxes is not None:
-            return AlgStep(output=self._boxes.to_action(policy), state=state)
-        return AlgStep(
-            output=distributions.epsilon_greedy(policy, epsilon), state=state
-        )
+        action, state = self._policy.sample(inputs.observation, state)
+        return AlgStep(output=action, state=state)
 
     def random_action(self, inputs: TimeStep) -> Nest:
         """Any action that the mask allows."""
@@ -169,7 +161,7 @@ class BcAlgorithm(RLAlgorithm):
     def train_step(self, inputs: TimeStep, state: Nest, rollout_info: Nest) -> AlgStep:
         """Compares the policy with the action that was executed, ``rollout_info``."""
         action = rollout_info
-        policy, state = self._actor_network(inputs.observation, state)
+        policy, state = self._policy(inputs.observation, state)
         if self._boxes is not None:
             error = policy - self._boxes.to_vector(action)
             imitation_loss = error.square().mean(-1)
@@ -187,7 +179,7 @@ class BcAlgorithm(RLAlgorithm):
         loss = info.imitation_loss - self._entropy_regularization * info.entropy
         return LossInfo(
             loss=loss,
-            extra=BcLossInfo(info.imitation_loss, info.entropy),
+            extra=diagnostic(lambda: BcLossInfo(info.imitation_loss, info.entropy)),
             priority=self.priority_of(
                 self._surprise(info.imitation_loss), info.step_type
             ),

@@ -42,7 +42,6 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.algorithms.parts import transitions
 from alf_lite.algorithms.parts.conservative import (
     ConservativeWeight,
     sampled_logsumexp,
@@ -56,11 +55,10 @@ from alf_lite.algorithms.sac_algorithm import (
     SacLossInfo,
 )
 from alf_lite.config import DefaultSettings, configurable
-from alf_lite.data_structures import BatchInfo, Field, LossInfo, TimeStep
+from alf_lite.data_structures import Field, LossInfo
 from alf_lite.distributions.exploration import masked_argmax
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Optimizer
-from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_positive
 
 Nest = Any
@@ -101,9 +99,7 @@ class CqlAlgorithm(SacAlgorithm):
 
     def __init__(
         self,
-        observation_spec: NestedTensorSpec,
-        action_spec: NestedTensorSpec,
-        *,
+        *specs: Any,
         cql_alpha: float = 5.0,
         cql_threshold: float | None = None,
         cql_temperature: float = 1.0,
@@ -141,11 +137,7 @@ class CqlAlgorithm(SacAlgorithm):
             raise ValueError(
                 f"num_sampled_actions must be at least 1, got {num_sampled_actions}"
             )
-        super().__init__(
-            observation_spec,
-            action_spec,
-            **kwargs,
-        )
+        super().__init__(*specs, **kwargs)
         self._cql_temperature = cql_temperature
         self._num_sampled_actions = num_sampled_actions
         self._importance_weighted = importance_weighted
@@ -157,22 +149,11 @@ class CqlAlgorithm(SacAlgorithm):
         if cql_alpha_optimizer is not None:
             self.add_optimizer(cql_alpha_optimizer, [self._conservative_weight])
 
-    def preprocess_experience(
-        self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
-    ) -> tuple[TimeStep, Transition]:
-        """Sums up the rewards of n steps."""
-        inputs, transition = super().preprocess_experience(
-            root_inputs, rollout_info, batch_info
-        )
-        if self._offline_rows_only:
-            transition = transitions.mark_offline(transition, batch_info)
-        return inputs, transition
-
     def _extend_info(
         self, info: SacInfo, transition: Transition, evaluation: SacEvaluation
     ) -> CqlInfo:
         """Adds the gap."""
-        gap = self._logsumexp(evaluation) - self._weighted(info.q)
+        gap = self._logsumexp(evaluation) - self._weigh(info.q)
         return CqlInfo(sac=info, gap=gap, is_offline=transition.is_offline)
 
     def _logsumexp(self, evaluation: SacEvaluation) -> Tensor:
@@ -181,14 +162,14 @@ class CqlAlgorithm(SacAlgorithm):
         if self._actions.boxes is None:
             if allowed is not None:
                 allowed = allowed.unsqueeze(1)  # [B, 1, A]
-            values = self._weighted(evaluation.values)
+            values = self._weigh(evaluation.values)
             return scaled_logsumexp(values, self._cql_temperature, allowed)
         vectors, log_densities = self._sample_vectors(evaluation)
         values = self._values_of_samples(
-            self._critic_network, evaluation.features, vectors
+            self._critics.online, evaluation.features, vectors
         )
         return sampled_logsumexp(
-            self._weighted(values), log_densities, self._cql_temperature, allowed
+            self._weigh(values), log_densities, self._cql_temperature, allowed
         )
 
     @torch.no_grad()
@@ -241,21 +222,23 @@ class CqlAlgorithm(SacAlgorithm):
         if self._backup_kind == "max":
             return self._best_value(observation, policy, features)
         sample = self._actions.sample(policy)
-        values = self._target_critic_network.evaluate(features, sample.vector)
-        return sample.expectation(self._smallest(values))
+        values = self._critics.target.evaluate(features, sample.vector)
+        return sample.expectation(self._critics.smallest(values))
 
     def _best_value(self, observation: Nest, policy: Nest, features: Tensor) -> Tensor:
         """max_a min_k Q_k(s, a; θ⁻), [B] or [B, D'].
 
         The maximum is over the samples of the policy, and over what is discrete.
         """
-        critic = self._target_critic_network
+        critic = self._critics.target
         if self._actions.boxes is None:
-            values = self._smallest(critic.evaluate(features, None)).unsqueeze(1)
+            values = self._critics.smallest(critic.evaluate(features, None)).unsqueeze(
+                1
+            )
         else:
             vectors, _ = self._actions.sample_vectors(policy, self._num_sampled_actions)
             values = self._values_of_samples(critic, features, vectors)
-            values = self._smallest(values.flatten(0, 1)).unflatten(
+            values = self._critics.smallest(values.flatten(0, 1)).unflatten(
                 0, vectors.shape[:2]
             )
             values = values.transpose(0, 1)
@@ -264,7 +247,7 @@ class CqlAlgorithm(SacAlgorithm):
         if allowed is not None:
             allowed = allowed.unsqueeze(1).expand(values.shape[:3]).flatten(1)
         values = values.flatten(1, 2)
-        best = masked_argmax(self._weighted(values), allowed)
+        best = masked_argmax(self._weigh(values), allowed)
         return values[torch.arange(len(best), device=best.device), best]
 
     def calc_loss(self, info: Any) -> LossInfo:

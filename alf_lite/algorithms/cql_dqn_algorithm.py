@@ -29,13 +29,11 @@ import torch
 from torch import Tensor
 
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm, DqnInfo, DqnLossInfo
-from alf_lite.algorithms.parts import transitions
 from alf_lite.algorithms.parts.conservative import ConservativeWeight, scaled_logsumexp
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
-from alf_lite.data_structures import BatchInfo, Field, LossInfo, TimeStep
+from alf_lite.data_structures import Field, LossInfo
 from alf_lite.optimizers.optimizers import Optimizer
-from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_positive
 from alf_lite.utils.tensor_utils import select
 
@@ -71,9 +69,7 @@ class CqlDqnAlgorithm(DqnAlgorithm):
 
     def __init__(
         self,
-        observation_spec: NestedTensorSpec,
-        action_spec: NestedTensorSpec,
-        *,
+        *specs: Any,
         cql_alpha: float = 1.0,
         cql_threshold: float | None = None,
         cql_temperature: float = 1.0,
@@ -96,11 +92,7 @@ class CqlDqnAlgorithm(DqnAlgorithm):
             ValueError: if the action is not discrete or a coefficient is out of range.
         """
         check_positive(cql_temperature=cql_temperature)
-        super().__init__(
-            observation_spec,
-            action_spec,
-            **kwargs,
-        )
+        super().__init__(*specs, **kwargs)
         self._cql_temperature = cql_temperature
         self._offline_rows_only = offline_rows_only
         if self._is_eval:
@@ -108,17 +100,6 @@ class CqlDqnAlgorithm(DqnAlgorithm):
         self._conservative_weight = ConservativeWeight(cql_alpha, cql_threshold)
         if cql_alpha_optimizer is not None:
             self.add_optimizer(cql_alpha_optimizer, [self._conservative_weight])
-
-    def preprocess_experience(
-        self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
-    ) -> tuple[TimeStep, Transition]:
-        """Sums up the rewards of n steps."""
-        inputs, transition = super().preprocess_experience(
-            root_inputs, rollout_info, batch_info
-        )
-        if self._offline_rows_only:
-            transition = transitions.mark_offline(transition, batch_info)
-        return inputs, transition
 
     def _extend_info(
         self, info: DqnInfo, transition: Transition, observation: Nest, outputs: Tensor

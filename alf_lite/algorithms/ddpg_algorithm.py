@@ -22,23 +22,18 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite import nest
-from alf_lite.algorithms.parts import transitions
-from alf_lite.algorithms.parts.critic_ensembles import smallest_critic, td_loss
+from alf_lite.algorithms.off_policy_algorithm import OffPolicyActorCriticAlgorithm
 from alf_lite.algorithms.parts.diagnostics import diagnostic
-from alf_lite.algorithms.parts.frozen import Frozen
-from alf_lite.algorithms.parts.target_updater import TargetUpdater, target_copy
+from alf_lite.algorithms.parts.policy import DeterministicPolicy
+from alf_lite.algorithms.parts.target_updater import target_copy
 from alf_lite.algorithms.parts.transitions import Transition
-from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import DefaultSettings, configurable
-from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
+from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
 from alf_lite.distributions.action_vectors import BoxActions
 from alf_lite.distributions.exploration import ActionNoise, OrnsteinUhlenbeckNoise
 from alf_lite.networks.actor_networks import ActorNetwork
-from alf_lite.networks.critic_networks import CriticNetwork
-from alf_lite.networks.network import Network, as_critic_network, as_network
-from alf_lite.optimizers.optimizers import Optimizer
-from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.update_counter import UpdateCounter
+from alf_lite.networks.network import Network
+from alf_lite.tensor_specs import NestedTensorSpec
 
 Nest = Any
 
@@ -73,8 +68,8 @@ class DdpgLossInfo(NamedTuple):
     q: Tensor
 
 
-@configurable
-class DdpgAlgorithm(RLAlgorithm):
+@configurable(denylist=["action_mask_key"])
+class DdpgAlgorithm(OffPolicyActorCriticAlgorithm):
     """DDPG for nests of continuous actions."""
 
     # As Fujimoto et al. 2018 (arXiv:1802.09477) train DDPG and TD3: an update of 256
@@ -96,177 +91,86 @@ class DdpgAlgorithm(RLAlgorithm):
 
     def __init__(
         self,
-        observation_spec: NestedTensorSpec,
-        action_spec: NestedTensorSpec,
-        *,
-        reward_spec: TensorSpec = TensorSpec(()),
+        *specs: Any,
         actor_network_ctor: Callable[..., Network] = ActorNetwork,
-        critic_network_ctor: Callable[..., CriticNetwork] = CriticNetwork,
         num_critics: int = 1,
         exploration_noise_ctor: Callable[..., ActionNoise] = OrnsteinUhlenbeckNoise,
-        gamma: float = 0.99,
-        n_step: int = 1,
-        actor_update_period: int = 1,
-        target_update_tau: float = 0.005,
-        target_update_period: int = 1,
-        actor_optimizer: Optimizer | None = None,
-        critic_optimizer: Optimizer | None = None,
-        is_eval: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Builds the actor and, for training, the critics and the targets of both.
+        """Builds the networks and, for training, the targets of both.
 
         Args:
-            observation_spec: of one observation.
-            action_spec: of one action; any nest of continuous specs with bounds.
-            reward_spec: rank 0 or 1.
+            *specs: of one observation, and of one action: any nest of continuous specs
+                with bounds.
             actor_network_ctor: called as ``ctor(observation_spec, action_size)``; gives
                 vectors in [-1, 1], which are stretched to the bounds.
-            critic_network_ctor: called as ``ctor(observation_spec, action_size,
-                num_critics, output_shape)``; see :class:`CriticNetwork`.
             num_critics: n; the smallest of them is believed.
             exploration_noise_ctor: called as ``ctor(action_size)``.
-            gamma: γ in [0, 1].
-            n_step: rewards that are summed before the target bootstraps. The windows
-                of ``TrainerConfig.mini_batch_length`` need one step more.
-            actor_update_period: gradient updates between two of the actor.
-            target_update_tau: τ in (0, 1].
-            target_update_period: gradient updates between two target updates.
-            actor_optimizer: of the actor; None: ``optimizer`` trains it, too.
-            critic_optimizer: of the critics; as above.
-            is_eval: see :class:`RLAlgorithm`, as for ``kwargs``.
+            **kwargs: see :class:`OffPolicyActorCriticAlgorithm`.
 
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
         """
-        try:
-            actions = BoxActions(action_spec)
-        except ValueError as error:
-            raise ValueError(
-                f"{type(self).__name__} cannot handle these actions. {error}. "
-                f"{self._alternatives}"
-            ) from error
-        actor_network = as_network(
-            actor_network_ctor(observation_spec, actions.numel),
-            *(observation_spec, "actor_network_ctor", (actions.numel,)),
-        )
-        critic_network: Any = None  # a CriticNetwork, unless is_eval
-        critic_state_spec: NestedTensorSpec = ()
-        if not is_eval:
-            critic_network = critic_network_ctor(
-                observation_spec, actions.numel, num_critics, tuple(reward_spec.shape)
-            )
-            as_critic_network(critic_network, "critic_network_ctor")
-            critic_state_spec = critic_network.state_spec
-        noise = exploration_noise_ctor(actions.numel)
-        actor_state_spec = actor_network.state_spec
-        train_state_spec = DdpgState(
-            actor=actor_state_spec,
-            critic=critic_state_spec,
-            target_actor=() if is_eval else actor_state_spec,
-            target_critic=critic_state_spec,
-        )
-        is_recurrent = not nest.is_empty(train_state_spec)
-        rollout_state_spec = train_state_spec._replace(noise=noise.state_spec)
         super().__init__(
-            observation_spec,
-            action_spec,
-            reward_spec=reward_spec,
-            # Where states are stored, training gets that of the noise with the others.
-            train_state_spec=rollout_state_spec if is_recurrent else DdpgState(),
-            rollout_state_spec=rollout_state_spec,
-            predict_state_spec=DdpgState(actor=actor_state_spec),
-            is_on_policy=False,
-            is_eval=is_eval,
+            *specs,
+            actor_network_ctor=actor_network_ctor,
+            num_critics=num_critics,
             **kwargs,
         )
-        transitions.check_coefficients(gamma, n_step, self._config)
-        self._actions = actions
-        self._noise = noise
-        self._gamma = gamma
-        self._n_step = self.num_bootstrap_steps = n_step
-        self._is_recurrent = is_recurrent
-        self._actor_network = actor_network
-        self._critic_network = critic_network
-        if is_eval:
-            return
-        self._target_actor_network = target_copy(actor_network)
-        self._target_critic_network = target_copy(critic_network)
-        self._frozen_critics = Frozen(critic_network)
-        self._update_targets = TargetUpdater(
-            [actor_network, critic_network],
-            [self._target_actor_network, self._target_critic_network],
-            tau=target_update_tau,
-            period=target_update_period,
+        self._noise = exploration_noise_ctor(self._actions.vector_size)
+        states = DdpgState(**self.train_state_spec._asdict())
+        if not self._is_eval:
+            self._target_policy = target_copy(self._policy)
+            self._critics.target_updater.add([self._policy], [self._target_policy])
+            states = states._replace(target_actor=states.actor)
+        rollout = states._replace(noise=self._noise.state_spec)
+        self._set_state_specs(
+            # Where states are stored, training gets that of the noise with the others.
+            train=DdpgState() if nest.is_empty(states) else rollout,
+            rollout=rollout,
+            predict=DdpgState(actor=states.actor),
         )
-        self._actor_updates = UpdateCounter(
-            actor_update_period, name="actor_update_period"
+
+    def _make_actions(self, action_spec: NestedTensorSpec) -> BoxActions:
+        return BoxActions(action_spec)
+
+    def _make_policy(
+        self, actor_network_ctor: Callable[..., Network]
+    ) -> DeterministicPolicy:
+        return DeterministicPolicy(
+            actor_network_ctor, self.observation_spec, self._actions
         )
-        for own_optimizer, network in (
-            (actor_optimizer, actor_network),
-            (critic_optimizer, critic_network),
-        ):
-            if own_optimizer is not None:
-                self.add_optimizer(own_optimizer, [network])
+
+    def _critic_output_shape(self) -> tuple[int, ...]:
+        return tuple(self.reward_spec.shape)
 
     # Acting
 
-    def predict_step(self, inputs: TimeStep, state: DdpgState) -> AlgStep:
-        """Acts without noise."""
-        action, actor_state = self._actor_network(inputs.observation, state.actor)
-        return AlgStep(
-            output=self._actions.to_action(action), state=DdpgState(actor=actor_state)
-        )
-
     def rollout_step(self, inputs: TimeStep, state: DdpgState) -> AlgStep:
         """Acts with noise. The replayed steps tell the action; there is no info."""
-        action, actor_state = self._actor_network(inputs.observation, state.actor)
-        action, noise_state = self._noise.perturb(action, state.noise)
-        critic_state = state.critic
-        if not nest.is_empty(critic_state):
-            _, critic_state = self._critic_network.encode(
-                inputs.observation, critic_state
-            )
+        vector, actor_state = self._policy.forward(inputs.observation, state.actor)
+        vector, noise_state = self._noise.perturb(vector, state.noise)
+        state = self._next_state(inputs, state, actor_state)
         return AlgStep(
-            output=self._actions.to_action(action),
-            # Stored states start the target networks, too.
-            state=DdpgState(
-                actor_state, critic_state, actor_state, critic_state, noise_state
-            ),
+            output=self._actions.to_action(vector),
+            state=state._replace(target_actor=actor_state, noise=noise_state),
         )
 
     @property
     def training_only_modules(self) -> list[nn.Module]:
-        """All but the actor, and critics whose state is stored."""
-        modules: list[nn.Module] = [
-            self._target_actor_network,
-            self._target_critic_network,
-        ]
-        if nest.is_empty(self.rollout_state_spec.critic):
-            modules.append(self._critic_network)
-        return modules
+        """The target of the actor, too."""
+        return [*super().training_only_modules, self._target_policy]
 
     # Learning
-
-    def preprocess_experience(
-        self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
-    ) -> tuple[TimeStep, Transition]:
-        """Sums up the rewards of n steps."""
-        make = (
-            transitions.to_sequence
-            if self._is_recurrent
-            else transitions.to_transitions
-        )
-        return make(root_inputs, self._n_step, self._gamma)
 
     def train_step(
         self, inputs: TimeStep, state: DdpgState, rollout_info: Transition
     ) -> AlgStep:
         """Values the actions that were taken and those that the actor would take."""
         observation = inputs.observation
-        features, critic_state = self._critic_network.encode(observation, state.critic)
+        features, critic_state = self._critics.online.encode(observation, state.critic)
         taken = self._actions.to_vector(rollout_info.action)
-        q = self._critic_network.evaluate(features, taken)
+        q = self._critics.online.evaluate(features, taken)
         action, policy_value, actor_state = self._evaluate_policy(
             observation, features, state.actor
         )
@@ -319,9 +223,8 @@ class DdpgAlgorithm(RLAlgorithm):
         """μ(s), Q_0(s, μ(s)) [B] with gradient to μ only, the actor's new state."""
         if not self._actor_updates.is_due:
             return (), (), actor_state
-        action, actor_state = self._actor_network(observation, actor_state)
-        with self._frozen_critics:
-            values = self._critic_network.evaluate(features.detach(), action)
+        action, actor_state = self._policy(observation, actor_state)
+        values = self._critics.evaluate_frozen(features, action)
         return action, self.scalar_reward(values[:, 0]), actor_state
 
     @torch.no_grad()
@@ -329,15 +232,10 @@ class DdpgAlgorithm(RLAlgorithm):
         self, observation: Nest, actor_state: Nest, critic_state: Nest
     ) -> tuple[Tensor, Nest, Nest]:
         """min_k Q_k(s, μ(s; θ⁻); θ⁻), [B] or [B, D], and the new states."""
-        action, actor_state = self._target_actor_network(observation, actor_state)
-        features, critic_state = self._target_critic_network.encode(
-            observation, critic_state
-        )
-        values = self._target_critic_network.evaluate(
-            features, self._target_action(action)
-        )
-        value = smallest_critic(values, self.scalar_reward(values))
-        return value, actor_state, critic_state
+        action, actor_state = self._target_policy(observation, actor_state)
+        features, critic_state = self._critics.target.encode(observation, critic_state)
+        values = self._critics.target.evaluate(features, self._target_action(action))
+        return self._critics.smallest(values), actor_state, critic_state
 
     def _target_action(self, action: Tensor) -> Tensor:
         """What the target critics value, given the action of the target actor."""
@@ -345,8 +243,7 @@ class DdpgAlgorithm(RLAlgorithm):
 
     def calc_loss(self, info: DdpgInfo) -> LossInfo:
         """The losses of the critics and, if it is due, of the actor, [T-n, B]."""
-        if self._is_recurrent:
-            info = transitions.align(info, ("next_value",), self._n_step)
+        info = self._align(info, "next_value")
         critic_loss, td_error = self._critic_loss(info)
         loss, actor_loss = critic_loss, info.policy_value
         if self._actor_updates.is_due:
@@ -366,15 +263,10 @@ class DdpgAlgorithm(RLAlgorithm):
 
     def _critic_loss(self, info: DdpgInfo) -> tuple[Tensor, Callable[[], Tensor]]:
         """Eq. 4: Σ_k (G_t + Γ_t Q'(s_{t+m}) − Q_k(s_t, a_t))²; for mean_k |δ_k|."""
-        return td_loss(
-            info.q, info.reward, info.discount, info.next_value, self.scalar_reward
+        return self._critics.td_loss(
+            info.q, info.reward, info.discount, info.next_value
         )
 
     def _actor_loss(self, info: DdpgInfo) -> Tensor:
         """−Q_0(s_t, μ(s_t)), whose gradient is that of eq. 6."""
         return -info.policy_value
-
-    def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
-        """Moves the targets towards the networks."""
-        self._actor_updates.advance()
-        self._update_targets.forward()

@@ -24,16 +24,13 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from alf_lite import nest
-from alf_lite.algorithms.parts import transitions
+from alf_lite.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf_lite.algorithms.parts.diagnostics import diagnostic
 from alf_lite.algorithms.parts.return_heads import ExpectedReturnHead, ReturnHead
 from alf_lite.algorithms.parts.target_updater import TargetUpdater, target_copy
 from alf_lite.algorithms.parts.transitions import Transition
-from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
-from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.distributions.action_vectors import DiscreteActions
 from alf_lite.distributions.exploration import (
     Epsilon,
@@ -76,7 +73,7 @@ class DqnLossInfo(NamedTuple):
 
 
 @configurable
-class DqnAlgorithm(RLAlgorithm):
+class DqnAlgorithm(OffPolicyAlgorithm):
     """DQN for nests of discrete actions."""
 
     # Mnih et al. 2015: an update for four steps. Batches are larger, and Adam trains.
@@ -97,106 +94,64 @@ class DqnAlgorithm(RLAlgorithm):
 
     def __init__(
         self,
-        observation_spec: NestedTensorSpec,
-        action_spec: NestedTensorSpec,
-        *,
+        *specs: Any,
         q_network_ctor: Callable[..., Network] = QNetwork,
         return_model: ReturnHead | None = None,
-        gamma: float = 0.99,
-        n_step: int = 1,
         double: bool = True,
         rollout_epsilon_greedy: Epsilon | Sequence[Epsilon] = 0.1,
-        target_update_tau: float = 0.005,
-        target_update_period: int = 1,
-        action_mask_key: str | None = None,
         **kwargs: Any,
     ) -> None:
         """Builds the online and, for training, the target network.
 
         Args:
-            observation_spec: of one observation.
-            action_spec: of one action; any nest of discrete specs.
+            *specs: of one observation, and of one action: any nest of discrete specs.
             q_network_ctor: called as ``ctor(observation_spec, num_values,
                 num_outputs)``, with the number of values of each component; see
                 :class:`QNetwork`.
             return_model: what the outputs of the network stand for; None: the expected
                 return, with the Huber loss.
-            gamma: γ in [0, 1].
-            n_step: rewards that are summed before the target bootstraps. The windows
-                of ``TrainerConfig.mini_batch_length`` need one step more.
             double: choose the action of the target with the online network.
             rollout_epsilon_greedy: ε of ``rollout_step``, a number or a scheduler, or
                 one of them for every environment. ``predict_step`` uses
                 ``TrainerConfig.epsilon_greedy``.
-            target_update_tau: τ in (0, 1].
-            target_update_period: gradient updates between two target updates.
-            action_mask_key: of the mask in a dict of observations; see
-                :class:`ActionMask`. The networks do not see it.
-            **kwargs: see :class:`RLAlgorithm`. Rewards of several dimensions are
+            **kwargs: see :class:`OffPolicyAlgorithm`. Rewards of several dimensions are
                 weighted and summed.
 
         Raises:
             ValueError: if the action is not discrete or a coefficient is out of range.
         """
-        try:
-            actions = DiscreteActions(action_spec)
-        except ValueError as error:
-            raise ValueError(
-                f"{type(self).__name__} needs discrete actions. {error}. "
-                f"{self._alternatives}"
-            ) from error
-        mask = ActionMask(observation_spec, action_spec, action_mask_key)
-        return_model = return_model or ExpectedReturnHead()
-        q_network = q_network_ctor(
-            mask.remaining_spec, actions.sizes.tolist(), return_model.num_outputs
-        )
-        outputs = (*actions.sizes.shape, int(actions.sizes.max()))
-        q_network = as_network(
-            q_network,
-            mask.remaining_spec,
-            "q_network_ctor",
-            (*outputs, return_model.num_outputs),
-        )
-        state_spec = q_network.state_spec
-        super().__init__(
-            observation_spec,
-            action_spec,
-            train_state_spec=DqnState(q=state_spec, target_q=state_spec),
-            predict_state_spec=DqnState(q=state_spec),
-            is_on_policy=False,
-            **kwargs,
-        )
-        transitions.check_coefficients(gamma, n_step, self._config)
-        self._actions = actions
-        self._mask = mask
-        self._return_model = return_model
-        self._gamma = gamma
-        self._n_step = self.num_bootstrap_steps = n_step
+        super().__init__(*specs, **kwargs)
+        self._return_model = return_model or ExpectedReturnHead()
         self._double = double
         self._explore = EpsilonGreedy(
             rollout_epsilon_greedy, None if self._env is None else self._env.batch_size
         )
-        self._is_recurrent = not nest.is_empty(state_spec)
-        self._q_network = q_network
+        sizes, num_outputs = self._actions.sizes, self._return_model.num_outputs
+        spec = self._mask.remaining_spec
+        self._q_network = as_network(
+            q_network_ctor(spec, sizes.tolist(), num_outputs),
+            *(spec, "q_network_ctor", (*sizes.shape, int(sizes.max()), num_outputs)),
+        )
+        state_spec = self._q_network.state_spec
+        self._set_state_specs(
+            DqnState(q=state_spec, target_q=state_spec), predict=DqnState(q=state_spec)
+        )
         if not self._is_eval:
-            self._target_q_network = target_copy(q_network)
+            self._target_q_network = target_copy(self._q_network)
             self._update_target = TargetUpdater(
-                [q_network],
-                [self._target_q_network],
-                tau=target_update_tau,
-                period=target_update_period,
+                [self._q_network], [self._target_q_network], **self._target_update
             )
+
+    def _make_actions(self, action_spec: NestedTensorSpec) -> DiscreteActions:
+        return DiscreteActions(action_spec)
 
     # Acting
 
     def predict_step(self, inputs: TimeStep, state: DqnState) -> AlgStep:
         """Acts greedily, or as ``TrainerConfig.epsilon_greedy`` says."""
         q, allowed, q_state = self._evaluate(inputs.observation, state.q)
-        epsilon = 0.0 if self._config is None else self._config.epsilon_greedy
-        return AlgStep(
-            output=self._actions.to_action(epsilon_greedy(q, epsilon, allowed)),
-            state=DqnState(q=q_state),
-        )
+        index = epsilon_greedy(q, self.predict_epsilon, allowed)
+        return AlgStep(output=self._actions.to_action(index), state=DqnState(q=q_state))
 
     def rollout_step(self, inputs: TimeStep, state: DqnState) -> AlgStep:
         """Acts ε-greedily. The replayed steps tell the action; there is no info."""
@@ -219,10 +174,6 @@ class DqnAlgorithm(RLAlgorithm):
     def training_only_modules(self) -> list[nn.Module]:
         return [self._target_q_network]
 
-    def random_action(self, inputs: TimeStep) -> Nest:
-        """Any action that the mask allows."""
-        return self._mask.redraw(super().random_action(inputs), inputs.observation)
-
     def _evaluate(
         self, observation: Nest, state: Nest
     ) -> tuple[Tensor, Tensor | None, Nest]:
@@ -244,12 +195,7 @@ class DqnAlgorithm(RLAlgorithm):
         if self.has_multidim_reward:
             reward = self.scalar_reward(root_inputs.reward)
             root_inputs = root_inputs._replace(reward=reward)
-        make = (
-            transitions.to_sequence
-            if self._is_recurrent
-            else transitions.to_transitions
-        )
-        return make(root_inputs, self._n_step, self._gamma)
+        return super().preprocess_experience(root_inputs, rollout_info, batch_info)
 
     def train_step(
         self, inputs: TimeStep, state: DqnState, rollout_info: Transition
@@ -325,8 +271,7 @@ class DqnAlgorithm(RLAlgorithm):
 
         With the expected return for Z, the Huber loss of δ_t = y_t − Q(s_t, a_t; θ).
         """
-        if self._is_recurrent:
-            info = transitions.align(info, ("next_outputs",), self._n_step)
+        info = self._align(info, "next_outputs")
         model = self._return_model
         reward, discount = info.reward.unsqueeze(-1), info.discount.unsqueeze(-1)
         loss = model.loss(info.outputs, info.next_outputs, reward, discount)

@@ -28,7 +28,6 @@ from alf_lite.algorithms.parts.policy_lag import check_clips, correct_policy_lag
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import BatchInfo, Field, TimeStep
 from alf_lite.distributions import functions as distributions
-from alf_lite.tensor_specs import NestedTensorSpec
 
 Nest = Any
 
@@ -48,9 +47,7 @@ class ImpalaAlgorithm(ActorCriticAlgorithm):
 
     def __init__(
         self,
-        observation_spec: NestedTensorSpec,
-        action_spec: NestedTensorSpec,
-        *,
+        *specs: Any,
         td_lambda: float = 1.0,
         rho_clip: float = 1.0,
         c_clip: float = 1.0,
@@ -67,12 +64,7 @@ class ImpalaAlgorithm(ActorCriticAlgorithm):
             ValueError: if a coefficient is out of its range.
         """
         check_clips(rho_clip, c_clip)
-        super().__init__(
-            observation_spec,
-            action_spec,
-            td_lambda=td_lambda,
-            **kwargs,
-        )
+        super().__init__(*specs, td_lambda=td_lambda, **kwargs)
         self._rho_clip = rho_clip
         self._c_clip = c_clip
 

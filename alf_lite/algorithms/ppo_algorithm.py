@@ -47,7 +47,6 @@ from alf_lite.data_structures import (
     TimeStep,
 )
 from alf_lite.distributions import functions as distributions
-from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils import losses, value_ops
 from alf_lite.utils.checks import check_positive
 
@@ -106,9 +105,7 @@ class PPOAlgorithm(ActorCriticAlgorithm):
 
     def __init__(
         self,
-        observation_spec: NestedTensorSpec,
-        action_spec: NestedTensorSpec,
-        *,
+        *specs: Any,
         clip_epsilon: float = 0.2,
         value_clip: float | None = None,
         target_kl: float | None = None,
@@ -145,8 +142,7 @@ class PPOAlgorithm(ActorCriticAlgorithm):
             clip_epsilon=clip_epsilon, value_clip=value_clip, target_kl=target_kl
         )
         super().__init__(
-            observation_spec,
-            action_spec,
+            *specs,
             entropy_regularization=entropy_regularization,
             normalize_advantages=normalize_advantages,
             **kwargs,
@@ -204,7 +200,7 @@ class PPOAlgorithm(ActorCriticAlgorithm):
             flat = nest.map_structure(
                 lambda t: t.flatten(0, 1), root_inputs.observation
             )
-            value, _ = self._value_network(flat)
+            value, _ = self._value(flat)
             value = value.unflatten(0, root_inputs.step_type.shape)
         log_prob = distributions.log_prob(
             rollout_info.action_distribution, rollout_info.action
@@ -251,8 +247,8 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         self, inputs: TimeStep, state: ActorCriticState, rollout_info: PPOInfo
     ) -> AlgStep:
         """Evaluates the current networks on the steps of the unroll."""
-        distribution, actor_state = self._actor_network(inputs.observation, state.actor)
-        value, value_state = self._value_network(inputs.observation, state.value)
+        distribution, actor_state = self._policy(inputs.observation, state.actor)
+        value, value_state = self._value(inputs.observation, state.value)
         return AlgStep(
             output=rollout_info.action,
             state=ActorCriticState(actor=actor_state, value=value_state),

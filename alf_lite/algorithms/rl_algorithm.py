@@ -363,6 +363,11 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         """Whether the random policy fills the replay buffer."""
         return self.learner.acts_randomly
 
+    @property
+    def predict_epsilon(self) -> float:
+        """``TrainerConfig.epsilon_greedy``, of ``predict_step``; 0 without a config."""
+        return 0.0 if self._config is None else self._config.epsilon_greedy
+
     def random_action(self, inputs: TimeStep) -> Nest:
         """Any action [B, ...], for ``TrainerConfig.initial_random_policy``."""
         batch_size, device = inputs.reward.shape[:1], inputs.reward.device

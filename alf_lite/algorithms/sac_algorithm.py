@@ -28,49 +28,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from alf_lite import nest
-from alf_lite.algorithms.parts import transitions
-from alf_lite.algorithms.parts.critic_ensembles import smallest_critic
-from alf_lite.algorithms.parts.diagnostics import diagnostic
-from alf_lite.algorithms.parts.frozen import Frozen
-from alf_lite.algorithms.parts.target_updater import TargetUpdater, target_copy
-from alf_lite.algorithms.parts.temperature import (
-    Temperature,
-    entropies_of_mostly_one_value,
-    target_entropies,
+from alf_lite.algorithms.off_policy_algorithm import (
+    OffPolicyActorCriticAlgorithm,
+    OffPolicyState,
 )
+from alf_lite.algorithms.parts.diagnostics import diagnostic
+from alf_lite.algorithms.parts.temperature import Temperatures
 from alf_lite.algorithms.parts.transitions import Transition
-from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import DefaultSettings, configurable
-from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
-from alf_lite.distributions import functions as distributions
-from alf_lite.distributions.action_masks import ActionMask
-from alf_lite.distributions.mixed_actions import Entropies, MixedActions, PolicySample
+from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
+from alf_lite.distributions.mixed_actions import Entropies, PolicySample
 from alf_lite.networks.actor_networks import SquashedActorNetwork
-from alf_lite.networks.critic_networks import CriticNetwork
-from alf_lite.networks.masked_networks import critic_without_mask, masked_actor
 from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer
-from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils import losses
-from alf_lite.utils.tensor_utils import total
 
 Nest = Any
 
 
-class SacState(NamedTuple):
-    """Recurrent states; all empty for feed-forward networks."""
-
-    actor: Nest = ()  # [B, ...]
-    critic: Nest = ()  # [B, ...]
-    target_critic: Nest = ()  # [B, ...]
-
-
 class SacInfo(NamedTuple):
-    """From ``train_step`` to ``calc_loss``. D' is D+1 for a reward of D dimensions."""
+    """From ``train_step`` to ``calc_loss``. D' is D+1 for a reward of D dimensions.
+
+    What the actor learns from is () where it is not due.
+    """
 
     q: Tensor  # [T, B, n] or [T, B, n, D'], Q_k(s_t, a_t)
-    policy_value: Tensor  # [T, B] E_π min_k Q_k(s_t, ·), with gradient to π only
+    policy_value: Field  # [T, B] E_π min_k Q_k(s_t, ·), with gradient to π only
     entropies: Entropies  # [T, B] of π(·|s_t), with gradient
     next_value: Tensor  # [T, B] or [T, B, D'], V(s_{t+m}), no gradient
     reward: Tensor  # [T, B] or [T, B, D], G_t
@@ -93,16 +75,16 @@ class SacEvaluation(NamedTuple):
 class SacLossInfo(NamedTuple):
     """The parts of the loss and its diagnostics, [T, B] each; alpha []."""
 
-    actor_loss: Tensor
+    actor_loss: Field  # (), as the next two, if the actor is not updated
     critic_loss: Tensor
-    alpha_loss: Tensor
+    alpha_loss: Field
     q: Tensor
     entropy: Entropies
     alpha: Entropies
 
 
 @configurable
-class SacAlgorithm(RLAlgorithm):
+class SacAlgorithm(OffPolicyActorCriticAlgorithm):
     """SAC for nests of continuous and discrete actions."""
 
     # Haarnoja et al. 2018, table 1: an update of 256 transitions for every step.
@@ -123,42 +105,21 @@ class SacAlgorithm(RLAlgorithm):
 
     def __init__(
         self,
-        observation_spec: NestedTensorSpec,
-        action_spec: NestedTensorSpec,
-        *,
-        reward_spec: TensorSpec = TensorSpec(()),
+        *specs: Any,
         actor_network_ctor: Callable[..., Network] = SquashedActorNetwork,
-        critic_network_ctor: Callable[..., CriticNetwork] = CriticNetwork,
-        num_critics: int = 2,
-        gamma: float = 0.99,
-        n_step: int = 1,
         initial_alpha: float = 1.0,
         learn_alpha: bool = True,
         target_entropy: float | None = None,
         discrete_target_entropy: float | None = None,
-        target_update_tau: float = 0.005,
-        target_update_period: int = 1,
-        action_mask_key: str | None = None,
-        actor_optimizer: Optimizer | None = None,
-        critic_optimizer: Optimizer | None = None,
         alpha_optimizer: Optimizer | None = None,
-        is_eval: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Builds the actor and, for training, the critics and the temperatures.
+        """Builds the networks and, for training, the temperatures.
 
         Args:
-            observation_spec: of one observation.
-            action_spec: of one action; any nest of bounded specs.
-            reward_spec: rank 0 or 1.
+            *specs: of one observation, and of one action: any nest of bounded specs.
             actor_network_ctor: called as ``ctor(observation_spec, action_spec)``; its
                 continuous distributions must be reparametrised and within bounds.
-            critic_network_ctor: called as ``ctor(observation_spec, vector_size,
-                num_critics, output_shape)``; see :class:`CriticNetwork`.
-            num_critics: n; the smallest of them is believed.
-            gamma: γ in [0, 1].
-            n_step: rewards that are summed before the target bootstraps. The windows
-                of ``TrainerConfig.mini_batch_length`` need one step more.
             initial_alpha: of both temperatures.
             learn_alpha: False keeps them.
             target_entropy: of the continuous part; None: −1 for each element, with its
@@ -167,166 +128,70 @@ class SacAlgorithm(RLAlgorithm):
                 takes one of the A joint values in 90 percent of the cases and the
                 others alike. A mask changes A from state to state. A number holds for
                 every state; masks should leave enough values to reach it on average.
-            target_update_tau: τ in (0, 1].
-            target_update_period: gradient updates between two target updates.
-            action_mask_key: of the mask in a dict of observations; see
-                :class:`ActionMask`. The networks do not see it.
-            actor_optimizer: of the actor; None: ``optimizer`` trains it, too. As for
-                the critics and the temperatures.
-            is_eval: see :class:`RLAlgorithm`, as for ``kwargs``.
+            alpha_optimizer: of the temperatures; None: ``optimizer`` trains them, too.
+            **kwargs: see :class:`OffPolicyActorCriticAlgorithm`. The temperatures are
+                updated when the actor is.
 
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
         """
-        try:
-            actions = MixedActions(action_spec)
-        except ValueError as error:
-            raise ValueError(
-                f"{type(self).__name__} cannot handle these actions. {error}. "
-                f"{self._alternatives}"
-            ) from error
-        mask = ActionMask(observation_spec, action_spec, action_mask_key)
-        actor_network = masked_actor(
-            actor_network_ctor(mask.remaining_spec, action_spec), mask
-        )
-        critic_network: Any = None  # a CriticNetwork, unless is_eval
-        critic_state_spec: NestedTensorSpec = ()
-        if not is_eval:
-            dims = () if reward_spec.ndim == 0 else (reward_spec.numel + 1,)
-            output_shape = (actions.num_joint_values, *dims)
-            critic_network = critic_without_mask(
-                critic_network_ctor(
-                    mask.remaining_spec, actions.vector_size, num_critics, output_shape
-                ),
-                mask,
+        super().__init__(*specs, actor_network_ctor=actor_network_ctor, **kwargs)
+        follows_mask = self._mask.exists and discrete_target_entropy is None
+        self._has_target_for_each_mask = follows_mask
+        if not self._is_eval:
+            self._temperatures = Temperatures(
+                *(self._actions, target_entropy, discrete_target_entropy),
+                initial_value=initial_alpha,
+                is_learnt=learn_alpha,
             )
-            critic_state_spec = critic_network.state_spec
-        super().__init__(
-            observation_spec,
-            action_spec,
-            reward_spec=reward_spec,
-            train_state_spec=SacState(
-                actor=actor_network.state_spec,
-                critic=critic_state_spec,
-                target_critic=critic_state_spec,
-            ),
-            predict_state_spec=SacState(actor=actor_network.state_spec),
-            is_on_policy=False,
-            is_eval=is_eval,
-            **kwargs,
-        )
-        transitions.check_coefficients(gamma, n_step, self._config)
-        self._actions = actions
-        self._mask = mask
-        self._has_target_for_each_mask = mask.exists and discrete_target_entropy is None
-        self._gamma = gamma
-        self._n_step = self.num_bootstrap_steps = n_step
-        self._is_recurrent = not nest.is_empty(self.train_state_spec)
-        self._actor_network = actor_network
-        self._critic_network = critic_network
-        if is_eval:
-            return
-        self._frozen_critics = Frozen(critic_network)
-        self._target_critic_network = target_copy(critic_network)
-        self._update_target = TargetUpdater(
-            [critic_network],
-            [self._target_critic_network],
-            tau=target_update_tau,
-            period=target_update_period,
-        )
-        targets = target_entropies(actions, target_entropy, discrete_target_entropy)
-        self._temperatures = nn.ModuleDict(
-            {
-                part: Temperature(initial_alpha, target, is_learnt=learn_alpha)
-                for part, target in targets.items()
-            }
-        )
-        for own_optimizer, module in (
-            (actor_optimizer, actor_network),
-            (critic_optimizer, critic_network),
-            (alpha_optimizer, self._temperatures),
-        ):
-            if own_optimizer is not None:
-                self.add_optimizer(own_optimizer, [module])
+            self._claim(alpha_optimizer, self._temperatures)
 
-    # Acting
+    def _critic_output_shape(self) -> tuple[int, ...]:
+        """With D' values for a reward of D dimensions, the last of them the entropy."""
+        dims = (self.reward_spec.numel + 1,) if self.has_multidim_reward else ()
+        return (self._actions.num_joint_values, *dims)
 
-    def predict_step(self, inputs: TimeStep, state: SacState) -> AlgStep:
-        """Acts greedily, or as ``TrainerConfig.epsilon_greedy`` says."""
-        policy, actor_state = self._actor_network(inputs.observation, state.actor)
-        epsilon = 0.0 if self._config is None else self._config.epsilon_greedy
-        return AlgStep(
-            output=distributions.epsilon_greedy(policy, epsilon),
-            state=SacState(actor=actor_state),
-        )
-
-    def rollout_step(self, inputs: TimeStep, state: SacState) -> AlgStep:
-        """Samples an action. The replayed steps tell it; there is no info."""
-        policy, actor_state = self._actor_network(inputs.observation, state.actor)
-        critic_state = state.critic
-        if not nest.is_empty(critic_state):
-            _, critic_state = self._critic_network.encode(
-                inputs.observation, critic_state
-            )
-        return AlgStep(
-            output=distributions.sample(policy),
-            # Stored states start the target critics, too.
-            state=SacState(actor_state, critic_state, critic_state),
-        )
+    def _weigh(self, values: Tensor) -> Tensor:
+        """What is maximised: [..., D'] → [...]; [...] as it is."""
+        if not self.has_multidim_reward:
+            return values
+        return self.scalar_reward(values[..., :-1]) + values[..., -1]
 
     @property
     def training_only_modules(self) -> list[nn.Module]:
-        """All but the actor, and critics whose state is stored."""
-        modules: list[nn.Module] = [self._target_critic_network, self._temperatures]
-        if nest.is_empty(self.rollout_state_spec.critic):
-            modules.append(self._critic_network)
-        return modules
-
-    def random_action(self, inputs: TimeStep) -> Nest:
-        """Any action that the mask allows."""
-        return self._mask.redraw(super().random_action(inputs), inputs.observation)
+        """The temperatures, too."""
+        return [*super().training_only_modules, self._temperatures]
 
     # Learning
 
-    def preprocess_experience(
-        self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
-    ) -> tuple[TimeStep, Transition]:
-        """Sums up the rewards of n steps."""
-        make = (
-            transitions.to_sequence
-            if self._is_recurrent
-            else transitions.to_transitions
-        )
-        return make(root_inputs, self._n_step, self._gamma)
-
     def train_step(
-        self, inputs: TimeStep, state: SacState, rollout_info: Transition
+        self, inputs: TimeStep, state: OffPolicyState, rollout_info: Transition
     ) -> AlgStep:
         """Values the actions that were taken and those that the policy would take."""
-        policy, actor_state = self._actor_network(inputs.observation, state.actor)
-        sample = self._actions.sample(policy)
-        features, critic_state = self._critic_network.encode(
-            inputs.observation, state.critic
-        )
-        values = self._critic_network.evaluate(
-            features, self._actions.to_vector(rollout_info.action)
+        observation, action = inputs.observation, rollout_info.action
+        policy, actor_state = self._policy(observation, state.actor)
+        sample = self._actions.sample(policy) if self._actor_updates.is_due else None
+        features, critic_state = self._critics.online.encode(observation, state.critic)
+        values = self._critics.online.evaluate(
+            features, self._actions.to_vector(action)
         )  # [B, n, A, ...]
         if self._is_recurrent:
             # calc_loss moves the value of a step to those that bootstrap from it.
             next_policy: Nest = ()
             next_value, target_state = self._next_value(
-                inputs.observation, policy, state.target_critic
+                observation, policy, state.target_critic
             )
         else:
+            next_observation = rollout_info.next_observation
             with torch.no_grad():
-                next_policy, _ = self._actor_network(rollout_info.next_observation)
+                next_policy, _ = self._policy(next_observation)
             next_value, target_state = self._next_value(
-                rollout_info.next_observation, next_policy, state.target_critic
+                next_observation, next_policy, state.target_critic
             )
         info = SacInfo(
-            q=self._actions.values_of(rollout_info.action, values),
+            q=self._actions.values_of(action, values),
             policy_value=self._policy_value(features, values, sample),
-            entropies=sample.entropies,
+            entropies=sample.entropies if sample else Entropies(),
             next_value=next_value,
             reward=rollout_info.reward,
             discount=rollout_info.discount,
@@ -334,14 +199,12 @@ class SacAlgorithm(RLAlgorithm):
             step_type=inputs.step_type,
         )
         if self._has_target_for_each_mask:
-            num_allowed = self._mask.num_joint_values(inputs.observation)
+            num_allowed = self._mask.num_joint_values(observation)
             info = info._replace(num_allowed=num_allowed)
-        evaluation = SacEvaluation(
-            inputs.observation, policy, next_policy, features, values
-        )
+        evaluation = SacEvaluation(observation, policy, next_policy, features, values)
         return AlgStep(
-            output=rollout_info.action,
-            state=SacState(actor_state, critic_state, target_state),
+            output=action,
+            state=OffPolicyState(actor_state, critic_state, target_state),
             info=self._extend_info(info, rollout_info, evaluation),
         )
 
@@ -352,21 +215,22 @@ class SacAlgorithm(RLAlgorithm):
         return info
 
     def _policy_value(
-        self, features: Tensor, values: Tensor, sample: PolicySample
-    ) -> Tensor:
-        """E_π min_k Q_k(s, ·) [B], with gradient to the policy only.
+        self, features: Tensor, values: Tensor, sample: PolicySample | None
+    ) -> Field:
+        """E_π min_k Q_k(s, ·) [B], with gradient to the policy only; () if not due.
 
         Args:
             features: [B, F], of the critics for s.
             values: [B, n, A, ...], Q_k(s, ·) given the vector that was taken.
-            sample: of π(·|s).
+            sample: of π(·|s); None if not due.
         """
+        if sample is None:
+            return ()
         if sample.vector is None:
             values = values.detach()
         else:
-            with self._frozen_critics:
-                values = self._critic_network.evaluate(features.detach(), sample.vector)
-        return self._weighted(sample.expectation(self._smallest(values)))
+            values = self._critics.evaluate_frozen(features, sample.vector)
+        return self._weigh(sample.expectation(self._critics.smallest(values)))
 
     @torch.no_grad()
     def _next_value(
@@ -379,9 +243,7 @@ class SacAlgorithm(RLAlgorithm):
             policy: π(·|s).
             target_state: recurrent state of the target critics.
         """
-        features, target_state = self._target_critic_network.encode(
-            observation, target_state
-        )
+        features, target_state = self._critics.target.encode(observation, target_state)
         return self._backup(observation, policy, features), target_state
 
     def _backup(self, observation: Nest, policy: Nest, features: Tensor) -> Tensor:
@@ -396,83 +258,44 @@ class SacAlgorithm(RLAlgorithm):
             [B] or [B, D'].
         """
         sample = self._actions.sample(policy)
-        values = self._target_critic_network.evaluate(features, sample.vector)
-        value = sample.expectation(self._smallest(values))
-        bonus = self._entropy_bonus(sample.entropies)
+        values = self._critics.target.evaluate(features, sample.vector)
+        value = sample.expectation(self._critics.smallest(values))
+        bonus = self._temperatures.bonus(sample.entropies)
         if self.has_multidim_reward:
             bonus = F.pad(bonus.unsqueeze(-1), (value.shape[-1] - 1, 0))
         return value + bonus
 
-    def _smallest(self, values: Tensor) -> Tensor:
-        """The value of the most pessimistic critic: [B, n, A, ...] → [B, A, ...]."""
-        return smallest_critic(values, self._weighted(values))
-
-    def _weighted(self, values: Tensor) -> Tensor:
-        """What is maximised: [..., D'] → [...]; [...] as it is."""
-        if not self.has_multidim_reward:
-            return values
-        return self.scalar_reward(values[..., :-1]) + values[..., -1]
-
-    def _entropy_bonus(self, entropies: Entropies) -> Tensor:
-        """Σ α H over the parts of the action."""
-        return total(
-            temperature.alpha * getattr(entropies, part)
-            for part, temperature in self._temperatures.items()
-        )
-
     def calc_loss(self, info: SacInfo) -> LossInfo:
         """The sum of the losses of actor, critics and temperatures, [T-n, B]."""
-        if self._is_recurrent:
-            info = transitions.align(info, ("next_value",), self._n_step)
+        info = self._align(info, "next_value")
         critic_loss, td_error = self._critic_loss(info)
-        actor_loss = self._actor_loss(info)
-        alpha_loss = self._alpha_loss(info)
+        loss, actor_loss, alpha_loss = critic_loss, info.policy_value, info.policy_value
+        if self._actor_updates.is_due:
+            actor_loss = self._actor_loss(info)
+            alpha_loss = self._temperatures(info.entropies, info.num_allowed)
+            loss = actor_loss + critic_loss + alpha_loss
         extra = diagnostic(
             lambda: SacLossInfo(
                 actor_loss=actor_loss,
                 critic_loss=critic_loss,
                 alpha_loss=alpha_loss,
-                q=self._weighted(info.q).mean(-1),
+                q=self._weigh(info.q).mean(-1),
                 entropy=info.entropies,
-                alpha=Entropies(
-                    **{part: t.alpha for part, t in self._temperatures.items()}
-                ),
+                alpha=self._temperatures.alpha,
             )
         )
-        return LossInfo(
-            loss=actor_loss + critic_loss + alpha_loss,
-            extra=extra,
-            priority=self.priority_of(td_error, info.step_type),
-        )
+        priority = self.priority_of(td_error, info.step_type)
+        return LossInfo(loss=loss, extra=extra, priority=priority)
 
     def _critic_loss(self, info: SacInfo) -> tuple[Tensor, Callable[[], Tensor]]:
         """Eq. 5: Σ_k ½ (Q_k(s_t, a_t) − G_t − Γ_t V(s_{t+m}))²; for mean_k |δ_k|."""
-        reward, discount = info.reward, info.discount
+        reward = info.reward
         if self.has_multidim_reward:
-            # The entropy is no reward of the environment.
-            reward, discount = F.pad(reward, (0, 1)), discount.unsqueeze(-1)
-        target = (reward + discount * info.next_value).unsqueeze(2).expand_as(info.q)
-        loss = (0.5 * losses.squared(info.q, target)).flatten(2).sum(2)
-
-        def td_error() -> Tensor:
-            return self._weighted(target - info.q.detach()).abs().mean(2)
-
-        return loss, td_error
+            reward = F.pad(reward, (0, 1))  # the entropy is none of the environment's
+        return self._critics.td_loss(
+            info.q, reward, info.discount, info.next_value, halved=True
+        )
 
     def _actor_loss(self, info: SacInfo) -> Tensor:
         """Eq. 7: E_π [α log π − min_k Q_k(s_t, ·)]."""
-        return -self._entropy_bonus(info.entropies) - info.policy_value
-
-    def _alpha_loss(self, info: SacInfo) -> Tensor:
-        """Eq. 18, summed over the parts of the action; see :class:`Temperature`."""
-        targets = {}
-        if isinstance(info.num_allowed, Tensor):
-            targets["discrete"] = entropies_of_mostly_one_value(info.num_allowed)
-        return total(
-            temperature(getattr(info.entropies, part), targets.get(part))
-            for part, temperature in self._temperatures.items()
-        )
-
-    def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
-        """Moves the target critics towards the critics."""
-        self._update_target.forward()
+        return -self._temperatures.bonus(info.entropies) - info.policy_value

@@ -19,7 +19,6 @@ from torch import Tensor
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.config import configurable
 from alf_lite.distributions.exploration import ActionNoise, GaussianNoise
-from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_not_negative
 
 
@@ -29,9 +28,7 @@ class Td3Algorithm(DdpgAlgorithm):
 
     def __init__(
         self,
-        observation_spec: NestedTensorSpec,
-        action_spec: NestedTensorSpec,
-        *,
+        *specs: Any,
         num_critics: int = 2,
         exploration_noise_ctor: Callable[..., ActionNoise] = GaussianNoise,
         target_noise_std: float = 0.2,
@@ -54,8 +51,7 @@ class Td3Algorithm(DdpgAlgorithm):
             target_noise_std=target_noise_std, target_noise_clip=target_noise_clip
         )
         super().__init__(
-            observation_spec,
-            action_spec,
+            *specs,
             num_critics=num_critics,
             exploration_noise_ctor=exploration_noise_ctor,
             actor_update_period=actor_update_period,

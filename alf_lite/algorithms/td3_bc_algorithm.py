@@ -34,12 +34,10 @@ from torch import Tensor
 
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.ddpg_algorithm import DdpgInfo, DdpgLossInfo
-from alf_lite.algorithms.parts import transitions
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.config import DefaultSettings, configurable
-from alf_lite.data_structures import BatchInfo, Field, LossInfo, TimeStep
-from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.data_structures import Field, LossInfo
 from alf_lite.utils.losses import masked_mean
 
 Nest = Any
@@ -79,9 +77,7 @@ class Td3BcAlgorithm(Td3Algorithm):
 
     def __init__(
         self,
-        observation_spec: NestedTensorSpec,
-        action_spec: NestedTensorSpec,
-        *,
+        *specs: Any,
         bc_alpha: float = 2.5,
         offline_rows_only: bool = False,
         **kwargs: Any,
@@ -100,24 +96,9 @@ class Td3BcAlgorithm(Td3Algorithm):
             raise ValueError(
                 f"bc_alpha must be finite and not negative, got {bc_alpha}"
             )
-        super().__init__(
-            observation_spec,
-            action_spec,
-            **kwargs,
-        )
+        super().__init__(*specs, **kwargs)
         self._bc_alpha = bc_alpha
         self._offline_rows_only = offline_rows_only
-
-    def preprocess_experience(
-        self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
-    ) -> tuple[TimeStep, Transition]:
-        """Sums up the rewards of n steps."""
-        inputs, transition = super().preprocess_experience(
-            root_inputs, rollout_info, batch_info
-        )
-        if self._offline_rows_only:
-            transition = transitions.mark_offline(transition, batch_info)
-        return inputs, transition
 
     def _extend_info(
         self, info: DdpgInfo, transition: Transition, taken: Tensor, action: Field

@@ -313,7 +313,7 @@ def load_prefix(prefix_at_path: str) -> dict[str, Any]:
 
     Args:
         prefix_at_path: ``"prefix@path"``. The prefix is the dotted path of the module
-            within the algorithm, such as ``_actor_network``; it may start with
+            within the algorithm, such as ``_policy``; it may start with
             ``algorithm.``, and empty means the whole algorithm. The path is one
             checkpoint, or the directory of a run or of its checkpoints, of which the
             latest is taken.

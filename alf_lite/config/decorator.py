@@ -45,10 +45,11 @@ def configurable(
     except that:
 
     1. ``**kwargs`` of a constructor stands for the keyword-only parameters of the base
-       class, to which it must pass them on: they can be bound, are listed by
-       ``inspect``, and a misspelt one is an error. What is bound for the base class
-       serves the subclass, too, unless that passes a value of its own. Anything else
-       with ``**kwargs`` is refused: gin would accept every misspelt name.
+       class, and ``*args`` for the others, to which it must pass them on: they can be
+       bound, are listed by ``inspect``, and a misspelt one is an error. What is bound
+       for the base class serves the subclass, too, unless that passes a value of its
+       own. Anything else with ``**kwargs`` is refused: gin would accept every misspelt
+       name.
     2. A class or function that is defined again (a notebook cell, a reloaded module)
        replaces the earlier one; another one of the same name is still an error.
     3. It may be used after the config was locked, so that modules can be imported late.
@@ -128,7 +129,16 @@ def _inherit_parameters(
         or inspect.Parameter.VAR_KEYWORD in kinds
     ):
         return None
-    parameters = [p for p in own.values() if p.kind is not p.VAR_KEYWORD]
+    parameters: list[inspect.Parameter] = []
+    for parameter in own.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            parameters += [
+                p
+                for p in base.values()
+                if p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in own
+            ]
+        elif parameter.kind is not parameter.VAR_KEYWORD:
+            parameters.append(parameter)
     inherited = [
         p
         for p in base.values()

@@ -41,7 +41,7 @@ class BoxActions:
         if not leaves:
             raise ValueError("action_spec: expected at least one TensorSpec, got none")
         self._bounds = [_bounds(path, spec) for path, spec in leaves]
-        self.numel = sum(bounds.spec.numel for bounds in self._bounds)
+        self.vector_size = sum(bounds.spec.numel for bounds in self._bounds)
 
     @property
     def log_scale(self) -> float:
@@ -49,7 +49,7 @@ class BoxActions:
 
         A density of actions has this much more entropy than that of their vectors.
         """
-        unit = self.numel * math.log(2.0)
+        unit = self.vector_size * math.log(2.0)
         return sum(bounds.log_volume for bounds in self._bounds) - unit
 
     def to_vector(self, action: Nest) -> Tensor:

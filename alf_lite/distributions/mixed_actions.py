@@ -91,7 +91,7 @@ class MixedActions:
     @property
     def vector_size(self) -> int:
         """Continuous elements."""
-        return 0 if self.boxes is None else self.boxes.numel
+        return 0 if self.boxes is None else self.boxes.vector_size
 
     def to_vector(self, action: Nest) -> Tensor | None:
         """The continuous part [B, vector_size] in [-1, 1]; None if there is none."""

@@ -256,7 +256,7 @@ class OnPolicyLearningContract(LearningContract):
     }
 
     def value(self, algorithm: Any, observation: Tensor) -> Tensor:
-        return algorithm._value_network(observation)[0]
+        return algorithm._value(observation)[0]
 
 
 class OffPolicyLearningContract(LearningContract):

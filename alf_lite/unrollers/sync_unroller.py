@@ -13,7 +13,7 @@ from alf_lite import nest
 from alf_lite.data_structures import AlgStep, Experience, TimeStep
 from alf_lite.environments.environment import Environment, StepRow
 from alf_lite.errors import CheckpointError
-from alf_lite.unrollers.unroll import Policy, Unroll
+from alf_lite.unrollers.unroll import ActingPolicy, Unroll
 from alf_lite.unrollers.unroll_storage import PreallocatedRows, RowsWithGradient
 from alf_lite.utils.tensor_utils import reset_state
 
@@ -37,7 +37,7 @@ class SyncUnroller:
     def __init__(
         self,
         env: Environment,
-        policy: Policy,
+        policy: ActingPolicy,
         *,
         rollout_step: Callable[[TimeStep, Nest], AlgStep] | None = None,
         with_grad: bool = False,

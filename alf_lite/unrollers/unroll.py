@@ -14,7 +14,7 @@ from alf_lite.data_structures import AlgStep, Experience, TimeStep
 Nest = Any
 
 
-class Policy(Protocol):
+class ActingPolicy(Protocol):
     """What an unroller needs to know of an algorithm."""
 
     @property

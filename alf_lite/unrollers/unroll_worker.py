@@ -27,7 +27,7 @@ from alf_lite.processes.shared_memory import ArrayLayout, SharedMemory
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.unrollers.parameter_store import ParameterStore
 from alf_lite.unrollers.sync_unroller import SyncUnroller, to_device
-from alf_lite.unrollers.unroll import Policy
+from alf_lite.unrollers.unroll import ActingPolicy
 from alf_lite.unrollers.unroll_storage import RowSpecs, UnrollSlots, row_specs
 from alf_lite.utils import random_state
 
@@ -65,7 +65,7 @@ class Actor(Protocol):
     """The copy of the algorithm that acts in a worker."""
 
     @property
-    def policy(self) -> Policy: ...
+    def policy(self) -> ActingPolicy: ...
 
     @property
     def overwrite_policy_output(self) -> bool: ...

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from alf_lite import nest
-from alf_lite.algorithms.awac_algorithm import AwacAlgorithm, AwacInfo, AwacState
+from alf_lite.algorithms.awac_algorithm import AwacAlgorithm, AwacInfo
+from alf_lite.algorithms.off_policy_algorithm import OffPolicyState
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import TimeStep
 from alf_lite.distributions import functions as distributions
@@ -97,13 +98,11 @@ class Naive:
         self.algorithm = algorithm
         now, then = steps.observation.unbind(1)
         torch.manual_seed(seed)
-        self.value = self.values(algorithm._critic_network, now, num_samples)
-        self.next_value = self.values(
-            algorithm._target_critic_network, then, num_samples
-        )
+        self.value = self.values(algorithm._critics.online, now, num_samples)
+        self.next_value = self.values(algorithm._critics.target, then, num_samples)
 
     def values(self, critic, observation, num_samples) -> list[float]:
-        policy, _ = self.algorithm._actor_network(observation.repeat(num_samples, 1))
+        policy, _ = self.algorithm._policy(observation.repeat(num_samples, 1))
         if isinstance(policy, dict):
             action = {"gear": None, "move": policy["move"].sample()}
         else:
@@ -151,12 +150,12 @@ def test_the_losses_are_those_of_a_naive_loop(spec, num_critics, num_samples):
             continue
         now = steps.observation[b, 0]
         action = nest.map_structure(lambda a, b=b: a[b, 1], steps.prev_action)
-        q = q_of(algorithm._critic_network, now, action).tolist()
+        q = q_of(algorithm._critics.online, now, action).tolist()
         advantage = min(q) - naive.value[b]
         y = (
             steps.reward[b, 1] + GAMMA * steps.discount[b, 1] * naive.next_value[b]
         ).item()
-        policy, _ = algorithm._actor_network(now[None])
+        policy, _ = algorithm._policy(now[None])
         log_prob = distributions.log_prob(
             policy, nest.map_structure(lambda a: a[None], action)
         ).item()
@@ -198,11 +197,11 @@ def test_actions_of_the_policy_are_valued_within_their_bounds():
 
     def evaluate(features, vector):
         seen.append(vector)
-        return CriticNetwork.evaluate(algorithm._critic_network, features, vector)
+        return CriticNetwork.evaluate(algorithm._critics.online, features, vector)
 
-    algorithm._critic_network.evaluate = evaluate
-    policy, _ = algorithm._actor_network(torch.zeros(100, 3))
-    algorithm._value(algorithm._critic_network, torch.zeros(100, 3), policy)
+    algorithm._critics.online.evaluate = evaluate
+    policy, _ = algorithm._policy(torch.zeros(100, 3))
+    algorithm._value(algorithm._critics.online, torch.zeros(100, 3), policy)
     (vector,) = seen
     assert vector.abs().max() == 1
     assert (vector.abs() < 1).any()
@@ -212,9 +211,9 @@ def test_actions_of_the_policy_are_valued_within_their_bounds():
 @pytest.mark.parametrize(
     ("loss_name", "modules"),
     [
-        ("critic_loss", {"_critic_network"}),
-        ("actor_loss", {"_actor_network"}),
-        ("loss", {"_critic_network", "_actor_network"}),
+        ("critic_loss", {"_critics"}),
+        ("actor_loss", {"_policy"}),
+        ("loss", {"_critics", "_policy"}),
     ],
 )
 def test_every_loss_reaches_its_own_parameters_only(spec, loss_name, modules):
@@ -251,7 +250,7 @@ def test_the_weights_of_the_reward_decide_about_advantage_and_critic():
     loss = algorithm.calc_loss(info)
 
     def value(critic, observation):
-        probs = algorithm._actor_network(observation[None])[0].probs[0]
+        probs = algorithm._policy(observation[None])[0].probs[0]
         values = [
             min(q_of(critic, observation, torch.tensor(j)), key=lambda v: v @ weights)
             for j in range(3)
@@ -260,13 +259,13 @@ def test_the_weights_of_the_reward_decide_about_advantage_and_critic():
 
     for b in (0, 1, 2, 4):
         now, then = steps.observation[b]
-        q = q_of(algorithm._critic_network, now, steps.prev_action[b, 1])
+        q = q_of(algorithm._critics.online, now, steps.prev_action[b, 1])
         taken = min(q, key=lambda v: v @ weights)
-        advantage = (taken - value(algorithm._critic_network, now)) @ weights
+        advantage = (taken - value(algorithm._critics.online, now)) @ weights
         torch.testing.assert_close(
             info.advantage[0, b], advantage.detach(), atol=1e-4, rtol=1e-4
         )
-        next_value = value(algorithm._target_critic_network, then).detach()
+        next_value = value(algorithm._critics.target, then).detach()
         torch.testing.assert_close(info.next_value[0, b], next_value)
         y = steps.reward[b, 1] + GAMMA * steps.discount[b, 1] * next_value
         torch.testing.assert_close(
@@ -318,7 +317,7 @@ def test_recurrent_networks_keep_all_their_states():
     assert all(t.abs().sum() > 0 for t in nest.flatten(step.state))
     loss_info, _ = algorithm.batch_loss(batch_of(algorithm, steps))
     loss_info.loss.backward()
-    for network in (algorithm._actor_network, algorithm._critic_network):
+    for network in (algorithm._policy._network, algorithm._critics.online):
         assert network._encoder._cells[0].weight_hh.grad.abs().sum() > 0
 
 
@@ -333,25 +332,25 @@ def many(spec) -> TimeStep:
 
 def test_rollout_samples_and_prediction_is_greedy():
     algorithm = awac(MIXED)
-    step = algorithm.rollout_step(many(MIXED), AwacState())
+    step = algorithm.rollout_step(many(MIXED), OffPolicyState())
     assert step.info == ()
     assert step.output["move"].std(0).min() > 0
     assert len(step.output["gear"].unique()) > 1
-    policy, _ = algorithm._actor_network(many(MIXED).observation)
-    greedy = algorithm.predict_step(many(MIXED), AwacState()).output
+    policy, _ = algorithm._policy(many(MIXED).observation)
+    greedy = algorithm.predict_step(many(MIXED), OffPolicyState()).output
     assert torch.equal(greedy["gear"], policy["gear"].logits.argmax(-1))
     assert torch.equal(greedy["move"], policy["move"].loc)
     sampling = awac(
         MIXED, config=TrainerConfig(num_iterations=1, epsilon_greedy=1.0)
-    ).predict_step(many(MIXED), AwacState())
+    ).predict_step(many(MIXED), OffPolicyState())
     assert sampling.output["move"].std(0).min() > 0
 
 
 def test_evaluation_needs_the_actor_only():
     algorithm = awac(MIXED, is_eval=True, optimizer=None)
     modules = {name.split(".")[0] for name, _ in algorithm.named_parameters()}
-    assert modules == {"_actor_network"}
-    algorithm.predict_step(many(MIXED), AwacState())
+    assert modules == {"_policy"}
+    algorithm.predict_step(many(MIXED), OffPolicyState())
 
 
 # Targets, optimizers
@@ -359,12 +358,12 @@ def test_evaluation_needs_the_actor_only():
 
 def test_the_target_critics_move_with_every_update():
     algorithm = awac(MIXED, target_update_tau=0.25)
-    target = algorithm._target_critic_network
+    target = algorithm._critics.target
     assert not any(p.requires_grad for p in target.parameters())
     for _ in range(3):
         before = [p.clone() for p in target.parameters()]
         update(algorithm, windows(MIXED))
-        sources = algorithm._critic_network.parameters()
+        sources = algorithm._critics.online.parameters()
         for old, new, source in zip(before, target.parameters(), sources, strict=True):
             torch.testing.assert_close(new, old + 0.25 * (source - old))
             assert not torch.equal(new, old)
@@ -373,9 +372,9 @@ def test_the_target_critics_move_with_every_update():
 def test_every_network_may_have_its_own_optimizer():
     own = {f"{n}_optimizer": Adam(lr=1e-4) for n in ("actor", "critic")}
     names = [name for name, _ in awac(BOX, optimizer=None, **own).optimizers()]
-    assert names == ["_actor_network", "_critic_network"]
+    assert names == ["_policy", "_critics.online"]
     shared = awac(BOX, critic_optimizer=Adam(lr=1e-3))
-    assert [name for name, _ in shared.optimizers()] == ["root", "_critic_network"]
+    assert [name for name, _ in shared.optimizers()] == ["root", "_critics.online"]
 
 
 # Actions
@@ -401,7 +400,7 @@ def test_a_choice_that_does_not_begin_at_zero_is_valued():
     info = info_of(algorithm, steps)
     taken = steps.prev_action[0, 1] - torch.tensor([5, 3])
     joint = int(2 * taken[0] + taken[1])
-    values, _ = algorithm._critic_network((steps.observation[:1, 0], None))
+    values, _ = algorithm._critics.online((steps.observation[:1, 0], None))
     torch.testing.assert_close(info.q[0, 0], values[0, :, joint])
 
 
@@ -421,7 +420,7 @@ def test_a_mask_restricts_the_value_and_what_is_imitated():
     loss_info, info = algorithm.batch_loss(batch_of(algorithm, steps))
     assert info.log_prob[0, :2].tolist() == [0.0, 0.0]
     only = q_of(
-        algorithm._target_critic_network._network,
+        algorithm._critics.target._network,
         steps.observation["state"][2, 1],
         torch.tensor(2),
     )
@@ -462,10 +461,10 @@ def test_the_policy_is_that_of_the_data_times_the_exponential_of_their_value(
         mini_batch_size=512,
     )
     # exp(Q(a) / λ) for the rewards 1 and −1; the value of the state falls out.
-    policy, _ = algorithm._actor_network(torch.zeros(1, 1))
+    policy, _ = algorithm._policy(torch.zeros(1, 1))
     expected = 1 / (1 + math.exp(-2 / 2.0))
     assert policy.probs[0, 1].item() == pytest.approx(expected, abs=0.05)
-    value = algorithm._value(algorithm._critic_network, torch.zeros(1, 1), policy)
+    value = algorithm._value(algorithm._critics.online, torch.zeros(1, 1), policy)
     assert value.item() == pytest.approx(2 * expected - 1, abs=0.1)
 
 

@@ -108,7 +108,7 @@ def test_the_loss_is_the_negative_log_likelihood_of_what_was_executed(spec):
         for b in range(5):
             if steps.step_type[b, t] == LAST:
                 continue
-            policy, _ = algorithm._actor_network(steps.observation[b, t][None])
+            policy, _ = algorithm._policy(steps.observation[b, t][None])
             policy = distributions.detach(policy)
             following = nest.map_structure(lambda a, t=t, b=b: a[b, t + 1], steps)
             expected = -log_density(spec, policy, following.prev_action)
@@ -124,7 +124,7 @@ def test_the_error_of_a_deterministic_policy_is_in_units_of_the_bounds():
     algorithm = bc(spec, deterministic=True, action_margin=0.0)
     steps = windows(spec)
     info = info_of(algorithm, steps)
-    mean, _ = algorithm._actor_network(steps.observation[:, 0])
+    mean, _ = algorithm._policy(steps.observation[:, 0])
     for b in range(5):
         if steps.step_type[b, 0] == LAST:
             continue
@@ -225,9 +225,9 @@ def test_a_mask_leaves_its_probability_to_what_is_allowed():
     steps.prev_action[:, 1] = torch.tensor([1, 2, 2, 0, 0])
     steps = steps._replace(observation={"mask": mask, "state": steps.observation})
     info = info_of(algorithm, steps)
-    logits = algorithm._actor_network._network(
-        {"state": steps.observation["state"][:, 0]}
-    )[0].logits
+    logits = algorithm._policy._network({"state": steps.observation["state"][:, 0]})[
+        0
+    ].logits
     p = logits.detach().exp()
     expected = [
         -math.log(p[0, 1] / (p[0, 0] + p[0, 1])),
@@ -292,7 +292,7 @@ def test_recurrent_networks_keep_their_state_and_learn(deterministic):
         assert all(t.abs().sum() > 0 for t in nest.flatten(new_state))
     loss_info, _ = algorithm.batch_loss(batch_of(algorithm, steps))
     loss_info.loss.backward()
-    assert algorithm._actor_network._encoder._cells[0].weight_hh.grad.abs().sum() > 0
+    assert algorithm._policy._network._encoder._cells[0].weight_hh.grad.abs().sum() > 0
 
 
 # Acting
@@ -310,7 +310,7 @@ def test_rollout_samples_and_prediction_is_greedy():
     assert step.info == ()
     assert step.output["move"].std(0).min() > 0
     assert len(step.output["gear"].unique()) > 1
-    policy, _ = algorithm._actor_network(many(MIXED).observation)
+    policy, _ = algorithm._policy(many(MIXED).observation)
     greedy = algorithm.predict_step(many(MIXED), ()).output
     assert torch.equal(greedy["move"], policy["move"].loc)
     assert torch.equal(greedy["gear"], policy["gear"].logits.argmax(-1))
@@ -323,7 +323,7 @@ def test_a_deterministic_policy_acts_between_the_bounds_and_always_alike():
     algorithm = bc(BOX, deterministic=True)
     rollout = algorithm.rollout_step(many(BOX), ()).output
     assert torch.equal(rollout, algorithm.predict_step(many(BOX), ()).output)
-    vector, _ = algorithm._actor_network(many(BOX).observation)
+    vector, _ = algorithm._policy(many(BOX).observation)
     expected = torch.stack([vector[:, 0], 5 + 5 * vector[:, 1]], dim=1)
     torch.testing.assert_close(rollout, expected)
 
@@ -333,9 +333,7 @@ def test_evaluation_builds_the_same_actor(deterministic):
     trained = bc(BOX, deterministic=deterministic)
     algorithm = bc(BOX, deterministic=deterministic, is_eval=True, optimizer=None)
     algorithm.load_state_dict(trained.state_dict())
-    assert {n.split(".")[0] for n, _ in algorithm.named_parameters()} == {
-        "_actor_network"
-    }
+    assert {n.split(".")[0] for n, _ in algorithm.named_parameters()} == {"_policy"}
     torch.testing.assert_close(
         algorithm.predict_step(many(BOX), ()).output,
         trained.predict_step(many(BOX), ()).output,
@@ -353,7 +351,7 @@ def test_an_update_makes_the_actions_more_likely():
         update(algorithm, steps)
     after = info_of(algorithm, steps).imitation_loss[0, [0, 1, 2, 4]].mean()
     assert after < before - 5
-    assert trained_modules(algorithm) == {"_actor_network"}
+    assert trained_modules(algorithm) == {"_policy"}
 
 
 def test_the_most_likely_policy_has_the_mean_and_the_deviation_of_the_data():
@@ -366,7 +364,7 @@ def test_the_most_likely_policy_has_the_mean_and_the_deviation_of_the_data():
     )
     for _ in range(600):
         update(algorithm, steps)
-    policy, _ = algorithm._actor_network(torch.zeros(1, 3))
+    policy, _ = algorithm._policy(torch.zeros(1, 3))
     torch.testing.assert_close(
         policy.loc, torch.tensor([[3.0, -1.0]]), atol=0.15, rtol=0.0
     )
@@ -383,7 +381,7 @@ def test_an_entropy_bonus_flattens_the_policy(weight):
     steps.prev_action[:, 1] = torch.tensor([0, 0, 0, 1]).repeat(100)
     for _ in range(200):
         update(algorithm, steps)
-    policy, _ = algorithm._actor_network(torch.zeros(1, 3))
+    policy, _ = algorithm._policy(torch.zeros(1, 3))
     # Best where d/dp of Σ q log p + c H(p) is equal for all actions.
     p = policy.probs[0].tolist()
     shares = (0.75, 0.25)

@@ -10,7 +10,8 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.algorithms.cql_algorithm import CqlAlgorithm, CqlInfo
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
-from alf_lite.algorithms.sac_algorithm import SacAlgorithm, SacEvaluation, SacState
+from alf_lite.algorithms.off_policy_algorithm import OffPolicyState
+from alf_lite.algorithms.sac_algorithm import SacAlgorithm, SacEvaluation
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.networks.actor_networks import SquashedActorNetwork
@@ -91,8 +92,8 @@ def info_of(algorithm, steps: TimeStep, seed: int = 2, batch_info=NO_SOURCE):
 
 
 def evaluation(algorithm, observation: Tensor, values: Tensor | None = None):
-    policy, _ = algorithm._actor_network(observation)
-    features, _ = algorithm._critic_network.encode(observation)
+    policy, _ = algorithm._policy(observation)
+    features, _ = algorithm._critics.online.encode(observation)
     return SacEvaluation(observation, policy, policy, features, values)
 
 
@@ -109,8 +110,8 @@ def single_values(algorithm, observation: Tensor, action) -> Tensor:
         vector = (2 * (action - low) / (high - low) - 1).unsqueeze(0)
     else:
         joint = int(action)
-    features, _ = algorithm._critic_network.encode(observation.unsqueeze(0))
-    return algorithm._critic_network.evaluate(features, vector)[0, :, joint]
+    features, _ = algorithm._critics.online.encode(observation.unsqueeze(0))
+    return algorithm._critics.online.evaluate(features, vector)[0, :, joint]
 
 
 def naive_gap(algorithm, steps: TimeStep, drawn, temperature: float) -> Tensor:
@@ -132,7 +133,7 @@ def naive_gap(algorithm, steps: TimeStep, drawn, temperature: float) -> Tensor:
                 density = 0.25
                 if s < 2 * count // 3:
                     at = observation if s < count // 3 else next_observation
-                    policy, _ = algorithm._actor_network(at.unsqueeze(0))
+                    policy, _ = algorithm._policy(at.unsqueeze(0))
                     part = policy["move"] if isinstance(policy, dict) else policy
                     # Of the vector, which has a fifth of the extent.
                     density = 5 * part.log_prob(move).exp()
@@ -180,12 +181,12 @@ def test_the_estimate_for_one_continuous_action_is_its_integral():
     algorithm = make(LINE, num_sampled_actions=10_000, spread=0.0)
     observation = torch.tensor([[0.5, -1.0, 2.0], [1.0, 1.0, 0.0]])
     with torch.no_grad():
-        for parameter in algorithm._critic_network.parameters():
+        for parameter in algorithm._critics.online.parameters():
             parameter.add_(torch.randn_like(parameter))
         soft = algorithm._logsumexp(evaluation(algorithm, observation))
         grid = torch.linspace(-1, 1, 2001)
         for b in range(2):
-            q = algorithm._critic_network(
+            q = algorithm._critics.online(
                 (observation[b].expand(2001, 3), grid.unsqueeze(1))
             )[0].squeeze(2)
             assert q.amax(0).sub(q.amin(0)).min() > 1
@@ -203,7 +204,7 @@ def test_without_weights_it_is_the_soft_maximum_of_what_was_sampled():
     vectors, log_densities = algorithm._sample_vectors(point)
     assert not log_densities.any()
     q = torch.stack(
-        [algorithm._critic_network((observation, v))[0][0, :, 0] for v in vectors]
+        [algorithm._critics.online((observation, v))[0][0, :, 0] for v in vectors]
     )
     torch.testing.assert_close(soft[0], q.exp().mean(0).log())
 
@@ -211,8 +212,8 @@ def test_without_weights_it_is_the_soft_maximum_of_what_was_sampled():
 def test_samples_are_of_the_policy_at_both_steps_and_uniform():
     algorithm = make(LINE, num_sampled_actions=5000)
     observation = torch.tensor([[1.0, 0.0, 0.0], [0.0, -2.0, 1.0]])
-    here, _ = algorithm._actor_network(observation)
-    there, _ = algorithm._actor_network(3 * observation)
+    here, _ = algorithm._policy(observation)
+    there, _ = algorithm._policy(3 * observation)
     vectors, log_densities = algorithm._sample_vectors(
         SacEvaluation(observation, here, there, observation, ())
     )
@@ -287,7 +288,7 @@ def test_the_conservative_term_is_learnt_by_the_critics_only(spec):
         for name, p in algorithm.named_parameters()
         if p.grad is not None and p.grad.abs().sum() > 0
     }
-    assert changed == {"_critic_network"}
+    assert changed == {"_critics"}
 
 
 def test_a_learnt_weight_gets_the_gradient_of_its_constraint():
@@ -358,7 +359,7 @@ def test_a_reward_of_several_dimensions_is_weighted(spec):
     assert info.gap.shape == (1, 5, 2)
     point = evaluation(algorithm, steps.observation[:, 0])
     if spec is CHOICE:
-        values = algorithm._critic_network.evaluate(point.features, None)
+        values = algorithm._critics.online.evaluate(point.features, None)
         expected = (values @ weights).logsumexp(-1) - info.sac.q[0] @ weights
         torch.testing.assert_close(info.gap[0], expected)
     algorithm.calc_loss(info).loss.sum().backward()
@@ -371,7 +372,7 @@ def test_a_reward_of_several_dimensions_is_weighted(spec):
 def test_expected_targets_are_without_entropy(spec):
     algorithm, with_entropy = make(spec), make(spec, backup="soft")
     observation = torch.randn(6, 3)
-    policy, _ = algorithm._actor_network(observation)
+    policy, _ = algorithm._policy(observation)
     torch.manual_seed(4)
     value, _ = algorithm._next_value(observation, policy, ())
     torch.manual_seed(4)
@@ -386,14 +387,14 @@ def test_expected_targets_are_without_entropy(spec):
 def test_the_best_target_is_the_largest_of_the_pessimistic_values(spec):
     algorithm = make(spec, backup="max", num_sampled_actions=7)
     observation = torch.randn(4, 3)
-    policy, _ = algorithm._actor_network(observation)
+    policy, _ = algorithm._policy(observation)
     torch.manual_seed(4)
     value, _ = algorithm._next_value(observation, policy, ())
     torch.manual_seed(4)
     vectors = [None]
     if spec is not CHOICE:
         vectors, _ = algorithm._actions.sample_vectors(policy, 7)
-    critic = algorithm._target_critic_network
+    critic = algorithm._critics.target
     for b in range(4):
         best = -math.inf
         for vector in vectors:
@@ -412,14 +413,14 @@ def test_the_best_target_obeys_the_mask():
             action_spec, observation_spec=spec, action_mask_key="mask", backup="max"
         )
         values = torch.tensor([[1.0, 9.0, 2.0]]).expand(2, 2, 3)
-        algorithm._target_critic_network.evaluate = lambda features, vector, v=values: (
-            v[:1].expand(len(features), 2, 3)
-        )
+        algorithm._critics.target.evaluate = lambda features, vector, v=values: v[
+            :1
+        ].expand(len(features), 2, 3)
         observation = {
             "mask": torch.tensor([[1, 0, 1], [1, 1, 0]], dtype=torch.int8),
             "state": torch.randn(2, 3),
         }
-        policy, _ = algorithm._actor_network(observation)
+        policy, _ = algorithm._policy(observation)
         value, _ = algorithm._next_value(observation, policy, ())
         assert value.tolist() == [2.0, 9.0]
 
@@ -471,7 +472,7 @@ def test_recurrent_networks_learn_the_gap_of_continuous_actions():
     assert isinstance(info, CqlInfo)
     assert info.gap.shape == (4, 5, 2)
     algorithm.calc_loss(info).extra.conservative_loss.sum().backward()
-    weights = algorithm._critic_network._encoder._cells[0].weight_hh
+    weights = algorithm._critics.online._encoder._cells[0].weight_hh
     assert weights.grad.abs().sum() > 0
 
 
@@ -505,7 +506,7 @@ def train(algorithm, steps: TimeStep, num_updates: int) -> None:
 def learnt_values(algorithm, actions: list[float]) -> list[float]:
     inputs = torch.ones(len(actions), 3), torch.tensor(actions).unsqueeze(1)
     with torch.no_grad():
-        return algorithm._critic_network(inputs)[0].mean((1, 2)).tolist()
+        return algorithm._critics.online(inputs)[0].mean((1, 2)).tolist()
 
 
 def test_actions_that_were_never_seen_are_worth_less():
@@ -526,7 +527,7 @@ def test_actions_that_were_never_seen_are_worth_less():
     assert values["cql"][1] < values["cql"][0] - 0.3
     inputs = TimeStep(observation=torch.ones(1, 3))
     greedy = {
-        name: a.predict_step(inputs, SacState()).output.item()
+        name: a.predict_step(inputs, OffPolicyState()).output.item()
         for name, a in algorithms.items()
     }
     assert greedy["sac"] > 0.5
@@ -550,8 +551,8 @@ def test_discrete_values_are_where_the_loss_is_smallest():
         (probability @ error + 0.3 * gap).backward()
         optimizer.step()
     with torch.no_grad():
-        features, _ = algorithm._critic_network.encode(torch.ones(1, 3))
-        values = algorithm._critic_network.evaluate(features, None)[0, 0]
+        features, _ = algorithm._critics.online.encode(torch.ones(1, 3))
+        values = algorithm._critics.online.evaluate(features, None)[0, 0]
     torch.testing.assert_close(values[:2], q[:2].detach(), atol=0.05, rtol=0.0)
     assert values[2] < -2  # there is nothing that holds it
 
@@ -578,7 +579,7 @@ def test_a_learnt_weight_holds_the_gap_at_its_threshold():
 def test_evaluation_needs_the_actor_only():
     algorithm = make(MIXED, is_eval=True, optimizer=None, cql_threshold=1.0, spread=0.0)
     modules = {name.split(".")[0] for name, _ in algorithm.named_parameters()}
-    assert modules == {"_actor_network"}
+    assert modules == {"_policy"}
 
 
 def test_bad_arguments_are_refused():

@@ -308,6 +308,6 @@ def test_bad_arguments_are_refused():
         make(cql_temperature=-1.0)
     with pytest.raises(ValueError, match="cql_alpha must be finite and not negative"):
         make(cql_alpha=-1.0)
-    message = "CqlDqnAlgorithm needs discrete actions.*Use CqlAlgorithm for continuous"
+    message = "CqlDqnAlgorithm cannot handle.*discrete.*Use CqlAlgorithm for continuous"
     with pytest.raises(ValueError, match=message):
         make(action_spec=BoundedTensorSpec((2,), torch.float32, -1, 1))

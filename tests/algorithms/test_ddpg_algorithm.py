@@ -87,14 +87,14 @@ def test_the_losses_are_those_of_a_naive_computation(num_critics):
     loss = algorithm.calc_loss(info_of(algorithm, steps))
     assert loss.loss.shape == (1, 5)
     observation, next_observation = steps.observation.unbind(1)
-    next_action = algorithm._target_actor_network(next_observation)[0]
-    next_q = algorithm._target_critic_network((next_observation, next_action))[0]
+    next_action = algorithm._target_policy(next_observation)[0]
+    next_q = algorithm._critics.target((next_observation, next_action))[0]
     y = steps.reward[:, 1] + GAMMA * steps.discount[:, 1] * next_q.min(1).values
     taken = scaled(steps.prev_action[:, 1])
-    q = algorithm._critic_network((observation, taken))[0]
+    q = algorithm._critics.online((observation, taken))[0]
     critic_loss = ((y[:, None] - q) ** 2).sum(1)
-    action = algorithm._actor_network(observation)[0]
-    actor_loss = -algorithm._critic_network((observation, action))[0][:, 0]
+    action = algorithm._policy(observation)[0]
+    actor_loss = -algorithm._critics.online((observation, action))[0][:, 0]
     torch.testing.assert_close(loss.extra.critic_loss[0], critic_loss)
     torch.testing.assert_close(loss.extra.actor_loss[0], actor_loss)
     torch.testing.assert_close(loss.loss[0], critic_loss + actor_loss)
@@ -109,7 +109,7 @@ def test_a_termination_is_not_bootstrapped_and_a_time_limit_is():
 
 @pytest.mark.parametrize(
     ("loss_name", "module"),
-    [("critic_loss", "_critic_network"), ("actor_loss", "_actor_network")],
+    [("critic_loss", "_critics.online"), ("actor_loss", "_policy")],
 )
 def test_every_loss_reaches_its_own_parameters_only(loss_name, module):
     algorithm = make()
@@ -144,12 +144,12 @@ def test_a_reward_of_several_dimensions_is_weighted():
     info = info_of(algorithm, steps)
     assert info.q.shape == (1, 5, 2, 2)
     observation, next_observation = steps.observation.unbind(1)
-    next_action = algorithm._target_actor_network(next_observation)[0]
-    next_q = algorithm._target_critic_network((next_observation, next_action))[0]
+    next_action = algorithm._target_policy(next_observation)[0]
+    next_q = algorithm._critics.target((next_observation, next_action))[0]
     expected = torch.stack([min(q, key=lambda v: v @ weights) for q in next_q])
     torch.testing.assert_close(info.next_value[0], expected)
-    action = algorithm._actor_network(observation)[0]
-    value = algorithm._critic_network((observation, action))[0][:, 0] @ weights
+    action = algorithm._policy(observation)[0]
+    value = algorithm._critics.online((observation, action))[0][:, 0] @ weights
     torch.testing.assert_close(info.policy_value[0], value)
     loss = algorithm.calc_loss(info)
     y = steps.reward[:, 1] + GAMMA * steps.discount[:, 1, None] * expected
@@ -173,8 +173,8 @@ def test_the_actor_is_updated_once_per_period(period):
             for name, p in algorithm.named_parameters()
             if not torch.equal(p, before[name])
         }
-        assert "_critic_network" in changed
-        moved.append("_actor_network" in changed)
+        assert "_critics" in changed
+        moved.append("_policy" in changed)
     assert moved == [n % period == 0 for n in range(1, 7)]
 
 
@@ -186,22 +186,22 @@ def test_an_actor_with_its_own_optimizer_may_pause():
         actor_update_period=2,
     )
     batch = batch_of(algorithm, windows())
-    actor = [p.clone() for p in algorithm._actor_network.parameters()]
+    actor = [p.clone() for p in algorithm._policy.parameters()]
     loss_info, info = algorithm.batch_loss(batch)
     norms = algorithm.update_with_gradient(loss_info)
     algorithm.after_update(batch.inputs, info)
     assert norms[0] == 0
-    assert all(map(torch.equal, actor, algorithm._actor_network.parameters()))
+    assert all(map(torch.equal, actor, algorithm._policy.parameters()))
     assert loss_info.extra.actor_loss == ()
     algorithm.update_with_gradient(algorithm.batch_loss(batch)[0])
-    assert not all(map(torch.equal, actor, algorithm._actor_network.parameters()))
+    assert not all(map(torch.equal, actor, algorithm._policy.parameters()))
 
 
 def test_the_targets_of_both_networks_follow_and_get_no_gradient():
     algorithm = make(target_update_tau=1.0, target_update_period=2)
     pairs = [
-        (algorithm._actor_network, algorithm._target_actor_network),
-        (algorithm._critic_network, algorithm._target_critic_network),
+        (algorithm._policy, algorithm._target_policy),
+        (algorithm._critics.online, algorithm._critics.target),
     ]
     algorithm.after_update(TimeStep(), ())
     for source, target in pairs:
@@ -217,7 +217,7 @@ def test_a_resumed_run_continues_the_periods():
     algorithm.after_update(TimeStep(), ())
     resumed = make(actor_update_period=3, target_update_period=2)
     resumed.load_state_dict(algorithm.state_dict())
-    assert resumed._update_targets.is_due
+    assert resumed._critics.target_updater.is_due
     resumed.after_update(TimeStep(), ())
     assert resumed._actor_updates.is_due
 
@@ -235,7 +235,7 @@ def test_prediction_has_no_noise_and_rollout_has():
     )
     steps = inputs(5000)
     greedy = algorithm.predict_step(steps, DdpgState()).output
-    vector, _ = algorithm._actor_network(steps.observation)
+    vector, _ = algorithm._policy(steps.observation)
     torch.testing.assert_close(scaled(greedy), vector)
     step = algorithm.rollout_step(steps, DdpgState())
     assert step.info == ()
@@ -328,7 +328,7 @@ def test_recurrent_networks_keep_all_their_states():
     stored = nest.map_structure(lambda t: t.unsqueeze(0), step.state)
     loss_info, _ = algorithm.batch_loss(batch._replace(state=stored))
     loss_info.loss.backward()
-    for network in (algorithm._actor_network, algorithm._critic_network):
+    for network in (algorithm._policy._network, algorithm._critics.online):
         assert network._encoder._cells[0].weight_hh.grad.abs().sum() > 0
 
 
@@ -372,7 +372,7 @@ def test_the_best_action_of_a_bandit_is_found():
 def test_evaluation_needs_the_actor_only():
     algorithm = make(is_eval=True, optimizer=None)
     modules = {name.split(".")[0] for name, _ in algorithm.named_parameters()}
-    assert modules == {"_actor_network"}
+    assert modules == {"_policy"}
     algorithm.predict_step(inputs(2), DdpgState())
 
 

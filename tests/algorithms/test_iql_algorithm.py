@@ -125,12 +125,12 @@ def test_the_losses_are_those_of_a_naive_loop(spec, num_critics):
             continue
         now, then = steps.observation[b]
         action = nest.map_structure(lambda a, b=b: a[b, 1], steps.prev_action)
-        q = q_of(algorithm._critic_network, now, action)
-        target_q = q_of(algorithm._target_critic_network, now, action)
+        q = q_of(algorithm._critics.online, now, action)
+        target_q = q_of(algorithm._critics.target, now, action)
         advantage = min(target_q.tolist()) - value(now)
         weight = 0.8 if advantage >= 0 else 0.2
         y = steps.reward[b, 1] + GAMMA * steps.discount[b, 1] * value(then)
-        policy, _ = algorithm._actor_network(now[None])
+        policy, _ = algorithm._policy(now[None])
         log_prob = distributions.log_prob(
             policy, nest.map_structure(lambda a: a[None], action)
         )
@@ -168,10 +168,10 @@ def test_a_termination_is_not_bootstrapped_and_a_time_limit_is():
 @pytest.mark.parametrize(
     ("loss_name", "modules"),
     [
-        ("critic_loss", {"_critic_network"}),
+        ("critic_loss", {"_critics"}),
         ("value_loss", {"_value_network"}),
-        ("actor_loss", {"_actor_network"}),
-        ("loss", {"_critic_network", "_value_network", "_actor_network"}),
+        ("actor_loss", {"_policy"}),
+        ("loss", {"_critics", "_value_network", "_policy"}),
     ],
 )
 def test_every_loss_reaches_its_own_parameters_only(spec, loss_name, modules):
@@ -209,7 +209,7 @@ def test_the_weights_of_the_reward_decide_about_advantage_and_critic():
     for b in (0, 1, 2, 4):
         now, then = steps.observation[b]
         action = nest.map_structure(lambda a, b=b: a[b, 1], steps.prev_action)
-        critics = q_of(algorithm._target_critic_network, now, action)
+        critics = q_of(algorithm._critics.target, now, action)
         target_q = min(critics, key=lambda v: v @ weights)
         value, next_value = (
             algorithm._value_network((o[None], None))[0][0, 0] for o in (now, then)
@@ -221,7 +221,7 @@ def test_the_weights_of_the_reward_decide_about_advantage_and_critic():
         )
         torch.testing.assert_close(loss.extra.advantage[0, b], advantage.detach())
         y = steps.reward[b, 1] + GAMMA * steps.discount[b, 1] * next_value
-        q = q_of(algorithm._critic_network, now, action)
+        q = q_of(algorithm._critics.online, now, action)
         torch.testing.assert_close(
             loss.extra.critic_loss[0, b], (q - y).square().sum(), atol=1e-4, rtol=1e-4
         )
@@ -272,8 +272,8 @@ def test_recurrent_networks_keep_all_their_states():
     loss_info, _ = algorithm.batch_loss(batch_of(algorithm, steps))
     loss_info.loss.backward()
     for network in (
-        algorithm._actor_network,
-        algorithm._critic_network,
+        algorithm._policy._network,
+        algorithm._critics.online,
         algorithm._value_network,
     ):
         assert network._encoder._cells[0].weight_hh.grad.abs().sum() > 0
@@ -294,7 +294,7 @@ def test_rollout_samples_and_prediction_is_greedy():
     assert step.info == ()
     assert step.output["move"].std(0).min() > 0
     assert len(step.output["gear"].unique()) > 1
-    policy, _ = algorithm._actor_network(many(MIXED).observation)
+    policy, _ = algorithm._policy(many(MIXED).observation)
     greedy = algorithm.predict_step(many(MIXED), IqlState()).output
     assert torch.equal(greedy["gear"], policy["gear"].logits.argmax(-1))
     assert torch.equal(greedy["move"], policy["move"].loc)
@@ -307,7 +307,7 @@ def test_rollout_samples_and_prediction_is_greedy():
 def test_evaluation_needs_the_actor_only():
     algorithm = iql(MIXED, is_eval=True, optimizer=None)
     modules = {name.split(".")[0] for name, _ in algorithm.named_parameters()}
-    assert modules == {"_actor_network"}
+    assert modules == {"_policy"}
     algorithm.predict_step(many(MIXED), IqlState())
 
 
@@ -316,12 +316,12 @@ def test_evaluation_needs_the_actor_only():
 
 def test_the_target_critics_move_with_every_update():
     algorithm = iql(MIXED, target_update_tau=0.25)
-    target = algorithm._target_critic_network
+    target = algorithm._critics.target
     assert not any(p.requires_grad for p in target.parameters())
     for _ in range(3):
         before = [p.clone() for p in target.parameters()]
         update(algorithm, windows(MIXED))
-        sources = algorithm._critic_network.parameters()
+        sources = algorithm._critics.online.parameters()
         for old, new, source in zip(before, target.parameters(), sources, strict=True):
             torch.testing.assert_close(new, old + 0.25 * (source - old))
             assert not torch.equal(new, old)
@@ -330,7 +330,7 @@ def test_the_target_critics_move_with_every_update():
 def test_every_network_may_have_its_own_optimizer():
     own = {f"{n}_optimizer": Adam(lr=1e-4) for n in ("actor", "critic", "value")}
     names = [name for name, _ in iql(BOX, optimizer=None, **own).optimizers()]
-    assert names == ["_actor_network", "_critic_network", "_value_network"]
+    assert names == ["_policy", "_critics.online", "_value_network"]
     shared = iql(BOX, value_optimizer=Adam(lr=1e-3))
     assert [name for name, _ in shared.optimizers()] == ["root", "_value_network"]
 
@@ -369,7 +369,7 @@ def test_a_choice_that_does_not_begin_at_zero_is_valued_and_imitated():
     info = info_of(algorithm, steps)
     taken = steps.prev_action[0, 1] - torch.tensor([5, 3])
     joint = int(2 * taken[0] + taken[1])
-    values, _ = algorithm._critic_network((steps.observation[:1, 0], None))
+    values, _ = algorithm._critics.online((steps.observation[:1, 0], None))
     torch.testing.assert_close(info.q[0, 0], values[0, :, joint])
 
 
@@ -426,7 +426,7 @@ def test_the_value_is_the_expectile_of_what_the_data_do(expectile, monkeypatch):
     value = algorithm._value(torch.zeros(1, 1))[0].item()
     assert value == pytest.approx(2 * expectile - 1, abs=0.1)
     # π(a) ∝ exp(β Q(a)): the value of the state falls out.
-    policy, _ = algorithm._actor_network(torch.zeros(1, 1))
+    policy, _ = algorithm._policy(torch.zeros(1, 1))
     expected = 1 / (1 + math.exp(-0.5 * 2))
     assert policy.probs[0, 1].item() == pytest.approx(expected, abs=0.05)
 

@@ -115,11 +115,11 @@ def test_the_networks_do_not_see_the_mask(algorithm_class):
         if algorithm_class is DqnAlgorithm:
             policies.append(algorithm._evaluate(observation, ())[0][0, 0])
         else:
-            policies.append(algorithm._actor_network(observation)[0].logits[0])
+            policies.append(algorithm._policy(observation)[0].logits[0])
             if algorithm.on_policy:
-                value, _ = algorithm._value_network(observation)
+                value, _ = algorithm._value(observation)
             else:
-                value, _ = algorithm._critic_network((observation, None))
+                value, _ = algorithm._critics.online((observation, None))
             policies[-1] = torch.cat([policies[-1], value.flatten()])
     seen, restricted = policies
     differs = [2] if algorithm_class is not DqnAlgorithm else []
@@ -130,8 +130,11 @@ def test_the_networks_do_not_see_the_mask(algorithm_class):
 @pytest.mark.parametrize("algorithm_class", ALGORITHMS)
 def test_without_a_key_a_mask_is_an_observation_as_any_other(algorithm_class):
     algorithm = build(algorithm_class, action_mask_key=None)
-    names = {name.split(".")[1] for name, _ in algorithm.named_parameters()}
-    assert "_network" not in names
+    policy = getattr(algorithm, "_policy", None)
+    assert not (policy.mask if policy else algorithm._mask).exists
+    inputs = [m.weight for m in algorithm.modules() if isinstance(m, torch.nn.Linear)]
+    num_features = sum(spec.numel for spec in nest.flatten(algorithm.observation_spec))
+    assert inputs[0].shape[1] == num_features
     steps = time_step(CHOICE, 500)
     action = algorithm.rollout_step(
         steps, algorithm.get_initial_rollout_state(500)
@@ -187,7 +190,7 @@ def test_the_loss_and_its_gradient_are_finite_where_nothing_is_allowed(
     assert loss_info.loss.isfinite()
     assert loss_info.extra.policy_loss.isfinite().all()
     loss_info.loss.backward()
-    for parameter in algorithm._actor_network.parameters():
+    for parameter in algorithm._policy.parameters():
         assert parameter.grad.isfinite().all()
 
 
@@ -196,8 +199,8 @@ def test_the_entropy_counts_the_actions_that_are_allowed(algorithm_class):
     algorithm = build(algorithm_class)
     mask = torch.tensor([[1, 1, 1], [0, 1, 1], [1, 0, 0]], dtype=torch.int8)
     observation = {"mask": mask, "state": torch.zeros(3, 3)}
-    policy, _ = algorithm._actor_network(observation)
-    free = algorithm._actor_network({**observation, "mask": torch.ones_like(mask)})[0]
+    policy, _ = algorithm._policy(observation)
+    free = algorithm._policy({**observation, "mask": torch.ones_like(mask)})[0]
     p = free.probs[0].tolist()
     q = [p[1] / (p[1] + p[2]), p[2] / (p[1] + p[2])]
     expected = [
@@ -229,10 +232,10 @@ def test_expectations_of_sac_are_over_the_joint_values_that_are_allowed():
     info = sac_info(algorithm, steps)
     observation = nest.map_structure(lambda t: t[:, 1], steps.observation)
     everything = {**observation, "mask": torch.ones_like(observation["mask"])}
-    free, _ = algorithm._actor_network(everything)
+    free, _ = algorithm._policy(everything)
     choice = free["choice"].probs
     pair = [part.softmax(-1) for part in free["pair"].logits.split([2, 3], dim=1)]
-    values = algorithm._target_critic_network((observation, None))[0].amin(1)
+    values = algorithm._critics.target((observation, None))[0].amin(1)
     for b in range(5):
         mask = observation["mask"][b].tolist()
         weights, q = [], []

@@ -123,17 +123,17 @@ class TestSac(OffPolicyLearning):
         }
 
     def value(self, algorithm, observation):
-        policy, _ = algorithm._actor_network(observation)
+        policy, _ = algorithm._policy(observation)
         sample = algorithm._actions.sample(policy)
-        features, _ = algorithm._critic_network.encode(observation)
-        values = algorithm._critic_network.evaluate(features, sample.vector)
+        features, _ = algorithm._critics.online.encode(observation)
+        values = algorithm._critics.online.evaluate(features, sample.vector)
         return sample.expectation(values.amin(1))
 
     def test_learns_the_temperature_of_the_entropy_that_is_asked_for(self):
         self.learns_alpha = True
         env = self._create(probes.ObservationPolicyEnv)
         algorithm = self._train(env, 2 * self.num_policy_iterations)
-        policy, _ = algorithm._actor_network(torch.tensor([[-1.0], [1.0]]))
+        policy, _ = algorithm._policy(torch.tensor([[-1.0], [1.0]]))
         # By default: the better action in 90 percent of the cases. With a difference
         # of 2 between the rewards, that is the best policy at α = 2 / ln 9.
         expected = torch.tensor([[0.9, 0.1], [0.1, 0.9]])
@@ -168,8 +168,8 @@ class TestDdpg(OffPolicyLearning):
         }
 
     def value(self, algorithm, observation):
-        action, _ = algorithm._actor_network(observation)
-        values, _ = algorithm._critic_network((observation, action))
+        action, _ = algorithm._policy(observation)
+        values, _ = algorithm._critics.online((observation, action))
         return values.amin(1)
 
 

@@ -109,7 +109,7 @@ def test_the_best_is_learnt_from_what_others_did(algorithm_class, phase, recurre
     for _ in range(16 if phase == "offline" else 20):
         algorithm.train_iter()
         if hasattr(algorithm, "_target_critic_network"):
-            target = algorithm._target_critic_network
+            target = algorithm._critics.target
             targets.append(torch.cat([p.flatten() for p in target.parameters()]))
     assert (algorithm.num_env_steps == 0) == (phase == "offline")
     for before, after in itertools.pairwise(targets):

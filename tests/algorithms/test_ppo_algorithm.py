@@ -144,7 +144,7 @@ def test_a_correction_keeps_three_policies_apart():
     batch = algorithm.preprocess(experience, valid, BatchInfo())
     result = batch.rollout_info
     with torch.no_grad():
-        proximal, _ = algorithm._actor_network(steps.observation[0])
+        proximal, _ = algorithm._policy(steps.observation[0])
         value, _ = algorithm._value_network(steps.observation[0])
     log_prob = proximal.log_prob(action[0])
     torch.testing.assert_close(result.log_prob[0], log_prob)

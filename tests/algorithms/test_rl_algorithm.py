@@ -428,7 +428,7 @@ def test_a_parameter_without_optimizer_is_named():
     )
     # One is given, so that the declared one does not step in.
     algorithm.add_optimizer(Adam(lr=0.1), [algorithm._value_network])
-    with pytest.raises(ConfigError, match="_actor_network"):
+    with pytest.raises(ConfigError, match="_policy"):
         algorithm.train_iter()
 
 
@@ -449,7 +449,7 @@ def test_two_optimizers_share_the_networks_between_them():
     algorithm.train_iter()
     changed = {n for n, p in algorithm.named_parameters() if not p.equal(before[n])}
     assert changed
-    assert all(name.startswith("_actor_network") for name in changed)
+    assert all(name.startswith("_policy") for name in changed)
     assert len(algorithm.optimizers()) == 2
 
 

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
+from alf_lite.algorithms.off_policy_algorithm import OffPolicyState
 from alf_lite.algorithms.parts.temperature import entropy_of_mostly_one_value
-from alf_lite.algorithms.sac_algorithm import SacAlgorithm, SacInfo, SacState
+from alf_lite.algorithms.sac_algorithm import SacAlgorithm, SacInfo
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.distributions import functions as distributions
@@ -100,15 +101,15 @@ class Naive:
         taken = nest.map_structure(lambda t: t[:, 1], steps.prev_action)
         torch.manual_seed(seed)
         self.policy_value, self.entropy = self.value(
-            algorithm._critic_network, observation
+            algorithm._critics.online, observation
         )
         next_value, next_entropy = self.value(
-            algorithm._target_critic_network, next_observation
+            algorithm._critics.target, next_observation
         )
         bonus = sum(0.3 * entropy for entropy in next_entropy.values())
         not_end = GAMMA * steps.discount[:, 1]
         self.target = steps.reward[:, 1] + not_end * (next_value + bonus)
-        self.q = self.q_values(algorithm._critic_network, observation, taken)
+        self.q = self.q_values(algorithm._critics.online, observation, taken)
 
     def q_values(self, critic: CriticNetwork, observation: Tensor, action) -> Tensor:
         """[B, n], of one action per row."""
@@ -125,7 +126,7 @@ class Naive:
 
     def value(self, critic, observation) -> tuple[Tensor, dict[str, Tensor]]:
         """E_π min_k Q_k and the entropies, by enumeration of the discrete part."""
-        policy, _ = self.algorithm._actor_network(observation)
+        policy, _ = self.algorithm._policy(observation)
         parts = policy if isinstance(policy, dict) else {"": policy}
         vector, entropy = None, {}
         probs = torch.ones(len(observation), 1)
@@ -196,8 +197,8 @@ def parameters_with_gradient(algorithm: SacAlgorithm) -> set[str]:
 @pytest.mark.parametrize(
     ("loss_name", "modules"),
     [
-        ("critic_loss", {"_critic_network"}),
-        ("actor_loss", {"_actor_network"}),
+        ("critic_loss", {"_critics"}),
+        ("actor_loss", {"_policy"}),
         ("alpha_loss", {"_temperatures"}),
     ],
 )
@@ -228,9 +229,9 @@ def test_every_parameter_of_the_actor_learns_through_the_critic():
     algorithm = sac(BOX)
     info = info_of(algorithm, windows(BOX))
     info.policy_value.sum().backward()
-    assert all(p.grad.abs().sum() > 0 for p in algorithm._actor_network.parameters())
-    assert all(p.grad is None for p in algorithm._critic_network.parameters())
-    assert all(p.requires_grad for p in algorithm._critic_network.parameters())
+    assert all(p.grad.abs().sum() > 0 for p in algorithm._policy.parameters())
+    assert all(p.grad is None for p in algorithm._critics.online.parameters())
+    assert all(p.requires_grad for p in algorithm._critics.online.parameters())
 
 
 @pytest.mark.parametrize("spec", [BOX, MIXED], ids=["box", "mixed"])
@@ -243,12 +244,12 @@ def test_a_reward_of_several_dimensions_has_a_critic_output_for_each_and_the_ent
     info = info_of(algorithm, steps)
     assert info.q.shape == (1, 5, 2, 3)
     assert info.policy_value.shape == (1, 5)
-    target = algorithm._target_critic_network
+    target = algorithm._critics.target
     torch.manual_seed(2)
-    policy, _ = algorithm._actor_network(steps.observation[:, 0])
+    policy, _ = algorithm._policy(steps.observation[:, 0])
     algorithm._actions.sample(policy)  # as train_step, for the current step
     with torch.no_grad():
-        policy, _ = algorithm._actor_network(steps.observation[:, 1])
+        policy, _ = algorithm._policy(steps.observation[:, 1])
         vector, probs, entropies = algorithm._actions.sample(policy)
         values = target.evaluate(steps.observation[:, 1], vector)  # [5, 2, A, 3]
     probs = torch.ones(5, 1) if probs is None else probs
@@ -291,7 +292,7 @@ def test_n_step_targets_reach_further():
     torch.manual_seed(2)
     for row, end in ((0, 2), (2, 1)):
         observation = steps.observation[:, end]
-        policy, _ = algorithm._actor_network(observation)
+        policy, _ = algorithm._policy(observation)
         value, _ = algorithm._next_value(observation, policy, ())
         torch.testing.assert_close(info.next_value[0, row], value[row])
 
@@ -346,7 +347,7 @@ def test_recurrent_networks_keep_all_their_states():
     assert all(t.abs().sum() > 0 for t in nest.flatten(step.state))
     loss_info, _ = algorithm.batch_loss(batch_of(algorithm, steps))
     loss_info.loss.backward()
-    for network in (algorithm._actor_network, algorithm._critic_network):
+    for network in (algorithm._policy._network, algorithm._critics.online):
         assert network._encoder._cells[0].weight_hh.grad.abs().sum() > 0
 
 
@@ -355,7 +356,7 @@ def test_rollout_samples_within_the_bounds_and_prediction_is_greedy():
     steps = nest.map_structure(
         lambda t: t[:1, 0].expand(400, *t.shape[2:]), windows(MIXED)
     )
-    step = algorithm.rollout_step(steps, SacState())
+    step = algorithm.rollout_step(steps, OffPolicyState())
     assert step.info == ()
     move = step.output["move"]
     assert (
@@ -363,8 +364,8 @@ def test_rollout_samples_within_the_bounds_and_prediction_is_greedy():
     ).all()
     assert move.std(0).min() > 0
     assert len(step.output["gear"].unique()) > 1
-    policy, _ = algorithm._actor_network(steps.observation)
-    greedy = algorithm.predict_step(steps, SacState()).output
+    policy, _ = algorithm._policy(steps.observation)
+    greedy = algorithm.predict_step(steps, OffPolicyState()).output
     expected = distributions.mode(policy)
     assert torch.equal(greedy["gear"], expected["gear"])
     torch.testing.assert_close(greedy["move"], expected["move"])
@@ -376,7 +377,7 @@ def test_prediction_samples_if_the_trainer_says_so():
     steps = nest.map_structure(
         lambda t: t[:1, 0].expand(50, *t.shape[2:]), windows(BOX)
     )
-    assert algorithm.predict_step(steps, SacState()).output.std(0).min() > 0
+    assert algorithm.predict_step(steps, OffPolicyState()).output.std(0).min() > 0
 
 
 def test_default_target_entropies():
@@ -410,16 +411,16 @@ def test_every_network_may_have_its_own_optimizer():
         alpha_optimizer=Adam(lr=1e-2),
     )
     names = dict(algorithm.optimizers())
-    assert list(names) == ["_actor_network", "_critic_network", "_temperatures"]
+    assert list(names) == ["_policy", "_critics.online", "_temperatures"]
     assert names["_temperatures"].learning_rate == 1e-2
     shared = sac(BOX, critic_optimizer=Adam(lr=1e-3))
-    assert [name for name, _ in shared.optimizers()] == ["root", "_critic_network"]
+    assert [name for name, _ in shared.optimizers()] == ["root", "_critics.online"]
 
 
 def test_the_target_critics_follow():
     algorithm = sac(BOX, target_update_tau=1.0, target_update_period=2)
-    source = algorithm._critic_network.state_dict()
-    target = algorithm._target_critic_network
+    source = algorithm._critics.online.state_dict()
+    target = algorithm._critics.target
     algorithm.after_update(TimeStep(), ())
     assert not all(torch.equal(source[k], v) for k, v in target.state_dict().items())
     algorithm.after_update(TimeStep(), ())
@@ -464,7 +465,7 @@ def test_the_best_mixed_action_of_a_bandit_is_found():
     )
     train(algorithm, bandit(MIXED, reward), 400)
     inputs = TimeStep(observation=torch.ones(1, 3))
-    action = algorithm.predict_step(inputs, SacState()).output
+    action = algorithm.predict_step(inputs, OffPolicyState()).output
     assert action["gear"].item() == 1
     assert action["move"][0, 0].item() == pytest.approx(0.5, abs=0.15)
     assert action["move"][0, 1].item() == pytest.approx(8.0, abs=0.75)
@@ -478,7 +479,7 @@ def test_the_temperature_holds_the_entropy_at_its_target():
     info = info_of(algorithm, bandit(CHOICE, lambda action: action.float()))
     assert info.entropies.discrete.mean().item() == pytest.approx(0.7, abs=0.05)
     # The soft optimum: π ∝ exp(Q / α).
-    policy, _ = algorithm._actor_network(torch.ones(1, 3))
+    policy, _ = algorithm._policy(torch.ones(1, 3))
     alpha = algorithm._temperatures["discrete"].alpha
     soft = (torch.tensor([0.0, 1.0, 2.0]) / alpha).softmax(0)
     torch.testing.assert_close(policy.probs[0].detach(), soft, atol=0.05, rtol=0.0)
@@ -487,9 +488,9 @@ def test_the_temperature_holds_the_entropy_at_its_target():
 def test_evaluation_needs_the_actor_only():
     algorithm = sac(MIXED, is_eval=True, optimizer=None, spread=0.0)
     modules = {name.split(".")[0] for name, _ in algorithm.named_parameters()}
-    assert modules == {"_actor_network"}
+    assert modules == {"_policy"}
     inputs = nest.map_structure(lambda t: t[:, 0], windows(MIXED))
-    algorithm.predict_step(inputs, SacState())
+    algorithm.predict_step(inputs, OffPolicyState())
 
 
 def test_unsupported_actions_name_an_algorithm_that_supports_them():

@@ -43,10 +43,10 @@ def test_the_target_is_the_smaller_critic_of_a_smoothed_action():
     value, _, _ = algorithm._next_value(observation, (), ())
     torch.manual_seed(2)
     noise = (0.6 * torch.randn(200, 2)).clamp(-0.4, 0.4)
-    action = algorithm._target_actor_network(observation)[0]
+    action = algorithm._target_policy(observation)[0]
     smoothed = (action + noise).clamp(-1, 1)
     assert (smoothed != action + noise).any()
-    q = algorithm._target_critic_network((observation, smoothed))[0]
+    q = algorithm._critics.target((observation, smoothed))[0]
     assert q.shape == (200, 2)
     torch.testing.assert_close(value, q.min(1).values)
     assert not value.requires_grad
@@ -75,10 +75,10 @@ def test_actor_and_targets_move_at_every_second_update_of_the_critics():
     )
     actor_moves, target_moves = [], []
     for _ in range(4):
-        target = next(algorithm._target_actor_network.parameters()).clone()
+        target = next(algorithm._target_policy.parameters()).clone()
         actor_moves.append(algorithm.calc_loss(info).loss.item() == -1.0)
         algorithm.after_update(TimeStep(), ())
-        moved = next(algorithm._target_actor_network.parameters())
+        moved = next(algorithm._target_policy.parameters())
         target_moves.append(not torch.equal(target, moved))
     assert actor_moves == target_moves == [False, True, False, True]
 

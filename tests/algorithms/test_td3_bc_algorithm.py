@@ -94,12 +94,12 @@ def test_the_loss_is_that_of_a_naive_computation(alpha):
         observation, next_observation = steps.observation[b].unsqueeze(1)
         taken = steps.prev_action[b, 1]
         vector = torch.stack([taken[0], taken[1] / 5 - 1]).unsqueeze(0)
-        next_action, _ = algorithm._target_actor_network(next_observation)
-        next_q, _ = algorithm._target_critic_network((next_observation, next_action))
+        next_action, _ = algorithm._target_policy(next_observation)
+        next_q, _ = algorithm._critics.target((next_observation, next_action))
         y = steps.reward[b, 1] + GAMMA * steps.discount[b, 1] * min(next_q[0])
-        q, _ = algorithm._critic_network((observation, vector))
-        action, _ = algorithm._actor_network(observation)
-        value, _ = algorithm._critic_network((observation, action))
+        q, _ = algorithm._critics.online((observation, vector))
+        action, _ = algorithm._policy(observation)
+        value, _ = algorithm._critics.online((observation, action))
         distance = ((action - vector)[0, 0] ** 2 + (action - vector)[0, 1] ** 2) / 2
         rows.append((sum((y - q[0, k]) ** 2 for k in range(2)), value[0, 0], distance))
     valid = [0, 1, 2, 4]
@@ -170,7 +170,7 @@ def test_both_terms_are_learnt_by_the_actor_only():
             for name, p in algorithm.named_parameters()
             if p.grad is not None and p.grad.any()
         }
-        assert changed == {"_actor_network"}
+        assert changed == {"_policy"}
 
 
 def test_what_stands_at_a_last_step_does_not_matter():
@@ -224,8 +224,8 @@ def test_a_reward_of_several_dimensions_is_weighted():
     steps = windows(reward_dims=(2,))
     loss = algorithm.calc_loss(info_of(algorithm, steps))
     observation = steps.observation[:, 0]
-    action, _ = algorithm._actor_network(observation)
-    q = algorithm._critic_network((observation, action))[0][:, 0]
+    action, _ = algorithm._policy(observation)
+    q = algorithm._critics.online((observation, action))[0][:, 0]
     value = q @ torch.tensor(weights)
     size = value[[0, 1, 2, 4]].abs().mean()
     torch.testing.assert_close(loss.extra.td3.actor_loss[0], -3 * value / size)
@@ -298,7 +298,7 @@ def test_a_small_weight_stays_with_the_data_and_a_large_one_leaves_for_higher_va
 def test_evaluation_needs_the_actor_only():
     algorithm = make(is_eval=True, optimizer=None, spread=0.0)
     modules = {name.split(".")[0] for name, _ in algorithm.named_parameters()}
-    assert modules == {"_actor_network"}
+    assert modules == {"_policy"}
 
 
 def test_bad_arguments_are_refused():
@@ -318,7 +318,7 @@ def test_actions_in_a_nest_are_cloned_as_one_vector():
         prev_action=nest.map_structure(lambda s: s.sample((5, 2)), spec)
     )
     info = info_of(algorithm, steps)
-    action, _ = algorithm._actor_network(steps.observation[:, 0])
+    action, _ = algorithm._policy(steps.observation[:, 0])
     taken = algorithm._actions.to_vector(
         nest.map_structure(lambda t: t[:, 1], steps.prev_action)
     )

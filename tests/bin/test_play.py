@@ -117,7 +117,7 @@ def test_setting_overrides_the_configuration_of_the_run(trained, capsys):
                 "--gin_param=ActorDistributionNetwork.fc_layer_params = (3,)",
             ],
             3,
-            "_actor_network",
+            "_policy",
         ),
     ],
 )
@@ -175,7 +175,7 @@ def test_non_finite_policy_is_refused(trained, tmp_path, capsys):
     shutil.copytree(trained, root_dir)
     checkpointer = Checkpointer(root_dir / "checkpoints")
     loaded = checkpointer.load()
-    name = next(k for k in loaded.state["algorithm"] if "_actor_network" in k)
+    name = next(k for k in loaded.state["algorithm"] if "_policy" in k)
     loaded.state["algorithm"][name].fill_(float("nan"))
     checkpointer.save(5, loaded.state, loaded.texts, loaded.metadata)
     assert run(f"--root_dir={root_dir}", "--num_episodes=1") == 3

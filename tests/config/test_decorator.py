@@ -248,8 +248,8 @@ class Truck(Vehicle):
 
 @configurable
 class Tipper(Truck):
-    def __init__(self, wheels, *, angle=30.0, **kwargs):
-        super().__init__(wheels, **kwargs)
+    def __init__(self, *args, angle=30.0, **kwargs):
+        super().__init__(*args, **kwargs)
         self.angle = angle
 
 
@@ -262,6 +262,7 @@ def test_keyword_arguments_stand_for_the_parameters_of_the_base_class():
     )
     assert Truck(6, speed=2.0).facts == (6, 2.0, "grey", 3)
     assert Tipper(6, load=9.0, color="red").facts == (6, 1.0, "red", 3)
+    assert Tipper(wheels=6, angle=1.0).facts[0] == 6
 
 
 def test_inherited_parameters_can_be_bound_for_every_class_of_the_line():

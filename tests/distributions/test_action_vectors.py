@@ -21,7 +21,7 @@ BOOLS = TensorSpec((3,), torch.bool)
 
 def test_a_vector_becomes_actions_between_their_bounds():
     boxes = BoxActions({"a": UNIT, "b": WIDE, "c": SCALAR})
-    assert boxes.numel == 5
+    assert boxes.vector_size == 5
     vector = torch.tensor([[-1.0, 0.5, -1.0, 1.0, 0.0]])
     action = boxes.to_action(vector)
     assert action["a"].tolist() == [[-1.0, 0.5]]
@@ -35,7 +35,7 @@ def test_vectors_and_actions_are_inverse(spec):
     boxes = BoxActions(spec)
     action = nest.map_structure(lambda s: s.sample((7,)), spec)
     vector = boxes.to_vector(action)
-    assert vector.shape == (7, boxes.numel)
+    assert vector.shape == (7, boxes.vector_size)
     assert vector.abs().max() <= 1
     back = boxes.to_action(vector)
     for restored, original in zip(

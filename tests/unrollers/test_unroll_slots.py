@@ -62,7 +62,7 @@ class Environment:
         )
 
 
-class Policy:
+class ActingPolicy:
     device = torch.device("cpu")
 
     def __init__(self, *, transforms: bool) -> None:
@@ -93,7 +93,7 @@ class Policy:
         return ()
 
 
-def first_row(env: Environment, policy: Policy) -> tuple[Experience, TimeStep]:
+def first_row(env: Environment, policy: ActingPolicy) -> tuple[Experience, TimeStep]:
     time_step = env.reset()
     inputs, _ = policy.transform_timestep(time_step, ())
     state = policy.get_initial_rollout_state(B)
@@ -103,7 +103,7 @@ def first_row(env: Environment, policy: Policy) -> tuple[Experience, TimeStep]:
 
 def build(*, transforms: bool, bootstrap: bool, length: int = 4, num_slots: int = 3):
     """Source of unrolls, and the slots as worker and trainer have them."""
-    env, policy = Environment(), Policy(transforms=transforms)
+    env, policy = Environment(), ActingPolicy(transforms=transforms)
     specs = row_specs(*first_row(env, policy))
     # As they travel.
     sent = reduction.ForkingPickler.loads(reduction.ForkingPickler.dumps(specs))
@@ -203,7 +203,7 @@ def test_no_memory_is_refused_with_what_to_lower(monkeypatch):
 
 
 def test_all_workers_are_counted_when_the_memory_is(monkeypatch):
-    specs = row_specs(*first_row(Environment(), Policy(transforms=False)))
+    specs = row_specs(*first_row(Environment(), ActingPolicy(transforms=False)))
     slots = UnrollSlots(specs, 2, 4, False)
     monkeypatch.setattr(shared_memory, "free_ram", lambda: 3 * slots.num_bytes)
     os.close(slots.create(num_copies=3))

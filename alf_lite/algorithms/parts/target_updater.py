@@ -1,4 +1,4 @@
-"""Target networks: delayed copies that bootstrap targets are computed with."""
+"""Target networks, the delayed copies that targets bootstrap from, and their period."""
 
 from __future__ import annotations
 
@@ -9,14 +9,64 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from alf_lite.utils.update_counter import UpdateCounter
-
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
 def target_copy(module: _Module) -> _Module:
     """A copy of ``module`` whose parameters want no gradient, hence no optimizer."""
     return copy.deepcopy(module).requires_grad_(False)
+
+
+class UpdateCounter(nn.Module):
+    """Counts gradient updates and tells which of them are due.
+
+    A module without parameters: as a part of an algorithm it is in its checkpoint.
+
+    Args:
+        period: updates from one that is due to the next; the first one that is due is
+            the one with this number.
+        name: of the period in messages.
+    """
+
+    def __init__(self, period: int = 1, *, name: str = "period") -> None:
+        super().__init__()
+        if not isinstance(period, int) or isinstance(period, bool) or period < 1:
+            raise ValueError(f"{name} must be a positive integer, got {period!r}")
+        self._period = period
+        self._count = 0
+        # A flag beside the count: a compiled function that asks for it is compiled
+        # anew for each of two values, not for every count.
+        self.is_due = period == 1
+
+    @property
+    def count(self) -> int:
+        """How many updates have been counted."""
+        return self._count
+
+    def advance(self) -> bool:
+        """Counts one update and returns whether it was due.
+
+        ``is_due`` told so before, and now tells it of the next update.
+        """
+        was_due = self.is_due
+        self._set(self._count + 1)
+        return was_due
+
+    def _set(self, count: int) -> None:
+        # Not through the module's own, which looks for parameters first.
+        object.__setattr__(self, "_count", count)
+        object.__setattr__(self, "is_due", (count + 1) % self._period == 0)
+
+    def get_extra_state(self) -> Tensor:
+        """[] int64, for ``state_dict``."""
+        return torch.tensor(self._count)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Takes over what ``get_extra_state`` returned."""
+        self._set(int(state))
+
+    def extra_repr(self) -> str:
+        return f"period={self._period}, count={self._count}"
 
 
 class TargetUpdater(nn.Module):
@@ -52,10 +102,16 @@ class TargetUpdater(nn.Module):
         if not 0 < tau <= 1:
             raise ValueError(f"target_update_tau must lie in (0, 1], got {tau}")
         # Tuples, because modules in attributes would become parts of this one.
-        self._sources = tuple(sources)
-        self._targets = tuple(targets)
+        self._sources: tuple[nn.Module, ...] = ()
+        self._targets: tuple[nn.Module, ...] = ()
         self._tau = tau
         self._counter = UpdateCounter(period, name="target_update_period")
+        self.add(sources, targets)
+
+    def add(self, sources: Sequence[nn.Module], targets: Sequence[nn.Module]) -> None:
+        """Lets more targets follow, of modules with the same structure."""
+        self._sources += tuple(sources)
+        self._targets += tuple(targets)
         self._check_same_tensors()
         self._tensors: _Tensors | None = None
         self._move(1.0)

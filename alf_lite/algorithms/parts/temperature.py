@@ -7,7 +7,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from alf_lite.distributions.mixed_actions import MixedActions
+from alf_lite.data_structures import Field
+from alf_lite.distributions.mixed_actions import Entropies, MixedActions
+from alf_lite.utils.tensor_utils import total
 
 
 class Temperature(nn.Module):
@@ -49,10 +51,62 @@ class Temperature(nn.Module):
         return self._log_alpha * (entropy.detach() - target)
 
 
-def target_entropies(
+class Temperatures(nn.ModuleDict):
+    """One for each part of the action that there is.
+
+    Args:
+        actions: the parts.
+        continuous: H̄ of the continuous part; None for the default of SacAlgorithm.
+        discrete: as above.
+        initial_value: see :class:`Temperature`.
+        is_learnt: likewise.
+    """
+
+    def __init__(
+        self,
+        actions: MixedActions,
+        continuous: float | None = None,
+        discrete: float | None = None,
+        *,
+        initial_value: float = 1.0,
+        is_learnt: bool = True,
+    ) -> None:
+        targets = _target_entropies(actions, continuous, discrete)
+        super().__init__(
+            {
+                part: Temperature(initial_value, target, is_learnt=is_learnt)
+                for part, target in targets.items()
+            }
+        )
+
+    @property
+    def alpha(self) -> Entropies:
+        """[] each, without gradient."""
+        return Entropies(**{part: t.alpha for part, t in self.items()})
+
+    def bonus(self, entropies: Entropies) -> Tensor:
+        """Σ α H over the parts of the action."""
+        return total(t.alpha * getattr(entropies, part) for part, t in self.items())
+
+    def forward(self, entropies: Entropies, num_allowed: Field = ()) -> Tensor:
+        """The sum of the losses of the temperatures alone.
+
+        Args:
+            entropies: [...] each.
+            num_allowed: [...], how many joint values a mask leaves; (): the discrete
+                target is the same for all states.
+        """
+        targets = {}
+        if isinstance(num_allowed, Tensor):
+            targets["discrete"] = entropies_of_mostly_one_value(num_allowed)
+        return total(
+            t(getattr(entropies, part), targets.get(part)) for part, t in self.items()
+        )
+
+
+def _target_entropies(
     actions: MixedActions, continuous: float | None, discrete: float | None
 ) -> dict[str, float]:
-    """Of the parts that there are; what is None gets the default of SacAlgorithm."""
     targets = {}
     if actions.boxes is not None:
         if continuous is None:

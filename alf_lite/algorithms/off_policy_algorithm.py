@@ -1,0 +1,271 @@
+"""What off-policy algorithms have in common; each file of theirs is what is left.
+
+:class:`OffPolicyAlgorithm` turns replayed steps into transitions. An
+:class:`OffPolicyActorCriticAlgorithm` has a policy and critics, and acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from torch import Tensor, nn
+
+from alf_lite import nest
+from alf_lite.algorithms.parts import transitions
+from alf_lite.algorithms.parts.critics import Critics, make_critic_network
+from alf_lite.algorithms.parts.policy import DeterministicPolicy, Policy
+from alf_lite.algorithms.parts.target_updater import UpdateCounter
+from alf_lite.algorithms.parts.transitions import Transition
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.config import configurable
+from alf_lite.data_structures import AlgStep, BatchInfo, TimeStep
+from alf_lite.distributions.action_masks import ActionMask
+from alf_lite.distributions.mixed_actions import MixedActions
+from alf_lite.networks.critic_networks import CriticNetwork
+from alf_lite.networks.network import Network
+from alf_lite.optimizers.optimizers import Optimizer
+from alf_lite.tensor_specs import NestedTensorSpec
+
+Nest = Any
+_Info = TypeVar("_Info", bound=Any)
+
+
+@configurable
+class OffPolicyAlgorithm(RLAlgorithm):
+    """Learns from replayed transitions, with n-step returns and target networks.
+
+    A subclass builds its networks after ``super().__init__``, and tells the specs of
+    their states with :meth:`_set_state_specs`.
+    """
+
+    # What the error says of actions that are not supported
+    _alternatives: ClassVar[str] = ""
+
+    # Whether transitions tell which of them come from offline buffers
+    _offline_rows_only: bool = False
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        action_spec: NestedTensorSpec,
+        *,
+        gamma: float = 0.99,
+        n_step: int = 1,
+        target_update_tau: float = 0.005,
+        target_update_period: int = 1,
+        action_mask_key: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Stores what transitions and targets are made with.
+
+        Args:
+            observation_spec: of one observation.
+            action_spec: of one action.
+            gamma: γ in [0, 1].
+            n_step: rewards that are summed before the target bootstraps. The windows
+                of ``TrainerConfig.mini_batch_length`` need one step more.
+            target_update_tau: τ in (0, 1].
+            target_update_period: gradient updates between two target updates.
+            action_mask_key: of the mask in a dict of observations; see
+                :class:`ActionMask`. The networks do not see it.
+            **kwargs: see :class:`RLAlgorithm`.
+
+        Raises:
+            ValueError: if the action is not supported or a coefficient is out of range.
+        """
+        actions = self._read_actions(action_spec)
+        super().__init__(observation_spec, action_spec, is_on_policy=False, **kwargs)
+        transitions.check_coefficients(gamma, n_step, self._config)
+        self._actions = actions
+        self._gamma = gamma
+        self._n_step = self.num_bootstrap_steps = n_step
+        self._target_update: dict[str, Any] = {
+            "tau": target_update_tau,
+            "period": target_update_period,
+        }
+        self._mask = ActionMask(observation_spec, action_spec, action_mask_key)
+        self._is_recurrent = False
+
+    def _make_actions(self, action_spec: NestedTensorSpec) -> Any:
+        """How the algorithm sees actions.
+
+        Raises:
+            ValueError: if it cannot handle them.
+        """
+        return MixedActions(action_spec)
+
+    def _read_actions(self, action_spec: NestedTensorSpec) -> Any:
+        try:
+            return self._make_actions(action_spec)
+        except ValueError as error:
+            raise ValueError(
+                f"{type(self).__name__} cannot handle these actions. {error}. "
+                f"{self._alternatives}"
+            ) from error
+
+    def _set_state_specs(
+        self, train: Nest, predict: Nest, rollout: Nest | None = None
+    ) -> None:
+        """The specs of recurrent states; ``rollout`` is that of training by default."""
+        self._train_state_spec = train
+        self._rollout_state_spec = train if rollout is None else rollout
+        self._predict_state_spec = predict
+        self._is_recurrent = not nest.is_empty(train)
+
+    def random_action(self, inputs: TimeStep) -> Nest:
+        """Any action that the mask allows."""
+        return self._mask.redraw(super().random_action(inputs), inputs.observation)
+
+    def preprocess_experience(
+        self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
+    ) -> tuple[TimeStep, Transition]:
+        """Sums up the rewards of n steps."""
+        make = (
+            transitions.to_sequence
+            if self._is_recurrent
+            else transitions.to_transitions
+        )
+        inputs, transition = make(root_inputs, self._n_step, self._gamma)
+        if self._offline_rows_only:
+            transition = transitions.mark_offline(transition, batch_info)
+        return inputs, transition
+
+    def _align(self, info: _Info, *next_fields: str) -> _Info:
+        """The first T-n rows of [T, B, ...], each with what it bootstraps from.
+
+        Networks with memory value every step; here, its value is moved to those that
+        bootstrap from it. Without memory, ``train_step`` has done so already.
+        """
+        if not self._is_recurrent:
+            return info
+        return transitions.align(info, next_fields, self._n_step)
+
+
+class OffPolicyState(NamedTuple):
+    """Recurrent states; all empty for feed-forward networks."""
+
+    actor: Nest = ()  # [B, ...]
+    critic: Nest = ()  # [B, ...]
+    target_critic: Nest = ()  # [B, ...]
+
+
+@configurable
+class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
+    """A policy, critics and their targets; the losses are a subclass's.
+
+    Both are built in this order, so that a seed gives the same networks.
+    """
+
+    _policy: Any  # Policy or DeterministicPolicy
+    _critics: Critics  # unless is_eval
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        action_spec: NestedTensorSpec,
+        *,
+        actor_network_ctor: Callable[..., Network],
+        critic_network_ctor: Callable[..., CriticNetwork] = CriticNetwork,
+        num_critics: int = 2,
+        actor_update_period: int = 1,
+        actor_optimizer: Optimizer | None = None,
+        critic_optimizer: Optimizer | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Builds the actor and, for training, the critics.
+
+        Args:
+            observation_spec: of one observation.
+            action_spec: of one action.
+            actor_network_ctor: called as ``ctor(observation_spec, action_spec)``.
+            critic_network_ctor: called as ``ctor(observation_spec, vector_size,
+                num_critics, output_shape)``; see :class:`CriticNetwork`.
+            num_critics: n; the smallest of them is believed.
+            actor_update_period: gradient updates between two of the actor.
+            actor_optimizer: of the actor; None: ``optimizer`` trains it, too.
+            critic_optimizer: of the critics; as above.
+            **kwargs: see :class:`OffPolicyAlgorithm`.
+
+        Raises:
+            ValueError: if the action is not supported or a coefficient is out of range.
+        """
+        super().__init__(observation_spec, action_spec, **kwargs)
+        self._policy = self._make_policy(actor_network_ctor)
+        actor_state_spec = self._policy.state_spec
+        critic_state_spec: NestedTensorSpec = ()
+        self._actor_updates = UpdateCounter(
+            actor_update_period, name="actor_update_period"
+        )
+        self._claim(actor_optimizer, self._policy)
+        if not self._is_eval:
+            network = make_critic_network(
+                *(critic_network_ctor, self._mask, self._actions.vector_size),
+                *(num_critics, self._critic_output_shape()),
+            )
+            self._critics = Critics(network, self._weigh, **self._target_update)
+            self._claim(critic_optimizer, network)
+            critic_state_spec = network.state_spec
+        self._set_state_specs(
+            OffPolicyState(actor_state_spec, critic_state_spec, critic_state_spec),
+            predict=OffPolicyState(actor=actor_state_spec),
+        )
+
+    def _make_policy(
+        self, actor_network_ctor: Callable[..., Network]
+    ) -> Policy | DeterministicPolicy:
+        return Policy(actor_network_ctor, self.action_spec, self._mask)
+
+    def _critic_output_shape(self) -> tuple[int, ...]:
+        """Of one critic: a value of every joint value of the discrete parts."""
+        return (self._actions.num_joint_values, *self.reward_spec.shape)
+
+    def _weigh(self, values: Tensor) -> Tensor:
+        """What is maximised: values [..., D] of a critic → [...]; [...] as it is."""
+        return self.scalar_reward(values)
+
+    def _claim(self, optimizer: Optimizer | None, module: nn.Module) -> None:
+        """Gives a part to an optimizer of its own, if there is one."""
+        if optimizer is not None and not self._is_eval:
+            self.add_optimizer(optimizer, [module])
+
+    # Acting
+
+    def predict_step(self, inputs: TimeStep, state: Any) -> AlgStep:
+        """Acts greedily, or as ``TrainerConfig.epsilon_greedy`` says."""
+        action, actor_state = self._policy.act(
+            inputs.observation, state.actor, self.predict_epsilon
+        )
+        return AlgStep(output=action, state=state._replace(actor=actor_state))
+
+    def rollout_step(self, inputs: TimeStep, state: Any) -> AlgStep:
+        """Samples an action. The replayed steps tell it; there is no info."""
+        action, actor_state = self._policy.sample(inputs.observation, state.actor)
+        return AlgStep(
+            output=action, state=self._next_state(inputs, state, actor_state)
+        )
+
+    def _next_state(self, inputs: TimeStep, state: Any, actor_state: Nest) -> Any:
+        """That of the rollout: critics with memory see the observation, too."""
+        critic_state = state.critic
+        if not nest.is_empty(critic_state):
+            _, critic_state = self._critics.online.encode(
+                inputs.observation, critic_state
+            )
+        # Stored states start the target critics, too.
+        return state._replace(
+            actor=actor_state, critic=critic_state, target_critic=critic_state
+        )
+
+    @property
+    def training_only_modules(self) -> list[nn.Module]:
+        """All but the actor, and critics whose state is stored."""
+        has_state = not nest.is_empty(self.rollout_state_spec.critic)
+        return [self._critics.target if has_state else self._critics]
+
+    # Learning
+
+    def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
+        """Moves the targets towards the networks."""
+        self._actor_updates.advance()
+        self._critics.update_targets()
