@@ -6,7 +6,7 @@ import math
 
 from alf_lite.trainers.evaluator import EvalResult
 from alf_lite.trainers.progress_display import format_return, format_seconds
-from alf_lite.trainers.run_end import TrainResult
+from alf_lite.trainers.run_record import TrainResult
 
 
 def training_lines(result: TrainResult) -> list[str]:

@@ -209,13 +209,12 @@ class BufferSource(Source):
 
     Args:
         buffer: must not change meanwhile.
-        name: for messages.
     """
 
+    name = "the replay buffer"
     is_in_environment_units = False
 
-    def __init__(self, buffer: ReplayBuffer, name: str = "the replay buffer") -> None:
-        self.name = name
+    def __init__(self, buffer: ReplayBuffer) -> None:
         self._buffer = buffer
         self.fields = {}
         for path, spec in nest.flatten_with_path(buffer.data_spec):

@@ -18,14 +18,13 @@ from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.worker_environments import RemoteEnvironment
 from alf_lite.errors import ConfigError
-from alf_lite.trainers import rebuilding, run_end, train_summaries
+from alf_lite.trainers import rebuilding, run_record, train_summaries
 from alf_lite.trainers.hooks import Hook, Hooks, build_hooks
 from alf_lite.trainers.progress_display import NoDisplay, ProgressDisplay, Status
 from alf_lite.trainers.run_checkpoints import RunCheckpoints, config_texts
 from alf_lite.trainers.run_directory import RunDirectory
-from alf_lite.trainers.run_end import TrainResult
 from alf_lite.trainers.run_evaluations import RunEvaluations
-from alf_lite.trainers.run_record import RunRecord
+from alf_lite.trainers.run_record import RunRecord, TrainResult
 from alf_lite.trainers.schedule import SpeedMeter
 from alf_lite.trainers.signals import STACKS_FILE, BrokenOffError, StopSignals
 from alf_lite.trainers.training_state import RunState
@@ -136,7 +135,7 @@ class Trainer:
                 # The algorithm has advanced it already.
                 self.algorithm.progress.global_counter = self.run.iterations
                 summary.set_global_counter(self.run.iterations)
-                self._note = run_end.keep_what_is_whole(
+                self._note = run_record.keep_what_is_whole(
                     error, self.run.iterations, self._checkpoints, self._save
                 )
                 interruption.end_iteration()
@@ -219,7 +218,7 @@ class Trainer:
         record.begin()
         stack.push(
             lambda kind, error, traceback: record.end(
-                run_end.entries(self._result(), error)
+                run_record.end_entries(self._result(), error)
             )
         )
         directory.write_config_texts(config_texts())
