@@ -123,7 +123,7 @@ def test_the_run_ends_at_num_env_steps_and_leaves_no_process(tmp_path):
     result = make_trainer(tmp_path, num_iterations=0, num_env_steps=100).train()
     assert 100 <= result.env_steps < 100 + 2 * 2 + 2
     assert not children()
-    assert time.monotonic() - begin < 30
+    assert time.monotonic() - begin < 120  # also on a busy machine
 
 
 def test_an_iteration_takes_as_many_steps_as_in_this_process(make):
@@ -341,7 +341,7 @@ def test_a_fault_is_an_error_that_names_the_worker(tmp_path, mode, error, text):
     assert text in str(caught.value)
     assert "unroll worker" in str(caught.value)
     assert "Kept: " in caught.value.__notes__[-1]
-    assert time.monotonic() - begin < 30
+    assert time.monotonic() - begin < 120  # also on a busy machine
     assert not children()
 
 
