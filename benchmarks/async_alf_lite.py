@@ -18,8 +18,8 @@ import alf_lite_training
 import delayed_environments
 # isort: on
 
+from alf_lite.algorithms.learning.actor_copy import create_remote_environment
 from alf_lite.algorithms.learning.create_algorithm import create_algorithm
-from alf_lite.algorithms.learning.worker_recipe import describe_environments
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.config.files import parse_config
@@ -159,7 +159,7 @@ def _build(conf: str, bindings: list[str]) -> RLAlgorithm:
     parse_config(str(measuring.HERE / conf), bindings)
     config = TrainerConfig()
     if config.async_unroll:
-        env = describe_environments(config, create_environment, seed=0)
+        env = create_remote_environment(config, create_environment, seed=0)
         algorithm = create_algorithm(config, env)
         env.release()
     else:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm, valid_steps
-from alf_lite.algorithms.learning.acting_state import ActingState
+from alf_lite.algorithms.learning.actor_copy import ActingState
 from alf_lite.algorithms.learning.construction import AlgorithmMeta
 from alf_lite.algorithms.learning.off_policy_learner import OffPolicyLearner
 from alf_lite.algorithms.learning.on_policy_learner import OnPolicyLearner

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from alf_lite.algorithms.learning.actor_copy import create_remote_environment
 from alf_lite.algorithms.learning.create_algorithm import create_algorithm
-from alf_lite.algorithms.learning.worker_recipe import describe_environments
 from alf_lite.config import TrainerConfig, default_settings
 from alf_lite.config import files as config_files
 from alf_lite.environments.creation import create_environment
@@ -181,7 +181,7 @@ class Trainer:
         """The environment to train in, or what is known of those of the workers."""
         env_seed = random_state.derive_seed(seed, "environments")
         if self.config.async_unroll:
-            return describe_environments(self.config, self._create_env, env_seed)
+            return create_remote_environment(self.config, self._create_env, env_seed)
         return self._create_env(seed=env_seed)
 
     def _is_finished(self) -> bool:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from alf_lite.algorithms.learning.actor_copy import create_remote_environment
 from alf_lite.algorithms.learning.create_algorithm import create_algorithm
-from alf_lite.algorithms.learning.worker_recipe import describe_environments
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import AlgStep, LossInfo, TimeStep
@@ -103,7 +103,7 @@ def async_config(**fields: Any) -> TrainerConfig:
 def async_algorithm(create_env: Any, **fields: Any) -> RLAlgorithm:
     """Ready to train; ``finish_train`` ends its workers."""
     config = async_config(**fields)
-    env = describe_environments(config, create_env, seed=0)
+    env = create_remote_environment(config, create_env, seed=0)
     algorithm = create_algorithm(config, env)
     env.release()
     algorithm.setup_training()

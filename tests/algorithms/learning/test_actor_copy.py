@@ -9,8 +9,8 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.learning.actor_copy import create_remote_environment
 from alf_lite.algorithms.learning.create_algorithm import create_algorithm
-from alf_lite.algorithms.learning.worker_recipe import describe_environments
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.config import TrainerConfig
@@ -61,7 +61,7 @@ def built():
     opened = []
 
     def build(settings, create_env=create_counting):
-        described = describe_environments(settings, create_env, seed=5)
+        described = create_remote_environment(settings, create_env, seed=5)
         opened.append(described)
         trained = create_algorithm(settings, described)
         parts = arrive(described)
@@ -154,7 +154,7 @@ def test_a_worker_acts_at_random_while_the_trainer_says_so(built):
 
 def test_workers_that_were_given_other_seeds_get_other_environments():
     create = functools.partial(create_goals, seed=None)
-    described = describe_environments(
+    described = create_remote_environment(
         config(algorithm_ctor=PPOAlgorithm, max_policy_lag=0), create, seed=5
     )
     recipe = config_shipping.load(described.recipe).value
@@ -180,7 +180,7 @@ def test_what_only_training_needs_does_not_reach_the_worker():
         rl_train_every_update_steps=2,
         compile=True,
     )
-    described = describe_environments(settings, create_counting, seed=0)
+    described = create_remote_environment(settings, create_counting, seed=0)
     recipe = config_shipping.load(described.recipe).value
     described.close()
     sent = recipe.config
@@ -210,7 +210,7 @@ TrainerConfig.mini_batch_length = 2
 
 def test_references_of_a_conf_with_scopes_reach_the_worker():
     config_files.parse_config_text(CONF)
-    described = describe_environments(TrainerConfig(), create_environment, seed=0)
+    described = create_remote_environment(TrainerConfig(), create_environment, seed=0)
     described.close()
     parts = arrive(described)
     parts.env.reset()
@@ -244,11 +244,11 @@ def test_what_has_no_name_is_refused_with_advice(settings, create_env, conf):
         match=r"(?s)async_unroll: .*cannot be sent .*lambda.*"
         r"top level of a module, or bind them in a conf",
     ):
-        describe_environments(config(**settings), create_env, seed=0)
+        create_remote_environment(config(**settings), create_env, seed=0)
 
 
 def test_an_algorithm_that_needs_only_the_specs_lets_the_environment_be_closed():
-    described = describe_environments(config(), create_counting, seed=5)
+    described = create_remote_environment(config(), create_counting, seed=5)
     create_algorithm(config(), described)
     described.release()
     with pytest.raises(RuntimeError, match="was closed"):
@@ -259,7 +259,7 @@ def test_hindsight_keeps_the_environment_that_computes_its_rewards():
     settings = config(
         SacAlgorithm, data_transformer_ctor=HindsightExperienceTransformer
     )
-    described = describe_environments(settings, create_goals, seed=0)
+    described = create_remote_environment(settings, create_goals, seed=0)
     create_algorithm(settings, described)
     described.release()
     original = described.borrow_original()
