@@ -265,7 +265,7 @@ def test_every_environment_of_a_worker_explores_as_much_as_it_shall(make):
 
 
 def test_takes_what_is_there_and_trains_meanwhile(make):
-    algorithm = make(unroll_length=0, max_unroll_length=3, unroll_step_interval=0.02)
+    algorithm = make(unroll_length=0, max_unroll_length=3, unroll_step_interval=0.1)
     sizes = [0]
     for _ in range(200):
         algorithm.train_iter()
