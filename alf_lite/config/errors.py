@@ -97,7 +97,8 @@ def unknown_module(module: str) -> str:
         suggestion = re.sub("'(.*?)'", rf"'{package}.\1'", suggestion)
     return f"there is no module {module!r}." + (
         suggestion
-        or " A module of your own has to be in the current directory or on PYTHONPATH."
+        or " A module of your own has to be beside the conf, in the current directory "
+        "or on PYTHONPATH."
     )
 
 

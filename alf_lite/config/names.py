@@ -9,6 +9,7 @@ which takes its parameters from the conf and makes objects of the class itself.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -54,7 +55,7 @@ def complete_name(name: str) -> str:
 
 
 def import_module(module: str) -> types.ModuleType:
-    """Imports a module; one of the current directory, too, as ``python -m`` would.
+    """Imports a module; one of the current directory or beside a conf, too.
 
     Raises:
         ConfigError: if there is none of that name, or importing it fails.
@@ -64,7 +65,7 @@ def import_module(module: str) -> types.ModuleType:
     except ModuleNotFoundError as error:
         if not _is_missing(module, error):
             raise _import_failed(module, error) from error
-        if not _look_here():
+        if not _look_around():
             raise ConfigError(config_errors.unknown_module(module)) from error
     except (Exception, SystemExit) as error:
         raise _import_failed(module, error) from error
@@ -76,18 +77,28 @@ def _is_missing(module: str, error: ModuleNotFoundError) -> bool:
     return f"{module}.".startswith(f"{error.name}.")
 
 
-def _look_here() -> bool:
-    """Adds the current directory to the places of modules; False if it is one."""
-    try:
-        here = os.getcwd()
-    except OSError:  # it was deleted
-        return False
+# Of the confs that were read; modules of the user may lie beside them.
+_conf_folders: list[str] = []
+
+
+def note_conf_folder(folder: Path) -> None:
+    """Lets modules that are found nowhere else be looked for beside a conf."""
+    _conf_folders.append(str(folder.resolve()))
+
+
+def _look_around() -> bool:
+    """Adds what may hold modules of the user to their places; False if nothing is new.
+
+    They come last, so that nothing there takes the place of an installed module.
+    """
+    here: list[str] = []
+    with contextlib.suppress(OSError):  # it was deleted
+        here.append(os.getcwd())
     places = {os.path.abspath(place) for place in sys.path}
-    if here in places:
-        return False
-    sys.path.append(here)
+    new = [place for place in [*here, *_conf_folders] if place not in places]
+    sys.path += dict.fromkeys(new)
     importlib.invalidate_caches()
-    return True
+    return bool(new)
 
 
 def _import_failed(module: str, error: BaseException) -> ConfigError:

@@ -62,6 +62,7 @@ class ConfigReader:
             chain = " → ".join(p.name for p in (*including, resolved))
             raise ConfigError(f"{path}: this conf includes itself: {chain}.")
         text, inside = read_conf(path), (*including, resolved)
+        config_names.note_conf_folder(resolved.parent)
         # Included twice, it is read twice: a few small files could make a huge text.
         self._size += len(text)
         check_size(self._size, str((including or inside)[0]))

@@ -97,6 +97,16 @@ def tank(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
+def test_a_module_beside_the_conf_is_found_from_anywhere(tank, tmp_path_factory):
+    (tank / "fish.gin").write_text(
+        "create_environment.env_ctor = @tank.Fish\ntank.Fish.length = 5\n"
+        "create_environment.wrappers = [@gymnasium.wrappers.FlattenObservation]\n"
+    )
+    os.chdir(tmp_path_factory.mktemp("elsewhere"))
+    config_files.parse_config(str(tank / "fish.gin"))
+    assert episode_length(create_environment()) == 5
+
+
 def build(conf):
     config_files.parse_config(None, [conf])
     return create_environment()
@@ -258,8 +268,8 @@ def test_a_class_that_is_defined_anew_replaces_the_earlier_one(tank):
         ),
         (
             "create_environment.env_ctor = @my_own_lake.Fish",
-            "there is no module 'my_own_lake'. A module of your own has to be in the "
-            "current directory or on PYTHONPATH.",
+            "there is no module 'my_own_lake'. A module of your own has to be beside "
+            "the conf, in the current directory or on PYTHONPATH.",
         ),
         (
             "X = @gymnasium.wrapprs.FlattenObservation",
