@@ -78,12 +78,12 @@ class DqnAlgorithm(OffPolicyAlgorithm):
 
     # Mnih et al. 2015: an update for four steps. Batches are larger, and Adam trains.
     default_settings = DefaultSettings(
-        updates_per_env_step=0.25,
+        updates_per_env_step=1.0,
         unroll_length=4,
-        mini_batch_size=64,
+        mini_batch_size=128,
         mini_batch_length=2,
         initial_collect_steps=1000,
-        lr=1e-3,
+        lr=((0.0, 2e-3), (1.0, 0.0)),
         gradient_clipping=10.0,
     )
 
