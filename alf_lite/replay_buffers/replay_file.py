@@ -1,8 +1,9 @@
 """The steps of a replay buffer in a file that describes itself and can be mapped.
 
-The file (``utils/array_file.py``) has one row of bytes per step, chronologically, those
-of environment 0, then of environment 1, …, and says where in a row each leaf lies. So
-it can be read without the buffer, the specs or the algorithm that it was written by.
+The file (``checkpoints/array_file.py``) has one row of bytes per step, chronologically,
+those of environment 0, then of environment 1, …, and says where in a row each leaf
+lies. So it can be read without the buffer, the specs or the algorithm that it was
+written by.
 """
 
 from __future__ import annotations
