@@ -71,6 +71,9 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
             ``TrainerConfig.overwrite_policy_output`` says the same.
     """
 
+    # γ: a float, which a subclass that discounts sets
+    _gamma: Any = None
+
     # How it is published, for confs that leave that out
     default_settings: ClassVar[DefaultSettings] = DefaultSettings()
 
@@ -130,8 +133,6 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         self._metrics: MetricSet | None = None
         self._learner: OnPolicyLearner | OffPolicyLearner | None = None
         self._attributes_of_modules: list[dict[str, Any]] | None = None
-        if env is not None:
-            self._check_root(config)
 
     # What others may ask
 
@@ -164,9 +165,6 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         """
         return False
 
-    # γ: a float, which a subclass that discounts sets
-    _gamma: Any = None
-
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         inherits = cls.training_only_modules is not RLAlgorithm.training_only_modules
@@ -176,17 +174,6 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
                 f"{cls.__name__} has a rollout_step of its own: define beside it "
                 "training_only_modules, the parts that this rollout_step does not use. "
                 "[] is always right; unroll workers are told everything then."
-            )
-
-    def _check_root(self, config: TrainerConfig | None) -> None:
-        if config is None:
-            raise ConfigError(f"{self._name}: env is given but no config")
-        has_train_step = type(self).train_step is not Algorithm.train_step
-        if self._on_policy and not (has_train_step or self.unrolls_with_grad):
-            raise ConfigError(
-                f"{self._name} has no train_step. Write one, or set the class "
-                "attribute trains_on_rollout_info = True if calc_loss takes what "
-                "rollout_step returns, with its graph."
             )
 
     @property
@@ -253,7 +240,7 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
     @property
     def num_env_steps(self) -> int:
         """Steps taken in the training environments, FIRST steps not counted."""
-        return int(self.get_step_metrics()[1].result())
+        return int(self.metrics[1].result())
 
     @property
     def limits(self) -> Limits:
@@ -326,7 +313,7 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         summary.set_global_counter(progress.global_counter)
         steps = learner.train_iter()
         progress.move_to(progress.iterations + 1, self.num_env_steps, self.limits)
-        if steps:
+        if steps and summary.should_record():
             num_updates = learner.updates.num_updates
             summary.scalar("train/updates", num_updates)
             summary.scalar(

@@ -18,7 +18,7 @@ from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.config import TrainerConfig
+from alf_lite.config import DefaultSettings, TrainerConfig
 from alf_lite.data_structures import AlgStep, LossInfo, StepType
 from alf_lite.data_transformers.create_data_transformer import (
     SequentialDataTransformer,
@@ -83,7 +83,9 @@ def make(
 
 
 class RecordingPPO(PPOAlgorithm):
-    """Keeps what it is asked to train on."""
+    """Keeps what it is asked to train on; declares no settings."""
+
+    default_settings = DefaultSettings()
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)

@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from alf_lite.data_structures import BatchInfo
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
-from alf_lite.replay_buffers.replay_monitor import ReplayMonitor
+from alf_lite.replay_buffers.replay_mixture import ReplayMonitor
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.utils import summary
 

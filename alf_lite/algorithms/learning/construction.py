@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from alf_lite import nest
+from alf_lite.algorithms.algorithm import Algorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_transformers.create_data_transformer import create_data_transformer
 from alf_lite.data_transformers.data_transformer import DataTransformer
@@ -229,6 +230,13 @@ def _check_settings(
         check_replay_settings(counted, env.batch_size, transformer.num_history_steps)
         return
     _check_on_policy(type(algorithm).__name__, config, transformer)
+    has_train_step = type(algorithm).train_step is not Algorithm.train_step
+    if not (has_train_step or algorithm.unrolls_with_grad):
+        raise ConfigError(
+            f"{type(algorithm).__name__} has no train_step. Write one, or set the "
+            "class attribute trains_on_rollout_info = True if calc_loss takes what "
+            "rollout_step returns, with its graph."
+        )
     if config.async_unroll:
         _check_policy_lag(algorithm, config)
 

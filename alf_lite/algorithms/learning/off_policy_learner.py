@@ -41,11 +41,11 @@ from alf_lite.replay_buffers.own_replay import OwnReplay
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_mixture import (
     ReplayMixture,
+    ReplayMonitor,
     Windows,
     alike,
     join,
 )
-from alf_lite.replay_buffers.replay_monitor import ReplayMonitor
 from alf_lite.replay_buffers.replay_settings import draws_per_iteration
 from alf_lite.unrollers.unroll import Unroll
 from alf_lite.utils.summary import timed
