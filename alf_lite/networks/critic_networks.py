@@ -40,6 +40,9 @@ class CriticNetwork(Network):
         output_shape: of the value of one action; () for a number.
         joint_fc_layer_params: sizes of the hidden layers of every critic.
         activation: of these layers.
+        layer_norm: normalize these layers before their activation, each critic with a
+            gain and a bias of its own.
+        dropout: share of the units of these layers that are left out in training.
         encoder_fc_layer_params: sizes of the encoder's layers; () for none.
         encoder_activation: of the encoder; None for what it has of its own, as for the
             next one.
@@ -58,6 +61,8 @@ class CriticNetwork(Network):
         *,
         joint_fc_layer_params: Sequence[int] = (256, 256),
         activation: Activation = "relu",
+        layer_norm: bool = False,
+        dropout: float = 0.0,
         encoder_fc_layer_params: Sequence[int] | None = (),
         encoder_activation: Activation | None = None,
         conv_layer_params: ConvLayerParams | None = None,
@@ -81,6 +86,8 @@ class CriticNetwork(Network):
             joint_fc_layer_params,
             self._output_shape.numel(),
             activation,
+            layer_norm=layer_norm,
+            dropout=dropout,
         )
 
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:

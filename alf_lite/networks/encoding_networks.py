@@ -35,6 +35,7 @@ class EncodingNetwork(EncoderNetwork):
         input_spec: nest of TensorSpecs.
         fc_layer_params: sizes of the MLP's layers; () for none.
         activation: of the MLP, a name such as "tanh" or a callable.
+        layer_norm: normalize the layers of the MLP before their activation.
         conv_layer_params: (filters, kernel size, stride) of each convolution; None for
             a choice by the size of the image.
         conv_activation: of the convolutions.
@@ -50,6 +51,7 @@ class EncodingNetwork(EncoderNetwork):
         *,
         fc_layer_params: Sequence[int] = (64, 64),
         activation: Activation = "tanh",
+        layer_norm: bool = False,
         conv_layer_params: ConvLayerParams | None = None,
         conv_activation: Activation = "relu",
         embedding_size: int | None = None,
@@ -71,7 +73,7 @@ class EncodingNetwork(EncoderNetwork):
         input_size = sum(encoder.output_size for encoder in encoders)
         self._is_plain = _is_plain(input_spec)
         self._encoders = nn.ModuleList([] if self._is_plain else encoders)
-        self._mlp = mlp(input_size, fc_layer_params, activation)
+        self._mlp = mlp(input_size, fc_layer_params, activation, layer_norm)
         self.output_size = [input_size, *fc_layer_params][-1]
 
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:

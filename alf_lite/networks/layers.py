@@ -110,7 +110,10 @@ def orthogonal(layer: _Layer, gain: float = HIDDEN_GAIN) -> _Layer:
 
 
 def mlp(
-    input_size: int, layer_sizes: Sequence[int], activation: Activation
+    input_size: int,
+    layer_sizes: Sequence[int],
+    activation: Activation,
+    layer_norm: bool = False,
 ) -> nn.Sequential:
     """Linear layers, each followed by the activation; the identity if there are none.
 
@@ -118,11 +121,15 @@ def mlp(
         input_size: number of input features.
         layer_sizes: number of outputs of each layer.
         activation: see :func:`make_activation`.
+        layer_norm: normalize the layers before their activation.
     """
     sizes = [input_size, *check_sizes("fc_layer_params", layer_sizes)]
     layers: list[nn.Module] = []
     for size, next_size in pairwise(sizes):
-        layers += [linear(size, next_size), make_activation(activation)]
+        layers.append(linear(size, next_size))
+        if layer_norm:
+            layers.append(nn.LayerNorm(next_size))
+        layers.append(make_activation(activation))
     return HiddenSequential(*layers)
 
 

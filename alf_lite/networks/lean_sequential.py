@@ -64,7 +64,7 @@ def apply_hidden(layers: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 class LinearMap(nn.Module):
-    """A layer that is linear: of its output, only the next layer needs the values."""
+    """A layer whose own gradient does not need its output, such as a linear one."""
 
 
 class LeanSequential(nn.Sequential):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from alf_lite.networks.layers import (
     HIDDEN_GAIN,
@@ -79,6 +80,29 @@ class ParallelLinear(LinearMap):
         return f"{num_members} x ({input_size} -> {output_size})"
 
 
+class ParallelLayerNorm(LinearMap):
+    """n layer normalizations (Ba et al. 2016), each with a gain and a bias of its own.
+
+    Args:
+        num_members: n.
+        size: features of one input.
+    """
+
+    def __init__(self, num_members: int, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(num_members, 1, size))
+        self.bias = nn.Parameter(torch.zeros(num_members, 1, size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, B, size] → the same shape."""
+        normalized = functional.layer_norm(x, x.shape[-1:])
+        return torch.addcmul(self.bias, normalized, self.weight)
+
+    def extra_repr(self) -> str:
+        num_members, _, size = self.weight.shape
+        return f"{num_members} x {size}"
+
+
 class ParallelMLP(nn.Module):
     """n multi-layer perceptrons of one shape, with a linear output layer each.
 
@@ -89,6 +113,9 @@ class ParallelMLP(nn.Module):
         output_size: features of one output.
         activation: a name or a callable.
         output_gain: scale of the output layer's weights.
+        layer_norm: normalize the hidden layers before their activation.
+        dropout: share of the units of hidden layers that are left out in training,
+            drawn for every member and row, before that.
     """
 
     def __init__(
@@ -99,12 +126,20 @@ class ParallelMLP(nn.Module):
         output_size: int,
         activation: Activation = "relu",
         output_gain: float = 1.0,
+        layer_norm: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
         sizes = [input_size, *check_sizes("fc_layer_params", layer_sizes)]
         layers: list[nn.Module] = []
         for size, next_size in pairwise(sizes):
             layers.append(ParallelLinear(num_members, size, next_size))
+            if dropout:
+                layers.append(nn.Dropout(dropout))
+            if layer_norm:
+                layers.append(ParallelLayerNorm(num_members, next_size))
             layers.append(make_activation(activation))
         self._hidden_layers = HiddenSequential(*layers)
         self._output_layer = ParallelLinear(

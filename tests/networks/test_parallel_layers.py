@@ -2,7 +2,11 @@ import pytest
 import torch
 from torch import nn
 
-from alf_lite.networks.parallel_layers import ParallelLinear, ParallelMLP
+from alf_lite.networks.parallel_layers import (
+    ParallelLayerNorm,
+    ParallelLinear,
+    ParallelMLP,
+)
 
 
 def separate(layer: ParallelLinear, member: int) -> nn.Linear:
@@ -51,6 +55,68 @@ def test_parallel_mlp_equals_separate_mlps(num_members, is_shared, num_outputs):
     (gradient,) = torch.autograd.grad((output * weights).sum(), x, retain_graph=True)
     (expected_gradient,) = torch.autograd.grad((expected * weights).sum(), x)
     torch.testing.assert_close(gradient, expected_gradient)
+
+
+def test_normalized_members_equal_separate_ones_each_with_its_own_gain_and_bias():
+    torch.manual_seed(0)
+    ensemble = with_random_bias(ParallelMLP(3, 4, (8, 6), 2, layer_norm=True))
+    for layer in ensemble.modules():
+        if isinstance(layer, ParallelLayerNorm):
+            nn.init.normal_(layer.weight)
+            nn.init.normal_(layer.bias)
+
+    def member(k: int) -> nn.Sequential:
+        layers = []
+        for layer in (*ensemble._hidden_layers, ensemble._output_layer):
+            if isinstance(layer, ParallelLayerNorm):
+                norm = nn.LayerNorm(layer.weight.shape[-1])
+                norm.weight.data.copy_(layer.weight[k, 0])
+                norm.bias.data.copy_(layer.bias[k, 0])
+                layers.append(norm)
+            elif isinstance(layer, ParallelLinear):
+                layers.append(separate(layer, k))
+            else:
+                layers.append(layer)
+        return nn.Sequential(*layers)
+
+    x = torch.randn(5, 4, requires_grad=True)
+    members = [member(k) for k in range(3)]
+    output, expected = ensemble(x), torch.stack([m(x) for m in members])
+    torch.testing.assert_close(output, expected)
+    weights = torch.randn_like(output)
+    (expected_gradient,) = torch.autograd.grad(
+        (expected * weights).sum(), x, retain_graph=True
+    )
+    (expected * weights).sum().backward()
+    x.grad = None
+    (output * weights).sum().backward()
+    torch.testing.assert_close(x.grad, expected_gradient)
+    ours = [p for p in ensemble.parameters() if p.shape[1] == 1]
+    assert len(ours) == 7  # three biases, two gains and their two biases
+    for k, single in enumerate(members):
+        norms = [m for m in single if isinstance(m, nn.LayerNorm)]
+        parallel = [
+            m for m in ensemble._hidden_layers if isinstance(m, ParallelLayerNorm)
+        ]
+        for norm, layer in zip(norms, parallel, strict=True):
+            torch.testing.assert_close(layer.weight.grad[k, 0], norm.weight.grad)
+            torch.testing.assert_close(layer.bias.grad[k, 0], norm.bias.grad)
+
+
+def test_units_are_dropped_for_every_member_and_row_in_training_only():
+    torch.manual_seed(0)
+    ensemble = ParallelMLP(2, 4, (400,), 1, dropout=0.25)
+    linear, dropout, _ = ensemble._hidden_layers
+    x = torch.randn(3, 4)
+    dropped = dropout(linear(x)) == 0
+    assert dropped.float().mean().item() == pytest.approx(0.25, abs=0.05)
+    assert not torch.equal(dropped[0], dropped[1])
+    assert not torch.equal(dropped[0, 0], dropped[0, 1])
+    assert not torch.equal(ensemble(x), ensemble(x))
+    ensemble.eval()
+    assert torch.equal(ensemble(x), ensemble(x))
+    with pytest.raises(ValueError, match=r"dropout must lie in \[0, 1\), got 1"):
+        ParallelMLP(2, 4, (4,), 1, dropout=1.0)
 
 
 def test_every_member_is_initialised_orthogonally_and_differently():
