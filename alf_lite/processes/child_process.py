@@ -302,20 +302,14 @@ def start_server(preload: Sequence[str]) -> None:
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(preload))
-    with _start_lock, _blocked_signals(), _one_thread():
-        forkserver.ensure_running()
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Has libraries that a child loads start no threads of their own."""
     name = "OMP_NUM_THREADS"
-    before = os.environ.get(name)
-    os.environ.setdefault(name, "1")
+    is_set = name in os.environ
+    os.environ.setdefault(name, "1")  # what is imported there starts no threads
     try:
-        yield
+        with _start_lock, _blocked_signals():
+            forkserver.ensure_running()
     finally:
-        if before is None:
+        if not is_set:
             del os.environ[name]
 
 
