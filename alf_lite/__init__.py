@@ -1,3 +1,72 @@
-"""alf_lite: algorithm-centric reinforcement learning."""
+"""alf_lite: algorithm-centric reinforcement learning.
+
+env = alf_lite.create_environment("CartPole-v1", num_parallel_environments=8)
+config = alf_lite.TrainerConfig(num_env_steps=100_000)
+algorithm = alf_lite.PPOAlgorithm(env=env, config=config)
+alf_lite.Trainer(algorithm, root_dir="runs/ppo").train()
+alf_lite.load_policy("runs/ppo").predict(observation)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from alf_lite import exports
+
+if TYPE_CHECKING:
+    from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+    from alf_lite.config import TrainerConfig, configurable
+    from alf_lite.data_structures import StepType, TimeStep
+    from alf_lite.environments.creation import create_environment
+    from alf_lite.optimizers.optimizers import Adam
+    from alf_lite.trainers.trained_policy import TrainedPolicy, load_policy
+    from alf_lite.trainers.trainer import Trainer, train
 
 __version__ = "0.1.0"
+
+# Loaded when they are asked for: a program that only shows its help needs none.
+_MODULES = {
+    "Adam": "optimizers.optimizers",
+    "TrainedPolicy": "trainers.trained_policy",
+    "RLAlgorithm": "algorithms.rl_algorithm",
+    "StepType": "data_structures",
+    "TimeStep": "data_structures",
+    "Trainer": "trainers.trainer",
+    "TrainerConfig": "config",
+    "configurable": "config",
+    "create_environment": "environments.creation",
+    "load_policy": "trainers.trained_policy",
+    "train": "trainers.trainer",
+}
+
+__all__ = [
+    "Adam",
+    "RLAlgorithm",
+    "StepType",
+    "TimeStep",
+    "TrainedPolicy",
+    "Trainer",
+    "TrainerConfig",
+    "__version__",
+    "configurable",
+    "create_environment",
+    "load_policy",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(import_module(f"alf_lite.{_MODULES[name]}"), name)
+    if name.endswith("Algorithm"):  # every file of algorithms/ is offered
+        return getattr(import_module("alf_lite.algorithms"), name)
+    if exports.is_module(__name__, name):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise exports.no_such_name(__name__, name, __dir__())
+
+
+def __dir__() -> list[str]:
+    import_module("alf_lite.algorithms")
+    algorithms = exports.public_names("alf_lite.algorithms")
+    return [*__all__, *(name for name in algorithms if name.endswith("Algorithm"))]

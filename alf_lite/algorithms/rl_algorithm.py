@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm, valid_steps
 from alf_lite.algorithms.learning.actor_copy import ActingState
-from alf_lite.algorithms.learning.construction import AlgorithmMeta
+from alf_lite.algorithms.learning.construction import AlgorithmMeta, BuiltFrom
 from alf_lite.algorithms.learning.off_policy_learner import OffPolicyLearner
 from alf_lite.algorithms.learning.on_policy_learner import OnPolicyLearner
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
@@ -35,7 +35,7 @@ from alf_lite.metrics.metrics import MetricSet, create_metrics
 from alf_lite.optimizers.optimizers import Adam, Optimizer
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils import summary
+from alf_lite.utils import random_state, summary
 from alf_lite.utils.progress import Limits, Progress, follow_progress
 
 Nest = Any
@@ -129,6 +129,9 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         self.data_transformer: DataTransformer = IdentityDataTransformer(
             observation_spec
         )
+        self.built_from: BuiltFrom | None = None  # of the root
+        self._episodes_have_begun = False
+        self._is_finished = False
         self.progress = Progress()  # of the root, in all algorithms below it
         self._metrics: MetricSet | None = None
         self._learner: OnPolicyLearner | OffPolicyLearner | None = None
@@ -308,6 +311,7 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
     def train_iter(self) -> int:
         """Unrolls, then trains. Returns the number of steps trained on."""
         self.setup_training()
+        self._begin_episodes()
         learner, progress = self.learner, self.progress
         progress.global_counter += 1
         summary.set_global_counter(progress.global_counter)
@@ -500,10 +504,31 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
 
         Unroll workers are started by it, and go on undisturbed later.
         """
+        self._episodes_have_begun = True
         self.learner.reset_environment(seed)
+
+    @property
+    def episodes_have_begun(self) -> bool:
+        """Whether a loop of one's own has stepped the environment."""
+        return self._episodes_have_begun
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether ``finish_train`` was called."""
+        return self._is_finished
+
+    def _begin_episodes(self) -> None:
+        """In a loop of one's own with a seed, as the trainer does it."""
+        config = self._config
+        is_new = not self._episodes_have_begun and self.progress.iterations == 0
+        if is_new and config is not None and config.random_seed is not None:
+            seed = random_state.derive_seed(config.random_seed, "environments", 0)
+            self.reset_environment(seed)
+        self._episodes_have_begun = True
 
     def finish_train(self) -> None:
         """Releases what training holds: the environment, or the unroll workers."""
+        self._is_finished = True
         if self._learner is not None:
             self._learner.close()
         elif self._env is not None:

@@ -7,6 +7,7 @@ since 2021.
 
 from __future__ import annotations
 
+import copy
 import enum
 import sys
 from collections.abc import Mapping
@@ -74,6 +75,11 @@ def statement(key: BindingKey, value: Any) -> str:
     if gin_config._is_literally_representable(value):
         return f"{key} = {value!r}"
     return f"# {key} = {value!r} cannot be written in a conf"
+
+
+def is_literal(value: Any) -> bool:
+    """Whether a conf can hold the value as it is."""
+    return bool(gin_config._is_literally_representable(value))
 
 
 def references(value: Any) -> list[gin_config.ConfigurableReference]:
@@ -249,6 +255,35 @@ def _key_in_force(scope: str, selector: str, parameter: str) -> BindingKey | Non
         if key[1:] == (selector, parameter) and _is_prefix(key.scope, scope)
     ]
     return max(keys, key=lambda key: len(key.scope)) if keys else None
+
+
+def save_state() -> tuple[Any, ...]:
+    """Bindings and recorded use, for :func:`restore_state`."""
+    with gin_config._OPERATIVE_CONFIG_LOCK:
+        return (
+            gin.config_is_locked(),
+            *(copy.copy(table) for table in _tables()),
+        )
+
+
+def restore_state(state: tuple[Any, ...]) -> None:
+    """Puts back what :func:`save_state` returned."""
+    is_locked, *tables = state
+    gin.clear_config()
+    with gin_config._OPERATIVE_CONFIG_LOCK:
+        for table, saved in zip(_tables(), tables, strict=True):
+            table.clear()
+            table.update(saved)
+    gin_config._set_config_is_locked(is_locked)
+
+
+def _tables() -> list[Any]:
+    return [
+        gin_config._CONFIG,
+        gin_config._OPERATIVE_CONFIG,
+        gin_config._SINGLETONS,
+        gin_config._IMPORTS,
+    ]
 
 
 def clear() -> None:

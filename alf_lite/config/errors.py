@@ -194,8 +194,26 @@ def _raise_as_it_is(error: Exception, text: str) -> NoReturn:
     is_of_call = "In call to configurable" in text
     if not is_of_call and not isinstance(error, AlfLiteError):
         _raise_longer_copy(error, text)  # says which statement of a conf it is
+    _suggest_parameter(error, text)
     vars(error).setdefault(_SAID, []).append(text)
     raise error
+
+
+def _suggest_parameter(error: Exception, text: str) -> None:
+    """Adds the nearest parameter where a caller in Python has misspelt one."""
+    misspelt = re.search(r"unexpected keyword argument '(\w+)'$", str(error))
+    called = re.search(r"In call to configurable '([\w.]+)'", text)
+    if not (isinstance(error, TypeError) and misspelt and called):
+        return
+    known = [
+        parameter
+        for selector in configurables.matches(called[1])
+        for parameter in configurables.parameter_names(configurables.target(selector))
+        or []
+    ]
+    hint = did_you_mean(misspelt[1], known)
+    if hint:
+        error.args = (f"{error}.{hint}",)
 
 
 gin_utils.augment_exception_message_and_reraise = _raise_as_it_is

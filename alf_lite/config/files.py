@@ -42,6 +42,7 @@ __all__ = [
     "gin_errors",
     "inoperative_config_text",
     "operative_config_text",
+    "own_config",
     "packaged_confs",
     "parse_config",
     "parse_config_text",
@@ -150,12 +151,31 @@ def reset() -> None:
 # The texts that are saved with a run
 
 
-def user_config_text() -> str:
+def user_config_text(given: Mapping[str, str] | None = None) -> str:
     """What the user gave, files inlined, then the command line: a conf of its own.
 
     It needs no file, so that any process can read it in any directory.
+
+    Args:
+        given: in Python, instead of bindings: parameter → value as a conf writes it.
     """
-    return _reader.text()
+    return _reader.text(given or {})
+
+
+@contextmanager
+def own_config() -> Iterator[None]:
+    """In the block, nothing is bound; afterwards, what was bound before.
+
+    For what reads a configuration in a program that may have one of its own.
+    """
+    global _reader, _strict
+    outer, saved = (_reader, _strict), config_bindings.save_state()
+    reset()
+    try:
+        yield
+    finally:
+        config_bindings.restore_state(saved)
+        _reader, _strict = outer
 
 
 def operative_config_text() -> str:

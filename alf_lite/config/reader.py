@@ -8,7 +8,9 @@ to the including file, and one text of all files that another process can read a
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gin
@@ -168,17 +170,22 @@ class ConfigReader:
         bound_here[key] = self.bindings[key] = binding
         self._pieces.append((source, binding))
 
-    def text(self) -> str:
+    def text(self, given: Mapping[str, str] = MappingProxyType({})) -> str:
         """Everything that was read, as one conf without includes.
 
         Bindings that were overridden are comments, so that the text can be read by the
         same rules. Added are what was bound in Python and the imports of modules that
         this process had imported by itself.
+
+        Args:
+            given: what was given in Python instead of bindings, as a conf writes it.
         """
         bound = config_bindings.bound()
         lines = []
         for source, binding in self._pieces:
-            if binding is not None and not self._is_in_force(binding, bound):
+            if binding is not None and (
+                str(binding.key) in given or not self._is_in_force(binding, bound)
+            ):
                 source = "\n".join(f"# overridden: {s}" for s in source.split("\n"))
             lines.append(source)
         in_python = {
@@ -190,6 +197,9 @@ class ConfigReader:
         if in_python:
             lines += ["", "# Bound in Python:"]
             lines += [config_bindings.statement(*item) for item in in_python.items()]
+        if given:
+            lines += ["", "# Given in Python:"]
+            lines += [f"{key} = {value}" for key, value in given.items()]
         modules = sorted(config_bindings.modules_of(bound) - self._imported)
         if modules:
             lines = [*(f"import {module}" for module in modules), "", *lines]

@@ -283,6 +283,11 @@ class TrainerConfig:
         """What a :meth:`counted` config says: passes or updates per iteration."""
         return self.epochs or self.num_updates_per_train_iter or 1
 
+    @property
+    def left_unset(self) -> tuple[str, ...]:
+        """The fields that were not given and that an algorithm declares."""
+        return vars(self)["_taken"]
+
     def declared_for(self, algorithm_ctor: Callable[..., Any]) -> TrainerConfig:
         """The settings of ``algorithm_ctor``, for one that names no algorithm.
 
@@ -290,7 +295,7 @@ class TrainerConfig:
         """
         if self.algorithm_ctor is not None:
             return self
-        unset: dict[str, Any] = dict.fromkeys(vars(self)["_taken"], UNSET)
+        unset: dict[str, Any] = dict.fromkeys(self.left_unset, UNSET)
         return dataclasses.replace(self, algorithm_ctor=algorithm_ctor, **unset)
 
     @property

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from alf_lite.exports import load_public, public_names
+
 
 def __getattr__(name: str) -> Any:
-    # Loaded when asked for: the processes of an asynchronous environment import parts
-    # of this package and must not wait for torch.
-    if name == "create_environment":
-        from alf_lite.environments.creation import create_environment
+    return load_public(__name__, name)
 
-        return create_environment
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return [*globals(), *public_names(__name__)]

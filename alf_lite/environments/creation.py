@@ -81,6 +81,7 @@ def create_environment(
             shape.
         EnvError: if there is no such environment, or it cannot be built.
     """
+    arguments = dict(locals())
     size_is_given = num_parallel_environments is not None
     num_environments = num_parallel_environments
     if num_environments is None:
@@ -122,11 +123,14 @@ def create_environment(
         if hint:
             raise EnvError(f"{env_name} cannot be created: {error}\n{hint}") from error
         raise
-    if isinstance(vector_env, Environment):
-        return vector_env
-    return GymnasiumEnvironment(
-        vector_env, seed=seed, env_info_keys=env_info_keys, name=env_name or None
-    )
+    environment = vector_env
+    if not isinstance(vector_env, Environment):
+        environment = GymnasiumEnvironment(
+            vector_env, seed=seed, env_info_keys=env_info_keys, name=env_name or None
+        )
+    del arguments["default_num_environments"]
+    environment.created_with = arguments
+    return environment
 
 
 def _check_arguments(

@@ -30,6 +30,7 @@ class Environment(abc.ABC):
     ``alf_lite.testing.environment_contract.EnvironmentContract``.
     """
 
+    created_with: dict[str, Any] | None = None  # the arguments of create_environment
     can_step = True  # False: known by its specs alone, for training on recorded steps
 
     @property

@@ -11,6 +11,7 @@ action/box_space.high = 2.0
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -22,10 +23,10 @@ from alf_lite import nest
 from alf_lite.config import configurable
 from alf_lite.data_structures import TimeStep, time_step_spec
 from alf_lite.environments import space_specs
-from alf_lite.environments.environment import EnvironmentWithSpecs
+from alf_lite.environments.environment import Environment, EnvironmentWithSpecs
 from alf_lite.environments.recorded_values import RecordedValues
 from alf_lite.errors import ConfigError, EnvError
-from alf_lite.tensor_specs import TensorSpec
+from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
 
 Nest = Any
 # What a conf may write in place of a Dict or Tuple.
@@ -141,3 +142,97 @@ def _to_space(name: str, value: NestedSpace) -> Space:
         f"SpecsOnlyEnvironment: {name} must be a space of gymnasium, got {value!r}. In "
         "a conf write @box_space() or @discrete_space(), with a scope to have several."
     )
+
+
+# The spaces of an environment, as plain data that JSON holds
+
+
+def saved_spaces(env: Environment | None) -> dict[str, Any] | None:
+    """What builds a :class:`SpecsOnlyEnvironment` like ``env`` again."""
+    if env is None:
+        return None
+    recorded = env.recorded_values
+    shape = env.reward_spec.shape
+    if recorded is None:
+        pair = _space_of(env.observation_spec), _space_of(env.action_spec)
+    else:
+        pair = recorded.observation_space, recorded.action_space
+    return {
+        "observation_space": _to_data(pair[0]),
+        "action_space": _to_data(pair[1]),
+        "num_rewards": shape[0] if shape else None,
+        "name": env.name,
+    }
+
+
+def from_saved_spaces(saved: Mapping[str, Any]) -> SpecsOnlyEnvironment:
+    """The reverse of :func:`saved_spaces`."""
+    return SpecsOnlyEnvironment(
+        _from_data(saved["observation_space"]),
+        _from_data(saved["action_space"]),
+        num_rewards=saved["num_rewards"],
+        name=saved["name"],
+    )
+
+
+def _space_of(spec: NestedTensorSpec) -> Space:
+    """A space with these specs, for an environment that has none."""
+    if isinstance(spec, Mapping):
+        return spaces.Dict({key: _space_of(item) for key, item in spec.items()})
+    if isinstance(spec, tuple | list):
+        return spaces.Tuple([_space_of(item) for item in spec])
+    dtype = spec.zeros().numpy().dtype
+    if not isinstance(spec, BoundedTensorSpec):
+        return spaces.Box(-np.inf, np.inf, tuple(spec.shape), dtype.type)
+    if spec.is_discrete and not spec.shape:
+        return spaces.Discrete(int(spec.maximum) - int(spec.minimum) + 1)
+    shape = tuple(spec.shape)
+    low, high = (
+        np.broadcast_to(np.asarray(bound, dtype), shape)
+        for bound in (spec.minimum, spec.maximum)
+    )
+    return spaces.Box(low, high, shape, dtype.type)
+
+
+def _to_data(space: Space) -> dict[str, Any]:
+    kind = type(space).__name__
+    if isinstance(space, spaces.Dict):
+        return {"Dict": [[key, _to_data(item)] for key, item in space.items()]}
+    if isinstance(space, spaces.Tuple):
+        return {"Tuple": [_to_data(item) for item in space.spaces]}
+    if isinstance(space, spaces.Box):
+        dtype = str(space.dtype)
+        bounds = [_bound(space.low), _bound(space.high)]
+        return {"Box": [*bounds, list(space.shape), dtype]}
+    if isinstance(space, spaces.Discrete):
+        return {"Discrete": [int(space.n), int(space.start)]}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {"MultiDiscrete": [space.nvec.tolist(), space.start.tolist()]}
+    assert isinstance(space, spaces.MultiBinary), kind
+    return {"MultiBinary": [int(i) for i in space.shape]}
+
+
+def _bound(bound: np.ndarray) -> Any:
+    """One number if all are alike; as text, because JSON has no infinity."""
+    is_one = bound.size > 0 and bool((bound == bound.flat[0]).all())
+    return json.dumps(bound.flat[0].item() if is_one else bound.tolist())
+
+
+def _from_data(data: Mapping[str, Any]) -> Space:
+    ((kind, value),) = data.items()
+    if kind == "Dict":
+        return spaces.Dict({key: _from_data(item) for key, item in value})
+    if kind == "Tuple":
+        return spaces.Tuple([_from_data(item) for item in value])
+    if kind == "Box":
+        low, high, shape, dtype = value
+        low_array, high_array = (
+            np.broadcast_to(np.asarray(json.loads(b), dtype), shape)
+            for b in (low, high)
+        )
+        return spaces.Box(low_array, high_array, tuple(shape), np.dtype(dtype).type)
+    if kind == "Discrete":
+        return spaces.Discrete(value[0], start=value[1])
+    if kind == "MultiDiscrete":
+        return spaces.MultiDiscrete(value[0], start=value[1])
+    return spaces.MultiBinary(value)

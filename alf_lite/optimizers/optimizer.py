@@ -15,7 +15,13 @@ from torch.nn import Parameter
 from alf_lite.errors import CheckpointError
 from alf_lite.optimizers.fused_adam_step import FusedAdamStep, fused_adam_step
 from alf_lite.utils.progress import FollowsProgress
-from alf_lite.utils.schedulers import Scheduled, as_scheduler, value_at_start
+from alf_lite.utils.schedulers import (
+    ConstantScheduler,
+    Schedule,
+    Scheduled,
+    as_scheduler,
+    value_at_start,
+)
 from alf_lite.utils.tensor_utils import global_norm
 
 # As torch.nn.utils.clip_grad_norm_ has it.
@@ -80,6 +86,19 @@ class Optimizer(FollowsProgress):
                 f"{lr} from {self._learning_rate!r}"
             )
         return lr
+
+    def arguments(self) -> dict[str, Any]:
+        """Those of the constructor, which build the same optimizer again."""
+        lr: Any = self._learning_rate
+        if isinstance(lr, Schedule):
+            lr = lr.scheduler
+        elif isinstance(lr, ConstantScheduler):
+            lr = lr.value
+        return {
+            "lr": lr,
+            "gradient_clipping": self._gradient_clipping,
+            **self._hyperparameters,
+        }
 
     @property
     def parameters(self) -> list[Parameter]:

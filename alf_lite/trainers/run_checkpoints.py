@@ -9,11 +9,13 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer, LoadedCheckpoint
 from alf_lite.config import files as config_files
+from alf_lite.environments.specs_only_environment import saved_spaces
 from alf_lite.errors import CheckpointError
 from alf_lite.trainers import training_state
 from alf_lite.trainers.hooks import Hooks
@@ -44,10 +46,17 @@ class RunCheckpoints:
     Args:
         run_directory: where to write; locked by the caller.
         keep_latest: how many resumable checkpoints to keep beside the best one.
+        given: what was given in Python, see :func:`config_texts`.
     """
 
-    def __init__(self, run_directory: RunDirectory, keep_latest: int) -> None:
+    def __init__(
+        self,
+        run_directory: RunDirectory,
+        keep_latest: int,
+        given: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._run_directory = run_directory
+        self._given = given
         self._checkpointer = Checkpointer(run_directory.checkpoints, keep_latest)
         self._run_id = new_run_id()
         self._event_files: dict[str, int] = {}
@@ -65,6 +74,10 @@ class RunCheckpoints:
     def run_id(self) -> str:
         """What the event files of this run end with."""
         return self._run_id
+
+    def has_any(self) -> bool:
+        """Whether there is something to resume."""
+        return self._checkpointer.has_checkpoint()
 
     def resume(self, algorithm: RLAlgorithm, hooks: Hooks) -> RunState | None:
         """Restores the newest valid checkpoint; None if this is a new run.
@@ -210,9 +223,10 @@ class RunCheckpoints:
         return self._checkpointer.save(
             run.iterations,
             state,
-            config_texts(),
+            config_texts(self._given),
             {
                 **training_state.fingerprint(algorithm),
+                "environment": saved_spaces(algorithm.env),
                 "iterations": run.iterations,
                 "env_steps": run.env_steps,
                 "buffers": sorted(
@@ -259,10 +273,14 @@ def _is_better(score: float | None, best: float | None) -> bool:
     return score is not None and (best is None or score > best)
 
 
-def config_texts() -> dict[str, str]:
-    """The configuration as it was given, what of it was used, and what was not."""
+def config_texts(given: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """The configuration as it was given, what of it was used, and what was not.
+
+    Args:
+        given: in Python, as a conf writes it.
+    """
     return {
-        USER_CONFIG: config_files.user_config_text(),
+        USER_CONFIG: config_files.user_config_text(given),
         OPERATIVE_CONFIG: config_files.operative_config_text(),
         INOPERATIVE_CONFIG: config_files.inoperative_config_text(),
     }

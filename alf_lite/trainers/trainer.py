@@ -6,12 +6,16 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import os
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from alf_lite.algorithms.learning.actor_copy import create_remote_environment
 from alf_lite.algorithms.learning.create_algorithm import create_algorithm
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig, default_settings
 from alf_lite.config import files as config_files
 from alf_lite.environments.creation import create_environment
@@ -42,28 +46,50 @@ class Trainer:
     :meth:`train`, which is called once.
 
     Args:
-        config: what to train and for how long.
-        root_dir: of the run; ``config.root_dir`` by default.
+        what: an algorithm that was built with ``env`` and ``config``, or a
+            configuration that names one. The algorithm is finished with the training.
+        root_dir: of the run; that of the configuration by default. Without any,
+            nothing is kept.
         hooks: called at fixed places, see :class:`Hook`; beside those of the config.
         display: shows the progress; nothing by default.
         create_env: builds the environments. Called with ``seed``, and for evaluation
-            with ``num_parallel_environments`` too.
+            with ``num_parallel_environments`` too. By default as the environment of the
+            algorithm was made by ``create_environment``, or as the conf says.
+
+    Raises:
+        ConfigError: if something else is given, or it cannot be trained.
     """
 
     def __init__(
         self,
-        config: TrainerConfig,
-        root_dir: str | Path | None = None,
+        what: TrainerConfig | RLAlgorithm,
+        root_dir: str | os.PathLike[str] | None = None,
         *,
         hooks: Sequence[Hook] = (),
         display: ProgressDisplay | None = None,
-        create_env: Callable[..., Environment] = create_environment,
+        create_env: Callable[..., Environment] | None = None,
     ) -> None:
-        self._run_directory = RunDirectory(root_dir or config.root_dir)
+        _check_root_dir(root_dir)
+        config, self._algorithm = _what_to_train(what)
+        env = None if self._algorithm is None else self._algorithm.env
+        built_from = None if self._algorithm is None else self._algorithm.built_from
+        root_dir = root_dir or config.root_dir
+        self._temporary: tempfile.TemporaryDirectory | None = None
+        if not root_dir:
+            self._temporary = tempfile.TemporaryDirectory(prefix="alf_lite-")
+            root_dir = self._temporary.name
+        self._run_directory = RunDirectory(root_dir)
         self.root_dir = self._run_directory.path
+        self._limits = _limits_of(config)
+        create_env = create_env or _create_env_as(env)
+        _check_evaluation(config, env, create_env)
+        self._given = rebuilding.what_was_given(
+            config, create_env, hooks, built_from, env
+        )
+        if self._given.left_out and self._temporary is None and built_from is not None:
+            _logger.warning("%s", rebuilding.only_from_python(self._given.left_out))
         self.config = dataclasses.replace(config, root_dir=str(self.root_dir))
         self._hooks = Hooks(hooks)
-        self._given_in_python = rebuilding.given_in_python(config, create_env, hooks)
         self._display = display or NoDisplay()
         if create_env is create_environment:
             defaults = default_settings(config.algorithm_ctor)
@@ -71,11 +97,11 @@ class Trainer:
                 create_env, default_num_environments=defaults.num_parallel_environments
             )
         self._create_env = create_env
-        self._limits = _limits_of(config)
         self._signals = StopSignals()
         self._stop_reason = ""
         self._is_checkpoint_requested = False
         self._was_finished = False
+        self._was_called = False
         self._seconds_before = 0.0
         self._note = ""
 
@@ -108,13 +134,22 @@ class Trainer:
                 checkpoint stays.
             Exception: what user code raises.
         """
-        with self._signals:
+        if self._was_called:
+            raise ConfigError(
+                "this trainer has trained already. To go on, build another Trainer of "
+                "the same root_dir with a new algorithm and a larger limit."
+            )
+        self._was_called = True
+        with contextlib.ExitStack() as stack:
+            if self._temporary is not None:
+                stack.callback(self._temporary.cleanup)
+            stack.enter_context(self._signals)
             try:
                 self._train()
             except BrokenOffError:
                 assert self._signals.received is not None
                 self._stop_reason = self._signals.received.name
-        return self._result()
+            return self._result()
 
     def _train(self) -> None:
         with contextlib.ExitStack() as stack:
@@ -126,7 +161,8 @@ class Trainer:
             self._begin(stack)
             error: BaseException | None = None
             try:
-                self._checkpoints.begin_episodes(self.algorithm, self.run)
+                if not self.algorithm.episodes_have_begun:
+                    self._checkpoints.begin_episodes(self.algorithm, self.run)
                 self._hooks.call("before_train", self)
                 self._loop()
                 self._finish()
@@ -148,19 +184,12 @@ class Trainer:
     def _build(self, stack: contextlib.ExitStack) -> None:
         """Builds everything and restores the run; writes nothing."""
         config = self.config
-        self._checkpoints = RunCheckpoints(self._run_directory, config.keep_checkpoints)
-        seed = config.random_seed
-        if seed is None:
-            seed = random_state.new_seed()
-        random_state.seed_everything(seed)
-        self.config = config = dataclasses.replace(config, random_seed=seed)
+        self._checkpoints = RunCheckpoints(
+            self._run_directory, config.keep_checkpoints, self._given.statements
+        )
         with config_files.gin_errors():
-            env = self._create_training_env(seed)
-            stack.callback(env.close)
-            self.algorithm = create_algorithm(config, env)
-            stack.callback(self.algorithm.finish_train)
-            if isinstance(env, RemoteEnvironment):
-                env.release()
+            seed = self._build_algorithm(stack)
+            config = self.config
             self._evaluations = RunEvaluations(
                 config, self._create_env, seed, self._signals, self._display
             )
@@ -169,13 +198,46 @@ class Trainer:
             self._evaluations.load_data(self.algorithm)
             self._hooks = Hooks([*self._hooks, *build_hooks(config.hook_ctors)])
         config_files.check_unused_bindings()
+        done = self.algorithm.progress
+        if done.iterations and self._checkpoints.has_any():
+            raise ConfigError(
+                f"{self.root_dir} holds a run, but {self.algorithm.name} has been "
+                "trained elsewhere. Use another root_dir."
+            )
         resumed = self._checkpoints.resume(self.algorithm, self._hooks)
         self._is_resumed = resumed is not None
-        self.run = resumed or RunState(seed=seed)
+        self.run = resumed or RunState(
+            seed=seed, iterations=done.iterations, env_steps=done.env_steps
+        )
         # A run may be resumed with other limits.
         self.algorithm.progress.move_to(
             self.run.iterations, self.run.env_steps, self._limits
         )
+
+    def _build_algorithm(self, stack: contextlib.ExitStack) -> int:
+        """Builds what was not given; returns the seed of the run."""
+        seed = self.config.random_seed
+        if seed is None:
+            seed = random_state.new_seed()
+        self.config = dataclasses.replace(self.config, random_seed=seed)
+        if self._algorithm is not None:
+            if self._algorithm.is_finished:
+                raise ConfigError(
+                    f"{self._algorithm.name} has been trained to its end, and its "
+                    "environment is closed. Build a new environment and algorithm; "
+                    "with the same root_dir and a larger limit the run goes on."
+                )
+            self.algorithm = self._algorithm
+            stack.callback(self.algorithm.finish_train)
+            return seed
+        random_state.seed_everything(seed)
+        env = self._create_training_env(seed)
+        stack.callback(env.close)
+        self.algorithm = create_algorithm(self.config, env)
+        stack.callback(self.algorithm.finish_train)
+        if isinstance(env, RemoteEnvironment):
+            env.release()
+        return seed
 
     def _create_training_env(self, seed: int) -> Environment:
         """The environment to train in, or what is known of those of the workers."""
@@ -213,7 +275,7 @@ class Trainer:
             run_id=run_id,
             seed=run.seed,
             resumed_iterations=run.iterations,
-            **{rebuilding.GIVEN_IN_PYTHON: self._given_in_python},
+            **{rebuilding.GIVEN_IN_PYTHON: self._given.left_out},
         )
         record.begin()
         stack.push(
@@ -221,7 +283,7 @@ class Trainer:
                 run_record.end_entries(self._result(), error)
             )
         )
-        directory.write_config_texts(config_texts())
+        directory.write_config_texts(config_texts(self._given.statements))
         self._checkpoints.rewind_summaries()
         stack.enter_context(
             summary.writer_to(
@@ -286,7 +348,7 @@ class Trainer:
         if iteration == 1:
             # Only now is known what the parts that are built on first use have read.
             self._run_directory.lock.check()
-            texts = config_texts()
+            texts = config_texts(self._given.statements)
             self._run_directory.write_config_texts(texts, required=False)
             train_summaries.summarize_config(texts)
 
@@ -362,7 +424,7 @@ class Trainer:
             evaluation=self._evaluations.latest,
             average_return=train_summaries.average_return(self.algorithm),
             best_score=self._checkpoints.best_score(run),
-            checkpoint=self._checkpoints.last_path,
+            checkpoint=None if self._temporary else self._checkpoints.last_path,
             note=self._note,
         )
 
@@ -398,3 +460,103 @@ def _limits_of(config: TrainerConfig) -> Limits:
             "never end: set at least one of them."
         )
     return limits
+
+
+def train(
+    what: str | os.PathLike[str] | TrainerConfig | RLAlgorithm,
+    root_dir: str | os.PathLike[str] | None = None,
+    *,
+    gin_params: Sequence[str] = (),
+    seed: int | None = None,
+    hooks: Sequence[Hook] = (),
+    display: ProgressDisplay | None = None,
+    create_env: Callable[..., Environment] | None = None,
+) -> TrainResult:
+    """Trains what a conf, a configuration or an algorithm says.
+
+    Args:
+        what: the path of a conf or the name of one that comes with the library;
+            otherwise see :class:`Trainer`.
+        root_dir: see :class:`Trainer`, as for what follows.
+        gin_params: override the conf, ``"TrainerConfig.num_env_steps = 10_000"``.
+        seed: of everything random.
+        hooks: see :class:`Trainer`.
+        display: see :class:`Trainer`.
+        create_env: see :class:`Trainer`.
+
+    Raises:
+        ConfigError: for a conf or settings that cannot be used; and see
+            :meth:`Trainer.train`.
+    """
+    others: dict[str, Any] = {
+        "hooks": hooks,
+        "display": display,
+        "create_env": create_env,
+    }
+    if not isinstance(what, str | os.PathLike):
+        if gin_params:
+            raise ConfigError("gin_params override a conf: change the config instead")
+        if seed is not None:
+            if not isinstance(what, TrainerConfig):
+                raise ConfigError("seed: an algorithm has that of its TrainerConfig")
+            config = dataclasses.replace(what, random_seed=seed)
+            return Trainer(config, root_dir, **others).train()
+        return Trainer(what, root_dir, **others).train()
+    parameters = [*gin_params]
+    if seed is not None:
+        parameters.append(f"TrainerConfig.random_seed = {seed}")
+    with config_files.own_config():
+        config_files.parse_config(os.fspath(what), parameters)
+        with config_files.gin_errors():
+            config = TrainerConfig()
+        return Trainer(config, root_dir, **others).train()
+
+
+def _what_to_train(
+    what: TrainerConfig | RLAlgorithm,
+) -> tuple[TrainerConfig, RLAlgorithm | None]:
+    if isinstance(what, TrainerConfig):
+        return what, None
+    if not isinstance(what, RLAlgorithm):
+        shown = what.__name__ if isinstance(what, type) else repr(what)
+        raise ConfigError(
+            f"Trainer: expected an algorithm or a TrainerConfig, got {shown}. Write "
+            "Trainer(PPOAlgorithm(env=env, config=config), root_dir)."
+        )
+    if what.env is None or what.built_from is None:
+        raise ConfigError(
+            f"{what.name} was built without an environment to train in. Write "
+            f"{type(what).__name__}(env=env, config=config)."
+        )
+    return what.built_from.config, what
+
+
+def _check_root_dir(root_dir: Any) -> None:
+    if root_dir is not None and not isinstance(root_dir, str | os.PathLike):
+        hint = " Name it: create_env=..." if callable(root_dir) else ""
+        raise ConfigError(
+            f"Trainer: root_dir must be the path of a directory, got {root_dir!r}."
+            f"{hint}"
+        )
+
+
+def _create_env_as(env: Environment | None) -> Callable[..., Environment]:
+    """What builds environments as ``env`` was built."""
+    if env is None or env.created_with is None:
+        return create_environment
+    return functools.partial(
+        create_environment,
+        **{k: v for k, v in env.created_with.items() if k != "seed"},
+    )
+
+
+def _check_evaluation(
+    config: TrainerConfig, env: Environment | None, create_env: Callable[..., Any]
+) -> None:
+    is_unknown = env is not None and env.created_with is None
+    if config.evaluate and is_unknown and create_env is create_environment:
+        raise ConfigError(
+            "TrainerConfig.evaluate needs environments of its own, and nothing says "
+            "how to build them: give Trainer a create_env, or build the environment "
+            "with create_environment(env_ctor=...)."
+        )

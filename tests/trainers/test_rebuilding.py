@@ -20,7 +20,16 @@ from alf_lite.trainers.hooks import Hook
 from alf_lite.trainers.rebuilding import given_in_python
 from alf_lite.trainers.trainer import Trainer
 
-CREATE_ENV = functools.partial(create_environment, "CartPole-v1")
+
+def create_cart_pole(**kwargs):
+    return create_environment("CartPole-v1", **kwargs)
+
+
+def ppo(**kwargs):
+    return PPOAlgorithm(optimizer=Adam(lr=1e-3), **kwargs)
+
+
+CREATE_ENV = functools.partial(create_cart_pole)
 CONF = """
 create_environment.env_name = "CartPole-v1"
 TrainerConfig.algorithm_ctor = @PPOAlgorithm
@@ -30,8 +39,11 @@ PPOAlgorithm.optimizer = @Adam()
 
 
 def python_config(**settings) -> TrainerConfig:
-    ctor = functools.partial(PPOAlgorithm, optimizer=Adam(lr=1e-3))
+    def ctor(**kwargs):  # no other process finds it
+        return ppo(**kwargs)
+
     settings = {"num_iterations": 1, "unroll_length": 4, **settings}
+    settings["hook_ctors"] = [lambda: Hook()]
     return TrainerConfig(algorithm_ctor=ctor, random_seed=0, **settings)
 
 
@@ -52,10 +64,11 @@ def test_what_no_conf_says_is_noted(python_run):
     record = json.loads((python_run / "run.json").read_text())
     assert set(record["given_in_python"]) == {
         "TrainerConfig.algorithm_ctor",
-        "TrainerConfig.num_iterations",
-        "TrainerConfig.unroll_length",
+        "TrainerConfig.hook_ctors",
         "create_env",
     }
+    text = (python_run / "user.gin").read_text()
+    assert "TrainerConfig.unroll_length = 4" in text
 
 
 def test_what_a_conf_says_is_not():
@@ -88,7 +101,7 @@ def test_programs_say_what_they_lack(python_run, capsys, main, arguments, hint):
     assert "TrainerConfig.algorithm_ctor, " in message
     assert "--gin_param='create_environment.env_name" in message
     assert re.search(hint, message)
-    assert ("TrainerConfig.unroll_length" in message) == (main is train.main)
+    assert ("TrainerConfig.hook_ctors" in message) == (main is train.main)
 
 
 def test_it_is_played_and_continued_in_python(python_run):
@@ -107,20 +120,20 @@ def test_what_is_lacking_can_be_given_to_a_program(python_run, capsys):
     assert run(play.main, root_dir, "--num_episodes=1", *arguments) == 0
     # What only training needs is lacking still.
     assert run(train.main, root_dir, *arguments) == 2
-    assert "what TrainerConfig.unroll_length is" in capsys.readouterr().err
+    assert "what TrainerConfig.hook_ctors is" in capsys.readouterr().err
 
 
-def test_a_limit_that_was_given_in_python_is_no_obstacle_to_play(tmp_path, capsys):
+def test_a_setting_that_was_given_in_python_is_written_down(tmp_path):
     config_files.reset()
     config_files.parse_config_text(CONF)
-    Trainer(TrainerConfig(unroll_length=16), tmp_path).train()
+    Trainer(TrainerConfig(unroll_length=16, num_iterations=2), tmp_path).train()
+    text = (tmp_path / "user.gin").read_text()
+    assert "# overridden: TrainerConfig.num_iterations = 1" in text
+    assert "TrainerConfig.num_iterations = 2" in text
     assert run(play.main, f"--root_dir={tmp_path}", "--num_episodes=1") == 0
-    assert run(train.main, f"--root_dir={tmp_path}") == 2
-    assert "what TrainerConfig.unroll_length is" in capsys.readouterr().err
-    settings = ("unroll_length = 16", "num_iterations = 2")
-    longer = [f"--gin_param=TrainerConfig.{setting}" for setting in settings]
-    assert run(train.main, f"--root_dir={tmp_path}", *longer) == 0
-    assert run(train.main, f"--root_dir={tmp_path}") == 0  # now a conf says it
+    assert run(train.main, f"--root_dir={tmp_path}") == 0
+    longer = "--gin_param=TrainerConfig.num_iterations = 3"
+    assert run(train.main, f"--root_dir={tmp_path}", longer) == 0
 
 
 @pytest.fixture(autouse=True)

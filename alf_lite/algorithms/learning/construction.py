@@ -12,7 +12,7 @@ import abc
 import difflib
 import functools
 import inspect
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -30,6 +30,15 @@ from alf_lite.utils.schedulers import find_schedules
 
 # Of the front door, not of the algorithm: a constructor need not have them.
 _OPTIONAL = ("reward_spec", "is_eval")
+_SPECS = ("observation_spec", "action_spec", "reward_spec")
+
+
+class BuiltFrom(NamedTuple):
+    """What the root of a run was given, to build it again."""
+
+    given_config: TrainerConfig
+    config: TrainerConfig  # with what the algorithm declares
+    arguments: dict[str, Any]  # its own, without the environment and the specs
 
 
 class AlgorithmMeta(abc.ABCMeta):
@@ -64,6 +73,7 @@ class AlgorithmMeta(abc.ABCMeta):
             algorithm = super().__call__(*args, **kwargs)
             algorithm.follow_progress(algorithm.progress)
             return algorithm
+        given = config
         config = _config_for(cls, config)
         is_eval = kwargs.get("is_eval", False)
         if not is_eval:
@@ -82,6 +92,7 @@ class AlgorithmMeta(abc.ABCMeta):
         arguments = _with_specs(cls, args, kwargs, specs)
         arguments.update(env=None if is_eval else env, config=config)
         algorithm = super().__call__(**arguments)
+        algorithm.built_from = BuiltFrom(given, config, _own_arguments(kwargs))
         if not is_eval:
             _check_settings(algorithm, config, env, transformer)
         elif algorithm.on_policy:
@@ -108,6 +119,11 @@ def _parameters(cls: type) -> dict[str, inspect.Parameter]:
             break
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {name: p for name, p in found.items() if p.kind in named}
+
+
+def _own_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
+    others = ("env", "config", "is_eval", *_SPECS)
+    return {name: value for name, value in kwargs.items() if name not in others}
 
 
 def _check_keywords(cls: type, kwargs: dict[str, Any]) -> None:

@@ -1,0 +1,66 @@
+"""The public names of a package, which are loaded when somebody asks for them.
+
+They are found in the source of the package: the classes and functions at the top level
+of its modules. So there is no list to keep, and importing one part does not import all.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# What few programs need is imported inside the functions.
+
+
+@cache
+def public_names(package: str) -> dict[str, str]:
+    """Name → the module that defines it; read, not imported."""
+    import re
+
+    definition = re.compile(r"^(?:class|def) ([A-Za-z]\w*)", re.MULTILINE)
+    found: dict[str, str] = {}
+    for path in sorted(_folder(package).glob("*.py")):
+        for name in definition.findall(path.read_text(encoding="utf-8")):
+            found.setdefault(name, f"{package}.{path.stem}")
+    return found
+
+
+def load_public(package: str, name: str) -> Any:
+    """What the ``__getattr__`` of a package returns.
+
+    Raises:
+        AttributeError: if nothing public has this name.
+    """
+    if is_module(package, name):
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    names = public_names(package)
+    if name not in names:
+        raise no_such_name(package, name, list(names))
+    return getattr(importlib.import_module(names[name]), name)
+
+
+def is_module(package: str, name: str) -> bool:
+    """Whether the import system asks, which imports a module if it is told no."""
+    path = _folder(package) / name
+    is_file = path.with_suffix(".py").exists() or path.is_dir()
+    return name.startswith("_") or is_file
+
+
+def no_such_name(package: str, name: str, names: list[str]) -> AttributeError:
+    """An error with the nearest of the names."""
+    import difflib
+
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f". Did you mean {near[0]!r}?" if near else ""
+    return AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
+
+
+def _folder(package: str) -> Path:
+    from pathlib import Path
+
+    return Path(sys.modules[package].__path__[0])

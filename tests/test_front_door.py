@@ -1,0 +1,456 @@
+"""Building, training and using an algorithm in Python."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import re
+import subprocess
+import sys
+import threading
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import alf_lite
+from alf_lite.algorithms.sac_algorithm import SacAlgorithm
+from alf_lite.bin import collect, play
+from alf_lite.bin import train as train_program
+from alf_lite.config import files as config_files
+from alf_lite.data_transformers import RewardNormalizer
+from alf_lite.environments.environment import Environment
+from alf_lite.errors import CheckpointError, ConfigError
+from alf_lite.optimizers.optimizers import Adam
+from alf_lite.utils import random_state
+from alf_lite.utils.schedulers import LinearScheduler
+from tests.source_code import ROOT
+
+SMALL = {
+    "unroll_length": 8,
+    "epochs": 2,
+    "mini_batch_size": 4,
+    "num_iterations": 4,
+    "random_seed": 7,
+}
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def _generators_stay():
+    with random_state.preserved():
+        yield
+
+
+def cart_pole(**kwargs) -> Environment:
+    return alf_lite.create_environment("CartPole-v1", 2, **kwargs)
+
+
+def make(env=None, *, lr=None, **settings):
+    config = alf_lite.TrainerConfig(
+        data_transformer_ctor=RewardNormalizer, **{**SMALL, **settings}
+    )
+    schedule = LinearScheduler([(0.0, 1e-2), (1.0, 0.0)])
+    return alf_lite.PPOAlgorithm(
+        env=env or cart_pole(), config=config, optimizer=Adam(lr=lr or schedule)
+    )
+
+
+def weights(algorithm) -> dict[str, torch.Tensor]:
+    return {k: v.clone() for k, v in algorithm.state_dict().items()}
+
+
+def assert_same(a, b) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+
+
+def own_loop(algorithm, num=4) -> list[float]:
+    """Trains, and returns the learning rates after each iteration."""
+    rates = []
+    for _ in range(num):
+        algorithm.train_iter()
+        rates.append(algorithm.optimizers()[0][1].learning_rate)
+    return rates
+
+
+def test_a_loop_of_ones_own_gives_the_numbers_of_the_trainer(tmp_path):
+    mine = make()
+    assert own_loop(mine) == pytest.approx([0.0075, 0.005, 0.0025, 0.0])
+    assert (mine.progress.iterations, mine.progress.percent) == (4, 1.0)
+    kept = make()
+    alf_lite.Trainer(kept, tmp_path / "run").train()
+    unkept = make()
+    result = alf_lite.Trainer(unkept).train()
+    assert result.checkpoint is None
+    assert not result.root_dir.exists()
+    from_config = alf_lite.Trainer(
+        alf_lite.TrainerConfig(
+            algorithm_ctor=functools.partial(
+                alf_lite.PPOAlgorithm,
+                optimizer=Adam(lr=LinearScheduler([(0.0, 1e-2), (1.0, 0.0)])),
+            ),
+            data_transformer_ctor=RewardNormalizer,
+            **SMALL,
+        ),
+        tmp_path / "config",
+        create_env=lambda num_parallel_environments=2, **kwargs: cart_pole(**kwargs),
+    )
+    from_config.train()
+    for other in (kept, unkept, from_config.algorithm):
+        assert_same(weights(mine), weights(other))
+
+
+def test_two_algorithms_of_a_process_do_not_disturb_each_other():
+    first, second = make(), make(num_iterations=8)
+    own_loop(first, 2)
+    assert own_loop(second, 2) == pytest.approx([0.00875, 0.0075])
+    assert first.optimizers()[0][1].learning_rate == pytest.approx(0.005)
+    assert (first.progress.iterations, second.progress.iterations) == (2, 2)
+
+
+def test_a_run_built_in_python_is_resumed_played_and_collected_from(tmp_path, capsys):
+    root_dir = tmp_path / "run"
+    alf_lite.Trainer(make(), root_dir).train()
+    whole = make(num_iterations=6)
+    alf_lite.Trainer(whole, root_dir).train()  # resumed
+    again = alf_lite.Trainer(make(num_iterations=6), root_dir).train()
+    assert again.was_finished
+    assert play.main([f"--root_dir={root_dir}", "--num_episodes=1"]) == 0
+    config_files.reset()
+    output = f"--output={tmp_path / 'x.replay'}"
+    assert collect.main([f"--root_dir={root_dir}", "--num_episodes=1", output]) == 0
+    config_files.reset()
+    more = "--gin_param=TrainerConfig.num_iterations = 8"
+    assert train_program.main([f"--root_dir={root_dir}", more]) == 0
+    config_files.reset()
+    assert "Trained 8 iterations" in capsys.readouterr().out
+    text = (root_dir / "user.gin").read_text()
+    assert "create_environment.env_name = 'CartPole-v1'" in text
+    assert "optimizer_lr/LinearScheduler.schedule = " in text
+
+
+def test_what_no_conf_can_say_is_told_when_the_trainer_is_built(tmp_path, caplog):
+    env = alf_lite.create_environment(env_ctor=lambda: gymnasium.make("CartPole-v1"))
+    alf_lite.Trainer(make(env), tmp_path / "run").train()
+    assert "only from Python" in caplog.text
+    assert "create_env" in caplog.text
+    assert play.main([f"--root_dir={tmp_path / 'run'}"]) == 2
+    config_files.reset()
+    observation = np.zeros(4)
+    assert alf_lite.load_policy(tmp_path / "run").predict(observation) in (0, 1)
+
+
+@pytest.mark.parametrize("how", ["thread", "event loop"])
+def test_it_trains_where_notebooks_do(how):
+    algorithm = make()
+    results = []
+
+    def run():
+        results.append(alf_lite.Trainer(algorithm).train())
+
+    async def cell():
+        run()
+
+    if how == "thread":
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    else:
+        asyncio.run(cell())
+    assert results[0].iterations == 4
+
+
+# The policy
+
+
+class Memory(gymnasium.Env):
+    """Actions in [2, 6], integers from 3 on."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {
+            "position": gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64),
+            "mode": gymnasium.spaces.Discrete(4, start=3),
+        }
+    )
+    action_space = gymnasium.spaces.Box(2.0, 6.0, (2,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._observe(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        return self._observe(), 0.0, False, False, {}
+
+    def _observe(self):
+        return {"position": self.np_random.normal(size=3), "mode": np.int64(3)}
+
+
+@pytest.fixture(scope="module")
+def policy_run(tmp_path_factory):
+    root_dir = tmp_path_factory.mktemp("policy") / "run"
+    env = alf_lite.create_environment(
+        env_ctor=Memory, num_parallel_environments=2, max_episode_steps=5
+    )
+    config = alf_lite.TrainerConfig(
+        num_iterations=1, unroll_length=4, mini_batch_size=4, initial_collect_steps=0
+    )
+    algorithm = alf_lite.SacAlgorithm(env=env, config=config)
+    alf_lite.Trainer(algorithm, root_dir).train()
+    return root_dir
+
+
+def observation(*batch: int) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(0)
+    return {
+        "position": generator.normal(size=(*batch, 3)),
+        "mode": np.full(batch, 4, np.int64),
+    }
+
+
+def test_a_policy_acts_in_the_space_of_the_environment(policy_run):
+    policy = alf_lite.load_policy(policy_run)
+    action = policy.predict(observation())
+    assert action.shape == (2,)
+    assert Memory.action_space.contains(action)
+    assert np.array_equal(policy.predict(observation()), action)
+    samples = [policy.predict(observation(), deterministic=False) for _ in range(5)]
+    assert len({sample.tobytes() for sample in samples}) > 1
+    policy.reset()
+    batch = policy.predict(observation(7))
+    assert batch.shape == (7, 2)
+    policy.reset(np.arange(7) == 2)
+    with pytest.raises(ValueError, match=r"reset: expected done \[7\]"):
+        policy.reset([True])
+    assert policy.observation_space == Memory.observation_space
+    assert policy.action_space == Memory.action_space
+
+
+def test_a_policy_needs_no_environment_and_leaves_the_configuration_alone(policy_run):
+    config_files.parse_config(None, ["SacAlgorithm.gamma = 0.5"])
+    user_gin = policy_run / "user.gin"
+    text = user_gin.read_text()
+    try:
+        missing = text.replace("tests.test_front_door.Memory", "not_there.Memory")
+        assert missing != text
+        user_gin.write_text(missing)
+        alf_lite.load_policy(policy_run).predict(observation())
+    finally:
+        user_gin.write_text(text)
+    assert "SacAlgorithm.gamma = 0.5" in config_files.user_config_text()
+
+
+# What is offered
+
+
+def test_names_are_loaded_when_they_are_asked_for():
+    code = (
+        "import sys, alf_lite; assert 'torch' not in sys.modules, 'eager'; "
+        "names = dir(alf_lite); assert 'torch' not in sys.modules, 'dir'; "
+        "[getattr(alf_lite, name) for name in names]; "
+        "from alf_lite.replay_buffers import ReplayBuffer; "
+        "from alf_lite.networks import QNetwork; print(*names)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    names = done.stdout.split()
+    for name in ("PPOAlgorithm", "Td3Algorithm", "train", "load_policy", "Adam"):
+        assert name in names
+    with pytest.raises(AttributeError, match="Did you mean 'PPOAlgorithm'"):
+        _ = alf_lite.PPOAlgoritm
+    with pytest.raises(ImportError):
+        from alf_lite.replay_buffers import ReplayBufer  # noqa: F401
+
+
+def test_the_second_example_of_the_readme_runs(tmp_path, monkeypatch):
+    [code] = re.findall(r"```python\n(import alf_lite\n.*?)```", README, re.DOTALL)
+    for line in (
+        'env = alf_lite.create_environment("CartPole-v1", num_parallel_environments=8)',
+        "config = alf_lite.TrainerConfig(num_env_steps=100_000)",
+        "algorithm = alf_lite.PPOAlgorithm(env=env, config=config)",
+        'alf_lite.Trainer(algorithm, root_dir="runs/ppo").train()',
+    ):
+        assert line in code
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(code.replace("100_000", "1_000"), names)
+    assert names["action"] in (0, 1)
+
+
+def test_a_conf_is_trained_by_a_function(tmp_path):
+    result = alf_lite.train(
+        "ppo_cart_pole",
+        tmp_path / "run",
+        gin_params=[
+            "TrainerConfig.num_env_steps = 0",
+            "TrainerConfig.num_iterations = 1",
+            "TrainerConfig.evaluate = False",
+        ],
+        seed=3,
+    )
+    assert result.iterations == 1
+    assert config_files.user_config_text() == ""
+    assert alf_lite.load_policy(result).predict(np.zeros((3, 4))).shape == (3,)
+
+
+# Misuse
+
+
+class Bare:
+    """Not an environment."""
+
+
+def _finished():
+    algorithm = make()
+    algorithm.finish_train()
+    return algorithm
+
+
+def _train_twice():
+    trainer = alf_lite.Trainer(make())
+    trainer.train()
+    trainer.train()
+
+
+def _other_spec():
+    return alf_lite.PPOAlgorithm(
+        alf_lite.create_environment("Pendulum-v1").observation_spec,
+        env=cart_pole(),
+        config=alf_lite.TrainerConfig(**SMALL),
+    )
+
+
+CONFIG = functools.partial(alf_lite.TrainerConfig, **SMALL)
+PERCENT = LinearScheduler([(0.0, 1.0), (1.0, 0.0)])
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: alf_lite.PPOAlgorithm(env=cart_pole()), ConfigError, "but no config"),
+        (
+            lambda: alf_lite.PPOAlgorithm(config=CONFIG()),
+            ConfigError,
+            "no env to train in",
+        ),
+        (
+            lambda: alf_lite.PPOAlgorithm(cart_pole(), CONFIG()),
+            ConfigError,
+            r"Name it: PPOAlgorithm\(env=env, config=config\)",
+        ),
+        (
+            lambda: alf_lite.PPOAlgorithm(env=Bare(), config=CONFIG()),
+            ConfigError,
+            "env must be an environment of alf_lite",
+        ),
+        (
+            lambda: alf_lite.PPOAlgorithm(env=cart_pole(), config=CONFIG(), gama=0.9),
+            TypeError,
+            "no parameter 'gama'. Did you mean 'gamma'",
+        ),
+        (
+            lambda: alf_lite.TrainerConfig(num_env_step=5),
+            TypeError,
+            "Did you mean 'num_env_steps'",
+        ),
+        (
+            lambda: alf_lite.create_environment(env_nam="CartPole-v1"),
+            TypeError,
+            "Did you mean 'env_name'",
+        ),
+        (_other_spec, ConfigError, "Leave observation_spec out"),
+        (
+            lambda: alf_lite.SacAlgorithm(
+                env=cart_pole(),
+                config=CONFIG(algorithm_ctor=alf_lite.PPOAlgorithm, epochs=1),
+            ),
+            ConfigError,
+            "Leave algorithm_ctor out",
+        ),
+        (
+            lambda: make(num_iterations=0),
+            ConfigError,
+            "says neither num_iterations nor num_env_steps",
+        ),
+        (lambda: alf_lite.Trainer(_finished()).train(), ConfigError, "to its end"),
+        (_train_twice, ConfigError, "has trained already"),
+        (lambda: alf_lite.Trainer(CONFIG(), cart_pole), ConfigError, "create_env="),
+        (
+            lambda: alf_lite.Trainer(alf_lite.PPOAlgorithm, "x"),
+            ConfigError,
+            r"expected an algorithm or a TrainerConfig, got PPOAlgorithm",
+        ),
+        (
+            lambda: alf_lite.Trainer(make(initial_collect_steps=5)),
+            ConfigError,
+            "initial_collect_steps is 5",
+        ),
+        (
+            lambda: make(async_unroll=True, max_policy_lag=0),
+            ConfigError,
+            "workers build environments of their own",
+        ),
+        (lambda: alf_lite.load_policy("nothing_here"), Exception, "nothing_here"),
+    ],
+)
+def test_misuse_says_what_to_do(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_a_directory_of_another_run_is_refused(tmp_path):
+    alf_lite.Trainer(make(), tmp_path / "run").train()
+    env = alf_lite.create_environment("Acrobot-v1", 2)
+    with pytest.raises(CheckpointError, match="Use another root_dir"):
+        alf_lite.Trainer(make(env, num_iterations=9), tmp_path / "run").train()
+    with pytest.raises(CheckpointError, match=r"written by PPO(.|\n)*another root_dir"):
+        other = alf_lite.DqnAlgorithm(
+            env=cart_pole(), config=alf_lite.TrainerConfig(num_iterations=9)
+        )
+        alf_lite.Trainer(other, tmp_path / "run").train()
+    trained = make(num_iterations=9)
+    own_loop(trained, 1)
+    with pytest.raises(ConfigError, match="trained elsewhere"):
+        alf_lite.Trainer(trained, tmp_path / "run").train()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        (np.zeros(3), ValueError, "observation: expected the structure"),
+        ({"position": np.zeros(3)}, ValueError, "expected the structure"),
+        (
+            {"position": np.zeros(4), "mode": 3},
+            ValueError,
+            r"observation\['position'\]: expected shape \[3\].*got \[4\]",
+        ),
+        (
+            {"position": np.zeros((2, 3)), "mode": np.zeros(5, int)},
+            ValueError,
+            "of different batches",
+        ),
+        (
+            {"position": np.zeros(3), "mode": 3.5},
+            TypeError,
+            r"observation\['mode'\]: expected integers",
+        ),
+        ({"position": ["a", "b"], "mode": 3}, ValueError, "structure"),
+    ],
+)
+def test_a_wrong_observation_is_named(policy_run, wrong, error, message):
+    policy = alf_lite.load_policy(policy_run)
+    with pytest.raises(error, match=message):
+        policy.predict(wrong)
+    assert policy.predict(observation()).shape == (2,)
+
+
+def test_specs_alone_build_a_part_of_another():
+    env = alf_lite.create_environment("Pendulum-v1")
+    part = SacAlgorithm(env.observation_spec, env.action_spec)
+    assert part.env is None
+    with pytest.raises(ConfigError, match="built without"):
+        part.train_iter()
