@@ -15,7 +15,7 @@ from alf_lite.config.values import UNSET, declared, field_problems, ranged
 from alf_lite.errors import ConfigError
 
 # How many updates an iteration makes: the one that is given, or else declared.
-_AMOUNTS = ("epochs", "updates_per_env_step", "num_updates_per_train_iter")
+UPDATE_COUNTS = ("epochs", "updates_per_env_step", "num_updates_per_train_iter")
 
 
 class DefaultSettings(NamedTuple):
@@ -234,10 +234,10 @@ class TrainerConfig:
             for field in dataclasses.fields(self)
             if getattr(self, field.name) is UNSET
         }
-        given = [n for n in _AMOUNTS if getattr(self, n) not in (UNSET, None)]
-        declared_ones = [n for n in _AMOUNTS if getattr(settings, n) is not None]
+        given = [n for n in UPDATE_COUNTS if getattr(self, n) not in (UNSET, None)]
+        declared_ones = [n for n in UPDATE_COUNTS if getattr(settings, n) is not None]
         amount = [*given, *declared_ones][:1]
-        taken |= {n: None for n in _AMOUNTS if n in taken and n not in amount}
+        taken |= {n: None for n in UPDATE_COUNTS if n in taken and n not in amount}
         for name, value in taken.items():
             object.__setattr__(self, name, value)  # it is frozen
         object.__setattr__(self, "_taken", tuple(taken))
@@ -275,7 +275,7 @@ class TrainerConfig:
                 f"TrainerConfig.{wrong} is {getattr(self, wrong)}, but {algorithm} is "
                 f"{kind}: set TrainerConfig.{wanted} instead."
             )
-        amounts: dict[str, Any] = dict.fromkeys(_AMOUNTS) | {wanted: number}
+        amounts: dict[str, Any] = dict.fromkeys(UPDATE_COUNTS) | {wanted: number}
         return dataclasses.replace(self, **amounts)
 
     @property

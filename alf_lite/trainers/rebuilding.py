@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from alf_lite.algorithms.learning.construction import BuiltFrom
 from alf_lite.config import DefaultSettings, TrainerConfig, default_settings
 from alf_lite.config import files as config_files
+from alf_lite.config.trainer_config import UPDATE_COUNTS
 from alf_lite.config.writing import ConfWriter, importable_name
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
@@ -183,6 +184,8 @@ def given_in_python(
 
 def _is_declared(name: str, *configs: TrainerConfig | None) -> bool:
     """Whether a field has in each config what the algorithm of that declares."""
+    if name in UPDATE_COUNTS and getattr(configs[0], name) is None:
+        return True  # another one is given, or declared
     return name in DefaultSettings._fields and all(
         getattr(config, name) == getattr(default_settings(config.algorithm_ctor), name)
         for config in configs
