@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import valid_steps
+from alf_lite.algorithms.parts.diagnostics import diagnostic
 from alf_lite.algorithms.parts.policy import Policy
 from alf_lite.algorithms.parts.policy_lag import LagSummary
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
@@ -61,6 +62,7 @@ class ActorCriticLossInfo(NamedTuple):
     policy_loss: Tensor
     value_loss: Tensor
     entropy: Tensor
+    explained_variance: Field = ()  # [] of the targets, by V; a diagnostic
     policy_lag: LagSummary | tuple[()] = ()  # if it is corrected
 
 
@@ -220,6 +222,13 @@ class ActorCriticAlgorithm(RLAlgorithm):
             policy_loss=-estimate.advantage * log_prob,
             value_loss=self._sum_dims(value_error),
             entropy=distributions.entropy(distribution),
+            explained_variance=diagnostic(
+                lambda: losses.explained_variance(
+                    info.value[:-1].detach(),
+                    estimate.value_target,
+                    valid_steps(info.step_type[:-1]),
+                )
+            ),
             policy_lag=estimate.policy_lag,
         )
         return LossInfo(loss=self._weighted_sum(parts), extra=parts)

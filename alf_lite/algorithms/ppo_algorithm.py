@@ -31,6 +31,7 @@ from alf_lite.algorithms.actor_critic_algorithm import (
 )
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
+from alf_lite.algorithms.parts.diagnostics import diagnostic
 from alf_lite.algorithms.parts.policy_lag import (
     ImportanceWeights,
     LagSummary,
@@ -77,6 +78,7 @@ class PPOLossInfo(NamedTuple):
     entropy: Tensor
     approx_kl: Tensor  # (r - 1) - log r, an unbiased low-variance estimate
     clip_fraction: Tensor
+    explained_variance: Field = ()  # [] of the targets, by V_old; a diagnostic
     policy_lag: LagSummary | tuple[()] = ()  # of π_prox, if it is corrected
 
 
@@ -205,28 +207,9 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         log_prob = distributions.log_prob(
             rollout_info.action_distribution, rollout_info.action
         )
-        args = (
-            root_inputs.reward,
-            value,
-            root_inputs.step_type,
-            self._gamma * root_inputs.discount,
+        advantage, value_target, weights = self._advantages(
+            root_inputs, value, log_prob, rollout_info.rollout_log_prob
         )
-        weights: Nest = ()
-        if isinstance(rollout_info.rollout_log_prob, tuple):
-            advantage = value_ops.generalized_advantage_estimation(
-                *args, self._td_lambda, time_major=False
-            )  # [B, T-1] or [B, T-1, D]
-            value_target = advantage + value[:, :-1]
-        else:
-            advantage, value_target, weights = correct_policy_lag(
-                *args,
-                log_prob,
-                rollout_info.rollout_log_prob,
-                td_lambda=self._td_lambda,
-                rho_clip=self._rho_clip,
-                c_clip=self._c_clip,
-                time_major=False,
-            )
         advantage, weights = nest.map_structure(
             _with_bootstrap_row, (advantage, weights)
         )
@@ -242,6 +225,33 @@ class PPOAlgorithm(ActorCriticAlgorithm):
             weights=weights,
         )
         return root_inputs, info
+
+    def _advantages(
+        self, steps: TimeStep, value: Tensor, log_prob: Tensor, rollout_log_prob: Field
+    ) -> tuple[Tensor, Tensor, ImportanceWeights | tuple[()]]:
+        """A_t and R_t of the first T-1 steps; those of V-trace if a lag is corrected.
+
+        Args:
+            steps: [B, T, ...].
+            value: [B, T] or [B, T, D], V_old.
+            log_prob: [B, T], log π_old(a_t|s_t).
+            rollout_log_prob: [B, T], log μ(a_t|s_t); () if they are the same.
+        """
+        discount = self._gamma * steps.discount
+        args = (steps.reward, value, steps.step_type, discount)
+        if not isinstance(rollout_log_prob, tuple):
+            return correct_policy_lag(
+                *args,
+                *(log_prob, rollout_log_prob),
+                td_lambda=self._td_lambda,
+                rho_clip=self._rho_clip,
+                c_clip=self._c_clip,
+                time_major=False,
+            )
+        advantage = value_ops.generalized_advantage_estimation(
+            *args, self._td_lambda, time_major=False
+        )
+        return advantage, advantage + value[:, :-1], ()
 
     def train_step(
         self, inputs: TimeStep, state: ActorCriticState, rollout_info: PPOInfo
@@ -269,6 +279,11 @@ class PPOAlgorithm(ActorCriticAlgorithm):
             entropy=entropy,
             approx_kl=ratio - 1 - log_ratio,
             clip_fraction=((ratio - 1).abs() > self._clip_epsilon).float(),
+            explained_variance=diagnostic(
+                lambda: losses.explained_variance(
+                    info.old_value, info.value_target, info.valid
+                )
+            ),
             policy_lag=info.weights.summarize() if info.weights else (),
         )
         return LossInfo(loss=self._weighted_sum(parts), extra=parts)

@@ -108,7 +108,7 @@ def test_the_best_is_learnt_from_what_others_did(algorithm_class, phase, recurre
     targets = []
     for _ in range(16 if phase == "offline" else 20):
         algorithm.train_iter()
-        if hasattr(algorithm, "_target_critic_network"):
+        if hasattr(algorithm, "_critics"):
             target = algorithm._critics.target
             targets.append(torch.cat([p.flatten() for p in target.parameters()]))
     assert (algorithm.num_env_steps == 0) == (phase == "offline")

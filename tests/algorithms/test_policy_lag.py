@@ -121,7 +121,7 @@ def improvement(algorithm, steps: Experience) -> Tensor:
     batch = batch_of(algorithm, steps)
     loss, _ = algorithm.batch_loss(batch)
     loss.loss.backward()
-    gradient = algorithm._policy.values.grad * batch.valid.sum() / 100
+    gradient = algorithm._policy._network.values.grad * batch.valid.sum() / 100
     torch.testing.assert_close(gradient[:, 0], -gradient[:, 1])
     return -gradient[:, 1]
 

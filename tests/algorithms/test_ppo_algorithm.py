@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticInfo, ActorCriticState
+from alf_lite.algorithms.parts.diagnostics import diagnostics_if
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm, PPOInfo, PPOLossInfo
 from alf_lite.data_structures import BatchInfo, Experience, LossInfo, TimeStep
 from alf_lite.distributions.discrete import Categorical
@@ -35,6 +36,14 @@ def info(ratio, advantage, value, old_value, value_target) -> PPOInfo:
 
 
 ZEROS = [0.0] * 6
+
+
+def test_the_variance_that_the_old_values_explain_is_told_to_who_asks():
+    batch = info([1.0] * 3, [0.0] * 3, [0.0] * 3, [1.0, 2.0, 4.0], [3.0, 4.0, 6.0])
+    extra = ppo().calc_loss(batch).extra
+    assert extra.explained_variance.item() == pytest.approx(1.0)
+    with diagnostics_if(False):
+        assert ppo().calc_loss(batch).extra.explained_variance == ()
 
 
 def test_the_surrogate_is_clipped_only_where_it_would_gain():
