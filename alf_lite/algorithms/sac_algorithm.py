@@ -136,8 +136,8 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
             ValueError: if the action is not supported or a coefficient is out of range.
         """
         super().__init__(*specs, actor_network_ctor=actor_network_ctor, **kwargs)
-        follows_mask = self._mask.exists and discrete_target_entropy is None
-        self._has_target_for_each_mask = follows_mask
+        is_default = discrete_target_entropy is None
+        self._has_target_for_each_mask = is_default and self._mask.exists
         if not self._is_eval:
             self._temperatures = Temperatures(
                 *(self._actions, target_entropy, discrete_target_entropy),
@@ -284,8 +284,7 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
                 alpha=self._temperatures.alpha,
             )
         )
-        priority = self.priority_of(td_error, info.step_type)
-        return LossInfo(loss=loss, extra=extra, priority=priority)
+        return LossInfo(loss, (), extra, self.priority_of(td_error, info.step_type))
 
     def _critic_loss(self, info: SacInfo) -> tuple[Tensor, Callable[[], Tensor]]:
         """Eq. 5: Σ_k ½ (Q_k(s_t, a_t) − G_t − Γ_t V(s_{t+m}))²; for mean_k |δ_k|."""
