@@ -10,11 +10,13 @@ alf_lite.load_policy("runs/ppo").predict(observation)
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from alf_lite import exports
 
+TYPE_CHECKING = False  # as in typing, which takes longer to import than all the rest
 if TYPE_CHECKING:
+    from typing import Any
+
     from alf_lite.algorithms.rl_algorithm import RLAlgorithm
     from alf_lite.config import TrainerConfig, configurable
     from alf_lite.data_structures import StepType, TimeStep

@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib
 import sys
 from functools import cache
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as in typing, which takes longer to import than all the rest
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Any
 
 # What few programs need is imported inside the functions.
 
