@@ -197,11 +197,12 @@ def _returns(time_step: TimeStep, n: int, gamma: float) -> Transition:
     rewards = windows(time_step.reward, 1)  # [B, T-n, n] or [B, T-n, D, n]
     if rewards.ndim > weights.ndim:
         weights = weights.unsqueeze(-2)
+    terms = torch.cat([rewards[..., :1], weights * rewards[..., 1:]], dim=-1)
     return Transition(
         # The action that led to the next step is the one that was executed, whoever
         # chose it.
         action=nest.narrow(time_step.prev_action, 1, num_rows + 1, dim=1),
-        reward=rewards[..., 0] + (weights * rewards[..., 1:]).sum(-1),
+        reward=terms.cumsum(-1)[..., -1],  # one after the other, whatever the memory
         discount=products[..., -1],
         num_steps=goes_on.sum(-1),
     )
