@@ -29,6 +29,7 @@ from alf_lite import nest
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Field, StepType, TimeStep
 from alf_lite.errors import ConfigError
+from alf_lite.utils.tensor_utils import expand_dims_as
 
 Nest = Any
 _Info = TypeVar("_Info", bound=Any)
@@ -180,32 +181,60 @@ def _to_next_steps(time_step: TimeStep, gamma: float) -> Transition:
 
 def _returns(time_step: TimeStep, n: int, gamma: float) -> Transition:
     """The transitions of the first T-n steps, without their next observation."""
+    sums = _few_returns if n <= _FEW else _many_returns
     num_rows = _num_rows(time_step, n)
+    is_no_end = time_step.step_type != _LAST
+    return Transition(
+        # The action that led to the next step is the one that was executed, whoever
+        # chose it.
+        nest.narrow(time_step.prev_action, 1, num_rows + 1, dim=1),
+        *sums(time_step.reward, gamma * time_step.discount, is_no_end, n, num_rows),
+    )
+
+
+# Up to this n, summing up one after the other takes less time than the arrays of n
+# steps do that later take the same time whatever n is.
+_FEW = 3
+
+
+def _few_returns(
+    rewards: Tensor, discounts: Tensor, is_no_end: Tensor, n: int, num_rows: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """G [B, T-n], Γ and the number of steps m, step by step."""
+    reward, discount = (x.narrow(1, 1, num_rows) for x in (rewards, discounts))
+    goes_on = is_no_end.narrow(1, 0, num_rows)
+    num_steps = goes_on.long()
+    for k in range(1, n):
+        goes_on = goes_on & is_no_end.narrow(1, k, num_rows)
+        weight = torch.where(goes_on, discount, 0.0)
+        next_reward = rewards.narrow(1, k + 1, num_rows)
+        reward = reward + expand_dims_as(weight, reward) * next_reward
+        next_discount = discounts.narrow(1, k + 1, num_rows)
+        discount = torch.where(goes_on, discount * next_discount, discount)
+        num_steps = num_steps + goes_on
+    return reward, discount, num_steps
+
+
+def _many_returns(
+    rewards: Tensor, discounts: Tensor, is_no_end: Tensor, n: int, num_rows: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As :func:`_few_returns`, on arrays of the n steps [B, T-n, ..., n]."""
 
     def windows(x: Tensor, begin: int) -> Tensor:
-        """What is ``begin`` and more steps later, n of them: [B, T-n, ..., n]."""
         return x.narrow(1, begin, num_rows + n - 1).unfold(1, n, 1)
 
     # Whether the episode has not ended by each of the n steps.
-    goes_on = windows(time_step.step_type != _LAST, 0).cummin(-1).values
-    discounts = windows(gamma * time_step.discount, 1)
+    goes_on = windows(is_no_end, 0).cummin(-1).values
+    discounts, rewards = windows(discounts, 1), windows(rewards, 1)
     factors = torch.where(goes_on, discounts, 1.0)
     # The first transition is there in any case.
     factors.select(-1, 0).copy_(discounts.select(-1, 0))
     products = factors.cumprod(-1)
     weights = goes_on[..., 1:] * products[..., :-1]
-    rewards = windows(time_step.reward, 1)  # [B, T-n, n] or [B, T-n, D, n]
     if rewards.ndim > weights.ndim:
         weights = weights.unsqueeze(-2)
-    terms = torch.cat([rewards[..., :1], weights * rewards[..., 1:]], dim=-1)
-    return Transition(
-        # The action that led to the next step is the one that was executed, whoever
-        # chose it.
-        action=nest.narrow(time_step.prev_action, 1, num_rows + 1, dim=1),
-        reward=terms.cumsum(-1)[..., -1],  # one after the other, whatever the memory
-        discount=products[..., -1],
-        num_steps=goes_on.sum(-1),
-    )
+    reward = rewards[..., 0] + (weights * rewards[..., 1:]).sum(-1)
+    return reward, products[..., -1], goes_on.sum(-1)
 
 
 def _take(values: Nest, index: Tensor, dim: int) -> Nest:
