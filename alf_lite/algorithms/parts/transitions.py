@@ -194,7 +194,7 @@ def _returns(time_step: TimeStep, n: int, gamma: float) -> Transition:
 
 # Up to this n, summing up one after the other takes less time than the arrays of n
 # steps do that later take the same time whatever n is.
-_FEW = 3
+_FEW = 5
 
 
 def _few_returns(
