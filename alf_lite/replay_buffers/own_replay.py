@@ -142,6 +142,8 @@ class OwnReplay:
         if self._saved is not None:
             buffer.load(self._saved)
             self._saved = None
+            # The file has its clock, too: that of the checkpoint.
+            buffer.set_iteration(self._iteration)
         return buffer
 
     def set_iteration(self, iteration: int) -> None:
