@@ -123,6 +123,7 @@ def test_a_limit_that_nothing_reads_is_refused(train):
 def test_priorities_may_be_switched_at_resume(train, tmp_path, caplog, first):
     killed(train, priority_replay=first)
     assert train(**SETTINGS, priority_replay=not first).iterations == 13
-    [line] = messages_about_replay(caplog)
+    [changed, line] = messages_about_replay(caplog)
+    assert f"{'-' if first else '+'} TrainerConfig.priority_replay = True" in changed
     assert "drawn from in another way" in line
     assert "its 352 steps count as new ones" in line
