@@ -62,7 +62,7 @@ class Worker:
         self._slots = UnrollSlots(specs, NUM_SLOTS, length, bootstrap=True)
         sent = reduction.ForkingPickler.loads(reduction.ForkingPickler.dumps(specs))
         self._read_slots = UnrollSlots(sent, NUM_SLOTS, length, bootstrap=True)
-        descriptor = self._read_slots.create(num_workers=1)
+        descriptor = self._read_slots.create()
         self._slots.attach(descriptor)
         os.close(descriptor)
 

@@ -71,7 +71,7 @@ def trained(algorithm, batch_size=8):
             "ppo_pong",
             [
                 "TrainerConfig.unroll_length = 8",
-                "TrainerConfig.num_updates_per_train_iter = 1",
+                "TrainerConfig.epochs = 1",
             ],
         ),
     ],

@@ -281,8 +281,8 @@ def test_a_class_that_is_defined_anew_replaces_the_earlier_one(tank):
             "'FlattenObservation'",
         ),
         (
-            "X = @alf_lite.algorithms.PPOAlgorithm",
-            "the module 'alf_lite.algorithms' has no 'PPOAlgorithm'. Did you mean "
+            "X = @alf_lite.bin.PPOAlgorithm",
+            "the module 'alf_lite.bin' has no 'PPOAlgorithm'. Did you mean "
             "'PPOAlgorithm' alone?",
         ),
         ("X = @tank.DEPTH", "'tank.DEPTH' is 3, and a conf can only refer to what can"),
