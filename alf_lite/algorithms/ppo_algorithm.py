@@ -152,6 +152,10 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         self._clip_epsilon = clip_epsilon
         self._value_clip = value_clip
         self._target_kl = target_kl
+        own_rule = type(self).should_stop_updates is PPOAlgorithm.should_stop_updates
+        if own_rule and target_kl is None:
+            # Otherwise the diagnostics of every update would be computed for it.
+            self.stops_updates_early = False
         self._off_policy_correction = off_policy_correction
         self._rho_clip = rho_clip
         self._c_clip = c_clip

@@ -186,6 +186,16 @@ def test_updates_stop_at_one_and_a_half_times_the_target_divergence():
     assert ppo(target_kl=0.01).should_stop_updates(loss_with(0.0151), valid)
 
 
+def test_only_who_may_stop_the_updates_early_is_asked():
+    class Impatient(PPOAlgorithm):
+        def should_stop_updates(self, loss_info, valid):
+            return True
+
+    assert ppo(target_kl=0.01).stops_updates_early
+    assert not ppo().stops_updates_early
+    assert Impatient(OBSERVATION, ACTION).stops_updates_early
+
+
 def test_prediction_is_greedy_and_needs_no_value_network():
     algorithm = ppo(is_eval=True)
     assert not any("value" in name for name, _ in algorithm.named_parameters())
