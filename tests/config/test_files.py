@@ -436,6 +436,9 @@ def test_a_child_process_has_the_bindings_once_it_read_the_text(engine, method):
     context = multiprocessing.get_context(method)
     with context.Pool(1) as pool:
         result = pool.apply(engine.powers, [config_files.user_config_text()])
+        # Not by a signal: the server may have been started by one that blocks it.
+        pool.close()
+        pool.join()
     assert result == (1, 7, 95)
 
 
