@@ -23,6 +23,7 @@ from alf_lite.data_transformers import RewardNormalizer
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.optimizers.optimizers import Adam
+from alf_lite.trainers.hooks import Hook
 from alf_lite.utils import random_state
 from alf_lite.utils.schedulers import LinearScheduler
 from tests.source_code import ROOT
@@ -76,6 +77,18 @@ def own_loop(algorithm, num=4) -> list[float]:
     return rates
 
 
+def test_without_a_directory_only_hooks_write(tmp_path):
+    found = []
+
+    class Look(Hook):
+        def after_train(self, training):
+            training.request_checkpoint()
+            found.append([path.name for path in training.root_dir.iterdir()])
+
+    alf_lite.Trainer(make(), hooks=[Look()]).train()
+    assert found == [[".lock"]]
+
+
 def test_a_loop_of_ones_own_gives_the_numbers_of_the_trainer(tmp_path):
     mine = make()
     assert own_loop(mine) == pytest.approx([0.0075, 0.005, 0.0025, 0.0])
@@ -86,6 +99,8 @@ def test_a_loop_of_ones_own_gives_the_numbers_of_the_trainer(tmp_path):
     result = alf_lite.Trainer(unkept).train()
     assert result.checkpoint is None
     assert not result.root_dir.exists()
+    with pytest.raises(ConfigError, match="this run kept nothing"):
+        alf_lite.load_policy(result)
     from_config = alf_lite.Trainer(
         alf_lite.TrainerConfig(
             algorithm_ctor=functools.partial(

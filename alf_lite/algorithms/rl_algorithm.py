@@ -120,6 +120,7 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         self._reward_spec = reward_spec
         self._on_policy = is_on_policy
         self._is_eval = is_eval
+        self._predict_epsilon = 0.0 if config is None else config.epsilon_greedy
         self.overwrite_policy_output = overwrite_policy_output or (
             config is not None and config.overwrite_policy_output
         )
@@ -356,8 +357,15 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
 
     @property
     def predict_epsilon(self) -> float:
-        """``TrainerConfig.epsilon_greedy``, of ``predict_step``; 0 without a config."""
-        return 0.0 if self._config is None else self._config.epsilon_greedy
+        """How far ``predict_step`` explores; ``TrainerConfig.epsilon_greedy``, or 0.
+
+        0 takes the mode of the policy, 1 draws from it.
+        """
+        return self._predict_epsilon
+
+    @predict_epsilon.setter
+    def predict_epsilon(self, epsilon: float) -> None:
+        self._predict_epsilon = epsilon
 
     def random_action(self, inputs: TimeStep) -> Nest:
         """Any action [B, ...], for ``TrainerConfig.initial_random_policy``."""

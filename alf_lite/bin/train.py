@@ -90,13 +90,12 @@ def train(values: flags.FlagValues) -> int:
     if not (root_dir or config.root_dir):
         raise ConfigError("--root_dir is missing: where should the run be stored?")
 
-    from alf_lite.trainers.progress_display import create_progress_display
     from alf_lite.trainers.trainer import Trainer
     from alf_lite.utils import random_state
 
     if values.force_torch_deterministic:
         random_state.force_deterministic()
-    result = Trainer(config, root_dir, display=create_progress_display()).train()
+    result = Trainer(config, root_dir, display=True).train()
     print("\n".join(report.training_lines(result)))
     if result.stop_signal is not None:
         return result.exit_code

@@ -8,8 +8,44 @@ import sys
 import time
 from typing import Any, NamedTuple, Protocol, TextIO
 
-from alf_lite.trainers.schedule import SpeedMeter, TimeToGo
 from alf_lite.utils.output_streams import best_effort
+
+
+class SpeedMeter:
+    """Environment steps, or updates, per second of wall time between two calls.
+
+    Args:
+        count: of them so far.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._time, self._count = time.monotonic(), count
+
+    def measure(self, count: int) -> float:
+        """The speed since the last call; NaN if no time has passed."""
+        now = time.monotonic()
+        seconds = now - self._time
+        speed = (count - self._count) / seconds if seconds > 0 else math.nan
+        self._time, self._count = now, count
+        return speed
+
+
+class TimeToGo:
+    """Estimates the seconds to the end from the mean speed since the begin.
+
+    Args:
+        fraction: how much of the run is done; more than 0 if it was resumed.
+    """
+
+    def __init__(self, fraction: float) -> None:
+        self._begin_time, self._begin_fraction = time.monotonic(), fraction
+
+    def estimate(self, fraction: float) -> float:
+        """Seconds; NaN as long as nothing is known."""
+        done = fraction - self._begin_fraction
+        if done <= 0:
+            return math.nan
+        return (time.monotonic() - self._begin_time) * (1 - fraction) / done
 
 
 class Status(NamedTuple):
@@ -46,6 +82,33 @@ def create_progress_display(stream: TextIO | None = None) -> ProgressDisplay:
     if stream.isatty():
         return ProgressBar(stream)
     return ProgressLines(stream)
+
+
+def choose_display(wanted: ProgressDisplay | bool | None) -> ProgressDisplay:
+    """The display for a run that a program of the user's starts.
+
+    Args:
+        wanted: as it is; False for none, True for that of the command line. None: the
+            same where somebody is looking, on a terminal or in a notebook.
+    """
+    if wanted is True:
+        return create_progress_display()
+    if wanted is None:
+        for stream in (sys.stderr, sys.stdout):
+            if stream is not None and stream.isatty():
+                return create_progress_display(stream)
+        if _is_notebook():
+            return ProgressLines(sys.stdout)
+    return wanted or NoDisplay()
+
+
+def _is_notebook() -> bool:
+    """Whether the output of this process is shown below a cell."""
+    if "ipykernel" not in sys.modules:
+        return False
+    from ipykernel.kernelapp import IPKernelApp
+
+    return bool(IPKernelApp.initialized())
 
 
 class NoDisplay:

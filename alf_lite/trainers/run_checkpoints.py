@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import re
-import stat
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,15 +23,14 @@ from alf_lite.trainers.run_directory import (
     USER_CONFIG,
     RunDirectory,
 )
+from alf_lite.trainers.signals import StopSignals
 from alf_lite.trainers.training_state import RunState
-from alf_lite.utils import random_state, summary
-from alf_lite.utils.event_writer import NAME
+from alf_lite.utils import event_writer, random_state, summary
 from alf_lite.utils.plain_data import check_like, check_numbers
 
 _logger = logging.getLogger(__name__)
 # A full disk may be emptied; a run is not ended by one checkpoint that failed.
 _MAX_FAILURES = 3
-_RUN_ID = re.compile(r"[0-9a-f]{16}")
 
 
 class RunCheckpoints:
@@ -47,6 +44,8 @@ class RunCheckpoints:
         run_directory: where to write; locked by the caller.
         keep_latest: how many resumable checkpoints to keep beside the best one.
         given: what was given in Python, see :func:`config_texts`.
+        signals: wait while a checkpoint is written.
+        is_kept: False to write nothing at all.
     """
 
     def __init__(
@@ -54,11 +53,16 @@ class RunCheckpoints:
         run_directory: RunDirectory,
         keep_latest: int,
         given: Mapping[str, str] = MappingProxyType({}),
+        *,
+        signals: StopSignals,
+        is_kept: bool,
     ) -> None:
         self._run_directory = run_directory
+        self._signals = signals
+        self._is_kept = is_kept
         self._given = given
         self._checkpointer = Checkpointer(run_directory.checkpoints, keep_latest)
-        self._run_id = new_run_id()
+        self._run_id = event_writer.new_run_id()
         self._event_files: dict[str, int] = {}
         self._last_path: Path | None = None
         self._last_iteration: int | None = None
@@ -69,6 +73,10 @@ class RunCheckpoints:
     def last_path(self) -> Path | None:
         """The newest checkpoint that the run can be resumed from."""
         return self._last_path
+
+    @property
+    def run_directory(self) -> RunDirectory:
+        return self._run_directory
 
     @property
     def run_id(self) -> str:
@@ -111,15 +119,23 @@ class RunCheckpoints:
 
     def rewind_summaries(self) -> None:
         """Drops what was summarised after the checkpoint that was resumed."""
-        rewind_event_files(
+        event_writer.rewind_event_files(
             self._run_directory.train_summaries, self._run_id, self._event_files
         )
+
+    def update_config_texts(self) -> dict[str, str]:
+        """Writes the configuration as it is known now, and returns its texts."""
+        texts = config_texts(self._given)
+        if self._is_kept:
+            self._run_directory.lock.check()
+            self._run_directory.write_config_texts(texts, required=False)
+        return texts
 
     def save(
         self,
         algorithm: RLAlgorithm,
         run: RunState,
-        hooks: Mapping[str, dict[str, Any]],
+        hooks: Hooks,
         *,
         required: bool,
     ) -> None:
@@ -128,7 +144,7 @@ class RunCheckpoints:
         Args:
             algorithm: between two iterations.
             run: its counters.
-            hooks: the states of those that have one.
+            hooks: those whose state is kept.
             required: raise at once if it cannot be written, instead of waiting for the
                 next one.
 
@@ -137,15 +153,25 @@ class RunCheckpoints:
             CheckpointError: if it could not be written, if ``required`` or for the
                 third time in a row; or if the directory is not the run's any more.
         """
+        begin = time.perf_counter()
+        with self._signals.held_off():
+            self._save(algorithm, run, hooks, required)
+        summary.scalar("time/checkpoint", time.perf_counter() - begin)
+
+    def _save(
+        self, algorithm: RLAlgorithm, run: RunState, hooks: Hooks, required: bool
+    ) -> None:
+        hook_states = hooks.state_dict()
         if self._last_iteration == run.iterations:
             return
-        self._run_directory.lock.check()
-        training_state.check_finite(algorithm)
+        self._check(algorithm)
+        if not self._is_kept:
+            return
         summary.flush()
         directory, run_id = self._run_directory.train_summaries, self._run_id
-        sizes = event_file_sizes(directory, run_id)
+        sizes = event_writer.event_file_sizes(directory, run_id)
         files = {"run_id": run_id, "sizes": sizes}
-        state = training_state.capture(algorithm, run, files, hooks)
+        state = training_state.capture(algorithm, run, files, hook_states)
         try:
             path = self._write(algorithm, run, state, resumable=True)
         except CheckpointError as error:
@@ -158,34 +184,43 @@ class RunCheckpoints:
         self._last_trainer_state = state[training_state.TRAINER]
         self._last_path, self._last_iteration = path, run.iterations
 
-    def save_best(self, algorithm: RLAlgorithm, run: RunState) -> None:
+    def _check(self, algorithm: RLAlgorithm) -> None:
+        self._run_directory.lock.check()
+        training_state.check_finite(algorithm)
+
+    def save_if_best(self, algorithm: RLAlgorithm, run: RunState) -> None:
         """Writes the best policy so far, to be played but not resumed from.
 
         Resuming from it would not repeat the uninterrupted run, whose environments go
         on undisturbed by an evaluation.
         """
-        self._run_directory.lock.check()
-        training_state.check_finite(algorithm)
-        state = {training_state.ALGORITHM: algorithm.state_dict()}
-        try:
-            self._write(algorithm, run, state, resumable=False)
-        except CheckpointError as error:
-            _logger.error("%s The best policy is not kept.", error)
+        if run.best_iteration != run.iterations or not self._is_kept:
+            return
+        with self._signals.held_off():
+            self._check(algorithm)
+            state = {training_state.ALGORITHM: algorithm.state_dict()}
+            try:
+                self._write(algorithm, run, state, resumable=False)
+            except CheckpointError as error:
+                _logger.error("%s The best policy is not kept.", error)
 
-    def mark_best(self, algorithm: RLAlgorithm, run: RunState) -> None:
+    def mark_if_best(self, algorithm: RLAlgorithm, run: RunState) -> None:
         """Says that the last checkpoint holds the best policy, as was found after it.
 
         What a run that is resumed from it reads stays as it is: the evaluation is not
         one that the uninterrupted run makes, or is repeated.
         """
+        if run.best_iteration != run.iterations or not self._is_kept:
+            return
         assert self._last_iteration == run.iterations, "nothing was trained since"
-        self._run_directory.lock.check()
-        state = training_state.capture(algorithm, run, {}, {})
-        state[training_state.TRAINER] = self._last_trainer_state
-        try:
-            self._write(algorithm, run, state, resumable=True)
-        except CheckpointError as error:
-            _logger.error("%s It is not known as that of the best policy.", error)
+        with self._signals.held_off():
+            self._run_directory.lock.check()
+            state = training_state.capture(algorithm, run, {}, {})
+            state[training_state.TRAINER] = self._last_trainer_state
+            try:
+                self._write(algorithm, run, state, resumable=True)
+            except CheckpointError as error:
+                _logger.error("%s It is not known as that of the best policy.", error)
 
     def best_score(self, run: RunState) -> float | None:
         """The highest score of the run, and of the checkpoints that there are."""
@@ -252,7 +287,7 @@ def _event_files_of(loaded: LoadedCheckpoint) -> tuple[str | None, dict[str, int
     check_like(sizes, {}, f"{what}['sizes']")
     check_numbers(sizes, f"{what}['sizes']")
     is_like = all(type(size) is int for size in sizes.values())
-    if not (is_run_id(files["run_id"]) and is_like):
+    if not (event_writer.is_run_id(files["run_id"]) and is_like):
         raise CheckpointError(f"{what}: expected the id of a run, and sizes of files")
     return files["run_id"], sizes
 
@@ -286,70 +321,10 @@ def config_texts(given: Mapping[str, str] = MappingProxyType({})) -> dict[str, s
     }
 
 
-# TensorBoard's event files are rewound to the moment of a checkpoint. A run that died
-# after its last one repeats some iterations when it is resumed, whose points would
-# appear twice. TensorBoard's own purge compares one step number for all tags, but ours
-# have three axes (iterations, environment steps, episodes). Event files only ever grow,
-# so the length of each one at the checkpoint says exactly what belongs to it.
-#
-# Only files of the run itself are touched: their names end with its id, which every
-# checkpoint holds, and ``run.json`` until there is one. What a user has copied or
-# linked into the directory stays as it is.
-
-
-def new_run_id() -> str:
-    """An id that no other run has."""
-    return os.urandom(8).hex()
-
-
 def run_id_of(run_file: str | None) -> str | None:
     """The id that the text of a ``run.json`` tells, if it does."""
     try:
         run_id = json.loads(run_file or "")["run_id"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    return run_id if is_run_id(run_id) else None
-
-
-def is_run_id(value: object) -> bool:
-    """Whether it can be one."""
-    return isinstance(value, str) and _RUN_ID.fullmatch(value) is not None
-
-
-def event_file_sizes(directory: Path, run_id: str) -> dict[str, int]:
-    """Name -> bytes of every event file of a run. Flush the writer first."""
-    return {path.name: size for path, size in _own_files(directory, run_id)}
-
-
-def rewind_event_files(directory: Path, run_id: str, recorded: dict[str, int]) -> None:
-    """Drops everything that a run has written after ``recorded`` was taken."""
-    for path, size in _own_files(directory, run_id):
-        try:
-            if path.name not in recorded:
-                path.unlink()
-            elif size > recorded[path.name]:
-                _cut(path, recorded[path.name])
-        except OSError as error:
-            _logger.warning(
-                "%s: %s. Points of repeated iterations may appear twice.", path, error
-            )
-
-
-def _own_files(directory: Path, run_id: str) -> Iterator[tuple[Path, int]]:
-    """The event files of a run, none of them with a second name."""
-    # Whoever links the directory to one elsewhere may mean to show other runs' files.
-    if directory.is_symlink() or not directory.is_dir():
-        return
-    for path in sorted(directory.iterdir()):
-        if NAME.fullmatch(path.name) and path.name.endswith(f".{run_id}"):
-            status = path.lstat()
-            if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
-                yield path, status.st_size
-
-
-def _cut(path: Path, size: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        os.ftruncate(descriptor, size)
-    finally:
-        os.close(descriptor)
+    return run_id if event_writer.is_run_id(run_id) else None

@@ -24,7 +24,6 @@ from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.trainers import train_summaries
 from alf_lite.trainers.evaluator import EvalResult, evaluate
 from alf_lite.trainers.progress_display import ProgressDisplay
-from alf_lite.trainers.schedule import is_evaluation_due
 from alf_lite.trainers.signals import StopSignals
 from alf_lite.trainers.training_state import RunState
 from alf_lite.utils import random_state, summary
@@ -170,6 +169,17 @@ class RunEvaluations:
             raise _InterruptedError
         self._num_steps += len(time_step.step_type)
         self._display.show_evaluation(self._num_steps)
+
+
+def is_evaluation_due(iteration: int, last: int | None, interval: int) -> bool:
+    """Whether to evaluate after ``iteration``: at every multiple, 0 included, once.
+
+    Args:
+        iteration: iterations completed.
+        last: when the last evaluation was; None if there was none.
+        interval: iterations between two evaluations; 0 means never.
+    """
+    return interval > 0 and iteration % interval == 0 and iteration != last
 
 
 class _InterruptedError(Exception):

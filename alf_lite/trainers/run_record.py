@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -25,9 +25,13 @@ import torch
 import alf_lite
 from alf_lite.errors import AlfLiteError, CheckpointError, ConfigError, DivergedError
 from alf_lite.trainers.evaluator import EvalResult
-from alf_lite.trainers.run_checkpoints import RunCheckpoints
+from alf_lite.trainers.rebuilding import GIVEN_IN_PYTHON
+from alf_lite.trainers.run_checkpoints import RunCheckpoints, config_texts
 from alf_lite.trainers.run_directory import RunDirectory
+from alf_lite.trainers.run_plan import RunPlan
 from alf_lite.trainers.signals import BrokenOffError
+from alf_lite.trainers.training_state import RunState
+from alf_lite.utils import summary
 from alf_lite.utils.interruption import interruption
 
 _logger = logging.getLogger(__name__)
@@ -242,6 +246,55 @@ class TrainResult(NamedTuple):
     def exit_code(self) -> int:
         """Of a program that did nothing but train."""
         return 0 if self.stop_signal is None else 128 + self.stop_signal
+
+
+def open_files(
+    stack: contextlib.ExitStack,
+    checkpoints: RunCheckpoints,
+    run: RunState,
+    plan: RunPlan,
+    result: Callable[[], TrainResult],
+) -> None:
+    """Writes down what runs here, and how it ends; opens the summaries.
+
+    Args:
+        stack: closes everything.
+        checkpoints: of the run, the last one of them resumed.
+        run: its counters.
+        plan: what is trained.
+        result: of the run, to be called at its end.
+    """
+    directory = checkpoints.run_directory
+    if checkpoints.last_path is not None:
+        _logger.info(
+            "Resuming from %s: iteration %d, %d environment steps, seed %d.",
+            checkpoints.last_path,
+            run.iterations,
+            run.env_steps,
+            run.seed,
+        )
+    elif directory.run_file.exists():
+        _logger.warning(
+            "%s holds a run that ended before its first checkpoint: starting from the "
+            "beginning.",
+            directory.path,
+        )
+    record = RunRecord(
+        directory,
+        plan.config.device,
+        run_id=checkpoints.run_id,
+        seed=run.seed,
+        resumed_iterations=run.iterations,
+        **{GIVEN_IN_PYTHON: plan.given.left_out},
+    )
+    record.begin()
+    stack.push(lambda kind, error, traceback: record.end(end_entries(result(), error)))
+    directory.write_config_texts(config_texts(plan.given.statements))
+    checkpoints.rewind_summaries()
+    flush_secs = plan.config.summaries_flush_secs
+    stack.enter_context(
+        summary.writer_to(directory.train_summaries, flush_secs, checkpoints.run_id)
+    )
 
 
 class Save(Protocol):

@@ -59,7 +59,13 @@ def load_policy(
         ConfigError: if there is no run, or it cannot be built again.
         CheckpointError: if the checkpoint cannot be used.
     """
-    root_dir = run.root_dir if isinstance(run, TrainResult) else run
+    if isinstance(run, TrainResult):
+        if run.checkpoint is None:
+            raise ConfigError(
+                "load_policy: this run kept nothing. Give Trainer a root_dir."
+            )
+        run = run.root_dir
+    root_dir = run
     if not isinstance(root_dir, str | os.PathLike):
         raise ConfigError(
             f"load_policy: expected the directory of a run, got {root_dir!r}"
@@ -82,7 +88,7 @@ def load_policy(
         config = dataclasses.replace(config, device=device or config.device)
         algorithm = run_policy.build_policy(config, env, loaded)
     algorithm.eval()
-    return TrainedPolicy(algorithm, env, config)
+    return TrainedPolicy(algorithm, env)
 
 
 def _read_config(root_dir: str, gin_params: Sequence[str]) -> None:
@@ -117,12 +123,9 @@ class TrainedPolicy:
     Args:
         algorithm: built for acting.
         env: the spaces of its environment.
-        config: of the algorithm.
     """
 
-    def __init__(
-        self, algorithm: RLAlgorithm, env: SpecsOnlyEnvironment, config: TrainerConfig
-    ) -> None:
+    def __init__(self, algorithm: RLAlgorithm, env: SpecsOnlyEnvironment) -> None:
         assert env.recorded_values is not None, env
         self._algorithm = algorithm
         self._env = env
@@ -133,13 +136,6 @@ class TrainedPolicy:
         self._state: Nest = ()
         self._transform_state: Nest = ()
         self._prev_action: Nest = ()
-        # How greedily an algorithm acts is asked at every step.
-        self._configs = {
-            is_greedy: dataclasses.replace(
-                config, epsilon_greedy=0.0 if is_greedy else 1.0
-            )
-            for is_greedy in (True, False)
-        }
         self._leaves = [
             (path, spec) for path, spec in nest.flatten_with_path(env.observation_spec)
         ]
@@ -199,7 +195,7 @@ class TrainedPolicy:
         rows = 1 if batch_size is None else batch_size
         self._begin(rows)
         algorithm = self._algorithm
-        algorithm._config = self._configs[bool(deterministic)]
+        algorithm.predict_epsilon = 0.0 if deterministic else 1.0
         with torch.inference_mode():
             inputs, self._transform_state = algorithm.transform_timestep(
                 self._time_step(tensors, rows), self._transform_state

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import logging
 import os
 import tempfile
@@ -13,28 +12,28 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from alf_lite.algorithms.learning.actor_copy import create_remote_environment
-from alf_lite.algorithms.learning.create_algorithm import create_algorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.config import TrainerConfig, default_settings
+from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
-from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
-from alf_lite.environments.worker_environments import RemoteEnvironment
 from alf_lite.errors import ConfigError
-from alf_lite.trainers import rebuilding, run_record, train_summaries
+from alf_lite.trainers import run_record, train_summaries
 from alf_lite.trainers.hooks import Hook, Hooks, build_hooks
-from alf_lite.trainers.progress_display import NoDisplay, ProgressDisplay, Status
-from alf_lite.trainers.run_checkpoints import RunCheckpoints, config_texts
+from alf_lite.trainers.progress_display import (
+    ProgressDisplay,
+    SpeedMeter,
+    Status,
+    choose_display,
+)
+from alf_lite.trainers.run_checkpoints import RunCheckpoints
 from alf_lite.trainers.run_directory import RunDirectory
 from alf_lite.trainers.run_evaluations import RunEvaluations
-from alf_lite.trainers.run_record import RunRecord, TrainResult
-from alf_lite.trainers.schedule import SpeedMeter
+from alf_lite.trainers.run_plan import RunPlan
+from alf_lite.trainers.run_record import TrainResult
 from alf_lite.trainers.signals import STACKS_FILE, BrokenOffError, StopSignals
 from alf_lite.trainers.training_state import RunState
-from alf_lite.utils import random_state, summary
+from alf_lite.utils import summary
 from alf_lite.utils.interruption import interruption
-from alf_lite.utils.progress import Limits
 
 _logger = logging.getLogger(__name__)
 
@@ -49,9 +48,10 @@ class Trainer:
         what: an algorithm that was built with ``env`` and ``config``, or a
             configuration that names one. The algorithm is finished with the training.
         root_dir: of the run; that of the configuration by default. Without any,
-            nothing is kept.
+            nothing is kept: no checkpoints, no summaries.
         hooks: called at fixed places, see :class:`Hook`; beside those of the config.
-        display: shows the progress; nothing by default.
+        display: shows the progress; False shows nothing, True what the command line
+            shows. None: the same on a terminal and in a notebook, else nothing.
         create_env: builds the environments. Called with ``seed``, and for evaluation
             with ``num_parallel_environments`` too. By default as the environment of the
             algorithm was made by ``create_environment``, or as the conf says.
@@ -66,37 +66,22 @@ class Trainer:
         root_dir: str | os.PathLike[str] | None = None,
         *,
         hooks: Sequence[Hook] = (),
-        display: ProgressDisplay | None = None,
+        display: ProgressDisplay | bool | None = None,
         create_env: Callable[..., Environment] | None = None,
     ) -> None:
-        _check_root_dir(root_dir)
-        config, self._algorithm = _what_to_train(what)
-        env = None if self._algorithm is None else self._algorithm.env
-        built_from = None if self._algorithm is None else self._algorithm.built_from
-        root_dir = root_dir or config.root_dir
-        self._temporary: tempfile.TemporaryDirectory | None = None
+        self._plan = RunPlan(what, root_dir, hooks, create_env)
+        root_dir, self._temporary = self._plan.root_dir, None
         if not root_dir:
+            # For what hooks write.
             self._temporary = tempfile.TemporaryDirectory(prefix="alf_lite-")
             root_dir = self._temporary.name
         self._run_directory = RunDirectory(root_dir)
         self.root_dir = self._run_directory.path
-        self._limits = _limits_of(config)
-        create_env = create_env or _create_env_as(env)
-        _check_evaluation(config, env, create_env)
-        self._given = rebuilding.what_was_given(
-            config, create_env, hooks, built_from, env
+        self._plan.config = dataclasses.replace(
+            self._plan.config, root_dir=str(self.root_dir)
         )
-        if self._given.left_out and self._temporary is None and built_from is not None:
-            _logger.warning("%s", rebuilding.only_from_python(self._given.left_out))
-        self.config = dataclasses.replace(config, root_dir=str(self.root_dir))
         self._hooks = Hooks(hooks)
-        self._display = display or NoDisplay()
-        if create_env is create_environment:
-            defaults = default_settings(config.algorithm_ctor)
-            create_env = functools.partial(
-                create_env, default_num_environments=defaults.num_parallel_environments
-            )
-        self._create_env = create_env
+        self._display = choose_display(display)
         self._signals = StopSignals()
         self._stop_reason = ""
         self._is_checkpoint_requested = False
@@ -104,6 +89,11 @@ class Trainer:
         self._was_called = False
         self._seconds_before = 0.0
         self._note = ""
+
+    @property
+    def config(self) -> TrainerConfig:
+        """Of the run; with its seed as soon as it is trained."""
+        return self._plan.config
 
     @property
     def owns_root_dir(self) -> bool:
@@ -183,20 +173,23 @@ class Trainer:
 
     def _build(self, stack: contextlib.ExitStack) -> None:
         """Builds everything and restores the run; writes nothing."""
-        config = self.config
+        plan = self._plan
         self._checkpoints = RunCheckpoints(
-            self._run_directory, config.keep_checkpoints, self._given.statements
+            self._run_directory,
+            plan.config.keep_checkpoints,
+            plan.given.statements,
+            signals=self._signals,
+            is_kept=self._temporary is None,
         )
         with config_files.gin_errors():
-            seed = self._build_algorithm(stack)
-            config = self.config
+            self.algorithm = plan.build_algorithm(stack)
             self._evaluations = RunEvaluations(
-                config, self._create_env, seed, self._signals, self._display
+                plan.config, plan.create_env, plan.seed, self._signals, self._display
             )
             stack.callback(self._evaluations.close)
             self.algorithm.setup_training()
             self._evaluations.load_data(self.algorithm)
-            self._hooks = Hooks([*self._hooks, *build_hooks(config.hook_ctors)])
+            self._hooks = Hooks([*self._hooks, *build_hooks(plan.config.hook_ctors)])
         config_files.check_unused_bindings()
         done = self.algorithm.progress
         if done.iterations and self._checkpoints.has_any():
@@ -205,91 +198,26 @@ class Trainer:
                 "trained elsewhere. Use another root_dir."
             )
         resumed = self._checkpoints.resume(self.algorithm, self._hooks)
-        self._is_resumed = resumed is not None
         self.run = resumed or RunState(
-            seed=seed, iterations=done.iterations, env_steps=done.env_steps
+            seed=plan.seed, iterations=done.iterations, env_steps=done.env_steps
         )
         # A run may be resumed with other limits.
         self.algorithm.progress.move_to(
-            self.run.iterations, self.run.env_steps, self._limits
+            self.run.iterations, self.run.env_steps, plan.limits
         )
 
-    def _build_algorithm(self, stack: contextlib.ExitStack) -> int:
-        """Builds what was not given; returns the seed of the run."""
-        seed = self.config.random_seed
-        if seed is None:
-            seed = random_state.new_seed()
-        self.config = dataclasses.replace(self.config, random_seed=seed)
-        if self._algorithm is not None:
-            if self._algorithm.is_finished:
-                raise ConfigError(
-                    f"{self._algorithm.name} has been trained to its end, and its "
-                    "environment is closed. Build a new environment and algorithm; "
-                    "with the same root_dir and a larger limit the run goes on."
-                )
-            self.algorithm = self._algorithm
-            stack.callback(self.algorithm.finish_train)
-            return seed
-        random_state.seed_everything(seed)
-        env = self._create_training_env(seed)
-        stack.callback(env.close)
-        self.algorithm = create_algorithm(self.config, env)
-        stack.callback(self.algorithm.finish_train)
-        if isinstance(env, RemoteEnvironment):
-            env.release()
-        return seed
-
-    def _create_training_env(self, seed: int) -> Environment:
-        """The environment to train in, or what is known of those of the workers."""
-        env_seed = random_state.derive_seed(seed, "environments")
-        if self.config.async_unroll:
-            return create_remote_environment(self.config, self._create_env, env_seed)
-        return self._create_env(seed=env_seed)
-
     def _is_finished(self) -> bool:
-        return self._limits.are_reached(
+        return self._plan.limits.are_reached(
             self.run.iterations, self.run.env_steps
         ) or self._evaluations.is_threshold_reached(self.run)
 
     def _begin(self, stack: contextlib.ExitStack) -> None:
         """Opens the summaries, writes down what runs here, handles signals."""
-        run, directory = self.run, self._run_directory
-        if self._is_resumed:
-            _logger.info(
-                "Resuming from %s: iteration %d, %d environment steps, seed %d.",
-                self._checkpoints.last_path,
-                run.iterations,
-                run.env_steps,
-                run.seed,
+        run = self.run
+        if self._temporary is None:
+            run_record.open_files(
+                stack, self._checkpoints, run, self._plan, self._result
             )
-        elif directory.run_file.exists():
-            _logger.warning(
-                "%s holds a run that ended before its first checkpoint: starting from "
-                "the beginning.",
-                directory.path,
-            )
-        run_id = self._checkpoints.run_id
-        record = RunRecord(
-            directory,
-            self.config.device,
-            run_id=run_id,
-            seed=run.seed,
-            resumed_iterations=run.iterations,
-            **{rebuilding.GIVEN_IN_PYTHON: self._given.left_out},
-        )
-        record.begin()
-        stack.push(
-            lambda kind, error, traceback: record.end(
-                run_record.end_entries(self._result(), error)
-            )
-        )
-        directory.write_config_texts(config_texts(self._given.statements))
-        self._checkpoints.rewind_summaries()
-        stack.enter_context(
-            summary.writer_to(
-                directory.train_summaries, self.config.summaries_flush_secs, run_id
-            )
-        )
         summary.set_global_counter(run.iterations)
         self._speed = SpeedMeter(run.env_steps)
         self._is_measuring = False
@@ -307,7 +235,7 @@ class Trainer:
         slot = self._checkpoint_slot()
         if self._evaluations.is_due(self.run):
             self._evaluate()
-            self._mark_if_best()
+            self._checkpoints.mark_if_best(self.algorithm, self.run)
         while not self._must_stop():
             self._hooks.call("before_iter", self)
             self._iterate()
@@ -320,9 +248,8 @@ class Trainer:
             if self._take_checkpoint_request() or self._checkpoint_slot() > slot:
                 slot = self._checkpoint_slot()
                 self._save(required=False)
-            elif self.run.best_iteration == self.run.iterations:
-                with self._signals.held_off():
-                    self._checkpoints.save_best(self.algorithm, self.run)
+            else:
+                self._checkpoints.save_if_best(self.algorithm, self.run)
             if self._display.is_due(self._fraction()):
                 self._show_progress()
 
@@ -347,16 +274,13 @@ class Trainer:
             self._display.begin_measuring(self._status())
         if iteration == 1:
             # Only now is known what the parts that are built on first use have read.
-            self._run_directory.lock.check()
-            texts = config_texts(self._given.statements)
-            self._run_directory.write_config_texts(texts, required=False)
-            train_summaries.summarize_config(texts)
+            train_summaries.summarize_config(self._checkpoints.update_config_texts())
 
     def _must_stop(self) -> bool:
         run = self.run
         if self._signals.received is not None:
             self._stop_reason = self._signals.received.name
-        elif self._limits.are_reached(run.iterations, run.env_steps):
+        elif self._plan.limits.are_reached(run.iterations, run.env_steps):
             self._stop_reason = "finished"
         elif self._evaluations.is_threshold_reached(run):
             self._stop_reason = (
@@ -374,7 +298,7 @@ class Trainer:
 
     def _checkpoint_slot(self) -> int:
         run = self.run
-        return self._limits.slot(
+        return self._plan.limits.slot(
             run.iterations, run.env_steps, self.config.num_checkpoints
         )
 
@@ -384,17 +308,8 @@ class Trainer:
         return self._signals.take_checkpoint_request() or requested
 
     def _save(self, *, required: bool, with_hooks: bool = True) -> None:
-        begin = time.perf_counter()
-        with self._signals.held_off():
-            hooks = self._hooks.state_dict() if with_hooks else {}
-            self._checkpoints.save(self.algorithm, self.run, hooks, required=required)
-        summary.scalar("time/checkpoint", time.perf_counter() - begin)
-
-    def _mark_if_best(self) -> None:
-        """After an evaluation of what the last checkpoint holds."""
-        if self.run.best_iteration == self.run.iterations:
-            with self._signals.held_off():
-                self._checkpoints.mark_best(self.algorithm, self.run)
+        hooks = self._hooks if with_hooks else Hooks([])
+        self._checkpoints.save(self.algorithm, self.run, hooks, required=required)
 
     # End
 
@@ -406,7 +321,7 @@ class Trainer:
         if self._evaluations.is_final_one_missing(self.run):
             # After the checkpoint, because a run that goes on from there makes none.
             self._evaluate()
-            self._mark_if_best()
+            self._checkpoints.mark_if_best(self.algorithm, self.run)
         self.algorithm.finish_train()
 
     def _result(self) -> TrainResult:
@@ -424,14 +339,14 @@ class Trainer:
             evaluation=self._evaluations.latest,
             average_return=train_summaries.average_return(self.algorithm),
             best_score=self._checkpoints.best_score(run),
-            checkpoint=None if self._temporary else self._checkpoints.last_path,
+            checkpoint=self._checkpoints.last_path,
             note=self._note,
         )
 
     # Helpers
 
     def _fraction(self) -> float:
-        return self._limits.fraction(self.run.iterations, self.run.env_steps)
+        return self._plan.limits.fraction(self.run.iterations, self.run.env_steps)
 
     def _stacks_path(self) -> Path | None:
         directory = self._run_directory
@@ -451,112 +366,41 @@ class Trainer:
         self._display.show(self._status())
 
 
-def _limits_of(config: TrainerConfig) -> Limits:
-    """How long a run shall be; ConfigError if for ever."""
-    limits = Limits(config.num_iterations, config.num_env_steps)
-    if limits == (0, 0):
-        raise ConfigError(
-            "TrainerConfig.num_iterations and num_env_steps are both 0, the run would "
-            "never end: set at least one of them."
-        )
-    return limits
-
-
 def train(
     what: str | os.PathLike[str] | TrainerConfig | RLAlgorithm,
     root_dir: str | os.PathLike[str] | None = None,
     *,
     gin_params: Sequence[str] = (),
     seed: int | None = None,
-    hooks: Sequence[Hook] = (),
-    display: ProgressDisplay | None = None,
-    create_env: Callable[..., Environment] | None = None,
+    **others: Any,
 ) -> TrainResult:
     """Trains what a conf, a configuration or an algorithm says.
 
     Args:
         what: the path of a conf or the name of one that comes with the library;
             otherwise see :class:`Trainer`.
-        root_dir: see :class:`Trainer`, as for what follows.
+        root_dir: see :class:`Trainer`.
         gin_params: override the conf, ``"TrainerConfig.num_env_steps = 10_000"``.
         seed: of everything random.
-        hooks: see :class:`Trainer`.
-        display: see :class:`Trainer`.
-        create_env: see :class:`Trainer`.
+        **others: see :class:`Trainer`.
 
     Raises:
         ConfigError: for a conf or settings that cannot be used; and see
             :meth:`Trainer.train`.
     """
-    others: dict[str, Any] = {
-        "hooks": hooks,
-        "display": display,
-        "create_env": create_env,
-    }
-    if not isinstance(what, str | os.PathLike):
-        if gin_params:
-            raise ConfigError("gin_params override a conf: change the config instead")
+    if isinstance(what, str | os.PathLike):
+        parameters = [*gin_params]
         if seed is not None:
-            if not isinstance(what, TrainerConfig):
-                raise ConfigError("seed: an algorithm has that of its TrainerConfig")
-            config = dataclasses.replace(what, random_seed=seed)
+            parameters.append(f"TrainerConfig.random_seed = {seed}")
+        with config_files.own_config():
+            config_files.parse_config(os.fspath(what), parameters)
+            with config_files.gin_errors():
+                config = TrainerConfig()
             return Trainer(config, root_dir, **others).train()
-        return Trainer(what, root_dir, **others).train()
-    parameters = [*gin_params]
+    if gin_params:
+        raise ConfigError("gin_params override a conf: change the config instead")
     if seed is not None:
-        parameters.append(f"TrainerConfig.random_seed = {seed}")
-    with config_files.own_config():
-        config_files.parse_config(os.fspath(what), parameters)
-        with config_files.gin_errors():
-            config = TrainerConfig()
-        return Trainer(config, root_dir, **others).train()
-
-
-def _what_to_train(
-    what: TrainerConfig | RLAlgorithm,
-) -> tuple[TrainerConfig, RLAlgorithm | None]:
-    if isinstance(what, TrainerConfig):
-        return what, None
-    if not isinstance(what, RLAlgorithm):
-        shown = what.__name__ if isinstance(what, type) else repr(what)
-        raise ConfigError(
-            f"Trainer: expected an algorithm or a TrainerConfig, got {shown}. Write "
-            "Trainer(PPOAlgorithm(env=env, config=config), root_dir)."
-        )
-    if what.env is None or what.built_from is None:
-        raise ConfigError(
-            f"{what.name} was built without an environment to train in. Write "
-            f"{type(what).__name__}(env=env, config=config)."
-        )
-    return what.built_from.config, what
-
-
-def _check_root_dir(root_dir: Any) -> None:
-    if root_dir is not None and not isinstance(root_dir, str | os.PathLike):
-        hint = " Name it: create_env=..." if callable(root_dir) else ""
-        raise ConfigError(
-            f"Trainer: root_dir must be the path of a directory, got {root_dir!r}."
-            f"{hint}"
-        )
-
-
-def _create_env_as(env: Environment | None) -> Callable[..., Environment]:
-    """What builds environments as ``env`` was built."""
-    if env is None or env.created_with is None:
-        return create_environment
-    return functools.partial(
-        create_environment,
-        **{k: v for k, v in env.created_with.items() if k != "seed"},
-    )
-
-
-def _check_evaluation(
-    config: TrainerConfig, env: Environment | None, create_env: Callable[..., Any]
-) -> None:
-    is_unknown = env is not None and env.created_with is None
-    if config.evaluate and is_unknown and create_env is create_environment:
-        raise ConfigError(
-            "TrainerConfig.evaluate needs environments of its own, and nothing says "
-            "how to build them: give Trainer a create_env, or build the environment "
-            "with create_environment(env_ctor=...)."
-        )
+        if not isinstance(what, TrainerConfig):
+            raise ConfigError("seed: an algorithm has that of its TrainerConfig")
+        what = dataclasses.replace(what, random_seed=seed)
+    return Trainer(what, root_dir, **others).train()

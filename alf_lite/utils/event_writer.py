@@ -13,9 +13,11 @@ import logging
 import os
 import re
 import socket
+import stat
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from alf_lite.errors import ConfigError
 _logger = logging.getLogger(__name__)
 
 # Files are read in the order of their names; readers know them by the beginning.
-NAME = re.compile(r"events\.out\.tfevents\.(\d{10})\..*")
+_NAME = re.compile(r"events\.out\.tfevents\.(\d{10})\..*")
 # Events beyond this are handed to the disk before flush_secs are over.
 _MAX_UNWRITTEN_BYTES = 2**20
 # What waits while the disk fails; the oldest are given up first.
@@ -37,7 +39,7 @@ class EventWriter:
     Args:
         directory: of the file; created.
         flush_secs: how long an event waits until it is given to the disk.
-        owner: ends the name of the file, see :mod:`alf_lite.trainers.run_checkpoints`.
+        owner: ends the name of the file, see :func:`rewind_event_files`.
 
     Raises:
         ConfigError: if ``directory`` cannot be a directory.
@@ -136,7 +138,7 @@ class EventWriter:
         from tensorboard.compat.proto.event_pb2 import Event
 
         self._directory.mkdir(parents=True, exist_ok=True)
-        found = [NAME.fullmatch(path.name) for path in self._directory.iterdir()]
+        found = [_NAME.fullmatch(path.name) for path in self._directory.iterdir()]
         newest = max((int(match[1]) for match in found if match), default=0)
         # Behind all others, also if the clock was set back since.
         place = min(max(int(time.time()), newest + 1), 10**10 - 1)
@@ -195,3 +197,65 @@ def _record(event: bytes) -> bytes:
     record = io.BytesIO()
     RecordWriter(record).write(event)
     return record.getvalue()
+
+
+# Event files are rewound to the moment of a checkpoint. A run that died
+# after its last one repeats some iterations when it is resumed, whose points would
+# appear twice. TensorBoard's own purge compares one step number for all tags, but ours
+# have three axes (iterations, environment steps, episodes). Event files only ever grow,
+# so the length of each one at the checkpoint says exactly what belongs to it.
+#
+# Only files of the run itself are touched: their names end with its id, which every
+# checkpoint holds, and ``run.json`` until there is one. What a user has copied or
+# linked into the directory stays as it is.
+
+_RUN_ID = re.compile(r"[0-9a-f]{16}")
+
+
+def new_run_id() -> str:
+    """An id that no other run has."""
+    return os.urandom(8).hex()
+
+
+def is_run_id(value: object) -> bool:
+    """Whether it can be one."""
+    return isinstance(value, str) and _RUN_ID.fullmatch(value) is not None
+
+
+def event_file_sizes(directory: Path, run_id: str) -> dict[str, int]:
+    """Name -> bytes of every event file of a run. Flush the writer first."""
+    return {path.name: size for path, size in _own_files(directory, run_id)}
+
+
+def rewind_event_files(directory: Path, run_id: str, recorded: dict[str, int]) -> None:
+    """Drops everything that a run has written after ``recorded`` was taken."""
+    for path, size in _own_files(directory, run_id):
+        try:
+            if path.name not in recorded:
+                path.unlink()
+            elif size > recorded[path.name]:
+                _cut(path, recorded[path.name])
+        except OSError as error:
+            _logger.warning(
+                "%s: %s. Points of repeated iterations may appear twice.", path, error
+            )
+
+
+def _own_files(directory: Path, run_id: str) -> Iterator[tuple[Path, int]]:
+    """The event files of a run, none of them with a second name."""
+    # Whoever links the directory to one elsewhere may mean to show other runs' files.
+    if directory.is_symlink() or not directory.is_dir():
+        return
+    for path in sorted(directory.iterdir()):
+        if _NAME.fullmatch(path.name) and path.name.endswith(f".{run_id}"):
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+                yield path, status.st_size
+
+
+def _cut(path: Path, size: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, size)
+    finally:
+        os.close(descriptor)

@@ -29,6 +29,7 @@ from alf_lite.trainers import training_state
 from alf_lite.trainers.hooks import Hooks
 from alf_lite.trainers.run_checkpoints import RunCheckpoints
 from alf_lite.trainers.run_directory import RunDirectory
+from alf_lite.trainers.signals import StopSignals
 from tests.trainers.conftest import build_trainer
 from tests.trainers.run_comparison import differences
 
@@ -126,7 +127,9 @@ def state_of(trainer) -> dict[str, Any]:
 
 
 def resume(trainer, loaded) -> None:
-    checkpoints = RunCheckpoints(RunDirectory(trainer.root_dir), 3)
+    checkpoints = RunCheckpoints(
+        RunDirectory(trainer.root_dir), 3, signals=StopSignals(), is_kept=True
+    )
     checkpoints._checkpointer.load = lambda *_, **__: loaded
     checkpoints.resume(trainer.algorithm, Hooks([]))
 

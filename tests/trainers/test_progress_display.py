@@ -6,14 +6,17 @@ import io
 import math
 import subprocess
 import sys
+import types
 
 import pytest
 
-from alf_lite.trainers import progress_display, schedule
+from alf_lite.trainers import progress_display
 from alf_lite.trainers.progress_display import (
+    NoDisplay,
     ProgressBar,
     ProgressLines,
     Status,
+    choose_display,
     create_progress_display,
     format_seconds,
 )
@@ -35,14 +38,37 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    for module in (progress_display, schedule):
-        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(progress_display, "time", clock)
     return clock
 
 
 def test_terminal_gets_a_bar_and_everything_else_lines():
     assert isinstance(create_progress_display(Terminal()), ProgressBar)
     assert isinstance(create_progress_display(io.StringIO()), ProgressLines)
+
+
+@pytest.mark.parametrize("terminal", ["stdout", "stderr"])
+def test_a_program_of_ones_own_shows_progress_where_somebody_looks(
+    monkeypatch, terminal
+):
+    assert isinstance(choose_display(None), NoDisplay)
+    assert isinstance(choose_display(True), ProgressLines)
+    monkeypatch.setattr(sys, terminal, Terminal())
+    assert isinstance(choose_display(None), ProgressBar)
+    assert isinstance(choose_display(False), NoDisplay)
+    given = NoDisplay()
+    assert choose_display(given) is given
+
+
+def test_a_notebook_shows_progress_below_the_cell(monkeypatch):
+    kernel = types.SimpleNamespace(initialized=lambda: True)
+    modules = {"ipykernel": types.ModuleType("ipykernel")}
+    modules["ipykernel.kernelapp"] = types.SimpleNamespace(IPKernelApp=kernel)
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    assert isinstance(choose_display(None), ProgressLines)
+    kernel.initialized = lambda: False  # a program that has merely imported it
+    assert isinstance(choose_display(None), NoDisplay)
 
 
 def test_line_tells_speed_return_and_time_to_go(clock):

@@ -1,4 +1,4 @@
-"""Tests of alf_lite.trainers.run_checkpoints."""
+"""The event files of a run at its checkpoints, and the id that they end with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from alf_lite.trainers import run_checkpoints
-from alf_lite.utils import summary
+from alf_lite.utils import event_writer, summary
 
 RUN, OTHER = "0123456789abcdef", "fedcba9876543210"
 
@@ -43,14 +43,14 @@ def write_file(directory: Path, run_id: str = RUN) -> Path:
 def test_repeated_iterations_appear_once_on_every_axis(tmp_path, monkeypatch, clock):
     with summary.writer_to(tmp_path, owner=RUN):
         write(range(10))
-        recorded = run_checkpoints.event_file_sizes(tmp_path, RUN)
+        recorded = event_writer.event_file_sizes(tmp_path, RUN)
         write(range(10, 15))  # lost when the run dies
     # The clock says nothing about what was first.
     monkeypatch.setattr("alf_lite.utils.event_writer.time.time", lambda: clock)
     with summary.writer_to(tmp_path, owner=RUN):
         write(range(10, 12))  # a resumed run that died before its checkpoint
-    run_checkpoints.rewind_event_files(tmp_path, RUN, recorded)
-    assert run_checkpoints.event_file_sizes(tmp_path, RUN) == recorded
+    event_writer.rewind_event_files(tmp_path, RUN, recorded)
+    assert event_writer.event_file_sizes(tmp_path, RUN) == recorded
     with summary.writer_to(tmp_path, owner=RUN):
         write(range(10, 20))
     assert points(tmp_path) == {
@@ -61,19 +61,19 @@ def test_repeated_iterations_appear_once_on_every_axis(tmp_path, monkeypatch, cl
 
 def test_half_a_record_at_the_end_is_dropped(tmp_path):
     path = write_file(tmp_path)
-    recorded = run_checkpoints.event_file_sizes(tmp_path, RUN)
+    recorded = event_writer.event_file_sizes(tmp_path, RUN)
     with path.open("ab") as file:
         file.write(b"\x05\x00")
-    run_checkpoints.rewind_event_files(tmp_path, RUN, recorded)
-    assert run_checkpoints.event_file_sizes(tmp_path, RUN) == recorded
+    event_writer.rewind_event_files(tmp_path, RUN, recorded)
+    assert event_writer.event_file_sizes(tmp_path, RUN) == recorded
 
 
 def test_other_files_and_missing_directories_are_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    run_checkpoints.rewind_event_files(tmp_path, RUN, {})
+    event_writer.rewind_event_files(tmp_path, RUN, {})
     assert (tmp_path / "notes.txt").read_text() == "mine"
-    assert run_checkpoints.event_file_sizes(tmp_path / "none", RUN) == {}
-    run_checkpoints.rewind_event_files(tmp_path / "none", RUN, {})
+    assert event_writer.event_file_sizes(tmp_path / "none", RUN) == {}
+    event_writer.rewind_event_files(tmp_path / "none", RUN, {})
 
 
 def test_files_of_other_runs_and_other_programs_stay(tmp_path):
@@ -81,9 +81,9 @@ def test_files_of_other_runs_and_other_programs_stay(tmp_path):
     foreign = tmp_path / "events.out.tfevents.1700000000.host.1.0"
     foreign.write_bytes(b"of another program")
     own = write_file(tmp_path)
-    assert list(run_checkpoints.event_file_sizes(tmp_path, RUN)) == [own.name]
+    assert list(event_writer.event_file_sizes(tmp_path, RUN)) == [own.name]
     sizes = {copied.name: 0, foreign.name: 0}
-    run_checkpoints.rewind_event_files(tmp_path, RUN, sizes)
+    event_writer.rewind_event_files(tmp_path, RUN, sizes)
     assert {path.name for path in tmp_path.iterdir()} == {copied.name, foreign.name}
     assert foreign.read_bytes() == b"of another program"
     assert copied.stat().st_size > 0
@@ -102,17 +102,17 @@ def test_what_a_link_leads_to_stays_as_it_is(tmp_path, kind, recorded):
         os.link(outside, path)
     else:
         os.mkfifo(path)
-    run_checkpoints.rewind_event_files(
+    event_writer.rewind_event_files(
         path.parent, RUN, {path.name: 0} if recorded else {}
     )
     assert outside.read_bytes() == b"not of this run"
-    assert run_checkpoints.event_file_sizes(path.parent, RUN) == {}
+    assert event_writer.event_file_sizes(path.parent, RUN) == {}
 
 
 def test_nothing_is_rewound_in_a_directory_that_is_a_link(tmp_path):
     path = write_file(tmp_path / "others")
     (tmp_path / "train").symlink_to(tmp_path / "others")
-    run_checkpoints.rewind_event_files(tmp_path / "train", RUN, {})
+    event_writer.rewind_event_files(tmp_path / "train", RUN, {})
     assert path.exists()
 
 
@@ -125,6 +125,6 @@ def test_a_run_file_without_an_id_gives_none(text):
 
 
 def test_the_id_of_a_run_is_found_in_its_file():
-    run_id = run_checkpoints.new_run_id()
+    run_id = event_writer.new_run_id()
     assert run_checkpoints.run_id_of(f'{{"seed": 1, "run_id": "{run_id}"}}') == run_id
-    assert run_id != run_checkpoints.new_run_id()
+    assert run_id != event_writer.new_run_id()

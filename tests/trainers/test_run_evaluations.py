@@ -17,7 +17,7 @@ from alf_lite.environments.specs_only_environment import SpecsOnlyEnvironment
 from alf_lite.errors import ConfigError, DataError
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.trainers.hooks import Hook
-from alf_lite.trainers.run_evaluations import DatasetEvaluator
+from alf_lite.trainers.run_evaluations import DatasetEvaluator, is_evaluation_due
 from alf_lite.trainers.trainer import Trainer
 from tests.datasets.recorded_episodes import flat_episode, make_env
 
@@ -144,7 +144,7 @@ def test_returns_without_an_environment_are_refused_before_training(data):
         known.vector_env.single_observation_space,
         known.vector_env.single_action_space,
     )
-    trainer._create_env = lambda **kwargs: specs_only
+    trainer._plan.create_env = lambda **kwargs: specs_only
     with pytest.raises(ConfigError, match="SpecsOnlyEnvironment cannot be stepped"):
         trainer.train()
     assert not (data / "run" / "checkpoints").exists()
@@ -182,3 +182,15 @@ def test_on_policy_algorithms_have_no_loss_on_data(make_trainer, data):
     trainer = make_trainer(evaluation_buffer_dir=str(data / "a.npz"))
     with pytest.raises(ConfigError, match="ToyAlgorithm is on-policy"):
         trainer.train()
+
+
+def test_evaluation_is_due_at_every_multiple_and_once_each():
+    asked = [0, 0, 999, 1000, 1000, 1500, 2000]
+    last, answers = None, []
+    for iteration in asked:
+        due = is_evaluation_due(iteration, last, 1000)
+        answers.append(due)
+        if due:
+            last = iteration
+    assert answers == [True, False, False, True, False, False, True]
+    assert not is_evaluation_due(0, None, 0)

@@ -1,0 +1,172 @@
+"""What a trainer is given: what is trained, in which environments, for how long."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from alf_lite.algorithms.learning.actor_copy import create_remote_environment
+from alf_lite.algorithms.learning.create_algorithm import create_algorithm
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.config import TrainerConfig, default_settings
+from alf_lite.environments.creation import create_environment
+from alf_lite.environments.environment import Environment
+from alf_lite.environments.worker_environments import RemoteEnvironment
+from alf_lite.errors import ConfigError
+from alf_lite.trainers import rebuilding
+from alf_lite.trainers.hooks import Hook
+from alf_lite.utils import random_state
+from alf_lite.utils.progress import Limits
+
+_logger = logging.getLogger(__name__)
+
+
+class RunPlan:
+    """What was given to a :class:`Trainer`, checked, and built when it trains.
+
+    Args:
+        what: see :class:`Trainer`, as for the others.
+        root_dir: see there.
+        hooks: see there.
+        create_env: see there.
+
+    Attributes:
+        config: of the run; with a seed and an absolute ``root_dir`` when it trains.
+        root_dir: of the run; empty if nothing is to be kept.
+        limits: of the run.
+        create_env: builds environments.
+        given: what of it the conf of this process does not say.
+        seed: of the run.
+
+    Raises:
+        ConfigError: if it cannot be trained.
+    """
+
+    def __init__(
+        self,
+        what: TrainerConfig | RLAlgorithm,
+        root_dir: str | os.PathLike[str] | None,
+        hooks: Sequence[Hook],
+        create_env: Callable[..., Environment] | None,
+    ) -> None:
+        _check_root_dir(root_dir)
+        self._algorithm = _checked_algorithm(what)
+        env = built_from = None
+        if isinstance(what, TrainerConfig):
+            self.config = what
+        else:
+            env, built_from = what.env, what.built_from
+            assert built_from is not None
+            self.config = built_from.config
+        self.root_dir = os.fspath(root_dir or self.config.root_dir)
+        self.limits = Limits(self.config.num_iterations, self.config.num_env_steps)
+        if self.limits == (0, 0):
+            raise ConfigError(
+                "TrainerConfig.num_iterations and num_env_steps are both 0, the run "
+                "would never end: set at least one of them."
+            )
+        create_env = create_env or _create_env_as(env)
+        _check_evaluation(self.config, env, create_env)
+        self.given = rebuilding.what_was_given(
+            self.config, create_env, hooks, built_from, env
+        )
+        if self.given.left_out and self.root_dir and built_from is not None:
+            _logger.warning("%s", rebuilding.only_from_python(self.given.left_out))
+        if create_env is create_environment:
+            defaults = default_settings(self.config.algorithm_ctor)
+            create_env = functools.partial(
+                create_env, default_num_environments=defaults.num_parallel_environments
+            )
+        self.create_env = create_env
+
+    @property
+    def seed(self) -> int:
+        assert self.config.random_seed is not None, "it is drawn with the first build"
+        return self.config.random_seed
+
+    def build_algorithm(self, stack: contextlib.ExitStack) -> RLAlgorithm:
+        """The algorithm that was given, or the one that the configuration describes.
+
+        Args:
+            stack: closes what was built.
+        """
+        if self.config.random_seed is None:
+            seed = random_state.new_seed()
+            self.config = dataclasses.replace(self.config, random_seed=seed)
+        algorithm = self._algorithm
+        if algorithm is not None:
+            if algorithm.is_finished:
+                raise ConfigError(
+                    f"{algorithm.name} has been trained to its end, and its "
+                    "environment is closed. Build a new environment and algorithm; "
+                    "with the same root_dir and a larger limit the run goes on."
+                )
+            stack.callback(algorithm.finish_train)
+            return algorithm
+        random_state.seed_everything(self.seed)
+        env_seed = random_state.derive_seed(self.seed, "environments")
+        env: Environment
+        if self.config.async_unroll:  # what is known of those of the workers
+            env = create_remote_environment(self.config, self.create_env, env_seed)
+        else:
+            env = self.create_env(seed=env_seed)
+        stack.callback(env.close)
+        algorithm = create_algorithm(self.config, env)
+        stack.callback(algorithm.finish_train)
+        if isinstance(env, RemoteEnvironment):
+            env.release()
+        return algorithm
+
+
+def _checked_algorithm(what: Any) -> RLAlgorithm | None:
+    """The algorithm that was given; None for a configuration."""
+    if isinstance(what, TrainerConfig):
+        return None
+    if not isinstance(what, RLAlgorithm):
+        shown = what.__name__ if isinstance(what, type) else repr(what)
+        raise ConfigError(
+            f"Trainer: expected an algorithm or a TrainerConfig, got {shown}. Write "
+            "Trainer(PPOAlgorithm(env=env, config=config), root_dir)."
+        )
+    if what.env is None or what.built_from is None:
+        raise ConfigError(
+            f"{what.name} was built without an environment to train in. Write "
+            f"{type(what).__name__}(env=env, config=config)."
+        )
+    return what
+
+
+def _check_root_dir(root_dir: Any) -> None:
+    if root_dir is not None and not isinstance(root_dir, str | os.PathLike):
+        hint = " Name it: create_env=..." if callable(root_dir) else ""
+        raise ConfigError(
+            f"Trainer: root_dir must be the path of a directory, got {root_dir!r}."
+            f"{hint}"
+        )
+
+
+def _create_env_as(env: Environment | None) -> Callable[..., Environment]:
+    """What builds environments as ``env`` was built."""
+    if env is None or env.created_with is None:
+        return create_environment
+    return functools.partial(
+        create_environment,
+        **{k: v for k, v in env.created_with.items() if k != "seed"},
+    )
+
+
+def _check_evaluation(
+    config: TrainerConfig, env: Environment | None, create_env: Callable[..., Any]
+) -> None:
+    is_unknown = env is not None and env.created_with is None
+    if config.evaluate and is_unknown and create_env is create_environment:
+        raise ConfigError(
+            "TrainerConfig.evaluate needs environments of its own, and nothing says "
+            "how to build them: give Trainer a create_env, or build the environment "
+            "with create_environment(env_ctor=...)."
+        )
