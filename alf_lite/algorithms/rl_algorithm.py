@@ -302,6 +302,8 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         self, time_step: TimeStep, state: Nest
     ) -> tuple[TimeStep, Nest]:
         """What the environment returned [B, ...] → what the networks see."""
+        if self.data_transformer.is_identity:
+            return time_step, state
         return self.data_transformer.transform_timestep(time_step, state)
 
     def get_initial_transform_state(self, batch_size: int) -> Nest:

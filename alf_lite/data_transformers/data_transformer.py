@@ -98,6 +98,7 @@ class DataTransformer(nn.Module, ABC):
     """
 
     stage: ClassVar[TransformStage] = TransformStage.SINGLE_STEP
+    is_identity: ClassVar[bool] = False  # nobody needs to call it then
 
     def __init__(
         self,
@@ -255,6 +256,8 @@ class SingleStepTransformer(DataTransformer):
 class IdentityDataTransformer(SingleStepTransformer):
     """Changes nothing and copies nothing."""
 
+    is_identity = True
+
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
@@ -264,11 +267,6 @@ class IdentityDataTransformer(SingleStepTransformer):
 
     def transform(self, time_step: TimeStep) -> TimeStep:
         return time_step
-
-    def transform_timestep(
-        self, time_step: TimeStep, state: Nest
-    ) -> tuple[TimeStep, Nest]:
-        return time_step, state
 
 
 def build_data_transformer(

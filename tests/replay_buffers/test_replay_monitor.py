@@ -7,8 +7,8 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from alf_lite.data_structures import BatchInfo
+from alf_lite.replay_buffers.own_replay import ReplayMonitor
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
-from alf_lite.replay_buffers.replay_mixture import ReplayMonitor
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.utils import summary
 

@@ -159,7 +159,8 @@ class Learner(ABC):
         if algorithm.unrolls_with_grad:
             new_steps = nest.map_structure(Tensor.detach, new_steps)
         algorithm.metrics.observe(new_steps)
-        algorithm.data_transformer.observe(new_steps)
+        if not algorithm.data_transformer.is_identity:
+            algorithm.data_transformer.observe(new_steps)
 
     def store(self, unroll: Unroll) -> None:  # noqa: B027 - on-policy, nobody does
         """Keeps the steps of an unroll, if they are trained on later."""

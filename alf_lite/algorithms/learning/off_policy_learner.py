@@ -37,11 +37,10 @@ from alf_lite.data_transformers.data_transformer import DataTransformer, WindowO
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import CheckpointError, DataError
-from alf_lite.replay_buffers.own_replay import OwnReplay
+from alf_lite.replay_buffers.own_replay import OwnReplay, ReplayMonitor
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_mixture import (
     ReplayMixture,
-    ReplayMonitor,
     Windows,
     alike,
     join,
@@ -170,8 +169,24 @@ class OffPolicyLearner(Learner):
         num_left = self._config.num_updates
         while num_left:
             num_updates = min(num_left, self._updates_per_draw)
-            yield from self._updates_on(self._draw(num_updates, with_own_steps))
+            if with_own_steps and self._mixture.is_plain:
+                yield from map(Update, self._own_batches(num_updates))
+            else:
+                yield from self._updates_on(self._draw(num_updates, with_own_steps))
             num_left -= num_updates
+
+    def _own_batches(self, num_updates: int) -> Iterator[TrainingBatch]:
+        """The batches of some updates on the run's own steps alone."""
+        replay, algorithm = self.replay, self._algorithm
+        buffer, size = replay.require_buffer(), replay.mini_batch_size
+        experience, info = buffer.get_batch(
+            size * num_updates, replay.mini_batch_length
+        )
+        self._monitor.draw([(True, info)], replay.mini_batch_length)
+        experience = _transform(experience, info, buffer, algorithm)
+        valid = valid_steps(experience.time_step.step_type)
+        batch = algorithm.preprocess(experience, valid, info)
+        return consecutive_mini_batches(batch, size)
 
     def _draw(self, num_updates: int, with_own_steps: bool) -> list[Windows]:
         """The windows of some updates, transformed, source by source."""
@@ -348,7 +363,7 @@ def _transform(
     """Stored windows [B, T, ...] → what the algorithm trains on, on its device."""
     transformer, device = algorithm.data_transformer, algorithm.device
     origin = WindowOrigin(buffer, info)
-    if transformer.num_history_steps:
+    if not transformer.is_identity:
         experience, origin = origin.with_history(
             experience, transformer.num_history_steps
         )
@@ -356,7 +371,8 @@ def _transform(
         experience = nest.map_structure(
             lambda t: t.to(device, non_blocking=True), experience
         )
-    experience = transformer.transform_experience(experience, origin)
+    if not transformer.is_identity:
+        experience = transformer.transform_experience(experience, origin)
     rollout_info = with_executed_action(experience.rollout_info, experience.action)
     return experience._replace(rollout_info=rollout_info)
 
