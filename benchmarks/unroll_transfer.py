@@ -33,12 +33,8 @@ from gymnasium import spaces
 
 from alf_lite.data_structures import Experience, TimeStep
 from alf_lite.environments.specs_only_environment import SpecsOnlyEnvironment
-from alf_lite.unrollers.unroll import Unroll, UnrollJoiner
-from alf_lite.unrollers.unroll_storage import (
-    PreallocatedRows,
-    UnrollSlots,
-    row_specs,
-)
+from alf_lite.unrollers.unroll import PreallocatedRows, Unroll, UnrollJoiner
+from alf_lite.unrollers.worker_memory import UnrollSlots, row_specs
 
 NUM_ENVS = 8
 NUM_SLOTS = 3  # of every worker, that take turns

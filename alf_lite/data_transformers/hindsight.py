@@ -24,7 +24,7 @@ from alf_lite.data_transformers.data_transformer import (
 )
 from alf_lite.data_transformers.observation_leaves import select_leaves
 from alf_lite.environments.environment import Environment
-from alf_lite.environments.worker_environments import RemoteEnvironment
+from alf_lite.environments.specs_only_environment import RemoteEnvironment
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils.tensor_utils import expand_dims_as

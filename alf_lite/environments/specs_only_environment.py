@@ -1,12 +1,14 @@
-"""An environment that is known by its spaces alone, for training on recorded steps.
+"""Environments that are known by their specs, and not stepped by this process.
 
-create_environment.env_ctor = @SpecsOnlyEnvironment
-SpecsOnlyEnvironment.observation_space = @observation/box_space()
-SpecsOnlyEnvironment.action_space = @action/box_space()
-observation/box_space.shape = (3,)
-action/box_space.shape = (1,)
-action/box_space.low = -2.0
-action/box_space.high = 2.0
+For training on recorded steps alone, in a conf::
+
+    create_environment.env_ctor = @SpecsOnlyEnvironment
+    SpecsOnlyEnvironment.observation_space = @observation/box_space()
+    SpecsOnlyEnvironment.action_space = @action/box_space()
+    observation/box_space.shape = (3,)
+    action/box_space.shape = (1,)
+    action/box_space.low = -2.0
+    action/box_space.high = 2.0
 """
 
 from __future__ import annotations
@@ -82,6 +84,87 @@ class SpecsOnlyEnvironment(EnvironmentWithSpecs):
             f"{self._name} has specs only and cannot step. For training on recorded "
             "steps alone set TrainerConfig.rl_train_after_update_steps at least to "
             "num_iterations, and evaluate = False; otherwise name an environment."
+        )
+
+
+class WithSpecsOf(EnvironmentWithSpecs):
+    """Has the specs of another environment, also when that is gone.
+
+    Args:
+        env: the other one.
+        num_copies: how many such environments this one stands for.
+    """
+
+    def __init__(self, env: Environment, num_copies: int = 1) -> None:
+        super().__init__(
+            num_copies * env.batch_size,
+            env.observation_spec,
+            env.action_spec,
+            reward_spec=env.reward_spec,
+            env_info_spec=env.env_info_spec,
+            recorded_values=env.recorded_values,
+            name=env.name,
+        )
+        self._metadata = dict(env.metadata)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return self._metadata
+
+
+class RemoteEnvironment(WithSpecsOf):
+    """The environments of all workers: cannot be stepped by this process.
+
+    Args:
+        env: as each of the workers has one; is owned from now on.
+        num_workers: how many there are.
+        recipe: how a worker builds its environment and its policy, as bytes.
+        recipe_module: is imported for that.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        num_workers: int,
+        recipe: bytes = b"",
+        recipe_module: str = "",
+    ) -> None:
+        super().__init__(env, num_workers)
+        self._original: Environment | None = env
+        self._is_lent = False
+        self.recipe = recipe
+        self.recipe_module = recipe_module
+
+    @property
+    def current_time_step(self) -> TimeStep:
+        self._refuse()
+
+    def reset(self, seed: int | None = None) -> NoReturn:
+        self._refuse()
+
+    def step(self, action: Nest) -> NoReturn:
+        self._refuse()
+
+    def borrow_original(self) -> Environment:
+        """The environment that was described, for one who needs more than its specs."""
+        if self._original is None:
+            raise RuntimeError(f"{self._name} was closed")
+        self._is_lent = True
+        return self._original
+
+    def release(self) -> None:
+        """Closes the environment that was described, unless somebody borrowed it."""
+        if not self._is_lent:
+            self.close()
+
+    def close(self) -> None:
+        if self._original is not None:
+            self._original.close()
+            self._original = None
+
+    def _refuse(self) -> NoReturn:
+        raise RuntimeError(
+            f"{self._name} is stepped by unroll workers, not by this process"
         )
 
 

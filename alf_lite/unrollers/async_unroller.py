@@ -11,8 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from alf_lite.config import TrainerConfig
-from alf_lite.environments.worker_environments import RemoteEnvironment
-from alf_lite.unrollers.in_flight import InFlight, InFlightUnrolls
+from alf_lite.environments.specs_only_environment import RemoteEnvironment
 from alf_lite.unrollers.unroll import Unroll
 from alf_lite.unrollers.unroll_worker import PoolOptions, UnrollReport
 from alf_lite.unrollers.worker_pool import Finished, Lost, Ready, WorkerPool
@@ -21,6 +20,127 @@ from alf_lite.utils.random_state import new_seed
 
 # () → everything that acting depends on, by name, as it is now.
 Capture = Callable[[], dict[str, Tensor]]
+
+
+class InFlight(NamedTuple):
+    """An unroll that a worker was asked for."""
+
+    worker: int
+    slot: int
+    version: int  # of the newest parameters when it was asked; it may act with newer
+
+
+class InFlightUnrolls:
+    """The slots of all workers, and the unrolls that are begun and not yet taken.
+
+    Every unroll has a policy lag: how many versions newer the parameters are when it is
+    taken for training than those that acted. With ``max_lag`` k and at least n unrolls
+    taken per version, k·n unrolls may be in flight, beside those still to be taken for
+    the present version. Each has a deadline, k versions after it was asked for.
+    If none is taken whose place others need to meet theirs (:meth:`can_take`), the lag
+    never exceeds k.
+
+    Args:
+        num_workers: how many.
+        slots_per_worker: unrolls of one worker that are under way, finished or in use.
+        max_lag: k; None for no limit but the slots.
+        per_version: n.
+    """
+
+    def __init__(
+        self,
+        num_workers: int,
+        slots_per_worker: int,
+        max_lag: int | None,
+        per_version: int,
+    ) -> None:
+        self._free = [set(range(slots_per_worker)) for _ in range(num_workers)]
+        self._begun: dict[tuple[int, int], InFlight] = {}
+        self._max_lag = max_lag
+        self._per_version = per_version
+        self._ready: set[int] = set()  # workers that can be asked
+
+    def add_worker(self, worker: int) -> None:
+        """From now on ``worker`` may be asked for unrolls."""
+        self._ready.add(worker)
+
+    @property
+    def has_all_workers(self) -> bool:
+        """Whether every worker can be asked."""
+        return len(self._ready) == len(self._free)
+
+    def begin(self, version: int, num_to_take: int) -> list[InFlight]:
+        """As many new unrolls as are allowed, of the workers with the fewest first.
+
+        Args:
+            version: of the newest parameters.
+            num_to_take: how many more unrolls will be taken for this version.
+        """
+        begun: list[InFlight] = []
+        room = self._room(num_to_take)
+        while room is None or len(begun) < room:
+            candidates = [worker for worker in self._ready if self._free[worker]]
+            if not candidates:
+                break
+            worker = max(candidates, key=lambda w: (len(self._free[w]), -w))
+            slot = min(self._free[worker])
+            self._free[worker].remove(slot)
+            unroll = InFlight(worker, slot, version)
+            self._begun[worker, slot] = unroll
+            begun.append(unroll)
+        return begun
+
+    def _room(self, num_to_take: int) -> int | None:
+        if self._max_lag is None:
+            return None
+        limit = self._max_lag * self._per_version + num_to_take
+        return limit - len(self._begun)
+
+    def in_slot(self, worker: int, slot: int) -> InFlight:
+        """The unroll in a slot that is being filled, or is filled and not taken."""
+        return self._begun[worker, slot]
+
+    def can_take(self, unroll: InFlight, version: int, num_to_take: int) -> bool:
+        """Whether all others still meet their deadlines if this unroll is taken now.
+
+        Args:
+            unroll: that would be taken.
+            version: for which it would be taken.
+            num_to_take: how many may be taken for it, with this one.
+        """
+        if self._max_lag is None:
+            return num_to_take > 0
+        places = num_to_take - 1
+        for due in range(version, self.deadline(unroll)):
+            if sum(self.deadline(u) <= due for u in self._begun.values()) > places:
+                return False
+            places += self._per_version
+        return num_to_take > 0
+
+    def deadline(self, unroll: InFlight) -> int:
+        """The last version for which the unroll may be taken; 0 if there is none."""
+        return 0 if self._max_lag is None else unroll.version + self._max_lag
+
+    def take(self, unroll: InFlight) -> None:
+        """The unroll is used for training from now on."""
+        del self._begun[unroll.worker, unroll.slot]
+
+    def release(self, unroll: InFlight) -> None:
+        """The slot of an unroll that was taken may be overwritten."""
+        self._free[unroll.worker].add(unroll.slot)
+
+    def lose_worker(self, worker: int, finished: set[InFlight]) -> None:
+        """``worker`` is gone: what it has not finished is not to come.
+
+        Args:
+            worker: which.
+            finished: unrolls that are complete, of this worker and others.
+        """
+        self._ready.discard(worker)
+        for unroll in [u for u in self._begun.values() if u.worker == worker]:
+            if unroll not in finished:
+                self.take(unroll)
+                self.release(unroll)
 
 
 class _Queued(NamedTuple):

@@ -13,8 +13,12 @@ from alf_lite import nest
 from alf_lite.data_structures import AlgStep, Experience, TimeStep
 from alf_lite.environments.environment import Environment, StepRow
 from alf_lite.errors import CheckpointError
-from alf_lite.unrollers.unroll import ActingPolicy, Unroll
-from alf_lite.unrollers.unroll_storage import PreallocatedRows, RowsWithGradient
+from alf_lite.unrollers.unroll import (
+    ActingPolicy,
+    PreallocatedRows,
+    RowsWithGradient,
+    Unroll,
+)
 from alf_lite.utils.tensor_utils import reset_state
 
 Nest = Any

@@ -1,7 +1,8 @@
-"""What unrollers return, and what they need to know of an algorithm."""
+"""What unrollers return, and where its rows are kept until it is complete."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -10,8 +11,16 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.data_structures import AlgStep, Experience, TimeStep
+from alf_lite.environments.environment import Environment, StepRow
+from alf_lite.errors import ConfigError
+from alf_lite.utils.free_memory import check_ram
 
 Nest = Any
+
+# Unrolls differ in their length by one at most, as a rule.
+_MAX_VIEWS = 16
+
+_traits = operator.attrgetter("shape", "dtype")
 
 
 class ActingPolicy(Protocol):
@@ -77,3 +86,227 @@ class UnrollJoiner:
         ]
         columns = [memory.split(sizes, dim=1) for memory in self._memory]
         self._places = [place for part in zip(*columns, strict=True) for place in part]
+
+
+class PreallocatedRows:
+    """Takes the rows of one unroll after the other, in memory that all of them use.
+
+    Where it can, the environment writes its steps there; everything else is copied.
+
+    Args:
+        memory: nest of (time step, experience) with [T, B, ...] tensors: one copy for
+            both. None means memory of its own.
+    """
+
+    def __init__(self, memory: tuple[Nest, Nest] | None = None) -> None:
+        steps, rest = (None, None) if memory is None else memory
+        self._steps = UnrollStorage(steps)
+        self._rest = UnrollStorage(rest)
+        self._env: Environment | None = None
+        self._memory: Nest = None  # that _step_rows are the rows of
+        self._step_rows: Sequence[StepRow] | None = None
+        self._num_added = 0
+        self._length = 0
+
+    def begin(
+        self, length: int, env: Environment, first_step: TimeStep
+    ) -> Sequence[StepRow] | None:
+        """Begins an unroll of ``length`` steps.
+
+        Args:
+            length: T.
+            env: that is stepped.
+            first_step: raw, [B, ...]; may be the last one of the previous unroll.
+
+        Returns:
+            The T+1 rows of which the environment writes all but the first one, which
+            has been written; None if the steps are to be added instead.
+        """
+        self._begin_steps(length, first_step)
+        self._length = length
+        self._num_added = 0
+        memory = self._steps.memory
+        if self._memory is not memory or self._env is not env:
+            self._memory, self._env = memory, env
+            self._step_rows = env.rows_of(memory)
+        return self._step_rows
+
+    def _begin_steps(self, length: int, first_step: TimeStep) -> None:
+        rows = self._step_rows
+        if (
+            rows is not None
+            and length < len(rows)
+            and rows[self._length].time_step is first_step
+        ):
+            # As a rule: known to fit, because it is the last row of the unroll before.
+            self._steps.copy_row(self._length, 0)
+        else:
+            self._steps.write(0, first_step, length + 1)
+
+    def add(self, time_step: TimeStep, experience: Experience) -> None:
+        """Adds what came [B, ...] and what the policy did there.
+
+        Args:
+            time_step: raw.
+            experience: its ``time_step`` is () if the policy saw the raw one.
+        """
+        row = self._num_added
+        if row > 0 and self._step_rows is None:
+            self._steps.write(row, time_step, self._length + 1)
+        self._rest.write(row, experience, self._length + 1)
+        self._num_added += 1
+
+    def end(self, last_step: TimeStep | None) -> tuple[TimeStep, Experience]:
+        """Ends the unroll.
+
+        Args:
+            last_step: on which nobody acted yet; None if all rows were added.
+
+        Returns:
+            The raw steps [length + 1, B, ...], and one row of experience for each that
+            was added.
+        """
+        if last_step is not None and self._step_rows is None:
+            self._steps.write(self._num_added, last_step, self._length + 1)
+        return self.read(self._length + 1, self._num_added)
+
+    def read(self, num_time_steps: int, num_rows: int) -> tuple[TimeStep, Experience]:
+        """Views of raw steps and of rows of experience, as :meth:`end` returns them."""
+        experience: Experience = self._rest.read(0, num_rows)
+        if experience.time_step == ():
+            inputs = self._steps.read(0, num_rows)
+            experience = experience._replace(time_step=inputs)
+        return self._steps.read(0, num_time_steps), experience
+
+
+class RowsWithGradient:
+    """As ``PreallocatedRows``, but keeps the rows themselves, with their gradient."""
+
+    def __init__(self) -> None:
+        self._time_steps: list[TimeStep] = []
+        self._experience: list[Experience] = []
+
+    def begin(self, length: int, env: Environment, first_step: TimeStep) -> None:
+        # The environment's tensors are kept as they are.
+        self._forget()
+
+    def add(self, time_step: TimeStep, experience: Experience) -> None:
+        self._time_steps.append(time_step)
+        self._experience.append(experience)
+
+    def end(self, last_step: TimeStep | None) -> tuple[TimeStep, Experience]:
+        num_rows = len(self._time_steps)
+        if last_step is not None:
+            self._time_steps.append(last_step)
+        time_steps = nest.stack(self._time_steps)
+        experience = nest.stack(self._experience)
+        # The unroller may live on: nothing shall keep the graph alive.
+        self._forget()
+        if experience.time_step == ():
+            inputs = nest.map_structure(lambda t: t[:num_rows], time_steps)
+            experience = experience._replace(time_step=inputs)
+        return time_steps, experience
+
+    def _forget(self) -> None:
+        self._time_steps = []
+        self._experience = []
+
+
+class UnrollStorage:
+    """Rows of one nest, written one by one and read as a nest of [T, B, ...] views.
+
+    The memory is reused by every unroll: what :meth:`read` returns is valid until the
+    rows are written again.
+
+    Args:
+        memory: nest of [T, B, ...] tensors, such as others can read, too. None means to
+            allocate it for the first nest written.
+    """
+
+    def __init__(self, memory: Nest | None = None) -> None:
+        self._rows: list[list[Tensor]] = []
+        self._traits: list[tuple[torch.Size, torch.dtype]] = []  # of every leaf [B, …]
+        self._views: dict[tuple[int, int], Nest] = {}  # that were read before
+        self._use(() if memory is None else memory)
+
+    def write(self, row: int, values: Nest, num_rows: int) -> None:
+        """Copies ``values``, a nest of [B, ...] tensors, into ``row`` of ``num_rows``.
+
+        Raises:
+            ValueError: if the structure, a shape or a dtype differs from the first
+                nest written. Checked for row 0 of every unroll.
+        """
+        if len(self._rows) < num_rows:
+            self._allocate(values, num_rows)
+        if row == 0:
+            self._check(values)
+        leaves = nest.flatten(values)
+        if leaves:
+            torch._foreach_copy_(self._rows[row], leaves)
+
+    def copy_row(self, source: int, target: int) -> None:
+        """Copies a row that there is to another one."""
+        torch._foreach_copy_(self._rows[target], self._rows[source])
+
+    @property
+    def memory(self) -> Nest:
+        """The nest of [N, B, ...] tensors that holds all rows; N changes with them."""
+        return self._nest
+
+    def read(self, begin: int, end: int) -> Nest:
+        """Rows ``begin`` to ``end`` (exclusive) as views [end - begin, B, ...]."""
+        views = self._views.get((begin, end))
+        if views is None:
+            views = nest.map_structure(lambda buffer: buffer[begin:end], self._nest)
+            if len(self._views) < _MAX_VIEWS:
+                self._views[begin, end] = views
+        return views
+
+    def _allocate(self, values: Nest, num_rows: int) -> None:
+        for path, leaf in nest.flatten_with_path(values):
+            if not isinstance(leaf, Tensor):
+                raise ConfigError(
+                    f"unroll: {path} is a {type(leaf).__name__}, expected tensors. Of "
+                    "distributions, rollout_step may return those that "
+                    "alf_lite.distributions.base knows."
+                )
+        row = sum(t.numel() * t.element_size() for t in nest.flatten(values))
+        check_ram(
+            num_rows * row,
+            f"an unroll of {num_rows} steps",
+            "Make TrainerConfig.unroll_length smaller, or use fewer environments.",
+        )
+        # Ordinary tensors even when acting runs in inference mode: training reads them.
+        with torch.inference_mode(False):
+            memory = nest.map_structure(
+                lambda t: torch.empty(
+                    (num_rows, *t.shape), dtype=t.dtype, device=t.device
+                ),
+                values,
+            )
+        self._use(memory)
+        self._rows = self._rows or [[] for _ in range(num_rows)]
+
+    def _use(self, memory: Nest) -> None:
+        """Writes the next rows to ``memory``, a nest of [T, B, ...] tensors."""
+        self._views.clear()
+        self._nest = memory
+        with torch.inference_mode(False):
+            columns = [buffer.unbind(0) for buffer in nest.flatten(memory)]
+        self._rows = [list(row) for row in zip(*columns, strict=True)]
+        first_row = self._rows[0] if self._rows else []
+        self._traits = list(map(_traits, first_row))
+
+    def _check(self, values: Nest) -> None:
+        nest.assert_same_structure(self._nest, values)
+        if list(map(_traits, nest.flatten(values))) == self._traits:
+            return
+        for (path, leaf), (shape, dtype) in zip(
+            nest.flatten_with_path(values), self._traits, strict=True
+        ):
+            if leaf.shape != shape or leaf.dtype != dtype:
+                raise ValueError(
+                    f"unroll: {path} was {tuple(shape)} {dtype} in earlier steps, got "
+                    f"{tuple(leaf.shape)} {leaf.dtype}. rollout_step must return the "
+                    "same shapes at every step."
+                )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import reduction
 from typing import Any, NamedTuple, NoReturn, Protocol
 
@@ -19,16 +19,20 @@ from torch import Tensor
 
 from alf_lite.config import shipping as config_shipping
 from alf_lite.data_structures import AlgStep, Experience, TimeStep
-from alf_lite.environments.environment import Environment
-from alf_lite.environments.worker_environments import WorkerEnvironment
+from alf_lite.environments.environment import Environment, StepRow
+from alf_lite.environments.specs_only_environment import WithSpecsOf
 from alf_lite.errors import ConfigError
 from alf_lite.processes.child_main import Parent, StopRequested
-from alf_lite.processes.shared_memory import ArrayLayout, SharedMemory
 from alf_lite.tensor_specs import TensorSpec
-from alf_lite.unrollers.parameter_store import ParameterStore
 from alf_lite.unrollers.sync_unroller import SyncUnroller, to_device
 from alf_lite.unrollers.unroll import ActingPolicy
-from alf_lite.unrollers.unroll_storage import RowSpecs, UnrollSlots, row_specs
+from alf_lite.unrollers.worker_memory import (
+    ParameterStore,
+    RowSpecs,
+    UnrollSlots,
+    control_memory,
+    row_specs,
+)
 from alf_lite.utils import random_state
 
 Nest = Any
@@ -122,16 +126,6 @@ class WorkerDescription(NamedTuple):
     rows: RowSpecs
     batch_size: int
     config_use: Any  # what building took from the configuration
-
-
-def control_memory(num_workers: int) -> SharedMemory:
-    """A request to stop [1], and the heartbeats of all workers [num_workers]."""
-    int64 = np.dtype(np.int64)
-    return SharedMemory(
-        [ArrayLayout((1,), int64), ArrayLayout((num_workers,), int64)],
-        "unroll workers",
-        "Free some memory.",
-    )
 
 
 def serve(settings: WorkerSettings, trainer: Parent) -> NoReturn:
@@ -278,3 +272,87 @@ def _first_row(env: Environment, actor: Actor) -> RowSpecs:
         step = actor.act(inputs, state)
     experience = Experience(inputs, step.output, step.info, state)
     return row_specs(experience, time_step)
+
+
+class WorkerEnvironment(WithSpecsOf):
+    """Steps another environment, says that it lives, and keeps the pace.
+
+    Args:
+        env: of the worker.
+        first_env_id: of its environments among those of all workers.
+        step_interval: seconds from one step to the next at least.
+        heartbeat: int64 [1]; counts resets and steps.
+        stop: int64 [1]; not 0 once the worker shall end.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        *,
+        first_env_id: int,
+        step_interval: float,
+        heartbeat: np.ndarray,
+        stop: np.ndarray,
+    ) -> None:
+        super().__init__(env)
+        self._env = env
+        ids = torch.arange(first_env_id, first_env_id + env.batch_size)
+        self._env_ids = ids.to(torch.int32)
+        self._step_interval = step_interval
+        self._heartbeat = heartbeat
+        self._stop = stop
+        self._next_step_time = 0.0
+
+    @property
+    def current_time_step(self) -> TimeStep:
+        if self._current is None:
+            return self._env.current_time_step  # raises
+        return self._current
+
+    def reset(self, seed: int | None = None) -> TimeStep:
+        return self._seen(self._env.reset(seed))
+
+    def step(self, action: Nest) -> TimeStep:
+        """As every environment's.
+
+        Raises:
+            StopRequested: if the worker shall end.
+        """
+        self._wait()
+        return self._seen(self._env.step(action))
+
+    def rows_of(self, memory: TimeStep) -> Sequence[StepRow] | None:
+        rows = self._env.rows_of(memory)
+        if rows is not None:
+            memory.env_id[:] = self._env_ids
+        return rows
+
+    def step_into(self, action: Nest, row: StepRow) -> TimeStep:
+        """As :meth:`step`."""
+        self._wait()
+        self._current = self._env.step_into(action, row)
+        self._heartbeat[0] += 1
+        return self._current
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _seen(self, time_step: TimeStep) -> TimeStep:
+        self._heartbeat[0] += 1
+        self._current = time_step._replace(env_id=self._env_ids)
+        return self._current
+
+    def _wait(self) -> None:
+        """Waits until the last step began an interval ago, unless asked to stop."""
+        if self._stop[0]:
+            raise StopRequested
+        if not self._step_interval:
+            return
+        now = time.monotonic()
+        while now < self._next_step_time:
+            # In short naps, so that a request to stop is heard.
+            time.sleep(min(self._next_step_time - now, 0.1))
+            if self._stop[0]:
+                raise StopRequested
+            now = time.monotonic()
+        self._next_step_time = now + self._step_interval

@@ -23,14 +23,17 @@ from alf_lite.processes.child_process import (
 )
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.unrollers import unroll_worker
-from alf_lite.unrollers.parameter_store import ParameterStore
 from alf_lite.unrollers.unroll import Unroll
-from alf_lite.unrollers.unroll_storage import UnrollSlots
 from alf_lite.unrollers.unroll_worker import (
     PoolOptions,
     UnrollReport,
     WorkerDescription,
     WorkerSettings,
+)
+from alf_lite.unrollers.worker_memory import (
+    ParameterStore,
+    UnrollSlots,
+    control_memory,
 )
 from alf_lite.utils.random_state import derive_seed
 
@@ -101,7 +104,7 @@ class WorkerPool:
         self._finalizer = util.Finalize(
             self, _close_all, (self._descriptors,), exitpriority=90
         )
-        control = unroll_worker.control_memory(options.num_workers)
+        control = control_memory(options.num_workers)
         self._store = ParameterStore(list(self._specs.values()))
         self._descriptors.append(control.create())
         self._descriptors.append(self._store.create())

@@ -8,7 +8,7 @@ import torch
 
 from alf_lite.processes import shared_memory
 from alf_lite.tensor_specs import TensorSpec
-from alf_lite.unrollers.parameter_store import ParameterStore
+from alf_lite.unrollers.worker_memory import ParameterStore
 from tests.other_process import answer, other_process
 
 SPECS = [

@@ -14,7 +14,7 @@ from alf_lite.distributions.discrete import Categorical
 from alf_lite.processes import shared_memory
 from alf_lite.unrollers.sync_unroller import SyncUnroller
 from alf_lite.unrollers.unroll import Unroll
-from alf_lite.unrollers.unroll_storage import UnrollSlots, row_specs
+from alf_lite.unrollers.worker_memory import UnrollSlots, row_specs
 
 B = 3
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from alf_lite.errors import ConfigError
-from alf_lite.unrollers.unroll_storage import UnrollStorage
+from alf_lite.unrollers.unroll import UnrollStorage
 
 
 def row(t: int) -> dict:

@@ -14,7 +14,7 @@ from alf_lite.config import TrainerConfig
 from alf_lite.config import shipping as config_shipping
 from alf_lite.data_structures import AlgStep, TimeStep
 from alf_lite.environments.environment import Environment
-from alf_lite.environments.worker_environments import RemoteEnvironment
+from alf_lite.environments.specs_only_environment import RemoteEnvironment
 from alf_lite.errors import ConfigError
 from alf_lite.unrollers.unroll_worker import WorkerParts
 from alf_lite.unrollers.worker_pool import warm_up

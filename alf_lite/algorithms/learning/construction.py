@@ -22,7 +22,7 @@ from alf_lite.config import TrainerConfig
 from alf_lite.data_transformers.create_data_transformer import create_data_transformer
 from alf_lite.data_transformers.data_transformer import DataTransformer
 from alf_lite.environments.environment import Environment
-from alf_lite.environments.worker_environments import RemoteEnvironment
+from alf_lite.environments.specs_only_environment import RemoteEnvironment
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.replay_settings import check_replay_settings
 from alf_lite.utils import random_state

@@ -16,7 +16,7 @@ from alf_lite.checkpoints.files import Stream
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import AlgStep, Experience, TimeStep
 from alf_lite.environments.environment import Environment
-from alf_lite.environments.worker_environments import RemoteEnvironment
+from alf_lite.environments.specs_only_environment import RemoteEnvironment
 from alf_lite.errors import AlfLiteError, CheckpointError
 from alf_lite.unrollers.async_unroller import AsyncUnroller
 from alf_lite.unrollers.sync_unroller import SyncUnroller

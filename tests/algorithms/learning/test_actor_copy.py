@@ -19,7 +19,7 @@ from alf_lite.config import shipping as config_shipping
 from alf_lite.data_transformers.hindsight import HindsightExperienceTransformer
 from alf_lite.data_transformers.normalizing_transformers import ObservationNormalizer
 from alf_lite.environments.creation import create_environment
-from alf_lite.environments.worker_environments import RemoteEnvironment
+from alf_lite.environments.specs_only_environment import RemoteEnvironment
 from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.goal_environment import PointGoalEnv

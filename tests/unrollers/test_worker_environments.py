@@ -7,16 +7,14 @@ import pytest
 import torch
 
 from alf_lite.data_transformers.hindsight import reward_function_of
-from alf_lite.environments import worker_environments
 from alf_lite.environments.creation import create_environment
-from alf_lite.environments.worker_environments import (
-    RemoteEnvironment,
-    WorkerEnvironment,
-)
+from alf_lite.environments.specs_only_environment import RemoteEnvironment
 from alf_lite.processes.child_main import StopRequested
 from alf_lite.testing.environment_contract import EnvironmentContract
 from alf_lite.testing.goal_environment import PointGoalEnv
 from alf_lite.testing.structured_environments import CountingEnv
+from alf_lite.unrollers import unroll_worker
+from alf_lite.unrollers.unroll_worker import WorkerEnvironment
 
 ACTION = torch.zeros(2, dtype=torch.int64)
 
@@ -110,7 +108,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(worker_environments, "time", clock)
+    monkeypatch.setattr(unroll_worker, "time", clock)
     return clock
 
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from alf_lite.config import TrainerConfig
 from alf_lite.unrollers import async_unroller
-from alf_lite.unrollers.async_unroller import AsyncUnroller
-from alf_lite.unrollers.in_flight import InFlight, InFlightUnrolls
+from alf_lite.unrollers.async_unroller import AsyncUnroller, InFlight, InFlightUnrolls
 from alf_lite.unrollers.unroll_worker import PoolOptions, UnrollReport
 from alf_lite.unrollers.worker_pool import Event, Finished, Lost, Ready
 
