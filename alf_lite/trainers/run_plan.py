@@ -16,7 +16,7 @@ from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig, default_settings
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
-from alf_lite.environments.worker_environments import RemoteEnvironment
+from alf_lite.environments.specs_only_environment import RemoteEnvironment
 from alf_lite.errors import ConfigError
 from alf_lite.trainers import rebuilding
 from alf_lite.trainers.hooks import Hook
