@@ -1,5 +1,62 @@
-"""The programs."""
+"""The programs. Ctrl-C while one is still importing: one line, as at any other time.
 
-from alf_lite.bin import early_interrupt
+Imports take a second or two. KeyboardInterrupt would end them with a long traceback or,
+inside of a library in C, with an error that says something else.
+"""
 
-early_interrupt.install_in_program()
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+EXIT_INTERRUPTED = 130  # what a shell reports for a program that SIGINT ended
+
+_runs_main = False
+
+
+def _install_in_program() -> None:
+    """Handles Ctrl-C if this process is ``python -m alf_lite.bin.NAME``."""
+    # While Python looks for NAME, it calls itself so.
+    is_program = sys.argv[:1] == ["-m"] and any(
+        argument.startswith("alf_lite.bin.") for argument in sys.orig_argv
+    )
+    # It may be ignored, as in the background of a shell.
+    if is_program and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _handle)
+
+
+@contextlib.contextmanager
+def main_program() -> Iterator[None]:
+    """The program runs; outside of an import Ctrl-C is a KeyboardInterrupt."""
+    global _runs_main
+    _runs_main = True
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is _handle:
+            # What Python does at its end has nothing to say either.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _handle(number: int, frame: FrameType | None) -> None:
+    if _runs_main and not _is_importing(frame):
+        raise KeyboardInterrupt
+    # Nothing is begun that would have to be ended.
+    with contextlib.suppress(OSError):
+        os.write(2, b"Interrupted.\n")
+    os._exit(EXIT_INTERRUPTED)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+_install_in_program()

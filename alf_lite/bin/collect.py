@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from alf_lite.bin import environment_flags, output_flags, program
+from alf_lite.bin import program, recorded_steps_flags
 from alf_lite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def define_flags() -> flags.FlagValues:
     """The flags and their defaults."""
     values = flags.FlagValues()
-    environment_flags.define(values)
+    recorded_steps_flags.define_environment(values)
     flags.DEFINE_string(
         "root_dir",
         None,
@@ -90,7 +90,7 @@ def define_flags() -> flags.FlagValues:
         "policy's, as for an expert within the environment.",
         flag_values=values,
     )
-    output_flags.define(values)
+    recorded_steps_flags.define_output(values)
     flags.DEFINE_integer(
         "seed",
         0,
@@ -109,18 +109,18 @@ def define_flags() -> flags.FlagValues:
 def collect(values: flags.FlagValues) -> int:
     """Collects as the flags say; returns the exit code."""
     _check(values)
-    output_flags.check(values)
+    recorded_steps_flags.check_output(values)
 
     # Imported here: it takes a second or two, which a misspelt flag need not wait for.
     from alf_lite.datasets.writing import write_source
     from alf_lite.trainers import collector
 
-    environment_flags.parse(values, _run_conf(values))
+    recorded_steps_flags.parse_config(values, _run_conf(values))
     kwargs = {"seed": values.seed}
     if values.num_environments is not None:
         kwargs["num_parallel_environments"] = values.num_environments
     with contextlib.ExitStack() as stack:
-        env = environment_flags.create(**kwargs)
+        env = recorded_steps_flags.create_environment(**kwargs)
         stack.callback(env.close)
         buffer = collector.collect(
             env,
@@ -130,9 +130,9 @@ def collect(values: flags.FlagValues) -> int:
             overwrite_policy_output=values.overwrite_policy_output,
         )
         write_source(buffer, env, values.output, values.format)
-    print("\n".join(output_flags.written_lines(values, buffer)))
+    print("\n".join(recorded_steps_flags.written_lines(values, buffer)))
     if values.json:
-        print(json.dumps(output_flags.as_json(values, buffer)))
+        print(json.dumps(recorded_steps_flags.written_as_json(values, buffer)))
     return 0
 
 
@@ -140,7 +140,7 @@ def _check(values: flags.FlagValues) -> None:
     """Raises ConfigError if the flags leave open what to do, or contradict."""
     if values.root_dir and values.conf:
         raise ConfigError("--root_dir and --conf exclude each other: give one of them")
-    if not (values.root_dir or environment_flags.are_given(values)):
+    if not (values.root_dir or recorded_steps_flags.names_environment(values)):
         raise ConfigError("no environment is named: give --root_dir, --conf or --env")
     if not (values.root_dir or values.conf or values.policy):
         raise ConfigError("--policy is missing: random, or module:function")
@@ -157,10 +157,10 @@ def _run_conf(values: flags.FlagValues) -> str | None:
     """The configuration of the run, if there is one."""
     if not values.root_dir:
         return None
-    from alf_lite.trainers import rebuilding
+    from alf_lite.trainers import run_policy
 
-    parameters = environment_flags.parameters(values)
-    return rebuilding.run_conf(values.root_dir, parameters, rebuilding.TO_COLLECT)
+    parameters = recorded_steps_flags.parameters(values)
+    return run_policy.run_conf(values.root_dir, parameters, run_policy.TO_COLLECT)
 
 
 def _amount(values: flags.FlagValues) -> Amount:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from alf_lite.bin import environment_flags, output_flags, program
+from alf_lite.bin import program, recorded_steps_flags
 from alf_lite.errors import ConfigError
 
 
@@ -22,8 +22,8 @@ def define_flags() -> flags.FlagValues:
         "file, a replay checkpoint of ALF, a Minari data set, .npz episodes.",
         flag_values=values,
     )
-    environment_flags.define(values)
-    output_flags.define(values)
+    recorded_steps_flags.define_environment(values)
+    recorded_steps_flags.define_output(values)
     flags.DEFINE_integer(
         "max_length",
         None,
@@ -46,19 +46,19 @@ def convert_buffer(values: flags.FlagValues) -> int:
     """Converts as the flags say; returns the exit code."""
     if len(values.source) != 1:
         raise ConfigError(f"expected one SOURCE to convert, got {len(values.source)}")
-    if not environment_flags.are_given(values):
+    if not recorded_steps_flags.names_environment(values):
         raise ConfigError(
             "no environment is named: give --conf or --env. The source is compared "
             "with its specs, which also say between which bounds actions are"
         )
-    output_flags.check(values)
+    recorded_steps_flags.check_output(values)
 
     # Imported here: it takes a second or two, which a misspelt flag need not wait for.
     from alf_lite.datasets.loading import load_replay_buffer
     from alf_lite.datasets.writing import write_source
 
-    environment_flags.parse(values)
-    with environment_flags.create(num_parallel_environments=1) as env:
+    recorded_steps_flags.parse_config(values)
+    with recorded_steps_flags.create_environment(num_parallel_environments=1) as env:
         buffer = load_replay_buffer(
             values.source[0],
             env,
@@ -66,9 +66,9 @@ def convert_buffer(values: flags.FlagValues) -> int:
             drop_bad_episodes=values.drop_bad_episodes,
         )
         write_source(buffer, env, values.output, values.format)
-    print("\n".join(output_flags.written_lines(values, buffer)))
+    print("\n".join(recorded_steps_flags.written_lines(values, buffer)))
     if values.json:
-        print(json.dumps(output_flags.as_json(values, buffer)))
+        print(json.dumps(recorded_steps_flags.written_as_json(values, buffer)))
     return 0
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from alf_lite.bin import environment_flags, program
+from alf_lite.bin import program, recorded_steps_flags
 from alf_lite.errors import ConfigError
 
 
@@ -23,7 +23,7 @@ def define_flags() -> flags.FlagValues:
         "file, a replay checkpoint of ALF, a Minari data set, .npz episodes.",
         flag_values=values,
     )
-    environment_flags.define(values)
+    recorded_steps_flags.define_environment(values)
     flags.DEFINE_string(
         "picture",
         None,
@@ -47,27 +47,27 @@ def inspect_buffer(values: flags.FlagValues) -> int:
         raise ConfigError("no PATH is given: what should be inspected?")
 
     # Imported here: it takes a second or two, which a misspelt flag need not wait for.
-    from alf_lite.bin import dataset_report
+    from alf_lite.bin import report
     from alf_lite.datasets.formats import open_source
     from alf_lite.datasets.statistics import spec_bounds, summarize
 
     statistics = []
     with contextlib.ExitStack() as stack:
         env = None
-        if environment_flags.are_given(values):
-            environment_flags.parse(values)
-            env = environment_flags.create(num_parallel_environments=1)
+        if recorded_steps_flags.names_environment(values):
+            recorded_steps_flags.parse_config(values)
+            env = recorded_steps_flags.create_environment(num_parallel_environments=1)
             stack.callback(env.close)
         for path in values.path:
             source = open_source(path)
             bounds = None if env is None else spec_bounds(source, env)
             statistics.append(summarize(source, bounds))
-            print("\n".join(dataset_report.source_lines(path, statistics[-1])))
+            print("\n".join(report.source_lines(path, statistics[-1])))
     if values.picture is not None:
-        dataset_report.draw_returns(statistics, values.path, values.picture)
+        report.draw_returns(statistics, values.path, values.picture)
         print(f"Drawn:        {values.picture}")
     if values.json:
-        print(json.dumps(dataset_report.as_json(statistics, values.path)))
+        print(json.dumps(report.steps_as_json(statistics, values.path)))
     return 0
 
 

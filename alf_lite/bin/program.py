@@ -12,11 +12,9 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from alf_lite.bin import early_interrupt
+from alf_lite.bin import EXIT_INTERRUPTED, main_program
 from alf_lite.errors import AlfLiteError, ConfigError
 from alf_lite.utils.output_streams import best_effort_output
-
-EXIT_INTERRUPTED = early_interrupt.EXIT_CODE
 
 _HELP_WIDTH = 88
 
@@ -49,7 +47,7 @@ def main(program: Program, arguments: Sequence[str] | None = None) -> int:
         arguments: of the command line, without the program's name.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    with best_effort_output(), early_interrupt.main_program():
+    with best_effort_output(), main_program():
         exit_code = _run(program, arguments)
         sys.stdout.flush()
         error = getattr(sys.stdout, "error", None)

@@ -1,12 +1,22 @@
-"""What the programs tell about training and evaluations, as lines of text."""
+"""What the programs tell: of training, evaluations and recorded steps."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from alf_lite.datasets.statistics import Findings, Statistics
+from alf_lite.errors import ConfigError
 from alf_lite.trainers.evaluator import EvalResult
 from alf_lite.trainers.progress_display import format_return, format_seconds
 from alf_lite.trainers.run_record import TrainResult
+
+_NUM_BINS = 10
+_BAR_WIDTH = 40
 
 
 def training_lines(result: TrainResult) -> list[str]:
@@ -67,4 +77,166 @@ def evaluation_lines(result: EvalResult) -> list[str]:
         f"(min {result.min:.2f}, max {result.max:.2f}, "
         f"mean length {result.mean_length:.1f})",
         *(f"              {name}: {value:.4g}" for name, value in result.info.items()),
+    ]
+
+
+# Recorded steps
+
+
+def summary_line(statistics: Statistics) -> str:
+    """How much there is and how good it is, in one line."""
+    episodes = _count(statistics.complete_episodes, "complete episode")
+    average = statistics.average_return
+    returns = "" if average is None else f", mean return {average:.2f}"
+    return f"{_count(statistics.total_steps, 'step')}, {episodes}{returns}"
+
+
+def source_lines(path: str, statistics: Statistics) -> list[str]:
+    """All that is known of a source."""
+    lines = [
+        path,
+        f"  {summary_line(statistics)}",
+        f"  {_count(statistics.num_environments, 'environment')}, "
+        f"{statistics.trainable_transitions} trainable transitions",
+        f"  episode ends: {statistics.num_terminations} terminal, "
+        f"{statistics.num_truncations} cut off by a limit",
+        "  fields:",
+    ]
+    width = max(len(name) for name in statistics.fields)
+    lines += [f"    {name:<{width}}  {f}" for name, f in statistics.fields.items()]
+    seams = _count(statistics.num_seams, "seam")
+    if statistics.num_seams:
+        lines.append(f"  {seams}, where a step does not continue the one before:")
+        lines += _places(statistics.seams, statistics.num_seams)
+    else:
+        lines.append(f"  {seams}")
+    lines += _findings("NaN or infinite", statistics.not_finite)
+    if statistics.has_bounds:
+        lines += _findings("out of bounds", statistics.out_of_bounds)
+    else:
+        lines.append("  bounds not compared: name the environment by --env or --conf")
+    if statistics.returns:
+        lengths = np.array(statistics.lengths)
+        lines.append(
+            f"  episode lengths: mean {lengths.mean():.1f}, min {lengths.min()}, "
+            f"max {lengths.max()}"
+        )
+        lines += ["  returns of complete episodes:", *_histogram(statistics.returns)]
+    return lines
+
+
+def steps_as_json(
+    statistics: Sequence[Statistics], paths: Sequence[str]
+) -> dict[str, Any]:
+    """The statistics of one source, or of several together and one by one."""
+    if len(statistics) == 1:
+        return {"path": paths[0], **_as_json(statistics[0])}
+    returns = [r for source in statistics for r in source.returns]
+    each = [_as_json(source) for source in statistics]
+    counts = [name for name, value in each[0].items() if isinstance(value, int)]
+    return {
+        **{name: sum(source[name] for source in each) for name in counts},
+        "average_return": _finite(float(np.mean(returns))) if returns else None,
+        "fields": {k: v for source in each for k, v in source["fields"].items()},
+        "sources": [
+            {"path": path, **source} for path, source in zip(paths, each, strict=True)
+        ],
+    }
+
+
+def draw_returns(
+    statistics: Sequence[Statistics], paths: Sequence[str], file: str | Path
+) -> None:
+    """Draws the returns and the lengths of the complete episodes.
+
+    Raises:
+        ConfigError: if the ``plot`` extra is missing or the file cannot be written.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError(
+            "a picture needs the plot extra: pip install 'alf_lite[plot]'"
+        ) from error
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, 2)
+    for values, axis, label in (
+        ([source.returns for source in statistics], axes[0], "return"),
+        ([source.lengths for source in statistics], axes[1], "length in steps"),
+    ):
+        if any(values):
+            axis.hist(values, bins=30, label=list(paths))
+        axis.set_xlabel(label)
+        axis.set_ylabel("complete episodes")
+    if len(paths) > 1 and any(source.returns for source in statistics):
+        axes[0].legend(fontsize="small")
+    try:
+        figure.savefig(file)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} cannot be written: {error}") from error
+
+
+def _as_json(statistics: Statistics) -> dict[str, Any]:
+    return {
+        "total_steps": statistics.total_steps,
+        "num_environments": statistics.num_environments,
+        "trainable_transitions": statistics.trainable_transitions,
+        "complete_episodes": statistics.complete_episodes,
+        "average_return": _finite(statistics.average_return),
+        "fields": {
+            name: {"shape": list(field.shape), "dtype": str(field.dtype)}
+            for name, field in statistics.fields.items()
+        },
+        "num_terminations": statistics.num_terminations,
+        "num_truncations": statistics.num_truncations,
+        "num_seams": statistics.num_seams,
+        "seams": statistics.seams,
+        "num_not_finite": statistics.not_finite.count,
+        "not_finite": statistics.not_finite.places,
+        **(
+            {
+                "num_out_of_bounds": statistics.out_of_bounds.count,
+                "out_of_bounds": statistics.out_of_bounds.places,
+            }
+            if statistics.has_bounds
+            else {}
+        ),
+        "returns": [_finite(value) for value in statistics.returns],
+        "lengths": statistics.lengths,
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no NaN."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _count(number: int, unit: str) -> str:
+    return f"{number} {unit}{'' if number == 1 else 's'}"
+
+
+def _findings(what: str, findings: Findings) -> list[str]:
+    lines = [f"  {what}: {_count(findings.count, 'value')}"]
+    return lines + _places(findings.places, findings.count)
+
+
+def _places(places: list[str], count: int) -> list[str]:
+    more = [f"    and {count - len(places)} more"] if count > len(places) else []
+    return [f"    {place}" for place in places] + more
+
+
+def _histogram(values: list[float]) -> list[str]:
+    """The numbers of values in equal parts of their range, as bars."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ["    none of them is finite"]
+    counts, edges = np.histogram(finite, bins=_NUM_BINS)
+    texts = [f"{edge:.2f}" for edge in edges]
+    width = max(map(len, texts))
+    return [
+        f"    {low:>{width}} to {high:>{width}} "
+        f"{'#' * math.ceil(_BAR_WIDTH * count / counts.max()):<{_BAR_WIDTH}} {count}"
+        for low, high, count in zip(texts, texts[1:], counts, strict=False)
     ]

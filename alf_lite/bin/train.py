@@ -104,14 +104,14 @@ def train(values: flags.FlagValues) -> int:
 
 def _saved_config(root_dir: str, parameters: Sequence[str]) -> str | None:
     """The configuration of the run that is there."""
-    from alf_lite.trainers import rebuilding
+    from alf_lite.trainers import run_policy
     from alf_lite.trainers.run_directory import USER_CONFIG, RunDirectory
 
     directory = RunDirectory(root_dir)
     directory.restore_user_config()
     if not (directory.path / USER_CONFIG).is_file():
         return None
-    return rebuilding.run_conf(root_dir, parameters, rebuilding.TO_TRAIN)
+    return run_policy.run_conf(root_dir, parameters, run_policy.TO_TRAIN)
 
 
 def _no_conf() -> str:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from alf_lite import nest
 from alf_lite.errors import ConfigError
+from alf_lite.nest import path_parts
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.nest_paths import path_parts
 
 
 def select_leaves(

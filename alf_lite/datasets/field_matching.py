@@ -18,8 +18,8 @@ from alf_lite.datasets.source import (
 )
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import DataError
+from alf_lite.nest import path_parts
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.nest_paths import path_parts
 
 Convert = Callable[[np.ndarray], np.ndarray]
 

@@ -19,9 +19,9 @@ from alf_lite.datasets.source import Arrays, Source, field_kind, join_path
 from alf_lite.datasets.step_assembly import StepAssembler
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import DataError
+from alf_lite.nest import path_parts
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import TensorSpec
-from alf_lite.utils.nest_paths import path_parts
 
 _logger = logging.getLogger(__name__)
 

@@ -27,9 +27,9 @@ from alf_lite.datasets.source import (
     join_path,
 )
 from alf_lite.errors import CheckpointError, DataError
+from alf_lite.nest import path_parts
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
-from alf_lite.utils.nest_paths import path_parts
 
 _OF_STEPS = (
     "step_type",

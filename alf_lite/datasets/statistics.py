@@ -22,8 +22,8 @@ from alf_lite.datasets.source import (
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.recorded_values import RecordedLeaf
 from alf_lite.errors import DataError
+from alf_lite.nest import path_parts
 from alf_lite.tensor_specs import BoundedTensorSpec
-from alf_lite.utils.nest_paths import path_parts
 
 # Values that are looked at together: what compares them needs memory too.
 _CHUNK_VALUES = 2**22

@@ -15,13 +15,13 @@ from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_vectors import DiscreteActions
 from alf_lite.distributions.base import DeviceConstants
 from alf_lite.distributions.exploration import masked_argmax
+from alf_lite.nest import at_path, leaf_name
 from alf_lite.tensor_specs import (
     BoundedTensorSpec,
     NestedTensorSpec,
     TensorSpec,
     is_binary,
 )
-from alf_lite.utils.nest_paths import at_path, leaf_name
 
 Nest = Any
 

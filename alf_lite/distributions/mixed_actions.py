@@ -17,8 +17,8 @@ from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_vectors import BoxActions, DiscreteActions
 from alf_lite.distributions.base import DeviceConstants
 from alf_lite.distributions.discrete import Categorical
+from alf_lite.nest import at_path
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.nest_paths import at_path
 from alf_lite.utils.tensor_utils import expand_dims_as, total
 
 Nest = Any

@@ -19,8 +19,8 @@ from alf_lite import nest
 from alf_lite.config import configurable
 from alf_lite.data_structures import TimeStep
 from alf_lite.metrics.episode_tracker import EpisodeTracker
+from alf_lite.nest import leaf_name
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.nest_paths import leaf_name
 
 Nest = Any
 

@@ -27,10 +27,10 @@ from alf_lite.checkpoints import files as checkpoint_files
 from alf_lite.checkpoints.array_file import decode_header, encode_header
 from alf_lite.data_structures import Experience, TimeStep
 from alf_lite.errors import CheckpointError
+from alf_lite.nest import build_nest
 from alf_lite.replay_buffers.row_layout import Leaf, dtype_name
 from alf_lite.replay_buffers.sampling_weights import NEVER_STALE
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.nest_paths import build_nest
 from alf_lite.utils.plain_data import check_like, check_numbers
 
 Nest = Any

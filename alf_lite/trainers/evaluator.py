@@ -15,8 +15,8 @@ from alf_lite import nest
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments.environment import Environment
+from alf_lite.nest import path_parts
 from alf_lite.utils import random_state, summary
-from alf_lite.utils.nest_paths import path_parts
 from alf_lite.utils.tensor_utils import reset_state
 
 Nest = Any

@@ -1,54 +1,41 @@
-"""What builds a run again: its conf, unless it was built in Python.
+"""What was given to a run in Python, as statements of a conf.
 
 A conf cannot hold every object, so that what was given in Python is noted by name in
-``run.json``. A program then says what it lacks, instead of building something else.
+``run.json``. A program then says what it lacks, instead of building something else
+(see ``run_policy``).
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import inspect
-import json
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from alf_lite.algorithms.learning.construction import BuiltFrom
-from alf_lite.config import DefaultSettings, TrainerConfig, default_settings
+from alf_lite.config import (
+    DefaultSettings,
+    TrainerConfig,
+    bindings,
+    configurables,
+    default_settings,
+)
 from alf_lite.config import files as config_files
 from alf_lite.config.trainer_config import UPDATE_COUNTS
-from alf_lite.config.writing import ConfWriter, importable_name
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import Optimizer
-from alf_lite.trainers.run_directory import USER_CONFIG, RunDirectory
 
 GIVEN_IN_PYTHON = "given_in_python"  # the entry of run.json
 
-_CREATE_ENV = "create_env"
-_HOOKS = "hooks"
-_ALGORITHM = "TrainerConfig.algorithm_ctor"
-_EXAMPLES = {
-    _ALGORITHM: "TrainerConfig.algorithm_ctor = @PPOAlgorithm",
-    _CREATE_ENV: 'create_environment.env_name = "CartPole-v1"',
-}
+CREATE_ENV = "create_env"
+HOOKS = "hooks"
+ALGORITHM = "TrainerConfig.algorithm_ctor"
 # What the directory and its checkpoints say.
 _OF_THE_DIRECTORY = ("root_dir", "random_seed")
-
-TO_TRAIN = "alf_lite.trainers.trainer.Trainer(config, root_dir, ...).train()"
-TO_PLAY = (
-    "alf_lite.trainers.player.play(root_dir, num_episodes, config=config, "
-    "create_env=create_env)"
-)
-TO_PREDICT = "alf_lite.load_policy(root_dir, config=config)"
-TO_COLLECT = (
-    "alf_lite.trainers.run_policy.build_policy(config, env, load_policy_checkpoint("
-    'root_dir, "latest")), whose AlgorithmPolicy alf_lite.trainers.collector.collect '
-    "takes"
-)
 
 
 class Given(NamedTuple):
@@ -74,15 +61,15 @@ def what_was_given(
         built_from: what an algorithm was built from that was given to the trainer.
         env: that this algorithm trains in.
     """
-    writer = ConfWriter(_recipe)
+    writer = ConfWriter()
     left_out = []
     for name in given_in_python(config, create_env, hooks, built_from):
         field = name.partition(".")[2]
-        if name == _CREATE_ENV:
+        if name == CREATE_ENV:
             _write_environment(writer, create_env, env)
-        elif name == _HOOKS:
-            left_out.append(_HOOKS)
-        elif name == _ALGORITHM:
+        elif name == HOOKS:
+            left_out.append(HOOKS)
+        elif name == ALGORITHM:
             _write_algorithm(writer, config.algorithm_ctor)
         else:
             writer.bind(name, getattr(config, field))
@@ -106,8 +93,8 @@ def _without_partials(ctor: Any) -> tuple[Any, dict[str, Any]]:
 
 def _write_algorithm(writer: ConfWriter, ctor: Any) -> None:
     target, arguments = _without_partials(ctor)
-    writer.bind(_ALGORITHM, target)
-    if _ALGORITHM in writer.statements:
+    writer.bind(ALGORITHM, target)
+    if ALGORITHM in writer.statements:
         _write_arguments(writer, importable_name(target) or "", arguments)
 
 
@@ -126,28 +113,23 @@ def _write_environment(
             given = dict(zip(positional, create_env.args, strict=False))
             arguments = {**given, **create_env.keywords}
     if arguments is None:
-        writer.left_out.append(_CREATE_ENV)
+        writer.left_out.append(CREATE_ENV)
         return
     defaults = inspect.signature(create_environment).parameters
-    own = ConfWriter(_recipe)
+    own = ConfWriter()
     for name, value in arguments.items():
         if name != "seed" and value is not defaults[name].default:
             own.bind(f"create_environment.{name}", value)
     if own.left_out:
-        writer.left_out.append(_CREATE_ENV)
+        writer.left_out.append(CREATE_ENV)
     writer.statements |= own.statements
-
-
-def _recipe(value: Any) -> tuple[Callable[..., Any], dict[str, Any]] | None:
-    """How objects of the library that confs build are built again."""
-    return (type(value), value.arguments()) if isinstance(value, Optimizer) else None
 
 
 def only_from_python(left_out: Sequence[str]) -> str:
     """Says that no conf can build a run again."""
     return (
         "This run can be resumed and played only from Python, not by the command line: "
-        f"a conf cannot say what {', '.join(left_out)} {_is_or_are(left_out)}. Use "
+        f"a conf cannot say what {', '.join(left_out)} {is_or_are(left_out)}. Use "
         "classes and functions at the top level of a module that can be imported, and "
         "environments made by create_environment."
     )
@@ -178,8 +160,8 @@ def given_in_python(
         ):
             names.append(f"TrainerConfig.{field.name}")
     if create_env is not create_environment:
-        names.append(_CREATE_ENV)
-    return names + ([_HOOKS] if hooks else [])
+        names.append(CREATE_ENV)
+    return names + ([HOOKS] if hooks else [])
 
 
 def _is_declared(name: str, *configs: TrainerConfig | None) -> bool:
@@ -193,62 +175,99 @@ def _is_declared(name: str, *configs: TrainerConfig | None) -> bool:
     )
 
 
-def run_conf(
-    root_dir: str | Path, parameters: Sequence[str], in_python: str
-) -> str | None:
-    """The path of the conf of a run; None if that is empty.
+# Statements of a conf
 
-    Args:
-        root_dir: of the run.
-        parameters: bindings that are given beside the conf.
-        in_python: how to do in Python what is wanted. Where that is not to train on,
-            what only training needs may be missing.
 
-    Raises:
-        ConfigError: if there is no run; or naming what was given in Python and is not
-            among the parameters, and what to do.
+class ConfWriter:
+    """Statements that build the same again, and what no conf can say.
+
+    Attributes:
+        statements: ``"PPOAlgorithm.gamma"`` → its value as a conf writes it.
+        left_out: the parameters whose values are lambdas, objects or otherwise without
+            a name that another process can find.
     """
-    directory = RunDirectory(root_dir)
-    lines = map(str.strip, directory.read_user_config().splitlines())
-    is_empty = all(not line or line.startswith("#") for line in lines)
-    names = _noted(directory) or ([_ALGORITHM] if is_empty else [])
-    if in_python != TO_TRAIN:
-        names = [name for name in names if name in _EXAMPLES or _is_of_policy(name)]
-    if in_python == TO_PREDICT:
-        names = [name for name in names if name != _CREATE_ENV]
-    missing = [name for name in names if not _is_bound(name, parameters)]
-    if missing:
-        examples = [_EXAMPLES[name] for name in missing if name in _EXAMPLES]
-        shown = " ".join(f"--gin_param='{one}'" for one in examples)
-        raise ConfigError(
-            f"{directory.path}: this run was built in Python and {USER_CONFIG} does "
-            f"not say what {', '.join(missing)} {_is_or_are(missing)}. In Python: "
-            f"{in_python}, with what the run was built with. Or give it here, as in "
-            f"{shown or '--gin_param=...'}"
-        )
-    return None if is_empty else str(directory.path / USER_CONFIG)
+
+    def __init__(self) -> None:
+        self.statements: dict[str, str] = {}
+        self.left_out: list[str] = []
+
+    def bind(self, key: str, value: Any) -> None:
+        """Notes the value of a parameter, ``scope/Name.parameter``."""
+        statements: dict[str, str] = {}
+        text = self._expression(key.rpartition(".")[2], value, statements)
+        if text is None:
+            self.left_out.append(key)
+            return
+        self.statements |= {**statements, key: text}
+
+    def _expression(
+        self, scope: str, value: Any, statements: dict[str, str]
+    ) -> str | None:
+        """The value as a conf writes it; None if it cannot be written."""
+        if bindings.is_literal(value):
+            return repr(value)
+        if isinstance(value, list | tuple):
+            items = [
+                self._expression(f"{scope}_{i}", item, statements)
+                for i, item in enumerate(value)
+            ]
+            if None in items:
+                return None
+            return f"[{', '.join(filter(None, items))}]"
+        if isinstance(value, functools.partial) and not value.args:
+            return self._reference(scope, value.func, value.keywords, statements)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            name = importable_name(value)
+            return None if name is None else f"@{name}"
+        recipe = _recipe(value)
+        if recipe is None and dataclasses.is_dataclass(value):
+            fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+            recipe = type(value), fields
+        if recipe is None:
+            return None
+        reference = self._reference(scope, *recipe, statements)
+        return None if reference is None else f"{reference}()"
+
+    def _reference(
+        self,
+        scope: str,
+        target: Any,
+        arguments: Mapping[str, Any],
+        statements: dict[str, str],
+    ) -> str | None:
+        name = importable_name(target)
+        if name is None:
+            return None
+        for parameter, value in arguments.items():
+            text = self._expression(f"{scope}_{parameter}", value, statements)
+            if text is None:
+                return None
+            statements[f"{scope}/{name}.{parameter}"] = text
+        return f"@{scope}/{name}"
 
 
-def _noted(directory: RunDirectory) -> list[str]:
-    with contextlib.suppress(ValueError, TypeError, KeyError):
-        names = json.loads(directory.read_run_file() or "")[GIVEN_IN_PYTHON]
-        return [name for name in names if isinstance(name, str)]
-    return []  # written by an older version, or by hand
-
-
-def _is_of_policy(name: str) -> bool:
-    """Whether it is a parameter of the algorithm."""
-    return "." in name and not name.startswith(
-        ("TrainerConfig.", "create_environment.")
+def importable_name(target: Any) -> str | None:
+    """What a conf calls a class or function; None if another process finds none."""
+    selector = configurables.selector_of(target)
+    module, name = (
+        getattr(target, "__module__", ""),
+        getattr(target, "__qualname__", ""),
     )
+    if module in ("__main__", "") or module not in sys.modules:
+        return None
+    if selector is not None and module.startswith("alf_lite."):
+        return configurables.short_name(selector)
+    found: Any = sys.modules[module]
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return f"{module}.{name}" if found is target else None
 
 
-def _is_bound(name: str, parameters: Sequence[str]) -> bool:
-    bound = [parameter.partition("=")[0].strip() for parameter in parameters]
-    if name == _CREATE_ENV:
-        return any(one.startswith("create_environment.env_") for one in bound)
-    return {_HOOKS: "TrainerConfig.hook_ctors"}.get(name, name) in bound
+def _recipe(value: Any) -> tuple[Callable[..., Any], dict[str, Any]] | None:
+    """How objects of the library that confs build are built again."""
+    return (type(value), value.arguments()) if isinstance(value, Optimizer) else None
 
 
-def _is_or_are(names: Sequence[str]) -> str:
+def is_or_are(names: Sequence[str]) -> str:
+    """The verb after a list of names."""
     return "is" if len(names) == 1 else "are"

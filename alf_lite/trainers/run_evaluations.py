@@ -20,6 +20,7 @@ from alf_lite.data_structures import BatchInfo, TimeStep
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError, DataError
+from alf_lite.nest import path_parts
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.trainers import train_summaries
 from alf_lite.trainers.evaluator import EvalResult, evaluate
@@ -28,7 +29,6 @@ from alf_lite.trainers.signals import StopSignals
 from alf_lite.trainers.training_state import RunState
 from alf_lite.utils import random_state, summary
 from alf_lite.utils.losses import masked_mean
-from alf_lite.utils.nest_paths import path_parts
 
 _BATCH_SIZE = 256  # windows
 

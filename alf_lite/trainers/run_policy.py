@@ -1,8 +1,10 @@
-"""The policy of a run, built from its configuration and a checkpoint."""
+"""The conf of a run, and its policy, built from that and a checkpoint."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,8 +16,89 @@ from alf_lite.checkpoints.checkpointer import Checkpointer, LoadedCheckpoint
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
 from alf_lite.environments.environment import Environment
-from alf_lite.trainers import rebuilding, training_state
-from alf_lite.trainers.run_directory import RunDirectory
+from alf_lite.errors import ConfigError
+from alf_lite.trainers import training_state
+from alf_lite.trainers.rebuilding import (
+    ALGORITHM,
+    CREATE_ENV,
+    GIVEN_IN_PYTHON,
+    HOOKS,
+    is_or_are,
+)
+from alf_lite.trainers.run_directory import USER_CONFIG, RunDirectory
+
+_EXAMPLES = {
+    ALGORITHM: "TrainerConfig.algorithm_ctor = @PPOAlgorithm",
+    CREATE_ENV: 'create_environment.env_name = "CartPole-v1"',
+}
+TO_TRAIN = "alf_lite.trainers.trainer.Trainer(config, root_dir, ...).train()"
+TO_PLAY = (
+    "alf_lite.trainers.player.play(root_dir, num_episodes, config=config, "
+    "create_env=create_env)"
+)
+TO_PREDICT = "alf_lite.load_policy(root_dir, config=config)"
+TO_COLLECT = (
+    "alf_lite.trainers.run_policy.build_policy(config, env, load_policy_checkpoint("
+    'root_dir, "latest")), whose AlgorithmPolicy alf_lite.trainers.collector.collect '
+    "takes"
+)
+
+
+def run_conf(
+    root_dir: str | Path, parameters: Sequence[str], in_python: str
+) -> str | None:
+    """The path of the conf of a run; None if that is empty.
+
+    Args:
+        root_dir: of the run.
+        parameters: bindings that are given beside the conf.
+        in_python: how to do in Python what is wanted. Where that is not to train on,
+            what only training needs may be missing.
+
+    Raises:
+        ConfigError: if there is no run; or naming what was given in Python and is not
+            among the parameters, and what to do.
+    """
+    directory = RunDirectory(root_dir)
+    lines = map(str.strip, directory.read_user_config().splitlines())
+    is_empty = all(not line or line.startswith("#") for line in lines)
+    names = _noted(directory) or ([ALGORITHM] if is_empty else [])
+    if in_python != TO_TRAIN:
+        names = [name for name in names if name in _EXAMPLES or _is_of_policy(name)]
+    if in_python == TO_PREDICT:
+        names = [name for name in names if name != CREATE_ENV]
+    missing = [name for name in names if not _is_bound(name, parameters)]
+    if missing:
+        examples = [_EXAMPLES[name] for name in missing if name in _EXAMPLES]
+        shown = " ".join(f"--gin_param='{one}'" for one in examples)
+        raise ConfigError(
+            f"{directory.path}: this run was built in Python and {USER_CONFIG} does "
+            f"not say what {', '.join(missing)} {is_or_are(missing)}. In Python: "
+            f"{in_python}, with what the run was built with. Or give it here, as in "
+            f"{shown or '--gin_param=...'}"
+        )
+    return None if is_empty else str(directory.path / USER_CONFIG)
+
+
+def _noted(directory: RunDirectory) -> list[str]:
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        names = json.loads(directory.read_run_file() or "")[GIVEN_IN_PYTHON]
+        return [name for name in names if isinstance(name, str)]
+    return []  # written by an older version, or by hand
+
+
+def _is_of_policy(name: str) -> bool:
+    """Whether it is a parameter of the algorithm."""
+    return "." in name and not name.startswith(
+        ("TrainerConfig.", "create_environment.")
+    )
+
+
+def _is_bound(name: str, parameters: Sequence[str]) -> bool:
+    bound = [parameter.partition("=")[0].strip() for parameter in parameters]
+    if name == CREATE_ENV:
+        return any(one.startswith("create_environment.env_") for one in bound)
+    return {HOOKS: "TrainerConfig.hook_ctors"}.get(name, name) in bound
 
 
 def read_run_config(
@@ -34,7 +117,7 @@ def read_run_config(
         ConfigError: if there is no run, or the configuration cannot be used or does not
             say what was given in Python.
     """
-    conf = rebuilding.run_conf(root_dir, gin_params, rebuilding.TO_PLAY)
+    conf = run_conf(root_dir, gin_params, TO_PLAY)
     config_files.parse_config(conf, gin_params)
     return acting_config()
 

@@ -10,10 +10,10 @@ import numpy as np
 from alf_lite import nest
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
+from alf_lite.nest import path_parts
 from alf_lite.trainers.evaluator import EvalResult
 from alf_lite.trainers.progress_display import SpeedMeter
 from alf_lite.utils import summary
-from alf_lite.utils.nest_paths import path_parts
 
 # ALF's name -> the name that tools for comparing libraries look for.
 _CHARTS = {

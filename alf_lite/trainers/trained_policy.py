@@ -26,10 +26,10 @@ from alf_lite.environments.specs_only_environment import (
     from_saved_spaces,
 )
 from alf_lite.errors import CheckpointError, ConfigError
+from alf_lite.nest import path_parts
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.trainers import rebuilding, run_policy
+from alf_lite.trainers import run_policy
 from alf_lite.trainers.run_record import TrainResult
-from alf_lite.utils.nest_paths import path_parts
 from alf_lite.utils.tensor_utils import reset_state
 
 Nest = Any
@@ -93,7 +93,7 @@ def load_policy(
 
 def _read_config(root_dir: str, gin_params: Sequence[str]) -> None:
     """Reads the conf of a run but for what only its environment needs."""
-    conf = rebuilding.run_conf(root_dir, gin_params, rebuilding.TO_PREDICT)
+    conf = run_policy.run_conf(root_dir, gin_params, run_policy.TO_PREDICT)
     if conf is None:
         config_files.parse_config(None, gin_params)
         return

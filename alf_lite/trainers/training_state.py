@@ -17,9 +17,9 @@ from alf_lite.checkpoints.checkpointer import LoadedCheckpoint
 from alf_lite.checkpoints.files import MANIFEST_NAME
 from alf_lite.checkpoints.module_state import check_module_state, non_finite_entries
 from alf_lite.errors import AlfLiteError, CheckpointError, DivergedError
+from alf_lite.nest import path_parts
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils import random_state
-from alf_lite.utils.nest_paths import path_parts
 from alf_lite.utils.plain_data import check_like, to_plain
 from alf_lite.utils.progress import Progress
 

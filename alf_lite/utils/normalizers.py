@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.errors import ConfigError
+from alf_lite.nest import path_parts
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.nest_paths import path_parts
 
 Nest = Any
 NormalizerMode = Literal["running", "adaptive", "moving"]

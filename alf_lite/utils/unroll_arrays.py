@@ -11,8 +11,8 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.data_structures import StepType, TimeStep
+from alf_lite.nest import leaf_name
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.nest_paths import leaf_name
 
 Nest = Any
 

@@ -11,7 +11,6 @@ import torch
 
 from alf_lite.bin import verify_checkpoint
 from alf_lite.checkpoints.checkpointer import Checkpointer
-from alf_lite.trainers import checkpoint_report
 
 
 @pytest.fixture
@@ -146,7 +145,7 @@ def test_checkpoints_that_their_run_deletes_or_replaces_meanwhile(
     root_dir, capsys, monkeypatch
 ):
     checkpoints = root_dir / "checkpoints"
-    original = checkpoint_report._examine
+    original = verify_checkpoint._examine
     seen = []
 
     def rotate(path):
@@ -160,7 +159,7 @@ def test_checkpoints_that_their_run_deletes_or_replaces_meanwhile(
             return report
         return original(path)
 
-    monkeypatch.setattr(checkpoint_report, "_examine", rotate)
+    monkeypatch.setattr(verify_checkpoint, "_examine", rotate)
     result = result_of(capsys, str(root_dir))
     assert [one["step"] for one in result["checkpoints"]] == [4]
     assert seen == ["ckpt-2", "ckpt-4", "ckpt-4"]

@@ -15,9 +15,9 @@ from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.parts.diagnostics import diagnostics_if
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, LossInfo
+from alf_lite.nest import path_parts
 from alf_lite.utils import summary
 from alf_lite.utils.losses import masked_mean
-from alf_lite.utils.nest_paths import path_parts
 
 Nest = Any
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from alf_lite import nest
-from alf_lite.utils.nest_paths import build_nest, leaf_name, path_parts
+from alf_lite.nest import build_nest, leaf_name, path_parts
 
 
 class Pair(NamedTuple):

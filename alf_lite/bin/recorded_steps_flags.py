@@ -1,0 +1,149 @@
+"""The flags of programs about recorded steps: the environment, and what is written."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+
+from alf_lite.errors import ConfigError
+
+if TYPE_CHECKING:
+    from alf_lite.environments.environment import Environment
+    from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
+
+
+# The environment: --conf, --env and --gin_param
+
+
+def define_environment(values: flags.FlagValues) -> None:
+    """Adds the flags that name an environment."""
+    flags.DEFINE_string(
+        "conf",
+        None,
+        "The environment of this conf: the path of a .gin file, or the name of a conf "
+        "that comes with the library.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "env",
+        None,
+        "The environment: an id registered with gymnasium, such as Pendulum-v1.",
+        flag_values=values,
+    )
+    flags.DEFINE_multi_string(
+        "gin_param",
+        [],
+        "A setting that overrides the conf: 'create_environment.env_info_keys = []'.",
+        flag_values=values,
+    )
+
+
+def names_environment(values: flags.FlagValues) -> bool:
+    """Whether an environment is named."""
+    return bool(values.conf or values.env or values.gin_param)
+
+
+def parse_config(values: flags.FlagValues, conf: str | None = None) -> None:
+    """Makes the flags the configuration of the process.
+
+    Args:
+        values: of the flags.
+        conf: instead of ``--conf``.
+    """
+    # Registers what --env binds.
+    import alf_lite.environments.creation  # noqa: F401
+    from alf_lite.config import files as config_files
+
+    config_files.parse_config(conf or values.conf, parameters(values))
+
+
+def parameters(values: flags.FlagValues) -> list[str]:
+    """The bindings that the flags are."""
+    bindings = list(values.gin_param)
+    if values.env:
+        bindings.append(f"create_environment.env_name = {values.env!r}")
+    return bindings
+
+
+def create_environment(**kwargs: Any) -> Environment:
+    """The environment that the configuration describes.
+
+    Args:
+        **kwargs: of ``create_environment``, more important than the configuration.
+    """
+    from alf_lite.config import files as config_files
+    from alf_lite.environments import creation
+
+    with config_files.gin_errors():
+        return creation.create_environment(**kwargs)
+
+
+# The output: --output, --format and --json
+
+
+def define_output(values: flags.FlagValues) -> None:
+    """Adds the flags that say what is written."""
+    flags.DEFINE_string(
+        "output",
+        None,
+        "What to write: a file or, for minari, a directory. It is never overwritten, "
+        "and appears when it is complete.",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "format",
+        "alf_lite",
+        "alf_lite: steps as agents see them, which is loaded fastest. npz: episodes of "
+        "numpy in the environment's own units. minari: a Minari data set; needs pip "
+        "install 'alf_lite[minari]'. Default: alf_lite.",
+        flag_values=values,
+    )
+    flags.DEFINE_bool(
+        "json",
+        False,
+        "Print one JSON object as the last line, as inspect_buffer does.",
+        flag_values=values,
+    )
+
+
+def check_output(values: flags.FlagValues) -> None:
+    """Raises ConfigError if the output cannot be written like that."""
+    from alf_lite.datasets import writing
+
+    if not values.output:
+        raise ConfigError("--output is missing: what should be written?")
+    writing.check_output(values.output, values.format)
+
+
+def written_lines(values: flags.FlagValues, buffer: ReplayBuffer) -> list[str]:
+    """What was written, and what to do with it."""
+    from alf_lite.bin import report
+
+    inspect = f"python -m alf_lite.bin.inspect_buffer {shlex.quote(values.output)}"
+    source = json.dumps(values.output, ensure_ascii=False)
+    setting = shlex.quote(f"TrainerConfig.offline_buffer_dir = {source}")
+    train = (
+        f"python -m alf_lite.bin.train --conf=CONF --root_dir=RUN --gin_param={setting}"
+    )
+    return [
+        f"Wrote {values.output}: {report.summary_line(_statistics(buffer))}.",
+        f"Look at it:   {inspect}",
+        f"Train on it:  {train}",
+    ]
+
+
+def written_as_json(values: flags.FlagValues, buffer: ReplayBuffer) -> dict[str, Any]:
+    """The statistics of what was written."""
+    from alf_lite.bin import report
+
+    return report.steps_as_json([_statistics(buffer)], [values.output])
+
+
+def _statistics(buffer: ReplayBuffer) -> Any:
+    from alf_lite.datasets.replay_sources import BufferSource
+    from alf_lite.datasets.statistics import summarize
+
+    return summarize(BufferSource(buffer))
