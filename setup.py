@@ -62,6 +62,10 @@ setup(
     # installed as alf_lite/confs, so that --conf=NAME works from any folder.
     packages=[*find_packages(include=["alf_lite", "alf_lite.*"]), "alf_lite.confs"],
     package_dir={"alf_lite.confs": "confs"},
-    package_data={"alf_lite": ["py.typed"], "alf_lite.confs": ["**/*.gin"]},
+    package_data={
+        "alf_lite": ["py.typed"],
+        "alf_lite.config": ["*.toml"],
+        "alf_lite.confs": ["**/*.gin"],
+    },
     zip_safe=False,
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import traceback
+from collections.abc import Iterable
 
 
 class AlfLiteError(Exception):
@@ -71,3 +73,12 @@ def exception_text(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}"
     except Exception:
         return f"{type(error).__name__} (its message cannot be shown)"
+
+
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """`` Did you mean …?`` with the nearest names, or an empty string."""
+    by_lower = {candidate.lower(): candidate for candidate in candidates}
+    near = difflib.get_close_matches(name.lower(), list(by_lower), n=3, cutoff=0.6)
+    if not near:
+        return ""
+    return f" Did you mean {' or '.join(repr(by_lower[n]) for n in near)}?"

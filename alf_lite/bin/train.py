@@ -115,7 +115,7 @@ def _saved_config(root_dir: str, parameters: Sequence[str]) -> str | None:
 
 
 def _no_conf() -> str:
-    from alf_lite.config.sources import packaged_confs
+    from alf_lite.config.names import packaged_confs
 
     confs = "\n  ".join(packaged_confs())
     return (

@@ -1,6 +1,6 @@
 """Configuration: the ``configurable`` decorator and the settings of a training run."""
 
-from alf_lite.config.decorator import configurable, configurable_enum, keep_scope
+from alf_lite.config.configurables import configurable, configurable_enum, keep_scope
 from alf_lite.config.trainer_config import (
     DefaultSettings,
     TrainerConfig,

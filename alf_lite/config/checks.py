@@ -14,10 +14,9 @@ from gin.config import ConfigurableReference
 
 from alf_lite.config import bindings as config_bindings
 from alf_lite.config import configurables
-from alf_lite.config import errors as config_errors
 from alf_lite.config import values as config_values
 from alf_lite.config.bindings import CONSTANT, MACRO, SINGLETON, Binding, BindingKey
-from alf_lite.errors import ConfigError
+from alf_lite.errors import ConfigError, did_you_mean
 
 _logger = logging.getLogger(__name__)
 _MAX_PROBLEMS = 8
@@ -45,7 +44,7 @@ def _undefined_macros(bindings: Bindings) -> Iterator[str]:
         for name in config_bindings.macros_in(binding.value):
             if not config_bindings.is_macro(name):
                 names = config_bindings.macro_names()
-                suggestion = config_errors.did_you_mean(name, names)
+                suggestion = did_you_mean(name, names)
                 yield (
                     f"{binding.where}: the macro %{name} is not defined.{suggestion} "
                     f"Define it: `{name} = value`."

@@ -1,13 +1,26 @@
-"""The functions and classes that gin knows: their names and their parameters."""
+"""The functions and classes that gin knows, and the decorator that tells it of them.
+
+``configurable`` is gin's own with its traps closed.
+"""
 
 from __future__ import annotations
 
+import enum
+import functools
+
+# gin uses importlib.util without importing it and then fails on a missing file.
+import importlib.util  # noqa: F401
 import inspect
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar, overload
 
 import gin
 from gin import config as gin_config
+
+from alf_lite.errors import did_you_mean
+
+_Target = TypeVar("_Target", bound=Callable[..., Any])
+_Enum = TypeVar("_Enum", bound=type[enum.Enum])
 
 # What was registered because a conf refers to it by its complete name.
 _imported: dict[str, Callable[..., Any]] = {}
@@ -89,44 +102,6 @@ def construction_function(function_or_class: Any) -> Callable[..., Any]:
     raise AssertionError(f"{function_or_class} does not derive from object")
 
 
-class _OtherDefault:
-    """Stands for a default that another constructor decides on.
-
-    No literal, so that gin does not write it down as a value that was used.
-    """
-
-
-def leave_defaults_to(
-    constructor: Callable[..., Any], names: Collection[str] | None = None
-) -> None:
-    """Lets gin note no defaults of a constructor when it is that of a subclass.
-
-    The constructor of the base class takes part in every call and notes them itself.
-    Noted for the subclass, they would replace what is bound for the base class when
-    the operative config is read.
-
-    Args:
-        constructor: calls that of a base class, or is inherited from one.
-        names: of the parameters that are left to others; None: all.
-    """
-
-    def other(name: str, default: Any) -> Any:
-        if default is gin.REQUIRED or not (names is None or name in names):
-            return default
-        return _OtherDefault()
-
-    spec = inspect.getfullargspec(constructor)
-    defaults = spec.defaults or ()
-    with_default = spec.args[len(spec.args) - len(defaults) :]
-    gin_config._ARG_SPEC_CACHE[constructor] = spec._replace(
-        defaults=tuple(map(other, with_default, defaults)),
-        kwonlydefaults={
-            name: other(name, default)
-            for name, default in (spec.kwonlydefaults or {}).items()
-        },
-    )
-
-
 def parameters(function_or_class: Any) -> list[inspect.Parameter] | None:
     """The parameters that a caller can give, None where Python does not know them.
 
@@ -162,3 +137,232 @@ def bases_with_parameter(function_or_class: Any, parameter: str) -> list[str]:
         for base in function_or_class.__mro__[1:]
         if base in registered and parameter in (parameter_names(base) or [])
     ]
+
+
+# Registering them
+
+
+@overload
+def configurable(name: _Target) -> _Target: ...
+
+
+@overload
+def configurable(
+    name: str | None = None,
+    module: str | None = None,
+    allowlist: Sequence[str] | None = None,
+    denylist: Sequence[str] | None = None,
+) -> Callable[[_Target], _Target]: ...
+
+
+def configurable(
+    name: Any = None,
+    module: str | None = None,
+    allowlist: Sequence[str] | None = None,
+    denylist: Sequence[str] | None = None,
+) -> Any:
+    """Lets confs bind the parameters of a function or of a class's constructor.
+
+    Used as ``@configurable`` or ``@configurable("name", ...)``. As ``gin.configurable``
+    except that:
+
+    1. ``**kwargs`` of a constructor stands for the keyword-only parameters of the base
+       class, and ``*args`` for the others, to which it must pass them on: they can be
+       bound, are listed by ``inspect``, and a misspelt one is an error. What is bound
+       for the base class serves the subclass, too, unless that passes a value of its
+       own. Anything else with ``**kwargs`` is refused: gin would accept every misspelt
+       name.
+    2. A class or function that is defined again (a notebook cell, a reloaded module)
+       replaces the earlier one; another one of the same name is still an error.
+    3. It may be used after the config was locked, so that modules can be imported late.
+
+    A class keeps its identity: only its ``__init__`` is replaced. A call costs 5 µs, so
+    never decorate what runs once per environment step.
+
+    Args:
+        name: in confs; the name of the function or class by default.
+        module: put before the name where two configurables share it.
+        allowlist: the only parameters that may be bound.
+        denylist: the parameters that may not be bound; an inherited one is no parameter
+            of the class at all.
+
+    Raises:
+        TypeError: if the signature takes ``**kwargs`` that no base class explains.
+        ValueError: if something else is registered under this name.
+    """
+    if callable(name):
+        return _register(name, None, module, allowlist, denylist)
+    return lambda target: _register(target, name, module, allowlist, denylist)
+
+
+def _register(
+    decorated: Any,
+    name: str | None,
+    module: str | None,
+    allowlist: Sequence[str] | None,
+    denylist: Sequence[str] | None,
+) -> Any:
+    signature = _inherit_parameters(decorated, denylist or ())
+    if signature is not None and denylist is not None:
+        denylist = [n for n in denylist if n in signature.parameters]
+    _refuse_any_keyword(decorated)
+    name = name or decorated.__name__
+    if module is None and "." not in name:
+        module = decorated.__module__
+    selector = f"{module}.{name}" if module else name
+    earlier = target(selector)
+    if earlier is not None and earlier is not decorated:
+        if _identity(earlier) != _identity(decorated):
+            raise ValueError(
+                f"{'.'.join(_identity(decorated))}: the configurable {selector!r} "
+                f"exists already ({'.'.join(_identity(earlier))}). Give one of them "
+                f"another name: @configurable('NAME')."
+            )
+        forget(selector)
+    with gin.unlock_config():
+        registered = gin.configurable(
+            name, module=module, allowlist=allowlist, denylist=denylist
+        )(decorated)
+    if inspect.isclass(registered):
+        _leave_defaults_to(construction_function(registered))
+    return registered
+
+
+def _inherit_parameters(
+    target: Any, withheld: Sequence[str]
+) -> inspect.Signature | None:
+    """Replaces ``**kwargs`` of the constructor of ``target`` by what they stand for.
+
+    Args:
+        target: a class or a function.
+        withheld: parameters of the base class that this class does not honour.
+
+    Returns:
+        The complete signature, ``self`` included; None if there is nothing to inherit.
+    """
+    constructor = vars(target).get("__init__") if inspect.isclass(target) else None
+    if constructor is None:
+        return None
+    own = inspect.signature(constructor).parameters
+    base = inspect.signature(super(target, target).__init__).parameters
+    kinds = {parameter.kind for parameter in base.values()}
+    if (
+        inspect.Parameter.VAR_KEYWORD not in {p.kind for p in own.values()}
+        or inspect.Parameter.VAR_KEYWORD in kinds
+    ):
+        return None
+    parameters: list[inspect.Parameter] = []
+    for parameter in own.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            parameters += [
+                p
+                for p in base.values()
+                if p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in own
+            ]
+        elif parameter.kind is not parameter.VAR_KEYWORD:
+            parameters.append(parameter)
+    inherited = [
+        p
+        for p in base.values()
+        if p.kind is p.KEYWORD_ONLY and p.name not in {*own, *withheld}
+    ]
+    complete = inspect.Signature([*parameters, *inherited])
+    names = [name for name in complete.parameters if name != "self"]
+
+    @functools.wraps(constructor)
+    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        for name in kwargs:
+            if name not in names:
+                raise TypeError(_unknown_parameter(type(self).__name__, name, names))
+        constructor(self, *args, **kwargs)
+
+    # gin would look through it and find **kwargs.
+    del construct.__wrapped__
+    construct.__signature__ = complete  # type: ignore[attr-defined]
+    _leave_defaults_to(construct, [p.name for p in inherited])
+    target.__init__ = construct
+    return complete
+
+
+def _unknown_parameter(cls: str, name: str, known: Sequence[str]) -> str:
+    suggestion = did_you_mean(name, known) or f" It has: {', '.join(known)}."
+    return f"{cls} has no parameter {name!r}.{suggestion}"
+
+
+def _identity(target: Any) -> tuple[str, str]:
+    return target.__module__, target.__qualname__
+
+
+def _refuse_any_keyword(target: Any) -> None:
+    for parameter in parameters(target) or []:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            raise TypeError(
+                f"{target.__module__}.{target.__qualname__} takes "
+                f"**{parameter.name}, so a misspelt parameter in a conf would be "
+                "accepted silently. Name the parameters of a configurable one by one, "
+                "or derive it from a class that does."
+            )
+
+
+def configurable_enum(cls: _Enum) -> _Enum:
+    """Makes the members of an enum available to confs as ``%ClassName.MEMBER``.
+
+    gin's own decorator does it by ``str(member)``, which is a number for an IntEnum.
+    """
+    for member in cls:
+        gin.constant(f"{cls.__module__}.{cls.__qualname__}.{member.name}", member)
+    return cls
+
+
+def keep_scope(function: _Target) -> _Target:
+    """Makes ``function`` run in the gin scope of now, whichever thread calls it.
+
+    gin's scopes belong to a thread: without this, a thread that is started inside a
+    scope builds its objects from the bindings outside of the scope.
+    """
+    scope = gin.current_scope()
+
+    @functools.wraps(function)
+    def in_scope(*args: Any, **kwargs: Any) -> Any:
+        with gin.config_scope(scope):
+            return function(*args, **kwargs)
+
+    return in_scope  # type: ignore[return-value]
+
+
+class _OtherDefault:
+    """Stands for a default that another constructor decides on.
+
+    No literal, so that gin does not write it down as a value that was used.
+    """
+
+
+def _leave_defaults_to(
+    constructor: Callable[..., Any], names: Collection[str] | None = None
+) -> None:
+    """Lets gin note no defaults of a constructor when it is that of a subclass.
+
+    The constructor of the base class takes part in every call and notes them itself.
+    Noted for the subclass, they would replace what is bound for the base class when
+    the operative config is read.
+
+    Args:
+        constructor: calls that of a base class, or is inherited from one.
+        names: of the parameters that are left to others; None: all.
+    """
+
+    def other(name: str, default: Any) -> Any:
+        if default is gin.REQUIRED or not (names is None or name in names):
+            return default
+        return _OtherDefault()
+
+    spec = inspect.getfullargspec(constructor)
+    defaults = spec.defaults or ()
+    with_default = spec.args[len(spec.args) - len(defaults) :]
+    gin_config._ARG_SPEC_CACHE[constructor] = spec._replace(
+        defaults=tuple(map(other, with_default, defaults)),
+        kwonlydefaults={
+            name: other(name, default)
+            for name, default in (spec.kwonlydefaults or {}).items()
+        },
+    )

@@ -32,8 +32,8 @@ from alf_lite.config import bindings as config_bindings
 from alf_lite.config import errors as config_errors
 from alf_lite.config.bindings import Binding, BindingKey
 from alf_lite.config.checks import check_bindings, is_required
+from alf_lite.config.names import find_conf, packaged_confs
 from alf_lite.config.reader import COMMAND_LINE, ConfigReader
-from alf_lite.config.sources import find_conf, packaged_confs
 from alf_lite.errors import AlfLiteError, ConfigError
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What a name in a conf stands for: a configurable, or anything that can be imported.
+"""What a name stands for: a conf, a configurable, or anything that can be imported.
 
 ``@PPOAlgorithm`` is registered by its module, which is imported if the library has it.
 ``@my_module.MyEnv`` or ``@gymnasium.wrappers.FlattenObservation`` need no decorator:
@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.resources
 import importlib.util
 import inspect
 import os
 import re
+import stat
 import sys
 import types
 from collections.abc import Callable
@@ -26,7 +28,7 @@ import gin
 
 from alf_lite.config import configurables
 from alf_lite.config import errors as config_errors
-from alf_lite.errors import ConfigError
+from alf_lite.errors import ConfigError, did_you_mean
 
 # How a module of the library registers what is defined in the next line.
 _DECORATED = re.compile(
@@ -169,7 +171,7 @@ def _submodule(name: str, package: Any, path: str, attribute: str) -> Any:
     if not inspect.ismodule(package):
         raise ConfigError(
             f"{path!r} has no {attribute!r}."
-            + config_errors.did_you_mean(attribute, _public(package))
+            + did_you_mean(attribute, _public(package))
         )
     is_package = hasattr(package, "__path__")
     if is_package and importlib.util.find_spec(module) is not None:
@@ -179,7 +181,7 @@ def _submodule(name: str, package: Any, path: str, attribute: str) -> Any:
     if attribute in shipped():
         suggestion = f" Did you mean {attribute!r} alone?"
     else:
-        suggestion = config_errors.did_you_mean(attribute, _public(package))
+        suggestion = did_you_mean(attribute, _public(package))
     raise ConfigError(f"the module {path!r} has no {attribute!r}.{suggestion}")
 
 
@@ -222,3 +224,130 @@ def copy_signature(stand_in: Any, target: Callable[..., Any]) -> None:
         stand_in.__signature__ = inspect.signature(target)  # type: ignore[attr-defined]
     except (TypeError, ValueError):  # written in C, without a signature
         return
+
+
+# Conf files
+
+SUFFIX = ".gin"
+MAX_SIZE = 500_000  # bytes of a conf with all that it includes
+
+
+def conf_directories() -> list[Path]:
+    """The directories with the confs that come with the library.
+
+    Installed, they are part of the package; in a checkout they lie beside it.
+    """
+    package = Path(str(importlib.resources.files("alf_lite")))
+    checkout = package.parent
+    directories = [package / "confs"]
+    if (checkout / "setup.py").is_file():
+        directories.append(checkout / "confs")
+    return [directory for directory in directories if directory.is_dir()]
+
+
+def packaged_confs() -> list[str]:
+    """Names of the confs that come with the library, as ``--conf`` takes them."""
+    return sorted(
+        {
+            path.relative_to(directory).with_suffix("").as_posix()
+            for directory in conf_directories()
+            for path in directory.rglob(f"*{SUFFIX}")
+        }
+    )
+
+
+def find_conf(name: str, folder: Path | None = None) -> Path:
+    """The file that ``name`` stands for: a path, or the name of a packaged conf.
+
+    ``.gin`` may be left out. A path is relative to ``folder``, which is the current
+    directory for the command line and that of the including file for an include.
+
+    Raises:
+        ConfigError: if there is none, with the names that were meant perhaps.
+    """
+    if not name.strip():
+        raise ConfigError("the name of the conf is empty. Give a path or a name.")
+    folder = folder or Path()
+    path = Path(name).expanduser()
+    bases = [folder] if path.is_absolute() else [folder, *conf_directories()]
+    candidates = [b / n for b in bases for n in (path, Path(f"{path}{SUFFIX}"))]
+    try:
+        for candidate in candidates:
+            if candidate.exists() and not candidate.is_dir():
+                return candidate
+        raise ConfigError(_not_found(name, candidates[0], folder))
+    except OSError as error:  # the name is too long, a directory is not readable
+        raise ConfigError(f"conf {name[:80]!r}: {error.strerror}.") from error
+
+
+def _not_found(name: str, path: Path, folder: Path) -> str:
+    if path.is_dir():
+        inside = ", ".join(sorted(p.name for p in path.glob(f"*{SUFFIX}"))[:10])
+        return (
+            f"conf {name!r} is a directory. Give one of the files in it: "
+            f"{inside or f'it has no {SUFFIX} file'}."
+        )
+    packaged = packaged_confs()
+    beside = [p.stem for p in path.parent.glob(f"*{SUFFIX}")]
+    near = [*packaged, *(str(Path(name).parent / stem) for stem in beside)]
+    suggestion = did_you_mean(name.removesuffix(SUFFIX), near)
+    return (
+        f"conf {name!r} not found in {folder.resolve()} or among the packaged ones."
+        f"{suggestion}\n  Packaged: {', '.join(packaged) or 'none'}"
+    )
+
+
+def read_conf(path: Path) -> str:
+    """The text of a conf.
+
+    Raises:
+        ConfigError: if it cannot be read, is no regular file (which may have no end),
+            is far larger than any conf, or is not UTF-8.
+    """
+    try:
+        content = _read_regular_file(path)
+    except OSError as error:
+        raise ConfigError(f"conf {str(path)!r}: {error.strerror}.") from error
+    check_size(len(content), str(path))
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"conf {str(path)!r} is not UTF-8 text: byte "
+            f"0x{error.object[error.start]:02x} at position {error.start}."
+        ) from error
+
+
+def check_size(size: int, name: str) -> None:
+    """Refuses confs that would be read for minutes.
+
+    Args:
+        size: bytes.
+        name: of what has them, for the message.
+
+    Raises:
+        ConfigError: if it is too much.
+    """
+    if size > MAX_SIZE:
+        raise ConfigError(
+            f"conf {name!r} has more than {MAX_SIZE:,} bytes, which cannot be a conf. "
+            "Is it the right file?"
+        )
+
+
+def _read_regular_file(path: Path) -> bytes:
+    # Not to wait for somebody to write into a FIFO.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ConfigError(
+                f"conf {str(path)!r} is no regular file but a "
+                f"{_kind(os.fstat(descriptor).st_mode)}. Give a text file."
+            )
+        return file.read(MAX_SIZE + 1)
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISFIFO(mode):
+        return "pipe"
+    return "directory" if stat.S_ISDIR(mode) else "device"

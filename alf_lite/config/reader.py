@@ -7,11 +7,13 @@ to the including file, and one text of all files that another process can read a
 
 from __future__ import annotations
 
+import io
 import logging
-from collections.abc import Mapping
+import tokenize
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import gin
 from gin import config as gin_config
@@ -23,18 +25,19 @@ from alf_lite.config import errors as config_errors
 from alf_lite.config import names as config_names
 from alf_lite.config import values as config_values
 from alf_lite.config.bindings import MACRO, Binding, BindingKey
-from alf_lite.config.sources import (
-    Statement,
-    check_size,
-    find_conf,
-    read_conf,
-    split_statements,
-)
 from alf_lite.errors import ConfigError
 
 COMMAND_LINE = "--gin_param"
 
 _logger = logging.getLogger(__name__)
+
+
+class Statement(NamedTuple):
+    """A statement of a conf, or the comment lines between two of them."""
+
+    line: int  # its first line in the text, from 1
+    source: str  # as written; in a block the block's name is put in front
+    is_comment: bool = False
 
 
 class ConfigReader:
@@ -63,11 +66,11 @@ class ConfigReader:
         if resolved in including:
             chain = " → ".join(p.name for p in (*including, resolved))
             raise ConfigError(f"{path}: this conf includes itself: {chain}.")
-        text, inside = read_conf(path), (*including, resolved)
+        text, inside = config_names.read_conf(path), (*including, resolved)
         config_names.note_conf_folder(resolved.parent)
         # Included twice, it is read twice: a few small files could make a huge text.
         self._size += len(text)
-        check_size(self._size, str((including or inside)[0]))
+        config_names.check_size(self._size, str((including or inside)[0]))
         if not self.read_text(text, str(path), path.parent, inside):
             raise ConfigError(f"{path}: this conf is empty, it binds nothing.")
 
@@ -94,7 +97,7 @@ class ConfigReader:
             try:
                 parsed = self._parse(statement, name)
                 if isinstance(parsed, config_parser.IncludeStatement):
-                    included = find_conf(parsed.filename, folder)
+                    included = config_names.find_conf(parsed.filename, folder)
                 elif isinstance(parsed, config_parser.ImportStatement):
                     self._import(statement.source, parsed.module)
                 else:
@@ -233,3 +236,87 @@ def _binding_key(scope: str, name: str, parameter: str) -> BindingKey:
     if known is not None and parameter not in known:
         raise ConfigError(config_errors.unknown_parameter(selector, parameter))
     return BindingKey(scope, selector, parameter)
+
+
+# Statements
+
+
+def split_statements(text: str, name: str) -> Iterator[Statement]:
+    """Splits the text of a conf, blocks resolved.
+
+    ``TrainerConfig:`` with an indented ``num_iterations = 3`` becomes one statement
+    ``TrainerConfig.num_iterations = 3``: then every binding has a line of its own, can
+    be read on its own, and can be taken out of the text on its own.
+
+    Args:
+        text: of the conf.
+        name: of the conf, for messages.
+
+    Raises:
+        ConfigError: naming the line, if brackets or indentation do not match.
+    """
+    lines = text.split("\n")
+    block: Statement | None = None
+    block_is_empty = False
+    depth = 0
+    for tokens in _logical_lines(text, name):
+        first, last = tokens[0].start[0], tokens[-1].end[0]
+        depth += sum(t.type == tokenize.INDENT for t in tokens)
+        depth -= sum(t.type == tokenize.DEDENT for t in tokens)
+        code = [t for t in tokens if t.type not in _LAYOUT]
+        if not code:
+            comment = "\n".join(line.strip() for line in lines[first - 1 : last])
+            yield Statement(first, comment, is_comment=True)
+            continue
+        first = code[0].start[0]
+        if block is not None and ((depth == 0 and block_is_empty) or depth > 1):
+            raise ConfigError(
+                f"{name}:{first}: expected the bindings of the block "
+                f"`{block.source}:` indented by the same depth."
+            )
+        if depth == 0:
+            block = None
+        if code[-1].string == ":":
+            header = "".join(t.string for t in code[:-1])
+            block, block_is_empty = Statement(first, header), True
+            continue
+        block_is_empty = False
+        source = "\n".join(lines[first - 1 : last]).strip()
+        yield Statement(first, f"{block.source}.{source}" if block else source)
+    if block is not None and block_is_empty:
+        raise ConfigError(f"{name}:{block.line}: the block `{block.source}:` is empty.")
+
+
+_LAYOUT = (
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+)
+
+
+def _logical_lines(text: str, name: str) -> Iterator[list[tokenize.TokenInfo]]:
+    """Tokens of one statement, or of one line without statement, at a time."""
+    tokens: list[tokenize.TokenInfo] = []
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.ENDMARKER:
+                break
+            tokens.append(token)
+            is_statement = any(t.type not in _LAYOUT for t in tokens)
+            if token.type == tokenize.NEWLINE or (
+                token.type == tokenize.NL and not is_statement
+            ):
+                yield tokens
+                tokens = []
+    except (tokenize.TokenError, SyntaxError, ValueError) as error:
+        code = [t for t in tokens if t.type not in _LAYOUT]
+        line = code[0].start[0] if code else getattr(error, "lineno", None) or 1
+        problem = str(error.args[0])
+        if isinstance(error, IndentationError):
+            problem = "the indentation does not match that of an earlier line"
+        elif "EOF" in problem or "unterminated" in problem:
+            problem = "a bracket or quote is never closed"
+        raise ConfigError(f"{name}:{line}: {problem}.") from error

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from alf_lite.config.bindings import note_used
+from alf_lite.config.configurables import configurable
 from alf_lite.config.conflicts import conflicts
-from alf_lite.config.decorator import configurable
 from alf_lite.config.values import UNSET, declared, field_problems, ranged
 from alf_lite.errors import ConfigError
 

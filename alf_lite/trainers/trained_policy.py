@@ -19,7 +19,7 @@ from alf_lite import nest
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
-from alf_lite.config.sources import split_statements
+from alf_lite.config.reader import split_statements
 from alf_lite.data_structures import StepType, TimeStep
 from alf_lite.environments.specs_only_environment import (
     SpecsOnlyEnvironment,

@@ -12,7 +12,7 @@ from alf_lite.bin import collect, play, train
 from alf_lite.checkpoints.files import Stream
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
-from alf_lite.config.sources import find_conf, packaged_confs
+from alf_lite.config.names import find_conf, packaged_confs
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.environments.creation import create_environment
 

@@ -220,7 +220,7 @@ def test_the_library_uses_its_own_decorator_and_skips_nothing_unknown():
     misused = [
         f"{module}:{node.lineno} {ast.unparse(node)[:60]}"
         for module, tree in parse_package().items()
-        if module != "alf_lite.config.decorator"
+        if module != "alf_lite.config.configurables"
         for node in ast.walk(tree)
         if (isinstance(node, ast.Attribute) and ast.unparse(node) == "gin.configurable")
         or (isinstance(node, ast.keyword) and node.arg == "skip_unknown")

@@ -12,7 +12,7 @@ import pytest
 
 from alf_lite.config import TrainerConfig, configurable
 from alf_lite.config import files as config_files
-from alf_lite.config import sources as config_sources
+from alf_lite.config import names as config_names
 from alf_lite.errors import ConfigError
 
 
@@ -107,7 +107,7 @@ def test_a_conf_that_includes_what_has_no_end(tmp_path):
 
 
 def test_small_files_that_make_a_huge_conf(tmp_path, monkeypatch):
-    monkeypatch.setattr(config_sources, "MAX_SIZE", 10_000)
+    monkeypatch.setattr(config_names, "MAX_SIZE", 10_000)
     conf = write(tmp_path, conf_0="# " + 99 * "x" + "\nToyNet.width = 1\n")
     for i in range(30):
         conf = write(tmp_path, **{f"conf_{i + 1}": f"include 'conf_{i}'\n" * 2})
@@ -395,7 +395,7 @@ def test_unused_bindings_are_a_warning_or_with_strict_an_error(caplog):
 
 ENGINE = """
 from alf_lite.config import files as config_files
-from alf_lite.config import sources as config_sources
+from alf_lite.config import names as config_names
 from alf_lite.config import configurable
 
 @configurable

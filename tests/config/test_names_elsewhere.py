@@ -9,7 +9,7 @@ import pytest
 from alf_lite.config import configurables
 from alf_lite.config import files as config_files
 from alf_lite.config import names as config_names
-from alf_lite.config.errors import CONFIGURABLES, PARAMETERS
+from alf_lite.config.errors import names_elsewhere
 from alf_lite.errors import ConfigError
 
 
@@ -25,12 +25,12 @@ def test_every_name_of_the_tables_exists():
         if module.startswith("alf_lite.algorithms.") and importlib.import_module(module)
         for parameter in parameters(name)
     }
-    for there, here in PARAMETERS.items():
+    for there, here in names_elsewhere()["parameters"].items():
         name, dot, parameter = here.partition(": ")[0].partition(".")
         if not here.startswith(" "):
             known = parameters(name) if dot else algorithms
             assert (parameter if dot else name) in known, there
-    for here in CONFIGURABLES.values():
+    for here in names_elsewhere()["configurables"].values():
         assert config_names.complete_name(here)
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from alf_lite.config import sources as config_sources
-from alf_lite.config.sources import Statement, find_conf, read_conf, split_statements
+from alf_lite.config import names as config_names
+from alf_lite.config.names import find_conf, read_conf
+from alf_lite.config.reader import Statement, split_statements
 from alf_lite.errors import ConfigError
 
 
@@ -17,7 +18,7 @@ def packaged(tmp_path, monkeypatch):
     (confs / "atari").mkdir(parents=True)
     for name in ("ppo_cart_pole", "sac_pendulum", "atari/ppo_pong"):
         (confs / f"{name}.gin").write_text("A = 1\n")
-    monkeypatch.setattr(config_sources, "conf_directories", lambda: [confs])
+    monkeypatch.setattr(config_names, "conf_directories", lambda: [confs])
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -34,7 +35,7 @@ def test_a_conf_is_found_by_path_with_or_without_suffix(packaged, tmp_path):
 def test_a_conf_is_found_by_its_packaged_name(packaged):
     assert find_conf("sac_pendulum") == packaged / "sac_pendulum.gin"
     assert find_conf("atari/ppo_pong.gin") == packaged / "atari/ppo_pong.gin"
-    assert config_sources.packaged_confs() == [
+    assert config_names.packaged_confs() == [
         "atari/ppo_pong",
         "ppo_cart_pole",
         "sac_pendulum",
@@ -90,7 +91,7 @@ def test_a_name_that_is_too_long(packaged):
 
 
 def test_the_confs_of_the_checkout_are_found():
-    assert "ppo_cart_pole" in config_sources.packaged_confs()
+    assert "ppo_cart_pole" in config_names.packaged_confs()
 
 
 def test_text_that_is_not_utf8(tmp_path):
