@@ -13,16 +13,11 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.checkpoints.files import Stream
 from alf_lite.data_structures import BatchInfo
-from alf_lite.replay_buffers import buffer_state
+from alf_lite.replay_buffers import replay_file
 from alf_lite.replay_buffers.allocation import StorageKind
 from alf_lite.replay_buffers.replay_file import RawSteps, ReplayFile
 from alf_lite.replay_buffers.ring_storage import RingStorage
-from alf_lite.replay_buffers.row_layout import BatchFlattener, RowLayout
-from alf_lite.replay_buffers.sampling_options import (
-    PriorityOptions,
-    SamplingOptions,
-    all_windows,
-)
+from alf_lite.replay_buffers.row_layout import RowLayout
 from alf_lite.replay_buffers.sampling_weights import NEVER_STALE
 from alf_lite.replay_buffers.stored_steps import (
     StoredSteps,
@@ -30,7 +25,8 @@ from alf_lite.replay_buffers.stored_steps import (
     to_indices,
     to_stored_steps,
 )
-from alf_lite.replay_buffers.weighted_sampler import make_sampler
+from alf_lite.replay_buffers.weighted_sampler import PriorityOptions, make_sampler
+from alf_lite.replay_buffers.window_sampler import SamplingOptions, all_windows
 from alf_lite.tensor_specs import NestedTensorSpec
 
 Nest = Any
@@ -119,8 +115,8 @@ class ReplayBuffer(StoredSteps):
             sampling or all_windows(),
             (priority or PriorityOptions()) if prioritized_sampling else None,
         )
-        self._flattener = BatchFlattener(layout, keep_arrays=self.device.type == "cpu")
-        self._expected_step = self._flattener.expect(num_environments)
+        self._keeps_arrays = self.device.type == "cpu"
+        self._expected_step = layout.expect(num_environments)
 
     def sample_by(
         self, sampling: SamplingOptions, priority: PriorityOptions | None
@@ -189,14 +185,16 @@ class ReplayBuffer(StoredSteps):
         """
         if env_ids is None and not time_major and not never_stale:
             # This is done for every step of the environment.
-            self._storage.write(self._flattener.flatten(batch, self._expected_step))
+            self._storage.write(
+                self._layout.flatten(batch, self._expected_step, self._keeps_arrays)
+            )
             return
         ids = None if env_ids is None else self._distinct(env_ids)
         num_columns = self.num_environments if ids is None else len(ids)
         num_steps = _first_dim(batch) if time_major else 1
         outer_dims = (num_steps, num_columns) if time_major else (num_columns,)
-        expected = self._flattener.expect(*outer_dims)
-        leaves = self._flattener.flatten(batch, expected)
+        expected = self._layout.expect(*outer_dims)
+        leaves = self._layout.flatten(batch, expected, self._keeps_arrays)
         if ids is None and not never_stale:
             self._storage.write(leaves, num_steps)
             return
@@ -258,7 +256,7 @@ class ReplayBuffer(StoredSteps):
             torch.from_numpy(drawn.positions),
             torch.from_numpy(weights).to(self._storage.device) if len(weights) else (),
         )
-        return self._windows(drawn.env_ids, drawn.rows, batch_length), info
+        return self._storage.windows(drawn.env_ids, drawn.rows, batch_length), info
 
     def gather_all(self) -> tuple[Nest, BatchInfo]:
         """All steps that may be the start of a window, oldest first.
@@ -282,7 +280,7 @@ class ReplayBuffer(StoredSteps):
         env_ids = np.arange(self.num_environments)
         info = BatchInfo(torch.from_numpy(env_ids), torch.from_numpy(first.copy()))
         rows = self._storage.row_indices(env_ids, first)
-        return self._windows(env_ids, rows, int(num_steps[0])), info
+        return self._storage.windows(env_ids, rows, int(num_steps[0])), info
 
     # Priorities and uses
 
@@ -348,11 +346,16 @@ class ReplayBuffer(StoredSteps):
             way, and nothing has changed.
         """
         self._storage.flush()
-        return buffer_state.restore_sampling(
-            self._sampler,
-            state["numbers"],
-            {name: tensor.numpy() for name, tensor in state["arrays"].items()},
-        )
+        saved = {name: tensor.numpy() for name, tensor in state["arrays"].items()}
+        arrays = self._sampler.step_arrays()
+        if not self._sampler.is_like(state["numbers"], saved) or any(
+            arrays[name].shape != array.shape for name, array in saved.items()
+        ):
+            return False
+        for name, array in saved.items():
+            arrays[name][:] = array
+        self._sampler.restore(state["numbers"])
+        return True
 
     def save(self) -> Stream:
         """The content of a file with the steps that are stored: a ``ReplayFile``.
@@ -360,7 +363,7 @@ class ReplayBuffer(StoredSteps):
         To be written before the buffer is used again.
         """
         self._storage.flush()
-        return buffer_state.save(self._storage, self._sampler)
+        return replay_file.save(self._storage, self._sampler)
 
     def load(self, file: ReplayFile) -> None:
         """Replaces the content by that of a file that :meth:`save` gave.
@@ -371,7 +374,7 @@ class ReplayBuffer(StoredSteps):
         Raises:
             CheckpointError: if the file does not fit; the buffer is unchanged then.
         """
-        if not buffer_state.restore(self._storage, self._sampler, file):
+        if not replay_file.restore(self._storage, self._sampler, file):
             self.sample_by(self._sampling, self._priority)
             _logger.warning(
                 "%s was drawn from in another way (priorities, max_use, "

@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,11 +25,14 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.checkpoints import files as checkpoint_files
 from alf_lite.checkpoints.array_file import decode_header, encode_header
+from alf_lite.checkpoints.files import Stream
 from alf_lite.data_structures import Experience, TimeStep
 from alf_lite.errors import CheckpointError
 from alf_lite.nest import build_nest
-from alf_lite.replay_buffers.row_layout import Leaf, dtype_name
+from alf_lite.replay_buffers.ring_storage import RingStorage
+from alf_lite.replay_buffers.row_layout import Leaf, RowLayout, dtype_name
 from alf_lite.replay_buffers.sampling_weights import NEVER_STALE
+from alf_lite.replay_buffers.window_sampler import PositionRanges, UniformSampler
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils.plain_data import check_like, check_numbers
 
@@ -52,44 +55,6 @@ _DTYPES = {
 _TYPES = {"<root>": Experience, "time_step": TimeStep}
 
 
-def header(
-    leaves: list[Leaf],
-    row_bytes: int,
-    num_environments: int,
-    num_rows: int,
-    step_dtypes: Mapping[str, np.dtype],
-    numbers: Mapping[str, float],
-) -> bytes:
-    """What a file begins with.
-
-    The arrays follow: the rows, ``begin`` and ``end`` of every environment, and those
-    of ``step_dtypes``.
-
-    Args:
-        leaves: of a row.
-        row_bytes: of one row.
-        num_environments: E.
-        num_rows: R, the steps of all of them.
-        step_dtypes: name -> dtype of what else is known about each step.
-        numbers: what else is known in general.
-    """
-    places = [[x.path, list(x.shape), dtype_name(x.dtype), x.offset] for x in leaves]
-    metadata = {
-        "sha256": _NO_DIGEST,
-        "format": _FORMAT,
-        "leaves": json.dumps(places),
-        "numbers": json.dumps(dict(numbers)),
-    }
-    positions = (np.dtype(np.int64), (num_environments,))
-    arrays: dict[str, tuple[np.dtype, tuple[int, ...]]] = {
-        "rows": (np.dtype(np.uint8), (num_rows, row_bytes)),
-        "begin": positions,
-        "end": positions,
-        **{name: (dtype, (num_rows,)) for name, dtype in step_dtypes.items()},
-    }
-    return encode_header(arrays, metadata)
-
-
 class RawSteps(NamedTuple):
     """Steps as they lie in a buffer, or in a file."""
 
@@ -98,7 +63,7 @@ class RawSteps(NamedTuple):
 
     def view(self, path: str) -> Tensor:
         """A leaf of all rows, [R, *shape]."""
-        return leaf_of_rows(self.leaves[path], self.rows)
+        return self.leaves[path].of_rows(self.rows)
 
 
 class ReplayFile:
@@ -202,11 +167,11 @@ class ReplayFile:
             if not (array >= least).all() or np.isinf(array).any():
                 raise ValueError(f"{name} has entries that are negative or not finite")
 
-    def as_stream(self) -> checkpoint_files.Stream:
+    def as_stream(self) -> Stream:
         """The content of the file, to write it once more."""
         data = memoryview(self._data)
         num_bytes = len(data)
-        return checkpoint_files.Stream(
+        return Stream(
             num_bytes,
             lambda: (
                 data[begin : begin + _CHUNK_BYTES]
@@ -270,7 +235,7 @@ class ReplayFile:
             end: one past the last.
         """
         rows = self.rows[self.places(env_id, begin, end)]
-        return {leaf.path: leaf_of_rows(leaf, rows) for leaf in self.leaves}
+        return {leaf.path: leaf.of_rows(rows) for leaf in self.leaves}
 
     def read(
         self,
@@ -302,14 +267,6 @@ class ReplayFile:
                 f"{self.path} has no {', '.join(missing)}; it has {', '.join(leaves)}"
             )
         return nest.pack_sequence_as(structure, [leaves[path] for path in paths])
-
-
-def leaf_of_rows(leaf: Leaf, rows: Tensor) -> Tensor:
-    """A leaf [R, *shape] of rows [R, row_bytes], as a view."""
-    leaf_bytes = rows[:, leaf.offset : leaf.offset + leaf.num_bytes]
-    # One item behind the other, which a view of another dtype asks for.
-    by_item = leaf_bytes.view(leaf.dtype)
-    return by_item.unflatten(1, leaf.shape) if leaf.shape else by_item.squeeze(1)
 
 
 def _read_leaves(entries: Any, row_bytes: int) -> list[Leaf]:
@@ -352,3 +309,128 @@ def _compare_with_digest(path: Path, file: BufferedReader) -> None:
                 "damaged or cut off after it was written"
             )
     file.seek(0)
+
+
+def save(storage: RingStorage, sampler: UniformSampler) -> Stream:
+    """The content of a ``ReplayFile``; to be written before the storage changes."""
+    numbers, step_arrays = sampler.export(), sampler.step_arrays()
+    begin, end, row_bytes = storage.begin, storage.end, storage.layout.row_bytes
+    num_rows = int((end - begin).sum())
+    places = [
+        [x.path, list(x.shape), dtype_name(x.dtype), x.offset]
+        for x in storage.layout.leaves
+    ]
+    metadata = {
+        "sha256": _NO_DIGEST,
+        "format": _FORMAT,
+        "leaves": json.dumps(places),
+        "numbers": json.dumps(numbers),
+    }
+    of_each = (begin.dtype, begin.shape)
+    header = encode_header(
+        {
+            "rows": (np.dtype(np.uint8), (num_rows, row_bytes)),
+            "begin": of_each,
+            "end": of_each,
+            **{name: (a.dtype, (num_rows,)) for name, a in step_arrays.items()},
+        },
+        metadata,
+    )
+
+    def pieces() -> Iterator[bytes | memoryview]:
+        places = storage.places(begin, end)
+        yield header
+        for place in places:
+            for chunk in storage.rows[place].split(_rows_per_chunk(row_bytes)):
+                yield chunk.numpy(force=True).data
+        yield begin.tobytes()
+        yield end.tobytes()
+        for array in step_arrays.values():
+            for place in places:
+                yield array[place].data
+
+    bytes_per_step = row_bytes + sum(a.itemsize for a in step_arrays.values())
+    positions = begin.nbytes + end.nbytes
+    num_bytes = len(header) + num_rows * bytes_per_step + positions
+    return Stream(num_bytes, pieces, DIGEST_PLACE)
+
+
+def restore(storage: RingStorage, sampler: UniformSampler, file: ReplayFile) -> bool:
+    """Replaces the content of a buffer by that of a file.
+
+    Returns:
+        Whether ``sampler`` continues as the saved one. It is unchanged otherwise, as
+        that one drew in another way.
+
+    Raises:
+        CheckpointError: if it does not fit; nothing has changed then.
+    """
+    _compare_leaves(storage.layout.leaves, file)
+    if file.num_environments != storage.num_environments:
+        raise CheckpointError(
+            f"{file.path} has {file.num_environments} environments, the replay buffer "
+            f"has {storage.num_environments}"
+        )
+    step_arrays = sampler.step_arrays()
+    is_alike = sampler.is_like(file.numbers, file.step_arrays)
+    if not is_alike:
+        step_arrays = {}
+    # A smaller buffer takes the newest steps.
+    kept = PositionRanges(file.begin, file.end).newest(storage.max_length)
+    storage.replace(kept.first, kept.last)
+    for env_id in range(storage.num_environments):
+        in_file = file.places(env_id, kept.first[env_id] - file.begin[env_id])
+        for place in storage.places_of(env_id, kept.first[env_id], kept.last[env_id]):
+            num_rows = place.stop - place.start
+            source = slice(in_file.start, in_file.start + num_rows)
+            in_file = slice(source.stop, in_file.stop)
+            _copy_rows(file, source, storage, place)
+            for name, array in step_arrays.items():
+                array[place] = file.step_arrays[name][source]
+    if is_alike:
+        sampler.restore(file.numbers)
+    return is_alike
+
+
+def _copy_rows(
+    file: ReplayFile, source: slice, storage: RingStorage, place: slice
+) -> None:
+    """Puts some rows of a file in their place, a piece at a time."""
+    begin = place.start
+    for rows in file.rows[source].split(_rows_per_chunk(file.rows.shape[1])):
+        if file.leaves != storage.layout.leaves:
+            rows = _rearrange(rows, file.leaves, storage.layout)
+        storage.rows[begin : begin + len(rows)] = rows
+        begin += len(rows)
+
+
+def _rows_per_chunk(row_bytes: int) -> int:
+    return max(1, _CHUNK_BYTES // row_bytes)
+
+
+def _rearrange(rows: Tensor, leaves: list[Leaf], layout: RowLayout) -> Tensor:
+    """The same steps in the layout of the buffer."""
+    by_path = {leaf.path: leaf.of_rows(rows) for leaf in leaves}
+    rearranged = torch.empty((len(rows), layout.row_bytes), dtype=torch.uint8)
+    for leaf, view in zip(layout.leaves, layout.views(rearranged), strict=True):
+        view.copy_(by_path[leaf.path])
+    return rearranged
+
+
+def _compare_leaves(expected: list[Leaf], file: ReplayFile) -> None:
+    """Raises CheckpointError if there are other leaves, naming each difference."""
+    wanted, found = (
+        {leaf.path: f"{tuple(leaf.shape)} {dtype_name(leaf.dtype)}" for leaf in leaves}
+        for leaves in (expected, file.leaves)
+    )
+    differences = [
+        f"{path}: expected {wanted.get(path, 'nothing')}, "
+        f"saved {found.get(path, 'nothing')}"
+        for path in sorted(wanted.keys() | found.keys())
+        if wanted.get(path) != found.get(path)
+    ]
+    if differences:
+        raise CheckpointError(
+            f"{file.path} holds other data than the replay buffer:\n  "
+            + "\n  ".join(differences)
+        )

@@ -10,12 +10,8 @@ from alf_lite.config import TrainerConfig
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.allocation import StorageOptions
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
-from alf_lite.replay_buffers.sampling_options import (
-    PriorityOptions,
-    SamplingOptions,
-    all_windows,
-    check_options,
-)
+from alf_lite.replay_buffers.weighted_sampler import PriorityOptions, check_options
+from alf_lite.replay_buffers.window_sampler import SamplingOptions, all_windows
 
 
 class ReplayOptions:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from alf_lite.replay_buffers.allocation import allocate
-from alf_lite.replay_buffers.position_ranges import PositionRanges
 from alf_lite.replay_buffers.row_layout import Leaves, RowLayout
 
 # So much is staged at most.
@@ -26,6 +25,7 @@ _MAX_BYTES = 2**20
 # bytes per row, which numpy moves more than twice as fast as torch; elsewhere a tensor
 # with one more dimension for the bytes.
 Rows = Any
+Nest = Any
 
 
 class _Place(NamedTuple):
@@ -243,10 +243,14 @@ class RingStorage:
         longest = int(np.maximum.reduce(sizes))
         if longest <= 0:
             return np.zeros(0, np.int64)
-        if np.count_nonzero(sizes == longest) < len(sizes):
-            return self.row_indices(*PositionRanges(first, last).all())
-        positions = first[:, None] + np.arange(longest)
-        return self.row_indices(self._all_environments[:, None], positions).ravel()
+        if np.count_nonzero(sizes == longest) == len(sizes):
+            positions = first[:, None] + np.arange(longest)
+            return self.row_indices(self._all_environments[:, None], positions).ravel()
+        np.maximum(sizes, 0, out=sizes)
+        ends = sizes.cumsum()
+        # Position i of all of them together is position i - (ends - last) of its own.
+        positions = np.arange(ends[-1]) + (first - ends + sizes).repeat(sizes)
+        return self.row_indices(self._all_environments.repeat(sizes), positions)
 
     def is_stored(self, env_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Which of these steps are in the buffer now. The arguments broadcast."""
@@ -270,6 +274,11 @@ class RingStorage:
         if np.count_nonzero(rows[:, -1] >= ring_ends):
             rows -= self.max_length * (rows >= ring_ends[:, None])
         return rows
+
+    def windows(self, env_ids: np.ndarray, first_rows: np.ndarray, length: int) -> Nest:
+        """The steps [B, T, ...] of windows; for the arguments, see ``window_rows``."""
+        rows = self.window_rows(env_ids, first_rows, length)
+        return self.layout.pack(self.gather(rows))
 
     def gather(self, row_indices: np.ndarray) -> list[Tensor]:
         """The leaves of some rows, [*dims, *shape]: views of one block of memory."""

@@ -7,10 +7,9 @@ gather serves all leaves. A leaf is then a strided view of the rows.
 from __future__ import annotations
 
 import functools
-import itertools
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,20 +46,24 @@ class Leaf(NamedTuple):
     def num_bytes(self) -> int:
         return self.shape.numel() * self.dtype.itemsize
 
-    def view_arguments(self, outer_dims: Sequence[int], row_bytes: int) -> tuple:
-        """The arguments of ``as_strided`` that find the leaf in contiguous rows.
+    def of_rows(self, rows: Tensor) -> Tensor:
+        """The leaf [*outer_dims, *shape] of uint8 rows [*outer_dims, row_bytes]."""
+        return self.of_items(rows.view(self.dtype))
 
-        Args:
-            outer_dims: of the rows, which begin their storage and are viewed as the
-                leaf's dtype.
-            row_bytes: of one row.
-        """
-        itemsize = self.dtype.itemsize
-        row_items = row_bytes // itemsize
-        outer_strides = [row_items * s for s in _contiguous_strides(outer_dims)]
-        size = (*outer_dims, *self.shape)
-        stride = (*outer_strides, *_contiguous_strides(self.shape))
-        return size, stride, self.offset // itemsize
+    def of_items(self, items: Tensor) -> Tensor:
+        """The leaf [*outer_dims, *shape] of rows that are viewed as its dtype."""
+        first = self.offset // self.dtype.itemsize
+        if not self.shape:
+            return items[..., first]
+        leaf = items[..., first : first + self.shape.numel()]
+        return leaf if len(self.shape) == 1 else leaf.unflatten(-1, self.shape)
+
+
+class Expected(NamedTuple):
+    """What the leaves of a batch have to be, in their order."""
+
+    tensors: list[tuple]  # shape, dtype and that there is no gradient
+    arrays: list[tuple]  # shape and dtype; where numpy has no such one, torch's
 
 
 class RowLayout:
@@ -98,7 +101,6 @@ class RowLayout:
             self.leaves, self.row_bytes = _find_placed(specs, placed[0]), placed[1]
         if self.row_bytes == 0:
             raise ValueError(f"data_spec: there is nothing to store in {data_spec}")
-        self._dtypes = [leaf.dtype for leaf in self.leaves]
         self._array_names = [str(i) for i in range(len(self.leaves))]
         self._array_dtype = np.dtype(
             {
@@ -111,12 +113,11 @@ class RowLayout:
         # Those that numpy does not know, such as bfloat16.
         self._foreign_dtypes = [
             (i, dtype)
-            for i, dtype in enumerate(self._dtypes)
+            for i, (_, _, dtype, _) in enumerate(self.leaves)
             if numpy_dtype(dtype) is None
         ]
-        self._distinct_dtypes = set(self._dtypes)
         # A training run uses few shapes; one that uses many shall not hoard memory.
-        self._view_arguments = functools.lru_cache(maxsize=64)(self._find_leaves)
+        self.expect = functools.lru_cache(maxsize=64)(self._expect)
 
     def pack(self, leaves: list[Any]) -> Nest:
         """A nest with the structure of the spec."""
@@ -126,16 +127,13 @@ class RowLayout:
         """The leaves of ``rows`` as views.
 
         Args:
-            rows: uint8 [*outer_dims, row_bytes], contiguous, at the beginning of its
-                storage.
+            rows: uint8 [*outer_dims, row_bytes], contiguous.
 
         Returns:
             One view [*outer_dims, *shape] per leaf.
         """
-        arguments = self._view_arguments(rows.shape[:-1])
-        by_dtype = {dtype: rows.view(dtype) for dtype in self._distinct_dtypes}
-        assert rows.storage_offset() == 0, "the rows must begin their storage"
-        return [by_dtype[dtype].as_strided(*geometry) for dtype, geometry in arguments]
+        items = {dtype: rows.view(dtype) for dtype in {x.dtype for x in self.leaves}}
+        return [leaf.of_items(items[leaf.dtype]) for leaf in self.leaves]
 
     def array_views(self, rows: np.ndarray) -> list[Tensor]:
         """The leaves of ``rows`` as views, for rows on the CPU.
@@ -215,12 +213,72 @@ class RowLayout:
             )
         return found[0]
 
-    def _find_leaves(self, outer_dims: torch.Size) -> list[tuple]:
-        """The dtype of each leaf and its place in rows [*outer_dims, row_bytes]."""
-        return [
-            (leaf.dtype, leaf.view_arguments(outer_dims, self.row_bytes))
-            for leaf in self.leaves
-        ]
+    def _expect(self, *outer_dims: int) -> Expected:
+        """What the leaves of a batch have to be, for :meth:`flatten`."""
+        tensors, arrays = [], []
+        for leaf in self.leaves:
+            shape = torch.Size((*outer_dims, *leaf.shape))
+            tensors.append((shape, leaf.dtype, False))
+            arrays.append((shape, numpy_dtype(leaf.dtype) or leaf.dtype))
+        return Expected(tensors, arrays)
+
+    def flatten(
+        self, batch: Nest, expected: Expected, keep_arrays: bool = True
+    ) -> Leaves:
+        """The leaves of ``batch``, detached.
+
+        Args:
+            batch: nest of tensors and numpy arrays.
+            expected: from ``expect``.
+            keep_arrays: whether a batch of numpy arrays is left as it is.
+
+        Returns:
+            Tensors; or arrays if all leaves are, and arrays are to be kept.
+
+        Raises:
+            ValueError: if structure, a shape or a dtype does not match the spec; names
+                the leaf, what was expected and what came.
+            TypeError: if a leaf is neither a tensor nor an array.
+        """
+        # Every step that is stored passes here: nothing is faster than one comparison.
+        try:
+            leaves: Leaves = self._structure.flatten_up_to(batch)
+            if type(leaves[0]) is np.ndarray:
+                if keep_arrays and list(map(_traits, leaves)) == expected.arrays:
+                    return leaves
+            else:
+                if list(map(_tensor_traits, leaves)) == expected.tensors:
+                    return leaves
+                leaves = [leaf.detach() for leaf in leaves]
+                if list(map(_tensor_traits, leaves)) == expected.tensors:
+                    return leaves
+        except (AttributeError, ValueError):
+            pass
+        return self._flatten_one_by_one(batch, expected)
+
+    def _flatten_one_by_one(self, batch: Nest, expected: Expected) -> list[Tensor]:
+        """The leaves as tensors, or the error that says what is wrong with them."""
+        nest.assert_same_structure(self.data_spec, batch)
+        tensors = []
+        for (path, leaf), of_tensor, of_array in zip(
+            nest.flatten_with_path(batch), *expected, strict=True
+        ):
+            if not isinstance(leaf, (Tensor, np.ndarray)):
+                raise TypeError(
+                    f"{path}: expected a tensor or a numpy array, got a "
+                    f"{type(leaf).__name__}"
+                )
+            shape, dtype, _ = of_tensor
+            if _traits(leaf) != (
+                of_array if isinstance(leaf, np.ndarray) else (shape, dtype)
+            ):
+                raise ValueError(
+                    f"{path}: expected shape {tuple(shape)} and {dtype}, got "
+                    f"{tuple(leaf.shape)} and {leaf.dtype}. The replay buffer was "
+                    "built for other data."
+                )
+            tensors.append(_to_tensor(leaf).detach())
+        return tensors
 
 
 def _place(specs: list[tuple[str, TensorSpec]]) -> tuple[list[Leaf], int]:
@@ -270,98 +328,6 @@ def numpy_dtype(dtype: torch.dtype) -> np.dtype | None:
 def _array_dtype(dtype: torch.dtype) -> np.dtype:
     """The numpy dtype of this name, or an integer of the same size."""
     return numpy_dtype(dtype) or np.dtype(f"i{dtype.itemsize}")
-
-
-def _contiguous_strides(shape: Sequence[int]) -> list[int]:
-    strides = list(itertools.accumulate(reversed(shape), lambda a, b: a * b, initial=1))
-    return strides[-2::-1] if shape else []
-
-
-class Expected(NamedTuple):
-    """What the leaves of a batch have to be, in their order."""
-
-    tensors: list[tuple]  # shape, dtype and that there is no gradient
-    arrays: list[tuple]  # shape and dtype; where numpy has no such one, torch's
-
-
-class BatchFlattener:
-    """Takes batches apart into leaves of the shapes and dtypes of a spec.
-
-    Args:
-        layout: says which leaves there are.
-        keep_arrays: whether a batch of numpy arrays is left as it is, not made tensors.
-    """
-
-    def __init__(self, layout: RowLayout, keep_arrays: bool = True) -> None:
-        self._layout = layout
-        self._keep_arrays = keep_arrays
-        self._structure = optree.tree_structure(layout.data_spec, namespace=_NAMESPACE)
-        # A training run uses few shapes; one that uses many shall not hoard memory.
-        self.expect = functools.lru_cache(maxsize=64)(self._expect)
-
-    def _expect(self, *outer_dims: int) -> Expected:
-        """What the leaves of a batch have to be, for :meth:`flatten`."""
-        tensors, arrays = [], []
-        for leaf in self._layout.leaves:
-            shape = torch.Size((*outer_dims, *leaf.shape))
-            tensors.append((shape, leaf.dtype, False))
-            arrays.append((shape, numpy_dtype(leaf.dtype) or leaf.dtype))
-        return Expected(tensors, arrays)
-
-    def flatten(self, batch: Nest, expected: Expected) -> Leaves:
-        """The leaves of ``batch``, detached.
-
-        Args:
-            batch: nest of tensors and numpy arrays.
-            expected: from ``expect``.
-
-        Returns:
-            Tensors; or arrays if all leaves are, and arrays are to be kept.
-
-        Raises:
-            ValueError: if structure, a shape or a dtype does not match the spec; names
-                the leaf, what was expected and what came.
-            TypeError: if a leaf is neither a tensor nor an array.
-        """
-        # Every step that is stored passes here: nothing is faster than one comparison.
-        try:
-            leaves: Leaves = self._structure.flatten_up_to(batch)
-            if type(leaves[0]) is np.ndarray:
-                if self._keep_arrays and list(map(_traits, leaves)) == expected.arrays:
-                    return leaves
-            else:
-                if list(map(_tensor_traits, leaves)) == expected.tensors:
-                    return leaves
-                leaves = [leaf.detach() for leaf in leaves]
-                if list(map(_tensor_traits, leaves)) == expected.tensors:
-                    return leaves
-        except (AttributeError, ValueError):
-            pass
-        return self._flatten_one_by_one(batch, expected)
-
-    def _flatten_one_by_one(self, batch: Nest, expected: Expected) -> list[Tensor]:
-        """The leaves as tensors, or the error that says what is wrong with them."""
-        nest.assert_same_structure(self._layout.data_spec, batch)
-        tensors = []
-        for (path, leaf), of_tensor, of_array in zip(
-            nest.flatten_with_path(batch), *expected, strict=True
-        ):
-            if not isinstance(leaf, (Tensor, np.ndarray)):
-                raise TypeError(
-                    f"{path}: expected a tensor or a numpy array, got a "
-                    f"{type(leaf).__name__}"
-                )
-            shape, dtype, _ = of_tensor
-            if _traits(leaf) != (
-                of_array if isinstance(leaf, np.ndarray) else (shape, dtype)
-            ):
-                raise ValueError(
-                    f"{path}: expected shape {tuple(shape)} and {dtype}, got "
-                    f"{tuple(leaf.shape)} and {leaf.dtype}. The replay buffer was "
-                    "built for other data."
-                )
-            tensors.append(_to_tensor(leaf).detach())
-        return tensors
 
 
 def _to_tensor(leaf: Tensor | np.ndarray) -> Tensor:

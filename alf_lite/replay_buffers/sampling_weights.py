@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from alf_lite.replay_buffers.position_ranges import PositionRanges
 from alf_lite.replay_buffers.ring_storage import RingStorage
 from alf_lite.replay_buffers.sum_tree import SumTree
+from alf_lite.replay_buffers.window_sampler import PositionRanges
 
 # The iteration of steps that never become stale.
 NEVER_STALE = -1
@@ -212,10 +212,6 @@ class SampleLimits:
     def __init__(
         self, num_rows: int, max_use: int | None, max_staleness: int | None
     ) -> None:
-        if max_use is not None and max_use < 1:
-            raise ValueError(f"max_use must be at least 1, got {max_use}")
-        if max_staleness is not None and max_staleness < 0:
-            raise ValueError(f"max_staleness must not be negative, got {max_staleness}")
         self._max_use = max_use
         self._max_staleness = max_staleness
         self._num_uses = np.zeros(num_rows, np.int64)

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.data_structures import StepType
-from alf_lite.replay_buffers.position_ranges import PositionRanges
 from alf_lite.replay_buffers.ring_storage import RingStorage
-from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.replay_buffers.window_sampler import PositionRanges
 
 Nest = Any
 
@@ -182,35 +181,25 @@ class StoredSteps:
         storage: of the steps.
         step_type_field: path of the step type, for the methods that need it. None means
             the one leaf named ``step_type``.
+
+    Attributes:
+        data_spec: nest of TensorSpecs of one step.
+        num_environments: E.
+        max_length: how many steps of one environment fit.
+        device: where the steps are.
+        num_bytes: the memory that the steps of a full buffer take.
     """
 
     def __init__(self, storage: RingStorage, step_type_field: str | None) -> None:
         self._storage = storage
         self._layout = storage.layout
+        self.data_spec = storage.layout.data_spec
+        self.num_environments = storage.num_environments
+        self.max_length = storage.max_length
+        self.device = storage.device
+        self.num_bytes = storage.num_bytes
         self._step_type_field = step_type_field
         self._episodes: EpisodeIndex | None = None
-
-    @property
-    def data_spec(self) -> NestedTensorSpec:
-        return self._layout.data_spec
-
-    @property
-    def num_environments(self) -> int:
-        return self._storage.num_environments
-
-    @property
-    def max_length(self) -> int:
-        """How many steps of one environment fit."""
-        return self._storage.max_length
-
-    @property
-    def device(self) -> torch.device:
-        return self._storage.device
-
-    @property
-    def num_bytes(self) -> int:
-        """The memory that the steps of a full buffer take."""
-        return self._storage.num_bytes
 
     @property
     def total_size(self) -> int:
@@ -254,7 +243,7 @@ class StoredSteps:
         self._storage.flush()
         to_stored_steps(self._storage, env_ids, positions + (length - 1))
         ids, first = to_stored_steps(self._storage, env_ids, positions)
-        return self._windows(ids, self._storage.row_indices(ids, first), length)
+        return self._storage.windows(ids, self._storage.row_indices(ids, first), length)
 
     def get_field(self, fields: Nest, env_ids: Tensor, positions: Tensor) -> Nest:
         """Reads parts of some stored steps.
@@ -321,12 +310,6 @@ class StoredSteps:
         rows = self._storage.row_indices(ids, end[ids] - 1)
         leaf = self._layout.find("step_type", self._step_type_field)
         self._storage.scatter_leaf(leaf, rows, int(StepType.LAST))
-
-    def _windows(self, env_ids: np.ndarray, rows: np.ndarray, length: int) -> Nest:
-        """The steps [B, T, ...] of windows that start in ``rows`` [B]."""
-        return self._layout.pack(
-            self._storage.gather(self._storage.window_rows(env_ids, rows, length))
-        )
 
     def _distinct(self, env_ids: Tensor | np.ndarray) -> np.ndarray:
         return to_distinct_env_ids(env_ids, self.num_environments)

@@ -1,24 +1,123 @@
 """Which windows of consecutive steps a batch consists of.
 
 A window of T steps is named by its first step, its start. It may begin at any stored
-step that T - 1 stored steps follow.
+step that T - 1 stored steps follow. Random numbers come from torch's global generator
+on the CPU.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
-from alf_lite.replay_buffers.position_ranges import (
-    PositionRanges,
-    draw_others,
-    draw_with_replacement,
-    draw_without_replacement,
-)
+from alf_lite.config import configurable
 from alf_lite.replay_buffers.ring_storage import RingStorage
-from alf_lite.replay_buffers.sampling_options import SamplingOptions
+
+
+@configurable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SamplingOptions:
+    """Which windows may be drawn, and how often.
+
+    Args:
+        with_replacement: whether a batch may hold a window twice. Without, the starts
+            are also spread evenly over the buffer.
+        recent_data_ratio: at least this fraction of a batch starts at one of the newest
+            steps; these windows come first in the batch. Not before the newest ones
+            are a smaller part of the buffer than that.
+        recent_data_steps: how many starts per environment count as the newest.
+        max_use: a step is a start so often and no more.
+        max_staleness: a step is dropped as a start once it was collected more than so
+            many iterations ago.
+    """
+
+    with_replacement: bool = True
+    recent_data_ratio: float = 0.0
+    recent_data_steps: int = 1
+    max_use: int | None = None
+    max_staleness: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("recent_data_steps", 1),
+            ("max_use", 1),
+            ("max_staleness", 0),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
+        if not 0 <= self.recent_data_ratio <= 1:
+            raise ValueError(
+                f"recent_data_ratio must be in [0, 1], got {self.recent_data_ratio}"
+            )
+        if self.has_limits and self.recent_data_ratio:
+            raise ValueError(
+                "recent_data_ratio cannot be combined with max_use or max_staleness"
+            )
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether steps are dropped before they are overwritten."""
+        return self.max_use is not None or self.max_staleness is not None
+
+
+def all_windows() -> SamplingOptions:
+    """Every window, however often, whatever a conf says about a run's own buffer."""
+    return SamplingOptions(
+        with_replacement=True,
+        recent_data_ratio=0.0,
+        recent_data_steps=1,
+        max_use=None,
+        max_staleness=None,
+    )
+
+
+class PositionRanges:
+    """One range of positions for every environment, numbered through.
+
+    The numbers run through the positions of environment 0, then of environment 1, ….
+
+    Args:
+        first: [E] int64, the first position of every environment.
+        last: [E] int64, one past the last one; without effect if below ``first``.
+    """
+
+    def __init__(self, first: np.ndarray, last: np.ndarray) -> None:
+        self.first = first
+        self.last = np.maximum(first, last)
+        self._sums = (self.last - first).cumsum()
+        self.size = self._sums.item(-1)
+
+    def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The environments and the positions that have these numbers, all [N]."""
+        if len(self._sums) == 1:
+            return np.zeros(len(numbers), np.int64), numbers + self.first[0]
+        env_ids = self._sums.searchsorted(numbers, "right")
+        return env_ids, numbers + (self.last - self._sums).take(env_ids)
+
+    def numbers(self, env_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """The numbers [N] of these positions, which are in the ranges."""
+        return positions - (self.last - self._sums).take(env_ids)
+
+    def have(self, env_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Which of these positions [N] are in the range of their environment [N]."""
+        is_below_last = positions < self.last.take(env_ids)
+        return is_below_last & (positions >= self.first.take(env_ids))
+
+    def newest(self, num_positions: int) -> PositionRanges:
+        """The newest ``num_positions`` of every environment."""
+        first = np.maximum(self.first, self.last - num_positions)
+        return PositionRanges(first, self.last)
+
+    def all(self) -> tuple[np.ndarray, np.ndarray]:
+        """The environments and the positions of all numbers."""
+        return self.locate(np.arange(self.size))
 
 
 class WindowStarts(NamedTuple):
@@ -109,7 +208,13 @@ class UniformSampler:
         """
         return {}
 
-    def restore(self, numbers: dict[str, float]) -> None:
+    def is_like(
+        self, numbers: Mapping[str, float], step_arrays: Mapping[str, np.ndarray]
+    ) -> bool:
+        """Whether these numbers and arrays are of a sampler that draws as this one."""
+        return _kinds(self.export(), self.step_arrays()) == _kinds(numbers, step_arrays)
+
+    def restore(self, numbers: Mapping[str, float]) -> None:
         """Continues from what :meth:`export` gave, after the storage was replaced.
 
         Args:
@@ -200,3 +305,71 @@ class UniformSampler:
             f"the replay buffer has {sizes.max()} steps of one environment at most, "
             f"but a window needs {needed}. {advice}"
         )
+
+
+def draw_with_replacement(size: int, batch_size: int) -> np.ndarray:
+    """``batch_size`` independent uniform numbers below ``size``."""
+    return torch.randint(size, (batch_size,)).numpy()
+
+
+def draw_without_replacement(size: int, batch_size: int) -> np.ndarray:
+    """``batch_size`` different numbers below ``size``, spread evenly and shuffled.
+
+    The circle of all numbers is turned by a random angle and cut into ``batch_size``
+    strata as equal as integers allow; each gives one number. Every number is drawn
+    with the same probability.
+    """
+    bounds = np.arange(batch_size + 1) * size // batch_size
+    inside, order = _draw_in_strata(batch_size)
+    drawn = bounds[:-1] + (inside * np.diff(bounds)).astype(np.int64)
+    turn = int(torch.randint(size, ()))
+    return ((drawn + turn) % size).take(order)
+
+
+def draw_others(drawn: np.ndarray, size: int, batch_size: int) -> np.ndarray:
+    """As :func:`draw_without_replacement`, none of the different numbers ``drawn``."""
+    if not batch_size:
+        return drawn[:0]
+    numbers = draw_without_replacement(size - len(drawn), batch_size)
+    # How many were left out before each: number i of those left is i + that.
+    left_before = np.sort(drawn) - np.arange(len(drawn))
+    return numbers + left_before.searchsorted(numbers, "right")
+
+
+def draw_stratified(total: float, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draws one mass from each of ``batch_size`` equal parts of [0, total).
+
+    Returns:
+        The masses [batch_size], sorted, and a permutation to shuffle what is found
+        there.
+    """
+    inside, order = _draw_in_strata(batch_size)
+    return (_strata(batch_size)[0] + inside) * (total / max(1, batch_size)), order
+
+
+def _draw_in_strata(batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """A number in [0, 1) for each stratum, and an order to shuffle the strata.
+
+    The order is a fixed shuffle turned by a random angle, which is cheaper than a new
+    one: any part of the batch is spread over all strata, and any stratum may be first.
+    """
+    random = torch.rand(batch_size + 1, dtype=torch.float64).numpy()
+    turn = int(random[-1] * batch_size)
+    shuffled_twice = _strata(batch_size)[1]
+    return random[:-1], shuffled_twice[turn : turn + batch_size]
+
+
+@functools.lru_cache(maxsize=32)
+def _strata(batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of the strata, in order and shuffled twice in a row; read-only."""
+    shuffled = np.random.default_rng(seed=0).permutation(batch_size)
+    return np.arange(batch_size, dtype=np.float64), np.tile(shuffled, 2)
+
+
+def _kinds(
+    numbers: Mapping[str, float], step_arrays: Mapping[str, np.ndarray]
+) -> dict[str, str]:
+    """What a sampler keeps. Weights may be priorities, or all 1."""
+    kinds = {name: type(number).__name__ for name, number in numbers.items()}
+    kinds["is_prioritized"] = str(numbers.get("is_prioritized", 0))
+    return kinds | {name: str(array.dtype) for name, array in step_arrays.items()}

@@ -22,7 +22,7 @@ from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import SGD
-from alf_lite.replay_buffers.sampling_options import SamplingOptions
+from alf_lite.replay_buffers.window_sampler import SamplingOptions
 from alf_lite.testing.goal_environment import PointGoalEnv
 from alf_lite.testing.structured_environments import CountingEnv
 

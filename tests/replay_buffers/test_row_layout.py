@@ -12,7 +12,7 @@ from torch import distributions as td
 from alf_lite import nest
 from alf_lite.data_structures import Experience, TimeStep
 from alf_lite.distributions import functions  # noqa: F401  (registers the nodes)
-from alf_lite.replay_buffers.row_layout import BatchFlattener, RowLayout
+from alf_lite.replay_buffers.row_layout import RowLayout
 from alf_lite.tensor_specs import TensorSpec
 
 DTYPES = [
@@ -165,8 +165,8 @@ def test_a_name_that_is_not_unique_needs_a_path():
 
 
 def flatten(spec, batch, *outer_dims: int, keep_arrays: bool = True) -> list:
-    flattener = BatchFlattener(RowLayout(spec), keep_arrays)
-    return flattener.flatten(batch, flattener.expect(*outer_dims))
+    layout = RowLayout(spec)
+    return layout.flatten(batch, layout.expect(*outer_dims), keep_arrays)
 
 
 def time_step(reward, arm) -> TimeStep:

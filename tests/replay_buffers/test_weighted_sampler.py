@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
-from alf_lite.replay_buffers.sampling_options import PriorityOptions, SamplingOptions
+from alf_lite.replay_buffers.weighted_sampler import PriorityOptions
+from alf_lite.replay_buffers.window_sampler import SamplingOptions
 from tests.replay_buffers.marked_steps import fill, make_buffer, steps
 
 PLAIN = PriorityOptions(alpha=1, beta=1, eps=0)

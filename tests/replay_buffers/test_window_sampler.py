@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alf_lite.replay_buffers.position_ranges import (
+from alf_lite.replay_buffers.window_sampler import (
     PositionRanges,
     draw_others,
     draw_stratified,
