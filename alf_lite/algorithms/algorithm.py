@@ -30,7 +30,7 @@ from alf_lite.data_structures import (
     TimeStep,
 )
 from alf_lite.errors import ConfigError, DivergedError
-from alf_lite.networks.lean_sequential import hidden_layers_in
+from alf_lite.networks.layers import hidden_layers_in
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.optimizers.parameter_ownership import Claim, assign_parameters
 from alf_lite.tensor_specs import NestedTensorSpec

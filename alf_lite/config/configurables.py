@@ -11,7 +11,7 @@ import functools
 # gin uses importlib.util without importing it and then fails on a missing file.
 import importlib.util  # noqa: F401
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 import gin
@@ -152,6 +152,7 @@ def configurable(
     module: str | None = None,
     allowlist: Sequence[str] | None = None,
     denylist: Sequence[str] | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> Callable[[_Target], _Target]: ...
 
 
@@ -160,6 +161,7 @@ def configurable(
     module: str | None = None,
     allowlist: Sequence[str] | None = None,
     denylist: Sequence[str] | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> Any:
     """Lets confs bind the parameters of a function or of a class's constructor.
 
@@ -185,14 +187,20 @@ def configurable(
         allowlist: the only parameters that may be bound.
         denylist: the parameters that may not be bound; an inherited one is no parameter
             of the class at all.
+        defaults: of inherited parameters, where those of the class differ; it needs no
+            constructor of its own for that. What is bound for the base class does not
+            change them. That of a parameter in ``denylist`` is its only value.
 
     Raises:
-        TypeError: if the signature takes ``**kwargs`` that no base class explains.
+        TypeError: if the signature takes ``**kwargs`` that no base class explains, or
+            a default belongs to none of the inherited parameters.
         ValueError: if something else is registered under this name.
     """
     if callable(name):
-        return _register(name, None, module, allowlist, denylist)
-    return lambda target: _register(target, name, module, allowlist, denylist)
+        return _register(name, None, module, allowlist, denylist, {})
+    return lambda target: _register(
+        target, name, module, allowlist, denylist, defaults or {}
+    )
 
 
 def _register(
@@ -201,8 +209,9 @@ def _register(
     module: str | None,
     allowlist: Sequence[str] | None,
     denylist: Sequence[str] | None,
+    defaults: Mapping[str, Any],
 ) -> Any:
-    signature = _inherit_parameters(decorated, denylist or ())
+    signature = _inherit_parameters(decorated, denylist or (), defaults)
     if signature is not None and denylist is not None:
         denylist = [n for n in denylist if n in signature.parameters]
     _refuse_any_keyword(decorated)
@@ -229,18 +238,21 @@ def _register(
 
 
 def _inherit_parameters(
-    target: Any, withheld: Sequence[str]
+    target: Any, withheld: Sequence[str], defaults: Mapping[str, Any]
 ) -> inspect.Signature | None:
     """Replaces ``**kwargs`` of the constructor of ``target`` by what they stand for.
 
     Args:
         target: a class or a function.
         withheld: parameters of the base class that this class does not honour.
+        defaults: of parameters of the base class, where they are others here.
 
     Returns:
         The complete signature, ``self`` included; None if there is nothing to inherit.
     """
     constructor = vars(target).get("__init__") if inspect.isclass(target) else None
+    if constructor is None and defaults:
+        constructor = _constructor_of_base(target)
     if constructor is None:
         return None
     own = inspect.signature(constructor).parameters
@@ -262,10 +274,12 @@ def _inherit_parameters(
         elif parameter.kind is not parameter.VAR_KEYWORD:
             parameters.append(parameter)
     inherited = [
-        p
+        p.replace(default=defaults.get(p.name, p.default))
         for p in base.values()
         if p.kind is p.KEYWORD_ONLY and p.name not in {*own, *withheld}
     ]
+    known = [p.name for p in base.values() if p.name not in own]
+    _refuse_other_defaults(target, defaults, known)
     complete = inspect.Signature([*parameters, *inherited])
     names = [name for name in complete.parameters if name != "self"]
 
@@ -274,14 +288,34 @@ def _inherit_parameters(
         for name in kwargs:
             if name not in names:
                 raise TypeError(_unknown_parameter(type(self).__name__, name, names))
-        constructor(self, *args, **kwargs)
+        constructor(self, *args, **{**defaults, **kwargs})
 
     # gin would look through it and find **kwargs.
     del construct.__wrapped__
     construct.__signature__ = complete  # type: ignore[attr-defined]
-    _leave_defaults_to(construct, [p.name for p in inherited])
+    _leave_defaults_to(construct, [p.name for p in inherited if p.name not in defaults])
     target.__init__ = construct
     return complete
+
+
+def _constructor_of_base(target: Any) -> Callable[..., None]:
+    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        super(target, self).__init__(*args, **kwargs)
+
+    construct.__name__, construct.__module__ = "__init__", target.__module__
+    construct.__qualname__ = f"{target.__qualname__}.__init__"
+    return construct
+
+
+def _refuse_other_defaults(
+    target: Any, defaults: Mapping[str, Any], known: Sequence[str]
+) -> None:
+    for name in defaults:
+        if name not in known:
+            raise TypeError(
+                f"{target.__qualname__}: a default is given for {name!r}, which is no "
+                f"parameter that it inherits.{did_you_mean(name, known)}"
+            )
 
 
 def _unknown_parameter(cls: str, name: str, known: Sequence[str]) -> str:

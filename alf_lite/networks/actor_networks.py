@@ -1,51 +1,65 @@
-"""Policies: from observations to distributions of actions, or to actions themselves."""
+"""Policies: from observations to distributions of actions, or to actions themselves.
+
+A policy is an encoder with a head for each part of the action.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, cast
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from alf_lite import nest
 from alf_lite.config import configurable
-from alf_lite.networks.encoding_networks import (
-    EncoderNetwork,
-    EncodingNetwork,
-    make_encoding_network,
+from alf_lite.distributions.continuous import (
+    ActionBounds,
+    DiagonalNormal,
+    ScaledBeta,
+    SquashedNormal,
 )
-from alf_lite.networks.input_encoders import ConvLayerParams
-from alf_lite.networks.layers import Activation, linear
-from alf_lite.networks.network import Network, leaf_name
-from alf_lite.networks.projection_networks import (
-    POLICY_GAIN,
-    ContinuousProjection,
-    make_projection,
+from alf_lite.distributions.discrete import (
+    Categorical,
+    CategoryLayout,
+    MultiBernoulli,
+    MultiCategorical,
 )
-from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.networks.encoding_networks import EncodedNetwork
+from alf_lite.networks.layers import apply_linear, linear
+from alf_lite.networks.network import leaf_name
+from alf_lite.tensor_specs import (
+    BoundedTensorSpec,
+    NestedTensorSpec,
+    TensorSpec,
+    is_binary,
+    num_categories,
+)
 
 Nest = Any
 
+ContinuousProjection = Literal["normal", "tanh_normal", "beta"]
+CONTINUOUS_PROJECTIONS = ("normal", "tanh_normal", "beta")
+
+# Nearly uniform at the start, whatever the observation.
+POLICY_GAIN = 0.01
+# More logits than this are a mistake more often than a wish.
+_MAX_LOGITS = 100_000
+
 
 @configurable
-class ActorDistributionNetwork(Network):
+class ActorDistributionNetwork(EncodedNetwork):
     """An encoder with one head for every part of the action.
 
     Args:
         observation_spec: nest of TensorSpecs.
         action_spec: nest of TensorSpecs. Integers get categorical heads, binary vectors
             Bernoulli heads, floats what ``continuous_projection`` says.
-        fc_layer_params: sizes of the encoder's layers, such as (64, 64); None for what
-            the encoder has of its own, as for the next two.
-        activation: of the encoder, a name such as "tanh" or a callable.
-        conv_layer_params: of the encoder, for images.
-        encoding_network_ctor: called with the observation spec, and by keyword with
-            those of the three above that are given. LSTMEncodingNetwork or
-            GRUEncodingNetwork make a recurrent policy.
         continuous_projection: "normal", "tanh_normal" or "beta".
         state_dependent_std: whether σ depends on the observation; else it is a
             parameter for each element.
         initial_log_std: log σ at the start.
+        **encoder: options of :class:`EncodedNetwork`.
 
     Raises:
         ValueError: if a spec is not supported; the message names its path.
@@ -56,31 +70,20 @@ class ActorDistributionNetwork(Network):
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
         *,
-        fc_layer_params: Sequence[int] | None = None,
-        activation: Activation | None = None,
-        conv_layer_params: ConvLayerParams | None = None,
-        encoding_network_ctor: Callable[..., EncoderNetwork] = EncodingNetwork,
         continuous_projection: ContinuousProjection = "normal",
         state_dependent_std: bool = False,
         initial_log_std: float = 0.0,
+        **encoder: Any,
     ) -> None:
-        encoder = make_encoding_network(
-            encoding_network_ctor,
-            observation_spec,
-            fc_layer_params=fc_layer_params,
-            activation=activation,
-            conv_layer_params=conv_layer_params,
-        )
-        super().__init__(observation_spec, encoder.state_spec)
+        super().__init__(observation_spec, **encoder)
         specs = nest.flatten_with_path(action_spec)
         if not specs:
             raise ValueError("action_spec: expected at least one TensorSpec, got none")
-        self._encoder = encoder
         heads = [
             make_projection(
                 leaf_name("action", path),
                 spec,
-                encoder.output_size,
+                self._encoder.output_size,
                 continuous_projection=continuous_projection,
                 state_dependent_std=state_dependent_std,
                 initial_log_std=initial_log_std,
@@ -111,7 +114,15 @@ class _NestOfHeads(nn.Module):
         )
 
 
-@configurable
+@configurable(
+    denylist=["continuous_projection", "state_dependent_std"],
+    defaults={
+        "fc_layer_params": (256, 256),
+        "activation": "relu",
+        "continuous_projection": "tanh_normal",
+        "state_dependent_std": True,
+    },
+)
 class SquashedActorNetwork(ActorDistributionNetwork):
     """The policy of soft actor-critic (Haarnoja et al. 2018, appendix C of the paper).
 
@@ -120,31 +131,16 @@ class SquashedActorNetwork(ActorDistributionNetwork):
     also tells what the arguments mean.
     """
 
-    def __init__(
-        self,
-        observation_spec: NestedTensorSpec,
-        action_spec: NestedTensorSpec,
-        *,
-        fc_layer_params: Sequence[int] | None = (256, 256),
-        activation: Activation | None = "relu",
-        conv_layer_params: ConvLayerParams | None = None,
-        encoding_network_ctor: Callable[..., EncoderNetwork] = EncodingNetwork,
-        initial_log_std: float = 0.0,
-    ) -> None:
-        super().__init__(
-            observation_spec,
-            action_spec,
-            fc_layer_params=fc_layer_params,
-            activation=activation,
-            conv_layer_params=conv_layer_params,
-            encoding_network_ctor=encoding_network_ctor,
-            continuous_projection="tanh_normal",
-            state_dependent_std=True,
-            initial_log_std=initial_log_std,
-        )
 
-
-@configurable
+@configurable(
+    denylist=["continuous_projection", "state_dependent_std"],
+    defaults={
+        "fc_layer_params": (256, 256),
+        "activation": "relu",
+        "continuous_projection": "normal",
+        "state_dependent_std": False,
+    },
+)
 class NormalActorNetwork(ActorDistributionNetwork):
     """The policy of implicit Q-learning (Kostrikov et al. 2021, section 5).
 
@@ -155,68 +151,235 @@ class NormalActorNetwork(ActorDistributionNetwork):
     :class:`ActorDistributionNetwork`, which also tells what the arguments mean.
     """
 
-    def __init__(
-        self,
-        observation_spec: NestedTensorSpec,
-        action_spec: NestedTensorSpec,
-        *,
-        fc_layer_params: Sequence[int] | None = (256, 256),
-        activation: Activation | None = "relu",
-        conv_layer_params: ConvLayerParams | None = None,
-        encoding_network_ctor: Callable[..., EncoderNetwork] = EncodingNetwork,
-        initial_log_std: float = 0.0,
-    ) -> None:
-        super().__init__(
-            observation_spec,
-            action_spec,
-            fc_layer_params=fc_layer_params,
-            activation=activation,
-            conv_layer_params=conv_layer_params,
-            encoding_network_ctor=encoding_network_ctor,
-            continuous_projection="normal",
-            state_dependent_std=False,
-            initial_log_std=initial_log_std,
-        )
 
-
-@configurable
-class ActorNetwork(Network):
+@configurable(defaults={"fc_layer_params": (256, 256), "activation": "relu"})
+class ActorNetwork(EncodedNetwork):
     """An encoder with a tanh output.
 
     Args:
         observation_spec: nest of TensorSpecs.
         action_size: elements of an action vector.
-        fc_layer_params: sizes of the encoder's layers; None for what the encoder has
-            of its own, as for the next two.
-        activation: of the encoder, a name such as "relu" or a callable.
-        conv_layer_params: of the encoder, for images.
-        encoding_network_ctor: called with the observation spec, and by keyword with
-            those of the three above that are given. LSTMEncodingNetwork or
-            GRUEncodingNetwork make it recurrent.
+        **encoder: options of :class:`EncodedNetwork`.
+    """
+
+    def __init__(
+        self, observation_spec: NestedTensorSpec, action_size: int, **encoder: Any
+    ) -> None:
+        super().__init__(observation_spec, **encoder)
+        self._linear = linear(self._encoder.output_size, action_size, POLICY_GAIN)
+
+    def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
+        """Observations [B, ...] → (actions [B, action_size] in [-1, 1], new state)."""
+        features, state = self._encoder.forward(inputs, state)
+        return self._linear(features).tanh(), state
+
+
+# Heads: from features to the distribution of one part of the action
+
+
+class CategoricalProjection(nn.Module):
+    """One discrete action between the bounds of a scalar integer spec."""
+
+    def __init__(self, input_size: int, spec: BoundedTensorSpec) -> None:
+        super().__init__()
+        self._linear = linear(input_size, int(num_categories(spec)[0]), POLICY_GAIN)
+        self._minimum = int(spec.minimum)
+        self._dtype = spec.dtype
+
+    def forward(self, features: Tensor) -> Categorical:
+        """[..., input_size] → a distribution with batch shape [...]."""
+        logits = apply_linear(self._linear, features)
+        return Categorical(logits, self._minimum, self._dtype)
+
+
+class MultiCategoricalProjection(nn.Module):
+    """A vector of discrete actions, one categorical distribution per element."""
+
+    def __init__(self, input_size: int, spec: BoundedTensorSpec) -> None:
+        super().__init__()
+        self._layout = CategoryLayout(spec)
+        self._linear = linear(input_size, self._layout.num_logits, POLICY_GAIN)
+
+    def forward(self, features: Tensor) -> MultiCategorical:
+        """[..., input_size] → a distribution with batch shape [...]."""
+        return MultiCategorical(self._linear(features), self._layout)
+
+
+class BernoulliProjection(nn.Module):
+    """Binary actions."""
+
+    def __init__(self, input_size: int, spec: TensorSpec) -> None:
+        super().__init__()
+        self._linear = linear(input_size, spec.numel, POLICY_GAIN)
+        self._spec = spec
+
+    def forward(self, features: Tensor) -> MultiBernoulli:
+        """[..., input_size] → a distribution with batch shape [...]."""
+        logits = _shape_event(self._linear(features), self._spec)
+        return MultiBernoulli(logits, self._spec.ndim, self._spec.dtype)
+
+
+class NormalProjection(nn.Module):
+    """Continuous actions, normally distributed, squashed to their bounds or not.
+
+    Args:
+        input_size: number of features.
+        spec: of the action.
+        bounds: where to squash to with tanh; None for unbounded actions.
+        state_dependent_std: whether σ is a function of the features; else it is a
+            parameter for each element.
+        initial_log_std: log σ at the start.
+        log_std_bounds: log σ is clipped to these.
     """
 
     def __init__(
         self,
-        observation_spec: NestedTensorSpec,
-        action_size: int,
+        input_size: int,
+        spec: TensorSpec,
         *,
-        fc_layer_params: Sequence[int] | None = (256, 256),
-        activation: Activation | None = "relu",
-        conv_layer_params: ConvLayerParams | None = None,
-        encoding_network_ctor: Callable[..., EncoderNetwork] = EncodingNetwork,
+        bounds: ActionBounds | None = None,
+        state_dependent_std: bool = False,
+        initial_log_std: float = 0.0,
+        log_std_bounds: tuple[float, float] = (-20.0, 2.0),
     ) -> None:
-        encoder = make_encoding_network(
-            encoding_network_ctor,
-            observation_spec,
-            fc_layer_params=fc_layer_params,
-            activation=activation,
-            conv_layer_params=conv_layer_params,
-        )
-        super().__init__(observation_spec, encoder.state_spec)
-        self._encoder = encoder
-        self._linear = linear(encoder.output_size, action_size, POLICY_GAIN)
+        super().__init__()
+        low, high = log_std_bounds
+        if not low <= initial_log_std <= high:
+            raise ValueError(
+                f"initial_log_std: expected a value within log_std_bounds {(low, high)}"
+                f", got {initial_log_std}"
+            )
+        self._spec = spec
+        self._bounds = bounds
+        self._log_std_bounds = (low, high)
+        self._loc = linear(input_size, spec.numel, POLICY_GAIN)
+        self._log_std_linear: nn.Linear | None = None
+        if state_dependent_std:
+            self._log_std_linear = linear(input_size, spec.numel, POLICY_GAIN)
+            nn.init.constant_(self._log_std_linear.bias, initial_log_std)
+        else:
+            self._log_std = nn.Parameter(torch.full((spec.numel,), initial_log_std))
 
-    def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
-        """Observations [B, ...] → (actions [B, action_size] in [-1, 1], new state)."""
-        features, state = self._encoder(inputs, state)
-        return self._linear(features).tanh(), state
+    def forward(self, features: Tensor) -> DiagonalNormal | SquashedNormal:
+        """[..., input_size] → a distribution with batch shape [...]."""
+        loc = apply_linear(self._loc, features)
+        if self._log_std_linear is not None:
+            log_std = apply_linear(self._log_std_linear, features)
+            scale = log_std.clamp(*self._log_std_bounds).exp()
+        else:
+            scale = self._log_std.clamp(*self._log_std_bounds).exp().expand_as(loc)
+        loc, scale = _shape_event(loc, self._spec), _shape_event(scale, self._spec)
+        if self._bounds is None:
+            return DiagonalNormal(loc, scale, self._spec.ndim)
+        return SquashedNormal(loc, scale, self._bounds)
+
+
+class BetaProjection(nn.Module):
+    """Continuous actions, Beta-distributed between their bounds, with a single peak.
+
+    α and β are 1 + softplus(·), as in Chou et al., "Improving stochastic policy
+    gradients in continuous control with deep RL using the Beta distribution", 2017.
+    """
+
+    def __init__(self, input_size: int, bounds: ActionBounds) -> None:
+        super().__init__()
+        self._spec = bounds.spec
+        self._bounds = bounds
+        self._linear = linear(input_size, 2 * bounds.spec.numel, POLICY_GAIN)
+
+    def forward(self, features: Tensor) -> ScaledBeta:
+        """[..., input_size] → a distribution with batch shape [...]."""
+        concentration = 1 + F.softplus(self._linear(features))
+        alpha, beta = concentration.chunk(2, dim=-1)
+        alpha, beta = _shape_event(alpha, self._spec), _shape_event(beta, self._spec)
+        return ScaledBeta(alpha, beta, self._bounds)
+
+
+def make_projection(
+    path: str,
+    spec: Any,
+    input_size: int,
+    *,
+    continuous_projection: ContinuousProjection = "normal",
+    state_dependent_std: bool = False,
+    initial_log_std: float = 0.0,
+) -> nn.Module:
+    """The head for one leaf of an action spec.
+
+    Args:
+        path: of the leaf, for messages.
+        spec: a TensorSpec.
+        input_size: number of features.
+        continuous_projection: "normal" (unbounded, the environment clips),
+            "tanh_normal" or "beta" (both stay within the bounds).
+        state_dependent_std: see :class:`NormalProjection`, as for what follows.
+
+    Raises:
+        TypeError: if ``spec`` is no TensorSpec.
+        ValueError: if there is no head for it.
+    """
+    if continuous_projection not in CONTINUOUS_PROJECTIONS:
+        raise ValueError(
+            f"continuous_projection: expected one of {CONTINUOUS_PROJECTIONS}, got "
+            f"{continuous_projection!r}"
+        )
+    if not isinstance(spec, TensorSpec):
+        raise TypeError(
+            f"{path}: expected a TensorSpec, got {type(spec).__name__}. Use "
+            "BoundedTensorSpec(shape, dtype, minimum, maximum) for every action."
+        )
+    if spec.numel == 0:
+        raise ValueError(f"{path}: expected at least one element, got {spec}")
+    if spec.is_discrete:
+        return _discrete_projection(path, spec, input_size)
+    bounds = None
+    if continuous_projection != "normal":
+        bounds = _bounds(path, spec, continuous_projection)
+    if bounds and continuous_projection == "beta":
+        return BetaProjection(input_size, bounds)
+    return NormalProjection(
+        input_size,
+        spec,
+        bounds=bounds,
+        state_dependent_std=state_dependent_std,
+        initial_log_std=initial_log_std,
+    )
+
+
+def _discrete_projection(path: str, spec: TensorSpec, input_size: int) -> nn.Module:
+    if spec.dtype == torch.bool or (spec.ndim > 0 and is_binary(spec)):
+        return BernoulliProjection(input_size, spec)
+    if not isinstance(spec, BoundedTensorSpec):
+        raise ValueError(
+            f"{path}: expected bounds for a discrete action, got {spec}. Use "
+            "BoundedTensorSpec with minimum and maximum."
+        )
+    if sum(num_categories(spec).tolist()) > _MAX_LOGITS:
+        raise ValueError(
+            f"{path}: expected at most {_MAX_LOGITS} discrete values in total, got "
+            f"{spec}. Use a continuous action for so large a range."
+        )
+    if spec.ndim == 0:
+        return CategoricalProjection(input_size, spec)
+    return MultiCategoricalProjection(input_size, spec)
+
+
+def _bounds(path: str, spec: TensorSpec, projection: str) -> ActionBounds:
+    is_box = (
+        isinstance(spec, BoundedTensorSpec)
+        and spec.is_bounded
+        and (spec.minimum < spec.maximum).all()
+    )
+    if not is_box:
+        raise ValueError(
+            f"{path}: {projection!r} needs finite bounds with minimum < maximum, got "
+            f"{spec}. Use continuous_projection='normal' for unbounded actions."
+        )
+    return ActionBounds(cast(BoundedTensorSpec, spec))
+
+
+def _shape_event(values: Tensor, spec: TensorSpec) -> Tensor:
+    """[..., numel] → [..., *spec.shape]."""
+    if spec.ndim == 1:
+        return values
+    return values.squeeze(-1) if spec.ndim == 0 else values.unflatten(-1, spec.shape)

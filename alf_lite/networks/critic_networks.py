@@ -1,30 +1,33 @@
-"""Ensembles of action values of continuous actions."""
+"""Ensembles of action values, evaluated as batched matrix products."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from alf_lite.config import configurable
-from alf_lite.networks.encoding_networks import (
-    EncoderNetwork,
-    EncodingNetwork,
-    make_encoding_network,
+from alf_lite.networks.encoding_networks import EncodedNetwork
+from alf_lite.networks.layers import (
+    HIDDEN_GAIN,
+    Activation,
+    HiddenSequential,
+    LinearMap,
+    check_parameters,
+    check_sizes,
+    make_activation,
 )
-from alf_lite.networks.input_encoders import ConvLayerParams
-from alf_lite.networks.layers import Activation
-from alf_lite.networks.network import Network
-from alf_lite.networks.parallel_layers import ParallelMLP
 from alf_lite.tensor_specs import NestedTensorSpec
 
 Nest = Any
 
 
 @configurable
-class CriticNetwork(Network):
+class CriticNetwork(EncodedNetwork):
     """n critics Q_k(s, a), evaluated together as batched matrix products.
 
     The observation is encoded, joined with the action, and evaluated by one multi-layer
@@ -44,12 +47,8 @@ class CriticNetwork(Network):
             gain and a bias of its own.
         dropout: share of the units of these layers that are left out in training.
         encoder_fc_layer_params: sizes of the encoder's layers; () for none.
-        encoder_activation: of the encoder; None for what it has of its own, as for the
-            next one.
-        conv_layer_params: of the encoder, for images.
-        encoding_network_ctor: called with the observation spec, and by keyword with
-            those of the three above that are given. LSTMEncodingNetwork or
-            GRUEncodingNetwork make it recurrent.
+        encoder_activation: of these layers; None for the encoder's own.
+        **encoder: the other options of :class:`EncodedNetwork`.
     """
 
     def __init__(
@@ -65,24 +64,20 @@ class CriticNetwork(Network):
         dropout: float = 0.0,
         encoder_fc_layer_params: Sequence[int] | None = (),
         encoder_activation: Activation | None = None,
-        conv_layer_params: ConvLayerParams | None = None,
-        encoding_network_ctor: Callable[..., EncoderNetwork] = EncodingNetwork,
+        **encoder: Any,
     ) -> None:
         if num_critics < 1:
             raise ValueError(f"num_critics must be at least 1, got {num_critics}")
-        encoder = make_encoding_network(
-            encoding_network_ctor,
+        super().__init__(
             observation_spec,
             fc_layer_params=encoder_fc_layer_params,
             activation=encoder_activation,
-            conv_layer_params=conv_layer_params,
+            **encoder,
         )
-        super().__init__(observation_spec, encoder.state_spec)
-        self._encoder = encoder
         self._output_shape = torch.Size(output_shape)
         self._critics = ParallelMLP(
             num_critics,
-            encoder.output_size + action_size,
+            self._encoder.output_size + action_size,
             joint_fc_layer_params,
             self._output_shape.numel(),
             activation,
@@ -116,3 +111,135 @@ class CriticNetwork(Network):
         if len(self._output_shape) == 1:
             return values
         return values.reshape(*values.shape[:2], *self._output_shape)
+
+
+class ParallelLinear(LinearMap):
+    """n linear layers of one shape: y_k = x_k W_k + b_k.
+
+    Every member is initialised on its own, with orthogonal weights and zero bias.
+
+    Args:
+        num_members: n.
+        input_size: features of one input.
+        output_size: features of one output.
+        gain: scale of the weights.
+    """
+
+    def __init__(
+        self,
+        num_members: int,
+        input_size: int,
+        output_size: int,
+        gain: float = HIDDEN_GAIN,
+    ) -> None:
+        super().__init__()
+        if num_members < 1:
+            raise ValueError(f"num_members must be at least 1, got {num_members}")
+        self.num_members = num_members
+        shape = (num_members, input_size, output_size)
+        check_parameters(f"{num_members} layers of {shape[1]} x {shape[2]}", *shape)
+        # [n, in, out]: torch.nn.Linear's order makes the backward pass slower here.
+        self.weight = nn.Parameter(torch.empty(num_members, input_size, output_size))
+        self.bias = nn.Parameter(torch.zeros(num_members, 1, output_size))
+        for member in self.weight:
+            nn.init.orthogonal_(member, gain)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Applies all members.
+
+        Args:
+            x: [B, input_size], the same for all members, or [n, B, input_size].
+
+        Returns:
+            [n, B, output_size].
+        """
+        if x.ndim == 2:
+            x = x.expand(self.num_members, *x.shape)
+        elif x.ndim != 3 or x.shape[0] != self.num_members:
+            raise ValueError(
+                f"expected an input [B, features] or [{self.num_members}, B, features],"
+                f" got {tuple(x.shape)}"
+            )
+        # Not by attribute, which nn.Module looks up in Python.
+        parameters: dict[str, Any] = self._parameters
+        weight, bias = parameters["weight"], parameters["bias"]
+        if weight.shape[2] == 1:
+            # Products of matrices are slow, there and back, where one has one column.
+            return (x * weight.mT).sum(-1, keepdim=True) + bias
+        return torch.baddbmm(bias, x, weight)
+
+    def extra_repr(self) -> str:
+        num_members, input_size, output_size = self.weight.shape
+        return f"{num_members} x ({input_size} -> {output_size})"
+
+
+class ParallelLayerNorm(LinearMap):
+    """n layer normalizations (Ba et al. 2016), each with a gain and a bias of its own.
+
+    Args:
+        num_members: n.
+        size: features of one input.
+    """
+
+    def __init__(self, num_members: int, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(num_members, 1, size))
+        self.bias = nn.Parameter(torch.zeros(num_members, 1, size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, B, size] → the same shape."""
+        normalized = F.layer_norm(x, x.shape[-1:])
+        return torch.addcmul(self.bias, normalized, self.weight)
+
+    def extra_repr(self) -> str:
+        num_members, _, size = self.weight.shape
+        return f"{num_members} x {size}"
+
+
+class ParallelMLP(nn.Module):
+    """n multi-layer perceptrons of one shape, with a linear output layer each.
+
+    Args:
+        num_members: n.
+        input_size: features of one input.
+        layer_sizes: of the hidden layers, each followed by the activation.
+        output_size: features of one output.
+        activation: a name or a callable.
+        output_gain: scale of the output layer's weights.
+        layer_norm: normalize the hidden layers before their activation.
+        dropout: share of the units of hidden layers that are left out in training,
+            drawn for every member and row, before that.
+    """
+
+    def __init__(
+        self,
+        num_members: int,
+        input_size: int,
+        layer_sizes: Sequence[int],
+        output_size: int,
+        activation: Activation = "relu",
+        output_gain: float = 1.0,
+        layer_norm: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
+        sizes = [input_size, *check_sizes("fc_layer_params", layer_sizes)]
+        layers: list[nn.Module] = []
+        for size, next_size in pairwise(sizes):
+            layers.append(ParallelLinear(num_members, size, next_size))
+            if dropout:
+                layers.append(nn.Dropout(dropout))
+            if layer_norm:
+                layers.append(ParallelLayerNorm(num_members, next_size))
+            layers.append(make_activation(activation))
+        self._hidden_layers = HiddenSequential(*layers)
+        self._output_layer = ParallelLinear(
+            num_members, sizes[-1], output_size, output_gain
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, input_size] or [n, B, input_size] → [n, B, output_size]."""
+        # As LeanSequential does.
+        return self._output_layer.forward(self._hidden_layers.forward(x))

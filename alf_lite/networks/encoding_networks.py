@@ -88,16 +88,44 @@ class EncodingNetwork(EncoderNetwork):
         return self._mlp.forward(inputs), state
 
 
-def make_encoding_network(
-    ctor: Callable[..., EncoderNetwork], input_spec: NestedTensorSpec, **options: Any
-) -> EncoderNetwork:
-    """``ctor(input_spec)`` with the options that are not None.
+class EncodedNetwork(Network):
+    """A network that begins with an encoder; what follows is a subclass's.
 
-    An option that is left out keeps the encoder's own default, or what a conf binds to
-    it; an argument would hide that binding.
+    Its options are those of the encoder that are needed most. One that is None keeps
+    the encoder's own default, or what a conf binds to it.
+
+    Args:
+        observation_spec: nest of TensorSpecs.
+        fc_layer_params: sizes of the encoder's layers, such as (64, 64).
+        activation: of these layers, a name such as "tanh" or a callable.
+        conv_layer_params: of the encoder, for images.
+        encoding_network_ctor: called with the observation spec, and by keyword with
+            those of the three above that are given. LSTMEncodingNetwork or
+            GRUEncodingNetwork make the network recurrent.
+
+    Raises:
+        ValueError: if a spec is not supported; the message names its path.
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    return ctor(input_spec, **given)
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        *,
+        fc_layer_params: Sequence[int] | None = None,
+        activation: Activation | None = None,
+        conv_layer_params: ConvLayerParams | None = None,
+        encoding_network_ctor: Callable[..., EncoderNetwork] = EncodingNetwork,
+    ) -> None:
+        options = {
+            "fc_layer_params": fc_layer_params,
+            "activation": activation,
+            "conv_layer_params": conv_layer_params,
+        }
+        # An argument would hide what a conf binds to the encoder.
+        given = {name: value for name, value in options.items() if value is not None}
+        encoder = encoding_network_ctor(observation_spec, **given)
+        super().__init__(observation_spec, encoder.state_spec)
+        self._encoder = encoder
 
 
 def _is_plain(spec: NestedTensorSpec) -> bool:

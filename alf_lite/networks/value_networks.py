@@ -3,41 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from alf_lite.config import configurable
-from alf_lite.networks.encoding_networks import (
-    EncoderNetwork,
-    EncodingNetwork,
-    make_encoding_network,
+from alf_lite.networks.encoding_networks import EncodedNetwork
+from alf_lite.networks.layers import (
+    Activation,
+    LeanSequential,
+    check_sizes,
+    linear,
+    mlp,
 )
-from alf_lite.networks.input_encoders import ConvLayerParams
-from alf_lite.networks.layers import Activation, check_sizes, linear, mlp
-from alf_lite.networks.lean_sequential import LeanSequential
-from alf_lite.networks.network import Network
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
 
 
 @configurable
-class ValueNetwork(Network):
+class ValueNetwork(EncodedNetwork):
     """An encoder with a linear output.
 
     Args:
         observation_spec: nest of TensorSpecs.
         reward_spec: rank 0, or rank 1 for a reward with D dimensions.
-        fc_layer_params: sizes of the encoder's layers, such as (64, 64); None for what
-            the encoder has of its own, as for the next two.
-        activation: of the encoder, a name such as "tanh" or a callable.
-        conv_layer_params: of the encoder, for images.
-        encoding_network_ctor: called with the observation spec, and by keyword with
-            those of the three above that are given. LSTMEncodingNetwork or
-            GRUEncodingNetwork make it recurrent.
+        **encoder: options of :class:`EncodedNetwork`.
 
     Raises:
         ValueError: if a spec is not supported; the message names its path.
@@ -47,38 +40,26 @@ class ValueNetwork(Network):
         self,
         observation_spec: NestedTensorSpec,
         reward_spec: TensorSpec = TensorSpec(()),
-        *,
-        fc_layer_params: Sequence[int] | None = None,
-        activation: Activation | None = None,
-        conv_layer_params: ConvLayerParams | None = None,
-        encoding_network_ctor: Callable[..., EncoderNetwork] = EncodingNetwork,
+        **encoder: Any,
     ) -> None:
         if reward_spec.ndim > 1:
             raise ValueError(
                 f"reward_spec: expected rank 0 or 1, got {reward_spec}. Flatten it in "
                 "the environment."
             )
-        encoder = make_encoding_network(
-            encoding_network_ctor,
-            observation_spec,
-            fc_layer_params=fc_layer_params,
-            activation=activation,
-            conv_layer_params=conv_layer_params,
-        )
-        super().__init__(observation_spec, encoder.state_spec)
-        self._encoder = encoder
-        self._linear = linear(encoder.output_size, reward_spec.numel, gain=1.0)
+        super().__init__(observation_spec, **encoder)
+        self._linear = linear(self._encoder.output_size, reward_spec.numel, gain=1.0)
         self._is_scalar = reward_spec.ndim == 0
 
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """Observations [B, ...] → (values [B] or [B, D], new state)."""
-        features, state = self._encoder(inputs, state)
+        features, state = self._encoder.forward(inputs, state)
         values = self._linear(features)
         return values.squeeze(-1) if self._is_scalar else values, state
 
 
 @configurable
-class QNetwork(Network):
+class QNetwork(EncodedNetwork):
     """An encoder with N outputs for every value of every component of an action.
 
     What the N outputs mean is a ``ReturnHead``'s business; with N = 1 it is Q(s, a).
@@ -88,13 +69,7 @@ class QNetwork(Network):
         num_values: how many values each of the C components takes, at most A. A
             component with fewer has outputs that mean nothing.
         num_outputs: N.
-        fc_layer_params: sizes of the encoder's layers, such as (64, 64); None for what
-            the encoder has of its own, as for the next two.
-        activation: of the encoder, a name such as "relu" or a callable.
-        conv_layer_params: of the encoder, for images.
-        encoding_network_ctor: called with the observation spec, and by keyword with
-            those of the three above that are given. LSTMEncodingNetwork or
-            GRUEncodingNetwork make it recurrent.
+        **encoder: options of :class:`EncodedNetwork`.
         dueling: value and advantage apart, Q = V + A − mean_a A, Wang et al. 2016
             (arXiv:1511.06581), eq. 9. All components share V.
         head_fc_layer_params: hidden layers between the encoder and the outputs; of a
@@ -110,23 +85,12 @@ class QNetwork(Network):
         num_values: Sequence[int],
         num_outputs: int = 1,
         *,
-        fc_layer_params: Sequence[int] | None = None,
-        activation: Activation | None = None,
-        conv_layer_params: ConvLayerParams | None = None,
-        encoding_network_ctor: Callable[..., EncoderNetwork] = EncodingNetwork,
         dueling: bool = False,
         head_fc_layer_params: Sequence[int] = (),
         head_activation: Activation = "relu",
+        **encoder: Any,
     ) -> None:
-        encoder = make_encoding_network(
-            encoding_network_ctor,
-            observation_spec,
-            fc_layer_params=fc_layer_params,
-            activation=activation,
-            conv_layer_params=conv_layer_params,
-        )
-        super().__init__(observation_spec, encoder.state_spec)
-        self._encoder = encoder
+        super().__init__(observation_spec, **encoder)
         sizes = torch.tensor(check_sizes("num_values", num_values))
         self._shape = (len(sizes), int(sizes.max()), num_outputs)  # C, A, N
         exists = torch.arange(self._shape[1]) < sizes[:, None]  # [C, A]
@@ -134,8 +98,10 @@ class QNetwork(Network):
         self.register_buffer("_mean_weights", weights, persistent=False)
 
         def stream(output_size: int) -> LeanSequential:
-            hidden = mlp(encoder.output_size, head_fc_layer_params, head_activation)
-            size = [encoder.output_size, *head_fc_layer_params][-1]
+            hidden = mlp(
+                self._encoder.output_size, head_fc_layer_params, head_activation
+            )
+            size = [self._encoder.output_size, *head_fc_layer_params][-1]
             return LeanSequential(*hidden, linear(size, output_size, gain=1.0))
 
         self._advantage = stream(math.prod(self._shape))

@@ -299,6 +299,55 @@ def test_a_class_without_a_constructor_leaves_the_values_to_its_base_class():
     assert (motor.power, motor.name) == (3.0, "q")
 
 
+@configurable(defaults={"speed": 5.0, "color": "white"})
+class Van(Vehicle):
+    """Differs from its base by its defaults alone."""
+
+
+@configurable(denylist=["doors"], defaults={"color": "pink", "doors": 2})
+class IceCreamVan(Van):
+    def __init__(self, *args, flavours=3, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.flavours = flavours
+
+
+def test_a_subclass_may_change_defaults_without_a_constructor():
+    assert str(inspect.signature(Van)) == (
+        "(wheels, *, speed=5.0, color='white', doors=3)"
+    )
+    assert Van(4).facts == (4, 5.0, "white", 3)
+    assert Van(4, speed=2.0).facts == (4, 2.0, "white", 3)
+    assert IceCreamVan(4).facts == (4, 5.0, "pink", 2)
+    with pytest.raises(TypeError, match="no parameter 'doors'"):
+        IceCreamVan(4, doors=4)
+    gin.parse_config("Vehicle.speed = 10.0\nVehicle.doors = 5\nVan.color = 'blue'")
+    assert Van(4).facts == (4, 5.0, "blue", 5)
+    assert IceCreamVan(4).facts == (4, 5.0, "pink", 2)
+    with pytest.raises(TypeError, match="Did you mean 'speed'"):
+        Van(4, speedd=5)
+    with pytest.raises(ValueError, match="sped"):
+        gin.parse_config("Van.sped = 5")
+
+
+def test_the_operative_config_repeats_changed_defaults():
+    gin.parse_config("Vehicle.speed = 10.0\nVan.color = 'blue'")
+    expected = Van(4).facts
+    text = gin.operative_config_str()
+    assert "Van.speed = 5.0" in text
+    assert "Van.doors" not in text  # left to Vehicle
+    gin.clear_config()
+    gin.parse_config(text)
+    assert Van(4).facts == expected
+
+
+def test_a_default_of_no_inherited_parameter_is_refused():
+    with pytest.raises(TypeError, match=r"'sped'.*Did you mean 'speed'"):
+
+        @configurable(defaults={"sped": 1.0})
+        class Lorry(Vehicle):
+            pass
+
+
 @pytest.mark.parametrize("name", ["sped_up", "doors"])
 def test_a_parameter_that_no_base_class_offers_is_an_error(name):
     with pytest.raises(ValueError, match=f"no.* parameter named '{name}'|{name}"):
