@@ -20,7 +20,7 @@ from alf_lite.datasets.source import (
     seams,
 )
 from alf_lite.environments.environment import Environment
-from alf_lite.environments.recorded_values import RecordedLeaf
+from alf_lite.environments.space_specs import RecordedLeaf
 from alf_lite.errors import DataError
 from alf_lite.nest import path_parts
 from alf_lite.tensor_specs import BoundedTensorSpec

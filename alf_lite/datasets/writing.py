@@ -23,7 +23,7 @@ from alf_lite.datasets.source import (
     join_path,
 )
 from alf_lite.environments.environment import Environment
-from alf_lite.environments.recorded_values import RecordedLeaf
+from alf_lite.environments.space_specs import RecordedLeaf
 from alf_lite.environments.space_tree import SpaceTree
 from alf_lite.errors import ConfigError, DataError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer

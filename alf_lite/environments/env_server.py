@@ -13,16 +13,17 @@ from collections.abc import Callable
 from multiprocessing import reduction
 from typing import Any, NamedTuple, NoReturn
 
+import gymnasium
 import numpy as np
 
 from alf_lite.config import shipping as config_shipping
 from alf_lite.environments import env_factory, single_env
-from alf_lite.environments.batch_stacking import Column
 from alf_lite.environments.info_keys import InfoKeys, info_names
 from alf_lite.environments.open_episodes import OpenEpisode, Replay
-from alf_lite.environments.shared_steps import SharedSteps
+from alf_lite.environments.space_tree import Column, SpaceColumns
 from alf_lite.errors import ConfigError
 from alf_lite.processes.child_main import Parent, StopRequested
+from alf_lite.processes.shared_memory import ArrayLayout, SharedMemory
 
 # The first byte of a request. A reply is empty or pickled.
 ATTACH, RESET, STEP, RENDER = b"a", b"r", b"s", b"f"
@@ -45,6 +46,100 @@ class BuiltEnv(NamedTuple):
 
     description: single_env.EnvDescription
     config_use: Any  # what building it took from the configuration
+
+
+class SharedSteps(SharedMemory):
+    """Observations, actions, rewards, ends and infos of B environments in one block.
+
+    Both sides build it from the same spaces.
+    """
+
+    observations: list[np.ndarray]  # [B, ...] per leaf of the observation space
+    actions: list[np.ndarray]  # [B, ...] per leaf of the action space
+    rewards: np.ndarray  # [B] or [B, D] float64
+    terminated: np.ndarray  # [B] bool
+    truncated: np.ndarray  # [B] bool
+    infos: dict[str, np.ndarray]  # as InfoKeys.allocate returns them
+
+    def __init__(
+        self,
+        num_envs: int,
+        observation_space: gymnasium.Space,
+        action_space: gymnasium.Space,
+        reward_shape: tuple[int, ...],
+        info_keys: InfoKeys,
+    ) -> None:
+        self.observation_columns = SpaceColumns(observation_space, "observation")
+        self.action_columns = SpaceColumns(action_space, "action")
+        self._infos = info_keys.allocate(num_envs)
+        layouts = [
+            ArrayLayout((num_envs, *leaf.shape), leaf.dtype)
+            for columns in (self.observation_columns, self.action_columns)
+            for leaf in columns.tree.leaves
+        ]
+        layouts.append(ArrayLayout((num_envs, *reward_shape), np.dtype(np.float64)))
+        layouts += [ArrayLayout((num_envs,), np.dtype(np.bool_))] * 2
+        layouts += [ArrayLayout(a.shape, a.dtype) for a in self._infos.values()]
+        super().__init__(
+            layouts,
+            f"{num_envs} asynchronous environments",
+            "Lower create_environment.num_parallel_environments.",
+        )
+
+    def attach(self, descriptor: int) -> None:
+        super().attach(descriptor)
+        arrays = self.arrays()
+        num_observations = len(self.observation_columns.columns)
+        num_actions = len(self.action_columns.columns)
+        self.observations = arrays[:num_observations]
+        self.actions = arrays[num_observations : num_observations + num_actions]
+        rest = arrays[num_observations + num_actions :]
+        self.rewards, self.terminated, self.truncated = rest[:3]
+        self.infos = dict(zip(self._infos, rest[3:], strict=True))
+
+    def write_actions(self, actions: Any) -> None:
+        """Copies a batch of actions, [B, ...], for the environments to read.
+
+        Raises:
+            ValueError: if a shape differs.
+        """
+        tree = self.action_columns.tree
+        for leaf, array, shared in zip(
+            tree.leaves, tree.split(actions), self.actions, strict=True
+        ):
+            if np.shape(array) != shared.shape:
+                raise ValueError(
+                    f"{leaf.path}: expected shape {shared.shape}, got {np.shape(array)}"
+                )
+            np.copyto(shared, array, casting="same_kind")
+
+    def read_observations(self) -> Any:
+        """A fresh nest of [B, ...] arrays."""
+        arrays = [array.copy() for array in self.observations]
+        return self.observation_columns.tree.join(arrays)
+
+    def read_infos(self) -> dict[str, np.ndarray]:
+        """Fresh arrays of the declared info keys, with their masks."""
+        return {name: array.copy() for name, array in self.infos.items()}
+
+    def write_observation(self, row: int, observation: Any) -> None:
+        """Writes what environment ``row`` returned.
+
+        Raises:
+            EnvError: if it does not fit the space.
+        """
+        columns = self.observation_columns
+        for column, value, shared in zip(
+            columns.columns,
+            columns.tree.split(observation),
+            self.observations,
+            strict=True,
+        ):
+            shared[row] = column.convert(value)
+
+    def read_action(self, row: int) -> Any:
+        """What environment ``row`` is to do; the environment may keep it."""
+        return self.action_columns.row(self.actions, row)
 
 
 def serve(settings: EnvSettings, parent: Parent) -> NoReturn:
@@ -127,8 +222,7 @@ class _EnvServer:
 
     def _reset(self, seed: int | None, options: Any = None) -> tuple[Any, dict]:
         _seed_global_generators(seed)
-        self._episode.note(seed)
-        observation, info = single_env.reset_env(self._env, seed, options)
+        observation, info = self._episode.reset(seed, options)
         self._steps.observation_columns.tree.check(observation)
         return observation, info
 

@@ -12,7 +12,7 @@ import torch
 
 from alf_lite import nest
 from alf_lite.data_structures import TimeStep
-from alf_lite.environments.recorded_values import RecordedValues
+from alf_lite.environments.space_specs import RecordedValues
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any

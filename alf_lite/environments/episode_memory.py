@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,8 +13,13 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments.numpy_time_steps import NumpyTimeSteps
-from alf_lite.environments.open_episodes import SavedEpisode, lost_start
-from alf_lite.environments.seeds import environment_seeds, vector_seed
+from alf_lite.environments.open_episodes import lost_start
+from alf_lite.environments.single_env import (
+    BatchOfSingleEnvs,
+    SavedEpisode,
+    environment_seeds,
+    vector_seed,
+)
 from alf_lite.environments.space_tree import SpaceLeaf
 from alf_lite.errors import CheckpointError
 
@@ -21,15 +27,13 @@ from alf_lite.errors import CheckpointError
 # back. The bytes are those of all environments together.
 MAX_STEPS = 100_000
 MAX_BYTES = 64 * 2**20
-_MAX_CHUNK_STEPS = 1024
-_MIN_CHUNKS = 16
+_ARRAY_BYTES = 128  # of an array beside its data
 
 
 class ActionLog:
     """Keeps what the environments were given since their open episodes began.
 
-    A step costs one copy of each array. What is older than all open episodes is
-    forgotten from time to time.
+    What is older than all open episodes is forgotten from time to time.
 
     Args:
         leaves: of the action space.
@@ -40,37 +44,31 @@ class ActionLog:
         self._rows = [
             ((batch_size, *leaf.shape), np.dtype(leaf.dtype)) for leaf in leaves
         ]
-        row_bytes = sum(_num_bytes(*row) for row in self._rows)
-        self.max_steps = max(1, min(MAX_STEPS, MAX_BYTES // max(row_bytes, 1)))
-        self._chunk_steps = max(1, min(_MAX_CHUNK_STEPS, self.max_steps // _MIN_CHUNKS))
+        step_bytes = sum(_num_bytes(*row) + _ARRAY_BYTES for row in self._rows)
+        self.max_steps = max(1, min(MAX_STEPS, MAX_BYTES // step_bytes))
         self._starts = np.zeros(batch_size, np.int64)  # [B], of the open episodes
         self.clear()
 
     def clear(self) -> None:
         """All environments begin new episodes; steps are counted from here."""
         self._starts[:] = 0
-        self._first = 0  # the first step that is still known
-        self._chunks: list[list[np.ndarray]] = []  # oldest first; the last may be full
-        self._chunk: list[np.ndarray] = []  # the last one
-        self._used = self._chunk_steps  # steps in it
+        self._num_steps = 0  # forgotten ones included
+        # [B, ...] for each leaf, the newest last
+        self._steps: deque[Sequence[np.ndarray]] = deque(maxlen=self.max_steps)
 
     @property
-    def _num_steps(self) -> int:
-        """How many steps there were, forgotten ones included."""
-        return self._first + (len(self._chunks) - 1) * self._chunk_steps + self._used
+    def _first(self) -> int:
+        """The first step that is still known."""
+        return self._num_steps - len(self._steps)
 
     def add(self, actions: Sequence[np.ndarray]) -> None:
         """Adds one step.
 
         Args:
-            actions: [B, ...] for each leaf.
+            actions: [B, ...] for each leaf; not to be changed afterwards.
         """
-        row = self._used
-        if row == self._chunk_steps:
-            row = self._begin_chunk()
-        self._used = row + 1
-        for kept, array in zip(self._chunk, actions):  # noqa: B905 - at every step
-            kept[row] = array
+        self._steps.append(actions)
+        self._num_steps += 1
 
     def begin(self, env_indices: Any) -> None:
         """Says where the step that was added last has begun new episodes.
@@ -79,22 +77,8 @@ class ActionLog:
             env_indices: indices, or a mask [B].
         """
         self._starts[env_indices] = self._num_steps
-
-    def _begin_chunk(self) -> int:
-        """Makes room, and forgets what no open episode or the limit asks for.
-
-        Returns:
-            0, the first row.
-        """
-        num_steps, size = self._num_steps, self._chunk_steps
-        first_wanted = max(int(self._starts.min()), num_steps + size - self.max_steps)
-        num_unwanted = min((first_wanted - self._first) // size, len(self._chunks))
-        del self._chunks[: max(num_unwanted, 0)]
-        self._first += max(num_unwanted, 0) * size
-        self._chunk = [np.empty((size, *shape), dtype) for shape, dtype in self._rows]
-        self._chunks.append(self._chunk)
-        self._used = 0
-        return 0
+        for _ in range(self._first, self._starts.min()):
+            self._steps.popleft()
 
     def episodes(self) -> list[list[np.ndarray] | None]:
         """Of each environment the actions [N, ...] of its open episode, for each leaf.
@@ -114,11 +98,9 @@ class ActionLog:
 
     def _since(self, step: int) -> list[np.ndarray]:
         """All actions from ``step`` on, [N, B, ...] for each leaf."""
-        begin, end = step - self._first, self._num_steps - self._first
+        steps = list(self._steps)[step - self._first :]
         return [
-            np.concatenate(
-                [np.empty((0, *shape), dtype), *(chunk[i] for chunk in self._chunks)]
-            )[begin:end]
+            np.array([arrays[i] for arrays in steps], dtype).reshape(len(steps), *shape)
             for i, (shape, dtype) in enumerate(self._rows)
         ]
 
@@ -149,10 +131,10 @@ class ActionLog:
         if not set(starts) <= set(range(num_steps + 2)):
             raise CheckpointError("open episodes: they begin where nothing is known")
         self.clear()
+        # A forgotten start is one before the first step that is known.
+        self._num_steps = 1
         for row in zip(*leaves, strict=True):
             self.add(row)
-        # A forgotten start is one before the first step that is known.
-        self._first += 1
         self._starts[:] = starts
 
 
@@ -176,16 +158,11 @@ def _from_bytes(data: Tensor, shape: tuple[int, ...], dtype: np.dtype) -> np.nda
     return data.numpy().view(dtype).reshape(len(data), *shape)
 
 
-class ReplayingVectorEnv(Protocol):
-    """The part of this library's own vector environments that is used here."""
+class GivenActions(NamedTuple):
+    """What the environments were given in a step."""
 
-    num_envs: int
-
-    def save_episodes(self) -> list[str]: ...
-
-    def restore_episodes(
-        self, episodes: dict[int, SavedEpisode], seeds: list[int]
-    ) -> tuple[tuple, dict[int, str]]: ...
+    started: np.ndarray | None  # [B], where the step before was the first of an episode
+    actions: Sequence[np.ndarray]  # [B, ...] for each leaf, copied
 
 
 class EpisodeMemory:
@@ -197,24 +174,26 @@ class EpisodeMemory:
     """
 
     def __init__(
-        self, vector_env: ReplayingVectorEnv, action_leaves: Sequence[SpaceLeaf]
+        self, vector_env: BatchOfSingleEnvs, action_leaves: Sequence[SpaceLeaf]
     ) -> None:
         self._vector_env = vector_env
         self._actions = ActionLog(action_leaves, vector_env.num_envs)
+
+    @property
+    def max_steps(self) -> int:
+        """How many steps are remembered at most."""
+        return self._actions.max_steps
 
     def clear(self) -> None:
         """All environments were reset."""
         self._actions.clear()
 
-    def add(self, time_steps: NumpyTimeSteps) -> None:
-        """All environments are about to take the step that was converted last."""
-        # Before, because an environment may change the actions that it is given.
-        self._begin(time_steps)
-        self._actions.add(time_steps.converted)
-
-    def _begin(self, time_steps: NumpyTimeSteps) -> None:
-        if time_steps.started is not None:
-            self._actions.begin(time_steps.started)
+    def add(self, steps: Sequence[GivenActions]) -> None:
+        """Adds the steps that all environments have taken since the last call."""
+        for started, actions in steps:
+            if started is not None:
+                self._actions.begin(started)
+            self._actions.add(actions)
 
     def state_dict(
         self, time_steps: NumpyTimeSteps, time_step: TimeStep
@@ -222,10 +201,11 @@ class EpisodeMemory:
         """What :meth:`restore` needs, as plain data.
 
         Args:
-            time_steps: has converted the last one.
+            time_steps: has converted the last one, which was added.
             time_step: the last one.
         """
-        self._begin(time_steps)
+        if time_steps.started is not None:
+            self._actions.begin(time_steps.started)
         return {
             "time_step": nest.flatten(time_step),
             "episodes": self._vector_env.save_episodes(),

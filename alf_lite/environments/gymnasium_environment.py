@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
@@ -19,20 +19,19 @@ from alf_lite.environments import (
     space_specs,
 )
 from alf_lite.environments.environment import EnvironmentWithSpecs, StepRow
-from alf_lite.environments.episode_memory import (
-    EpisodeMemory,
-    ReplayingVectorEnv,
-)
+from alf_lite.environments.episode_memory import EpisodeMemory, GivenActions
 from alf_lite.environments.info_keys import InfoKeys
 from alf_lite.environments.numpy_time_steps import NumpyTimeSteps
-from alf_lite.environments.recorded_values import RecordedValues
-from alf_lite.environments.seeds import vector_seed
+from alf_lite.environments.single_env import BatchOfSingleEnvs, vector_seed
+from alf_lite.environments.space_specs import RecordedValues
 from alf_lite.environments.space_tree import SpaceTree
+from alf_lite.environments.time_steps import TimeSteps
 from alf_lite.environments.torch_time_steps import TorchTimeSteps
 from alf_lite.errors import AlfLiteError, ConfigError, EnvError, exception_text
 from alf_lite.tensor_specs import TensorSpec
 
 Nest = Any
+_MAX_GIVEN = 1024  # steps that are remembered together
 
 
 class GymnasiumEnvironment(EnvironmentWithSpecs):
@@ -87,16 +86,16 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
         self._vector_env = vector_env
         self._seed = seed
         self._unseen_keys = self._info_keys.required  # of the infos so far
-        self._is_own = bool(getattr(vector_env, "returns_fresh_arrays", False))
+        # One of this library returns arrays of its own, freezes and replays.
+        self._own = vector_env if isinstance(vector_env, BatchOfSingleEnvs) else None
         self._copy = copy
-        self._time_steps: NumpyTimeSteps | TorchTimeSteps | None = None
+        self._time_steps: TimeSteps | None = None
         self._num_steps = 0
         self._memory: EpisodeMemory | None = None  # of those that can replay
-        if self._is_own:
+        if self._own is not None:
             tree = SpaceTree(action_space, "action")
-            self._memory = EpisodeMemory(
-                cast("ReplayingVectorEnv", vector_env), tree.leaves
-            )
+            self._memory = EpisodeMemory(self._own, tree.leaves)
+        self._given: list[GivenActions] = []  # that the memory does not know yet
         self._closed = False
 
     @property
@@ -126,11 +125,12 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
         except EnvError as error:
             single_env.raise_env_error(self._where("reset()"), error)
         if self._memory is not None:
+            self._given.clear()
             self._memory.clear()
         return self._current
 
     def step(self, action: Nest) -> TimeStep:
-        return self._step(action)
+        return self.step_into(action, None)
 
     def rows_of(self, memory: TimeStep) -> Sequence[StepRow] | None:
         time_steps, device = self._time_steps, memory.step_type.device
@@ -138,18 +138,19 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
             return time_steps.rows_of(memory)
         return None
 
-    def step_into(self, action: Nest, row: StepRow) -> TimeStep:
-        return self._step(action, row)
-
-    def _step(self, action: Nest, *row: StepRow) -> TimeStep:
+    def step_into(self, action: Nest, row: StepRow | None) -> TimeStep:
         time_steps = self._time_steps
         if time_steps is None:
             raise RuntimeError(f"{self._name}: call reset() before step()")
         if self._num_steps == 0:
             nest.assert_same_structure(self._action_spec, action)
-        converted = time_steps.convert_action(action, *row)
-        if self._memory is not None:
-            self._memory.add(time_steps)  # type: ignore[arg-type]  # own ones: numpy
+        converted = time_steps.convert_action(action, row)
+        if self._memory is not None and isinstance(time_steps, NumpyTimeSteps):
+            # Before the step, because an environment may change what it is given.
+            given = [array.copy() for array in time_steps.converted]
+            self._given.append(GivenActions(time_steps.started, given))
+            if len(self._given) >= min(_MAX_GIVEN, self._memory.max_steps):
+                self._remember()
         self._num_steps += 1
         try:
             result = self._vector_env.step(converted)
@@ -163,12 +164,19 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
             single_env.raise_env_error(self._where("step()"), error)
         return self._current
 
+    def _remember(self) -> EpisodeMemory | None:
+        """Has the memory take in what was given since the last call."""
+        if self._memory is not None:
+            self._memory.add(self._given)
+            self._given.clear()
+        return self._memory
+
     def freeze(self, rows: np.ndarray) -> None:
-        if self._is_own:  # others step as one
-            self._vector_env.freeze(rows)  # type: ignore[attr-defined]
+        if self._own is not None:  # others step as one
+            self._own.freeze(rows)
 
     def episode_state(self) -> dict[str, Any] | None:
-        memory, time_steps = self._memory, self._time_steps
+        memory, time_steps = self._remember(), self._time_steps
         # One that has failed is closed.
         if memory is None or self._current is None or self._vector_env.closed:
             return None
@@ -182,6 +190,7 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
             self._time_steps = self._numpy_time_steps()
         assert isinstance(self._time_steps, NumpyTimeSteps), "our own are in numpy"
         self._num_steps = 0
+        self._given.clear()
         try:
             self._current, reasons = self._memory.restore(state, self._time_steps, seed)
         except EnvError as error:
@@ -208,7 +217,7 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
             self._closed = True
             self._vector_env.close()
 
-    def _make_time_steps(self, observation: Any) -> NumpyTimeSteps | TorchTimeSteps:
+    def _make_time_steps(self, observation: Any) -> TimeSteps:
         tensors = [t for t in nest.flatten(observation) if isinstance(t, Tensor)]
         if tensors:
             return TorchTimeSteps(
@@ -235,7 +244,7 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
             spec,
             self._info_keys,
             self._batch_size,
-            trusted=self._is_own,
+            trusted=self._own is not None,
         )
 
     def _watch_infos(self, infos: dict[str, Any]) -> None:
@@ -244,8 +253,8 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
         self._unseen_keys = unseen
         if unseen and bool(self.current_time_step.is_last().any()):
             names = info_keys.info_names(infos)
-            if self._is_own:  # hands out what was declared
-                names = self._vector_env.info_names()  # type: ignore[attr-defined]
+            if self._own is not None:  # hands out what was declared
+                names = self._own.info_names()
             info_keys.raise_unseen(unseen, names)
 
     def _raise_from_vector_env(self, error: Exception, call: str) -> NoReturn:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from alf_lite.environments.batch_stacking import Column, RowError
+from alf_lite.environments.space_tree import Column, RowError
 from alf_lite.errors import ConfigError, EnvError
 
 Infos = dict[str, Any]

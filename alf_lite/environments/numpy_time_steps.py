@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
@@ -15,15 +15,16 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments import space_specs
-from alf_lite.environments.batch_stacking import Column, any_true
 from alf_lite.environments.environment import StepRow, step_rows
 from alf_lite.environments.info_keys import InfoKeys
-from alf_lite.environments.observation_bounds import (
+from alf_lite.environments.space_tree import Column, SpaceLeaf
+from alf_lite.environments.time_steps import (
+    NOT_NEXT_STEP,
     ObservationBounds,
+    TimeSteps,
     check_action_is_finite,
     raise_if_not_finite,
 )
-from alf_lite.environments.space_tree import SpaceLeaf, SpaceTree
 from alf_lite.errors import EnvError
 
 Nest = Any
@@ -32,11 +33,6 @@ _CHUNK_BYTES = 65536
 _MAX_CHUNK_ROWS = 32
 # The sum of squares below which every reward fits into float32.
 _LARGE_SQUARE = 1e76
-_NOT_NEXT_STEP = (
-    "the step after the end of an episode must be the reset (reward 0, not terminated, "
-    "not truncated), as AutoresetMode.NEXT_STEP says. Check the vector environment's "
-    "metadata['autoreset_mode']."
-)
 
 
 class ObservationLeaf:
@@ -61,7 +57,8 @@ class ObservationLeaf:
         self._offset = space_specs.offset(leaf.space)
         target = torch.empty(0, dtype=spec.dtype).numpy().dtype
         self._is_cast = target != leaf.dtype
-        self._bounds = ObservationBounds(leaf, spec, batch_size)
+        bounds = ObservationBounds(leaf, spec, batch_size)
+        self._check = None if bounds.checks_nothing else bounds.check
 
     def write(self, value: Any, out: np.ndarray) -> None:
         """Copies ``value`` [B, ...] to ``out``, which has the spec's dtype, and checks.
@@ -77,12 +74,13 @@ class ObservationLeaf:
             value = self._column.convert(value)
         if self._is_cast:
             with np.errstate(over="ignore"):  # what overflows is found below
-                out[:] = value
+                out[...] = value
         else:
-            out[:] = value
+            out[...] = value
         if self._offset is not None:
             out -= self._offset
-        self._bounds.check(out)
+        if self._check is not None:
+            self._check(out)
 
 
 class ActionLeaf:
@@ -96,7 +94,7 @@ class ActionLeaf:
     def __init__(self, leaf: SpaceLeaf, batch_size: int) -> None:
         self._path = leaf.path
         spec = space_specs.action_leaf_spec(leaf)
-        self.shape = torch.Size((batch_size, *leaf.shape))
+        self._shape = torch.Size((batch_size, *leaf.shape))
         self._dtype = leaf.dtype
         self._is_continuous = spec.is_continuous
         if spec.is_continuous:
@@ -124,7 +122,12 @@ class ActionLeaf:
             ValueError: if its shape is not [B, ...].
             DivergedError: if it is not finite.
         """
-        self._check(action)
+        if not (
+            isinstance(action, Tensor)
+            and action.shape == self._shape
+            and (self._is_continuous or not action.dtype.is_floating_point)
+        ):
+            self._refuse(action)
         chosen[...] = action.numpy(force=True)
         if not self._is_continuous:
             shifted = chosen if self._offset is None else chosen + self._offset
@@ -135,20 +138,19 @@ class ActionLeaf:
             chosen = chosen * self._scale + self._shift
         return np.minimum(np.maximum(chosen, self._low), self._high).astype(self._dtype)
 
-    def _check(self, action: Any) -> None:
+    def _refuse(self, action: Any) -> NoReturn:
         if not isinstance(action, Tensor):
             raise TypeError(f"{self._path}: expected a tensor, got {type(action)}")
-        if action.shape != self.shape:
+        if action.shape != self._shape:
             raise ValueError(
-                f"{self._path}: expected shape {tuple(self.shape)} (batch first), got "
+                f"{self._path}: expected shape {tuple(self._shape)} (batch first), got "
                 f"{tuple(action.shape)}"
             )
-        if action.dtype.is_floating_point and not self._is_continuous:
-            raise TypeError(f"{self._path}: expected integers, got {action.dtype}")
+        raise TypeError(f"{self._path}: expected integers, got {action.dtype}")
 
 
-class NumpyTimeSteps:
-    """Remembers which episodes ended, and writes each step into a row.
+class NumpyTimeSteps(TimeSteps):
+    """Writes each step into a row of memory.
 
     Args:
         observation_space: of a single environment.
@@ -168,17 +170,19 @@ class NumpyTimeSteps:
         batch_size: int,
         trusted: bool = False,
     ) -> None:
-        self._batch_size = batch_size
-        self._info_keys = info_keys
+        super().__init__(observation_space, action_space, info_keys, batch_size)
         self._trusted = trusted
-        self._observation_tree = SpaceTree(observation_space, "observation")
         self._observations = [
             ObservationLeaf(leaf, batch_size) for leaf in self._observation_tree.leaves
         ]
-        self._action_tree = SpaceTree(action_space, "action")
         self._actions = [
             ActionLeaf(leaf, batch_size) for leaf in self._action_tree.leaves
         ]
+        # Spaces without nesting are not taken apart.
+        self._only_observation = (
+            self._observations[0] if self._observation_tree.is_leaf else None
+        )
+        self._only_action = self._actions[0] if self._action_tree.is_leaf else None
         self._spec = spec
         self._rewards = Column("reward", (batch_size, *spec.reward.shape), np.float64)
         self._flags = [
@@ -213,7 +217,6 @@ class NumpyTimeSteps:
                 )
 
     def first(self, observation: Any, infos: dict[str, Any]) -> TimeStep:
-        """The FIRST steps after a reset of all environments."""
         self._observation_tree.check(observation)
         self._ended = np.zeros(self._batch_size, np.bool_)
         self._any_ended, self.started = False, None
@@ -223,22 +226,15 @@ class NumpyTimeSteps:
         row.discount.fill(1)
         for array in row.prev_action:
             array.fill(0)
-        self._write_observation(observation, row)
-        self._write_infos(infos, row)
+        self._write(observation, infos, row)
         return row.time_step
 
     def convert_action(self, action: Nest, row: StepRow | None = None) -> Nest:
-        """What the vector environment is given; ``row`` keeps the agent's action.
-
-        Args:
-            action: nest of tensors [B, ...].
-            row: for the step that comes next; None: one that nobody else has.
-
-        Raises:
-            TypeError, ValueError: if ``action`` does not fit the action spec.
-            DivergedError: if it is not finite.
-        """
         self._row = row = self._spare_row() if row is None else row
+        if self._only_action is not None:
+            given = self._only_action.to_environment(action, row.prev_action[0])
+            self.converted = [given]
+            return given
         tensors = self._action_tree.split(action)
         self.converted = list(
             map(ActionLeaf.to_environment, self._actions, tensors, row.prev_action)
@@ -253,11 +249,6 @@ class NumpyTimeSteps:
         truncated: Any,
         infos: dict[str, Any],
     ) -> TimeStep:
-        """The step that the last ``convert_action`` has led to.
-
-        Raises:
-            EnvError: if the environment contradicts its spaces or NEXT_STEP.
-        """
         row = self._row
         if not self._trusted:
             terminated = self._flags[0].convert(terminated)
@@ -267,11 +258,11 @@ class NumpyTimeSteps:
         if not np.vdot(reward, reward) < _LARGE_SQUARE:
             with np.errstate(over="ignore"):
                 raise_if_not_finite("reward", reward.astype(np.float32))
-        row.reward[:] = reward
+        row.reward[...] = reward
         row.step_type.fill(1)
         row.discount.fill(1)
         ended = terminated | truncated
-        any_ended = any_true(ended)
+        any_ended = b"\1" in ended.tobytes()  # for few bools faster than any()
         if any_ended:
             row.step_type[ended] = 2
             row.discount[terminated] = 0
@@ -280,8 +271,7 @@ class NumpyTimeSteps:
             self.started = self._ended
             self._start_episodes(row, ended)
         self._ended, self._any_ended = ended, any_ended
-        self._write_observation(observation, row)
-        self._write_infos(infos, row)
+        self._write(observation, infos, row)
         return row.time_step
 
     def replayed(self, is_first: np.ndarray, *result: Any) -> TimeStep:
@@ -304,20 +294,21 @@ class NumpyTimeSteps:
             index = int(wrong.argmax())
             raise EnvError(
                 f"environment {index} returned reward {reward[index]}, ended "
-                f"{ended[index]} at the step after an end: {_NOT_NEXT_STEP}"
+                f"{ended[index]} at the step after an end: {NOT_NEXT_STEP}"
             )
         row.step_type[first] = 0
         for array in row.prev_action:
             array[first] = 0
 
-    def _write_observation(self, observation: Any, row: StepRow) -> None:
-        values = self._observation_tree.split(observation)
-        for leaf, value, out in zip(
-            self._observations, values, row.observation, strict=True
-        ):
-            leaf.write(value, out)
-
-    def _write_infos(self, infos: dict[str, Any], row: StepRow) -> None:
+    def _write(self, observation: Any, infos: dict[str, Any], row: StepRow) -> None:
+        if self._only_observation is not None:
+            self._only_observation.write(observation, row.observation[0])
+        else:
+            values = self._observation_tree.split(observation)
+            for leaf, value, out in zip(
+                self._observations, values, row.observation, strict=True
+            ):
+                leaf.write(value, out)
         if row.env_info:
             self._info_keys.read(infos, row.env_info)
 

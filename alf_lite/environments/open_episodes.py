@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from alf_lite.environments.single_env import ENV_FAILURES
+from alf_lite.environments.single_env import ENV_FAILURES, refuse_reset
 from alf_lite.errors import exception_text
 
 _CANNOT_READ = "its generators cannot be read"
@@ -29,13 +29,6 @@ _OTHER_NUMBERS = "the replay drew other random numbers"
 
 # () or a seed → (observation, info)
 Reset = Callable[[int | None], tuple[Any, dict]]
-
-
-class SavedEpisode(NamedTuple):
-    """An episode to bring back in one environment."""
-
-    start: str  # see ``OpenEpisode.save``
-    actions: list[np.ndarray]  # [N, ...] for each leaf of the action space
 
 
 def lost_start(reason: str) -> str:
@@ -73,8 +66,7 @@ class OpenEpisode:
         self._was_reset = False
         self._old_world: Any = None  # of Box2D, before a reset that was not the first
 
-    def note(self, seed: int | None) -> None:
-        """To be called just before every reset."""
+    def _note(self, seed: int | None) -> None:
         was_reset, self._was_reset = self._was_reset, True
         if seed is not None:
             self._old_world = _box2d_world(self._env) if was_reset else None
@@ -87,6 +79,25 @@ class OpenEpisode:
             self._start = [source.read() for source in self._sources]
         except Exception as error:
             self._reason = f"{_CANNOT_READ} ({exception_text(error)})"
+
+    def reset(self, seed: int | None, options: Any = None) -> tuple[Any, dict]:
+        """Resets the environment, and notes how the episode begins.
+
+        Returns:
+            Observation and info.
+
+        Raises:
+            EnvError: if they are not what the gymnasium API promises.
+        """
+        self._note(seed)
+        result = self._env.reset(seed=seed, options=options)
+        if not (
+            isinstance(result, tuple)
+            and len(result) == 2
+            and isinstance(result[1], dict)
+        ):
+            refuse_reset(result)
+        return result
 
     def save(self) -> str:
         """All but the actions, as JSON."""
@@ -107,7 +118,7 @@ class OpenEpisode:
 
         Args:
             saved: what :meth:`save` returned, parsed.
-            reset: of the environment; calls :meth:`note`.
+            reset: of the environment; calls :meth:`reset`.
 
         Returns:
             Observation and info.

@@ -9,17 +9,13 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 
 from alf_lite.config import shipping as config_shipping
 from alf_lite.environments import env_server, single_env
 from alf_lite.environments.env_factory import dump_factory
-from alf_lite.environments.env_server import BuiltEnv, EnvSettings
+from alf_lite.environments.env_server import BuiltEnv, EnvSettings, SharedSteps
 from alf_lite.environments.info_keys import InfoKeys
-from alf_lite.environments.open_episodes import SavedEpisode
-from alf_lite.environments.seeds import seeds_of_reset
-from alf_lite.environments.shared_steps import SharedSteps
+from alf_lite.environments.single_env import BatchOfSingleEnvs, SavedEpisode
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.processes.child_process import (
     ChildDiedError,
@@ -32,8 +28,8 @@ from alf_lite.processes.child_process import (
 _REPLAYED_AT_ONCE = 256  # steps
 
 
-class ProcessVectorEnv(VectorEnv):
-    """A ``gymnasium.vector.VectorEnv`` in NEXT_STEP mode, one process per environment.
+class ProcessVectorEnv(BatchOfSingleEnvs):
+    """Steps its environments at the same time, in one process each.
 
     It gives exactly what ``SerialVectorEnv`` gives for the same seeds. It pays when an
     environment takes longer than about 0.3 ms per step and there are cores for it.
@@ -54,8 +50,6 @@ class ProcessVectorEnv(VectorEnv):
         ConfigError: if an ``env_fn`` cannot be sent to a process.
     """
 
-    returns_fresh_arrays = True
-
     def __init__(
         self,
         env_fns: Sequence[Callable[[], gymnasium.Env]],
@@ -70,65 +64,46 @@ class ProcessVectorEnv(VectorEnv):
                 "asynchronous environments need Linux or macOS: use "
                 "vectorization_mode='sync'"
             )
-        self.num_envs = len(env_fns)
+        super().__init__(len(env_fns), info_keys)
         self._pid = os.getpid()
-        self._num_steps = 0
         self._awake: Sequence[int] = range(self.num_envs)  # those that are stepped
-        info_keys = InfoKeys() if info_keys is None else info_keys
-        self._has_infos = bool(info_keys)
         self._timeout_seconds = timeout_seconds
-        self._env_id = ""
         self._processes = ChildGroup(
             env_server.serve, name="environment", method="spawn", is_daemon=True
         )
         try:
-            self._start(env_fns, info_keys, seed)
-            built = [_load(reply) for reply in self._replies("the constructor")]
-            self._set_spaces(built)
-            self._share_memory(info_keys)
+            self._start(env_fns, seed)
+            built: list[BuiltEnv] = list(map(_load, self._replies("the constructor")))
+            for one in built:
+                config_shipping.import_config_use(one.config_use)
+            self._set_spaces([one.description for one in built])
+            self._share_memory()
         except BaseException:
             self._fail()
             raise
 
     def _start(
-        self,
-        env_fns: Sequence[Callable[[], gymnasium.Env]],
-        info_keys: InfoKeys,
-        seed: int | None,
+        self, env_fns: Sequence[Callable[[], gymnasium.Env]], seed: int | None
     ) -> None:
         dumped = {id(env_fn): dump_factory(env_fn) for env_fn in env_fns}
-        seeds = seeds_of_reset(seed, self.num_envs)
+        seeds = single_env.seeds_of_reset(seed, self.num_envs)
         for i, env_fn in enumerate(env_fns):
             settings = EnvSettings(
                 env_index=i,
                 num_envs=self.num_envs,
                 factory=dumped[id(env_fn)],
-                info_keys=info_keys.declared,
+                info_keys=self._info_keys.declared,
                 seed=seeds[i],
             )
             self._processes.start(settings, i)
 
-    def _set_spaces(self, built: list[BuiltEnv]) -> None:
-        single_env.check_same_spaces([one.description for one in built])
-        for one in built:
-            config_shipping.import_config_use(one.config_use)
-        first = built[0].description
-        self._env_id = first.env_id or ""
-        self.render_mode = first.render_mode
-        self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
-        self.single_observation_space = first.observation_space
-        self.single_action_space = first.action_space
-        self.single_reward_space = first.reward_space
-        self.observation_space = batch_space(first.observation_space, self.num_envs)
-        self.action_space = batch_space(first.action_space, self.num_envs)
-
-    def _share_memory(self, info_keys: InfoKeys) -> None:
+    def _share_memory(self) -> None:
         self._steps = SharedSteps(
             self.num_envs,
             self.single_observation_space,
             self.single_action_space,
             self.single_reward_space.shape,
-            info_keys,
+            self._info_keys,
         )
         descriptor = self._steps.create()
         try:
@@ -145,8 +120,7 @@ class ProcessVectorEnv(VectorEnv):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """As that of ``SerialVectorEnv``."""
-        seeds = seeds_of_reset(seed, self.num_envs)
+        seeds = single_env.seeds_of_reset(seed, self.num_envs)
         self._check_open()
         self._num_steps = 0
         self._awake = range(self.num_envs)
@@ -155,12 +129,11 @@ class ProcessVectorEnv(VectorEnv):
             {i: (one, options) for i, one in enumerate(seeds)},
             "reset() at step 0",
         )
-        return self._steps.read_observations(), self._read_infos()
+        return self._steps.read_observations(), self._steps.read_infos()
 
     def step(
         self, actions: Any
     ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict]:
-        """As that of ``SerialVectorEnv``."""
         self._check_open()
         self._steps.write_actions(actions)
         self._num_steps += 1
@@ -175,11 +148,10 @@ class ProcessVectorEnv(VectorEnv):
             steps.rewards.copy(),
             steps.terminated.copy(),
             steps.truncated.copy(),
-            self._read_infos(),
+            self._steps.read_infos(),
         )
 
     def freeze(self, rows: np.ndarray) -> None:
-        """As that of ``SerialVectorEnv``."""
         self._awake = [i for i in self._awake if not rows[i]]
         steps = self._steps
         for array in (steps.rewards, steps.terminated, steps.truncated):
@@ -188,13 +160,11 @@ class ProcessVectorEnv(VectorEnv):
             array[rows] = 0
 
     def info_names(self) -> list[str]:
-        """The keys that the infos of the last step had, declared or not."""
         self._request(env_server.INFO_NAMES)
         replies = map(_load, self._replies("its infos"))
         return [name for names in replies for name in names]
 
     def save_episodes(self) -> list[str]:
-        """How the open episodes began, see ``OpenEpisode``."""
         self._check_open()
         self._request(env_server.SAVE)
         return [_load(reply) for reply in self._replies("save_episodes()")]
@@ -202,7 +172,6 @@ class ProcessVectorEnv(VectorEnv):
     def restore_episodes(
         self, episodes: Mapping[int, SavedEpisode], seeds: Sequence[int]
     ) -> tuple[tuple, dict[int, str]]:
-        """As that of ``SerialVectorEnv``."""
         self._check_open()
         call = "restore_episodes()"
         lengths = [len(saved.actions[0]) for saved in episodes.values()]
@@ -269,12 +238,12 @@ class ProcessVectorEnv(VectorEnv):
                     replies[i] = reply
         except ChildDiedError as error:
             self._fail()
-            where = self._where(error.child, call)
+            where = self._child(error.child, call)
             raise EnvError(f"{where}: {error}") from None
         except ChildSilentError as error:
             self._fail()
             raise EnvError(
-                f"{self._where(error.child, call)}: no answer for "
+                f"{self._child(error.child, call)}: no answer for "
                 f"{self._timeout_seconds:g} s, so it was killed. If it needs longer, "
                 f"raise env_timeout_seconds.{error}"
             ) from None
@@ -284,22 +253,18 @@ class ProcessVectorEnv(VectorEnv):
         return replies
 
     def _check_reply(self, reply: bytes, index: int, call: str) -> None:
-        where = self._where(self._processes.children[index], call)
+        where = self._child(self._processes.children[index], call)
         error = error_of(reply, where, EnvError)
         if error is not None:
             raise error
 
-    def _where(self, process: ChildProcess, call: str) -> str:
-        name = f" ({self._env_id})" if self._env_id else ""
-        return f"environment {process.index}{name}, process {process.pid}, {call}"
+    def _child(self, process: ChildProcess, call: str) -> str:
+        return self._where(process.index, call, f", process {process.pid}")
 
     def _fail(self) -> None:
         # Also after Ctrl-C: replies of the interrupted call would pass for later ones.
         self._processes.kill()
         self.closed = True
-
-    def _read_infos(self) -> dict[str, np.ndarray]:
-        return self._steps.read_infos() if self._has_infos else {}
 
     def _check_open(self) -> None:
         if self.closed:

@@ -8,32 +8,21 @@ from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 
 from alf_lite.environments import single_env
-from alf_lite.environments.batch_stacking import Column, RowError, SpaceColumns
 from alf_lite.environments.info_keys import InfoKeys, info_names
 from alf_lite.environments.open_episodes import (
     OpenEpisode,
     Replay,
-    SavedEpisode,
     untouched_globals,
 )
-from alf_lite.environments.seeds import seeds_of_reset
+from alf_lite.environments.single_env import BatchOfSingleEnvs, SavedEpisode
+from alf_lite.environments.space_tree import Column, RowError, SpaceColumns
 from alf_lite.errors import EnvError, exception_text
 
 
-class SerialVectorEnv(VectorEnv):
-    """A ``gymnasium.vector.VectorEnv`` in NEXT_STEP mode, without overhead.
-
-    It differs from gymnasium's ``SyncVectorEnv`` in that (1) nothing an environment
-    returns is broadcast or rounded, an error names the environment instead, (2) the
-    infos hold the declared keys only, (3) ``reset(seed)`` gives the environments seeds
-    that have nothing in common with those of ``reset(seed + 1)``, (4) rewards may have
-    several parts: an environment with a ``reward_space`` (a Box) returns arrays.
-
-    All arrays returned are the caller's.
+class SerialVectorEnv(BatchOfSingleEnvs):
+    """Steps its environments in turn, with little overhead.
 
     Args:
         env_fns: one per environment.
@@ -43,22 +32,17 @@ class SerialVectorEnv(VectorEnv):
         EnvError: if an environment cannot be built or their spaces differ.
     """
 
-    returns_fresh_arrays = True
-
     def __init__(
         self,
         env_fns: Sequence[Callable[[], gymnasium.Env]],
         info_keys: InfoKeys | None = None,
     ) -> None:
+        super().__init__(len(env_fns), info_keys)
         self.envs: list[gymnasium.Env] = []
-        self.num_envs = len(env_fns)
-        self._info_keys = InfoKeys() if info_keys is None else info_keys
-        self._num_steps = 0
+        self._has_infos = bool(self._info_keys)
         self._last_infos: list[Any] = []
         try:
-            descriptions = [self._build(i, fn) for i, fn in enumerate(env_fns)]
-            single_env.check_same_spaces(descriptions)
-            self._set_spaces(descriptions[0])
+            self._set_spaces([self._build(i, fn) for i, fn in enumerate(env_fns)])
         except BaseException:
             self.close()
             raise
@@ -76,18 +60,12 @@ class SerialVectorEnv(VectorEnv):
         self.envs.append(env)
         return description
 
-    def _set_spaces(self, env: single_env.EnvDescription) -> None:
-        self._env_id = env.env_id
+    def _set_spaces(self, descriptions: Sequence[single_env.EnvDescription]) -> None:
+        super()._set_spaces(descriptions)
         self.spec = self.envs[0].spec
-        self.render_mode = env.render_mode
-        self.metadata = {**env.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
-        self.single_observation_space = env.observation_space
-        self.single_action_space = env.action_space
-        self._observations = SpaceColumns(env.observation_space, "observation")
-        self._actions = SpaceColumns(env.action_space, "action")
-        self.observation_space = batch_space(env.observation_space, self.num_envs)
-        self.action_space = batch_space(env.action_space, self.num_envs)
-        self.single_reward_space = env.reward_space
+        self._observations = SpaceColumns(self.single_observation_space, "observation")
+        self._is_nested = not self._observations.tree.is_leaf
+        self._actions = SpaceColumns(self.single_action_space, "action")
         self._rewards = Column("reward", self.single_reward_space.shape, np.float64)
         self._no_reward: Any = 0.0
         if self._rewards.shape:
@@ -105,12 +83,7 @@ class SerialVectorEnv(VectorEnv):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Resets all environments; an int seeds each of them differently.
-
-        Returns:
-            Observations [B, ...] and infos.
-        """
-        seeds = seeds_of_reset(seed, self.num_envs)
+        seeds = single_env.seeds_of_reset(seed, self.num_envs)
         self._num_steps = 0
         self._steps = [env.step for env in self.envs]  # nothing is frozen
         observations, infos = [], []
@@ -129,15 +102,6 @@ class SerialVectorEnv(VectorEnv):
     def step(
         self, actions: Any
     ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict]:
-        """Steps all environments; those that ended before are reset instead.
-
-        Args:
-            actions: [B, ...] arrays, an element of ``action_space``.
-
-        Returns:
-            Observations [B, ...], rewards [B] or [B, D] float64, terminated and
-            truncated [B], infos.
-        """
         self._num_steps += 1
         observations: list[Any] = []
         rewards: list[Any] = []
@@ -167,10 +131,13 @@ class SerialVectorEnv(VectorEnv):
         if self._num_steps == 1:
             self._check_infos(infos)
         try:
-            batch = self._observations.stack(observations)
-            reward_batch = self._rewards.stack(rewards)
-            terminated_batch = self._terminated.stack(terminations)
-            truncated_batch = self._truncated.stack(truncations)
+            if self._is_nested:
+                batch = self._observations.stack(observations)
+            else:
+                batch = _stack(observations, self._observations.columns[0])
+            reward_batch = _stack(rewards, self._rewards)
+            terminated_batch = _stack(terminations, self._terminated)
+            truncated_batch = _stack(truncations, self._truncated)
         except RowError as error:
             self._raise_row_error(error, call)
         self._last_observations = observations
@@ -184,13 +151,6 @@ class SerialVectorEnv(VectorEnv):
         )
 
     def freeze(self, rows: np.ndarray) -> None:
-        """Steps these environments no more until :meth:`reset`.
-
-        They keep their observation; there is no reward and no end.
-
-        Args:
-            rows: [B] bool.
-        """
         for i in np.flatnonzero(rows):
             last = self._last_observations[i]
             result: Any = (last, self._no_reward, False, False, {})
@@ -198,25 +158,14 @@ class SerialVectorEnv(VectorEnv):
             self._ended[i] = False
 
     def info_names(self) -> list[str]:
-        """The keys that the infos of the last step had, declared or not."""
         return [name for info in self._last_infos for name in info_names(info)]
 
     def save_episodes(self) -> list[str]:
-        """How the open episodes began, see ``OpenEpisode``."""
         return [episode.save() for episode in self._episodes]
 
     def restore_episodes(
         self, episodes: Mapping[int, SavedEpisode], seeds: Sequence[int]
     ) -> tuple[tuple, dict[int, str]]:
-        """Brings episodes back in some environments, or starts new ones there.
-
-        Args:
-            episodes: of these environments. The first call names all.
-            seeds: [B], of new episodes.
-
-        Returns:
-            What ``step`` has returned at the end of each, and why some are new.
-        """
         reasons = {}
         for i, saved in episodes.items():
             replay = self._replay(i, saved, seeds[i])
@@ -269,21 +218,21 @@ class SerialVectorEnv(VectorEnv):
     def _reset_one(
         self, index: int, seed: int | None, options: Any
     ) -> tuple[Any, dict]:
-        self._episodes[index].note(seed)
         try:
-            observation, info = single_env.reset_env(self.envs[index], seed, options)
-            self._observations.tree.check(observation)
+            observation, info = self._episodes[index].reset(seed, options)
+            if self._is_nested:
+                self._observations.tree.check(observation)
         except single_env.ENV_FAILURES as error:
-            single_env.raise_env_error(self._where(index, "reset()"), error)
+            single_env.raise_env_error(self._at_step(index, "reset()"), error)
         return observation, info
 
     def _raise_row_error(self, error: RowError, call: str) -> NoReturn:
         # The copies of rows that were reset in a step say so.
         call = "reset()" if self._ended[error.row] else call
-        single_env.raise_env_error(self._where(error.row, call), error)
+        single_env.raise_env_error(self._at_step(error.row, call), error)
 
     def _batch_infos(self, infos: list[Any], call: str) -> dict[str, Any]:
-        if not self._info_keys:
+        if not self._has_infos:
             return {}
         self._last_infos = infos
         batch = self._info_keys.allocate(self.num_envs)
@@ -291,7 +240,7 @@ class SerialVectorEnv(VectorEnv):
             try:
                 self._info_keys.write(batch, i, info)
             except Exception as error:
-                single_env.raise_env_error(self._where(i, call), error)
+                single_env.raise_env_error(self._at_step(i, call), error)
         return batch
 
     def _check_infos(self, infos: list[Any]) -> None:
@@ -299,7 +248,10 @@ class SerialVectorEnv(VectorEnv):
             try:
                 single_env.check_info(info)
             except EnvError as error:
-                single_env.raise_env_error(self._where(i, "step()"), error)
+                single_env.raise_env_error(self._at_step(i, "step()"), error)
+
+    def _at_step(self, index: int, call: str) -> str:
+        return self._where(index, f"{call} at step {self._num_steps}")
 
     def _raise_step_error(
         self, index: int, error: BaseException, result: Any
@@ -309,11 +261,17 @@ class SerialVectorEnv(VectorEnv):
                 single_env.check_step_result(result)
             except EnvError as rule:
                 error = rule
-        single_env.raise_env_error(self._where(index, "step()"), error)
+        single_env.raise_env_error(self._at_step(index, "step()"), error)
 
-    def _where(self, index: int, call: str) -> str:
-        name = f" ({self._env_id})" if self._env_id else ""
-        return f"environment {index}{name}, {call} at step {self._num_steps}"
+
+def _stack(rows: list[Any], column: Column) -> np.ndarray:
+    """As ``column.stack``, decided here in most cases."""
+    try:
+        batch = np.array(rows)
+    except ValueError:  # of different shapes
+        return column.stack(rows)
+    is_right = batch.dtype == column.dtype and batch.shape[1:] == column.shape
+    return batch if is_right else column.stack(rows)
 
 
 def _stay(result: tuple[Any, ...], action: Any) -> tuple[Any, ...]:

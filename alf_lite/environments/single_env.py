@@ -1,24 +1,29 @@
-"""Steps single environments and turns what goes wrong into errors that say where.
+"""Single environments, and what this library's own batches of them have in common.
 
-Without torch, see space_tree.
+What goes wrong in one becomes an error that says where. Without torch, see space_tree.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
 
+from alf_lite.environments.info_keys import InfoKeys
 from alf_lite.environments.space_tree import describe
 from alf_lite.errors import ConfigError, DataError, EnvError, failure_text
 
 # What an environment may raise; sys.exit() in one must not end the program quietly.
 ENV_FAILURES = (Exception, SystemExit)
 
+# Some environments pass their seed on to a signed 32-bit integer.
+_NUM_SEEDS = 2**31
 _STEP_RULE = (
     "step() must return (observation, reward, terminated, truncated, info). The old "
     "Gym API with one done flag is not supported: port the environment to gymnasium, "
@@ -28,6 +33,13 @@ _RESET_RULE = (
     "reset(seed=..., options=...) must return (observation, info) with a dict as info, "
     "as gymnasium.Env says."
 )
+
+
+class SavedEpisode(NamedTuple):
+    """An episode to bring back in one environment."""
+
+    start: str  # see ``OpenEpisode.save``
+    actions: list[np.ndarray]  # [N, ...] for each leaf of the action space
 
 
 class EnvDescription(NamedTuple):
@@ -68,18 +80,9 @@ def is_batch(env: Any) -> bool:
     return hasattr(env, "num_envs") and hasattr(env, "single_observation_space")
 
 
-def reset_env(env: gymnasium.Env, seed: int | None, options: Any = None) -> tuple:
-    """(observation, info) of a reset.
-
-    Raises:
-        EnvError: if it is not what the gymnasium API promises.
-    """
-    result = env.reset(seed=seed, options=options)
-    if not (
-        isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
-    ):
-        raise EnvError(f"reset() returned {describe(result)}. {_RESET_RULE}")
-    return result
+def refuse_reset(result: Any) -> NoReturn:
+    """Raises EnvError: ``result`` is not what ``reset`` must return."""
+    raise EnvError(f"reset() returned {describe(result)}. {_RESET_RULE}")
 
 
 def check_step_result(result: Any) -> None:
@@ -206,3 +209,134 @@ def missing_value(error: BaseException) -> str | None:
         return config_errors.missing_value(error)
     except Exception:  # its own __str__ raises
         return None
+
+
+class BatchOfSingleEnvs(VectorEnv):
+    """A ``gymnasium.vector.VectorEnv`` in NEXT_STEP mode over single environments.
+
+    It differs from gymnasium's ``SyncVectorEnv`` in that (1) nothing an environment
+    returns is broadcast or rounded, an error names the environment instead, (2) the
+    infos hold the declared keys only, (3) ``reset(seed)`` gives the environments seeds
+    that have nothing in common with those of ``reset(seed + 1)``, (4) rewards may have
+    several parts: an environment with a ``reward_space`` (a Box) returns arrays,
+    (5) episodes can be brought back, see ``open_episodes``.
+
+    ``reset(seed, options)`` returns observations [B, ...] and infos; an int seeds each
+    environment differently. ``step(actions)`` takes [B, ...] arrays, an element of
+    ``action_space``, and returns observations [B, ...], rewards [B] or [B, D] float64,
+    terminated and truncated [B], and infos; environments that ended before are reset
+    instead. All arrays returned are the caller's.
+
+    Args:
+        num_envs: B.
+        info_keys: what the infos hold.
+    """
+
+    def __init__(self, num_envs: int, info_keys: InfoKeys | None) -> None:
+        self.num_envs = num_envs
+        self._info_keys = InfoKeys() if info_keys is None else info_keys
+        self._num_steps = 0
+        self._env_id: str | None = None
+
+    def _set_spaces(self, descriptions: Sequence[EnvDescription]) -> None:
+        """Takes over what the environments say, which must agree.
+
+        Raises:
+            EnvError: naming two environments that do not.
+        """
+        check_same_spaces(descriptions)
+        env = descriptions[0]
+        self._env_id = env.env_id
+        self.render_mode = env.render_mode
+        self.metadata = {**env.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.single_observation_space = env.observation_space
+        self.single_action_space = env.action_space
+        self.single_reward_space = env.reward_space
+        self.observation_space = batch_space(env.observation_space, self.num_envs)
+        self.action_space = batch_space(env.action_space, self.num_envs)
+
+    def _where(self, index: int, call: str, process: str = "") -> str:
+        """How messages call an environment that does something."""
+        name = f" ({self._env_id})" if self._env_id else ""
+        return f"environment {index}{name}{process}, {call}"
+
+    def freeze(self, rows: np.ndarray) -> None:
+        """Steps these environments no more until ``reset``.
+
+        They keep their observation; there is no reward and no end.
+
+        Args:
+            rows: [B] bool.
+        """
+        raise NotImplementedError
+
+    def info_names(self) -> list[str]:
+        """The keys that the infos of the last step had, declared or not."""
+        raise NotImplementedError
+
+    def save_episodes(self) -> list[str]:
+        """How the open episodes began, see ``OpenEpisode``."""
+        raise NotImplementedError
+
+    def restore_episodes(
+        self, episodes: Mapping[int, SavedEpisode], seeds: Sequence[int]
+    ) -> tuple[tuple, dict[int, str]]:
+        """Brings episodes back in some environments, or starts new ones there.
+
+        Args:
+            episodes: of these environments. The first call names all.
+            seeds: [B], of new episodes.
+
+        Returns:
+            What ``step`` has returned at the end of each, and why some are new.
+        """
+        raise NotImplementedError
+
+
+# Seeds that are far apart for every environment of every run
+
+
+def vector_seed(seed: int) -> int:
+    """One seed for a whole batch of environments.
+
+    Vector environments commonly give seed + i to environment i, so that the runs with
+    the seeds 0 and 1 would share all environments but one.
+
+    Raises:
+        ValueError: if ``seed`` is negative.
+    """
+    return environment_seeds(seed, 1)[0]
+
+
+def environment_seeds(seed: int, num_environments: int) -> list[int]:
+    """A seed for each environment; those of different ``seed`` have nothing in common.
+
+    The seed of environment i does not depend on ``num_environments``.
+
+    Raises:
+        ValueError: if ``seed`` is negative.
+    """
+    if seed < 0:
+        raise ValueError(f"expected a seed >= 0, got {seed}")
+    sequences = (
+        np.random.SeedSequence(entropy=seed, spawn_key=(i,))
+        for i in range(num_environments)
+    )
+    return [int(s.generate_state(1, np.uint64)[0]) % _NUM_SEEDS for s in sequences]
+
+
+def seeds_of_reset(
+    seed: int | Sequence[int | None] | None, num_environments: int
+) -> Sequence[int | None]:
+    """A seed for each environment, from what ``VectorEnv.reset`` is given.
+
+    Raises:
+        ValueError: if there are more or fewer.
+    """
+    if seed is None:
+        return [None] * num_environments
+    if isinstance(seed, int | np.integer):
+        return environment_seeds(int(seed), num_environments)
+    if len(seed) != num_environments:
+        raise ValueError(f"expected {num_environments} seeds, got {len(seed)}")
+    return seed

@@ -11,6 +11,8 @@
 ``start`` and the lower bounds of integer actions are taken off on the agent's side. An
 action element with two finite bounds is rescaled from [-1, 1]; one without, or with one
 only, is passed through, and clipped to the bound that it has.
+
+Data sets hold what an environment itself returned and was given, the left side.
 """
 
 from __future__ import annotations
@@ -172,3 +174,92 @@ def _integer_action_spec(leaf: SpaceLeaf) -> BoundedTensorSpec:
         )
     count = np.asarray(high - low, np.int64)
     return BoundedTensorSpec(leaf.shape, torch.int64, 0, count)
+
+
+# Recorded observations and actions
+
+
+class RecordedLeaf:
+    """One leaf of recorded values.
+
+    Args:
+        leaf: of the space.
+        offset: what the recorded integers have more than those of the agent.
+        box: the bounds that recorded actions were clipped to and rescaled from.
+
+    Attributes:
+        dtype: of the space.
+    """
+
+    def __init__(
+        self, leaf: SpaceLeaf, offset: Any, box: spaces.Box | None = None
+    ) -> None:
+        self.dtype = leaf.dtype
+        self._offset = offset
+        self._rescaling = None if box is None else rescaling(box)
+
+    def to_agent(self, array: np.ndarray) -> np.ndarray:
+        """[N, ...] as recorded → [N, ...] as the agent's spec describes it.
+
+        Continuous actions are clipped to the bounds of the Box first, as the
+        environment does it; the result is float64 then.
+        """
+        if self._rescaling is not None:
+            scale, shift, low, high = self._rescaling
+            clipped = np.clip(array.astype(np.float64), low, high)
+            # A Box may be a single point.
+            action = (clipped - shift) / np.where(scale == 0, 1.0, scale)
+            # What is infinite was never executed.
+            return np.where(np.isfinite(array), action, array)
+        if self._offset is not None:
+            return array.astype(np.int64) - self._offset
+        return array
+
+    def to_environment(self, array: np.ndarray) -> np.ndarray:
+        """The reverse: what the environment returned or was given, of its dtype."""
+        if self._rescaling is not None:
+            scale, shift, low, high = self._rescaling
+            array = np.clip(array * scale + shift, low, high)
+        elif self._offset is not None:
+            array = array + self._offset
+        return array.astype(self.dtype)
+
+
+class RecordedValues:
+    """The leaves of observations and actions by their keys.
+
+    Args:
+        observation_space: of a single environment.
+        action_space: of a single environment.
+
+    Attributes:
+        observation_space: as given.
+        action_space: as given.
+        observations: ``("arm", "0")`` → the leaf; ``()`` if there is only one.
+        actions: likewise.
+    """
+
+    def __init__(
+        self, observation_space: gymnasium.Space, action_space: gymnasium.Space
+    ) -> None:
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.observations = {
+            _keys(leaf): RecordedLeaf(leaf, offset(leaf.space))
+            for leaf in SpaceTree(observation_space, "observation").leaves
+        }
+        self.actions = {
+            _keys(leaf): _action_leaf(leaf)
+            for leaf in SpaceTree(action_space, "action").leaves
+        }
+
+
+def _keys(leaf: SpaceLeaf) -> tuple[str, ...]:
+    return tuple(map(str, leaf.keys))
+
+
+def _action_leaf(leaf: SpaceLeaf) -> RecordedLeaf:
+    space = leaf.space
+    if isinstance(space, spaces.Box) and action_leaf_spec(leaf).is_continuous:
+        return RecordedLeaf(leaf, None, space)
+    return RecordedLeaf(leaf, action_offset(space))

@@ -1,4 +1,8 @@
-"""The leaves of a gymnasium space, in the order of ``alf_lite.nest``.
+"""Spaces of gymnasium: their leaves, and batches of their elements, checked.
+
+The leaves come in the order of ``alf_lite.nest``. Where what single environments return
+is stacked into batches, nothing is broadcast and nothing loses information: an
+environment that contradicts its own space is an error that names the environment's row.
 
 Imported in the processes of asynchronous environments, so without torch.
 """
@@ -30,6 +34,14 @@ _HINTS = {
 }
 
 
+def describe(value: Any) -> str:
+    """What came, in a few words for a message."""
+    if isinstance(value, np.ndarray | np.generic):
+        return f"{value.dtype} of shape {value.shape}"
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+
+
 class SpaceLeaf(NamedTuple):
     """One Box, Discrete, MultiDiscrete or MultiBinary inside a space."""
 
@@ -50,6 +62,10 @@ class SpaceTree:
     Raises:
         ConfigError: naming the path and the space, if a part has no fixed shape, or
             there is none.
+
+    Attributes:
+        leaves: in the order of ``split``.
+        is_leaf: whether the space is its only leaf.
     """
 
     def __init__(self, space: Space, path: str) -> None:
@@ -58,7 +74,7 @@ class SpaceTree:
         self.leaves = list(_leaves(space, path, ()))
         if not self.leaves:
             raise ConfigError(f"{path}: the space {space} is empty")
-        self._is_leaf = isinstance(space, LEAF_SPACES)
+        self.is_leaf = isinstance(space, LEAF_SPACES)
 
     def split(self, value: Nest) -> list[Any]:
         """The leaves of ``value``; dicts in the order of their sorted keys.
@@ -66,7 +82,7 @@ class SpaceTree:
         Raises:
             EnvError: naming the path, if a part is missing.
         """
-        if self._is_leaf:
+        if self.is_leaf:
             return [value]
         try:
             return [_get(value, leaf.keys) for leaf in self.leaves]
@@ -76,7 +92,7 @@ class SpaceTree:
 
     def join(self, leaves: Sequence[Any]) -> Nest:
         """A nest of dicts and tuples with the given leaves."""
-        if self._is_leaf:
+        if self.is_leaf:
             return leaves[0]
         return _join(self.space, iter(leaves))
 
@@ -87,14 +103,6 @@ class SpaceTree:
             EnvError: naming the path, what was expected and what came.
         """
         _check_structure(self.space, value, self.path)
-
-
-def describe(value: Any) -> str:
-    """What came, in a few words for a message."""
-    if isinstance(value, np.ndarray | np.generic):
-        return f"{value.dtype} of shape {value.shape}"
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
 
 
 def _get(value: Nest, keys: tuple[Any, ...]) -> Any:
@@ -157,3 +165,154 @@ def _leaves(space: Space, path: str, keys: tuple[Any, ...]) -> Iterator[SpaceLea
             f"of Dict and Tuple. Suggestion: {hint}, with gymnasium.wrappers."
             "TransformObservation or TransformAction."
         )
+
+
+class RowError(EnvError):
+    """What environment ``row`` returned does not fit."""
+
+    def __init__(self, row: int, message: str) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+class Column:
+    """One array per environment, all of one shape and dtype.
+
+    Args:
+        path: how messages call it.
+        shape: of one row.
+        dtype: of the batch.
+        expected: what messages say was expected; by default dtype and shape.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        shape: tuple[int, ...],
+        dtype: Any,
+        expected: str | None = None,
+    ) -> None:
+        self.path = path
+        self.shape = shape
+        self.dtype = np.dtype(dtype)
+        self._expected = expected or f"{self.dtype} of shape {shape}"
+
+    def stack(self, rows: Sequence[Any]) -> np.ndarray:
+        """A fresh batch [len(rows), *shape].
+
+        Raises:
+            RowError: naming the first row that does not fit.
+        """
+        try:
+            batch = np.array(rows)
+        except ValueError:  # rows of different shapes
+            pass
+        else:
+            if batch.shape == (len(rows), *self.shape):
+                if batch.dtype == self.dtype:
+                    return batch
+                if self.dtype.kind == "f" and batch.dtype.kind in "fiub":
+                    return batch.astype(self.dtype)
+        batch = np.empty((len(rows), *self.shape), self.dtype)
+        for i, row in enumerate(rows):
+            try:
+                batch[i] = self.convert(row)
+            except EnvError as error:
+                raise RowError(i, str(error)) from None
+        return batch
+
+    def convert(self, value: Any) -> np.ndarray:
+        """``value`` as an array of exactly this shape and dtype.
+
+        Raises:
+            EnvError: if the shape differs or the values do not fit the dtype.
+        """
+        try:
+            array = np.asarray(value)
+        except Exception as error:
+            raise self._mismatch(value) from error
+        if array.dtype == self.dtype and array.shape == self.shape:
+            return array
+        if array.shape != self.shape or array.dtype.kind not in "fiub":
+            raise self._mismatch(value)
+        if self.dtype.kind == "f":
+            return array.astype(self.dtype)
+        if array.dtype.kind == "f":  # an integer or bool that would be rounded
+            raise self._mismatch(value)
+        converted = array.astype(self.dtype)
+        if not np.array_equal(converted, array):
+            raise self._mismatch(value)
+        return converted
+
+    def _mismatch(self, value: Any) -> EnvError:
+        return EnvError(
+            f"{self.path}: expected {self._expected}, got {describe(value)}"
+        )
+
+
+class SpaceColumns:
+    """The columns of a space: batches of its elements as nests of arrays.
+
+    Args:
+        space: of one environment.
+        path: how messages call it, such as ``observation``.
+
+    Raises:
+        ConfigError: if a part of the space has no fixed shape.
+    """
+
+    def __init__(self, space: Space, path: str) -> None:
+        self.tree = SpaceTree(space, path)
+        self.columns = [
+            Column(
+                leaf.path,
+                leaf.shape,
+                leaf.dtype,
+                f"{leaf.dtype} of shape {leaf.shape} for {leaf.space}",
+            )
+            for leaf in self.tree.leaves
+        ]
+        # A number of a Box is an array of shape (), one of a Discrete is a number.
+        self._are_number_arrays = [
+            leaf.shape == () and isinstance(leaf.space, spaces.Box)
+            for leaf in self.tree.leaves
+        ]
+
+    def stack(self, rows: Sequence[Any]) -> Nest:
+        """A fresh batch, a nest of [len(rows), ...] arrays.
+
+        Raises:
+            RowError: naming the first row that does not fit, the path and both sides.
+        """
+        if self.tree.is_leaf:
+            return self.columns[0].stack(rows)
+        parts = []
+        for i, row in enumerate(rows):
+            try:
+                parts.append(self.tree.split(row))
+            except EnvError as error:
+                raise RowError(i, str(error)) from None
+        transposed = zip(*parts, strict=True)
+        return self.tree.join(list(map(Column.stack, self.columns, transposed)))
+
+    def rows(self, batch: Nest) -> Sequence[Any]:
+        """The elements of a batch, for one environment each."""
+        if self.tree.is_leaf and not self._are_number_arrays[0]:
+            return batch
+        elements = [
+            map(np.asarray, array) if are_number_arrays else array
+            for array, are_number_arrays in zip(
+                self.tree.split(batch), self._are_number_arrays, strict=True
+            )
+        ]
+        return [self.tree.join(row) for row in zip(*elements, strict=True)]
+
+    def row(self, arrays: Sequence[np.ndarray], index: int) -> Any:
+        """A copy of the element of one environment, from the arrays of a batch."""
+        leaves = [
+            array[index, ...].copy() if is_number_array else array[index].copy()
+            for array, is_number_array in zip(
+                arrays, self._are_number_arrays, strict=True
+            )
+        ]
+        return self.tree.join(leaves)

@@ -26,7 +26,7 @@ from alf_lite.config import configurable
 from alf_lite.data_structures import TimeStep, time_step_spec
 from alf_lite.environments import space_specs
 from alf_lite.environments.environment import Environment, EnvironmentWithSpecs
-from alf_lite.environments.recorded_values import RecordedValues
+from alf_lite.environments.space_specs import RecordedValues
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
 

@@ -16,13 +16,16 @@ from torch import Tensor
 
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments import space_specs
+from alf_lite.environments.environment import StepRow
 from alf_lite.environments.info_keys import InfoKeys
-from alf_lite.environments.observation_bounds import (
+from alf_lite.environments.space_tree import SpaceLeaf
+from alf_lite.environments.time_steps import (
+    NOT_NEXT_STEP,
     ObservationBounds,
+    TimeSteps,
     check_action_is_finite,
     raise_if_not_finite,
 )
-from alf_lite.environments.space_tree import SpaceLeaf, SpaceTree
 from alf_lite.errors import EnvError
 
 Nest = Any
@@ -59,7 +62,7 @@ class TorchObservationLeaf:
         if dtype.is_floating_point:
             finite = tensor.isfinite().reshape(self._shape[0], -1).all(1)
             self.bad = self.bad | ~finite
-        if check:
+        if check and not self._bounds.checks_nothing:
             self._bounds.check(tensor.numpy(force=True))
         return tensor
 
@@ -124,7 +127,7 @@ def expand_mask(mask: Tensor, tensor: Tensor) -> Tensor:
     return mask.reshape(-1, *[1] * (tensor.ndim - 1))
 
 
-class TorchTimeSteps:
+class TorchTimeSteps(TimeSteps):
     """As ``NumpyTimeSteps``, for tensors on any device.
 
     Args:
@@ -147,10 +150,8 @@ class TorchTimeSteps:
         copy: bool,
         device: torch.device,
     ) -> None:
-        self._observation_tree = SpaceTree(observation_space, "observation")
-        self._action_tree = SpaceTree(action_space, "action")
+        super().__init__(observation_space, action_space, info_keys, batch_size)
         self._info_shapes = info_keys.shapes
-        self._batch_size = batch_size
         self._device = device
         self._copy = copy
         self._observations = [
@@ -172,7 +173,6 @@ class TorchTimeSteps:
         self._steps_until_check = self._interval
 
     def first(self, observation: Any, infos: dict[str, Any]) -> TimeStep:
-        """The FIRST steps after a reset of all environments."""
         self._observation_tree.check(observation)
         self._ended = torch.zeros_like(self._ended)
         self._steps_until_check = 1
@@ -182,8 +182,7 @@ class TorchTimeSteps:
         self._action = [leaf.zeros() for leaf in self._actions]
         return self._time_step(step_type, reward, discount, observation, infos)
 
-    def convert_action(self, action: Nest) -> Nest:
-        """What the vector environment is given, and keeps the agent's action."""
+    def convert_action(self, action: Nest, row: StepRow | None = None) -> Nest:
         tensors = self._action_tree.split(action)
         self._action = list(map(TorchActionLeaf.read, self._actions, tensors))
         if self._steps_until_check == 1:
@@ -200,7 +199,6 @@ class TorchTimeSteps:
         truncated: Any,
         infos: dict[str, Any],
     ) -> TimeStep:
-        """The step that the last ``convert_action`` has led to."""
         first = self._ended
         reward = self._tensor("reward", reward, self._reward_shape)
         reward = reward.to(torch.float32, copy=True)
@@ -227,8 +225,7 @@ class TorchTimeSteps:
         if self._bad_reset.any():
             raise EnvError(
                 self._earlier("reward", self._bad_reset, "not 0, or an end,")
-                + " at the step after an end, which must be the reset: the metadata "
-                "say AutoresetMode.NEXT_STEP"
+                + f" at the step after an end: {NOT_NEXT_STEP}"
             )
 
     def _earlier(self, path: str, bad: Tensor, what: str) -> str:

@@ -10,8 +10,8 @@ import torch
 from gymnasium import spaces
 
 from alf_lite.distributions.action_masks import ActionMask
-from alf_lite.environments.action_mask_from_info import ActionMaskFromInfo
 from alf_lite.environments.creation import create_environment
+from alf_lite.environments.wrappers import ActionMaskFromInfo
 from alf_lite.errors import ConfigError, EnvError
 
 BOX = spaces.Box(-1.0, 1.0, (1,), np.float32)

@@ -14,8 +14,8 @@ from gymnasium import spaces
 
 from alf_lite.config import files as config_files
 from alf_lite.data_structures import StepType
-from alf_lite.environments.atari import atari_preprocessing
 from alf_lite.environments.creation import create_environment
+from alf_lite.environments.wrappers import atari_preprocessing
 from alf_lite.errors import ConfigError, EnvError
 
 HEIGHT, WIDTH = 210, 160

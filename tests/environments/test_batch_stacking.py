@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from alf_lite.environments.batch_stacking import Column, RowError, SpaceColumns
+from alf_lite.environments.space_tree import Column, RowError, SpaceColumns
 from alf_lite.errors import EnvError
 
 FLOATS = Column("observation", (2,), np.float32)

@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from alf_lite.environments import space_specs
 from alf_lite.environments.numpy_time_steps import ActionLeaf
-from alf_lite.environments.recorded_values import RecordedValues
+from alf_lite.environments.space_specs import RecordedValues
 from alf_lite.environments.space_tree import SpaceTree
 
 

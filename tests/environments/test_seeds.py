@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from alf_lite.environments.seeds import environment_seeds, vector_seed
+from alf_lite.environments.single_env import environment_seeds, vector_seed
 
 
 def test_all_seeds_of_many_runs_differ():

@@ -10,8 +10,8 @@ import pytest
 from gymnasium import spaces
 
 from alf_lite.environments.info_keys import InfoKeys
-from alf_lite.environments.seeds import environment_seeds
 from alf_lite.environments.serial_vector_env import SerialVectorEnv
+from alf_lite.environments.single_env import environment_seeds
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.testing.fault_environment import FaultEnv
 from alf_lite.testing.structured_environments import (

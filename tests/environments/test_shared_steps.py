@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from alf_lite.environments.env_server import SharedSteps
 from alf_lite.environments.info_keys import InfoKeys
-from alf_lite.environments.shared_steps import SharedSteps
 from alf_lite.errors import EnvError
 
 SPACE = spaces.Dict(
