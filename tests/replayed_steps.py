@@ -11,7 +11,9 @@ from gymnasium import spaces
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.algorithms.learning.batch_loss import batch_loss
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
+from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
@@ -76,14 +78,14 @@ def batch_of(algorithm: RLAlgorithm, steps: TimeStep) -> TrainingBatch:
 def info_of(algorithm: RLAlgorithm, steps: TimeStep, seed: int = 2) -> Any:
     """What ``calc_loss`` gets, [T, B, ...]."""
     torch.manual_seed(seed)
-    return algorithm.batch_loss(batch_of(algorithm, steps))[1]
+    return batch_loss(algorithm, batch_of(algorithm, steps))[1]
 
 
 def update(algorithm: RLAlgorithm, steps: TimeStep) -> None:
     """One update on the windows."""
     batch = batch_of(algorithm, steps)
-    loss_info, info = algorithm.batch_loss(batch)
-    algorithm.update_with_gradient(loss_info)
+    loss_info, info = batch_loss(algorithm, batch)
+    update_with_gradient(algorithm, loss_info)
     algorithm.after_update(batch.inputs, info)
 
 

@@ -1,8 +1,7 @@
-"""The base of everything that is trained: method contract, optimizers, updates."""
+"""The base of everything that is trained: its methods, states and optimizers."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,32 +9,20 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite import nest
-from alf_lite.algorithms.learning.training_batches import (
-    TrainingBatch,
-    TrainStep,
-    info_at_once,
-    info_step_by_step,
-    time_major,
-    transpose,
-)
 from alf_lite.checkpoints import checkpointer as checkpoints
 from alf_lite.checkpoints.module_state import load_module_state
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import (
     AlgStep,
     BatchInfo,
-    Field,
     LossInfo,
     StepType,
     TimeStep,
 )
-from alf_lite.errors import ConfigError, DivergedError
-from alf_lite.networks.layers import hidden_layers_in
+from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.optimizers.parameter_ownership import Claim, assign_parameters
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils.interruption import interruption
-from alf_lite.utils.losses import masked_mean
 
 Nest = Any
 
@@ -46,7 +33,6 @@ _METHODS_WITH_FLAG = (
     ("calc_loss_offline", "has_offline_loss", True),
     ("should_stop_updates", "stops_updates_early", True),
 )
-_MAX_NAMES = 5  # in messages
 
 
 class Algorithm(nn.Module):
@@ -124,6 +110,11 @@ class Algorithm(nn.Module):
         return self._name
 
     @property
+    def config(self) -> Any:
+        """The TrainerConfig of the run; None in what is only a part of its root."""
+        return self._config
+
+    @property
     def train_state_spec(self) -> NestedTensorSpec:
         return self._train_state_spec
 
@@ -167,6 +158,14 @@ class Algorithm(nn.Module):
             return specs
         device = self.device
         return nest.map_structure(lambda s: s.zeros((batch_size,)).to(device), specs)
+
+    @property
+    def is_temporally_independent(self) -> bool:
+        """Whether ``train_step`` takes all steps of a batch in one call."""
+        config = self._config
+        if config is not None and config.temporally_independent_train_step is not None:
+            return config.temporally_independent_train_step
+        return nest.is_empty(self._train_state_spec)
 
     # The contract
 
@@ -300,125 +299,6 @@ class Algorithm(nn.Module):
                 what = f"{path or type(module).__name__} from {module._checkpoint}"
                 load_module_state(module, part, what)
 
-    # Training on one batch
-
-    def batch_loss(
-        self, batch: TrainingBatch, offline: bool = False
-    ) -> tuple[LossInfo, Nest]:
-        """The aggregated loss of a mini-batch [T, B, ...], and the info it came from.
-
-        Computed by ``train_step`` and ``calc_loss``, or by the offline ones.
-
-        Importance weights multiply the loss of every step of their row. With
-        ``TrainerConfig.burn_in_length``, the first rows only build up the state.
-        """
-        state = None
-        burn_in, precision = 0, torch.float32
-        if self._config is not None:
-            burn_in = self._config.burn_in_length
-            precision = getattr(torch, self._config.precision)
-        train_step = self.train_step_offline if offline else self.train_step
-        calc_loss = self.calc_loss_offline if offline else self.calc_loss
-        with hidden_layers_in(precision):
-            if burn_in:
-                with torch.no_grad():
-                    _, state = self._train_info(batch.rows(0, burn_in), train_step)
-                batch = batch.rows(burn_in, None)
-            info, _ = self._train_info(batch, train_step, state)
-        weights = batch.batch_info.importance_weights
-        return self.aggregate_loss(calc_loss(info), batch.valid, weights), info
-
-    def info_of_steps(self, batch: TrainingBatch) -> Nest:
-        """What ``train_step`` says now about a batch [B, T, ...]: infos [B, T, ...]."""
-        info, _ = self._train_info(time_major(batch), self.train_step)
-        return transpose(info)
-
-    def _train_info(
-        self, batch: TrainingBatch, train_step: TrainStep, state: Nest | None = None
-    ) -> tuple[Nest, Nest]:
-        """The infos [T, B, ...] of ``train_step`` and the state [B, ...] after it."""
-        initial_state = self.get_initial_train_state
-        if self.is_temporally_independent:
-            return info_at_once(train_step, batch, initial_state)
-        return info_step_by_step(train_step, batch, initial_state, state)
-
-    @property
-    def is_temporally_independent(self) -> bool:
-        """Whether ``train_step`` takes all steps of a batch in one call."""
-        config = self._config
-        if config is not None and config.temporally_independent_train_step is not None:
-            return config.temporally_independent_train_step
-        return nest.is_empty(self._train_state_spec)
-
-    def aggregate_loss(
-        self, loss_info: LossInfo, valid: Tensor, weights: Field = ()
-    ) -> LossInfo:
-        """Reduces the loss to one number: the mean over the valid steps.
-
-        Args:
-            loss_info: ``loss`` [T, B] or [T-1, B], or () if there is a scalar_loss.
-            valid: [T, B] bool; its first rows belong to those of the loss.
-            weights: [B], importance weights.
-
-        Returns:
-            ``loss`` [] and ``extra``, detached but not reduced: most of it is never
-            looked at.
-        """
-        total: Tensor | float = 0.0
-        if not isinstance(loss_info.loss, tuple):
-            num_rows = loss_info.loss.shape[0]
-            total = masked_mean(
-                loss_info.loss,
-                valid if len(valid) == num_rows else valid[:num_rows],
-                None if isinstance(weights, tuple) else weights,
-            )
-        if not isinstance(loss_info.scalar_loss, tuple):
-            total = total + loss_info.scalar_loss
-        if not isinstance(total, Tensor):
-            raise ValueError(
-                f"{self._name}.calc_loss returned a LossInfo without a loss: "
-                "set loss [T, B] or scalar_loss []"
-            )
-        extra = nest.map_structure(_detached, loss_info.extra)
-        return loss_info._replace(loss=total, extra=extra)
-
-    def update_with_gradient(
-        self, loss_info: LossInfo, explain: Callable[[], LossInfo] | None = None
-    ) -> list[Tensor]:
-        """One gradient step of every optimizer on ``loss_info.loss`` [].
-
-        Args:
-            loss_info: ``loss`` [], and for messages its parts in ``extra``.
-            explain: computes it again with parts that were left out.
-
-        Returns:
-            The gradient norm [] of every optimizer before clipping.
-
-        Raises:
-            DivergedError: if the loss or a gradient is NaN or infinite; no parameter
-                has changed then.
-        """
-        check_finite = self._config is None or self._config.check_finite
-        if check_finite and not math.isfinite(loss_info.loss.item()):
-            if explain is not None:
-                loss_info = loss_info._replace(extra=explain().extra)
-            raise DivergedError(_describe_bad_loss(self._name, self, loss_info))
-        optimizers = self.optimizers()
-        for _, optimizer in optimizers:
-            optimizer.zero_grad()
-        loss_info.loss.backward()
-        norms = [optimizer.clip_gradients() for _, optimizer in optimizers]
-        if check_finite and not all(math.isfinite(norm.item()) for norm in norms):
-            raise DivergedError(_describe_bad_gradient(self._name, self))
-        interruption.parameters_changed = True
-        for _, optimizer in optimizers:
-            optimizer.apply_gradients()
-        return norms
-
-
-def _detached(value: Tensor) -> Tensor:
-    return value.detach() if value.requires_grad else value
-
 
 def valid_steps(step_type: Tensor) -> Tensor:
     """Whether the step has a transition: bool, False where LAST. Any shape."""
@@ -431,35 +311,3 @@ def _checked(optimizer: Optimizer) -> Optimizer:
             f"an optimizer was expected, such as @Adam() in a conf, got {optimizer!r}"
         )
     return optimizer
-
-
-def _describe_bad_loss(name: str, module: nn.Module, loss_info: LossInfo) -> str:
-    """A non-finite loss: which of its parts and which parameters are not finite."""
-    parts = [
-        path
-        for path, value in nest.flatten_with_path(loss_info.extra)
-        if not torch.isfinite(value).all()
-    ]
-    parameters = [n for n, p in module.named_parameters() if not p.isfinite().all()]
-    return (
-        f"{name}: the loss is {loss_info.loss.item()}; non-finite loss parts: "
-        f"{parts or 'none'}; non-finite parameters: "
-        f"{parameters[:_MAX_NAMES] or 'none'}. Likely causes: a too large learning "
-        "rate, unscaled rewards or observations, no gradient clipping. No parameter "
-        "was changed."
-    )
-
-
-def _describe_bad_gradient(name: str, module: nn.Module) -> str:
-    """A non-finite gradient of a finite loss: of which parameters."""
-    parameters = [
-        n
-        for n, p in module.named_parameters()
-        if p.grad is not None and not p.grad.isfinite().all()
-    ]
-    return (
-        f"{name}: the loss is finite, but the gradient is not, of "
-        f"{parameters[:_MAX_NAMES]} ({len(parameters)} parameters). Likely causes: a "
-        "square root, logarithm or division at its limit, or a too large learning "
-        "rate. No parameter was changed."
-    )

@@ -30,6 +30,7 @@ from alf_lite.algorithms.actor_critic_algorithm import (
     ActorCriticState,
 )
 from alf_lite.algorithms.algorithm import valid_steps
+from alf_lite.algorithms.learning.batch_loss import info_of_steps
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.parts.diagnostics import diagnostic
 from alf_lite.algorithms.parts.policy_lag import (
@@ -188,7 +189,7 @@ class PPOAlgorithm(ActorCriticAlgorithm):
                 experience.time_step, info, experience.state, valid, batch_info
             )
             with torch.no_grad():
-                info = self.info_of_steps(batch)
+                info = info_of_steps(self, batch)
             experience = experience._replace(
                 rollout_info=info._replace(rollout_log_prob=log_prob)
             )

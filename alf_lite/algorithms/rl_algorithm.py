@@ -491,6 +491,8 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
 
     def optimizers(self) -> list[tuple[str, Optimizer]]:
         """As of :class:`Algorithm`; if there is none, Adam by ``default_settings``."""
+        if self._optimizers is not None:
+            return self._optimizers
         defaults = self.default_settings
         if defaults.lr is not None and not self._has_optimizer():
             adam = call_with_defaults(
@@ -498,8 +500,8 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
                 {"lr": defaults.lr, "gradient_clipping": defaults.gradient_clipping},
             )
             self._claims.append((adam, None))
-        if self._optimizers is None:  # those that were added since it was built, too
-            self.follow_progress(self.progress)
+        # Those that were added since it was built follow it, too.
+        self.follow_progress(self.progress)
         return super().optimizers()
 
     def follow_progress(self, progress: Progress) -> None:

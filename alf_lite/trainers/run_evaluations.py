@@ -12,6 +12,7 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import valid_steps
+from alf_lite.algorithms.learning.batch_loss import batch_loss
 from alf_lite.algorithms.learning.off_policy_learner import read_windows
 from alf_lite.algorithms.learning.training_batches import time_major
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
@@ -268,7 +269,7 @@ class DatasetEvaluator:
         experience = read_windows(buffer, info, self._length, algorithm)
         valid = valid_steps(experience.time_step.step_type)
         batch = time_major(algorithm.preprocess(experience, valid, info))
-        loss_info, _ = algorithm.batch_loss(batch, True)
+        loss_info, _ = batch_loss(algorithm, batch, offline=True)
         trained = batch.valid[self._config.burn_in_length :]
         values: dict[str, Any] = {"loss": loss_info.loss}
         for path, value in nest.flatten_with_path(loss_info.extra):

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from alf_lite.algorithms.algorithm import Algorithm, valid_steps
+from alf_lite.algorithms.learning.batch_loss import LossFunction
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.data_structures import AlgStep, TimeStep
@@ -56,7 +57,7 @@ def test_recurrent_training_runs_step_by_step_and_resets_at_first():
     state = torch.tensor([5, 7])
     batch = TrainingBatch(inputs, torch.ones(4, 2), (), torch.ones(4, 2))
     algorithm = Counter()
-    (before, info), after = algorithm._train_info(batch, algorithm.train_step, state)
+    (before, info), after = LossFunction(algorithm).info(batch, state)
     assert after.tolist() == [2, 4]
     assert before.tolist() == [[5, 0], [6, 1], [0, 2], [1, 3]]
     assert info.shape == (4, 2)
@@ -67,7 +68,7 @@ def test_stateless_training_gets_all_steps_in_one_call():
     inputs = steps([[1, 0], [2, 1], [0, 1]])
     inputs = inputs._replace(reward=inputs.reward.reshape(3, 2))
     batch = TrainingBatch(inputs, (), (), torch.ones(3, 2))
-    info, _ = algorithm._train_info(batch, algorithm.train_step, ())
+    info, _ = LossFunction(algorithm).info(batch)
     assert algorithm.seen == (6,)
     assert torch.equal(info["twice"], 2 * inputs.reward)
 

@@ -8,6 +8,7 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.awac_algorithm import AwacAlgorithm, AwacInfo
+from alf_lite.algorithms.learning.batch_loss import batch_loss
 from alf_lite.algorithms.off_policy_algorithm import OffPolicyState
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import TimeStep
@@ -315,7 +316,7 @@ def test_recurrent_networks_keep_all_their_states():
     step = algorithm.rollout_step(nest.map_structure(lambda t: t[:, 0], steps), state)
     nest.assert_same_structure(step.state, state)
     assert all(t.abs().sum() > 0 for t in nest.flatten(step.state))
-    loss_info, _ = algorithm.batch_loss(batch_of(algorithm, steps))
+    loss_info, _ = batch_loss(algorithm, batch_of(algorithm, steps))
     loss_info.loss.backward()
     for network in (algorithm._policy._network, algorithm._critics.online):
         assert network._encoder._cells[0].weight_hh.grad.abs().sum() > 0
@@ -385,7 +386,7 @@ def test_squashed_policies_learn_from_actions_on_their_bounds():
     algorithm = awac(BOX, actor_network_ctor=squashed, action_margin=1e-3)
     steps = windows(BOX)
     steps.prev_action[:] = torch.tensor(BOX.maximum)
-    loss_info, info = algorithm.batch_loss(batch_of(algorithm, steps))
+    loss_info, info = batch_loss(algorithm, batch_of(algorithm, steps))
     assert (info.log_prob.abs() < 100).all()
     loss_info.loss.backward()
     assert all(
@@ -417,7 +418,7 @@ def test_a_mask_restricts_the_value_and_what_is_imitated():
     mask[2, 1] = torch.tensor([0, 0, 1])
     steps.prev_action[0, 1] = 0
     steps = steps._replace(observation={"mask": mask, "state": steps.observation})
-    loss_info, info = algorithm.batch_loss(batch_of(algorithm, steps))
+    loss_info, info = batch_loss(algorithm, batch_of(algorithm, steps))
     assert info.log_prob[0, :2].tolist() == [0.0, 0.0]
     only = q_of(
         algorithm._critics.target._network,

@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from alf_lite import nest
 from alf_lite.algorithms.bc_algorithm import BcAlgorithm
+from alf_lite.algorithms.learning.batch_loss import batch_loss
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import TimeStep
 from alf_lite.distributions import functions as distributions
@@ -152,7 +153,7 @@ def test_what_stands_at_an_end_does_not_matter(deterministic):
     losses = []
     for data in (steps, changed):
         algorithm = bc(deterministic=deterministic)
-        loss_info, _ = algorithm.batch_loss(batch_of(algorithm, data))
+        loss_info, _ = batch_loss(algorithm, batch_of(algorithm, data))
         loss_info.loss.backward()
         losses.append([loss_info.loss, *(p.grad for p in algorithm.parameters())])
     torch.testing.assert_close(*losses)
@@ -164,7 +165,7 @@ def test_actions_on_their_bounds_have_a_finite_likelihood_and_gradient(ctor):
     steps = windows(BOX)
     edge = torch.tensor([[-1.0, 0.0], [1.0, 10.0], [1.0, 0.0], [-1.0, 10.0], [1, 5]])
     steps.prev_action[:, 1] = edge
-    loss_info, info = algorithm.batch_loss(batch_of(algorithm, steps))
+    loss_info, info = batch_loss(algorithm, batch_of(algorithm, steps))
     loss_info.loss.backward()
     assert (info.imitation_loss.abs() < 100).all()
     for parameter in algorithm.parameters():
@@ -249,7 +250,7 @@ def test_an_action_that_its_mask_rules_out_is_not_imitated():
     mask[0, 0] = torch.tensor([0, 1, 1])
     steps.prev_action[0, 1] = 0
     steps = steps._replace(observation={"mask": mask, "state": steps.observation})
-    loss_info, info = algorithm.batch_loss(batch_of(algorithm, steps))
+    loss_info, info = batch_loss(algorithm, batch_of(algorithm, steps))
     assert info.imitation_loss[0, 0] == 0
     assert loss_info.loss < 100
     loss_info.loss.backward()
@@ -290,7 +291,7 @@ def test_recurrent_networks_keep_their_state_and_learn(deterministic):
         new_state = step(first, state).state
         nest.assert_same_structure(new_state, state)
         assert all(t.abs().sum() > 0 for t in nest.flatten(new_state))
-    loss_info, _ = algorithm.batch_loss(batch_of(algorithm, steps))
+    loss_info, _ = batch_loss(algorithm, batch_of(algorithm, steps))
     loss_info.loss.backward()
     assert algorithm._policy._network._encoder._cells[0].weight_hh.grad.abs().sum() > 0
 

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.cql_algorithm import CqlAlgorithm, CqlInfo
+from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
+from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.algorithms.off_policy_algorithm import OffPolicyState
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm, SacEvaluation
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
@@ -88,7 +90,7 @@ def info_of(algorithm, steps: TimeStep, seed: int = 2, batch_info=NO_SOURCE):
     batch = batch_of(algorithm, steps, batch_info)
     state = algorithm.get_initial_train_state(batch.valid.shape[1])
     torch.manual_seed(seed)
-    return algorithm._train_info(batch, algorithm.train_step, state)[0]
+    return LossFunction(algorithm).info(batch, state)[0]
 
 
 def evaluation(algorithm, observation: Tensor, values: Tensor | None = None):
@@ -323,7 +325,7 @@ def test_what_stands_at_a_last_step_does_not_matter():
     for junk in (0.0, 50.0):
         steps.observation[3], steps.prev_action[3] = junk, 0.5
         torch.manual_seed(5)
-        loss_info, _ = algorithm.batch_loss(batch_of(algorithm, steps))
+        loss_info, _ = batch_loss(algorithm, batch_of(algorithm, steps))
         losses.append(loss_info.loss.item())
     assert losses[0] == losses[1]
     assert math.isfinite(losses[0])
@@ -498,8 +500,8 @@ def bandit(action_spec, low: float, high: float) -> TimeStep:
 def train(algorithm, steps: TimeStep, num_updates: int) -> None:
     batch = batch_of(algorithm, steps)
     for _ in range(num_updates):
-        loss_info, info = algorithm.batch_loss(batch)
-        algorithm.update_with_gradient(loss_info)
+        loss_info, info = batch_loss(algorithm, batch)
+        update_with_gradient(algorithm, loss_info)
         algorithm.after_update(batch.inputs, info)
 
 

@@ -9,7 +9,13 @@ from torch import Tensor
 
 from alf_lite.algorithms.cql_dqn_algorithm import CqlDqnAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.learning.batch_loss import (
+    LossFunction,
+    aggregate_loss,
+    batch_loss,
+)
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
+from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.algorithms.parts.return_heads import CategoricalHead, QuantileHead
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.networks.encoding_networks import EncodingNetwork
@@ -85,7 +91,7 @@ def losses_of(algorithm, steps: TimeStep, batch_info=NO_SOURCE):
     """The LossInfo of ``calc_loss`` before it is averaged."""
     batch = batch_of(algorithm, steps, batch_info)
     state = algorithm.get_initial_train_state(batch.valid.shape[1])
-    info, _ = algorithm._train_info(batch, algorithm.train_step, state)
+    info, _ = LossFunction(algorithm).info(batch, state)
     return algorithm.calc_loss(info)
 
 
@@ -135,7 +141,7 @@ def test_last_steps_do_not_count():
         batch = batch_of(algorithm, steps)
         info = losses_of(algorithm, steps)
         losses.append(
-            algorithm.aggregate_loss(
+            aggregate_loss(
                 info._replace(loss=info.loss[1:]), batch.valid[1:]
             ).loss.item()
         )
@@ -247,8 +253,8 @@ def optimize(algorithm, steps: TimeStep, num_updates: int) -> Tensor:
     """Trains on the same windows; the values of all states, [S, A]."""
     batch = batch_of(algorithm, steps)
     for _ in range(num_updates):
-        loss_info, info = algorithm.batch_loss(batch)
-        algorithm.update_with_gradient(loss_info)
+        loss_info, info = batch_loss(algorithm, batch)
+        update_with_gradient(algorithm, loss_info)
         algorithm.after_update(batch.inputs, info)
     outputs, _ = algorithm._q_network(torch.eye(NUM_STATES))
     return outputs[:, 0, :, 0].detach()

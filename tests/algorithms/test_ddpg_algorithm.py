@@ -7,7 +7,9 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm, DdpgInfo, DdpgState
+from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
+from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.distributions.exploration import GaussianNoise, OrnsteinUhlenbeckNoise
 from alf_lite.networks.actor_networks import ActorNetwork
@@ -72,7 +74,7 @@ def batch_of(algorithm: DdpgAlgorithm, steps: TimeStep) -> TrainingBatch:
 def info_of(algorithm: DdpgAlgorithm, steps: TimeStep) -> DdpgInfo:
     batch = batch_of(algorithm, steps)
     state = algorithm.get_initial_train_state(batch.valid.shape[1])
-    return algorithm._train_info(batch, algorithm.train_step, state)[0]
+    return LossFunction(algorithm).info(batch, state)[0]
 
 
 def scaled(action: torch.Tensor) -> torch.Tensor:
@@ -165,8 +167,8 @@ def test_the_actor_is_updated_once_per_period(period):
     moved = []
     for _ in range(6):
         before = {n: p.clone() for n, p in algorithm.named_parameters()}
-        loss_info, info = algorithm.batch_loss(batch)
-        algorithm.update_with_gradient(loss_info)
+        loss_info, info = batch_loss(algorithm, batch)
+        update_with_gradient(algorithm, loss_info)
         algorithm.after_update(batch.inputs, info)
         changed = {
             name.split(".")[0]
@@ -187,13 +189,13 @@ def test_an_actor_with_its_own_optimizer_may_pause():
     )
     batch = batch_of(algorithm, windows())
     actor = [p.clone() for p in algorithm._policy.parameters()]
-    loss_info, info = algorithm.batch_loss(batch)
-    norms = algorithm.update_with_gradient(loss_info)
+    loss_info, info = batch_loss(algorithm, batch)
+    norms = update_with_gradient(algorithm, loss_info)
     algorithm.after_update(batch.inputs, info)
     assert norms[0] == 0
     assert all(map(torch.equal, actor, algorithm._policy.parameters()))
     assert loss_info.extra.actor_loss == ()
-    algorithm.update_with_gradient(algorithm.batch_loss(batch)[0])
+    update_with_gradient(algorithm, batch_loss(algorithm, batch)[0])
     assert not all(map(torch.equal, actor, algorithm._policy.parameters()))
 
 
@@ -326,7 +328,7 @@ def test_recurrent_networks_keep_all_their_states():
     # A stored state may start training.
     batch = batch_of(algorithm, windows(length=4))
     stored = nest.map_structure(lambda t: t.unsqueeze(0), step.state)
-    loss_info, _ = algorithm.batch_loss(batch._replace(state=stored))
+    loss_info, _ = batch_loss(algorithm, batch._replace(state=stored))
     loss_info.loss.backward()
     for network in (algorithm._policy._network, algorithm._critics.online):
         assert network._encoder._cells[0].weight_hh.grad.abs().sum() > 0
@@ -350,8 +352,8 @@ def bandit() -> TimeStep:
 def check_solves_the_bandit(algorithm: DdpgAlgorithm, num_updates: int) -> None:
     batch = batch_of(algorithm, bandit())
     for _ in range(num_updates):
-        loss_info, info = algorithm.batch_loss(batch)
-        algorithm.update_with_gradient(loss_info)
+        loss_info, info = batch_loss(algorithm, batch)
+        update_with_gradient(algorithm, loss_info)
         algorithm.after_update(batch.inputs, info)
     action = algorithm.predict_step(inputs(1), DdpgState()).output
     assert action[0, 0].item() == pytest.approx(0.5, abs=0.1)

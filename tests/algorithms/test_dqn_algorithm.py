@@ -9,7 +9,9 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm, DqnInfo, DqnState
+from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
+from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.algorithms.parts.return_heads import CategoricalHead, QuantileHead
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
@@ -76,7 +78,7 @@ def losses_of(algorithm: DqnAlgorithm, steps: TimeStep):
     """The LossInfo of ``calc_loss`` before it is averaged."""
     batch = batch_of(algorithm, steps)
     state = algorithm.get_initial_train_state(batch.valid.shape[1])
-    info, _ = algorithm._train_info(batch, algorithm.train_step, state)
+    info, _ = LossFunction(algorithm).info(batch, state)
     return algorithm.calc_loss(info)
 
 
@@ -153,7 +155,7 @@ def test_a_window_that_begins_with_last_has_priority_0():
 
 def test_only_the_online_network_gets_a_gradient_and_only_for_the_action_taken():
     algorithm = with_tables()
-    loss_info, _ = algorithm.batch_loss(batch_of(algorithm, three_windows()))
+    loss_info, _ = batch_loss(algorithm, batch_of(algorithm, three_windows()))
     loss_info.loss.backward()
     assert all(p.grad is None for p in algorithm._target_q_network.parameters())
     gradient = algorithm._q_network._advantage[-1].weight.grad.T  # [S, A]
@@ -303,8 +305,8 @@ def optimize(algorithm: DqnAlgorithm, steps: TimeStep, num_updates: int) -> Tens
     """Trains on the same windows; the values of all states, [S, A]."""
     batch = batch_of(algorithm, steps)
     for _ in range(num_updates):
-        loss_info, info = algorithm.batch_loss(batch)
-        algorithm.update_with_gradient(loss_info)
+        loss_info, info = batch_loss(algorithm, batch)
+        update_with_gradient(algorithm, loss_info)
         algorithm.after_update(batch.inputs, info)
     outputs, _ = algorithm._q_network(torch.eye(NUM_STATES))
     return algorithm._return_model.mean(outputs)[:, 0].detach()

@@ -8,6 +8,7 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.iql_algorithm import IqlAlgorithm, IqlInfo, IqlState
+from alf_lite.algorithms.learning.batch_loss import batch_loss
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import TimeStep
 from alf_lite.distributions import functions as distributions
@@ -154,7 +155,7 @@ def test_the_losses_are_those_of_a_naive_loop(spec, num_critics):
 def test_the_aggregated_loss_is_the_mean_over_the_steps_that_go_on(spec):
     algorithm = iql(spec)
     steps = windows(spec)
-    loss_info, info = algorithm.batch_loss(batch_of(algorithm, steps))
+    loss_info, info = batch_loss(algorithm, batch_of(algorithm, steps))
     own = algorithm.calc_loss(info).loss[0, [0, 1, 2, 4]]
     torch.testing.assert_close(loss_info.loss, own.mean())
 
@@ -269,7 +270,7 @@ def test_recurrent_networks_keep_all_their_states():
     step = algorithm.rollout_step(nest.map_structure(lambda t: t[:, 0], steps), state)
     nest.assert_same_structure(step.state, state)
     assert all(t.abs().sum() > 0 for t in nest.flatten(step.state))
-    loss_info, _ = algorithm.batch_loss(batch_of(algorithm, steps))
+    loss_info, _ = batch_loss(algorithm, batch_of(algorithm, steps))
     loss_info.loss.backward()
     for network in (
         algorithm._policy._network,
@@ -354,7 +355,7 @@ def test_squashed_policies_learn_from_actions_on_their_bounds():
     algorithm = iql(BOX, actor_network_ctor=squashed, action_margin=1e-3)
     steps = windows(BOX)
     steps.prev_action[:] = torch.tensor(BOX.maximum)
-    loss_info, info = algorithm.batch_loss(batch_of(algorithm, steps))
+    loss_info, info = batch_loss(algorithm, batch_of(algorithm, steps))
     assert (info.log_prob.abs() < 100).all()
     loss_info.loss.backward()
     assert all(
@@ -385,7 +386,7 @@ def test_what_a_mask_rules_out_is_not_imitated():
     mask[1, 0] = 0
     steps.prev_action[0, 1] = 0
     steps = steps._replace(observation={"mask": mask, "state": steps.observation})
-    loss_info, info = algorithm.batch_loss(batch_of(algorithm, steps))
+    loss_info, info = batch_loss(algorithm, batch_of(algorithm, steps))
     assert info.log_prob[0, :2].tolist() == [0.0, 0.0]
     assert info.log_prob[0, 4] < 0
     loss_info.loss.backward()

@@ -11,6 +11,7 @@ from alf_lite import nest
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
+from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
 from alf_lite.algorithms.parts.temperature import entropy_of_mostly_one_value
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
@@ -186,7 +187,7 @@ def test_the_loss_and_its_gradient_are_finite_where_nothing_is_allowed(
     valid = steps.step_type != LAST
     valid[:, 4:] = False
     steps, info, valid = transpose((steps, info, valid))
-    loss_info, _ = algorithm.batch_loss(TrainingBatch(steps, info, (), valid))
+    loss_info, _ = batch_loss(algorithm, TrainingBatch(steps, info, (), valid))
     assert loss_info.loss.isfinite()
     assert loss_info.extra.policy_loss.isfinite().all()
     loss_info.loss.backward()
@@ -221,9 +222,7 @@ def sac_info(algorithm, steps):
     inputs, info, valid = transpose((inputs, info, steps.step_type != LAST))
     batch = TrainingBatch(inputs, info, (), valid)
     torch.manual_seed(2)
-    return algorithm._train_info(
-        batch, algorithm.train_step, algorithm.get_initial_train_state(5)
-    )[0]
+    return LossFunction(algorithm).info(batch)[0]
 
 
 def test_expectations_of_sac_are_over_the_joint_values_that_are_allowed():

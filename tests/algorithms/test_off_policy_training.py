@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.algorithms.learning.batch_loss import aggregate_loss
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import TrainerConfig
@@ -188,11 +189,10 @@ def test_burn_in_builds_the_state_without_training_on_it():
 
 
 def test_only_valid_steps_count_and_importance_weights_scale_them():
-    algorithm = make()
     loss = torch.tensor([[1.0, 2.0], [3.0, 100.0]])
     valid = torch.tensor([[True, True], [True, False]])
     weights = torch.tensor([0.5, 2.0])
-    total = algorithm.aggregate_loss(LossInfo(loss=loss), valid, weights).loss
+    total = aggregate_loss(LossInfo(loss=loss), valid, weights).loss
     assert total.item() == pytest.approx((0.5 * 1 + 2 * 2 + 0.5 * 3) / 3)
 
 

@@ -14,8 +14,11 @@ from gymnasium import spaces
 
 from alf_lite import nest
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
+from alf_lite.algorithms.learning import updates
+from alf_lite.algorithms.learning.batch_loss import LossFunction, aggregate_loss
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import DefaultSettings, TrainerConfig
@@ -93,12 +96,19 @@ class RecordingPPO(PPOAlgorithm):
         self.shapes: list[tuple[int, ...]] = []
         self.calls: list[str] = []
 
-    def batch_loss(self, batch, offline=False):
-        self.calls.append("batch_loss")
-        self.shapes.append(tuple(batch.valid.shape))
-        observation = batch.inputs.observation[batch.valid]
-        self.trained[-1].extend(observation[:, 0].tolist())
-        return super().batch_loss(batch)
+    def train_step(self, inputs, state, rollout_info):
+        step = super().train_step(inputs, state, rollout_info)
+        return step._replace(info=(inputs, step.info))
+
+    def calc_loss(self, info):
+        inputs, info = info
+        self.calls.append("calc_loss")
+        self.shapes.append(tuple(inputs.step_type.shape))
+        valid = valid_steps(inputs.step_type)
+        if len(valid) == 5:  # with the bootstrap row
+            valid[-1] = False
+        self.trained[-1].extend(inputs.observation[valid][:, 0].tolist())
+        return super().calc_loss(info)
 
     def train_from_unroll(self, experience, train_info):
         self.trained.append([])
@@ -152,7 +162,7 @@ def test_methods_are_called_in_the_order_of_the_contract_with_its_shapes():
     algorithm.train_iter()
     assert algorithm.calls == [
         "preprocess_experience (2, 5)",
-        *["batch_loss", "after_update"] * 2,
+        *["calc_loss", "after_update"] * 2,
         "after_train_iter (4, 2)",
     ]
     assert algorithm.shapes == [(2, 2)] * 2
@@ -233,7 +243,7 @@ def test_an_algorithm_without_train_step_learns_through_rollout_step():
     torch.testing.assert_close(algorithm.logits.detach(), expected)
 
 
-def test_the_loss_of_the_bootstrap_row_is_not_used():
+def test_the_loss_of_the_bootstrap_row_is_not_used(monkeypatch):
     class Zeroing(Reinforce):
         def calc_loss(self, info):
             loss = info["log_prob"].new_zeros(5, 2)
@@ -241,7 +251,11 @@ def test_the_loss_of_the_bootstrap_row_is_not_used():
 
     algorithm = make(Zeroing)
     losses = []
-    algorithm.update_with_gradient = lambda info: losses.append(info.loss.item()) or []
+    monkeypatch.setattr(
+        updates,
+        "update_with_gradient",
+        lambda _, info: losses.append(info.loss.item()) or [],
+    )
     algorithm.train_iter()
     assert losses == [0.0]
 
@@ -303,17 +317,16 @@ def test_an_on_policy_algorithm_without_a_train_step_must_say_so():
 
 
 def test_scalar_losses_are_added_to_the_mean():
-    algorithm = make()
     valid = torch.tensor([[True], [False]])
-    both = algorithm.aggregate_loss(
+    both = aggregate_loss(
         LossInfo(loss=torch.tensor([[2.0], [100.0]]), scalar_loss=torch.tensor(0.5)),
         valid,
     )
     assert both.loss.item() == 2.5
-    only = algorithm.aggregate_loss(LossInfo(scalar_loss=torch.tensor(0.5)), valid)
+    only = aggregate_loss(LossInfo(scalar_loss=torch.tensor(0.5)), valid)
     assert only.loss.item() == 0.5
     with pytest.raises(ValueError, match="without a loss"):
-        algorithm.aggregate_loss(LossInfo(), valid)
+        aggregate_loss(LossInfo(), valid)
 
 
 class NaNLoss(PPOAlgorithm):
@@ -486,8 +499,8 @@ def test_compiled_training_gives_the_same_numbers(cls):
         return algorithm
 
     eager, compiled = train(compiled=False), train(compiled=True)
-    assert compiled.learner.updates._batch_loss != compiled.batch_loss
-    assert eager.learner.updates._batch_loss == eager.batch_loss
+    assert not isinstance(compiled.learner.updates._loss_functions[0], LossFunction)
+    assert isinstance(eager.learner.updates._loss_functions[0], LossFunction)
     assert compiled.learner._rollout_step != compiled.rollout_step
     assert eager.learner._rollout_step == eager.rollout_step
     torch.testing.assert_close(

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
+from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.algorithms.off_policy_algorithm import OffPolicyState
 from alf_lite.algorithms.parts.temperature import entropy_of_mostly_one_value
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm, SacInfo
@@ -86,7 +88,7 @@ def info_of(algorithm: SacAlgorithm, steps: TimeStep, seed: int = 2) -> SacInfo:
     batch = batch_of(algorithm, steps)
     state = algorithm.get_initial_train_state(batch.valid.shape[1])
     torch.manual_seed(seed)
-    return algorithm._train_info(batch, algorithm.train_step, state)[0]
+    return LossFunction(algorithm).info(batch, state)[0]
 
 
 class Naive:
@@ -345,7 +347,7 @@ def test_recurrent_networks_keep_all_their_states():
     step = algorithm.rollout_step(inputs, state)
     nest.assert_same_structure(step.state, state)
     assert all(t.abs().sum() > 0 for t in nest.flatten(step.state))
-    loss_info, _ = algorithm.batch_loss(batch_of(algorithm, steps))
+    loss_info, _ = batch_loss(algorithm, batch_of(algorithm, steps))
     loss_info.loss.backward()
     for network in (algorithm._policy._network, algorithm._critics.online):
         assert network._encoder._cells[0].weight_hh.grad.abs().sum() > 0
@@ -395,8 +397,8 @@ def test_default_target_entropies():
 
 def test_a_fixed_alpha_stays():
     algorithm = sac(BOX, learn_alpha=False, initial_alpha=0.2)
-    loss_info, _ = algorithm.batch_loss(batch_of(algorithm, windows(BOX)))
-    algorithm.update_with_gradient(loss_info)
+    loss_info, _ = batch_loss(algorithm, batch_of(algorithm, windows(BOX)))
+    update_with_gradient(algorithm, loss_info)
     alpha = algorithm._temperatures["continuous"].alpha
     assert alpha.item() == pytest.approx(0.2)
     assert loss_info.extra.alpha.continuous == alpha
@@ -445,8 +447,8 @@ def bandit(action_spec, reward) -> TimeStep:
 def train(algorithm: SacAlgorithm, steps: TimeStep, num_updates: int) -> None:
     batch = batch_of(algorithm, steps)
     for _ in range(num_updates):
-        loss_info, info = algorithm.batch_loss(batch)
-        algorithm.update_with_gradient(loss_info)
+        loss_info, info = batch_loss(algorithm, batch)
+        update_with_gradient(algorithm, loss_info)
         algorithm.after_update(batch.inputs, info)
 
 
@@ -505,7 +507,7 @@ def test_unsupported_actions_name_an_algorithm_that_supports_them():
 
 
 def test_entropies_of_parts_that_are_not_there_are_left_out():
-    loss_info, _ = sac(BOX).batch_loss(batch_of(sac(BOX), windows(BOX)))
+    loss_info, _ = batch_loss(sac(BOX), batch_of(sac(BOX), windows(BOX)))
     assert loss_info.extra.entropy.discrete == ()
     assert isinstance(loss_info.extra.alpha, Entropies)
     assert len(nest.flatten(loss_info.extra.alpha)) == 1

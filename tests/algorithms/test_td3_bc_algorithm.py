@@ -8,7 +8,9 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.ddpg_algorithm import DdpgInfo, DdpgState
+from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
+from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.algorithms.td3_bc_algorithm import Td3BcAlgorithm, Td3BcInfo
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
@@ -80,7 +82,7 @@ def batch_of(algorithm, steps: TimeStep, batch_info=NO_SOURCE) -> TrainingBatch:
 def info_of(algorithm, steps: TimeStep, batch_info=NO_SOURCE):
     batch = batch_of(algorithm, steps, batch_info)
     state = algorithm.get_initial_train_state(batch.valid.shape[1])
-    return algorithm._train_info(batch, algorithm.train_step, state)[0]
+    return LossFunction(algorithm).info(batch, state)[0]
 
 
 @pytest.mark.parametrize("alpha", [0.0, 2.5])
@@ -179,7 +181,7 @@ def test_what_stands_at_a_last_step_does_not_matter():
     losses = []
     for junk in (0.0, 50.0):
         steps.observation[3] = junk
-        loss_info, _ = algorithm.batch_loss(batch_of(algorithm, steps))
+        loss_info, _ = batch_loss(algorithm, batch_of(algorithm, steps))
         losses.append(loss_info.loss.item())
     assert losses[0] == losses[1]
 
@@ -284,8 +286,8 @@ def test_a_small_weight_stays_with_the_data_and_a_large_one_leaves_for_higher_va
         )
         batch = batch_of(algorithm, bandit())
         for _ in range(200):
-            loss_info, info = algorithm.batch_loss(batch)
-            algorithm.update_with_gradient(loss_info)
+            loss_info, info = batch_loss(algorithm, batch)
+            update_with_gradient(algorithm, loss_info)
             algorithm.after_update(batch.inputs, info)
         inputs = TimeStep(observation=torch.ones(1, 3))
         greedy[alpha] = algorithm.predict_step(inputs, DdpgState()).output.item()

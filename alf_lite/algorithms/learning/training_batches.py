@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -11,13 +11,10 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.config import TrainerConfig
-from alf_lite.data_structures import AlgStep, BatchInfo, TimeStep
+from alf_lite.data_structures import BatchInfo, TimeStep
 from alf_lite.errors import ConfigError
-from alf_lite.utils.tensor_utils import reset_state
 
 Nest = Any
-# (inputs, state, rollout_info) → AlgStep
-TrainStep = Callable[[TimeStep, Nest, Nest], AlgStep]
 
 _transpose = operator.methodcaller("transpose", 0, 1)
 
@@ -144,78 +141,3 @@ def with_executed_action(rollout_info: Nest, action: Nest) -> Nest:
 def without_executed_action(rollout_info: Nest) -> Nest:
     """The inverse of :func:`with_executed_action`: no need to store it twice."""
     return with_executed_action(rollout_info, ())
-
-
-# Calling train_step on a mini-batch, all at once or step by step
-
-
-def info_at_once(
-    train_step: TrainStep,
-    batch: TrainingBatch,
-    initial_state: Callable[[int], Nest],
-) -> tuple[Nest, Nest]:
-    """One call with all steps [T·B, ...], each with its own state.
-
-    Args:
-        train_step: to call.
-        batch: [T, B, ...]. A step starts from the state that is stored with it, from
-            the initial one if there is none.
-        initial_state: of so many rows.
-
-    Returns:
-        The infos [T, B, ...] and the state [B, ...] after the last step.
-    """
-    num_steps, batch_size = batch.inputs.step_type.shape
-
-    if num_steps == 1:  # takes half of the time of what follows
-        without_time = operator.methodcaller("squeeze", 0)
-        with_time = operator.methodcaller("unsqueeze", 0)
-    else:
-        without_time = operator.methodcaller("flatten", 0, 1)
-        with_time = operator.methodcaller("unflatten", 0, (num_steps, batch_size))
-
-    inputs, state, rollout_info = nest.map_structure(
-        without_time, (batch.inputs, batch.state, batch.rollout_info)
-    )
-    if nest.is_empty(state):
-        state = initial_state(num_steps * batch_size)
-    step = train_step(inputs, state, rollout_info)
-    info = nest.map_structure(with_time, step.info)
-    if nest.is_empty(step.state):
-        return info, step.state
-    return info, nest.map_structure(lambda t: t[-batch_size:], step.state)
-
-
-def info_step_by_step(
-    train_step: TrainStep,
-    batch: TrainingBatch,
-    initial_state: Callable[[int], Nest],
-    state: Nest | None = None,
-) -> tuple[Nest, Nest]:
-    """T calls with [B, ...], each with the state that the one before returned.
-
-    Args:
-        train_step: to call.
-        batch: [T, B, ...].
-        initial_state: of so many rows.
-        state: [B, ...], before the first step; None means the one stored with it, or
-            the initial one if there is none. It is reset where a step is FIRST.
-
-    Returns:
-        The infos [T, B, ...] and the state [B, ...] after the last step.
-    """
-    num_steps, batch_size = batch.inputs.step_type.shape
-    initial = initial_state(batch_size)
-    if state is None:
-        state = nest.map_structure(lambda t: t[0], batch.state)
-        state = initial if nest.is_empty(state) else state
-    infos = []
-    for t in range(num_steps):
-        inputs, rollout_info = nest.map_structure(
-            lambda x, t=t: x[t], (batch.inputs, batch.rollout_info)
-        )
-        state = reset_state(state, initial, inputs.is_first())
-        step = train_step(inputs, state, rollout_info)
-        state = step.state
-        infos.append(step.info)
-    return nest.stack(infos), state

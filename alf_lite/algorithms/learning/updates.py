@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
+from alf_lite.algorithms.learning.batch_loss import LossFunction, aggregate_loss
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.parts.diagnostics import diagnostics_if
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, LossInfo
+from alf_lite.errors import DivergedError
 from alf_lite.nest import path_parts
 from alf_lite.utils import summary
+from alf_lite.utils.interruption import interruption
 from alf_lite.utils.losses import masked_mean
 
 Nest = Any
+
+_MAX_NAMES = 5  # in messages
 
 
 class Update(NamedTuple):
@@ -37,6 +43,40 @@ class BatchLoss(NamedTuple):
     info: Nest  # [T, B, ...], from the train step
 
 
+def update_with_gradient(
+    algorithm: Algorithm,
+    loss_info: LossInfo,
+    explain: Callable[[], LossInfo] | None = None,
+) -> list[Tensor]:
+    """One gradient step of every optimizer on ``loss_info.loss`` [].
+
+    Args:
+        algorithm: whose parameters move.
+        loss_info: ``loss`` [], and for messages its parts in ``extra``.
+        explain: computes it again with parts that were left out.
+
+    Returns:
+        The gradient norm [] of every optimizer before clipping.
+
+    Raises:
+        DivergedError: if the loss or a gradient is NaN or infinite; no parameter
+            has changed then.
+    """
+    loss, optimizers = loss_info.loss, algorithm.optimizers()
+    for _, optimizer in optimizers:
+        optimizer.zero_grad()
+    loss.backward()
+    norms = [optimizer.clip_gradients() for _, optimizer in optimizers]
+    check_finite = algorithm.config is None or algorithm.config.check_finite
+    # One number tells of all, so that the device is waited for once.
+    if check_finite and not math.isfinite(sum(norms, loss.detach()).item()):
+        raise DivergedError(_describe_divergence(algorithm, loss_info, explain))
+    interruption.parameters_changed = True
+    for _, optimizer in optimizers:
+        optimizer.apply_gradients()
+    return norms
+
+
 class UpdateLoop:
     """Makes the updates of an algorithm and counts them.
 
@@ -48,9 +88,14 @@ class UpdateLoop:
     def __init__(self, algorithm: Algorithm, config: TrainerConfig) -> None:
         self._algorithm = algorithm
         self._config = config
-        self._batch_loss: Callable[..., tuple[LossInfo, Nest]] = algorithm.batch_loss
+        loss = LossFunction(algorithm)
+        self._burn_in_length = loss.burn_in_length
+        # Of the parts of an update, in their order
+        self._loss_functions: list[Any] = [loss, LossFunction(algorithm, offline=True)]
         if config.compile:
-            self._batch_loss = torch.compile(algorithm.batch_loss)
+            self._loss_functions = [
+                torch.compile(function.__call__) for function in self._loss_functions
+            ]
         # A compiled function shall not be compiled anew for each recorded iteration.
         self._always_looks = config.compile or algorithm.stops_updates_early
         self.num_updates = 0  # since the run began
@@ -77,12 +122,14 @@ class UpdateLoop:
         looks = self._always_looks or summary.should_record()
         for update in updates:
             losses = self._losses_of(update, looks)
-            norms = algorithm.update_with_gradient(
-                _total_loss(losses), functools.partial(self._explain, update)
+            norms = update_with_gradient(
+                algorithm, _total_loss(losses), functools.partial(self._explain, update)
             )
             batch, loss_info, info = losses[0]
-            trained = batch.rows(self._config.burn_in_length, None)
-            algorithm.after_update(trained.inputs, info)
+            inputs = batch.inputs
+            if self._burn_in_length:
+                inputs = batch.rows(self._burn_in_length, None).inputs
+            algorithm.after_update(inputs, info)
             if update_priority is not None:
                 for part in losses:
                     update_priority(part.batch.batch_info, part.loss_info.priority)
@@ -108,8 +155,8 @@ class UpdateLoop:
             The number of steps trained on.
         """
         algorithm, info = self._algorithm, batch.rollout_info
-        loss_info = algorithm.aggregate_loss(algorithm.calc_loss(info), batch.valid)
-        norms = algorithm.update_with_gradient(loss_info)
+        loss_info = aggregate_loss(algorithm.calc_loss(info), batch.valid)
+        norms = update_with_gradient(algorithm, loss_info)
         algorithm.after_update(batch.inputs, info)
         self.num_updates += 1
         if summary.should_record():
@@ -127,13 +174,12 @@ class UpdateLoop:
             update: what to compute them from.
             looks: whether somebody looks at the diagnostics.
         """
-        losses = []
         with diagnostics_if(looks):
-            for batch, offline in ((update.batch, False), (update.offline_batch, True)):
-                if batch is not None:
-                    loss_info, info = self._batch_loss(batch, offline)
-                    losses.append(BatchLoss(batch, loss_info, info))
-        return losses
+            return [
+                BatchLoss(batch, *function(batch))
+                for batch, function in zip(update, self._loss_functions, strict=True)
+                if batch is not None
+            ]
 
     # Summaries
 
@@ -204,3 +250,50 @@ def _summarize_loss(loss_info: LossInfo, valid: Tensor, name: str) -> None:
 def _histograms(name: str, values: Nest) -> None:
     for path, leaf in nest.flatten_with_path(values):
         summary.histogram("/".join((name, *path_parts(path))), leaf.detach().float())
+
+
+# Messages
+
+
+def _describe_divergence(
+    algorithm: Algorithm,
+    loss_info: LossInfo,
+    explain: Callable[[], LossInfo] | None,
+) -> str:
+    if torch.isfinite(loss_info.loss):
+        return _describe_bad_gradient(algorithm.name, algorithm)
+    if explain is not None:
+        loss_info = loss_info._replace(extra=explain().extra)
+    return _describe_bad_loss(algorithm.name, algorithm, loss_info)
+
+
+def _describe_bad_loss(name: str, module: nn.Module, loss_info: LossInfo) -> str:
+    """A non-finite loss: which of its parts and which parameters are not finite."""
+    parts = [
+        path
+        for path, value in nest.flatten_with_path(loss_info.extra)
+        if not torch.isfinite(value).all()
+    ]
+    parameters = [n for n, p in module.named_parameters() if not p.isfinite().all()]
+    return (
+        f"{name}: the loss is {loss_info.loss.item()}; non-finite loss parts: "
+        f"{parts or 'none'}; non-finite parameters: "
+        f"{parameters[:_MAX_NAMES] or 'none'}. Likely causes: a too large learning "
+        "rate, unscaled rewards or observations, no gradient clipping. No parameter "
+        "was changed."
+    )
+
+
+def _describe_bad_gradient(name: str, module: nn.Module) -> str:
+    """A non-finite gradient of a finite loss: of which parameters."""
+    parameters = [
+        n
+        for n, p in module.named_parameters()
+        if p.grad is not None and not p.grad.isfinite().all()
+    ]
+    return (
+        f"{name}: the loss is finite, but the gradient is not, of "
+        f"{parameters[:_MAX_NAMES]} ({len(parameters)} parameters). Likely causes: a "
+        "square root, logarithm or division at its limit, or a too large learning "
+        "rate. No parameter was changed."
+    )

@@ -1,0 +1,216 @@
+"""From a mini-batch to its loss: ``train_step``, ``calc_loss`` and the mean of it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.algorithms.algorithm import Algorithm
+from alf_lite.algorithms.learning.training_batches import (
+    TrainingBatch,
+    time_major,
+    transpose,
+)
+from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
+from alf_lite.networks.layers import hidden_layers_in
+from alf_lite.utils.losses import masked_mean
+from alf_lite.utils.tensor_utils import reset_state
+
+Nest = Any
+# (inputs, state, rollout_info) → AlgStep
+TrainStep = Callable[[TimeStep, Nest, Nest], AlgStep]
+
+
+class LossFunction:
+    """Computes the loss of mini-batches; what the configuration says is read once.
+
+    With ``TrainerConfig.burn_in_length``, the first rows only build up the state.
+
+    Args:
+        algorithm: with the configuration of the run, if it is the root of one.
+        offline: whether by ``train_step_offline`` and ``calc_loss_offline``.
+    """
+
+    def __init__(self, algorithm: Algorithm, *, offline: bool = False) -> None:
+        config = algorithm.config
+        self._algorithm = algorithm
+        self._offline = offline
+        self._at_once = algorithm.is_temporally_independent
+        self.burn_in_length = 0 if config is None else config.burn_in_length
+        self._precision = (
+            torch.float32 if config is None else getattr(torch, config.precision)
+        )
+        self._is_plain = self._precision == torch.float32 and not self.burn_in_length
+
+    def __call__(self, batch: TrainingBatch) -> tuple[LossInfo, Nest]:
+        """The aggregated loss of a mini-batch [T, B, ...], and the info it came from.
+
+        Importance weights multiply the loss of every step of their row.
+        """
+        algorithm = self._algorithm
+        calc_loss = algorithm.calc_loss
+        if self._offline:
+            calc_loss = algorithm.calc_loss_offline
+        if self._is_plain:
+            info, _ = self.info(batch)
+        else:
+            batch, info = self._after_burn_in(batch)
+        weights = batch.batch_info.importance_weights
+        return aggregate_loss(calc_loss(info), batch.valid, weights), info
+
+    def info(
+        self, batch: TrainingBatch, state: Nest | None = None
+    ) -> tuple[Nest, Nest]:
+        """The infos [T, B, ...] of the train step and the state [B, ...] after it."""
+        algorithm = self._algorithm
+        train_step = algorithm.train_step
+        if self._offline:
+            train_step = algorithm.train_step_offline
+        initial_state = algorithm.get_initial_train_state
+        if self._at_once:
+            return info_at_once(train_step, batch, initial_state)
+        return info_step_by_step(train_step, batch, initial_state, state)
+
+    def _after_burn_in(self, batch: TrainingBatch) -> tuple[TrainingBatch, Nest]:
+        """The rows that are trained, and their infos, in the precision of the run."""
+        state = None
+        with hidden_layers_in(self._precision):
+            if self.burn_in_length:
+                with torch.no_grad():
+                    _, state = self.info(batch.rows(0, self.burn_in_length))
+                batch = batch.rows(self.burn_in_length, None)
+            return batch, self.info(batch, state)[0]
+
+
+def batch_loss(
+    algorithm: Algorithm, batch: TrainingBatch, *, offline: bool = False
+) -> tuple[LossInfo, Nest]:
+    """See :class:`LossFunction`: the loss of one mini-batch."""
+    return LossFunction(algorithm, offline=offline)(batch)
+
+
+def info_of_steps(algorithm: Algorithm, batch: TrainingBatch) -> Nest:
+    """What ``train_step`` says now about a batch [B, T, ...]: infos [B, T, ...]."""
+    return transpose(LossFunction(algorithm).info(time_major(batch))[0])
+
+
+def aggregate_loss(loss_info: LossInfo, valid: Tensor, weights: Field = ()) -> LossInfo:
+    """Reduces the loss to one number: the mean over the valid steps.
+
+    Args:
+        loss_info: ``loss`` [T, B] or [T-1, B], or () if there is a scalar_loss.
+        valid: [T, B] bool; its first rows belong to those of the loss.
+        weights: [B], importance weights.
+
+    Returns:
+        ``loss`` [] and ``extra``, detached but not reduced: most of it is never
+        looked at.
+
+    Raises:
+        ValueError: if there is no loss.
+    """
+    total: Tensor | float = 0.0
+    if not isinstance(loss_info.loss, tuple):
+        num_rows = loss_info.loss.shape[0]
+        total = masked_mean(
+            loss_info.loss,
+            valid if len(valid) == num_rows else valid[:num_rows],
+            None if isinstance(weights, tuple) else weights,
+        )
+    if not isinstance(loss_info.scalar_loss, tuple):
+        total = total + loss_info.scalar_loss
+    if not isinstance(total, Tensor):
+        raise ValueError(
+            "calc_loss returned a LossInfo without a loss: set loss [T, B] or "
+            "scalar_loss []"
+        )
+    return loss_info._replace(loss=total, extra=_detached(loss_info.extra))
+
+
+def _detached(values: Nest) -> Nest:
+    if isinstance(values, tuple) and not values:
+        return values
+    return nest.map_structure(
+        lambda t: t.detach() if t.requires_grad else t,  # the view costs something
+        values,
+    )
+
+
+# Calling train_step on a mini-batch, all at once or step by step
+
+
+def info_at_once(
+    train_step: TrainStep,
+    batch: TrainingBatch,
+    initial_state: Callable[[int], Nest],
+) -> tuple[Nest, Nest]:
+    """One call with all steps [T·B, ...], each with its own state.
+
+    Args:
+        train_step: to call.
+        batch: [T, B, ...]. A step starts from the state that is stored with it, from
+            the initial one if there is none.
+        initial_state: of so many rows.
+
+    Returns:
+        The infos [T, B, ...] and the state [B, ...] after the last step.
+    """
+    num_steps, batch_size = batch.inputs.step_type.shape
+
+    if num_steps == 1:  # takes half of the time of what follows
+        without_time = operator.methodcaller("squeeze", 0)
+        with_time = operator.methodcaller("unsqueeze", 0)
+    else:
+        without_time = operator.methodcaller("flatten", 0, 1)
+        with_time = operator.methodcaller("unflatten", 0, (num_steps, batch_size))
+
+    inputs, state, rollout_info = nest.map_structure(
+        without_time, (batch.inputs, batch.state, batch.rollout_info)
+    )
+    if nest.is_empty(state):
+        state = initial_state(num_steps * batch_size)
+    step = train_step(inputs, state, rollout_info)
+    info = nest.map_structure(with_time, step.info)
+    if nest.is_empty(step.state):
+        return info, step.state
+    return info, nest.map_structure(lambda t: t[-batch_size:], step.state)
+
+
+def info_step_by_step(
+    train_step: TrainStep,
+    batch: TrainingBatch,
+    initial_state: Callable[[int], Nest],
+    state: Nest | None = None,
+) -> tuple[Nest, Nest]:
+    """T calls with [B, ...], each with the state that the one before returned.
+
+    Args:
+        train_step: to call.
+        batch: [T, B, ...].
+        initial_state: of so many rows.
+        state: [B, ...], before the first step; None means the one stored with it, or
+            the initial one if there is none. It is reset where a step is FIRST.
+
+    Returns:
+        The infos [T, B, ...] and the state [B, ...] after the last step.
+    """
+    num_steps, batch_size = batch.inputs.step_type.shape
+    initial = initial_state(batch_size)
+    if state is None:
+        state = nest.map_structure(lambda t: t[0], batch.state)
+        state = initial if nest.is_empty(state) else state
+    infos = []
+    for t in range(num_steps):
+        inputs, rollout_info = nest.map_structure(
+            lambda x, t=t: x[t], (batch.inputs, batch.rollout_info)
+        )
+        state = reset_state(state, initial, inputs.is_first())
+        step = train_step(inputs, state, rollout_info)
+        state = step.state
+        infos.append(step.info)
+    return nest.stack(infos), state
