@@ -50,27 +50,15 @@ class SequentialDataTransformer(DataTransformer):
             in_order.append(build_data_transformer(ctor, spec, reward_spec))
             spec = in_order[-1].transformed_observation_spec
         _check_order(in_order)
-        super().__init__(
-            observation_spec,
-            reward_spec,
-            transformed_observation_spec=spec,
-            state_spec=tuple(t.state_spec for t in in_order),
-        )
+        super().__init__(observation_spec, reward_spec)
+        self.transformed_observation_spec = spec
+        self.state_spec = tuple(t.state_spec for t in in_order)
+        self.has_statistics = any(t.has_statistics for t in in_order)
+        self.num_history_steps = sum(t.num_history_steps for t in in_order)
+        self.needs_replay = any(t.needs_replay for t in in_order)
         self._in_order = in_order
         self.transformers = nn.ModuleList(in_order)
         self.check_neighbours((), ())
-
-    @property
-    def has_statistics(self) -> bool:
-        return any(t.has_statistics for t in self._in_order)
-
-    @property
-    def num_history_steps(self) -> int:
-        return sum(t.num_history_steps for t in self._in_order)
-
-    @property
-    def needs_replay(self) -> bool:
-        return any(t.needs_replay for t in self._in_order)
 
     def set_environment(self, env: Environment) -> None:
         for transformer in self._in_order:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -15,6 +16,7 @@ from alf_lite.config import configurable
 from alf_lite.data_structures import BatchInfo, Experience, TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
+from alf_lite.nest import path_parts
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
@@ -92,64 +94,32 @@ class DataTransformer(nn.Module, ABC):
 
     Args:
         observation_spec: of one raw observation.
-        reward_spec: of one raw reward.
-        transformed_observation_spec: of what the algorithm sees; the same by default.
-        state_spec: of what one environment carries from step to step.
+        reward_spec: of one raw reward; transformers keep shape and dtype.
+
+    Attributes:
+        transformed_observation_spec: of one observation as the algorithm sees it. The
+            constructor of a subclass sets it where it is not the raw one.
+        state_spec: of what one environment carries from step to step, zeros at the
+            start; likewise.
     """
 
     stage: ClassVar[TransformStage] = TransformStage.SINGLE_STEP
     is_identity: ClassVar[bool] = False  # nobody needs to call it then
 
+    has_statistics: bool = False  # whether observe() changes anything
+    num_history_steps: int = 0  # before a window, that transform_experience() reads
+    needs_replay: bool = False  # whether it only changes what is drawn from replay
+
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
         reward_spec: TensorSpec = TensorSpec(()),
-        *,
-        transformed_observation_spec: NestedTensorSpec | None = None,
-        state_spec: NestedTensorSpec = (),
     ) -> None:
         super().__init__()
-        self._observation_spec = observation_spec
-        self._reward_spec = reward_spec
-        if transformed_observation_spec is None:
-            transformed_observation_spec = observation_spec
-        self._transformed_observation_spec = transformed_observation_spec
-        self._state_spec = state_spec
-
-    @property
-    def observation_spec(self) -> NestedTensorSpec:
-        """Of one raw observation."""
-        return self._observation_spec
-
-    @property
-    def reward_spec(self) -> TensorSpec:
-        """Of one raw reward; transformers keep shape and dtype."""
-        return self._reward_spec
-
-    @property
-    def transformed_observation_spec(self) -> NestedTensorSpec:
-        """Of one observation as the algorithm sees it."""
-        return self._transformed_observation_spec
-
-    @property
-    def state_spec(self) -> NestedTensorSpec:
-        """Of what one environment carries from step to step; zeros at the start."""
-        return self._state_spec
-
-    @property
-    def has_statistics(self) -> bool:
-        """Whether :meth:`observe` changes anything."""
-        return False
-
-    @property
-    def num_history_steps(self) -> int:
-        """H: how many steps before a window :meth:`transform_experience` reads."""
-        return 0
-
-    @property
-    def needs_replay(self) -> bool:
-        """Whether it only changes what is trained on from a replay buffer."""
-        return False
+        self.observation_spec = observation_spec
+        self.reward_spec = reward_spec
+        self.transformed_observation_spec = observation_spec
+        self.state_spec: NestedTensorSpec = ()
 
     def set_environment(self, env: Environment) -> None:
         """Says, before training, which environment the steps come from.
@@ -258,13 +228,6 @@ class IdentityDataTransformer(SingleStepTransformer):
 
     is_identity = True
 
-    def __init__(
-        self,
-        observation_spec: NestedTensorSpec,
-        reward_spec: TensorSpec = TensorSpec(()),
-    ) -> None:
-        super().__init__(observation_spec, reward_spec)
-
     def transform(self, time_step: TimeStep) -> TimeStep:
         return time_step
 
@@ -290,3 +253,73 @@ def build_data_transformer(
             f"{ctor!r} must build a DataTransformer, got a {type(transformer).__name__}"
         )
     return transformer
+
+
+# The parts of an observation that a transformer changes
+
+
+def select_leaves(
+    observation_spec: NestedTensorSpec,
+    fields: Sequence[str] | None,
+    is_suitable: Callable[[TensorSpec], bool],
+    needed: str,
+) -> dict[str, int]:
+    """The leaves to change, sorted by name, and their positions in the flattened spec.
+
+    The name of a leaf is its path with dots, ``"arm.joints.0"``, or ``"observation"``
+    if there is only that one leaf.
+
+    Args:
+        observation_spec: of one observation.
+        fields: names of leaves or of nests of leaves, such as ``"arm"``; None for all
+            leaves that are suitable.
+        is_suitable: whether the transformer can change such a leaf.
+        needed: what a suitable leaf is, for errors.
+
+    Raises:
+        ConfigError: if a field does not exist or is not suitable, or if there are none.
+    """
+    specs = {
+        ".".join(path_parts(path)) or "observation": spec
+        for path, spec in nest.flatten_with_path(observation_spec)
+    }
+    names = list(specs)
+    if fields is None:
+        selected = [name for name in names if is_suitable(specs[name])]
+    else:
+        _check_fields(fields, names)
+        selected = [name for name in names if any(_is_in(name, f) for f in fields)]
+        for name in selected:
+            if not is_suitable(specs[name]):
+                raise ConfigError(f"'{name}' must be {needed}, it is a {specs[name]}")
+    if not selected:
+        raise ConfigError(f"no part of the observation is {needed}: {specs}")
+    return {name: names.index(name) for name in sorted(selected)}
+
+
+def replace_specs(
+    observation_spec: NestedTensorSpec,
+    positions: Iterable[int],
+    new_spec: Callable[[TensorSpec], TensorSpec],
+) -> NestedTensorSpec:
+    """``observation_spec`` with ``new_spec`` of the specs at ``positions``."""
+    specs = nest.flatten(observation_spec)
+    for i in positions:
+        specs[i] = new_spec(specs[i])
+    return nest.pack_sequence_as(observation_spec, specs)
+
+
+def _check_fields(fields: Sequence[str], names: Sequence[str]) -> None:
+    if isinstance(fields, str):
+        raise ConfigError(f"fields must be a list of names, write ['{fields}']")
+    for field in fields:
+        if not any(_is_in(name, field) for name in names):
+            near = difflib.get_close_matches(field, names, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            raise ConfigError(
+                f"the observation has no field '{field}', only {list(names)}.{hint}"
+            )
+
+
+def _is_in(name: str, field: str) -> bool:
+    return name == field or name.startswith(f"{field}.")

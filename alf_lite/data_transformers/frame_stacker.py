@@ -16,8 +16,9 @@ from alf_lite.data_transformers.data_transformer import (
     DataTransformer,
     TransformStage,
     WindowOrigin,
+    replace_specs,
+    select_leaves,
 )
-from alf_lite.data_transformers.observation_leaves import replace_specs, select_leaves
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
 
@@ -71,29 +72,23 @@ class FrameStacker(DataTransformer):
                     f"FrameStacker: '{name}' has shape {tuple(specs[i].shape)}, so "
                     f"there is no stack_axis {stack_axis}"
                 )
-        super().__init__(
+        super().__init__(observation_spec, reward_spec)
+        self.transformed_observation_spec = replace_specs(
             observation_spec,
-            reward_spec,
-            transformed_observation_spec=replace_specs(
-                observation_spec,
-                positions.values(),
-                lambda spec: _stacked_spec(spec, stack_size, stack_axis),
-            ),
-            state_spec={
-                name: _history_spec(specs[i], stack_size - 1)
-                for name, i in positions.items()
-            },
+            positions.values(),
+            lambda spec: _stacked_spec(spec, stack_size, stack_axis),
         )
+        self.state_spec = {
+            name: TensorSpec((stack_size - 1, *specs[i].shape), specs[i].dtype)
+            for name, i in positions.items()
+        }
+        self.num_history_steps = stack_size - 1
         self._stack_size = stack_size
         # Name → position of the leaf and the dimension of its frames to join along.
         self._leaves = {
             name: (i, stack_axis % specs[i].ndim) for name, i in positions.items()
         }
         self._unroll_history: dict[str, Tensor] | None = None
-
-    @property
-    def num_history_steps(self) -> int:
-        return self._stack_size - 1
 
     def transform_timestep(
         self, time_step: TimeStep, state: Nest
@@ -200,10 +195,6 @@ def _expand(mask: Tensor, like: Tensor) -> Tensor:
 def _with_leaves(time_step: TimeStep, leaves: list[Tensor]) -> TimeStep:
     observation = nest.pack_sequence_as(time_step.observation, leaves)
     return time_step._replace(observation=observation)
-
-
-def _history_spec(spec: TensorSpec, num_frames: int) -> TensorSpec:
-    return TensorSpec((num_frames, *spec.shape), spec.dtype)
 
 
 def _stacked_spec(spec: TensorSpec, stack_size: int, axis: int) -> TensorSpec:

@@ -21,8 +21,8 @@ from alf_lite.data_transformers.data_transformer import (
     DataTransformer,
     TransformStage,
     WindowOrigin,
+    select_leaves,
 )
-from alf_lite.data_transformers.observation_leaves import select_leaves
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.specs_only_environment import RemoteEnvironment
 from alf_lite.errors import ConfigError
@@ -121,6 +121,7 @@ class HindsightExperienceTransformer(DataTransformer):
     """
 
     stage = TransformStage.HINDSIGHT
+    needs_replay = True
 
     def __init__(
         self,
@@ -162,10 +163,6 @@ class HindsightExperienceTransformer(DataTransformer):
         self._reward_function = reward_function
         stored = Experience(time_step=TimeStep(observation=observation_spec))
         self._achieved_path, _ = nest.flatten_with_path(stored)[self._achieved]
-
-    @property
-    def needs_replay(self) -> bool:
-        return True
 
     def set_environment(self, env: Environment) -> None:
         if self._reward_function is None:
@@ -262,7 +259,7 @@ class HindsightExperienceTransformer(DataTransformer):
         if num_changed == 0:
             return time_step.reward
         reward = self._reward_function(achieved[changed], goals[changed])
-        expected = (num_changed, *self._reward_spec.shape)
+        expected = (num_changed, *self.reward_spec.shape)
         if tuple(reward.shape) != expected:
             raise ValueError(
                 "HindsightExperienceTransformer: the reward function must return shape "

@@ -13,8 +13,11 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.config import configurable
 from alf_lite.data_structures import TimeStep
-from alf_lite.data_transformers.data_transformer import SingleStepTransformer
-from alf_lite.data_transformers.observation_leaves import replace_specs, select_leaves
+from alf_lite.data_transformers.data_transformer import (
+    SingleStepTransformer,
+    replace_specs,
+    select_leaves,
+)
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
 from alf_lite.utils.normalizers import Normalizer, NormalizerMode, NotFiniteError
@@ -26,12 +29,15 @@ UpdateMode = Literal["rollout", "never"]
 class StatisticsTransformer(SingleStepTransformer):
     """Scales by statistics of the training environments and clips the result.
 
+    A subclass makes the ``normalizer`` in its constructor.
+
     Args:
         observation_spec: of one raw observation.
         reward_spec: of one raw reward.
-        transformed_observation_spec: of what the algorithm sees.
-        normalizer: the statistics.
         clipping: bounds the results to [-clipping, clipping]; None for no bounds.
+        mode: how much the past counts, see :class:`Normalizer`.
+        speed: of the mode ``"adaptive"``.
+        update_rate: of the mode ``"moving"``.
         update_mode: when the statistics change: ``"rollout"``, after every unroll, or
             ``"never"``, to keep those of a checkpoint.
 
@@ -39,21 +45,20 @@ class StatisticsTransformer(SingleStepTransformer):
         ConfigError: if ``clipping`` or ``update_mode`` is out of range.
     """
 
+    normalizer: Normalizer
+
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
-        reward_spec: TensorSpec,
+        reward_spec: TensorSpec = TensorSpec(()),
         *,
-        transformed_observation_spec: NestedTensorSpec | None = None,
-        normalizer: Normalizer,
-        clipping: float | None,
-        update_mode: UpdateMode,
+        clipping: float | None = 10.0,
+        mode: NormalizerMode = "running",
+        speed: float = 8.0,
+        update_rate: float = 1e-4,
+        update_mode: UpdateMode = "rollout",
     ) -> None:
-        super().__init__(
-            observation_spec,
-            reward_spec,
-            transformed_observation_spec=transformed_observation_spec,
-        )
+        super().__init__(observation_spec, reward_spec)
         if clipping is not None and not clipping > 0:
             raise ConfigError(f"clipping must be above 0 or None, got {clipping}")
         if update_mode not in get_args(UpdateMode):
@@ -61,13 +66,13 @@ class StatisticsTransformer(SingleStepTransformer):
                 f"update_mode must be one of {list(get_args(UpdateMode))}, "
                 f"got {update_mode!r}"
             )
-        self.normalizer = normalizer
+        self.has_statistics = update_mode != "never"
         self._clipping = clipping
-        self._update_mode = update_mode
-
-    @property
-    def has_statistics(self) -> bool:
-        return self._update_mode != "never"
+        self._options: dict[str, Any] = {
+            "mode": mode,
+            "speed": speed,
+            "update_rate": update_rate,
+        }
 
     def observe(self, time_steps: TimeStep) -> None:
         if not self.has_statistics:
@@ -106,12 +111,8 @@ class ObservationNormalizer(StatisticsTransformer):
         reward_spec: of one raw reward.
         fields: names of the parts to normalize, such as ``["arm.joints", "speed"]``;
             None for all floating-point parts.
-        clipping: bounds the results to [-clipping, clipping]; None for no bounds.
         zero_mean: whether to subtract the mean.
-        mode: how much the past counts, see :class:`Normalizer`.
-        speed: of the mode ``"adaptive"``.
-        update_rate: of the mode ``"moving"``.
-        update_mode: see :class:`StatisticsTransformer`.
+        **kwargs: see :class:`StatisticsTransformer`.
 
     Raises:
         ConfigError: if a field does not exist or is not floating point, or an argument
@@ -124,36 +125,21 @@ class ObservationNormalizer(StatisticsTransformer):
         reward_spec: TensorSpec = TensorSpec(()),
         *,
         fields: Sequence[str] | None = None,
-        clipping: float | None = 10.0,
         zero_mean: bool = True,
-        mode: NormalizerMode = "running",
-        speed: float = 8.0,
-        update_rate: float = 1e-4,
-        update_mode: UpdateMode = "rollout",
+        **kwargs: Any,
     ) -> None:
         positions = select_leaves(
             observation_spec, fields, lambda spec: spec.is_continuous, "floating point"
         )
         all_specs = nest.flatten(observation_spec)
         specs = {name: all_specs[i] for name, i in positions.items()}
-        super().__init__(
+        super().__init__(observation_spec, reward_spec, **kwargs)
+        self.transformed_observation_spec = replace_specs(
             observation_spec,
-            reward_spec,
-            transformed_observation_spec=replace_specs(
-                observation_spec,
-                positions.values(),
-                lambda spec: _transformed_spec(spec, clipping),
-            ),
-            normalizer=Normalizer(
-                specs,
-                zero_mean=zero_mean,
-                mode=mode,
-                speed=speed,
-                update_rate=update_rate,
-            ),
-            clipping=clipping,
-            update_mode=update_mode,
+            positions.values(),
+            lambda spec: _transformed_spec(spec, self._clipping),
         )
+        self.normalizer = Normalizer(specs, zero_mean=zero_mean, **self._options)
         self._positions = positions
 
     def transform(self, time_step: TimeStep) -> TimeStep:
@@ -195,49 +181,25 @@ class RewardNormalizer(StatisticsTransformer):
         reward_spec: of one raw reward.
         gamma: γ of the discounted return; None means that of the algorithm, and 0.99 if
             it has none.
-        clipping: bounds the results to [-clipping, clipping]; None for no bounds.
-        mode: how much the past counts, see :class:`Normalizer`.
-        speed: of the mode ``"adaptive"``.
-        update_rate: of the mode ``"moving"``.
-        update_mode: see :class:`StatisticsTransformer`.
+        **kwargs: see :class:`StatisticsTransformer`.
 
     Raises:
         ConfigError: if an argument is out of range.
     """
 
-    def __init__(
-        self,
-        observation_spec: NestedTensorSpec,
-        reward_spec: TensorSpec = TensorSpec(()),
-        *,
-        gamma: float | None = None,
-        clipping: float | None = 10.0,
-        mode: NormalizerMode = "running",
-        speed: float = 8.0,
-        update_rate: float = 1e-4,
-        update_mode: UpdateMode = "rollout",
-    ) -> None:
+    def __init__(self, *args: Any, gamma: float | None = None, **kwargs: Any) -> None:
         if gamma is not None and not 0 <= gamma <= 1:
             raise ConfigError(f"RewardNormalizer: gamma must be in [0, 1], got {gamma}")
-        super().__init__(
-            observation_spec,
-            reward_spec,
-            normalizer=Normalizer(
-                {"reward": reward_spec},
-                zero_mean=False,
-                mode=mode,
-                speed=speed,
-                update_rate=update_rate,
-            ),
-            clipping=clipping,
-            update_mode=update_mode,
+        super().__init__(*args, **kwargs)
+        self.normalizer = Normalizer(
+            {"reward": self.reward_spec}, zero_mean=False, **self._options
         )
         self._gamma = 0.99 if gamma is None else gamma
         self._has_own_gamma = gamma is not None
-        self._reader = UnrollReader(reward_spec)
+        self._reader = UnrollReader(self.reward_spec)
         # [environments so far, elements of the reward], R of the last step. No buffer:
         # only training needs it, and a policy may act in any number of environments.
-        self._returns = np.zeros((0, reward_spec.numel))
+        self._returns = np.zeros((0, self.reward_spec.numel))
 
     def set_gamma(self, gamma: float) -> None:
         if not self._has_own_gamma:
@@ -265,9 +227,7 @@ class RewardNormalizer(StatisticsTransformer):
             self._returns_of(steps.env_ids),
         )  # [T, B, elements of the reward]
         counted = torch.from_numpy(returns[~steps.is_first])
-        self.normalizer.update(
-            {"reward": counted.reshape(-1, *self._reward_spec.shape)}
-        )
+        self.normalizer.update({"reward": counted.reshape(-1, *self.reward_spec.shape)})
         self._returns[steps.env_ids] = returns[-1]
 
     def _returns_of(self, env_ids: np.ndarray) -> np.ndarray:

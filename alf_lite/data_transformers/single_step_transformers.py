@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +20,9 @@ from alf_lite.data_structures import TimeStep
 from alf_lite.data_transformers.data_transformer import (
     SingleStepTransformer,
     TransformStage,
+    replace_specs,
+    select_leaves,
 )
-from alf_lite.data_transformers.observation_leaves import replace_specs, select_leaves
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
@@ -35,13 +37,6 @@ class UntransformedTimeStep(SingleStepTransformer):
     """
 
     stage = TransformStage.KEEP_RAW
-
-    def __init__(
-        self,
-        observation_spec: NestedTensorSpec,
-        reward_spec: TensorSpec = TensorSpec(()),
-    ) -> None:
-        super().__init__(observation_spec, reward_spec)
 
     def transform(self, time_step: TimeStep) -> TimeStep:
         return time_step._replace(untransformed=time_step)
@@ -64,14 +59,8 @@ class RewardTransformer(SingleStepTransformer):
 class RewardScaling(RewardTransformer):
     """Multiplies the reward by ``scale``."""
 
-    def __init__(
-        self,
-        observation_spec: NestedTensorSpec,
-        reward_spec: TensorSpec = TensorSpec(()),
-        *,
-        scale: float,
-    ) -> None:
-        super().__init__(observation_spec, reward_spec)
+    def __init__(self, *args: Any, scale: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         if not math.isfinite(scale):
             raise ConfigError(f"RewardScaling: scale must be finite, got {scale}")
         self._scale = scale
@@ -84,14 +73,8 @@ class RewardScaling(RewardTransformer):
 class RewardShifting(RewardTransformer):
     """Adds ``bias`` to the reward."""
 
-    def __init__(
-        self,
-        observation_spec: NestedTensorSpec,
-        reward_spec: TensorSpec = TensorSpec(()),
-        *,
-        bias: float,
-    ) -> None:
-        super().__init__(observation_spec, reward_spec)
+    def __init__(self, *args: Any, bias: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         if not math.isfinite(bias):
             raise ConfigError(f"RewardShifting: bias must be finite, got {bias}")
         self._bias = bias
@@ -106,13 +89,12 @@ class RewardClipping(RewardTransformer):
 
     def __init__(
         self,
-        observation_spec: NestedTensorSpec,
-        reward_spec: TensorSpec = TensorSpec(()),
-        *,
+        *args: Any,
         minimum: float = -1.0,
         maximum: float = 1.0,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(observation_spec, reward_spec)
+        super().__init__(*args, **kwargs)
         if not minimum <= 0 <= maximum or minimum == maximum:
             raise ConfigError(
                 "RewardClipping: expected minimum <= 0 <= maximum, not both 0, got "
@@ -142,14 +124,8 @@ class LifeLossDiscount(SingleStepTransformer):
         info_key: of the ``env_info`` that is not 0 where a life is lost.
     """
 
-    def __init__(
-        self,
-        observation_spec: NestedTensorSpec,
-        reward_spec: TensorSpec = TensorSpec(()),
-        *,
-        info_key: str = "life_lost",
-    ) -> None:
-        super().__init__(observation_spec, reward_spec)
+    def __init__(self, *args: Any, info_key: str = "life_lost", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._info_key = info_key
 
     def set_environment(self, env: Environment) -> None:
@@ -204,16 +180,11 @@ class ImageScaleTransformer(SingleStepTransformer):
         positions = select_leaves(
             observation_spec, fields, lambda spec: spec.dtype == torch.uint8, "uint8"
         ).values()
-        super().__init__(
+        super().__init__(observation_spec, reward_spec)
+        self.transformed_observation_spec = replace_specs(
             observation_spec,
-            reward_spec,
-            transformed_observation_spec=replace_specs(
-                observation_spec,
-                positions,
-                lambda spec: BoundedTensorSpec(
-                    spec.shape, torch.float32, minimum, maximum
-                ),
-            ),
+            positions,
+            lambda spec: BoundedTensorSpec(spec.shape, torch.float32, minimum, maximum),
         )
         self._positions = list(positions)
         self._minimum = minimum

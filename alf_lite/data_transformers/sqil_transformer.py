@@ -57,6 +57,8 @@ class SqilTransformer(SingleStepTransformer):
         ConfigError: if an argument is out of range or the reward is no number.
     """
 
+    needs_replay = True
+
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
@@ -81,10 +83,6 @@ class SqilTransformer(SingleStepTransformer):
         self._demonstration_reward = demonstration_reward
         self._own_reward = own_reward
         self._sources = _checked_sources(demonstration_sources)
-
-    @property
-    def needs_replay(self) -> bool:
-        return True
 
     def check_neighbours(
         self, earlier: Sequence[DataTransformer], later: Sequence[DataTransformer]

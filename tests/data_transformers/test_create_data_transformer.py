@@ -123,7 +123,8 @@ class LastReward(DataTransformer):
     stage = TransformStage.HISTORY
 
     def __init__(self, observation_spec, reward_spec):
-        super().__init__(observation_spec, reward_spec, state_spec=reward_spec)
+        super().__init__(observation_spec, reward_spec)
+        self.state_spec = reward_spec
 
     def transform_timestep(self, time_step, state):
         before = torch.where(time_step.is_first(), 0.0, state)

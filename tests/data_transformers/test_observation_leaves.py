@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from alf_lite.data_transformers.observation_leaves import replace_specs, select_leaves
+from alf_lite.data_transformers.data_transformer import replace_specs, select_leaves
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import TensorSpec
 
