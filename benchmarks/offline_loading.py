@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from alf_lite import nest
-from alf_lite.datasets.field_matching import experience_spec
 from alf_lite.datasets.loading import load_replay_buffer
+from alf_lite.datasets.step_assembly import experience_spec
 from alf_lite.environments.specs_only_environment import (
     SpecsOnlyEnvironment,
     box_space,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.checkpoints import checkpointer as checkpoints
-from alf_lite.checkpoints.module_state import load_module_state
+from alf_lite.checkpoints.data import load_module_state
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import (
     AlgStep,

@@ -188,7 +188,7 @@ def _check_parameters(loaded: LoadedCheckpoint) -> int:
     """How many numbers are trained; CheckpointError if one is not finite."""
     from torch import Tensor
 
-    from alf_lite.checkpoints.module_state import (
+    from alf_lite.checkpoints.data import (
         check_is_state_dict,
         non_finite_entries,
     )

@@ -27,11 +27,12 @@ from alf_lite.checkpoints.data import (
     PART_SUFFIX,
     CheckpointInfo,
     LoadedCheckpoint,
+    check_is_state_dict,
+    load_module_state,
     read,
     read_info,
     to_bytes,
 )
-from alf_lite.checkpoints.module_state import check_is_state_dict, load_module_state
 from alf_lite.errors import CheckpointError, DamagedCheckpointError
 
 __all__ = [

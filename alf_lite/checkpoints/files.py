@@ -25,7 +25,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from alf_lite.errors import CheckpointError, DamagedCheckpointError
+from alf_lite.errors import CheckpointError, ConfigError, DamagedCheckpointError
 
 FORMAT = "alf_lite-checkpoint"
 SCHEMA = 1
@@ -115,11 +115,12 @@ def remove(path: Path) -> None:
 
 
 def _delete(path: Path) -> None:
-    """Deletes a directory as far as possible; of a link only the link."""
-    if path.is_symlink():
-        path.unlink(missing_ok=True)
-    else:
+    """Deletes what may be there, as far as possible; of a link only the link."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def recover(directory: Path) -> None:
@@ -220,7 +221,7 @@ def _write_files(
     entries = {"format": FORMAT, "schema": SCHEMA, **manifest, "files": files}
     text = json.dumps(entries, indent=1, allow_nan=False)
     _write_file(directory / MANIFEST_NAME, text.encode())
-    _sync_directory(directory)
+    _sync(directory)
 
 
 def _write_file(path: Path, content: Content) -> str:
@@ -253,11 +254,12 @@ def _put_in_place(temporary: Path, path: Path) -> None:
         _delete(replaced)
     else:
         temporary.rename(path)
-    _sync_directory(path.parent)
+    _sync(path.parent)
 
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Flushes a file or the entries of a directory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -366,3 +368,50 @@ def _explain_write_error(path: Path, needed: int, error: OSError) -> str:
         except OSError:
             message += f" (needed {needed / 1e6:.1f} MB)"
     return f"{message}. Earlier checkpoints are untouched."
+
+
+# Other files and directories that appear whole, or not at all
+
+
+def check_is_new(path: Path) -> None:
+    """Raises ConfigError if there is something at ``path`` already."""
+    if path.exists() or path.is_symlink():
+        raise ConfigError(
+            f"{path} exists already and is not overwritten. Choose another name, or "
+            "remove it first."
+        )
+
+
+@contextlib.contextmanager
+def new_output(path: Path | str, *, replace_file: bool = False) -> Iterator[Path]:
+    """Gives the block a temporary path, and what it wrote there its name at the end.
+
+    If the block raises, by Ctrl-C too, what it wrote is removed.
+
+    Args:
+        path: of the file or directory; its parents are created.
+        replace_file: put the new file in the place of one that is there.
+
+    Raises:
+        ConfigError: if there is something at ``path``, or it cannot be written.
+    """
+    path = Path(path).expanduser()
+    if not replace_file:
+        check_is_new(path)
+    temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _delete(temporary)  # a link there would lead elsewhere
+        yield temporary
+        for file in [temporary, *temporary.rglob("*")]:
+            _sync(file)
+        if not replace_file:
+            check_is_new(path)  # it may have appeared meanwhile
+        temporary.replace(path)
+        _sync(path.parent)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror or error}"
+        ) from error
+    finally:
+        _delete(temporary)

@@ -3,30 +3,44 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import functools
 import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.config import configurable
-from alf_lite.data_structures import Experience
-from alf_lite.datasets.direct_loading import load_directly
-from alf_lite.datasets.field_matching import experience_spec, match_fields
+from alf_lite.data_structures import Experience, StepType
 from alf_lite.datasets.formats import open_source
-from alf_lite.datasets.source import Arrays, Source, field_kind, join_path
-from alf_lite.datasets.step_assembly import StepAssembler
+from alf_lite.datasets.replay_sources import ReplayCheckpoint
+from alf_lite.datasets.source import (
+    NO_FIRST,
+    Arrays,
+    Source,
+    contradiction,
+    cut_firsts,
+    field_kind,
+    inner_firsts,
+    join_path,
+)
+from alf_lite.datasets.step_assembly import StepAssembler, experience_spec, match_fields
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import DataError
 from alf_lite.nest import path_parts
+from alf_lite.replay_buffers.allocation import allocate
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
-from alf_lite.tensor_specs import TensorSpec
+from alf_lite.replay_buffers.replay_file import RawSteps
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
 _logger = logging.getLogger(__name__)
 
 # Steps that are written at once: they are in memory twice meanwhile.
 _CHUNK_LENGTH = 2**16
+_CHUNK_BYTES = 2**22  # of rows that are copied and looked at
 
 
 @configurable
@@ -76,18 +90,20 @@ def load_replay_buffer(
         raise DataError(f"{path}: there are no steps in it")
     lengths = newest_lengths(source.lengths, max_length)
     matched = match_fields(source, env, zero_missing_env_info)
+    make_buffer = functools.partial(
+        ReplayBuffer,
+        experience_spec(env),
+        len(lengths),
+        num_earliest_frames_ignored=num_earliest_frames_ignored,
+    )
     with _memory_told(path, lengths):
-        direct = load_directly(
-            source,
-            env,
-            lengths,
-            memory_map=memory_map,
-            verify=verify,
-            num_earliest_frames_ignored=num_earliest_frames_ignored,
-        )
-    if direct is not None:
-        _logger.info("Loaded %d steps from %s.", direct.total_size, path)
-        return direct
+        rows = _take_rows(source, env, lengths, memory_map, verify)
+    if rows is not None:
+        buffer = make_buffer(len(rows.rows) // len(lengths), rows=rows)
+        buffer.forget_oldest(lengths[0])
+        buffer.mark_truncated_end()
+        _logger.info("Loaded %d steps from %s.", buffer.total_size, path)
+        return buffer
     if memory_map:
         raise DataError(
             f"{path}: load_replay_buffer.memory_map is set, but only own replay "
@@ -101,12 +117,7 @@ def load_replay_buffer(
         for whole, newest in zip(source.lengths, lengths, strict=True)
     ]
     with _memory_told(path, lengths):
-        buffer = ReplayBuffer(
-            experience_spec(env),
-            len(lengths),
-            max(lengths),
-            num_earliest_frames_ignored=num_earliest_frames_ignored,
-        )
+        buffer = make_buffer(max(lengths))
     _fill(buffer, source, assembler, skipped)
     if assembler.bad and not drop_bad_episodes:
         raise DataError(_explain_bad(path, assembler))
@@ -161,6 +172,134 @@ def newest_lengths(lengths: list[int], max_length: int | None) -> list[int]:
     if low == 0:
         return [int(e < max_length) for e in range(len(lengths))]
     return [min(length, low) for length in lengths]
+
+
+# Row by row
+
+
+def _take_rows(
+    source: Source, env: Environment, lengths: list[int], memory_map: bool, verify: bool
+) -> RawSteps | None:
+    """The rows of a source as they are stored, or None if they need a change.
+
+    It is as fast as the disk. Only rows of the same types with nothing to repair can be
+    taken so, of as many steps of one environment as of another.
+    """
+    if (
+        not isinstance(source, ReplayCheckpoint)
+        or len(set(source.lengths)) > 1
+        or len(set(lengths)) > 1
+    ):
+        return None
+    spec, stored = experience_spec(env), source.stored
+    for path, leaf_spec in nest.flatten_with_path(spec):
+        leaf = stored.leaves.get(path)
+        if leaf is None or leaf[1:3] != (leaf_spec.shape, leaf_spec.dtype):
+            return None
+    if not memory_map:
+        return _copy_sound(stored, spec, source.lengths[0], lengths)
+    if verify:
+        _mark_seams(source, lengths)
+    _tell_of_bus_errors(source.name)
+    return stored
+
+
+def _copy_sound(
+    stored: RawSteps, spec: Experience, length: int, lengths: list[int]
+) -> RawSteps | None:
+    """The newest rows of every environment in memory, or None if something is wrong.
+
+    All numbers must be finite and in range, and all episodes end with LAST.
+
+    Args:
+        stored: rows of ``length`` steps of every environment.
+        spec: of the leaves that are looked at.
+        length: L.
+        lengths: [E], all the same.
+    """
+    num_newest, row_bytes = lengths[0], stored.rows.shape[1]
+    memory = allocate(len(lengths) * num_newest * row_bytes, torch.device("cpu"))
+    copy = stored._replace(rows=memory.view(-1, row_bytes))
+    leaves = [
+        (copy.view(path), leaf_spec) for path, leaf_spec in nest.flatten_with_path(spec)
+    ]
+    discount = copy.view("time_step.discount")
+    num_rows = max(1, _CHUNK_BYTES // row_bytes)
+    for e in range(len(lengths)):
+        offset = (e + 1) * length - num_newest - e * num_newest
+        for begin in range(e * num_newest, (e + 1) * num_newest, num_rows):
+            end = min(begin + num_rows, (e + 1) * num_newest)
+            copy.rows[begin:end] = stored.rows[begin + offset : end + offset]
+            # While the rows are in the cache of the processor.
+            if not all(_is_sound(leaf[begin:end], spec) for leaf, spec in leaves):
+                return None
+            least, greatest = discount[begin:end].aminmax()
+            if least < 0 or greatest > 1:
+                return None
+    step_type = copy.view("time_step.step_type").view(len(lengths), -1).contiguous()
+    # Where they differ the episodes were cut, or go on after their end.
+    goes_on = (step_type[:, :-1] == StepType.LAST) != (
+        step_type[:, 1:] == StepType.FIRST
+    )
+    return None if goes_on.any() else copy
+
+
+def _tell_of_bus_errors(name: str) -> None:
+    """A mapped file that somebody cuts ends the process by a signal: says where."""
+    _logger.info(
+        "The steps stay in %s: it must not be changed in place while they are used. A "
+        "file that is cut ends this process with a bus error.",
+        name,
+    )
+    if not faulthandler.is_enabled():
+        # Where there is no stderr, nobody reads it.
+        with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
+            faulthandler.enable()
+
+
+def _mark_seams(source: ReplayCheckpoint, lengths: list[int]) -> None:
+    """Makes LAST, in the memory of this process, what the next step does not continue.
+
+    Args:
+        source: as many steps of each environment.
+        lengths: [E], all the same, how many of them to look at.
+
+    Raises:
+        DataError: if the types of the steps contradict each other.
+    """
+    leaf = source.stored.view("time_step.step_type")
+    for e, num_newest in enumerate(lengths):
+        end = (e + 1) * source.lengths[0]
+        in_file = leaf[end - num_newest : end].numpy()
+        step_type = in_file.copy()
+        found = contradiction(step_type)
+        cut = torch.from_numpy(cut_firsts(step_type)) + end - num_newest
+        if found is None and bool(source.stored.view("time_step.reward")[cut].any()):
+            found = int(cut[0]) - (end - num_newest), NO_FIRST
+        if found is not None:
+            index, reason = found
+            raise DataError(
+                f"{source.name}: step_type is {step_type[index]} at step "
+                f"{source.lengths[0] - num_newest + index} of environment {e}, {reason}"
+            )
+        in_file[inner_firsts(step_type) - 1] = StepType.LAST
+
+
+def _is_sound(leaf: Tensor, spec: TensorSpec) -> bool:
+    if spec.is_continuous:
+        # A sum is the fastest way to look at all; it may overflow by itself.
+        return bool(leaf.sum().isfinite()) or bool(leaf.isfinite().all())
+    if not isinstance(spec, BoundedTensorSpec):
+        return True
+    # Mostly all elements have the same bounds, which are compared much faster.
+    least, greatest = (int(bound) for bound in leaf.aminmax())
+    if least >= spec.minimum.max() and greatest <= spec.maximum.min():
+        return True
+    low, high = torch.tensor(spec.minimum), torch.tensor(spec.maximum)
+    return not bool(((leaf < low) | (leaf > high)).any())
+
+
+# Field by field
 
 
 def _fill(

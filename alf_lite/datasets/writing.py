@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from alf_lite.checkpoints.new_output import check_is_new, new_output
+from alf_lite.checkpoints.files import check_is_new, new_output
 from alf_lite.data_structures import StepType
 from alf_lite.datasets.replay_sources import BufferSource
 from alf_lite.datasets.source import (

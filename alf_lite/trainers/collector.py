@@ -14,7 +14,7 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.data_structures import Experience, StepType, TimeStep
-from alf_lite.datasets.field_matching import experience_spec
+from alf_lite.datasets.step_assembly import experience_spec
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer

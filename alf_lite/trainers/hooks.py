@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.checkpoints.new_output import new_output
+from alf_lite.checkpoints.files import new_output
 from alf_lite.config import configurable
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.trainers.evaluator import EvalResult

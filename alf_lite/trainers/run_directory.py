@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from alf_lite.checkpoints.checkpointer import Checkpointer
-from alf_lite.checkpoints.new_output import new_output
+from alf_lite.checkpoints.files import new_output
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.trainers.run_lock import RunLock
 

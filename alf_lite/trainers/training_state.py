@@ -14,8 +14,8 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.checkpoints.checkpointer import LoadedCheckpoint
+from alf_lite.checkpoints.data import check_module_state, non_finite_entries
 from alf_lite.checkpoints.files import MANIFEST_NAME
-from alf_lite.checkpoints.module_state import check_module_state, non_finite_entries
 from alf_lite.errors import AlfLiteError, CheckpointError, DivergedError
 from alf_lite.nest import path_parts
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec

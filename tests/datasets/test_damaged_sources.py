@@ -22,12 +22,12 @@ from alf_lite import nest
 from alf_lite.bin import inspect_buffer
 from alf_lite.checkpoints import data_files
 from alf_lite.checkpoints.checkpointer import Checkpointer
-from alf_lite.checkpoints.new_output import new_output
+from alf_lite.checkpoints.files import new_output
 from alf_lite.datasets import replay_sources
-from alf_lite.datasets.field_matching import experience_spec
 from alf_lite.datasets.formats import open_source
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.datasets.statistics import summarize
+from alf_lite.datasets.step_assembly import experience_spec
 from alf_lite.errors import DataError
 from alf_lite.replay_buffers import allocation
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer

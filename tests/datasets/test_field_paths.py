@@ -9,8 +9,8 @@ from gymnasium import spaces
 
 from alf_lite import nest
 from alf_lite.data_structures import Experience
-from alf_lite.datasets.field_matching import experience_spec
 from alf_lite.datasets.loading import load_replay_buffer
+from alf_lite.datasets.step_assembly import experience_spec
 from alf_lite.errors import DataError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from tests.datasets.alf_files import AlfRing

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from alf_lite import nest
-from alf_lite.datasets.field_matching import experience_spec
 from alf_lite.datasets.loading import load_replay_buffer
+from alf_lite.datasets.step_assembly import experience_spec
 from alf_lite.errors import DataError
 from tests.datasets.recorded_episodes import (
     flat_episode,

@@ -15,8 +15,8 @@ from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import Experience
-from alf_lite.datasets.field_matching import experience_spec
 from alf_lite.datasets.loading import load_replay_buffer
+from alf_lite.datasets.step_assembly import experience_spec
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import DataError
 from alf_lite.optimizers.optimizers import Adam

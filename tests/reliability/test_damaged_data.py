@@ -27,10 +27,10 @@ import torch
 from alf_lite import nest
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.data_structures import Experience
-from alf_lite.datasets.field_matching import experience_spec
 from alf_lite.datasets.formats import open_source
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.datasets.statistics import summarize
+from alf_lite.datasets.step_assembly import experience_spec
 from alf_lite.errors import ConfigError, DataError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_file import FILE_NAME

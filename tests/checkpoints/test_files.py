@@ -1,10 +1,10 @@
-"""Tests of alf_lite.checkpoints.new_output."""
+"""Tests of alf_lite.checkpoints.files."""
 
 from __future__ import annotations
 
 import pytest
 
-from alf_lite.checkpoints.new_output import new_output
+from alf_lite.checkpoints.files import new_output
 from alf_lite.errors import ConfigError
 
 

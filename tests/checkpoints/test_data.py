@@ -1,4 +1,4 @@
-"""Tests of alf_lite.checkpoints.module_state."""
+"""Tests of alf_lite.checkpoints.data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from alf_lite.checkpoints.module_state import load_module_state, non_finite_entries
+from alf_lite.checkpoints.data import load_module_state, non_finite_entries
 from alf_lite.errors import CheckpointError
 
 
