@@ -18,13 +18,13 @@ import alf_lite_training
 import delayed_environments
 # isort: on
 
-from alf_lite.algorithms.learning.actor_copy import create_remote_environment
-from alf_lite.algorithms.learning.create_algorithm import create_algorithm
+from alf_lite.algorithms.learning.construction import create_algorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.config.files import parse_config
 from alf_lite.environments.creation import create_environment
 from alf_lite.trainers.hooks import Hook, Training
+from alf_lite.unrollers.actor_copy import create_remote_environment
 
 NUM_ENVS = 8
 UNROLL_LENGTH = 128

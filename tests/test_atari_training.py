@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from alf_lite import nest
-from alf_lite.algorithms.learning.create_algorithm import create_algorithm
+from alf_lite.algorithms.learning.construction import create_algorithm
 from alf_lite.algorithms.learning.off_policy_learner import read_windows
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files

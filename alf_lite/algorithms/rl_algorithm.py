@@ -10,10 +10,8 @@ from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm, valid_steps
-from alf_lite.algorithms.learning.actor_copy import ActingState
 from alf_lite.algorithms.learning.construction import AlgorithmMeta, BuiltFrom
-from alf_lite.algorithms.learning.off_policy_learner import OffPolicyLearner
-from alf_lite.algorithms.learning.on_policy_learner import OnPolicyLearner
+from alf_lite.algorithms.learning.learner import Learner
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.parts.reward_weights import RewardWeights
 from alf_lite.algorithms.parts.transitions import sequence_priority
@@ -35,6 +33,7 @@ from alf_lite.metrics.metrics import MetricSet, create_metrics
 from alf_lite.optimizers.optimizers import Adam, Optimizer
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.unrollers.actor_copy import ActingState
 from alf_lite.utils import random_state, summary
 from alf_lite.utils.progress import Limits, Progress, follow_progress
 
@@ -135,7 +134,8 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         self._is_finished = False
         self.progress = Progress()  # of the root, in all algorithms below it
         self._metrics: MetricSet | None = None
-        self._learner: OnPolicyLearner | OffPolicyLearner | None = None
+        self.make_learner: Any = None  # of the root, () → Learner
+        self._learner: Learner | None = None
         self._attributes_of_modules: list[dict[str, Any]] | None = None
 
     # What others may ask
@@ -260,33 +260,17 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
     @property
     def replay_buffer(self) -> ReplayBuffer | None:
         """The run's own; None before its first step, and on-policy."""
-        return None if self._on_policy else self._off_policy_learner.replay.buffer
+        return self.learner.replay_buffer
 
     # The learner
 
     @property
-    def learner(self) -> OnPolicyLearner | OffPolicyLearner:
+    def learner(self) -> Learner:
         """Runs the iterations; made when it is first needed."""
         if self._learner is None:
-            env, config = self._require_env()
-            kind = OnPolicyLearner if self._on_policy else OffPolicyLearner
-            self._learner = kind(self, config, env)
+            self._require_env()
+            self._learner = self.make_learner()
         return self._learner
-
-    @property
-    def _on_policy_learner(self) -> OnPolicyLearner:
-        if not isinstance(self.learner, OnPolicyLearner):
-            raise ConfigError(f"{self._name} is off-policy: it trains from replay")
-        return self.learner
-
-    @property
-    def _off_policy_learner(self) -> OffPolicyLearner:
-        if not isinstance(self.learner, OffPolicyLearner):
-            raise ConfigError(
-                f"{self._name} is on-policy: it has no replay buffer and cannot train "
-                "on offline data. Use an off-policy algorithm."
-            )
-        return self.learner
 
     def _require_env(self) -> tuple[Environment, TrainerConfig]:
         if self._env is None:
@@ -389,7 +373,7 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         Returns:
             The number of steps trained on, counting repetitions.
         """
-        return self._on_policy_learner.train_from_unroll(experience, train_info)
+        return self.learner.train_from_unroll(experience, train_info)
 
     def train_from_replay_buffer(self, *, with_own_steps: bool = True) -> int:
         """Makes ``num_updates_per_train_iter`` updates on windows from the sources.
@@ -405,8 +389,7 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         Returns:
             The number of steps trained on, counting repetitions.
         """
-        learner = self._off_policy_learner
-        return learner.train_from_replay_buffer(with_own_steps=with_own_steps)
+        return self.learner.train_from_replay_buffer(with_own_steps=with_own_steps)
 
     def load_offline_replay_buffer(self) -> None:
         """Loads what ``TrainerConfig.offline_buffer_dir`` names; nothing if done.
@@ -416,7 +399,7 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
             DataError: if a source cannot be read or does not fit the environment.
         """
         if self._config is not None and self._config.offline_sources:
-            self._off_policy_learner.load_offline_buffers()
+            self.learner.load_offline_buffers()
 
     def add_offline_replay_buffer(self, buffer: ReplayBuffer) -> None:
         """Adds a source of steps that are trained on beside the run's own.
@@ -426,7 +409,7 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         Args:
             buffer: of ``Experience`` with the specs of the environment.
         """
-        self._off_policy_learner.add_offline_buffer(buffer)
+        self.learner.add_offline_buffer(buffer)
 
     def preprocess(
         self, experience: Experience, valid: Tensor, batch_info: BatchInfo

@@ -10,8 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from alf_lite.algorithms.learning.actor_copy import create_remote_environment
-from alf_lite.algorithms.learning.create_algorithm import create_algorithm
+from alf_lite.algorithms.learning.construction import create_algorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig, default_settings
 from alf_lite.environments.creation import create_environment
@@ -20,6 +19,7 @@ from alf_lite.environments.specs_only_environment import RemoteEnvironment
 from alf_lite.errors import ConfigError
 from alf_lite.trainers import rebuilding
 from alf_lite.trainers.hooks import Hook
+from alf_lite.unrollers.actor_copy import create_remote_environment
 from alf_lite.utils import random_state
 from alf_lite.utils.progress import Limits
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from alf_lite.algorithms.learning.create_algorithm import create_algorithm
+from alf_lite.algorithms.learning.construction import create_algorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer, LoadedCheckpoint
 from alf_lite.config import TrainerConfig

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from alf_lite.algorithms.learning.actor_copy import create_remote_environment
-from alf_lite.algorithms.learning.create_algorithm import create_algorithm
+from alf_lite.algorithms.learning.construction import create_algorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import AlgStep, LossInfo, TimeStep
@@ -18,6 +17,7 @@ from alf_lite.environments.creation import create_environment
 from alf_lite.optimizers.optimizers import SGD
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.testing.fault_environment import FaultEnv
+from alf_lite.unrollers.actor_copy import create_remote_environment
 
 
 class WitnessInfo(NamedTuple):

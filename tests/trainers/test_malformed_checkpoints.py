@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
-from alf_lite.algorithms.learning.create_algorithm import create_algorithm
+from alf_lite.algorithms.learning.construction import create_algorithm
 from alf_lite.checkpoints.array_file import decode_header
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.data_transformers.normalizing_transformers import (

@@ -18,6 +18,8 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
+from alf_lite.algorithms.learning.off_policy_learner import OffPolicyLearner
+from alf_lite.algorithms.learning.on_policy_learner import OnPolicyLearner
 from alf_lite.config import TrainerConfig
 from alf_lite.data_transformers.create_data_transformer import create_data_transformer
 from alf_lite.data_transformers.data_transformer import DataTransformer
@@ -102,7 +104,40 @@ class AlgorithmMeta(abc.ABCMeta):
         algorithm.follow_progress(algorithm.progress)
         if not is_eval:
             _check_schedules(algorithm, config)
+            learner = OnPolicyLearner if algorithm.on_policy else OffPolicyLearner
+            algorithm.make_learner = functools.partial(
+                learner, algorithm, algorithm.config, env
+            )
         return algorithm
+
+
+def create_algorithm(
+    config: TrainerConfig, env: Environment, *, is_eval: bool = False
+) -> Any:
+    """The RLAlgorithm that ``config.algorithm_ctor`` builds.
+
+    Args:
+        config: names the algorithm, the data transformers and the device.
+        env: gives the specs; the algorithm trains in it unless ``is_eval``.
+        is_eval: build only what acting needs.
+
+    Raises:
+        ConfigError: if ``algorithm_ctor`` is not set or builds something else, or the
+            data transformers or the settings do not fit the environment or the
+            algorithm.
+    """
+    if config.algorithm_ctor is None:
+        raise ConfigError(
+            "TrainerConfig.algorithm_ctor is not set. Name an algorithm in the conf, "
+            "such as: TrainerConfig.algorithm_ctor = @PPOAlgorithm"
+        )
+    algorithm = config.algorithm_ctor(env=env, config=config, is_eval=is_eval)
+    if not isinstance(type(algorithm), AlgorithmMeta):
+        raise ConfigError(
+            "TrainerConfig.algorithm_ctor must build an RLAlgorithm, got a "
+            f"{type(algorithm).__name__}"
+        )
+    return algorithm
 
 
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:

@@ -17,7 +17,8 @@ from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import AlgStep, Experience, TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.specs_only_environment import RemoteEnvironment
-from alf_lite.errors import AlfLiteError, CheckpointError
+from alf_lite.errors import AlfLiteError, CheckpointError, ConfigError
+from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.unrollers.async_unroller import AsyncUnroller
 from alf_lite.unrollers.sync_unroller import SyncUnroller
 from alf_lite.unrollers.unroll import Unroll, UnrollJoiner
@@ -65,6 +66,30 @@ class Learner(ABC):
     @abstractmethod
     def train_iter(self) -> int:
         """One iteration; returns the number of steps trained on."""
+
+    def train_from_unroll(self, experience: Experience, train_info: Nest) -> int:
+        """See ``RLAlgorithm.train_from_unroll``."""
+        raise ConfigError(
+            f"{self._algorithm.name} is off-policy: it trains from replay"
+        )
+
+    def train_from_replay_buffer(self, *, with_own_steps: bool) -> int:
+        """See ``RLAlgorithm.train_from_replay_buffer``."""
+        raise self._has_no_replay()
+
+    def load_offline_buffers(self) -> None:
+        """See ``RLAlgorithm.load_offline_replay_buffer``."""
+        raise self._has_no_replay()
+
+    def add_offline_buffer(self, buffer: ReplayBuffer) -> None:
+        """See ``RLAlgorithm.add_offline_replay_buffer``."""
+        raise self._has_no_replay()
+
+    def _has_no_replay(self) -> ConfigError:
+        return ConfigError(
+            f"{self._algorithm.name} is on-policy: it has no replay buffer and cannot "
+            "train on offline data. Use an off-policy algorithm."
+        )
 
     def set_up(self) -> None:
         """Compiles acting, if the configuration says so."""
@@ -123,6 +148,11 @@ class Learner(ABC):
         with interruption.harmless():
             unrolls = unroller.collect(at_least, at_most)
         return self._take_in(unrolls) if unrolls else None
+
+    @property
+    def replay_buffer(self) -> ReplayBuffer | None:
+        """The run's own; None before its first step, and on-policy."""
+        return None
 
     @property
     def acts_randomly(self) -> bool:

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import valid_steps
-from alf_lite.algorithms.learning.collection import CollectionSchedule
 from alf_lite.algorithms.learning.learner import Learner
 from alf_lite.algorithms.learning.training_batches import (
     TrainingBatch,
@@ -46,6 +45,7 @@ from alf_lite.replay_buffers.replay_mixture import (
     join,
 )
 from alf_lite.replay_buffers.replay_settings import draws_per_iteration
+from alf_lite.unrollers.rate_limiter import TrainingPace
 from alf_lite.unrollers.unroll import Unroll
 from alf_lite.utils.summary import timed
 
@@ -75,7 +75,15 @@ class OffPolicyLearner(Learner):
         self._offline: list[ReplayBuffer] = []
         self._mixture = self._make_mixture()
         self._monitor = ReplayMonitor()
-        self._schedule = CollectionSchedule(config, env.batch_size, self.replay)
+        self._remainder = 0.0  # of a fractional unroll_length
+        self._pace: TrainingPace | None = None
+        if config.unroll_length == 0 or config.samples_per_insert is not None:
+            self._pace = TrainingPace(
+                config,
+                env.batch_size,
+                self.replay.mini_batch_size * config.num_updates,
+                self.replay.least_length,
+            )
         self._updates_per_draw, _ = draws_per_iteration(config)
         self._num_iterations = 0
 
@@ -94,11 +102,11 @@ class OffPolicyLearner(Learner):
         experience, with_own_steps = None, False
         if iteration >= config.rl_train_after_update_steps:
             with timed("time/unroll"):
-                experience = self._schedule.collect(algorithm)
+                experience = self._collect()
             if not self.replay.can_train:
                 return 0
             with_own_steps = iteration % config.rl_train_every_update_steps == 0
-        if with_own_steps and not self._schedule.begin_training():
+        if with_own_steps and self._pace and not self._pace.begin_training():
             return 0
         algorithm.set_training(True)
         with timed("time/train"):
@@ -109,6 +117,32 @@ class OffPolicyLearner(Learner):
                     experience.time_step, experience.rollout_info
                 )
         return steps
+
+    def _collect(self) -> Experience | None:
+        """Unrolls as ``unroll_length`` says; None if there is nothing to unroll.
+
+        A fraction of a step is left for a later iteration.
+        """
+        algorithm, unroll_length = self._algorithm, self._config.unroll_length
+        if unroll_length == 0:
+            return self._take_what_is_there()
+        length = self._remainder + unroll_length
+        self._remainder = length % 1
+        return algorithm.unroll(int(length)) if length >= 1 else None
+
+    def _take_what_is_there(self) -> Experience | None:
+        """Takes what unroll workers have finished, perhaps nothing."""
+        pace = self._pace
+        assert pace is not None, "made for this"
+        limits = pace.num_steps_to_take(can_train=self.replay.can_train)
+        experience = self._algorithm.unroll_what_is_there(*limits)
+        if experience is not None:
+            pace.take(experience.time_step.step_type.numel())
+        return experience
+
+    @property
+    def replay_buffer(self) -> ReplayBuffer | None:
+        return self.replay.buffer
 
     @property
     def acts_randomly(self) -> bool:
@@ -299,7 +333,10 @@ class OffPolicyLearner(Learner):
     def _own_state_dict(self) -> dict[str, Any]:
         """What only this kind of learner has, but for the steps that are stored."""
         return {
-            "collection": self._schedule.state_dict(),
+            "collection": {
+                "remainder": self._remainder,
+                "limiter": {} if self._pace is None else self._pace.state_dict(),
+            },
             "num_iterations": self._num_iterations,
             "offline_sizes": self._offline_sizes,
             "offline_sampling": [buffer.sampling_state() for buffer in self._offline],
@@ -323,7 +360,10 @@ class OffPolicyLearner(Learner):
                 f"{state['offline_sizes']} steps, now {self._offline_sizes}. Restore "
                 "the data in TrainerConfig.offline_buffer_dir, or begin a new run."
             )
-        self._schedule.load_state_dict(state["collection"])
+        self._remainder = state["collection"]["remainder"]
+        limiter = state["collection"]["limiter"]
+        if self._pace is not None:
+            self._pace.load_state_dict(limiter)
         self._num_iterations = state["num_iterations"]
         self.replay.load_state_dict(state["replay"])
         self._monitor.load_state_dict(state["monitor"])

@@ -11,7 +11,6 @@ from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf_lite.algorithms.cql_algorithm import CqlAlgorithm
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
-from alf_lite.algorithms.learning.actor_copy import ActingState
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
@@ -20,6 +19,7 @@ from alf_lite.errors import ConfigError
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.unrollers.actor_copy import ActingState
 from alf_lite.utils.progress import Progress
 
 

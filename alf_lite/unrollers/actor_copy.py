@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +20,8 @@ from alf_lite.unrollers.unroll_worker import WorkerParts
 from alf_lite.unrollers.worker_pool import warm_up
 from alf_lite.utils.random_state import derive_seed
 
-if TYPE_CHECKING:
-    from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-
 Nest = Any
+RootAlgorithm = Any  # an RLAlgorithm, which is made of unrollers
 
 _NUMBERS = "numbers"  # those below, float64
 _COUNTERS = ("percent", "iterations", "env_steps", "global_counter")
@@ -46,7 +44,7 @@ class ActingState:
     """
 
     def __init__(
-        self, algorithm: RLAlgorithm, left_out: Collection[nn.Module] = ()
+        self, algorithm: RootAlgorithm, left_out: Collection[nn.Module] = ()
     ) -> None:
         self._algorithm = algorithm
         self._numbers = torch.zeros(_NUM_COUNTERS + 1, dtype=torch.float64)
@@ -80,7 +78,7 @@ class ActorCopy:
         algorithm: acts; is never trained.
     """
 
-    def __init__(self, algorithm: RLAlgorithm) -> None:
+    def __init__(self, algorithm: RootAlgorithm) -> None:
         algorithm.set_training(False)
         self.policy = algorithm
         self.overwrite_policy_output = algorithm.overwrite_policy_output

@@ -1,78 +1,63 @@
-"""How many steps each iteration of off-policy training collects before it trains."""
+"""How collecting and training keep pace with each other, where both go on at once."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from alf_lite.config import TrainerConfig
-from alf_lite.data_structures import Experience
-from alf_lite.replay_buffers.own_replay import OwnReplay
-
-if TYPE_CHECKING:
-    from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 
 
-class CollectionSchedule:
-    """Has an algorithm unroll as ``TrainerConfig.unroll_length`` says.
+class TrainingPace:
+    """How many steps an iteration takes from unroll workers, and when it may train.
 
-    A fraction of a step is left for a later iteration. With 0, unroll workers decide
-    how much there is, and ``TrainerConfig.samples_per_insert`` how long they, or the
-    training, wait for each other.
+    With ``TrainerConfig.unroll_length`` 0 the workers decide how much there is, and
+    ``TrainerConfig.samples_per_insert`` how long they, or the training, wait.
 
     Args:
         config: of the run.
-        num_environments: that the algorithm trains in.
-        replay: where the steps go.
+        num_environments: that it trains in.
+        num_samples: windows that an iteration draws.
+        least_length: steps of one window.
     """
 
     def __init__(
-        self, config: TrainerConfig, num_environments: int, replay: OwnReplay
+        self,
+        config: TrainerConfig,
+        num_environments: int,
+        num_samples: int,
+        least_length: int,
     ) -> None:
-        self._config = config
-        self._replay = replay
-        self._num_workers = config.num_unroll_workers
-        self._steps_per_unroll = num_environments // self._num_workers
-        self._num_samples = replay.mini_batch_size * config.num_updates
-        self._limiter = self._make_limiter(num_environments)
-        self._remainder = 0.0  # of a fractional unroll_length
-
-    def _make_limiter(self, num_environments: int) -> RateLimiter | None:
-        config = self._config
+        self._num_samples = num_samples
+        self._steps_per_unroll = num_environments // config.num_unroll_workers
+        self._most = config.num_unroll_workers * config.max_unroll_length
+        self._limiter: RateLimiter | None = None
         ratio = config.samples_per_insert
-        if ratio is None:
-            return None
-        least_size = max(config.initial_collect_steps, self._replay.least_length)
-        at_once = max(self._num_samples, ratio * num_environments)
-        return RateLimiter(
-            ratio,
-            tolerance=max(2 * at_once, 0.1 * ratio * least_size),
-            min_size=least_size,
-            samples_at_once=self._num_samples,
-            inserts_at_once=self._steps_per_unroll,
-        )
+        if ratio is not None:
+            least_size = max(config.initial_collect_steps, least_length)
+            at_once = max(num_samples, ratio * num_environments)
+            self._limiter = RateLimiter(
+                ratio,
+                tolerance=max(2 * at_once, 0.1 * ratio * least_size),
+                min_size=least_size,
+                samples_at_once=num_samples,
+                inserts_at_once=self._steps_per_unroll,
+            )
 
-    def collect(self, algorithm: RLAlgorithm) -> Experience | None:
-        """Unrolls; None if there is nothing to unroll in this iteration."""
-        if self._config.unroll_length == 0:
-            return self._take_what_is_there(algorithm)
-        length = self._remainder + self._config.unroll_length
-        self._remainder = length % 1
-        return algorithm.unroll(int(length)) if length >= 1 else None
-
-    def _take_what_is_there(self, algorithm: RLAlgorithm) -> Experience | None:
-        """Takes what unroll workers have finished, perhaps nothing."""
-        at_least = 0 if self._replay.can_train else 1
-        at_most = self._num_workers * self._config.max_unroll_length
+    def num_steps_to_take(self, *, can_train: bool) -> tuple[int, int]:
+        """At least and at most how many steps of a worker an iteration takes."""
+        at_least, at_most = 0 if can_train else 1, self._most
         if self._limiter is not None:
             size = self._steps_per_unroll
             missing = self._limiter.num_missing(self._num_samples)
             at_least = max(at_least, min(at_most, math.ceil(missing / size)))
             at_most = min(at_most, self._limiter.num_insertable // size)
-        experience = algorithm.unroll_what_is_there(at_least, max(at_least, at_most))
-        if self._limiter is not None and experience is not None:
-            self._limiter.insert(experience.time_step.step_type.numel())
-        return experience
+        return at_least, max(at_least, at_most)
+
+    def take(self, number: int) -> None:
+        """Counts steps that were taken, of all environments together."""
+        if self._limiter is not None:
+            self._limiter.insert(number)
 
     def begin_training(self) -> bool:
         """Counts the windows of an iteration; False if it must collect more before."""
@@ -85,16 +70,12 @@ class CollectionSchedule:
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs."""
-        return {
-            "remainder": self._remainder,
-            "limiter": {} if self._limiter is None else self._limiter.state_dict(),
-        }
+        return {} if self._limiter is None else self._limiter.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores what ``state_dict`` returned."""
-        self._remainder = state["remainder"]
-        if self._limiter is not None and state["limiter"]:
-            self._limiter.load_state_dict(state["limiter"])
+        if self._limiter is not None and state:
+            self._limiter.load_state_dict(state)
 
 
 class RateLimiter:

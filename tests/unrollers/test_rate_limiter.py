@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alf_lite.algorithms.learning.collection import RateLimiter
+from alf_lite.unrollers.rate_limiter import RateLimiter
 
 
 def limiter(inserted: int = 0, sampled: int = 0, **kwargs) -> RateLimiter:

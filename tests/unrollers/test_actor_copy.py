@@ -9,8 +9,7 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
-from alf_lite.algorithms.learning.actor_copy import create_remote_environment
-from alf_lite.algorithms.learning.create_algorithm import create_algorithm
+from alf_lite.algorithms.learning.construction import create_algorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.config import TrainerConfig
@@ -24,6 +23,7 @@ from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.goal_environment import PointGoalEnv
 from alf_lite.testing.structured_environments import CountingEnv
+from alf_lite.unrollers.actor_copy import create_remote_environment
 
 create_counting = functools.partial(
     create_environment, env_ctor=CountingEnv, num_parallel_environments=2
