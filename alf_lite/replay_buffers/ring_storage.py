@@ -35,73 +35,6 @@ class _Place(NamedTuple):
     arrays: list[np.ndarray]  # none if the rows are not on the CPU
 
 
-class StagingBuffer:
-    """Rows [T, E] in one small block.
-
-    Steps that come one by one or a few at a time are collected here and moved to the
-    rings together: storing them costs little more than the copies of their leaves.
-
-    Args:
-        layout: of a row.
-        num_environments: E.
-        max_steps: hold no more than so many.
-        device: where the rows are.
-
-    Attributes:
-        rows: uint8 [max, E, row_bytes], of which the first ``num_steps`` are in use.
-        num_steps: T.
-    """
-
-    def __init__(
-        self,
-        layout: RowLayout,
-        num_environments: int,
-        max_steps: int,
-        device: torch.device,
-    ) -> None:
-        self._layout = layout
-        num_that_fit = _MAX_BYTES // (num_environments * layout.row_bytes)
-        self._max_steps = min(max(num_that_fit, 1), _MAX_STEPS, max_steps)
-        shape = (self._max_steps, num_environments, layout.row_bytes)
-        self.rows = torch.empty(shape, dtype=torch.uint8, device=device)
-        self.num_steps = 0
-        # (first, number of steps) -> the leaves of the rows there.
-        self._places: dict[tuple[int, int], _Place] = {}
-
-    def add(self, leaves: Leaves, num_steps: int) -> bool:
-        """Copies some steps behind those that are here, if there is room.
-
-        Args:
-            leaves: [num_steps, E, ...] each, or [E, ...] for one step; arrays only if
-                the rows are on the CPU.
-            num_steps: how many.
-        """
-        first = self.num_steps
-        if first + num_steps > self._max_steps:
-            return False
-        place = self._places.get((first, num_steps))
-        if place is None:
-            place = self._find_place(first, num_steps)
-        if type(leaves[0]) is np.ndarray:
-            for array, leaf in zip(place.arrays, leaves, strict=True):
-                array[...] = leaf
-        else:
-            torch._foreach_copy_(place.tensors, leaves)
-        self.num_steps = first + num_steps
-        return True
-
-    def _find_place(self, first: int, num_steps: int) -> _Place:
-        steps = slice(first, first + num_steps)
-        # Ordinary tensors, whoever writes them first.
-        with torch.inference_mode(False):
-            tensors = [leaf[steps] for leaf in self._layout.views(self.rows)]
-        arrays = []
-        if self.rows.device.type == "cpu":
-            arrays = [leaf[steps] for leaf in self._layout.fields(self.rows)]
-        place = self._places[first, num_steps] = _Place(tensors, arrays)
-        return place
-
-
 class RingStorage:
     """``num_environments`` rings of ``max_length`` rows.
 
@@ -161,10 +94,16 @@ class RingStorage:
         self._rings = self._as_whole(
             self.rows.view(num_environments, -1, layout.row_bytes)
         )
-        self._staged = StagingBuffer(
-            layout, num_environments, self.max_length, self.device
-        )
-        self._whole_staged = self._as_whole(self._staged.rows)
+        # Steps that come one by one or a few at a time are collected in a small block
+        # and moved together: they cost little more than the copies of their leaves.
+        num_that_fit = _MAX_BYTES // (num_environments * layout.row_bytes)
+        self._max_staged = min(max(num_that_fit, 1), _MAX_STEPS, self.max_length)
+        self._num_staged = 0
+        shape = (self._max_staged, num_environments, layout.row_bytes)
+        self._staged = torch.empty(shape, dtype=torch.uint8, device=self.device)
+        self._whole_staged = self._as_whole(self._staged)
+        # (first, number of steps) → the leaves of the staged rows there.
+        self._places: dict[tuple[int, int], _Place] = {}
 
     @property
     def num_bytes(self) -> int:
@@ -178,10 +117,19 @@ class RingStorage:
                 rows are on the CPU.
             num_steps: T.
         """
-        if not self._staged.add(leaves, num_steps):
+        first = self._num_staged
+        if first + num_steps > self._max_staged:
             self.flush()
-            if not self._staged.add(leaves, num_steps):
+            if num_steps > self._max_staged:
                 self.write_block(leaves)
+                return
+            first = 0
+        place = self._places.get((first, num_steps))
+        if place is None:
+            staged = self._staged[first : first + num_steps]
+            place = self._places[first, num_steps] = self._place(staged)
+        _copy(leaves, place)
+        self._num_staged = first + num_steps
 
     def write_block(self, leaves: Leaves, env_ids: np.ndarray | None = None) -> None:
         """Appends many steps, or steps of some environments.
@@ -202,18 +150,14 @@ class RingStorage:
             dtype=torch.uint8,
             device=self.device,
         )
-        if isinstance(leaves[0], np.ndarray):
-            for field, leaf in zip(self.layout.fields(rows), leaves, strict=True):
-                field[...] = leaf
-        else:
-            torch._foreach_copy_(self.layout.views(rows), leaves)
+        _copy(leaves, self._place(rows))
         self._append(self._as_whole(rows), env_ids, skipped)
 
     def flush(self) -> None:
         """Moves the staged steps to the rings."""
-        num_steps = self._staged.num_steps
+        num_steps = self._num_staged
         if num_steps:
-            self._staged.num_steps = 0
+            self._num_staged = 0
             self._append(self._whole_staged[:num_steps])
 
     def clear(self, env_ids: np.ndarray | None = None) -> None:
@@ -325,13 +269,13 @@ class RingStorage:
             begin: [E], at most ``max_length`` below ``end``.
             end: [E].
         """
-        self._staged.num_steps = 0
+        self._num_staged = 0
         self.begin[:], self.end[:] = begin, end
         self._note_ends()
 
     def check_valid(self) -> None:
         """Raises AssertionError if the counters contradict each other."""
-        assert self._staged.num_steps == 0, self._staged.num_steps
+        assert self._num_staged == 0, self._num_staged
         assert (self.begin >= 0).all(), self.begin
         sizes = self.end - self.begin
         assert ((sizes >= 0) & (sizes <= self.max_length)).all(), (sizes, self.end)
@@ -379,6 +323,14 @@ class RingStorage:
         self._common_end = end if (self.end == end).all() else None
         self.num_writes += 1
 
+    def _place(self, rows: Tensor) -> _Place:
+        """The leaves of ``rows`` [T, B, row_bytes], to be written."""
+        # Ordinary tensors, whoever writes them first.
+        with torch.inference_mode(False):
+            tensors = self.layout.views(rows)
+        is_on_cpu = rows.device.type == "cpu"
+        return _Place(tensors, self.layout.fields(rows) if is_on_cpu else [])
+
     # Whole rows
 
     def _as_whole(self, rows: Tensor) -> Rows:
@@ -400,3 +352,11 @@ class RingStorage:
 
     def _to_device(self, row_indices: np.ndarray) -> Tensor:
         return torch.from_numpy(row_indices).to(self.device)
+
+
+def _copy(leaves: Leaves, place: _Place) -> None:
+    if type(leaves[0]) is np.ndarray:
+        for array, leaf in zip(place.arrays, leaves, strict=True):
+            array[...] = leaf
+    else:
+        torch._foreach_copy_(place.tensors, leaves)

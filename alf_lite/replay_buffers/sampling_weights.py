@@ -20,12 +20,15 @@ class SamplingWeights:
     :meth:`sync`, so that writing to the storage costs nothing here.
 
     Rows are indices into the storage's ``rows``.
+
+    Attributes:
+        tree: the weights of the steps that can be drawn.
     """
 
     def __init__(self, storage: RingStorage) -> None:
         self._storage = storage
         num_rows = len(storage.rows)
-        self._tree = SumTree(num_rows)
+        self.tree = SumTree(num_rows)
         self._waiting = np.zeros(num_rows)  # weights of steps not in the tree
         self._dropped = np.zeros(num_rows, bool)
         self._has_dropped = False
@@ -38,21 +41,6 @@ class SamplingWeights:
     def num_live(self) -> int:
         """How many steps can be drawn."""
         return self._num_live
-
-    @property
-    def total(self) -> float:
-        """The sum of the weights that can be drawn."""
-        return self._tree.total
-
-    @property
-    def unit(self) -> float:
-        """What every weight that can be drawn is a multiple of."""
-        return self._tree.unit
-
-    @property
-    def minimum(self) -> float:
-        """The smallest weight that can be drawn."""
-        return self._tree.minimum
 
     def sync(
         self, starts: PositionRanges, initial_weight: float | None = None
@@ -67,7 +55,7 @@ class SamplingWeights:
         Returns:
             The rows written since the last call.
         """
-        storage, tree = self._storage, self._tree
+        storage, tree = self._storage, self.tree
         before, self._starts = self._starts, starts
         left = _joined(
             storage.rows_between(before.first, np.minimum(before.last, starts.first)),
@@ -96,14 +84,6 @@ class SamplingWeights:
             tree.set(entered, self._waiting[entered])
         return new
 
-    def find(self, masses: np.ndarray) -> np.ndarray:
-        """The rows [N] of the steps at ``masses`` [N] of the running sum of weights."""
-        return self._tree.find(masses)
-
-    def get(self, rows: np.ndarray) -> np.ndarray:
-        """The weights of steps that can be drawn."""
-        return self._tree.get(rows)
-
     def locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The environments and positions of stored rows."""
         max_length = self._storage.max_length
@@ -126,7 +106,7 @@ class SamplingWeights:
             self._waiting[rows[waiting]] = weights[waiting]
             drawable &= kept
             rows, weights = rows[drawable], weights[drawable]
-        self._tree.set(rows, weights)
+        self.tree.set(rows, weights)
 
     def live_rows(self) -> np.ndarray:
         """The rows of all steps that can be drawn."""
@@ -143,7 +123,7 @@ class SamplingWeights:
         self._dropped[rows] = True
         self._waiting[rows] = 0.0
         drawable = rows[self._starts.have(*self.locate(rows))]
-        self._tree.remove(drawable)
+        self.tree.remove(drawable)
         self._num_live -= len(drawable)
 
     def step_arrays(self) -> dict[str, np.ndarray]:
@@ -155,7 +135,7 @@ class SamplingWeights:
         starts = self._starts
         for place in self._storage.places(starts.first, starts.last):
             # There they are of no use as long as they are in the tree.
-            self._waiting[place] = self._tree.read(place)
+            self._waiting[place] = self.tree.read(place)
 
     def restore(self, unit: float) -> None:
         """Begins anew with what was written into :meth:`step_arrays`.
@@ -166,7 +146,7 @@ class SamplingWeights:
             unit: of the weights.
         """
         storage = self._storage
-        self._tree.clear(unit)
+        self.tree.clear(unit)
         begin = storage.begin.copy()
         self._starts = PositionRanges(begin, begin)
         self._known_end = storage.end.copy()
@@ -175,11 +155,11 @@ class SamplingWeights:
 
     def check_valid(self) -> None:
         """Raises AssertionError if the weights contradict each other."""
-        self._tree.check_valid()
+        self.tree.check_valid()
         drawable = np.zeros(len(self._dropped), bool)
         starts = self._starts
         drawable[self._storage.rows_between(starts.first, starts.last)] = True
-        weights = self._tree.get(np.arange(len(drawable)))
+        weights = self.tree.get(np.arange(len(drawable)))
         assert (weights[~drawable | self._dropped] == 0).all(), "a weight too many"
         num_live = np.count_nonzero(drawable & ~self._dropped)
         assert self._num_live == num_live, (self._num_live, num_live)

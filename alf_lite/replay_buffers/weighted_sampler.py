@@ -254,7 +254,7 @@ class WeightedSampler(UniformSampler):
         self._batch_length = batch_length
         self.sync()
         self._drop_stale()
-        return self._weights.num_live if self._weights.total > 0 else 0
+        return self._weights.num_live if self._weights.tree.total > 0 else 0
 
     def update_priorities(
         self, env_ids: np.ndarray, positions: np.ndarray, priorities: np.ndarray
@@ -307,7 +307,7 @@ class WeightedSampler(UniformSampler):
             "is_prioritized": int(self._priority is not None),
             "batch_length": self._batch_length,
             "iteration": self._iteration,
-            "weight_unit": self._weights.unit,
+            "weight_unit": self._weights.tree.unit,
         }
 
     def step_arrays(self) -> dict[str, np.ndarray]:
@@ -364,19 +364,19 @@ class WeightedSampler(UniformSampler):
     def _draw_equally(self, batch_size: int) -> _Drawn:
         """Draws from the starts that are left; each weighs 1."""
         numbers = self._draw_numbers(self._weights.num_live, batch_size)
-        rows = self._weights.find(numbers + 0.5)
+        rows = self._weights.tree.find(numbers + 0.5)
         return _Drawn(rows, np.ones(batch_size), 1.0, 1.0)
 
     def _draw_by_priority(self, starts: PositionRanges, batch_size: int) -> _Drawn:
         """Draws in proportion to the weights, the newest ones first if so asked."""
         num_recent = self._num_recent(starts, batch_size)
-        total = self._weights.total
+        total = self._weights.tree.total
         masses, order = draw_stratified(total, batch_size - num_recent)
-        rows = self._weights.find(masses).take(order)
+        rows = self._weights.tree.find(masses).take(order)
         mean_weight = total / self._weights.num_live
         if not num_recent:
-            weights = self._weights.get(rows)
-            return _Drawn(rows, weights, mean_weight, self._weights.minimum)
+            weights = self._weights.tree.get(rows)
+            return _Drawn(rows, weights, mean_weight, self._weights.tree.minimum)
         # The whole batch is a mixture of two ways to draw.
         recent = self._recent(starts)
         newest = self._storage.row_indices(*self._draw_from(recent, num_recent))
@@ -384,9 +384,9 @@ class WeightedSampler(UniformSampler):
         env_ids, positions = self._weights.locate(rows)
         share = num_recent / batch_size
         is_recent = positions >= recent.first[env_ids]
-        weights = (1.0 - share) * self._weights.get(rows)
+        weights = (1.0 - share) * self._weights.tree.get(rows)
         weights += is_recent * (share * total / recent.size)
-        least_weight = (1.0 - share) * self._weights.minimum or weights.min()
+        least_weight = (1.0 - share) * self._weights.tree.minimum or weights.min()
         return _Drawn(rows, weights, mean_weight, least_weight)
 
     def _drop_stale(self) -> None:
