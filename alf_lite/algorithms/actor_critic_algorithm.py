@@ -139,6 +139,7 @@ class ActorCriticAlgorithm(RLAlgorithm):
             )
             states = states._replace(value=self._value_network.state_spec)
         self._train_state_spec = self._rollout_state_spec = states
+        self._is_masked = mask.exists
         self._gamma = gamma
         self._td_lambda = td_lambda
         self._use_gae = use_gae
@@ -188,7 +189,9 @@ class ActorCriticAlgorithm(RLAlgorithm):
 
     def _value(self, observation: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """V(s), [B] or [B, D], and the new state."""
-        return self._value_network(self._policy.mask.remaining(observation), state)
+        if self._is_masked:
+            observation = self._policy.mask.remaining(observation)
+        return self._value_network(observation, state)
 
     # Learning
 

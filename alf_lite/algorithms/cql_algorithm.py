@@ -159,7 +159,7 @@ class CqlAlgorithm(SacAlgorithm):
     def _logsumexp(self, evaluation: SacEvaluation) -> Tensor:
         """T log ∫ exp(Q_k(s_t, a) / T) da, [B, n]."""
         allowed = self._mask.allowed_joint_values(evaluation.observation)
-        if self._actions.boxes is None:
+        if not self._actions.vector_size:
             if allowed is not None:
                 allowed = allowed.unsqueeze(1)  # [B, 1, A]
             values = self._weigh(evaluation.values)
@@ -231,7 +231,7 @@ class CqlAlgorithm(SacAlgorithm):
         The maximum is over the samples of the policy, and over what is discrete.
         """
         critic = self._critics.target
-        if self._actions.boxes is None:
+        if not self._actions.vector_size:
             values = self._critics.smallest(critic.evaluate(features, None)).unsqueeze(
                 1
             )

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.algorithms.off_policy_algorithm import OffPolicyActorCriticAlgorithm
+from alf_lite.algorithms.parts.critics import target_copy
 from alf_lite.algorithms.parts.diagnostics import diagnostic
 from alf_lite.algorithms.parts.policy import DeterministicPolicy
-from alf_lite.algorithms.parts.target_updater import target_copy
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf_lite.algorithms.parts.critics import TargetUpdater, target_copy
 from alf_lite.algorithms.parts.diagnostics import diagnostic
 from alf_lite.algorithms.parts.return_heads import ExpectedReturnHead, ReturnHead
-from alf_lite.algorithms.parts.target_updater import TargetUpdater, target_copy
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep

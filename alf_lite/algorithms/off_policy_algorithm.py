@@ -13,15 +13,18 @@ from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.algorithms.parts import transitions
-from alf_lite.algorithms.parts.critics import Critics, make_critic_network
+from alf_lite.algorithms.parts.critics import (
+    Critics,
+    UpdateCounter,
+    make_critic_network,
+)
 from alf_lite.algorithms.parts.policy import DeterministicPolicy, Policy
-from alf_lite.algorithms.parts.target_updater import UpdateCounter
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, TimeStep
 from alf_lite.distributions.action_masks import ActionMask
-from alf_lite.distributions.mixed_actions import MixedActions
+from alf_lite.distributions.mixed_actions import make_actions
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer
@@ -93,7 +96,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         Raises:
             ValueError: if it cannot handle them.
         """
-        return MixedActions(action_spec)
+        return make_actions(action_spec)
 
     def _read_actions(self, action_spec: NestedTensorSpec) -> Any:
         try:

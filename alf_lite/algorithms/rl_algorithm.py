@@ -217,6 +217,8 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
 
     def scalar_reward(self, values: Tensor) -> Tensor:
         """Rewards, values or advantages [..., D] weighted to [...]; [...] as it is."""
+        if not self.has_multidim_reward:
+            return values
         return self._reward_weights.forward(values)
 
     @property

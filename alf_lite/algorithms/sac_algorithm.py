@@ -37,7 +37,7 @@ from alf_lite.algorithms.parts.temperature import Temperatures
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
-from alf_lite.distributions.mixed_actions import Entropies, PolicySample
+from alf_lite.distributions.action_vectors import Entropies, PolicySample
 from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer

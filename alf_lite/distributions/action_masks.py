@@ -13,7 +13,6 @@ from alf_lite import nest
 from alf_lite.config import configurable
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_vectors import DiscreteActions
-from alf_lite.distributions.base import DeviceConstants
 from alf_lite.distributions.exploration import masked_argmax
 from alf_lite.nest import at_path, leaf_name
 from alf_lite.tensor_specs import (
@@ -22,6 +21,7 @@ from alf_lite.tensor_specs import (
     TensorSpec,
     is_binary,
 )
+from alf_lite.utils.tensor_utils import DeviceConstants
 
 Nest = Any
 

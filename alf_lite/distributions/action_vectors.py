@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.distributions.base import DeviceConstants
+from alf_lite.data_structures import Field
+from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.continuous import ActionBounds
 from alf_lite.tensor_specs import (
     BoundedTensorSpec,
@@ -19,14 +20,39 @@ from alf_lite.tensor_specs import (
     is_binary,
     num_categories,
 )
+from alf_lite.utils.tensor_utils import DeviceConstants, expand_dims_as
 
 Nest = Any
 # More values than this are a mistake more often than a wish.
 _MAX_VALUES = 100_000
 
 
+class Entropies(NamedTuple):
+    """Of the two parts of an action; () where there is no such part."""
+
+    continuous: Field = ()  # [B] −log π(a_c|s) of a sample
+    discrete: Field = ()  # [B] exact
+
+
+class PolicySample(NamedTuple):
+    """What a policy would do: one vector, and any of the joint values."""
+
+    vector: Tensor | None  # [B, vector_size] in [-1, 1], reparametrised
+    probs: Tensor | None  # [B, num_joint_values]
+    entropies: Entropies
+
+    def expectation(self, values: Tensor) -> Tensor:
+        """Σ_a p_a v_a: [B, num_joint_values, ...] → [B, ...]."""
+        if self.probs is None:
+            return values.squeeze(1)
+        return (expand_dims_as(self.probs, values) * values).sum(1)
+
+
 class BoxActions:
     """A nest of boxes and the affine maps between them and [-1, 1].
+
+    Also what an algorithm for actions with discrete parts, too, asks of its actions: as
+    :class:`MixedActions` that has none.
 
     Args:
         action_spec: nest of float specs with finite bounds, minimum < maximum.
@@ -35,6 +61,9 @@ class BoxActions:
         ValueError: if a leaf is no such box; the message names its path.
     """
 
+    num_joint_values = 1
+    has_discrete = False
+
     def __init__(self, action_spec: NestedTensorSpec) -> None:
         self._action_spec = action_spec
         leaves = nest.flatten_with_path(action_spec)
@@ -42,21 +71,17 @@ class BoxActions:
             raise ValueError("action_spec: expected at least one TensorSpec, got none")
         self._bounds = [_bounds(path, spec) for path, spec in leaves]
         self.vector_size = sum(bounds.spec.numel for bounds in self._bounds)
-
-    @property
-    def log_scale(self) -> float:
-        """Logarithm of the volume of the box over that of the box [-1, 1].
-
-        A density of actions has this much more entropy than that of their vectors.
-        """
-        unit = self.vector_size * math.log(2.0)
-        return sum(bounds.log_volume for bounds in self._bounds) - unit
+        # Logarithm of the volume of the box over that of the box [-1, 1]: so much more
+        # entropy has a density of actions than that of their vectors.
+        self.log_scale = sum(bounds.log_volume for bounds in self._bounds)
+        self.log_scale -= self.vector_size * math.log(2.0)
+        self._is_leaf = isinstance(action_spec, TensorSpec)
 
     def to_vector(self, action: Nest) -> Tensor:
         """Nest of [B, *spec.shape] in their bounds → [B, numel] in [-1, 1]."""
         columns = [
             bounds.to_symmetric(leaf).reshape(leaf.shape[0], bounds.spec.numel)
-            for bounds, leaf in zip(self._bounds, nest.flatten(action), strict=True)
+            for bounds, leaf in zip(self._bounds, self._leaves(action), strict=True)
         ]
         return columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
 
@@ -68,6 +93,38 @@ class BoxActions:
             for bounds, column in zip(self._bounds, columns, strict=True)
         ]
         return nest.pack_sequence_as(self._action_spec, leaves)
+
+    def values_of(self, action: Nest, values: Tensor) -> Tensor:
+        """Those of the action: [B, n, 1, ...] → [B, n, ...]."""
+        return values.squeeze(2)
+
+    def sample(self, policy: Nest) -> PolicySample:
+        """A differentiable sample of the vector."""
+        action, log_prob = distributions.rsample_and_log_prob(policy)
+        return PolicySample(self.to_vector(action), None, Entropies(-log_prob))
+
+    @torch.no_grad()
+    def sample_vectors(self, policy: Nest, num_samples: int) -> tuple[Tensor, Tensor]:
+        """Several vectors of every policy, and the log of their density.
+
+        Args:
+            policy: of batch shape [B].
+            num_samples: N.
+
+        Returns:
+            [N, B, vector_size] in [-1, 1], and [N, B]: the density of vectors, not that
+            of actions between bounds of their own.
+        """
+        repeated = nest.map_structure(
+            lambda t: t.expand(num_samples, *t.shape).flatten(0, 1), policy
+        )
+        actions, log_prob = distributions.rsample_and_log_prob(repeated)
+        vector = self.to_vector(actions).unflatten(0, (num_samples, -1))
+        log_density = log_prob.unflatten(0, (num_samples, -1)) + self.log_scale
+        return vector, log_density
+
+    def _leaves(self, action: Nest) -> list[Tensor]:
+        return [action] if self._is_leaf else nest.flatten(action)
 
 
 def _bounds(path: str, spec: Any) -> ActionBounds:

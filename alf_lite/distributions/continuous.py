@@ -10,13 +10,9 @@ from torch import Tensor
 from torch.distributions import Beta, Distribution
 from torch.nn import functional as F
 
-from alf_lite.distributions.base import (
-    ActionDistribution,
-    DeviceConstants,
-    SampleShape,
-    sum_event,
-)
+from alf_lite.distributions.functions import ActionDistribution, SampleShape, sum_event
 from alf_lite.tensor_specs import BoundedTensorSpec
+from alf_lite.utils.tensor_utils import DeviceConstants
 
 _LOG_2 = math.log(2.0)
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)

@@ -11,13 +11,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn import functional as F
 
-from alf_lite.distributions.base import (
-    ActionDistribution,
-    DeviceConstants,
-    SampleShape,
-    sum_event,
-)
+from alf_lite.distributions.functions import ActionDistribution, SampleShape, sum_event
+from alf_lite.distributions.torch_distributions import mask_log_odds, mask_logits
 from alf_lite.tensor_specs import BoundedTensorSpec, num_categories
+from alf_lite.utils.tensor_utils import DeviceConstants
 
 
 class Categorical(ActionDistribution):
@@ -298,29 +295,3 @@ def _kl_divergence(p_logits: Tensor, q_logits: Tensor) -> Tensor:
 def _finite_log_softmax(logits: Tensor) -> Tensor:
     """Keeps 0 · log 0 at 0, and its gradient too."""
     return logits.log_softmax(-1).clamp(min=torch.finfo(logits.dtype).min)
-
-
-def mask_logits(logits: Tensor, allowed: Tensor) -> Tensor:
-    """Of categories: [..., n] and bool [..., n] → [..., n].
-
-    Where none is allowed, all are equally likely.
-    """
-    return logits.masked_fill(~allowed, -_large(logits.dtype))
-
-
-def mask_log_odds(log_odds: Tensor, allowed: Tensor) -> Tensor:
-    """Of binary choices: [...] and bool [..., 2], of 0 and of 1, → [...].
-
-    Where none is allowed, 1 is chosen.
-    """
-    large = _large(log_odds.dtype)
-    without_one = log_odds.masked_fill(~allowed[..., 1], -large)
-    return without_one.masked_fill(~allowed[..., 0], large)
-
-
-def _large(dtype: torch.dtype) -> float:
-    """Leaves room for sums over many components and products with advantages.
-
-    Also in half precision it is less than what pads components with fewer values.
-    """
-    return min(1e30, torch.finfo(dtype).max / 4)

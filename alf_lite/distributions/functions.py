@@ -1,34 +1,155 @@
-"""Functions on nests of distributions and the nests of actions that belong to them.
+"""Nests of distributions, and the nests of actions that belong to them.
 
 A policy's output is a nest of distributions, one per part of the action: the library's
-own (``discrete_distributions``, ``continuous_distributions``) or those of
-``torch.distributions``. Their parameters are leaves of the nest, so that storing,
-stacking, indexing and detaching are ``alf_lite.nest`` functions.
+own (``discrete``, ``continuous``) or those of ``torch.distributions``. Their parameters
+are leaves of the nest, so that storing, stacking, indexing and detaching are
+``alf_lite.nest`` functions.
 
-The parts are independent: log-probabilities, entropies and divergences are summed over
-them, and over the event dimensions of each. A batch of distributions that should count
-as one action is wrapped in ``torch.distributions.Independent``.
+The library's own follow the interface of ``torch.distributions`` and differ from its
+classes in two points. The constructor only stores its arguments, which makes it fast,
+differentiable by any route, and able to hold leaves that are not tensors. And every
+distribution covers one whole action: event dimensions are summed, never left to a
+wrapper. A batch of torch's that should count as one action is wrapped in
+``torch.distributions.Independent``.
+
+The parts of a nest are independent: log-probabilities, entropies and divergences are
+summed over them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import optree
 import torch
 from torch import Tensor
 from torch import distributions as td
-from torch.distributions import Distribution
+from torch.distributions import Distribution, register_kl
 
-# Registers torch's distributions as nodes.
 from alf_lite import nest
-from alf_lite.distributions.base import ActionDistribution
-from alf_lite.distributions.discrete import mask_log_odds, mask_logits
+
+# Registers torch's distributions as nodes, too.
+from alf_lite.distributions import torch_distributions
 
 Nest = Any
+# What torch.distributions takes as the shape of a sample.
+SampleShape = torch.Size | list[int] | tuple[int, ...]
 
 _NAMESPACE = "alf_lite"  # that of alf_lite.nest
+
+
+class ActionDistribution(Distribution):
+    """A distribution of one action whose parameters are leaves of a nest.
+
+    A subclass names its constructor's arguments in order: first ``parameter_names``,
+    the tensors with batch dimensions, then ``constant_names``, hashable values that all
+    rows share. Its constructor must not look at the parameters: a nest may be rebuilt
+    with specs, None or anything else in their place, which gives a placeholder.
+    """
+
+    parameter_names: ClassVar[tuple[str, ...]] = ()
+    constant_names: ClassVar[tuple[str, ...]] = ()
+    # Read by torch.distributions.
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+    _validate_args = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Registers every subclass as a node of nests."""
+        super().__init_subclass__(**kwargs)
+        parameters, constants = cls.parameter_names, cls.constant_names
+        nest.register_node(
+            cls,
+            lambda d: (_attributes(d, parameters), _attributes(d, constants)),
+            lambda metadata, children: cls(*children, *metadata),
+        )
+        register_kl(cls, cls)(lambda p, q: p.kl_divergence(q))
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Shape of ``log_prob`` and ``entropy``."""
+        shape = self._parameter_shape
+        return shape[: len(shape) - self._num_parameter_event_dims]
+
+    @property
+    def event_shape(self) -> torch.Size:
+        """Shape of one action."""
+        shape = self._parameter_shape
+        return shape[len(shape) - self._num_parameter_event_dims :]
+
+    @property
+    def mode(self) -> Tensor:
+        """[*batch, *event], the action to take when acting greedily."""
+        raise NotImplementedError
+
+    def sample(self, sample_shape: SampleShape = ()) -> Tensor:
+        """[*sample_shape, *batch, *event], without gradient."""
+        with torch.no_grad():
+            return self.rsample(sample_shape)
+
+    def rsample_and_log_prob(self) -> tuple[Tensor, Tensor]:
+        """A differentiable sample [*batch, *event] and its log_prob [*batch]."""
+        action = self.rsample()
+        return action, self.log_prob(action)
+
+    def kl_divergence(self, other: Distribution) -> Tensor:
+        """[*batch], KL(self ‖ other) for another distribution of the same kind."""
+        raise NotImplementedError
+
+    def masked(self, allowed: Tensor) -> Self:
+        """The same distribution without the values that are not allowed.
+
+        Args:
+            allowed: [*batch, n] bool, of the values of all its components, one
+                component after the other. At least one of each should be allowed.
+        """
+        raise ValueError(f"{self!r} is not discrete: a mask can rule nothing out")
+
+    @property
+    def _parameter_shape(self) -> torch.Size:
+        return getattr(self, self.parameter_names[0]).shape
+
+    @property
+    def _num_parameter_event_dims(self) -> int:
+        """How many of the parameters' last dimensions belong to one action."""
+        raise NotImplementedError
+
+    def _extended_shape(self, sample_shape: SampleShape = ()) -> torch.Size:
+        return torch.Size((*sample_shape, *self.batch_shape, *self.event_shape))
+
+    def _same_kind(self, other: Distribution) -> Self:
+        """``other``, if it has the class and the constants of this one."""
+        names = self.constant_names
+        if not isinstance(other, type(self)) or (
+            _attributes(other, names) != _attributes(self, names)
+        ):
+            raise ValueError(
+                "kl_divergence: expected two distributions of one kind over the same "
+                f"actions, got {self!r} and {other!r}"
+            )
+        return other
+
+    def __repr__(self) -> str:
+        names = (*self.parameter_names, *self.constant_names)
+        arguments = ", ".join(f"{n}={_short(getattr(self, n))}" for n in names)
+        return f"{type(self).__name__}({arguments})"
+
+
+def sum_event(values: Tensor, num_event_dims: int) -> Tensor:
+    """[*batch, *event] summed over its last ``num_event_dims`` dimensions."""
+    if num_event_dims == 0:
+        return values
+    if num_event_dims == 1:
+        return values.sum(-1)
+    return values.flatten(-num_event_dims).sum(-1)
+
+
+def _attributes(obj: object, names: tuple[str, ...]) -> tuple[Any, ...]:
+    return tuple([getattr(obj, name) for name in names])
+
+
+def _short(value: Any) -> str:
+    return f"[{tuple(value.shape)}]" if isinstance(value, Tensor) else repr(value)
 
 
 def sample(distributions: Nest) -> Nest:
@@ -214,34 +335,15 @@ def _rsample_and_log_prob(distribution: Distribution) -> tuple[Tensor, Tensor]:
 
 
 def _mode(distribution: Distribution) -> Tensor:
-    if isinstance(distribution, td.TransformedDistribution):
-        action = _mode(distribution.base_dist)
-        for transform in distribution.transforms:
-            action = transform(action)
-        return action
-    if isinstance(distribution, td.Independent):
-        return _mode(distribution.base_dist)
-    if isinstance(distribution, td.Bernoulli):
-        # torch answers NaN where both values are equally likely.
-        return (distribution.logits > 0).to(distribution.logits.dtype)
-    return distribution.mode
+    if isinstance(distribution, ActionDistribution):
+        return distribution.mode
+    return torch_distributions.mode(distribution)
 
 
 def _masked(distribution: Distribution, allowed: Tensor) -> Distribution:
     if isinstance(distribution, ActionDistribution):
         return distribution.masked(allowed)
-    base = distribution
-    if isinstance(distribution, td.Independent):
-        base = distribution.base_dist
-    if isinstance(base, td.Categorical):
-        return nest.map_structure(
-            lambda t: mask_logits(t, allowed.reshape(t.shape)), distribution
-        )
-    if isinstance(base, td.Bernoulli):
-        return nest.map_structure(
-            lambda t: mask_log_odds(t, allowed.reshape(*t.shape, 2)), distribution
-        )
-    raise ValueError(f"{distribution!r} is not discrete: a mask can rule nothing out")
+    return torch_distributions.masked(distribution, allowed)
 
 
 def _entropy(distribution: Distribution) -> Tensor:

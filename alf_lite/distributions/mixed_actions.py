@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,14 +12,17 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from alf_lite import nest
-from alf_lite.data_structures import Field
 from alf_lite.distributions import functions as distributions
-from alf_lite.distributions.action_vectors import BoxActions, DiscreteActions
-from alf_lite.distributions.base import DeviceConstants
+from alf_lite.distributions.action_vectors import (
+    BoxActions,
+    DiscreteActions,
+    Entropies,
+    PolicySample,
+)
 from alf_lite.distributions.discrete import Categorical
 from alf_lite.nest import at_path
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.tensor_utils import expand_dims_as, total
+from alf_lite.utils.tensor_utils import DeviceConstants
 
 Nest = Any
 
@@ -29,25 +32,17 @@ _MAX_JOINT_VALUES = 1024
 _LOG_OF_ZERO = -1e6
 
 
-class Entropies(NamedTuple):
-    """Of the two parts of an action; () where there is no such part."""
+def make_actions(action_spec: NestedTensorSpec) -> BoxActions | MixedActions:
+    """How an algorithm for any nest of bounded actions sees them.
 
-    continuous: Field = ()  # [B] −log π(a_c|s) of a sample
-    discrete: Field = ()  # [B] exact
-
-
-class PolicySample(NamedTuple):
-    """What a policy would do: one vector, and any of the joint values."""
-
-    vector: Tensor | None  # [B, vector_size] in [-1, 1], reparametrised
-    probs: Tensor | None  # [B, num_joint_values]
-    entropies: Entropies
-
-    def expectation(self, values: Tensor) -> Tensor:
-        """Σ_a p_a v_a: [B, num_joint_values, ...] → [B, ...]."""
-        if self.probs is None:
-            return values.squeeze(1)
-        return (expand_dims_as(self.probs, values) * values).sum(1)
+    Raises:
+        ValueError: if a leaf has no bounds, or there are too many joint values.
+    """
+    leaves = nest.flatten(action_spec)
+    is_box = bool(leaves) and all(
+        isinstance(spec, TensorSpec) and spec.is_continuous for spec in leaves
+    )
+    return BoxActions(action_spec) if is_box else MixedActions(action_spec)
 
 
 class MixedActions:
@@ -73,7 +68,7 @@ class MixedActions:
         for path, spec in self._select(leaves, False):
             at_path(path, BoxActions, spec)
         boxes = [spec for _, spec in self._select(leaves, False)]
-        self.boxes = BoxActions(boxes) if boxes else None
+        self._boxes = BoxActions(boxes) if boxes else None
         self._choices = [
             at_path(path, _Choice, spec) for path, spec in self._select(leaves, True)
         ]
@@ -91,13 +86,18 @@ class MixedActions:
     @property
     def vector_size(self) -> int:
         """Continuous elements."""
-        return 0 if self.boxes is None else self.boxes.vector_size
+        return 0 if self._boxes is None else self._boxes.vector_size
+
+    @property
+    def log_scale(self) -> float:
+        """See :class:`BoxActions`."""
+        return 0.0 if self._boxes is None else self._boxes.log_scale
 
     def to_vector(self, action: Nest) -> Tensor | None:
         """The continuous part [B, vector_size] in [-1, 1]; None if there is none."""
-        if self.boxes is None:
+        if self._boxes is None:
             return None
-        return self.boxes.to_vector(self._select(nest.flatten(action), False))
+        return self._boxes.to_vector(self._select(nest.flatten(action), False))
 
     def to_joint_index(self, action: Nest) -> Tensor | None:
         """The discrete part [B] int64; None if there is none."""
@@ -126,45 +126,25 @@ class MixedActions:
 
     def sample(self, policy: Nest) -> PolicySample:
         """A differentiable sample of the vector; of the discrete part, all there is."""
-        vector, probs = None, None
-        continuous: Field = ()
-        discrete: Field = ()
-        if self.boxes is not None:
-            drawn = [
-                distributions.rsample_and_log_prob(part)
-                for part in self._select(distributions.parts(policy), False)
-            ]
-            vector = self.boxes.to_vector([action for action, _ in drawn])
-            continuous = -total(log_prob for _, log_prob in drawn)
-        if self._choices:
-            log_probs = self.joint_log_probs(policy)
-            probs = log_probs.exp()
-            discrete = -(probs * log_probs).sum(-1)
-        return PolicySample(vector, probs, Entropies(continuous, discrete))
-
-    @torch.no_grad()
-    def sample_vectors(self, policy: Nest, num_samples: int) -> tuple[Tensor, Tensor]:
-        """Several vectors of every policy, and the log of their density.
-
-        There must be a continuous part.
-
-        Args:
-            policy: of batch shape [B].
-            num_samples: N.
-
-        Returns:
-            [N, B, vector_size] in [-1, 1], and [N, B]: the density of vectors, not that
-            of actions between bounds of their own.
-        """
-        assert self.boxes is not None
-        parts = self._select(distributions.parts(policy), False)
-        repeated = nest.map_structure(
-            lambda t: t.expand(num_samples, *t.shape).flatten(0, 1), parts
+        sample = PolicySample(None, None, Entropies())
+        if self._boxes is not None:
+            sample = self._boxes.sample(
+                self._select(distributions.parts(policy), False)
+            )
+        if not self._choices:
+            return sample
+        log_probs = self.joint_log_probs(policy)
+        probs = log_probs.exp()
+        discrete = -(probs * log_probs).sum(-1)
+        return sample._replace(
+            probs=probs, entropies=sample.entropies._replace(discrete=discrete)
         )
-        actions, log_prob = distributions.rsample_and_log_prob(repeated)
-        vector = self.boxes.to_vector(actions).unflatten(0, (num_samples, -1))
-        log_density = log_prob.unflatten(0, (num_samples, -1)) + self.boxes.log_scale
-        return vector, log_density
+
+    def sample_vectors(self, policy: Nest, num_samples: int) -> tuple[Tensor, Tensor]:
+        """Of the continuous part, as :meth:`BoxActions.sample_vectors`."""
+        assert self._boxes is not None
+        parts = self._select(distributions.parts(policy), False)
+        return self._boxes.sample_vectors(parts, num_samples)
 
     def joint_log_probs(self, policy: Nest) -> Tensor:
         """[B, num_joint_values]; there must be a discrete part."""

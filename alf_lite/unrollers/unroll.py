@@ -268,7 +268,7 @@ class UnrollStorage:
                 raise ConfigError(
                     f"unroll: {path} is a {type(leaf).__name__}, expected tensors. Of "
                     "distributions, rollout_step may return those that "
-                    "alf_lite.distributions.base knows."
+                    "alf_lite.distributions.torch_distributions knows."
                 )
         row = sum(t.numel() * t.element_size() for t in nest.flatten(values))
         check_ram(

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -81,3 +82,23 @@ def reset_state(state: Nest, initial_state: Nest, is_first: Tensor) -> Nest:
         return torch.where(mask, initial, old)
 
     return nest.map_structure(select, state, initial_state)
+
+
+class DeviceConstants:
+    """Read-only tensors made from arrays, copied once to every device that asks."""
+
+    def __init__(self, *arrays: np.ndarray) -> None:
+        # A tensor that is made in inference mode could never be used for training.
+        with torch.inference_mode(False):
+            tensors = tuple(torch.tensor(array) for array in arrays)
+        self._tensors = {torch.device("cpu"): tensors}
+
+    def on(self, device: torch.device) -> tuple[Tensor, ...]:
+        """The tensors on ``device``, in the order of the arrays."""
+        tensors = self._tensors.get(device)
+        if tensors is None:
+            with torch.inference_mode(False):
+                on_cpu = self._tensors[torch.device("cpu")]
+                tensors = tuple(tensor.to(device) for tensor in on_cpu)
+            self._tensors[device] = tensors
+        return tensors

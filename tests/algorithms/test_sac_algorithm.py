@@ -17,7 +17,7 @@ from alf_lite.algorithms.sac_algorithm import SacAlgorithm, SacInfo
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.distributions import functions as distributions
-from alf_lite.distributions.mixed_actions import Entropies
+from alf_lite.distributions.action_vectors import Entropies
 from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.encoding_networks import EncodingNetwork

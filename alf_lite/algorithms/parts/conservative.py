@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from alf_lite.distributions.discrete import mask_logits
+from alf_lite.distributions.torch_distributions import mask_logits
 
 # As far as a threshold that cannot be reached may drive it.
 _MAX_ALPHA = 1e6

@@ -44,10 +44,13 @@ class Policy(Network):
         )
         super().__init__(mask.observation_spec, network.state_spec)
         self.mask = mask
+        self._is_masked = mask.exists
         self._network = network
 
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Nest, Nest]:
         """Observations [B, ...] → (π(·|s), new state)."""
+        if not self._is_masked:
+            return self._network(inputs, state)
         observation, allowed = self.mask.split(inputs)
         distribution, state = self._network(observation, state)
         return self.mask.apply(distribution, allowed), state

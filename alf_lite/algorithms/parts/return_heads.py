@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from alf_lite.config import configurable
-from alf_lite.distributions.base import DeviceConstants
 from alf_lite.utils import losses
+from alf_lite.utils.tensor_utils import DeviceConstants
 
 
 class ReturnHead(abc.ABC):

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite.data_structures import Field
-from alf_lite.distributions.mixed_actions import Entropies, MixedActions
+from alf_lite.distributions.action_vectors import BoxActions, Entropies
+from alf_lite.distributions.mixed_actions import MixedActions
 from alf_lite.utils.tensor_utils import total
 
 
@@ -64,7 +65,7 @@ class Temperatures(nn.ModuleDict):
 
     def __init__(
         self,
-        actions: MixedActions,
+        actions: BoxActions | MixedActions,
         continuous: float | None = None,
         discrete: float | None = None,
         *,
@@ -105,12 +106,14 @@ class Temperatures(nn.ModuleDict):
 
 
 def _target_entropies(
-    actions: MixedActions, continuous: float | None, discrete: float | None
+    actions: BoxActions | MixedActions,
+    continuous: float | None,
+    discrete: float | None,
 ) -> dict[str, float]:
     targets = {}
-    if actions.boxes is not None:
+    if actions.vector_size:
         if continuous is None:
-            continuous = actions.boxes.log_scale - actions.vector_size
+            continuous = actions.log_scale - actions.vector_size
         targets["continuous"] = continuous
     if actions.has_discrete:
         if discrete is None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from alf_lite.algorithms.parts.target_updater import TargetUpdater, target_copy
+from alf_lite.algorithms.parts.critics import TargetUpdater, target_copy
 
 
 def module(value: float) -> nn.Linear:

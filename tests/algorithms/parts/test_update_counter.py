@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from alf_lite.algorithms.parts.target_updater import UpdateCounter
+from alf_lite.algorithms.parts.critics import UpdateCounter
 
 
 @pytest.mark.parametrize("period", [1, 2, 3])
