@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import valid_steps
-from alf_lite.algorithms.parts.diagnostics import diagnostic
 from alf_lite.algorithms.parts.policy import Policy
 from alf_lite.algorithms.parts.policy_lag import LagSummary
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
@@ -33,6 +32,7 @@ from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils import losses, value_ops
 from alf_lite.utils.checks import check_unit_interval
+from alf_lite.utils.summary import diagnostic
 
 Nest = Any
 

@@ -41,7 +41,6 @@ from alf_lite.algorithms.off_policy_algorithm import (
     OffPolicyActorCriticAlgorithm,
     OffPolicyState,
 )
-from alf_lite.algorithms.parts.diagnostics import diagnostic
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
@@ -50,6 +49,7 @@ from alf_lite.networks.actor_networks import NormalActorNetwork
 from alf_lite.networks.network import Network
 from alf_lite.utils import losses
 from alf_lite.utils.checks import check_positive
+from alf_lite.utils.summary import diagnostic
 
 Nest = Any
 

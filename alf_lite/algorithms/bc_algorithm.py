@@ -29,7 +29,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from alf_lite.algorithms.parts import transitions
-from alf_lite.algorithms.parts.diagnostics import diagnostic
 from alf_lite.algorithms.parts.policy import DeterministicPolicy, Policy
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import DefaultSettings, configurable
@@ -41,6 +40,7 @@ from alf_lite.networks.actor_networks import ActorNetwork, NormalActorNetwork
 from alf_lite.networks.network import Network
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_not_negative
+from alf_lite.utils.summary import diagnostic
 
 Nest = Any
 

@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from alf_lite import nest
 from alf_lite.algorithms.off_policy_algorithm import OffPolicyActorCriticAlgorithm
 from alf_lite.algorithms.parts.critics import target_copy
-from alf_lite.algorithms.parts.diagnostics import diagnostic
 from alf_lite.algorithms.parts.policy import DeterministicPolicy
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
@@ -34,6 +33,7 @@ from alf_lite.distributions.exploration import ActionNoise, OrnsteinUhlenbeckNoi
 from alf_lite.networks.actor_networks import ActorNetwork
 from alf_lite.networks.network import Network
 from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.utils.summary import diagnostic
 
 Nest = Any
 

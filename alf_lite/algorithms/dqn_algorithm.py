@@ -26,7 +26,6 @@ from torch import Tensor, nn
 
 from alf_lite.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf_lite.algorithms.parts.critics import TargetUpdater, target_copy
-from alf_lite.algorithms.parts.diagnostics import diagnostic
 from alf_lite.algorithms.parts.return_heads import ExpectedReturnHead, ReturnHead
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
@@ -43,6 +42,7 @@ from alf_lite.distributions.exploration import (
 from alf_lite.networks.network import Network, as_network
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.utils.summary import diagnostic
 
 Nest = Any
 

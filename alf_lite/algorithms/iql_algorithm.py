@@ -33,7 +33,6 @@ from torch import Tensor, nn
 from alf_lite import nest
 from alf_lite.algorithms.off_policy_algorithm import OffPolicyActorCriticAlgorithm
 from alf_lite.algorithms.parts.critics import make_critic_network
-from alf_lite.algorithms.parts.diagnostics import diagnostic
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
@@ -44,6 +43,7 @@ from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.utils import losses
 from alf_lite.utils.checks import check_positive
+from alf_lite.utils.summary import diagnostic
 
 Nest = Any
 

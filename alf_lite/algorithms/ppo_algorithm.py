@@ -32,7 +32,6 @@ from alf_lite.algorithms.actor_critic_algorithm import (
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.learning.batch_loss import info_of_steps
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
-from alf_lite.algorithms.parts.diagnostics import diagnostic
 from alf_lite.algorithms.parts.policy_lag import (
     ImportanceWeights,
     LagSummary,
@@ -51,6 +50,7 @@ from alf_lite.data_structures import (
 from alf_lite.distributions import functions as distributions
 from alf_lite.utils import losses, value_ops
 from alf_lite.utils.checks import check_positive
+from alf_lite.utils.summary import diagnostic
 
 Nest = Any
 

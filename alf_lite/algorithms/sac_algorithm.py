@@ -32,7 +32,6 @@ from alf_lite.algorithms.off_policy_algorithm import (
     OffPolicyActorCriticAlgorithm,
     OffPolicyState,
 )
-from alf_lite.algorithms.parts.diagnostics import diagnostic
 from alf_lite.algorithms.parts.temperature import Temperatures
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
@@ -41,6 +40,7 @@ from alf_lite.distributions.action_vectors import Entropies, PolicySample
 from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer
+from alf_lite.utils.summary import diagnostic
 
 Nest = Any
 

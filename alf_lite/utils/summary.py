@@ -21,15 +21,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from alf_lite.utils.event_writer import EventWriter
+
+Nest = Any
 
 # Shows the shape of a distribution; TensorBoard's default of 1500 takes far longer.
 _HISTOGRAM_BINS = 64
@@ -323,3 +326,40 @@ def flush() -> None:
 def set_global_counter(value: int) -> None:
     """Moves the x-axis of what is recorded from now on."""
     _recorder.step = value
+
+
+# Diagnostics of losses
+
+# Most updates are made between two summaries. For them, the means and errors that
+# ``LossInfo.extra`` holds would be computed and thrown away:
+#
+#     LossInfo(loss, extra=diagnostic(lambda: MyLossInfo(q=info.q.mean(-1))))
+
+_diagnostics_are_due = True  # in this process, also for all who know nothing of this
+
+
+class diagnostics_if:  # noqa: N801 - used like a function
+    """In the block, diagnostics are computed only if ``condition``."""
+
+    __slots__ = ("_condition", "_outer")
+
+    def __init__(self, condition: bool) -> None:
+        self._condition = condition
+
+    def __enter__(self) -> None:
+        global _diagnostics_are_due
+        self._outer, _diagnostics_are_due = _diagnostics_are_due, self._condition
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        global _diagnostics_are_due
+        _diagnostics_are_due = self._outer
+
+
+def diagnostic(compute: Callable[[], Nest]) -> Nest:
+    """What ``compute`` returns; () if nobody will look at it."""
+    return compute() if _diagnostics_are_due else ()

@@ -14,7 +14,6 @@ from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
 from alf_lite.algorithms.learning.batch_loss import LossFunction, aggregate_loss
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
-from alf_lite.algorithms.parts.diagnostics import diagnostics_if
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, LossInfo
 from alf_lite.errors import DivergedError
@@ -22,6 +21,7 @@ from alf_lite.nest import path_parts
 from alf_lite.utils import summary
 from alf_lite.utils.interruption import interruption
 from alf_lite.utils.losses import masked_mean
+from alf_lite.utils.summary import diagnostics_if
 
 Nest = Any
 

@@ -273,10 +273,10 @@ class TargetUpdater(nn.Module):
     @torch.no_grad()
     def _move(self, tau: float) -> None:
         if self._tensors is None:
-            sides = self._sources, self._targets
-            self._tensors = (
-                *([p for m in side for p in m.parameters()] for side in sides),
-                *([b for m in side for b in m.buffers()] for side in sides),
+            self._tensors = tuple(
+                [tensor for module in side for tensor in tensors_of(module)]
+                for tensors_of in (nn.Module.parameters, nn.Module.buffers)
+                for side in (self._sources, self._targets)
             )
         parameters, target_parameters, buffers, target_buffers = self._tensors
         if parameters:

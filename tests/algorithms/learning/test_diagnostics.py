@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm, DqnLossInfo
-from alf_lite.algorithms.parts.diagnostics import diagnostic, diagnostics_if
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import DivergedError
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.probe_environments import PolicyEnv
 from alf_lite.utils import summary
+from alf_lite.utils.summary import diagnostic, diagnostics_if
 
 
 def test_they_are_computed_unless_a_block_says_that_nobody_looks():
