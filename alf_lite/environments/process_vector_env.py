@@ -17,12 +17,12 @@ from alf_lite.environments.env_server import BuiltEnv, EnvSettings, SharedSteps
 from alf_lite.environments.info_keys import InfoKeys
 from alf_lite.environments.single_env import BatchOfSingleEnvs, SavedEpisode
 from alf_lite.errors import ConfigError, EnvError
+from alf_lite.processes.child_main import error_of
 from alf_lite.processes.child_process import (
     ChildDiedError,
     ChildGroup,
     ChildProcess,
     ChildSilentError,
-    error_of,
 )
 
 _REPLAYED_AT_ONCE = 256  # steps

@@ -10,15 +10,22 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import math
+import multiprocessing
 import os
 import signal
 import sys
 from collections.abc import Callable
-from multiprocessing import reduction
+from multiprocessing import reduction, util
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn, Protocol
 
-from alf_lite.errors import ConfigError, DataError, EnvError, failure_text
+from alf_lite.errors import (
+    AlfLiteError,
+    ConfigError,
+    DataError,
+    EnvError,
+    failure_text,
+)
 from alf_lite.utils.output_streams import make_best_effort
 
 # What a trainer handles. SIGURG interrupts it in whatever it waits for, which must not
@@ -34,12 +41,28 @@ PARENT_SIGNALS = (
 CLOSE_SECONDS = 2.0  # for what a child closes at its end, then it is killed
 
 # The first byte of a child's last words, and what they are for the parent.
-ERROR_KINDS = {b"C": ConfigError, b"D": DataError, b"E": EnvError}
-RAISED = b"X"  # anything else: what it was, and the traceback
+_ERROR_KINDS = {b"C": ConfigError, b"D": DataError, b"E": EnvError}
+_RAISED = b"X"  # anything else: what it was, and the traceback
 
 
 class StopRequested(BaseException):
     """The parent wants the child to end, or is gone."""
+
+
+def _unblock_signals(_: object) -> None:
+    """Runs in every process that is forked while this module is loaded.
+
+    The server that ``start_server`` has started keeps the signals blocked, so that its
+    children have them blocked until they can ignore them. Others that are forked from
+    it, such as those of a ``multiprocessing.Pool``, must hear them.
+    """
+    is_ours = getattr(multiprocessing.current_process(), "_target", None) is main
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    if not is_ours and blocked.issuperset(PARENT_SIGNALS):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PARENT_SIGNALS)
+
+
+util.register_after_fork(_unblock_signals, _unblock_signals)
 
 
 class Memory(Protocol):
@@ -151,7 +174,26 @@ def _end_soon() -> NoReturn:
 
 def _last_words(error: BaseException) -> bytes:
     """As text, because not every exception can be pickled."""
-    kinds = (kind for kind, of in ERROR_KINDS.items() if isinstance(error, of))
-    kind = next(kinds, RAISED)
-    text = failure_text(error) if kind == RAISED else str(error)
+    kinds = (kind for kind, of in _ERROR_KINDS.items() if isinstance(error, of))
+    kind = next(kinds, _RAISED)
+    text = failure_text(error) if kind == _RAISED else str(error)
     return kind + text.encode("utf-8", errors="backslashreplace")
+
+
+def error_of(
+    message: bytes, where: str, otherwise: type[AlfLiteError]
+) -> AlfLiteError | None:
+    """The error in the last words of a child; None for any other message.
+
+    Args:
+        message: of the child.
+        where: which child, and what it did.
+        otherwise: the error for what is none of ours, with its traceback.
+    """
+    kind = message[:1]
+    if kind not in _ERROR_KINDS and kind != _RAISED:
+        return None
+    text = message[1:].decode(errors="replace")
+    if kind == _RAISED:
+        return otherwise(f"{where} raised {text}")
+    return _ERROR_KINDS[kind](f"{where}: {text}")

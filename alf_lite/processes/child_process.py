@@ -23,9 +23,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Literal
 
 from alf_lite.config import shipping as config_shipping
-from alf_lite.errors import AlfLiteError
 from alf_lite.processes import child_main
-from alf_lite.processes.child_main import CLOSE_SECONDS, ERROR_KINDS, RAISED, Serve
+from alf_lite.processes.child_main import CLOSE_SECONDS, Serve
 
 _DEATH_SECONDS = 1.0  # for the system to say how a process ended
 _STACK_SECONDS = 1.0  # for a process that hangs to begin to write its Python stack
@@ -272,25 +271,6 @@ class ChildGroup:
             child.kill()
 
 
-def error_of(
-    message: bytes, where: str, otherwise: type[AlfLiteError]
-) -> AlfLiteError | None:
-    """The error in the last words of a child; None for any other message.
-
-    Args:
-        message: of the child.
-        where: which child, and what it did.
-        otherwise: the error for what is none of ours, with its traceback.
-    """
-    kind = message[:1]
-    if kind not in ERROR_KINDS and kind != RAISED:
-        return None
-    text = message[1:].decode(errors="replace")
-    if kind == RAISED:
-        return otherwise(f"{where} raised {text}")
-    return ERROR_KINDS[kind](f"{where}: {text}")
-
-
 def start_server(preload: Sequence[str]) -> None:
     """Starts the process that others are forked from, if there is none.
 
@@ -301,7 +281,7 @@ def start_server(preload: Sequence[str]) -> None:
         preload: modules that it imports.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(preload))
+    context.set_forkserver_preload([child_main.__name__, *preload])
     name = "OMP_NUM_THREADS"
     is_set = name in os.environ
     os.environ.setdefault(name, "1")  # what is imported there starts no threads
@@ -360,14 +340,12 @@ def _how_it_ended(exit_code: int | None) -> str:
         return "closed its pipe"
     if exit_code >= 0:
         return f"exited with code {exit_code} in the middle of a call"
+    if exit_code == -signal.SIGKILL:
+        return "was killed by SIGKILL (by hand, or by the system when memory runs out)"
     try:
-        name = signal.Signals(-exit_code).name
+        return f"was killed by {signal.Signals(-exit_code).name}"
     except ValueError:
-        name = f"signal {-exit_code}"
-    hint = ""
-    if name == "SIGKILL":
-        hint = " (by hand, or by the system when memory runs out)"
-    return f"was killed by {name}{hint}"
+        return f"was killed by signal {-exit_code}"
 
 
 def _end(process: BaseProcess, connection: Connection, stacks: Connection) -> None:

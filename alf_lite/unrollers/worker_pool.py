@@ -14,11 +14,11 @@ from torch import Tensor
 
 from alf_lite.config import shipping as config_shipping
 from alf_lite.errors import AlfLiteError, ConfigError, WorkerError
+from alf_lite.processes.child_main import error_of
 from alf_lite.processes.child_process import (
     ChildDiedError,
     ChildGroup,
     ChildProcess,
-    error_of,
     start_server,
 )
 from alf_lite.tensor_specs import TensorSpec

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import threading
 import time
 
 import pytest
 
 from alf_lite.errors import ConfigError, DataError, EnvError, WorkerError
-from alf_lite.processes.child_main import StopRequested
+from alf_lite.processes.child_main import StopRequested, error_of
 from alf_lite.processes.child_process import (
     ChildDiedError,
     ChildGroup,
     ChildProcess,
     ChildSilentError,
-    error_of,
     start_server,
 )
 from tests.other_process import is_alive
@@ -194,3 +195,14 @@ def test_a_child_that_cannot_close_is_ended_by_the_system_when_nobody_kills_it(g
 def test_a_child_that_cannot_be_sent_is_refused_before_it_starts():
     with pytest.raises(Exception, match="pickle"):
         ChildProcess(serve, lambda: 0, name="test", index=0, method="spawn")
+
+
+def test_other_children_of_the_server_hear_the_signals_that_end_them(group):
+    group("a")
+    pool = multiprocessing.get_context("forkserver").Pool(2)
+    assert pool.map(abs, [-1, 2]) == [1, 2]
+    pool.map_async(time.sleep, [600, 600])
+    ending = threading.Thread(target=pool.terminate, daemon=True)  # by SIGTERM
+    ending.start()
+    ending.join(20)
+    assert not ending.is_alive()

@@ -23,8 +23,9 @@ class StampedEnv(gymnasium.Env):
     """Observes (its number, steps it has taken, steps of the episode).
 
     Episodes have 1 to 20 steps. Every instance writes its process id into
-    ``pids/NUMBER``, and every step a byte into ``steps``. Whoever finds the file
-    ``fault`` takes it away and does what it says, a key of ``FAULTS``.
+    ``pids/NUMBER``, and every step a byte into ``steps``; the first one makes the file
+    ``begun/PROCESS_ID``. Whoever finds the file ``fault`` takes it away and does what
+    it says, a key of ``FAULTS``.
 
     Args:
         state_dir: of these files.
@@ -53,6 +54,9 @@ class StampedEnv(gymnasium.Env):
         time.sleep(STEP_SECONDS)
         self._fail_if_asked()
         os.write(self._steps, b"s")
+        if self._num_steps == 0:
+            (self._directory / "begun").mkdir(exist_ok=True)
+            (self._directory / "begun" / str(os.getpid())).touch()
         self._num_steps += 1
         self._time += 1
         ended = self._time == self._length

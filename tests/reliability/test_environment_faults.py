@@ -63,6 +63,7 @@ TrainerConfig.worker_timeout_seconds = {timeout}
 """
 
 TIMEOUT_SECONDS = 12.0  # of what hangs; building an environment must take less
+START_SECONDS = 60.0  # of a worker that hangs before it is ready to step
 PROMPT_SECONDS = 20.0  # generous: the machine may be busy
 # What is done from outside, and what the environment does itself.
 SIGNALS = {
@@ -137,15 +138,19 @@ class Run:
     def has_ended(self) -> bool:
         return self._process.poll() is not None
 
-    def cause(self, fault: str) -> None:
-        """At a random moment."""
+    def cause(self, fault: str) -> float:
+        """At a random moment. Returns after how many seconds it has been noticed."""
         self.wait_for_steps(self._random.randrange(20, 150))
         time.sleep(self._random.random() * 0.01)
         if fault in SIGNALS:
-            os.kill(self._random.choice(self.pids_of_environments()), SIGNALS[fault])
+            pid = self._random.choice(self.pids_of_environments())
+            os.kill(pid, SIGNALS[fault])
+            if not (self.state_dir / "begun" / str(pid)).exists():
+                return START_SECONDS
         else:
             (self.state_dir / "new").write_text(fault)
             (self.state_dir / "new").rename(self.state_dir / "fault")
+        return TIMEOUT_SECONDS
 
     def pids_of_environments(self) -> list[int]:
         pids = {int(f.read_text() or 0) for f in (self.state_dir / "pids").iterdir()}
@@ -232,12 +237,12 @@ def test_unroll_workers_may_fail_at_any_moment(tmp_path):
     faults = 2 * ALL_FAULTS
     with run.process() as process:
         for number, fault in enumerate(faults, start=1):
-            run.cause(fault)
+            allowed = run.cause(fault)
             wait_until(
                 lambda number=number: (
                     run.log.count("is replaced") >= number or run.has_ended
                 ),
-                TIMEOUT_SECONDS + PROMPT_SECONDS,
+                allowed + PROMPT_SECONDS,
                 f"{fault}: nobody is replaced\n{run.log}",
             )
             assert not named_shared_memory(living(process.pid))
