@@ -18,10 +18,8 @@ from alf_lite.datasets.step_assembly import experience_spec
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
-from alf_lite.trainers.evaluator import quotas
-from alf_lite.unrollers.sync_unroller import to_device
+from alf_lite.trainers.evaluator import Actor, quotas
 from alf_lite.utils import random_state
-from alf_lite.utils.tensor_utils import reset_state
 
 Nest = Any
 # Steps that are put together at once.
@@ -99,20 +97,10 @@ class AlgorithmPolicy(CollectionPolicy):
 
     def __init__(self, algorithm: RLAlgorithm, batch_size: int) -> None:
         algorithm.eval()
-        self._algorithm = algorithm
-        self._initial_state = algorithm.get_initial_predict_state(batch_size)
-        self._state = self._initial_state
-        self._transform_state = algorithm.get_initial_transform_state(batch_size)
+        self._actor = Actor(algorithm, batch_size)
 
     def act(self, time_step: TimeStep) -> Nest:
-        time_step = to_device(time_step, self._algorithm.device)
-        state = reset_state(self._state, self._initial_state, time_step.is_first())
-        inputs, self._transform_state = self._algorithm.transform_timestep(
-            time_step, self._transform_state
-        )
-        step = self._algorithm.predict_step(inputs, state)
-        self._state = step.state
-        return step.output
+        return self._actor.act(time_step)
 
 
 class EpsilonGreedyPolicy(CollectionPolicy):

@@ -16,6 +16,7 @@ from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.nest import path_parts
+from alf_lite.unrollers.sync_unroller import to_device
 from alf_lite.utils import random_state, summary
 from alf_lite.utils.tensor_utils import reset_state
 
@@ -104,15 +105,13 @@ def evaluate(
     """
     quota = quotas(env.batch_size, num_episodes)
     tally = _Tally(algorithm, quota)
-    with random_state.preserved(), _frozen(algorithm):
+    with random_state.preserved(), torch.inference_mode(), eval_mode(algorithm):
         if seed is not None:
             random_state.seed_everything(seed)
         time_step = env.reset(seed)
         if not quota.all():
             env.freeze(tally.is_done)
-        initial_state = algorithm.get_initial_predict_state(env.batch_size)
-        state = initial_state
-        transform_state = algorithm.get_initial_transform_state(env.batch_size)
+        actor = Actor(algorithm, env.batch_size)
         while True:
             if on_step is not None:
                 on_step(time_step)
@@ -120,14 +119,33 @@ def evaluate(
                 if tally.is_done.all():
                     return tally.result()
                 env.freeze(tally.is_done)
-            time_step = _to_device(time_step, algorithm.device)
-            state = reset_state(state, initial_state, time_step.is_first())
-            inputs, transform_state = algorithm.transform_timestep(
-                time_step, transform_state
-            )
-            step = algorithm.predict_step(inputs, state)
-            state = step.state
-            time_step = env.step(step.output)
+            time_step = env.step(actor.act(time_step))
+
+
+class Actor:
+    """Acts with ``predict_step``; keeps what is remembered from step to step.
+
+    Args:
+        algorithm: in evaluation mode.
+        batch_size: B.
+    """
+
+    def __init__(self, algorithm: RLAlgorithm, batch_size: int) -> None:
+        self._algorithm = algorithm
+        self._initial_state = algorithm.get_initial_predict_state(batch_size)
+        self._state = self._initial_state
+        self._transform_state = algorithm.get_initial_transform_state(batch_size)
+
+    def act(self, time_step: TimeStep) -> Nest:
+        """The actions [B, ...] at the newest time steps [B, ...], untransformed."""
+        time_step = to_device(time_step, self._algorithm.device)
+        state = reset_state(self._state, self._initial_state, time_step.is_first())
+        inputs, self._transform_state = self._algorithm.transform_timestep(
+            time_step, self._transform_state
+        )
+        step = self._algorithm.predict_step(inputs, state)
+        self._state = step.state
+        return step.output
 
 
 def quotas(num_environments: int, num_episodes: int) -> np.ndarray:
@@ -222,18 +240,13 @@ def _scalars(env_info: Nest) -> dict[str, np.ndarray]:
 
 
 @contextlib.contextmanager
-def _frozen(algorithm: RLAlgorithm) -> Iterator[None]:
+def eval_mode(algorithm: RLAlgorithm) -> Iterator[None]:
+    """Every module is in evaluation mode; no summary is written."""
     modes = [(module, module.training) for module in algorithm.modules()]
     algorithm.eval()
     try:
-        with torch.inference_mode(), summary.disabled():
+        with summary.disabled():
             yield
     finally:
         for module, training in modes:
             module.training = training
-
-
-def _to_device(time_step: TimeStep, device: torch.device) -> TimeStep:
-    if time_step.reward.device == device:
-        return time_step
-    return nest.map_structure(lambda t: t.to(device), time_step)

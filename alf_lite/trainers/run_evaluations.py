@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,7 @@ from alf_lite.errors import ConfigError, DataError
 from alf_lite.nest import path_parts
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.trainers import train_summaries
-from alf_lite.trainers.evaluator import EvalResult, evaluate
+from alf_lite.trainers.evaluator import EvalResult, eval_mode, evaluate
 from alf_lite.trainers.progress_display import ProgressDisplay
 from alf_lite.trainers.signals import StopSignals
 from alf_lite.trainers.training_state import RunState
@@ -237,7 +236,13 @@ class DatasetEvaluator:
         """
         totals: dict[str, float] = {}
         num_steps = 0
-        with _preserved(self._algorithm):
+        # Not inference mode: what the loss may keep is used by training, too.
+        with (
+            random_state.preserved(),
+            torch.no_grad(),
+            eval_mode(self._algorithm),
+        ):
+            random_state.seed_everything(0)
             for buffer in self._buffers:
                 for info in self._windows(buffer):
                     values, count = self._losses(buffer, info)
@@ -278,18 +283,3 @@ class DatasetEvaluator:
             values["/".join(("loss", *path_parts(path)))] = value
         num_rows = max(len(trained) - 1, 1)
         return {k: float(v) for k, v in values.items()}, int(trained[:num_rows].sum())
-
-
-@contextlib.contextmanager
-def _preserved(algorithm: RLAlgorithm) -> Iterator[None]:
-    """Everything is afterwards as it was; no summary is written."""
-    modes = [(module, module.training) for module in algorithm.modules()]
-    algorithm.eval()
-    try:
-        # Not inference mode: what the loss may keep is used by training, too.
-        with random_state.preserved(), torch.no_grad(), summary.disabled():
-            random_state.seed_everything(0)
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training

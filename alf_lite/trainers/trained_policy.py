@@ -29,8 +29,8 @@ from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.nest import path_parts
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.trainers import run_policy
+from alf_lite.trainers.evaluator import Actor
 from alf_lite.trainers.run_record import TrainResult
-from alf_lite.utils.tensor_utils import reset_state
 
 Nest = Any
 
@@ -132,9 +132,7 @@ class TrainedPolicy:
         self._values = env.recorded_values
         self._batch_size: int | None = None
         self._is_first = torch.ones(0, dtype=torch.bool)
-        self._initial_state: Nest = ()
-        self._state: Nest = ()
-        self._transform_state: Nest = ()
+        self._actor: Actor | None = None
         self._prev_action: Nest = ()
         self._leaves = [
             (path, spec) for path, spec in nest.flatten_with_path(env.observation_spec)
@@ -194,28 +192,20 @@ class TrainedPolicy:
         tensors, batch_size = self._to_tensors(observation)
         rows = 1 if batch_size is None else batch_size
         self._begin(rows)
-        algorithm = self._algorithm
-        algorithm.predict_epsilon = 0.0 if deterministic else 1.0
+        self._algorithm.predict_epsilon = 0.0 if deterministic else 1.0
+        assert self._actor is not None
         with torch.inference_mode():
-            inputs, self._transform_state = algorithm.transform_timestep(
-                self._time_step(tensors, rows), self._transform_state
-            )
-            self._state = reset_state(
-                self._state, self._initial_state, inputs.is_first()
-            )
-            step = algorithm.predict_step(inputs, self._state)
-        self._state, self._prev_action = step.state, step.output
+            action = self._actor.act(self._time_step(tensors, rows))
+        self._prev_action = action
         self._is_first = torch.zeros(rows, dtype=torch.bool)
-        return self._to_environment(step.output, is_batch=batch_size is not None)
+        return self._to_environment(action, is_batch=batch_size is not None)
 
     def _begin(self, rows: int) -> None:
         if self._batch_size is None:
             algorithm = self._algorithm
             self._batch_size = rows
             self._is_first = torch.ones(rows, dtype=torch.bool)
-            self._initial_state = algorithm.get_initial_predict_state(rows)
-            self._state = self._initial_state
-            self._transform_state = algorithm.get_initial_transform_state(rows)
+            self._actor = Actor(algorithm, rows)
             self._prev_action = nest.map_structure(
                 lambda spec: spec.zeros((rows,)).to(algorithm.device),
                 algorithm.action_spec,
