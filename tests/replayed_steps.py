@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gymnasium
@@ -154,7 +155,13 @@ class TwoStepsEnv(gymnasium.Env):
 
 
 def trained_on_random_steps(
-    make: Any, env_ctor: Any, num_updates: int, num_steps: int = 1024, **settings: Any
+    make: Any,
+    env_ctor: Any,
+    num_updates: int,
+    num_steps: int = 1024,
+    *,
+    at_least: float | None = None,
+    **settings: Any,
 ) -> RLAlgorithm:
     """An algorithm that has seen nothing but the steps of a random policy.
 
@@ -163,8 +170,11 @@ def trained_on_random_steps(
         env_ctor: of a single environment.
         num_updates: on the steps collected.
         num_steps: to collect.
+        at_least: the greedy return that must be reached. It is looked at now and then,
+            and training ends early where it is seen twice in a row.
         settings: of ``TrainerConfig``.
     """
+    share = num_updates if at_least is None else max(1, num_updates // 10)
     torch.manual_seed(0)
     config = TrainerConfig(
         **{
@@ -173,7 +183,7 @@ def trained_on_random_steps(
             "initial_collect_steps": num_steps,
             "initial_random_policy": True,
             "replay_buffer_length": num_steps,
-            "num_updates_per_train_iter": num_updates,
+            "num_updates_per_train_iter": share,
             "mini_batch_size": 64,
             "mini_batch_length": 2,
             **settings,
@@ -182,7 +192,37 @@ def trained_on_random_steps(
     env = create_environment(env_ctor=env_ctor, num_parallel_environments=8, seed=0)
     algorithm = make(env, config)
     algorithm.train_iter()
+    if at_least is not None:
+        train = algorithm.train_from_replay_buffer
+        _train_until(algorithm, env_ctor, at_least, train, num_done=1)
     return algorithm
+
+
+def trained_until(
+    algorithm: RLAlgorithm, env_ctor: Any, at_least: float, num_iterations: int
+) -> None:
+    """Trains on until the greedy return is seen twice in a row, or to the end."""
+
+    def train() -> None:
+        for _ in range(num_iterations // 10):
+            algorithm.train_iter()
+
+    _train_until(algorithm, env_ctor, at_least, train, num_done=0)
+
+
+def _train_until(
+    algorithm: RLAlgorithm, env_ctor: Any, at_least: float, train: Any, num_done: int
+) -> None:
+    """Trains for the tenths that are not done; looks from the third one on."""
+    mean, is_reached = -math.inf, False
+    for tenth in range(num_done + 1, 11):
+        train()
+        if tenth >= 3:
+            was_reached, mean = is_reached, greedy_return(algorithm, env_ctor)
+            is_reached = mean >= at_least
+            if was_reached and is_reached:
+                return
+    assert mean >= at_least, (mean, at_least)
 
 
 def each_action_equally_often(self: Any, inputs: TimeStep) -> Tensor:

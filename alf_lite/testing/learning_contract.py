@@ -245,7 +245,8 @@ class LearningContract:
         found = "not looked at"
         for iteration in range(1, num_iterations + 1):
             algorithm.train_iter()
-            if iteration % interval == 0 or iteration == num_iterations:
+            is_end = iteration == num_iterations
+            if is_end or (iteration % interval == 0 and iteration >= 3 * interval):
                 before, found = found, errors(algorithm)
                 if not (before or found):
                     return

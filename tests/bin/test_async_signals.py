@@ -89,7 +89,7 @@ def test_a_signal_ends_the_run_and_its_workers(
         os.killpg(run.pid, number)
     else:
         run.send_signal(number)
-    run.wait(timeout=30)
+    run.wait(timeout=60)
     assert run.returncode == code
     wait_until(lambda: not living(run.pid), 30, "a process is left")
     assert sorted(os.listdir("/dev/shm")) == shared_memory
