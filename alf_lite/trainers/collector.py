@@ -18,7 +18,7 @@ from alf_lite.datasets.step_assembly import experience_spec
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
-from alf_lite.trainers.evaluator import Actor, quotas
+from alf_lite.trainers.evaluator import PredictActor, quotas
 from alf_lite.utils import random_state
 
 Nest = Any
@@ -97,7 +97,7 @@ class AlgorithmPolicy(CollectionPolicy):
 
     def __init__(self, algorithm: RLAlgorithm, batch_size: int) -> None:
         algorithm.eval()
-        self._actor = Actor(algorithm, batch_size)
+        self._actor = PredictActor(algorithm, batch_size)
 
     def act(self, time_step: TimeStep) -> Nest:
         return self._actor.act(time_step)

@@ -111,7 +111,7 @@ def evaluate(
         time_step = env.reset(seed)
         if not quota.all():
             env.freeze(tally.is_done)
-        actor = Actor(algorithm, env.batch_size)
+        actor = PredictActor(algorithm, env.batch_size)
         while True:
             if on_step is not None:
                 on_step(time_step)
@@ -122,7 +122,7 @@ def evaluate(
             time_step = env.step(actor.act(time_step))
 
 
-class Actor:
+class PredictActor:
     """Acts with ``predict_step``; keeps what is remembered from step to step.
 
     Args:

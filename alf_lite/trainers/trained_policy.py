@@ -29,7 +29,7 @@ from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.nest import path_parts
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.trainers import run_policy
-from alf_lite.trainers.evaluator import Actor
+from alf_lite.trainers.evaluator import PredictActor
 from alf_lite.trainers.run_record import TrainResult
 
 Nest = Any
@@ -132,7 +132,7 @@ class TrainedPolicy:
         self._values = env.recorded_values
         self._batch_size: int | None = None
         self._is_first = torch.ones(0, dtype=torch.bool)
-        self._actor: Actor | None = None
+        self._actor: PredictActor | None = None
         self._prev_action: Nest = ()
         self._leaves = [
             (path, spec) for path, spec in nest.flatten_with_path(env.observation_spec)
@@ -205,7 +205,7 @@ class TrainedPolicy:
             algorithm = self._algorithm
             self._batch_size = rows
             self._is_first = torch.ones(rows, dtype=torch.bool)
-            self._actor = Actor(algorithm, rows)
+            self._actor = PredictActor(algorithm, rows)
             self._prev_action = nest.map_structure(
                 lambda spec: spec.zeros((rows,)).to(algorithm.device),
                 algorithm.action_spec,
