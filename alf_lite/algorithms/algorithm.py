@@ -99,7 +99,8 @@ class Algorithm(nn.Module):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for method, flag, value in _METHODS_WITH_FLAG:
-            if method in vars(cls) and getattr(cls, flag) is not value:
+            says_it = flag in vars(cls) or getattr(cls, flag) is value
+            if method in vars(cls) and not says_it:
                 raise ConfigError(
                     f"{cls.__name__}.{method} would never be called: set the class "
                     f"attribute {flag} = {value}"

@@ -92,7 +92,8 @@ class PPOAlgorithm(ActorCriticAlgorithm):
     ``mini_batch_length`` (1 for feed-forward networks).
     """
 
-    stops_updates_early = True
+    # With ``target_kl``. The diagnostics of every update are computed for it.
+    stops_updates_early = False
 
     # Schulman et al. 2017: 8 actors x 128 steps (table 5), in 4 mini-batches, each of
     # the steps of two actors; 10 passes (table 3).
@@ -153,10 +154,8 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         self._clip_epsilon = clip_epsilon
         self._value_clip = value_clip
         self._target_kl = target_kl
-        own_rule = type(self).should_stop_updates is PPOAlgorithm.should_stop_updates
-        if own_rule and target_kl is None:
-            # Otherwise the diagnostics of every update would be computed for it.
-            self.stops_updates_early = False
+        if target_kl is not None:
+            self.stops_updates_early = True
         self._off_policy_correction = off_policy_correction
         self._rho_clip = rho_clip
         self._c_clip = c_clip

@@ -117,6 +117,7 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         self._observation_spec = observation_spec
         self._action_spec = action_spec
         self._reward_spec = reward_spec
+        self.has_multidim_reward = reward_spec.ndim > 0
         self._on_policy = is_on_policy
         self._is_eval = is_eval
         self._predict_epsilon = 0.0 if config is None else config.epsilon_greedy
@@ -199,10 +200,6 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         return self._gamma
 
     @property
-    def has_multidim_reward(self) -> bool:
-        return self._reward_spec.ndim > 0
-
-    @property
     def reward_weights(self) -> Tensor | None:
         """[D], or None for a reward of one dimension."""
         return self._reward_weights.weights
@@ -217,6 +214,8 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
 
     def scalar_reward(self, values: Tensor) -> Tensor:
         """Rewards, values or advantages [..., D] weighted to [...]; [...] as it is."""
+        if not self.has_multidim_reward:
+            return values
         if not self.has_multidim_reward:
             return values
         return self._reward_weights.forward(values)

@@ -22,7 +22,6 @@ from alf_lite.utils.schedulers import (
     as_scheduler,
     value_at_start,
 )
-from alf_lite.utils.tensor_utils import global_norm
 
 # As torch.nn.utils.clip_grad_norm_ has it.
 _CLIPPING_EPSILON = 1e-6
@@ -61,6 +60,7 @@ class Optimizer(FollowsProgress):
             )
         self._torch_class = torch_class
         self._learning_rate = as_scheduler(lr)
+        self._has_constant_rate = isinstance(self._learning_rate, ConstantScheduler)
         self._gradient_clipping = gradient_clipping
         self._hyperparameters = hyperparameters
         self._named_parameters: list[tuple[str, Parameter]] = []
@@ -166,16 +166,19 @@ class Optimizer(FollowsProgress):
             [], the norm of all gradients before clipping.
         """
         gradients = [p.grad for p in self._parameters if p.grad is not None]
-        norm = global_norm(gradients)
-        if gradients and self._gradient_clipping is not None:
+        if not gradients:
+            return torch.zeros(())
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        if self._gradient_clipping is not None:
             scale = self._gradient_clipping / (norm + _CLIPPING_EPSILON)
             torch._foreach_mul_(gradients, scale.clamp_(max=1.0))
         return norm
 
     def apply_gradients(self) -> None:
         """Moves the parameters by their gradients, as they are."""
-        optimizer = self._require_setup()
-        optimizer.param_groups[0]["lr"] = self.learning_rate
+        optimizer = self._torch_optimizer or self._require_setup()
+        if not self._has_constant_rate:
+            optimizer.param_groups[0]["lr"] = self.learning_rate
         if self._fast_step is None or not self._fast_step():
             optimizer.step()
             self._fast_step = fused_adam_step(optimizer)

@@ -8,9 +8,6 @@ last whole iteration, so that it may be saved.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
 
 class Interruption:
     """Facts about this moment. The slots make a misspelt one an AttributeError."""
@@ -34,15 +31,6 @@ class Interruption:
         self.in_iteration = False
         self.is_harmless = True
         self.parameters_changed = False
-
-    @contextlib.contextmanager
-    def harmless(self) -> Iterator[None]:
-        """The block only acts and waits."""
-        before, self.is_harmless = self.is_harmless, True
-        try:
-            yield
-        finally:
-            self.is_harmless = before
 
 
 # One training run per process, hence one object.

@@ -162,10 +162,11 @@ def _deviation_and_std(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]
 
 def _masked_sum_and_count(x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     """The sum of the entries of the valid steps and their number."""
-    entries_per_step = x.numel() // max(valid.numel(), 1)
-    total = torch.where(expand_dims_as(valid, x), x, x.new_zeros(())).sum()
     count = valid.count_nonzero()
-    return total, count if entries_per_step == 1 else count * entries_per_step
+    if valid.shape != x.shape:
+        count = count * (x.numel() // max(valid.numel(), 1))
+        valid = expand_dims_as(valid, x)
+    return torch.where(valid, x, 0.0).sum(), count
 
 
 def _check_same_shape(x: Tensor, y: Tensor, function: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -56,16 +56,6 @@ def select(values: Tensor, indices: Tensor) -> Tensor:
 def total(terms: Iterable[Tensor]) -> Tensor:
     """The sum of one or more terms; ``sum`` begins with 0, which is one term more."""
     return functools.reduce(operator.add, terms)
-
-
-def global_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """The Euclidean norm [] of all entries of all tensors; 0 if there are none.
-
-    The tensors are on one device. No synchronization with it.
-    """
-    if not tensors:
-        return torch.zeros(())
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(tensors))))
 
 
 def reset_state(state: Nest, initial_state: Nest, is_first: Tensor) -> Nest:

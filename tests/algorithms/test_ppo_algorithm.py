@@ -188,6 +188,8 @@ def test_updates_stop_at_one_and_a_half_times_the_target_divergence():
 
 def test_only_who_may_stop_the_updates_early_is_asked():
     class Impatient(PPOAlgorithm):
+        stops_updates_early = True
+
         def should_stop_updates(self, loss_info, valid):
             return True
 

@@ -38,9 +38,3 @@ def test_select_passes_the_gradient_to_the_entry():
 def test_select_refuses_indices_of_another_shape():
     with pytest.raises(ValueError, match=r"indices \[2, 1\].*values \[2, 4\]"):
         tensor_utils.select(torch.rand(2, 4), torch.zeros(2, 1, dtype=torch.int64))
-
-
-def test_global_norm_is_the_norm_of_all_entries():
-    tensors = [torch.tensor([3.0]), torch.tensor([[4.0], [0.0]]), torch.tensor(12.0)]
-    assert tensor_utils.global_norm(tensors).item() == pytest.approx(13.0)
-    assert tensor_utils.global_norm([]).item() == 0

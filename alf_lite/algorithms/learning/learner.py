@@ -53,6 +53,7 @@ class Learner(ABC):
     ) -> None:
         self._algorithm = algorithm
         self._config = config
+        self._num_updates = config.num_updates  # or passes of an iteration
         self._env = env
         if algorithm.gamma is not None:
             algorithm.data_transformer.set_gamma(algorithm.gamma)
@@ -134,19 +135,25 @@ class Learner(ABC):
         unroller = self.unroller
         self._algorithm.set_training(False)
         self._fills_replay = self.acts_randomly  # as during the whole unroll
-        with interruption.harmless():
+        before, interruption.is_harmless = interruption.is_harmless, True
+        try:
             if isinstance(unroller, SyncUnroller):
                 unrolls = [unroller.unroll(length, bootstrap=self._algorithm.on_policy)]
             else:
                 unrolls = unroller.unroll(length)
+        finally:
+            interruption.is_harmless = before
         return self._take_in(unrolls)
 
     def unroll_what_is_there(self, at_least: int, at_most: int) -> Experience | None:
         """See ``RLAlgorithm.unroll_what_is_there``."""
         unroller = self.unroller
         assert isinstance(unroller, AsyncUnroller), "checked by TrainerConfig"
-        with interruption.harmless():
+        before, interruption.is_harmless = interruption.is_harmless, True
+        try:
             unrolls = unroller.collect(at_least, at_most)
+        finally:
+            interruption.is_harmless = before
         return self._take_in(unrolls) if unrolls else None
 
     @property

@@ -81,7 +81,7 @@ class OffPolicyLearner(Learner):
             self._pace = TrainingPace(
                 config,
                 env.batch_size,
-                self.replay.mini_batch_size * config.num_updates,
+                self.replay.mini_batch_size * self._num_updates,
                 self.replay.least_length,
             )
         self._updates_per_draw, _ = draws_per_iteration(config)
@@ -179,7 +179,7 @@ class OffPolicyLearner(Learner):
 
     def _train_on_everything(self) -> int:
         """Passes over windows that cover all that is stored."""
-        algorithm = self._algorithm
+        algorithm, config = self._algorithm, self._config
         num_bootstrap_steps = algorithm.num_bootstrap_steps
         info, num_skipped = self.replay.covering_windows(num_bootstrap_steps)
         buffer = self.replay.require_buffer()
@@ -194,13 +194,13 @@ class OffPolicyLearner(Learner):
             batch_info=BatchInfo()
         )
         return self.updates.run(
-            map(Update, passes(batch, self._config)),
+            map(Update, passes(batch, self._num_updates, config.mini_batch_size)),
             num_bootstrap_rows=min(num_bootstrap_steps, valid.shape[1] - 1),
         )
 
     def _drawn_updates(self, with_own_steps: bool) -> Iterator[Update]:
         """The batches of an iteration, drawn when they are needed."""
-        num_left = self._config.num_updates
+        num_left = self._num_updates
         while num_left:
             num_updates = min(num_left, self._updates_per_draw)
             if with_own_steps and self._mixture.is_plain:

@@ -9,7 +9,8 @@ from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.learning.learner import Learner
 from alf_lite.algorithms.learning.training_batches import (
     TrainingBatch,
-    passes_over_unroll,
+    cut_sequences,
+    passes,
     transpose,
     with_executed_action,
 )
@@ -52,8 +53,10 @@ class OnPolicyLearner(Learner):
         batch = algorithm.preprocess(experience, valid, BatchInfo())
 
         # Update on its mini-batches.
-        has_bootstrap_row = config.mini_batch_length is None
+        length, num_steps = config.mini_batch_length, len(valid[0]) - 1
+        if length is not None:  # else a sequence is the unroll with its bootstrap row
+            batch = cut_sequences(batch, num_steps, length)
         return self.updates.run(
-            map(Update, passes_over_unroll(batch, config)),
-            num_bootstrap_rows=int(has_bootstrap_row),
+            map(Update, passes(batch, self._num_updates, config.mini_batch_size)),
+            num_bootstrap_rows=int(length is None),
         )

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, TimeStep
 from alf_lite.errors import ConfigError
 
@@ -88,31 +87,15 @@ def shuffled_mini_batches(batch: Nest, mini_batch_size: int) -> Iterator[Nest]:
         yield nest.pack_sequence_as(batch, mini_batch)
 
 
-def passes_over_unroll(
-    batch: TrainingBatch, config: TrainerConfig
+def passes(
+    batch: TrainingBatch, number: int, mini_batch_size: int | None
 ) -> Iterator[TrainingBatch]:
-    """The mini-batches of all passes over an unroll, time-major.
-
-    Args:
-        batch: [B, T+1, ...], with the bootstrap row. Sequences of
-            ``mini_batch_length`` leave it out; without a length, every sequence is the
-            whole unroll and has it.
-        config: says how many passes and how to cut.
-    """
-    if config.mini_batch_length is not None:
-        num_steps = batch.valid.shape[1] - 1
-        batch = cut_sequences(batch, num_steps, config.mini_batch_length)
-    yield from passes(batch, config)
-
-
-def passes(batch: TrainingBatch, config: TrainerConfig) -> Iterator[TrainingBatch]:
     """The mini-batches of all passes over sequences [N, T, ...], time-major."""
-    size = config.mini_batch_size
-    for _ in range(config.num_updates):
-        if size is None or size >= batch.valid.shape[0]:
+    for _ in range(number):
+        if mini_batch_size is None or mini_batch_size >= batch.valid.shape[0]:
             yield time_major(batch)
         else:
-            yield from shuffled_mini_batches(batch, size)
+            yield from shuffled_mini_batches(batch, mini_batch_size)
 
 
 def consecutive_mini_batches(
