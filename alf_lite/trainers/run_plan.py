@@ -6,8 +6,9 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from alf_lite.algorithms.learning.construction import create_algorithm
@@ -24,6 +25,11 @@ from alf_lite.utils import random_state
 from alf_lite.utils.progress import Limits
 
 _logger = logging.getLogger(__name__)
+
+# Of a run that is compiled: code is made for half a minute and more.
+_MIN_COMPILED_ITERATIONS = 100
+# Multiplications of the largest layer in one update, below which threads only wait.
+_MIN_THREADED_WORK = 2**22
 
 
 class RunPlan:
@@ -89,6 +95,23 @@ class RunPlan:
         assert self.config.random_seed is not None, "it is drawn with the first build"
         return self.config.random_seed
 
+    def advise(self, algorithm: RLAlgorithm, iterations: int, env_steps: int) -> None:
+        """Says once which settings cannot be fast.
+
+        Args:
+            algorithm: set up for training.
+            iterations: of the run so far.
+            env_steps: of the run so far.
+        """
+        env, left = algorithm.env, [math.inf]
+        if self.limits.num_iterations:
+            left.append(self.limits.num_iterations - iterations)
+        num_env_steps = self.config.unroll_length * (env.batch_size if env else 1)
+        if self.limits.num_env_steps and num_env_steps:
+            left.append((self.limits.num_env_steps - env_steps) / num_env_steps)
+        for line in slow_settings(self.config, min(left), algorithm):
+            _logger.warning("%s", line)
+
     def build_algorithm(self, stack: contextlib.ExitStack) -> RLAlgorithm:
         """The algorithm that was given, or the one that the configuration describes.
 
@@ -121,6 +144,56 @@ class RunPlan:
         if isinstance(env, RemoteEnvironment):
             env.release()
         return algorithm
+
+
+def slow_settings(
+    config: TrainerConfig, num_iterations: float, algorithm: RLAlgorithm
+) -> Iterator[str]:
+    """What makes the run slower than it need be, one line each.
+
+    Args:
+        config: of the run.
+        num_iterations: that it still has, about.
+        algorithm: set up for training.
+    """
+    if config.compile and num_iterations < _MIN_COMPILED_ITERATIONS:
+        yield (
+            f"TrainerConfig.compile takes half a minute and more, and this run has "
+            f"only {math.ceil(num_iterations)} iterations: leave it out."
+        )
+    parameters = list(algorithm.parameters())
+    size = max((p.numel() for p in parameters), default=0)
+    work = size * _rows_of_an_update(config, algorithm)
+    is_dense = all(p.ndim < 4 for p in parameters)  # no images
+    on_cpu = algorithm.device.type == "cpu"
+    if config.num_threads > 1 and on_cpu and is_dense and work < _MIN_THREADED_WORK:
+        yield (
+            f"TrainerConfig.num_threads is {config.num_threads}, but the networks are "
+            f"small (at most {size:,} weights in a layer): threads wait for each other "
+            "longer than they work. Set num_threads = 1."
+        )
+    env = algorithm.env
+    if env is None or env.batch_size > 1 or not env.can_step:
+        return
+    usual = default_settings(type(algorithm)).num_parallel_environments
+    if (env.created_with or {}).get("vectorization_mode") == "async":
+        yield (
+            "create_environment.vectorization_mode is 'async' with one environment: "
+            "its process only adds to each step. Leave it out, or take more of them."
+        )
+    elif algorithm.on_policy and usual > 1:
+        yield (
+            f"{algorithm.name} trains in one environment. A step of {usual} takes "
+            "hardly longer than that of one: set "
+            f"create_environment.num_parallel_environments = {usual}."
+        )
+
+
+def _rows_of_an_update(config: TrainerConfig, algorithm: RLAlgorithm) -> float:
+    """About how many time steps go through the networks at once."""
+    num_environments = 1 if algorithm.env is None else algorithm.env.batch_size
+    length = config.mini_batch_length or config.unroll_length
+    return length * (config.mini_batch_size or num_environments)
 
 
 def _checked_algorithm(what: Any) -> RLAlgorithm | None:

@@ -218,6 +218,7 @@ class Trainer:
             run_record.open_files(
                 stack, self._checkpoints, run, self._plan, self._result
             )
+        self._plan.advise(self.algorithm, run.iterations, run.env_steps)
         summary.set_global_counter(run.iterations)
         self._speed = SpeedMeter(run.env_steps)
         self._is_measuring = False

@@ -1,0 +1,57 @@
+"""Settings that cannot be fast get one line of advice."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import pytest
+import torch
+
+import alf_lite
+from alf_lite.trainers.run_plan import slow_settings
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    """An algorithm sets those of the process."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def build(num_environments: int = 8, mode: str = "sync", **settings):
+    env = alf_lite.create_environment(
+        "CartPole-v1", num_environments, vectorization_mode=mode
+    )
+    settings = {"unroll_length": 4, "epochs": 1, "mini_batch_size": 4} | settings
+    config = alf_lite.TrainerConfig(num_iterations=1, random_seed=0, **settings)
+    return alf_lite.PPOAlgorithm(env=env, config=config), config
+
+
+@pytest.mark.parametrize(
+    ("settings", "advice"),
+    [
+        ({}, None),
+        ({"num_threads": 8}, "num_threads is 8, but the networks are small"),
+        ({"num_threads": 8, "mini_batch_size": 4096, "mini_batch_length": 1}, None),
+        ({"num_environments": 1}, r"one environment.*num_parallel_environments = 8"),
+        ({"num_environments": 1, "mode": "async"}, "'async' with one environment"),
+        ({"compile": True}, "this run has only 10 iterations: leave it out"),
+    ],
+)
+def test_a_setting_that_cannot_be_fast_gets_one_line(settings, advice):
+    algorithm, config = build(**settings)
+    with algorithm.env:
+        lines = list(slow_settings(config, 10, algorithm))
+    assert len(lines) == (advice is not None), lines
+    for line in lines:
+        assert re.search(advice, line)
+
+
+def test_the_trainer_says_it_once(caplog):
+    algorithm, _ = build(num_environments=1)
+    with caplog.at_level(logging.WARNING, logger="alf_lite"):
+        alf_lite.Trainer(algorithm).train()
+    (record,) = caplog.records
+    assert "A step of 8 takes hardly longer" in record.getMessage()
