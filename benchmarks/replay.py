@@ -11,6 +11,7 @@ Atari game (84x84x4 uint8):
   all that follow.
 * ``windows_BxT``: B sequences of T steps.
 * ``prioritized_256``: a prioritised draw of 256 and the update of their priorities.
+* ``n_step_256``: the same, with the returns of 5 steps: transitions from windows of 6.
 * ``frames_256``: as ``sample_256``, of Atari frames.
 
 The peers store an observation twice, in a step and as the next one of the step before.
@@ -47,6 +48,7 @@ CAPACITIES = {
     "sample": 1_000_000,
     "windows": 1_000_000,
     "prioritized": 1_000_000,
+    "n_step": 1_000_000,
     "frames": 50_000,
 }
 PACKAGES = ("torch", "numpy", "stable_baselines3", "cpprb", "tianshou", "torchrl")
@@ -57,6 +59,8 @@ def alf_lite(kind: str, capacity: int) -> Iterator[Workload]:
     """Ours; the same functions as in ``replay_peers``."""
     import torch
 
+    from alf_lite.algorithms.parts.transitions import to_transitions
+    from alf_lite.data_structures import TimeStep
     from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
     from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
@@ -71,34 +75,30 @@ def alf_lite(kind: str, capacity: int) -> Iterator[Workload]:
         spec["observation"] = BoundedTensorSpec((4, 84, 84), torch.uint8, 0, 255)
         spec["action"] = BoundedTensorSpec((), torch.int64, 0, 5)
 
+    prioritized = kind in ("prioritized", "n_step")
+
     def make(num_envs: int) -> ReplayBuffer:
-        prioritized = kind == "prioritized"
         return ReplayBuffer(spec, num_envs, capacity // num_envs, prioritized)
 
     def steps(*outer_dims: int) -> dict[str, torch.Tensor]:
         return {name: leaf.sample(outer_dims) for name, leaf in spec.items()}
 
-    def sample_and_update() -> None:
-        _, info = buffer.get_batch(BATCH_SIZE, 1)
+    def sample_and_update(n: int = 0) -> None:
+        drawn, info = buffer.get_batch(BATCH_SIZE, n + 1)
+        if n:
+            action = drawn.pop("action")
+            to_transitions(TimeStep(**drawn, prev_action=action), n, 0.99)
         buffer.update_priority(info.env_ids, info.positions, torch.rand(BATCH_SIZE))
 
     if kind == "add":
-        for num_envs in (1, 8, 64):
-            tensors = steps(num_envs)
-            arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-            add = partial(make(num_envs).add_batch, arrays)
-            yield f"add_{num_envs}", num_envs, add
-            add = partial(make(num_envs).add_batch, tensors)
-            yield f"add_{num_envs}_tensors", num_envs, add
-        add = partial(make(8).add_batch, steps(128, 8), time_major=True)
-        yield "add_unroll_8", 1024, add
+        yield from _alf_lite_adds(make, steps)
         return
     buffer = make(8)
     unroll = steps(50, 8)
     for _ in range(-(-buffer.max_length // 50)):
         buffer.add_batch(unroll, time_major=True)
-    if kind == "prioritized":
-        yield "prioritized_256", 1, sample_and_update
+    if prioritized:
+        yield f"{kind}_256", 1, partial(sample_and_update, 5 * (kind == "n_step"))
         return
     sizes = {
         "sample": {"sample_256": (256, 1)},
@@ -110,6 +110,20 @@ def alf_lite(kind: str, capacity: int) -> Iterator[Workload]:
     }
     for name, (size, length) in sizes[kind].items():
         yield name, 1, partial(buffer.get_batch, size, length)
+
+
+def _alf_lite_adds(
+    make: Callable[[int], Any], steps: Callable[..., dict[str, Any]]
+) -> Iterator[Workload]:
+    for num_envs in (1, 8, 64):
+        tensors = steps(num_envs)
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        add = partial(make(num_envs).add_batch, arrays)
+        yield f"add_{num_envs}", num_envs, add
+        add = partial(make(num_envs).add_batch, tensors)
+        yield f"add_{num_envs}_tensors", num_envs, add
+    add = partial(make(8).add_batch, steps(128, 8), time_major=True)
+    yield "add_unroll_8", 1024, add
 
 
 LIBRARIES: dict[str, Callable[[str, int], Iterator[Workload]]] = {

@@ -69,7 +69,7 @@ def cpprb(kind: str, capacity: int) -> Iterator[Workload]:
     import cpprb as library
     import torch
 
-    if kind not in ("add", "sample", "frames", "prioritized"):
+    if kind not in ("add", "sample", "frames", "prioritized", "n_step"):
         return
     frames = kind == "frames"
     pixels = {"shape": (4, 84, 84), "dtype": np.uint8}
@@ -80,8 +80,12 @@ def cpprb(kind: str, capacity: int) -> Iterator[Workload]:
         "rew": {},
         "done": {},
     }
-    if kind == "prioritized":
-        buffer = library.PrioritizedReplayBuffer(capacity, fields, alpha=0.6)
+    prioritized = kind in ("prioritized", "n_step")
+    if prioritized:
+        returns = {"size": 5, "gamma": 0.99, "rew": "rew", "next": "next_obs"}
+        buffer = library.PrioritizedReplayBuffer(
+            capacity, fields, alpha=0.6, Nstep=returns if kind == "n_step" else None
+        )
     else:
         buffer = library.ReplayBuffer(capacity, fields)
 
@@ -105,7 +109,7 @@ def cpprb(kind: str, capacity: int) -> Iterator[Workload]:
     batch = (frame_batch if frames else state_batch)(500)
     for _ in range(-(-capacity // 500)):
         buffer.add(**batch)
-    yield f"{kind}_256", 1, sample_and_update if kind == "prioritized" else sample
+    yield f"{kind}_256", 1, sample_and_update if prioritized else sample
 
 
 def tianshou(kind: str, capacity: int) -> Iterator[Workload]:

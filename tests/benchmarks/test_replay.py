@@ -50,6 +50,7 @@ def test_every_workload_is_measured():
         "windows_32x8",
         "windows_32x64",
         "prioritized_256",
+        "n_step_256",
         "frames_256",
     }
     assert all(rate > 0 for rate in rates.values())
