@@ -245,7 +245,7 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
     @property
     def num_env_steps(self) -> int:
         """Steps taken in the training environments, FIRST steps not counted."""
-        return int(self.metrics[1].result())
+        return self.metrics.tracker.num_env_steps
 
     @property
     def limits(self) -> Limits:

@@ -95,6 +95,7 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
         if self._own is not None:
             tree = SpaceTree(action_space, "action")
             self._memory = EpisodeMemory(self._own, tree.leaves)
+            self._max_given = min(_MAX_GIVEN, self._memory.max_steps)
         self._given: list[GivenActions] = []  # that the memory does not know yet
         self._closed = False
 
@@ -130,7 +131,7 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
         return self._current
 
     def step(self, action: Nest) -> TimeStep:
-        return self.step_into(action, None)
+        return self._step(action, None)
 
     def rows_of(self, memory: TimeStep) -> Sequence[StepRow] | None:
         time_steps, device = self._time_steps, memory.step_type.device
@@ -138,7 +139,10 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
             return time_steps.rows_of(memory)
         return None
 
-    def step_into(self, action: Nest, row: StepRow | None) -> TimeStep:
+    def step_into(self, action: Nest, row: StepRow) -> TimeStep:
+        return self._step(action, row)
+
+    def _step(self, action: Nest, row: StepRow | None) -> TimeStep:
         time_steps = self._time_steps
         if time_steps is None:
             raise RuntimeError(f"{self._name}: call reset() before step()")
@@ -149,7 +153,7 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
             # Before the step, because an environment may change what it is given.
             given = [array.copy() for array in time_steps.converted]
             self._given.append(GivenActions(time_steps.started, given))
-            if len(self._given) >= min(_MAX_GIVEN, self._memory.max_steps):
+            if len(self._given) >= self._max_given:
                 self._remember()
         self._num_steps += 1
         try:

@@ -66,6 +66,8 @@ class SerialVectorEnv(BatchOfSingleEnvs):
         self._observations = SpaceColumns(self.single_observation_space, "observation")
         self._is_nested = not self._observations.tree.is_leaf
         self._actions = SpaceColumns(self.single_action_space, "action")
+        # Whether a batch of actions is the sequence of what environments are given.
+        self._are_rows = self._actions.is_sequence
         self._rewards = Column("reward", self.single_reward_space.shape, np.float64)
         self._no_reward: Any = 0.0
         if self._rewards.shape:
@@ -110,7 +112,10 @@ class SerialVectorEnv(BatchOfSingleEnvs):
         infos: list[Any] = []
         # This loop is what a step costs beside the environments themselves.
         for action, step, ended in zip(
-            self._actions.rows(actions), self._steps, self._ended, strict=True
+            actions if self._are_rows else self._actions.rows(actions),
+            self._steps,
+            self._ended,
+            strict=True,
         ):
             if ended:
                 observation, info = self._reset_one(len(infos), None, None)

@@ -259,6 +259,11 @@ class SpaceColumns:
 
     Raises:
         ConfigError: if a part of the space has no fixed shape.
+
+    Attributes:
+        tree: of the space.
+        columns: of its leaves.
+        is_sequence: whether a batch is the sequence of its elements.
     """
 
     def __init__(self, space: Space, path: str) -> None:
@@ -277,6 +282,7 @@ class SpaceColumns:
             leaf.shape == () and isinstance(leaf.space, spaces.Box)
             for leaf in self.tree.leaves
         ]
+        self.is_sequence = self.tree.is_leaf and not self._are_number_arrays[0]
 
     def stack(self, rows: Sequence[Any]) -> Nest:
         """A fresh batch, a nest of [len(rows), ...] arrays.
@@ -297,7 +303,7 @@ class SpaceColumns:
 
     def rows(self, batch: Nest) -> Sequence[Any]:
         """The elements of a batch, for one environment each."""
-        if self.tree.is_leaf and not self._are_number_arrays[0]:
+        if self.is_sequence:
             return batch
         elements = [
             map(np.asarray, array) if are_number_arrays else array

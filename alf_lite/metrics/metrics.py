@@ -17,7 +17,6 @@ import numpy as np
 
 from alf_lite import nest
 from alf_lite.config import configurable
-from alf_lite.data_structures import TimeStep
 from alf_lite.metrics.episode_tracker import EpisodeTracker
 from alf_lite.nest import leaf_name
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
@@ -125,10 +124,15 @@ class MetricSet(Sequence[Metric]):
     Args:
         tracker: what the metrics look at.
         metrics: in the order of the sequence.
+
+    Attributes:
+        tracker: as given.
+        observe: takes in raw time steps [T, B, ...], each step once and in its order.
     """
 
     def __init__(self, tracker: EpisodeTracker, metrics: Sequence[Metric]) -> None:
-        self._tracker = tracker
+        self.tracker = tracker
+        self.observe = tracker.observe
         self._metrics = tuple(metrics)
 
     def __len__(self) -> int:
@@ -139,10 +143,6 @@ class MetricSet(Sequence[Metric]):
 
     def __getitem__(self, index: Any) -> Any:
         return self._metrics[index]
-
-    def observe(self, time_step: TimeStep) -> None:
-        """Takes in raw time steps [T, B, ...], each step once and in its order."""
-        self._tracker.observe(time_step)
 
     def results(self) -> dict[str, float]:
         """All numbers there are by now, named as in ``AverageEnvInfo/last/success``."""
@@ -155,19 +155,19 @@ class MetricSet(Sequence[Metric]):
 
     def drop_open_episodes(self) -> None:
         """Forgets the episodes that have not ended, as after a reset."""
-        self._tracker.drop_open_episodes()
+        self.tracker.drop_open_episodes()
 
     def reset(self) -> None:
         """Starts all metrics anew."""
-        self._tracker.reset()
+        self.tracker.reset()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that later results depend on, as ints and tensors."""
-        return self._tracker.state_dict()
+        return self.tracker.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continues where ``state_dict`` was taken; CheckpointError if it cannot."""
-        self._tracker.load_state_dict(state_dict)
+        self.tracker.load_state_dict(state_dict)
 
 
 @configurable

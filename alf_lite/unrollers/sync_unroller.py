@@ -57,6 +57,9 @@ class SyncUnroller:
         self._is_fresh = True
         self._new_columns: tuple[int, ...] = ()  # see Unroll
         self._is_unrolling = False  # or has failed while it was
+        # Zeros for all environments, once they are asked for; () if there is none.
+        self._initial_states: tuple[Nest, Nest] | None = None
+        self._has_policy_state = self._has_transform_state = True
         self._policy_state: Nest = ()
         self._transform_state: Nest = ()
 
@@ -64,9 +67,7 @@ class SyncUnroller:
         """Starts new episodes in all environments, with zero recurrent states."""
         with torch.inference_mode(not self._with_grad):
             self._time_step = self._env.reset(seed)
-            batch_size = self._env.batch_size
-            self._policy_state = self._policy.get_initial_rollout_state(batch_size)
-            self._transform_state = self._policy.get_initial_transform_state(batch_size)
+            self._policy_state, self._transform_state = self._zeros()
         self._is_fresh, self._new_columns = True, ()
         self._is_unrolling = False
 
@@ -134,14 +135,11 @@ class SyncUnroller:
         Raises:
             CheckpointError: if the state does not fit.
         """
-        policy, batch_size, device = self._policy, self._env.batch_size, self._device
-        policy_state = _unpack(
-            state["policy_state"], policy.get_initial_rollout_state(batch_size), device
-        )
-        transform_state = _unpack(
-            state["transform_state"],
-            policy.get_initial_transform_state(batch_size),
-            device,
+        policy_state, transform_state = (
+            _unpack(state[name], like, self._device)
+            for name, like in zip(
+                ("policy_state", "transform_state"), self._zeros(), strict=True
+            )
         )
         reasons = self._env.restore_episodes(state["environment"], seed)
         self._time_step = self._env.current_time_step
@@ -158,8 +156,8 @@ class SyncUnroller:
         """
         policy, env, act = self._policy, self._env, self._rollout_step
         transform, device = policy.transform_timestep, self._device
-        initial_state = policy.get_initial_rollout_state(env.batch_size)
-        has_state = not nest.is_empty(initial_state)
+        initial_state, _ = self._zeros()
+        has_state = self._has_policy_state
         env_seconds = 0.0
         next_step = to_device(self._time_step, device)
         step_rows = self._begin(length, rows, next_step)
@@ -188,7 +186,7 @@ class SyncUnroller:
                     action = next_step.prev_action
             seen = () if inputs is time_step else inputs
             rows.add(time_step, Experience(seen, action, step.info, state))
-        if self._with_grad:
+        if self._with_grad and has_state:
             # The next unroll has its own graph.
             self._policy_state = _detached(self._policy_state)
         return env_seconds
@@ -197,10 +195,25 @@ class SyncUnroller:
         self, length: int, rows: UnrollRows, first_step: TimeStep
     ) -> Sequence[StepRow] | None:
         """Begins the rows; the states that go on shall not change when they do."""
-        if not isinstance(rows, RowsWithGradient):
-            self._policy_state = _cloned(self._policy_state)
-            self._transform_state = _cloned(self._transform_state)
+        if not self._with_grad:
+            if self._has_policy_state:
+                self._policy_state = _cloned(self._policy_state)
+            if self._has_transform_state:
+                self._transform_state = _cloned(self._transform_state)
         return rows.begin(length, self._env, first_step)
+
+    def _zeros(self) -> tuple[Nest, Nest]:
+        """The initial states of policy and transformers, not to be changed."""
+        if self._initial_states is None:
+            policy, batch_size = self._policy, self._env.batch_size
+            states = (
+                policy.get_initial_rollout_state(batch_size),
+                policy.get_initial_transform_state(batch_size),
+            )
+            self._initial_states = states
+            self._has_policy_state = not nest.is_empty(states[0])
+            self._has_transform_state = not nest.is_empty(states[1])
+        return self._initial_states
 
     @property
     def _device(self) -> torch.device:
@@ -227,7 +240,7 @@ def to_device(time_step: TimeStep, device: torch.device) -> TimeStep:
 
 def _cloned(values: Nest) -> Nest:
     """The same nest of tensors in memory of their own."""
-    return values if nest.is_empty(values) else nest.map_structure(torch.clone, values)
+    return nest.map_structure(torch.clone, values)
 
 
 def _detached(values: Nest) -> Nest:

@@ -70,8 +70,8 @@ class WorkerPool:
 
     Every wait has an end, and watches whether the processes live. A worker that fails
     is replaced by one that starts new episodes, if ``max_restarts`` allows it and it
-    did not raise before its first unroll; otherwise its error is raised, and all
-    workers are gone.
+    did not raise or hang before any worker had finished an unroll; otherwise its error
+    is raised, and all workers are gone.
 
     Args:
         recipe: an ``unroll_worker.Recipe``, by ``config_shipping``.
@@ -110,6 +110,7 @@ class WorkerPool:
         self._descriptors.append(self._store.create())
         self._stop, self._heartbeats = control.arrays()
         self.num_restarts = 0
+        self._have_delivered = False  # any of them
         self._watched_at = time.monotonic()
 
     @property
@@ -227,7 +228,7 @@ class WorkerPool:
     def _done(self, index: int, content: bytes) -> Finished:
         state = self._workers[index]
         state.num_requested -= 1
-        state.has_delivered = True
+        self._have_delivered = True
         return Finished(index, UnrollReport.unpack(content))
 
     def _introduce(self, index: int, content: bytes) -> None:
@@ -299,9 +300,9 @@ class WorkerPool:
             is_sudden: whether the process died without a word.
         """
         state, options = self._workers[index], self._options
-        # What fails before the first unroll would fail again.
+        # What fails before the first unroll of all would fail again.
         is_hopeless = isinstance(error, ConfigError) or not (
-            state.has_delivered or is_sudden
+            self._have_delivered or is_sudden
         )
         if is_hopeless or self.num_restarts >= options.max_restarts:
             if self.num_restarts and not is_hopeless:
@@ -319,7 +320,7 @@ class WorkerPool:
         )
         self._start_process(index, incarnation=self.num_restarts)
         state.num_requested = 0
-        state.is_ready = state.has_delivered = False
+        state.is_ready = False
         state.alive_at = time.monotonic()
         events.append(Lost(index))
 
@@ -333,7 +334,6 @@ class _Worker:
         self.env_ids: Tensor | None = None
         self.num_requested = 0  # unrolls that it has not reported
         self.is_ready = False
-        self.has_delivered = False  # since it was started
         self.heartbeat = 0
         self.alive_at = time.monotonic()
 

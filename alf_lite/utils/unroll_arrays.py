@@ -43,7 +43,7 @@ class UnrollReader:
         env_info_spec: NestedTensorSpec = (),
         batch_size: int | None = None,
     ) -> None:
-        self._reward_spec = reward_spec
+        self._reward_shape = tuple(reward_spec.shape)
         self._env_info_spec = env_info_spec
         self._batch_size = batch_size
         self._info_leaves = [
@@ -77,7 +77,7 @@ class UnrollReader:
             is_last=step_type == int(StepType.LAST),
             discounts=_to_rows("discount", time_step.discount, (), outer_dims),
             rewards=_to_rows(
-                "reward", time_step.reward, self._reward_spec.shape, outer_dims
+                "reward", time_step.reward, self._reward_shape, outer_dims
             ),
             infos=self._info_rows(time_step.env_info, outer_dims),
             env_ids=self._env_ids(time_step.env_id, outer_dims),
