@@ -47,7 +47,7 @@ class OwnReplay:
         check_replay_settings(config, num_environments, num_history_steps)
         assert config.mini_batch_length is not None, "just checked"
         self._config = config
-        self._num_history_steps = num_history_steps
+        self.num_history_steps = num_history_steps
         self._num_environments = num_environments
         self.buffer: ReplayBuffer | None = None  # until the first unroll
         self.mini_batch_length = config.mini_batch_length
@@ -129,7 +129,7 @@ class OwnReplay:
                 self._num_environments,
                 self._config.replay_buffer_length,
                 self._config.priority_replay,
-                self._num_history_steps,
+                self.num_history_steps,
                 priority=options.priority,
                 sampling=options.sampling,
                 device=options.storage.device,
@@ -171,7 +171,7 @@ class OwnReplay:
         buffer, length = self.require_buffer(), self.mini_batch_length
         burn_in = self._config.burn_in_length
         stride = max(1, length - num_bootstrap_steps - burn_in)
-        first = buffer.begin_positions + self._num_history_steps
+        first = buffer.begin_positions + self.num_history_steps
         last = buffer.end_positions - length
         env_ids, positions, skipped = [], [], []
         for env_id in range(buffer.num_environments):

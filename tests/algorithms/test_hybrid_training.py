@@ -219,7 +219,7 @@ def test_loss_weights_multiply_the_loss_of_their_source():
 def algorithm_valid(algorithm: Recorder) -> torch.Tensor:
     """Which rows of the only batch were no LAST steps."""
     info, learner = algorithm.batch_info[0], algorithm.learner
-    buffers = [learner.replay.buffer, *learner._offline]
+    buffers = [learner.replay.buffer, *learner.offline]
     step_type = [
         buffers[k].get_field(
             "time_step.step_type", info.env_ids[i : i + 1], info.positions[i : i + 1]
@@ -248,7 +248,7 @@ def test_own_methods_for_offline_rows_weigh_every_row_alike():
 
 def algorithm_rows_valid(algorithm: Recorder, index: int) -> torch.Tensor:
     info, learner = algorithm.batch_info[index], algorithm.learner
-    buffer = [learner.replay.buffer, *learner._offline][index]
+    buffer = [learner.replay.buffer, *learner.offline][index]
     step_type = buffer.get_field("time_step.step_type", info.env_ids, info.positions)
     return step_type != 2
 
@@ -266,7 +266,7 @@ def test_priorities_go_to_the_source_that_a_window_is_from():
     algorithm.unroll(4)
     learner = algorithm.learner
     updates: dict[int, Any] = {}
-    for index, buffer in enumerate((learner.replay.buffer, *learner._offline)):
+    for index, buffer in enumerate((learner.replay.buffer, *learner.offline)):
         buffer.update_priority = lambda *args, i=index: updates.update({i: args})
     algorithm.train_iter()
     info = algorithm.batch_info[0]
@@ -333,7 +333,7 @@ def test_a_resumed_run_knows_the_priorities_of_offline_steps(prioritized_after, 
     resumed.setup_training()
     resumed.learner.load_state_dict(algorithm.learner.state_dict())
     before, after = (
-        each.learner._offline[0].sampling_state() for each in (algorithm, resumed)
+        each.learner.offline[0].sampling_state() for each in (algorithm, resumed)
     )
     if prioritized_after:
         assert before["numbers"] == after["numbers"]

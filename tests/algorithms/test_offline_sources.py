@@ -44,7 +44,7 @@ def make(sources, cls=BcAlgorithm, **settings):
 def test_all_sources_are_loaded_and_trained_on(sources):
     algorithm = make(sources)
     algorithm.setup_training()
-    assert [b.total_size for b in algorithm.learner._offline] == [7, 10]
+    assert [b.total_size for b in algorithm.learner.offline] == [7, 10]
     assert algorithm.train_iter() > 0
     assert algorithm.num_env_steps == 0
 
@@ -52,7 +52,7 @@ def test_all_sources_are_loaded_and_trained_on(sources):
 def test_one_source_and_its_newest_steps(sources):
     algorithm = make(sources[1], offline_buffer_length=4)
     algorithm.setup_training()
-    [source] = algorithm.learner._offline
+    [source] = algorithm.learner.offline
     steps, _ = source.gather_all()
     assert steps.time_step.observation[0, :, 0].tolist() == [6, 7, 8, 9]
 
@@ -62,7 +62,7 @@ def test_loading_again_does_nothing(sources):
     algorithm.load_offline_replay_buffer()
     algorithm.load_offline_replay_buffer()
     algorithm.setup_training()
-    assert len(algorithm.learner._offline) == 2
+    assert len(algorithm.learner.offline) == 2
 
 
 def test_what_is_read_before_a_window_is_there(sources):

@@ -8,7 +8,6 @@ step in the environment; after that own steps join them in the batches.
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,6 @@ from alf_lite.algorithms.learning.training_batches import (
     TrainingBatch,
     consecutive_mini_batches,
     passes,
-    transpose,
     with_executed_action,
     without_executed_action,
 )
@@ -32,10 +30,9 @@ from alf_lite.algorithms.learning.updates import Update
 from alf_lite.checkpoints.files import Stream
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Experience
-from alf_lite.data_transformers.data_transformer import DataTransformer, WindowOrigin
-from alf_lite.datasets.loading import load_replay_buffer
+from alf_lite.data_transformers.data_transformer import WindowOrigin
+from alf_lite.datasets.offline_buffers import OfflineBuffers
 from alf_lite.environments.environment import Environment
-from alf_lite.errors import CheckpointError, DataError
 from alf_lite.replay_buffers.own_replay import OwnReplay, ReplayMonitor
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_mixture import (
@@ -51,8 +48,6 @@ from alf_lite.utils.summary import timed
 
 if TYPE_CHECKING:
     from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-
-_logger = logging.getLogger(__name__)
 
 
 class OffPolicyLearner(Learner):
@@ -72,7 +67,7 @@ class OffPolicyLearner(Learner):
         self.replay = OwnReplay(config, self._num_history_steps, env.batch_size)
         if self.replay.options.priority is not None:
             self.replay.options.priority.follow(algorithm.progress)
-        self._offline: list[ReplayBuffer] = []
+        self.offline = OfflineBuffers(config, self.replay, env.batch_size)
         self._mixture = self._make_mixture()
         self._monitor = ReplayMonitor()
         self._remainder = 0.0  # of a fractional unroll_length
@@ -274,41 +269,15 @@ class OffPolicyLearner(Learner):
 
     def load_offline_buffers(self) -> None:
         """See ``RLAlgorithm.load_offline_replay_buffer``."""
-        if self._offline:
-            return
-        for source in self._config.offline_sources:
-            buffer = load_replay_buffer(
-                source,
-                self._env,
-                self._config.offline_buffer_length,
-                num_earliest_frames_ignored=self._num_history_steps,
-            )
-            self.add_offline_buffer(buffer)
+        if not self.offline:
+            for buffer in self.offline.load(self._env):
+                self.add_offline_buffer(buffer)
 
     def add_offline_buffer(self, buffer: ReplayBuffer) -> None:
-        """Adds one more source, which the data transformer observes first.
-
-        Its windows are drawn as the own ones: by priorities of their own, if these have
-        some.
-
-        Raises:
-            ConfigError: if options of the own buffer cannot be those of offline data.
-            DataError: if it has too few steps for one window.
-        """
-        least = self.replay.least_length
-        if int(buffer.sizes.max()) < least:
-            raise DataError(
-                f"an offline buffer has {buffer.sizes.tolist()} steps of its "
-                f"environments, but a window takes {least}: "
-                "TrainerConfig.mini_batch_length and what data transformers read "
-                "before it"
-            )
-        self.replay.options.apply_to_recorded_steps(buffer)
-        observe_buffer(self._algorithm.data_transformer, buffer)
-        self._offline.append(buffer)
-        self.replay.options.check_batches_of_source(
-            buffer, len(self._offline), self._env.batch_size
-        )
+        """Adds one more source, which the data transformer observes first."""
+        transformer = self._algorithm.data_transformer
+        observe = transformer.observe if transformer.has_statistics else None
+        self.offline.add(buffer, observe)
         self._mixture = self._make_mixture()
 
     def _make_mixture(self) -> ReplayMixture:
@@ -316,14 +285,9 @@ class OffPolicyLearner(Learner):
         return ReplayMixture(
             self._config,
             self.replay,
-            self._offline,
+            self.offline,
             scale_weights=priority is not None and priority.normalization == "batch",
         )
-
-    @property
-    def _offline_sizes(self) -> list[int]:
-        """How many steps each source has."""
-        return [buffer.total_size for buffer in self._offline]
 
     # State
 
@@ -338,8 +302,7 @@ class OffPolicyLearner(Learner):
                 "limiter": {} if self._pace is None else self._pace.state_dict(),
             },
             "num_iterations": self._num_iterations,
-            "offline_sizes": self._offline_sizes,
-            "offline_sampling": [buffer.sampling_state() for buffer in self._offline],
+            **self.offline.state_dict(),
             "replay": self.replay.state_dict(),
             "monitor": self._monitor.state_dict(),
         }
@@ -354,12 +317,7 @@ class OffPolicyLearner(Learner):
         Raises:
             CheckpointError: if the offline buffers are not those of then.
         """
-        if state["offline_sizes"] != self._offline_sizes:
-            raise CheckpointError(
-                "the offline buffers have changed since the checkpoint: then they had "
-                f"{state['offline_sizes']} steps, now {self._offline_sizes}. Restore "
-                "the data in TrainerConfig.offline_buffer_dir, or begin a new run."
-            )
+        self.offline.load_state_dict(state)
         self._remainder = state["collection"]["remainder"]
         limiter = state["collection"]["limiter"]
         if self._pace is not None:
@@ -367,14 +325,6 @@ class OffPolicyLearner(Learner):
         self._num_iterations = state["num_iterations"]
         self.replay.load_state_dict(state["replay"])
         self._monitor.load_state_dict(state["monitor"])
-        for buffer, sampling in zip(
-            self._offline, state["offline_sampling"], strict=True
-        ):
-            if not buffer.load_sampling_state(sampling):
-                _logger.warning(
-                    "Offline data were drawn in another way (priorities) before the "
-                    "checkpoint: all windows count as new."
-                )
 
     def _cut_open_episodes(self) -> None:
         self.replay.mark_truncated_end()
@@ -415,27 +365,3 @@ def _transform(
         experience = transformer.transform_experience(experience, origin)
     rollout_info = with_executed_action(experience.rollout_info, experience.action)
     return experience._replace(rollout_info=rollout_info)
-
-
-def observe_buffer(
-    transformer: DataTransformer, buffer: ReplayBuffer, length: int = 1000
-) -> None:
-    """Takes all that is stored into the statistics, one environment after the other.
-
-    Args:
-        transformer: is changed.
-        buffer: of ``Experience``.
-        length: steps that are taken in at once.
-    """
-    if not transformer.has_statistics:
-        return
-    for env_id in range(buffer.num_environments):
-        begin = int(buffer.begin_positions[env_id])
-        end = int(buffer.end_positions[env_id])
-        for position in range(begin, end, length):
-            steps = buffer.get_windows(
-                torch.tensor([env_id]),
-                torch.tensor([position]),
-                min(length, end - position),
-            )
-            transformer.observe(transpose(steps.time_step))

@@ -1,0 +1,132 @@
+"""The sources of steps that a run trains on beside its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from alf_lite import nest
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import TimeStep
+from alf_lite.datasets.loading import load_replay_buffer
+from alf_lite.environments.environment import Environment
+from alf_lite.errors import CheckpointError, DataError
+from alf_lite.replay_buffers.own_replay import OwnReplay
+from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
+
+_logger = logging.getLogger(__name__)
+
+
+class OfflineBuffers(list[ReplayBuffer]):
+    """The buffers, in the order of ``TrainerConfig.offline_buffer_dir``.
+
+    Args:
+        config: names the sources.
+        own: the run's own buffer, whose settings are those of the others.
+        num_environments: of the run.
+    """
+
+    def __init__(
+        self, config: TrainerConfig, own: OwnReplay, num_environments: int
+    ) -> None:
+        super().__init__()
+        self._config = config
+        self._own = own
+        self._num_environments = num_environments
+
+    def load(self, env: Environment) -> Iterator[ReplayBuffer]:
+        """What the configuration names, read when it is asked for.
+
+        Raises:
+            DataError: if a source cannot be read or does not fit ``env``.
+        """
+        for source in self._config.offline_sources:
+            yield load_replay_buffer(
+                source,
+                env,
+                self._config.offline_buffer_length,
+                num_earliest_frames_ignored=self._own.num_history_steps,
+            )
+
+    def add(
+        self, buffer: ReplayBuffer, observe: Callable[[TimeStep], None] | None
+    ) -> None:
+        """Adds one more.
+
+        Its windows are drawn as the own ones: by priorities of their own, if these have
+        some.
+
+        Args:
+            buffer: of ``Experience``.
+            observe: takes its steps [T, 1, ...] into statistics; None: there are none.
+
+        Raises:
+            ConfigError: if options of the own buffer cannot be those of offline data.
+            DataError: if it has too few steps for one window.
+        """
+        least, options = self._own.least_length, self._own.options
+        if int(buffer.sizes.max()) < least:
+            raise DataError(
+                f"an offline buffer has {buffer.sizes.tolist()} steps of its "
+                f"environments, but a window takes {least}: "
+                "TrainerConfig.mini_batch_length and what data transformers read "
+                "before it"
+            )
+        options.apply_to_recorded_steps(buffer)
+        if observe is not None:
+            for steps in _all_steps(buffer):
+                observe(steps)
+        self.append(buffer)
+        options.check_batches_of_source(buffer, len(self), self._num_environments)
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [buffer.total_size for buffer in self]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs, but for the steps."""
+        return {
+            "offline_sizes": self._sizes,
+            "offline_sampling": [buffer.sampling_state() for buffer in self],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores what ``state_dict`` returned.
+
+        Raises:
+            CheckpointError: if the offline buffers are not those of then.
+        """
+        if state["offline_sizes"] != self._sizes:
+            raise CheckpointError(
+                "the offline buffers have changed since the checkpoint: then they had "
+                f"{state['offline_sizes']} steps, now {self._sizes}. Restore "
+                "the data in TrainerConfig.offline_buffer_dir, or begin a new run."
+            )
+        for buffer, sampling in zip(self, state["offline_sampling"], strict=True):
+            if not buffer.load_sampling_state(sampling):
+                _logger.warning(
+                    "Offline data were drawn in another way (priorities) before the "
+                    "checkpoint: all windows count as new."
+                )
+
+
+def _all_steps(buffer: ReplayBuffer, length: int = 1000) -> Iterator[TimeStep]:
+    """All that is stored [T, 1, ...], one environment after the other.
+
+    Args:
+        buffer: of ``Experience``.
+        length: the largest T.
+    """
+    for env_id in range(buffer.num_environments):
+        begin = int(buffer.begin_positions[env_id])
+        end = int(buffer.end_positions[env_id])
+        for position in range(begin, end, length):
+            steps = buffer.get_windows(
+                torch.tensor([env_id]),
+                torch.tensor([position]),
+                min(length, end - position),
+            )
+            yield nest.map_structure(lambda t: t.transpose(0, 1), steps.time_step)
