@@ -30,7 +30,6 @@ Differences from the paper:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -46,7 +45,6 @@ from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.distributions.action_masks import RecordedActions
 from alf_lite.networks.actor_networks import NormalActorNetwork
-from alf_lite.networks.network import Network
 from alf_lite.utils import losses
 from alf_lite.utils.checks import check_positive
 from alf_lite.utils.summary import diagnostic
@@ -78,7 +76,10 @@ class AwacLossInfo(NamedTuple):
     log_prob: Tensor
 
 
-@configurable(denylist=["actor_update_period"])
+@configurable(
+    denylist=["actor_update_period"],
+    defaults={"actor_network_ctor": NormalActorNetwork},
+)
 class AwacAlgorithm(OffPolicyActorCriticAlgorithm):
     """AWAC for nests of continuous and discrete actions."""
 
@@ -94,7 +95,6 @@ class AwacAlgorithm(OffPolicyActorCriticAlgorithm):
     def __init__(
         self,
         *specs: Any,
-        actor_network_ctor: Callable[..., Network] = NormalActorNetwork,
         temperature: float = 1.0,
         max_weight: float = 100.0,
         num_action_samples: int = 1,
@@ -105,7 +105,6 @@ class AwacAlgorithm(OffPolicyActorCriticAlgorithm):
 
         Args:
             *specs: of one observation, and of one action: any nest of bounded specs.
-            actor_network_ctor: called as ``ctor(observation_spec, action_spec)``.
             temperature: λ, in units of the return. Large values imitate all actions
                 alike, small ones only the best.
             max_weight: w_max, of one step in the regression.
@@ -120,7 +119,7 @@ class AwacAlgorithm(OffPolicyActorCriticAlgorithm):
             raise ValueError(
                 f"num_action_samples must be positive, got {num_action_samples}"
             )
-        super().__init__(*specs, actor_network_ctor=actor_network_ctor, **kwargs)
+        super().__init__(*specs, **kwargs)
         self._recorded = RecordedActions(self.action_spec, self._mask, action_margin)
         self._temperature = temperature
         self._max_weight = max_weight

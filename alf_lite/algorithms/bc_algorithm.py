@@ -118,12 +118,9 @@ class BcAlgorithm(RLAlgorithm):
             policy = DeterministicPolicy(ctor, observation_spec, boxes)
         else:
             policy = Policy(actor_network_ctor or NormalActorNetwork, action_spec, mask)
-        super().__init__(
-            *(observation_spec, action_spec),
-            train_state_spec=policy.state_spec,
-            is_on_policy=False,
-            **kwargs,
-        )
+        super().__init__(observation_spec, action_spec, is_on_policy=False, **kwargs)
+        self._train_state_spec = self._rollout_state_spec = policy.state_spec
+        self._predict_state_spec = policy.state_spec
         transitions.check_windows(self._config, 1)
         self._mask = mask
         self._boxes = boxes  # None if the policy is stochastic

@@ -68,7 +68,10 @@ class DdpgLossInfo(NamedTuple):
     q: Tensor
 
 
-@configurable(denylist=["action_mask_key"])
+@configurable(
+    denylist=["action_mask_key"],
+    defaults={"actor_network_ctor": ActorNetwork, "num_critics": 1},
+)
 class DdpgAlgorithm(OffPolicyActorCriticAlgorithm):
     """DDPG for nests of continuous actions."""
 
@@ -92,8 +95,6 @@ class DdpgAlgorithm(OffPolicyActorCriticAlgorithm):
     def __init__(
         self,
         *specs: Any,
-        actor_network_ctor: Callable[..., Network] = ActorNetwork,
-        num_critics: int = 1,
         exploration_noise_ctor: Callable[..., ActionNoise] = OrnsteinUhlenbeckNoise,
         **kwargs: Any,
     ) -> None:
@@ -102,21 +103,16 @@ class DdpgAlgorithm(OffPolicyActorCriticAlgorithm):
         Args:
             *specs: of one observation, and of one action: any nest of continuous specs
                 with bounds.
-            actor_network_ctor: called as ``ctor(observation_spec, action_size)``; gives
-                vectors in [-1, 1], which are stretched to the bounds.
-            num_critics: n; the smallest of them is believed.
             exploration_noise_ctor: called as ``ctor(action_size)``.
-            **kwargs: see :class:`OffPolicyActorCriticAlgorithm`.
+            **kwargs: see :class:`OffPolicyActorCriticAlgorithm`. But
+                ``actor_network_ctor`` is called as ``ctor(observation_spec,
+                action_size)`` and gives vectors in [-1, 1], which are stretched to the
+                bounds.
 
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
         """
-        super().__init__(
-            *specs,
-            actor_network_ctor=actor_network_ctor,
-            num_critics=num_critics,
-            **kwargs,
-        )
+        super().__init__(*specs, **kwargs)
         self._noise = exploration_noise_ctor(self._actions.vector_size)
         states = DdpgState(**self.train_state_spec._asdict())
         if not self._is_eval:

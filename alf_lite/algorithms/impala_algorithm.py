@@ -24,7 +24,7 @@ from alf_lite.algorithms.actor_critic_algorithm import (
     ActorCriticInfo,
     Estimate,
 )
-from alf_lite.algorithms.parts.policy_lag import check_clips, correct_policy_lag
+from alf_lite.algorithms.parts.policy_lag import LagCorrector
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import BatchInfo, Field, TimeStep
 from alf_lite.distributions import functions as distributions
@@ -32,7 +32,7 @@ from alf_lite.distributions import functions as distributions
 Nest = Any
 
 
-@configurable(denylist=["use_gae"])
+@configurable(denylist=["use_gae"], defaults={"td_lambda": 1.0})
 class ImpalaAlgorithm(ActorCriticAlgorithm):
     """IMPALA's learner; where the unrolls come from is up to ``TrainerConfig``.
 
@@ -48,7 +48,6 @@ class ImpalaAlgorithm(ActorCriticAlgorithm):
     def __init__(
         self,
         *specs: Any,
-        td_lambda: float = 1.0,
         rho_clip: float = 1.0,
         c_clip: float = 1.0,
         **kwargs: Any,
@@ -63,10 +62,8 @@ class ImpalaAlgorithm(ActorCriticAlgorithm):
         Raises:
             ValueError: if a coefficient is out of its range.
         """
-        check_clips(rho_clip, c_clip)
-        super().__init__(*specs, td_lambda=td_lambda, **kwargs)
-        self._rho_clip = rho_clip
-        self._c_clip = c_clip
+        super().__init__(*specs, **kwargs)
+        self._correct_lag = LagCorrector(self._td_lambda, rho_clip, c_clip)
 
     @property
     def corrects_policy_lag(self) -> bool:
@@ -95,16 +92,13 @@ class ImpalaAlgorithm(ActorCriticAlgorithm):
 
     def _estimate(self, info: ActorCriticInfo, log_prob: Tensor) -> Estimate:
         """min(ρ̄, π/μ) A_t, and v_t of eq. 1, as :func:`correct_policy_lag` says."""
-        correction = correct_policy_lag(
+        correction = self._correct_lag(
             info.reward,
             info.value.detach(),
             info.step_type,
             self._gamma * info.discount,
             torch.cat([log_prob, info.rollout_log_prob[-1:]]),  # of the bootstrap row
             info.rollout_log_prob,
-            td_lambda=self._td_lambda,
-            rho_clip=self._rho_clip,
-            c_clip=self._c_clip,
         )
         weights = correction.weights
         advantage = self._scaled(correction.advantage, info)

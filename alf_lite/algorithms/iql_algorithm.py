@@ -39,7 +39,6 @@ from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeSt
 from alf_lite.distributions.action_masks import RecordedActions
 from alf_lite.networks.actor_networks import NormalActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
-from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.utils import losses
 from alf_lite.utils.checks import check_positive
@@ -84,7 +83,10 @@ class IqlLossInfo(NamedTuple):
     log_prob: Tensor
 
 
-@configurable(denylist=["actor_update_period"])
+@configurable(
+    denylist=["actor_update_period"],
+    defaults={"actor_network_ctor": NormalActorNetwork},
+)
 class IqlAlgorithm(OffPolicyActorCriticAlgorithm):
     """IQL for nests of continuous and discrete actions."""
 
@@ -100,7 +102,6 @@ class IqlAlgorithm(OffPolicyActorCriticAlgorithm):
     def __init__(
         self,
         *specs: Any,
-        actor_network_ctor: Callable[..., Network] = NormalActorNetwork,
         value_network_ctor: Callable[..., CriticNetwork] = CriticNetwork,
         expectile: float = 0.7,
         beta: float = 3.0,
@@ -113,7 +114,6 @@ class IqlAlgorithm(OffPolicyActorCriticAlgorithm):
 
         Args:
             *specs: of one observation, and of one action: any nest of bounded specs.
-            actor_network_ctor: called as ``ctor(observation_spec, action_spec)``.
             value_network_ctor: called as that of the critics, for a single one without
                 action.
             expectile: τ in (0, 1); 0.5 values the policy of the data, near 1 the best
@@ -130,7 +130,7 @@ class IqlAlgorithm(OffPolicyActorCriticAlgorithm):
         if not 0 < expectile < 1:
             raise ValueError(f"expectile must lie in (0, 1), got {expectile}")
         check_positive(beta=beta, max_weight=max_weight)
-        super().__init__(*specs, actor_network_ctor=actor_network_ctor, **kwargs)
+        super().__init__(*specs, **kwargs)
         self._recorded = RecordedActions(self.action_spec, self._mask, action_margin)
         self._expectile = expectile
         self._beta = beta

@@ -34,9 +34,8 @@ from alf_lite.algorithms.learning.batch_loss import info_of_steps
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.parts.policy_lag import (
     ImportanceWeights,
+    LagCorrector,
     LagSummary,
-    check_clips,
-    correct_policy_lag,
 )
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import (
@@ -83,7 +82,10 @@ class PPOLossInfo(NamedTuple):
     policy_lag: LagSummary | tuple[()] = ()  # of π_prox, if it is corrected
 
 
-@configurable(denylist=["use_gae"])
+@configurable(
+    denylist=["use_gae"],
+    defaults={"entropy_regularization": 0.0, "normalize_advantages": True},
+)
 class PPOAlgorithm(ActorCriticAlgorithm):
     """PPO-clip.
 
@@ -116,8 +118,6 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         off_policy_correction: OffPolicyCorrection = "none",
         rho_clip: float = 1.0,
         c_clip: float = 1.0,
-        entropy_regularization: float = 0.0,
-        normalize_advantages: bool = True,
         **kwargs: Any,
     ) -> None:
         """Builds the networks; see :class:`ActorCriticAlgorithm` for what is not here.
@@ -141,29 +141,22 @@ class PPOAlgorithm(ActorCriticAlgorithm):
                 f"off_policy_correction must be one of "
                 f"{get_args(OffPolicyCorrection)}, got {off_policy_correction!r}"
             )
-        check_clips(rho_clip, c_clip)
         check_positive(
             clip_epsilon=clip_epsilon, value_clip=value_clip, target_kl=target_kl
         )
-        super().__init__(
-            *specs,
-            entropy_regularization=entropy_regularization,
-            normalize_advantages=normalize_advantages,
-            **kwargs,
-        )
+        super().__init__(*specs, **kwargs)
         self._clip_epsilon = clip_epsilon
         self._value_clip = value_clip
         self._target_kl = target_kl
         if target_kl is not None:
             self.stops_updates_early = True
-        self._off_policy_correction = off_policy_correction
-        self._rho_clip = rho_clip
-        self._c_clip = c_clip
+        corrector = LagCorrector(self._td_lambda, rho_clip, c_clip)
+        self._correct_lag = corrector if off_policy_correction == "vtrace" else None
 
     @property
     def corrects_policy_lag(self) -> bool:
         """As ``off_policy_correction`` says."""
-        return self._off_policy_correction != "none"
+        return self._correct_lag is not None
 
     # Acting
 
@@ -243,14 +236,10 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         """
         discount = self._gamma * steps.discount
         args = (steps.reward, value, steps.step_type, discount)
-        if not isinstance(rollout_log_prob, tuple):
-            return correct_policy_lag(
-                *args,
-                *(log_prob, rollout_log_prob),
-                td_lambda=self._td_lambda,
-                rho_clip=self._rho_clip,
-                c_clip=self._c_clip,
-                time_major=False,
+        if self._correct_lag is not None:
+            assert isinstance(rollout_log_prob, Tensor)
+            return self._correct_lag(
+                *args, log_prob, rollout_log_prob, time_major=False
             )
         advantage = value_ops.generalized_advantage_estimation(
             *args, self._td_lambda, time_major=False

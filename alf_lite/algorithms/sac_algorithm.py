@@ -38,7 +38,6 @@ from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
 from alf_lite.distributions.action_vectors import Entropies, PolicySample
 from alf_lite.networks.actor_networks import SquashedActorNetwork
-from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.utils.summary import diagnostic
 
@@ -83,7 +82,7 @@ class SacLossInfo(NamedTuple):
     alpha: Entropies
 
 
-@configurable
+@configurable(defaults={"actor_network_ctor": SquashedActorNetwork})
 class SacAlgorithm(OffPolicyActorCriticAlgorithm):
     """SAC for nests of continuous and discrete actions."""
 
@@ -106,7 +105,6 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
     def __init__(
         self,
         *specs: Any,
-        actor_network_ctor: Callable[..., Network] = SquashedActorNetwork,
         initial_alpha: float = 1.0,
         learn_alpha: bool = True,
         target_entropy: float | None = None,
@@ -118,8 +116,6 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
 
         Args:
             *specs: of one observation, and of one action: any nest of bounded specs.
-            actor_network_ctor: called as ``ctor(observation_spec, action_spec)``; its
-                continuous distributions must be reparametrised and within bounds.
             initial_alpha: of both temperatures.
             learn_alpha: False keeps them.
             target_entropy: of the continuous part; None: −1 for each element, with its
@@ -129,13 +125,14 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
                 others alike. A mask changes A from state to state. A number holds for
                 every state; masks should leave enough values to reach it on average.
             alpha_optimizer: of the temperatures; None: ``optimizer`` trains them, too.
-            **kwargs: see :class:`OffPolicyActorCriticAlgorithm`. The temperatures are
-                updated when the actor is.
+            **kwargs: see :class:`OffPolicyActorCriticAlgorithm`. The continuous
+                distributions of ``actor_network_ctor`` must be reparametrised and
+                within bounds. The temperatures are updated when the actor is.
 
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
         """
-        super().__init__(*specs, actor_network_ctor=actor_network_ctor, **kwargs)
+        super().__init__(*specs, **kwargs)
         is_default = discrete_target_entropy is None
         self._has_target_for_each_mask = is_default and self._mask.exists
         if not self._is_eval:

@@ -10,7 +10,6 @@ Differences from the paper: those of :mod:`~alf_lite.algorithms.ddpg_algorithm`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,23 +17,26 @@ from torch import Tensor
 
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.config import configurable
-from alf_lite.distributions.exploration import ActionNoise, GaussianNoise
+from alf_lite.distributions.exploration import GaussianNoise
 from alf_lite.utils.checks import check_not_negative
 
 
-@configurable
+@configurable(
+    defaults={
+        "num_critics": 2,
+        "exploration_noise_ctor": GaussianNoise,
+        "actor_update_period": 2,
+        "target_update_period": 2,
+    }
+)
 class Td3Algorithm(DdpgAlgorithm):
     """TD3 for nests of continuous actions."""
 
     def __init__(
         self,
         *specs: Any,
-        num_critics: int = 2,
-        exploration_noise_ctor: Callable[..., ActionNoise] = GaussianNoise,
         target_noise_std: float = 0.2,
         target_noise_clip: float = 0.5,
-        actor_update_period: int = 2,
-        target_update_period: int = 2,
         **kwargs: Any,
     ) -> None:
         """Builds the networks; see :class:`DdpgAlgorithm` for what is not here.
@@ -50,14 +52,7 @@ class Td3Algorithm(DdpgAlgorithm):
         check_not_negative(
             target_noise_std=target_noise_std, target_noise_clip=target_noise_clip
         )
-        super().__init__(
-            *specs,
-            num_critics=num_critics,
-            exploration_noise_ctor=exploration_noise_ctor,
-            actor_update_period=actor_update_period,
-            target_update_period=target_update_period,
-            **kwargs,
-        )
+        super().__init__(*specs, **kwargs)
         self._target_noise_std = target_noise_std
         self._target_noise_clip = target_noise_clip
 

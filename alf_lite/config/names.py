@@ -32,7 +32,8 @@ from alf_lite.errors import ConfigError, did_you_mean
 
 # How a module of the library registers what is defined in the next line.
 _DECORATED = re.compile(
-    r"^@configurable(?:\((?:\w+=[^)]*)?\))?\n(?:@.*\n)*(?:class|def) (\w+)",
+    r"^@configurable(?:\(\s*(?:\w+=(?:[^()]|\([^()]*\))*)?\))?\n"
+    r"(?:@.*\n)*(?:class|def) (\w+)",
     re.MULTILINE,
 )
 

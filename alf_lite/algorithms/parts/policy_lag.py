@@ -8,6 +8,7 @@ that go with them.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -116,10 +117,27 @@ def correct_policy_lag(
     )
 
 
-def check_clips(rho_clip: float, c_clip: float) -> None:
-    """Raises ValueError unless 0 < c̄ ≤ ρ̄, which V-trace converges under."""
-    if not 0 < c_clip <= rho_clip:
-        raise ValueError(
-            "c_clip must be positive and rho_clip not smaller, got "
-            f"c_clip={c_clip} and rho_clip={rho_clip}"
+class LagCorrector:
+    """:func:`correct_policy_lag` with its coefficients.
+
+    Args:
+        td_lambda: λ in [0, 1].
+        rho_clip: ρ̄, where importance weights π/μ are truncated.
+        c_clip: c̄, where those that carry corrections back are truncated.
+
+    Raises:
+        ValueError: unless 0 < c̄ ≤ ρ̄, which V-trace converges under.
+    """
+
+    def __init__(self, td_lambda: float, rho_clip: float, c_clip: float) -> None:
+        if not 0 < c_clip <= rho_clip:
+            raise ValueError(
+                "c_clip must be positive and rho_clip not smaller, got "
+                f"c_clip={c_clip} and rho_clip={rho_clip}"
+            )
+        self._correct = functools.partial(
+            correct_policy_lag, td_lambda=td_lambda, rho_clip=rho_clip, c_clip=c_clip
         )
+
+    def __call__(self, *args: Tensor, time_major: bool = True) -> LagCorrection:
+        return self._correct(*args, time_major=time_major)

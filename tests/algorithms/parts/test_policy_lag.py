@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from alf_lite.algorithms.parts.policy_lag import check_clips, correct_policy_lag
+from alf_lite.algorithms.parts.policy_lag import LagCorrector, correct_policy_lag
 from alf_lite.utils import value_ops
 
 LAST = 2
@@ -153,9 +153,9 @@ def test_the_estimate_of_the_divergence_is_unbiased():
 
 
 def test_clips_out_of_range_are_refused():
-    check_clips(math.inf, 1.0)
+    LagCorrector(1.0, math.inf, 1.0)
     for clips in [(1.0, 0.0), (0.5, 1.0), (-1.0, -1.0), (1.0, math.nan)]:
         with pytest.raises(ValueError, match="c_clip must be positive"):
-            check_clips(*clips)
+            LagCorrector(1.0, *clips)
     with pytest.raises(ValueError, match="td_lambda"):
         correct_policy_lag(*random_inputs(), td_lambda=2.0)
