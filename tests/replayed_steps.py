@@ -194,7 +194,7 @@ def trained_on_random_steps(
     algorithm.train_iter()
     if at_least is not None:
         train = algorithm.train_from_replay_buffer
-        _train_until(algorithm, env_ctor, at_least, train, num_done=1)
+        train_until(algorithm, env_ctor, at_least, train, num_done=1)
     return algorithm
 
 
@@ -207,13 +207,25 @@ def trained_until(
         for _ in range(num_iterations // 10):
             algorithm.train_iter()
 
-    _train_until(algorithm, env_ctor, at_least, train, num_done=0)
+    train_until(algorithm, env_ctor, at_least, train)
 
 
-def _train_until(
-    algorithm: RLAlgorithm, env_ctor: Any, at_least: float, train: Any, num_done: int
+def train_until(
+    algorithm: RLAlgorithm,
+    env_ctor: Any,
+    at_least: float,
+    train: Any,
+    num_done: int = 0,
 ) -> None:
-    """Trains for the tenths that are not done; looks from the third one on."""
+    """Trains for the tenths that are not done; looks from the third one on.
+
+    Args:
+        algorithm: that is trained.
+        env_ctor: of the environment that it is evaluated in.
+        at_least: the greedy return that ends it if it is seen twice in a row.
+        train: trains for a tenth.
+        num_done: tenths that it has been trained for.
+    """
     mean, is_reached = -math.inf, False
     for tenth in range(num_done + 1, 11):
         train()

@@ -89,7 +89,8 @@ def parse_flags(program: Program, arguments: Sequence[str]) -> flags.FlagValues:
     try:
         _, *rest = values([program.name, *arguments])
     except flags.Error as error:
-        raise ConfigError(f"{error}. {usage}") from error
+        said = str(error).rstrip(" ?.")  # absl suggests with a blank before its "?"
+        raise ConfigError(f"{said}. {usage}") from error
     if rest and not program.operand:
         raise ConfigError(f"unexpected argument {rest[0]!r}. {usage}")
     if rest:

@@ -144,6 +144,8 @@ def field_problems(instance: Any) -> dict[str, str]:
         expected = _expected(value, annotations[field.name], field.metadata)
         if expected is not None:
             problems[field.name] = f"got {shorten(value)}, expected {expected}"
+            if isinstance(value, float) and value.is_integer() and "an int" in expected:
+                problems[field.name] += f": write {int(value):_}"
     return problems
 
 

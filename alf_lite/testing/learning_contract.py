@@ -207,7 +207,7 @@ class LearningContract:
                     return f"V({observation}) is {value}, expected {expected}"
             return ""
 
-        self._learn(self._build(env), self.num_iterations, errors)
+        self._learn(self._build(env), self.num_iterations, errors, first_look=1)
 
     def _check_identity(
         self, space: gymnasium.Space, at_least: float, effort: int = 1
@@ -239,6 +239,7 @@ class LearningContract:
         algorithm: RLAlgorithm,
         num_iterations: int,
         errors: Callable[[RLAlgorithm], str],
+        first_look: int = 3,  # before that, a good policy may be chance
     ) -> None:
         """Trains until ``errors`` finds nothing twice in a row, or to the end."""
         interval = max(1, num_iterations // _NUM_LOOKS)
@@ -246,7 +247,9 @@ class LearningContract:
         for iteration in range(1, num_iterations + 1):
             algorithm.train_iter()
             is_end = iteration == num_iterations
-            if is_end or (iteration % interval == 0 and iteration >= 3 * interval):
+            if is_end or (
+                iteration % interval == 0 and iteration >= first_look * interval
+            ):
                 before, found = found, errors(algorithm)
                 if not (before or found):
                     return

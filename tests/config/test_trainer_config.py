@@ -114,6 +114,12 @@ def test_a_loop_of_ones_own_needs_no_limit():
         Trainer(config, "unused")
 
 
+def test_a_whole_number_as_a_float_is_shown_as_an_int():
+    message = problem_with(num_env_steps=1e5)
+    assert "got 100000.0, expected an int, >= 0: write 100_000" in message
+    assert "write" not in problem_with(num_env_steps=0.5)
+
+
 @pytest.mark.parametrize("name", ["unroll_length", "num_threads", "mini_batch_size"])
 def test_numbers_that_no_machine_can_hold_are_refused(name):
     assert f"{name}: got 10000000000, expected" in problem_with(**{name: 10**10})

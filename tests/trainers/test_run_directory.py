@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -34,12 +33,15 @@ def test_second_run_is_refused_and_names_the_holder(tmp_path):
         pass
 
 
+# Without what else a run imports, which takes seconds.
+TAKE_LOCK = (
+    "import ctypes, os, sys, time; from pathlib import Path; "
+    "from alf_lite.trainers.run_lock import RunLock; lock = RunLock(Path(sys.argv[1]))"
+)
+
+
 def test_lock_of_a_killed_process_does_not_stay(tmp_path):
-    code = (
-        "import sys, time; from alf_lite.trainers.run_directory import RunDirectory; "
-        "run = RunDirectory(sys.argv[1]); run.acquire(); print('locked', flush=True); "
-        "time.sleep(60)"
-    )
+    code = f"{TAKE_LOCK}\nlock.acquire(); print('locked', flush=True); time.sleep(60)"
     with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
     ) as holder:
@@ -54,9 +56,8 @@ def test_lock_of_a_killed_process_does_not_stay(tmp_path):
 def hold_and_be_killed(tmp_path, fork: str) -> int:
     """A process that locks, forks a child that sleeps, and is killed; its number."""
     code = (
-        "import ctypes, os, sys, time\n"
-        "from alf_lite.trainers.run_directory import RunDirectory\n"
-        "run = RunDirectory(sys.argv[1]); run.acquire()\n"
+        f"{TAKE_LOCK}\n"
+        "lock.acquire()\n"
         f"child = {fork}\n"
         "if child == 0: time.sleep(600)\n"
         "print(child, flush=True)\n"
@@ -95,10 +96,9 @@ def test_forked_child_of_a_killed_run_does_not_keep_the_directory(
 def test_two_cannot_take_the_same_lock_over(tmp_path):
     child = hold_and_be_killed(tmp_path, "ctypes.CDLL(None).fork()")
     code = (
-        "import sys\n"
-        "from alf_lite.trainers.run_directory import RunDirectory\n"
-        "sys.stdin.readline()\n"
-        "try: run = RunDirectory(sys.argv[1]); run.acquire()\n"
+        f"{TAKE_LOCK}\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "try: lock.acquire()\n"
         "except Exception as error: print(error)\n"
         "else: print('mine')\n"
         "sys.stdout.flush(); sys.stdin.readline()"
@@ -107,7 +107,7 @@ def test_two_cannot_take_the_same_lock_over(tmp_path):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     rivals = [subprocess.Popen(arguments, **pipes) for _ in range(2)]
     try:
-        time.sleep(2.0)
+        assert [rival.stdout.readline() for rival in rivals] == ["ready\n"] * 2
         for rival in rivals:
             rival.stdin.write("\n")
             rival.stdin.flush()
