@@ -153,23 +153,16 @@ def create_data_transformer(
         ConfigError: if a transformer cannot handle the specs or the environment, or
             their order is wrong.
     """
-    transformer = _create(data_transformer_ctor, observation_spec, reward_spec)
+    ctor = data_transformer_ctor
+    transformer: DataTransformer
+    if ctor is None:
+        transformer = IdentityDataTransformer(observation_spec, reward_spec)
+    elif isinstance(ctor, Sequence) and not isinstance(ctor, str):
+        transformer = SequentialDataTransformer(
+            observation_spec, reward_spec, data_transformer_ctors=ctor
+        )
+    else:
+        transformer = build_data_transformer(ctor, observation_spec, reward_spec)
     if training_env is not None:
         transformer.set_environment(training_env)
     return transformer
-
-
-def _create(
-    data_transformer_ctor: Any,
-    observation_spec: NestedTensorSpec,
-    reward_spec: TensorSpec,
-) -> DataTransformer:
-    if data_transformer_ctor is None:
-        return IdentityDataTransformer(observation_spec, reward_spec)
-    if isinstance(data_transformer_ctor, Sequence) and not isinstance(
-        data_transformer_ctor, str
-    ):
-        return SequentialDataTransformer(
-            observation_spec, reward_spec, data_transformer_ctors=data_transformer_ctor
-        )
-    return build_data_transformer(data_transformer_ctor, observation_spec, reward_spec)
