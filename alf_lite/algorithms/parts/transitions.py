@@ -29,7 +29,6 @@ from alf_lite import nest
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Field, StepType, TimeStep
 from alf_lite.errors import ConfigError
-from alf_lite.utils.tensor_utils import expand_dims_as
 
 Nest = Any
 _Info = TypeVar("_Info", bound=Any)
@@ -69,10 +68,15 @@ def to_transitions(
     if n == 1:
         return first_steps, _to_next_steps(time_step, gamma)
     transition = _returns(time_step, n, gamma)
-    row = torch.arange(num_rows, device=transition.num_steps.device)
-    next_observation = _take(time_step.observation, row + transition.num_steps, dim=1)
+    batch_size, length = time_step.step_type.shape
+    device = transition.num_steps.device
+    # Where s_{t+m} lies among the B·T steps.
+    end = torch.arange(0, batch_size * length, length, device=device).unsqueeze(1)
+    end = end + transition.num_steps
+    if num_rows > 1:
+        end += torch.arange(num_rows, device=device)
     return first_steps, transition._replace(
-        num_steps=(), next_observation=next_observation
+        num_steps=(), next_observation=_take_rows(time_step.observation, end)
     )
 
 
@@ -122,10 +126,12 @@ def align(info: _Info, next_fields: tuple[str, ...], n: int) -> _Info:
     """
     num_rows = info.num_steps.shape[0] - n
     num_steps = info.num_steps[:num_rows]
-    row = torch.arange(num_rows, device=num_steps.device).unsqueeze(1)
-    moved = {
-        name: _take(getattr(info, name), row + num_steps, dim=0) for name in next_fields
-    }
+    batch_size, device = num_steps.shape[1], num_steps.device
+    # Row t + m of column b, among the T·B steps.
+    column = torch.arange(batch_size, device=device)
+    begin = torch.arange(num_rows, device=device).unsqueeze(1)
+    rows = (begin + num_steps) * batch_size + column
+    moved = {name: _take_rows(getattr(info, name), rows) for name in next_fields}
     return nest.map_structure(lambda t: t[:num_rows], info)._replace(**moved)
 
 
@@ -180,79 +186,46 @@ def _to_next_steps(time_step: TimeStep, gamma: float) -> Transition:
 
 
 def _returns(time_step: TimeStep, n: int, gamma: float) -> Transition:
-    """The transitions of the first T-n steps, without their next observation."""
-    sums = _few_returns if n <= _FEW else _many_returns
-    num_rows = _num_rows(time_step, n)
-    is_no_end = time_step.step_type != _LAST
-    return Transition(
-        # The action that led to the next step is the one that was executed, whoever
-        # chose it.
-        nest.narrow(time_step.prev_action, 1, num_rows + 1, dim=1),
-        *sums(time_step.reward, gamma * time_step.discount, is_no_end, n, num_rows),
-    )
+    """The transitions of the first T-n steps, without their next observation.
 
-
-# Up to this n, summing up one after the other takes less time than the arrays of n
-# steps do that later take the same time whatever n is.
-_FEW = 5
-
-
-def _few_returns(
-    rewards: Tensor, discounts: Tensor, is_no_end: Tensor, n: int, num_rows: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """G [B, T-n], Γ and the number of steps m, step by step."""
-    reward, discount = (x.narrow(1, 1, num_rows) for x in (rewards, discounts))
-    goes_on = is_no_end.narrow(1, 0, num_rows)
-    num_steps = goes_on.long()
-    for k in range(1, n):
-        goes_on = goes_on & is_no_end.narrow(1, k, num_rows)
-        weight = torch.where(goes_on, discount, 0.0)
-        next_reward = rewards.narrow(1, k + 1, num_rows)
-        reward = reward + expand_dims_as(weight, reward) * next_reward
-        next_discount = discounts.narrow(1, k + 1, num_rows)
-        discount = torch.where(goes_on, discount * next_discount, discount)
-        num_steps = num_steps + goes_on
-    return reward, discount, num_steps
-
-
-def _many_returns(
-    rewards: Tensor, discounts: Tensor, is_no_end: Tensor, n: int, num_rows: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """As :func:`_few_returns`, on arrays of the n steps [B, T-n, ..., n]."""
-
-    def windows(x: Tensor, begin: int) -> Tensor:
-        return x.narrow(1, begin, num_rows + n - 1).unfold(1, n, 1)
-
+    A few operations on arrays of the n steps [B, T-n, ..., n], however many these are.
+    """
+    _num_rows(time_step, n)
+    if n == 1:
+        num_steps = (time_step.step_type[:, :-1] != _LAST).long()
+        next_steps = _to_next_steps(time_step, gamma)
+        return next_steps._replace(num_steps=num_steps, next_observation=())
     # Whether the episode has not ended by each of the n steps.
-    goes_on = windows(is_no_end, 0).cummin(-1).values
-    discounts, rewards = windows(discounts, 1), windows(rewards, 1)
-    factors = torch.where(goes_on, discounts, 1.0)
-    # The first transition is there in any case.
-    factors.select(-1, 0).copy_(discounts.select(-1, 0))
-    products = factors.cumprod(-1)
+    goes_on = _windows(time_step.step_type != _LAST, n)[:, :-1].cummin(-1).values
+    discounts = _windows(gamma * time_step.discount, n)[:, 1:]
+    rewards = _windows(time_step.reward, n)[:, 1:]
+    products = torch.where(goes_on, discounts, 1.0).cumprod(-1)
     weights = goes_on[..., 1:] * products[..., :-1]
     if rewards.ndim > weights.ndim:
         weights = weights.unsqueeze(-2)
-    reward = rewards[..., 0] + (weights * rewards[..., 1:]).sum(-1)
-    return reward, products[..., -1], goes_on.sum(-1)
+    reward = rewards[..., 0] + torch.linalg.vecdot(weights, rewards[..., 1:])
+    return Transition(
+        # The action that led to the next step is the one that was executed, whoever
+        # chose it.
+        nest.narrow(time_step.prev_action, 1, 1 - n, dim=1),
+        reward,
+        products[..., -1],
+        goes_on.sum(-1),
+    )
 
 
-def _take(values: Nest, index: Tensor, dim: int) -> Nest:
-    """For every row of the other dimension, the entries ``index`` of dimension ``dim``.
+def _windows(x: Tensor, n: int) -> Tensor:
+    """All windows of n steps, [B, T, ...] → [B, T-n+1, ..., n], as a view."""
+    return x.unfold(1, n, 1)
 
-    Args:
-        values: nest of [B, T, ...] with ``dim=1``, of [T, B, ...] with ``dim=0``.
-        index: [B, T'] or [T', B].
-    """
-    other = torch.arange(index.shape[1 - dim], device=index.device)
+
+def _take_rows(values: Nest, rows: Tensor) -> Nest:
+    """The steps ``rows`` [N, M] of [B, T, ...], counted through the first two dims."""
+    flat = rows.flatten()
 
     def take(t: Tensor) -> Tensor:
-        if dim == 0:
-            rows = index * t.shape[1] + other
-        else:
-            rows = index + other.unsqueeze(1) * t.shape[1]
-        # For images many times faster than t[other, index].
-        return t.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, rows.shape)
+        # For images many times faster than t[row, column].
+        return t.flatten(0, 1).index_select(0, flat).unflatten(0, rows.shape)
 
     return nest.map_structure(take, values)
 
