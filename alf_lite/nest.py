@@ -15,16 +15,19 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import optree
 import torch
 from torch import Tensor
 
-from alf_lite.tensor_specs import TensorSpec
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
 Nest = Any
 _T = TypeVar("_T")
 
 _NAMESPACE = "alf_lite"
+# Seldom anything else is a leaf: these are known to be no nodes.
+_LEAF_TYPES = {Tensor, torch.nn.Parameter, np.ndarray, TensorSpec, BoundedTensorSpec}
 
 
 def register_node(
@@ -67,14 +70,11 @@ def map_structure(fn: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
         if isinstance(nest, Tensor):
             return fn(nest)
         return optree.tree_map(fn, nest, namespace=_NAMESPACE)
+    if isinstance(nest, Tensor) and all(isinstance(n, Tensor) for n in others):
+        return fn(nest, *others)
     leaves, structure = optree.tree_flatten(nest, namespace=_NAMESPACE)
-    columns = [leaves]
-    for other in others:
-        other_leaves, other_structure = optree.tree_flatten(other, namespace=_NAMESPACE)
-        if other_structure != structure:
-            raise ValueError(_difference(nest, other))
-        columns.append(other_leaves)
-    return structure.unflatten(map(fn, *columns))
+    columns = [_leaves_as(structure, nest, other) for other in others]
+    return structure.unflatten(map(fn, leaves, *columns))
 
 
 def map_structure_with_path(fn: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
@@ -114,6 +114,13 @@ def assert_same_structure(nest: Nest, *others: Nest) -> None:
 def stack(nests: Sequence[Nest], dim: int = 0) -> Nest:
     """One nest whose leaves stack those of ``nests`` along a new dimension."""
     return _join(nests, torch.stack, dim, "stack")
+
+
+def unstack(nest: Nest) -> list[Nest]:
+    """The reverse of :func:`stack` with ``dim=0``: views of tensors or arrays."""
+    leaves, structure = optree.tree_flatten(nest, namespace=_NAMESPACE)
+    columns = [leaf.unbind(0) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    return [structure.unflatten(row) for row in zip(*columns, strict=True)]
 
 
 def cat(nests: Sequence[Nest], dim: int = 0) -> Nest:
@@ -167,14 +174,29 @@ def _join(
         raise ValueError(f"{name}: no nests to join")
     leaves, structure = optree.tree_flatten(nests[0], namespace=_NAMESPACE)
     columns = [leaves]
-    for other in nests[1:]:
-        other_leaves, other_structure = optree.tree_flatten(other, namespace=_NAMESPACE)
-        if other_structure != structure:
-            raise ValueError(_difference(nests[0], other))
-        columns.append(other_leaves)
+    columns += [_leaves_as(structure, nests[0], other) for other in nests[1:]]
     return structure.unflatten(
         [join(column, dim) for column in zip(*columns, strict=True)]
     )
+
+
+def _leaves_as(structure: Any, expected: Nest, nest: Nest) -> list[Any]:
+    """The leaves of ``nest``, which must have the structure of ``expected``.
+
+    Raises:
+        ValueError: naming the first difference.
+    """
+    try:
+        # In a fraction of the time that flattening takes, but a leaf matches a nest.
+        leaves = structure.flatten_up_to(nest)
+    except ValueError:
+        raise ValueError(_difference(expected, nest)) from None
+    if _LEAF_TYPES.issuperset(map(type, leaves)):
+        return leaves
+    leaves, other_structure = optree.tree_flatten(nest, namespace=_NAMESPACE)
+    if other_structure != structure:
+        raise ValueError(_difference(expected, nest))
+    return leaves
 
 
 def _path(accessor: optree.PyTreeAccessor) -> str:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
@@ -148,3 +149,20 @@ def test_registered_types_are_inner_nodes():
     assert (doubled["box"].content, doubled["box"].label) == (6, "a")
     with pytest.raises(ValueError, match="different kinds"):
         nest.assert_same_structure(Box(1, "a"), Box(1, "b"))
+
+
+def test_unstack_is_the_reverse_of_stack():
+    nests = [{"a": torch.tensor([i, 1]), "b": (torch.tensor(2 * i),)} for i in range(3)]
+    for one, same in zip(nests, nest.unstack(nest.stack(nests)), strict=True):
+        assert nest.map_structure(torch.equal, one, same) == {"a": True, "b": (True,)}
+    rows = nest.unstack({"a": np.arange(6).reshape(3, 2)})
+    assert [row["a"].tolist() for row in rows] == [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize("part", [(), (torch.zeros(1),), {"x": torch.zeros(1)}, None])
+def test_a_leaf_never_matches_a_nest(part):
+    tensor = torch.zeros(1)
+    with pytest.raises(ValueError, match=r"differ at \['b'\]"):
+        nest.map_structure(torch.add, {"a": tensor, "b": tensor}, {"a": 1, "b": part})
+    with pytest.raises(ValueError, match=r"differ at \['b'\]"):
+        nest.stack([{"a": tensor, "b": tensor}, {"a": tensor, "b": part}])

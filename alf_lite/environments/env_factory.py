@@ -151,7 +151,7 @@ class EnvFactory:
             arguments["render_mode"] = self.render_mode
         # Our own checks at the border replace gymnasium's, which cost at every step.
         return gymnasium.make(
-            spec,
+            dataclasses.replace(spec, order_enforce=False),
             # gymnasium writes "no limit" as -1.
             max_episode_steps=-1
             if self.max_episode_steps == 0

@@ -268,25 +268,23 @@ class StepRow:
 
     Args:
         time_step: tensors on the CPU.
+        arrays: the same as arrays.
     """
 
-    def __init__(self, time_step: TimeStep) -> None:
+    def __init__(self, time_step: TimeStep, arrays: Any) -> None:
         self.time_step = time_step
-        self.step_type: np.ndarray = time_step.step_type.numpy()
-        self.reward: np.ndarray = time_step.reward.numpy()
-        self.discount: np.ndarray = time_step.discount.numpy()
-        self.observation = [t.numpy() for t in nest.flatten(time_step.observation)]
-        self.prev_action = [t.numpy() for t in nest.flatten(time_step.prev_action)]
+        self.step_type: np.ndarray = arrays.step_type
+        self.reward: np.ndarray = arrays.reward
+        self.discount: np.ndarray = arrays.discount
+        self.observation: list[np.ndarray] = nest.flatten(arrays.observation)
+        self.prev_action: list[np.ndarray] = nest.flatten(arrays.prev_action)
         # By name; () if nothing was declared.
-        self.env_info = {k: t.numpy() for k, t in dict(time_step.env_info).items()}
+        self.env_info: dict[str, np.ndarray] = arrays.env_info
 
 
 def step_rows(memory: TimeStep) -> Sequence[StepRow]:
     """The N rows of ``memory``, tensors [N, B, ...] on the CPU."""
     # Whoever writes may be in inference mode and whoever reads not.
     with torch.inference_mode(False):
-        columns = [tensor.unbind(0) for tensor in nest.flatten(memory)]
-        return [
-            StepRow(nest.pack_sequence_as(memory, leaves))
-            for leaves in zip(*columns, strict=True)
-        ]
+        arrays = nest.map_structure(torch.Tensor.numpy, memory)
+        return list(map(StepRow, nest.unstack(memory), nest.unstack(arrays)))

@@ -158,7 +158,8 @@ class NumpyTimeSteps(TimeSteps):
         spec: of a step of a single environment.
         info_keys: what becomes ``env_info``.
         batch_size: B.
-        trusted: whether rewards and flags are arrays of the right shapes and dtypes.
+        trusted: whether rewards and flags are arrays of the right shapes and dtypes,
+            and the step after an end is the reset.
     """
 
     def __init__(
@@ -201,6 +202,9 @@ class NumpyTimeSteps(TimeSteps):
     def rows_of(self, memory: TimeStep) -> Sequence[StepRow]:
         """The rows of ``memory`` [N, B, ...], for ``convert_action``."""
         self._check_memory(memory)
+        return self._rows(memory)
+
+    def _rows(self, memory: TimeStep) -> Sequence[StepRow]:
         memory.env_id[:] = torch.arange(self._batch_size, dtype=torch.int32)
         return step_rows(memory)
 
@@ -264,8 +268,8 @@ class NumpyTimeSteps(TimeSteps):
         ended = terminated | truncated
         any_ended = b"\1" in ended.tobytes()  # for few bools faster than any()
         if any_ended:
-            row.step_type[ended] = 2
-            row.discount[terminated] = 0
+            np.putmask(row.step_type, ended, 2)
+            np.putmask(row.discount, terminated, 0)
         self.started = None
         if self._any_ended:
             self.started = self._ended
@@ -289,14 +293,16 @@ class NumpyTimeSteps(TimeSteps):
 
     def _start_episodes(self, row: StepRow, ended: np.ndarray) -> None:
         first, reward = self._ended, row.reward
-        wrong = first & (ended | reward.reshape(len(reward), -1).any(1))
-        if wrong.any():
+        if not self._trusted and (
+            b"\1" in (first & ended).tobytes() or np.count_nonzero(reward[first])
+        ):
+            wrong = first & (ended | reward.reshape(len(reward), -1).any(1))
             index = int(wrong.argmax())
             raise EnvError(
                 f"environment {index} returned reward {reward[index]}, ended "
                 f"{ended[index]} at the step after an end: {NOT_NEXT_STEP}"
             )
-        row.step_type[first] = 0
+        np.putmask(row.step_type, first, 0)
         for array in row.prev_action:
             array[first] = 0
 
@@ -327,6 +333,6 @@ class NumpyTimeSteps(TimeSteps):
                     ),
                     self._spec,
                 )
-            self._spare_rows = iter(self.rows_of(memory))
+            self._spare_rows = iter(self._rows(memory))
             row = next(self._spare_rows)
         return row
