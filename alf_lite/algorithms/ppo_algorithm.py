@@ -266,20 +266,22 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         policy_loss = self._surrogate_loss(ratio, info)
         value_loss = self._value_loss(info)
         entropy = distributions.entropy(info.action_distribution)
-        parts = PPOLossInfo(
-            policy_loss=policy_loss,
-            value_loss=value_loss,
-            entropy=entropy,
-            approx_kl=ratio - 1 - log_ratio,
-            clip_fraction=((ratio - 1).abs() > self._clip_epsilon).float(),
-            explained_variance=diagnostic(
-                lambda: losses.explained_variance(
-                    info.old_value, info.value_target, info.valid
+        return LossInfo(
+            loss=self._weighted_sum(policy_loss, value_loss, entropy),
+            extra=diagnostic(
+                lambda: PPOLossInfo(
+                    policy_loss=policy_loss,
+                    value_loss=value_loss,
+                    entropy=entropy,
+                    approx_kl=ratio - 1 - log_ratio,
+                    clip_fraction=((ratio - 1).abs() > self._clip_epsilon).float(),
+                    explained_variance=losses.explained_variance(
+                        info.old_value, info.value_target, info.valid
+                    ),
+                    policy_lag=info.weights.summarize() if info.weights else (),
                 )
             ),
-            policy_lag=info.weights.summarize() if info.weights else (),
         )
-        return LossInfo(loss=self._weighted_sum(parts), extra=parts)
 
     def _surrogate_loss(self, ratio: Tensor, info: PPOInfo) -> Tensor:
         """Eq. 7: −min(r A, clip(r, 1 − ε, 1 + ε) A), times min(ρ̄, π_prox/μ)."""
