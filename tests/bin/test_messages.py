@@ -24,13 +24,10 @@ def run(shell: str, *arguments: str, **environment: str) -> subprocess.Completed
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.slow  # as tests/reliability/test_log_output.py, but in a shell
 @pytest.mark.parametrize(
     "shell",
-    [
-        '"$@" >/dev/full 2>/dev/full',
-        pytest.param('"$@" >&- 2>&-', marks=pytest.mark.slow),
-        '"$@" 2>&1 | head -1',
-    ],
+    ['"$@" >/dev/full 2>/dev/full', '"$@" >&- 2>&-', '"$@" 2>&1 | head -1'],
     ids=["full disk", "closed", "dead pipe"],
 )
 def test_trouble_with_the_log_does_not_end_training(conf, tmp_path, shell):
@@ -41,11 +38,20 @@ def test_trouble_with_the_log_does_not_end_training(conf, tmp_path, shell):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_result_that_cannot_be_printed_is_an_error(trained):
-    command = f"{sys.executable} -m alf_lite.bin.play --root_dir={trained}"
-    done = run(f"{command} --num_episodes=1 --json >/dev/full")
-    assert done.returncode == 1
-    assert b"stdout cannot be written: [Errno 28]" in done.stderr
+def test_a_result_that_cannot_be_printed_is_an_error(trained, launcher):
+    arguments, full = ["--num_episodes=1", "--json"], Path("/dev/full")
+    player = launcher.start(trained, arguments, module="alf_lite.bin.play", output=full)
+    assert player.wait() == 1
+    assert "stdout cannot be written: [Errno 28]" in player.error
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_nothing_that_can_be_printed_does_not_end_training(conf, tmp_path, launcher):
+    full = Path("/dev/full")
+    arguments = [f"--conf={conf}", "--seed=1"]
+    trainer = launcher.start(tmp_path / "run", arguments, output=full, error=full)
+    assert trainer.wait() == 0
+    assert (tmp_path / "run" / "checkpoints" / "ckpt-4" / "manifest.json").exists()
 
 
 @pytest.mark.parametrize(

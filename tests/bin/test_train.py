@@ -201,15 +201,17 @@ LONG = [
 @pytest.mark.parametrize(
     ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 )
-def test_signal_saves_says_so_and_sets_the_exit_code(conf, tmp_path, number, exit_code):
-    process = start(f"--conf={conf}", f"--root_dir={tmp_path}", *LONG)
-    wait_for_checkpoint(tmp_path, process)
-    process.send_signal(number)
-    output, error = process.communicate(timeout=30)
-    assert process.returncode == exit_code
-    assert f"{number.name}: finishing this iteration, then saving." in error
-    assert "Traceback" not in error
-    stopped = re.search(r"Stopped by \w+ after (\d+) iterations.*Saved (\S+)\.", output)
+def test_signal_saves_says_so_and_sets_the_exit_code(
+    conf, tmp_path, launcher, number, exit_code
+):
+    trainer = launcher.start(tmp_path, [f"--conf={conf}", *LONG])
+    trainer.wait_for_checkpoint()
+    trainer.send(number)
+    trainer.finish(exit_code)
+    assert f"{number.name}: finishing this iteration, then saving." in trainer.error
+    stopped = re.search(
+        r"Stopped by \w+ after (\d+) iterations.*Saved (\S+)\.", trainer.output
+    )
     loaded = Checkpointer(tmp_path / "checkpoints").load(resumable=True)
     assert loaded.step == int(stopped[1])
     assert str(loaded.path) == stopped[2]
