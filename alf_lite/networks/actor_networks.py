@@ -90,11 +90,18 @@ class ActorDistributionNetwork(EncodedNetwork):
             )
             for path, spec in specs
         ]
-        is_single = isinstance(action_spec, TensorSpec)
-        self._head = heads[0] if is_single else _NestOfHeads(action_spec, heads)
+        self._head: Projection | _NestOfHeads = heads[0]
+        last = heads[0].single_layer()
+        if not isinstance(action_spec, TensorSpec):
+            self._head, last = _NestOfHeads(action_spec, heads), None
+        self._set_chain(last)
 
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Nest, Nest]:
         """Observations [B, ...] → (distributions like ``action_spec``, new state)."""
+        outputs = self._chain(inputs)
+        if outputs is not None:
+            assert isinstance(self._head, Projection)
+            return self._head.from_outputs(outputs), state
         # As LeanSequential does: one step of acting consists of small calls.
         features, state = self._encoder.forward(inputs, state)
         return self._head.forward(features), state
@@ -103,7 +110,7 @@ class ActorDistributionNetwork(EncodedNetwork):
 class _NestOfHeads(nn.Module):
     """One head per leaf of a nest."""
 
-    def __init__(self, action_spec: NestedTensorSpec, heads: list[nn.Module]) -> None:
+    def __init__(self, action_spec: NestedTensorSpec, heads: list[Projection]) -> None:
         super().__init__()
         self._action_spec = action_spec
         self._heads = nn.ModuleList(heads)
@@ -167,9 +174,13 @@ class ActorNetwork(EncodedNetwork):
     ) -> None:
         super().__init__(observation_spec, **encoder)
         self._linear = linear(self._encoder.output_size, action_size, POLICY_GAIN)
+        self._set_chain(self._linear)
 
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """Observations [B, ...] → (actions [B, action_size] in [-1, 1], new state)."""
+        outputs = self._chain(inputs)
+        if outputs is not None:
+            return outputs.tanh(), state
         features, state = self._encoder.forward(inputs, state)
         return self._linear(features).tanh(), state
 
@@ -177,7 +188,25 @@ class ActorNetwork(EncodedNetwork):
 # Heads: from features to the distribution of one part of the action
 
 
-class CategoricalProjection(nn.Module):
+class Projection(nn.Module):
+    """From features to a distribution, by a linear layer and what follows from it."""
+
+    _linear: nn.Linear
+
+    def single_layer(self) -> nn.Linear | None:
+        """The layer, if there is but one."""
+        return self._linear
+
+    def forward(self, features: Tensor) -> Any:
+        """[..., input_size] → a distribution with batch shape [...]."""
+        return self.from_outputs(apply_linear(self._linear, features))
+
+    def from_outputs(self, outputs: Tensor) -> Any:
+        """The distribution, from what the layer gave, [..., output_size]."""
+        raise NotImplementedError
+
+
+class CategoricalProjection(Projection):
     """One discrete action between the bounds of a scalar integer spec."""
 
     def __init__(self, input_size: int, spec: BoundedTensorSpec) -> None:
@@ -186,13 +215,11 @@ class CategoricalProjection(nn.Module):
         self._minimum = int(spec.minimum)
         self._dtype = spec.dtype
 
-    def forward(self, features: Tensor) -> Categorical:
-        """[..., input_size] → a distribution with batch shape [...]."""
-        logits = apply_linear(self._linear, features)
-        return Categorical(logits, self._minimum, self._dtype)
+    def from_outputs(self, outputs: Tensor) -> Categorical:
+        return Categorical(outputs, self._minimum, self._dtype)
 
 
-class MultiCategoricalProjection(nn.Module):
+class MultiCategoricalProjection(Projection):
     """A vector of discrete actions, one categorical distribution per element."""
 
     def __init__(self, input_size: int, spec: BoundedTensorSpec) -> None:
@@ -200,12 +227,11 @@ class MultiCategoricalProjection(nn.Module):
         self._layout = CategoryLayout(spec)
         self._linear = linear(input_size, self._layout.num_logits, POLICY_GAIN)
 
-    def forward(self, features: Tensor) -> MultiCategorical:
-        """[..., input_size] → a distribution with batch shape [...]."""
-        return MultiCategorical(self._linear(features), self._layout)
+    def from_outputs(self, outputs: Tensor) -> MultiCategorical:
+        return MultiCategorical(outputs, self._layout)
 
 
-class BernoulliProjection(nn.Module):
+class BernoulliProjection(Projection):
     """Binary actions."""
 
     def __init__(self, input_size: int, spec: TensorSpec) -> None:
@@ -213,13 +239,12 @@ class BernoulliProjection(nn.Module):
         self._linear = linear(input_size, spec.numel, POLICY_GAIN)
         self._spec = spec
 
-    def forward(self, features: Tensor) -> MultiBernoulli:
-        """[..., input_size] → a distribution with batch shape [...]."""
-        logits = _shape_event(self._linear(features), self._spec)
+    def from_outputs(self, outputs: Tensor) -> MultiBernoulli:
+        logits = _shape_event(outputs, self._spec)
         return MultiBernoulli(logits, self._spec.ndim, self._spec.dtype)
 
 
-class NormalProjection(nn.Module):
+class NormalProjection(Projection):
     """Continuous actions, normally distributed, squashed to their bounds or not.
 
     Args:
@@ -260,21 +285,29 @@ class NormalProjection(nn.Module):
         else:
             self._log_std = nn.Parameter(torch.full((spec.numel,), initial_log_std))
 
+    def single_layer(self) -> nn.Linear | None:
+        return self._loc if self._log_std_linear is None else None
+
     def forward(self, features: Tensor) -> DiagonalNormal | SquashedNormal:
-        """[..., input_size] → a distribution with batch shape [...]."""
         loc = apply_linear(self._loc, features)
-        if self._log_std_linear is not None:
-            log_std = apply_linear(self._log_std_linear, features)
-            scale = log_std.clamp(*self._log_std_bounds).exp()
-        else:
-            scale = self._log_std.clamp(*self._log_std_bounds).exp().expand_as(loc)
+        if self._log_std_linear is None:
+            return self.from_outputs(loc)
+        return self._distribution(loc, apply_linear(self._log_std_linear, features))
+
+    def from_outputs(self, outputs: Tensor) -> DiagonalNormal | SquashedNormal:
+        return self._distribution(outputs, self._log_std)
+
+    def _distribution(
+        self, loc: Tensor, log_std: Tensor
+    ) -> DiagonalNormal | SquashedNormal:
+        scale = log_std.clamp(*self._log_std_bounds).exp().expand_as(loc)
         loc, scale = _shape_event(loc, self._spec), _shape_event(scale, self._spec)
         if self._bounds is None:
             return DiagonalNormal(loc, scale, self._spec.ndim)
         return SquashedNormal(loc, scale, self._bounds)
 
 
-class BetaProjection(nn.Module):
+class BetaProjection(Projection):
     """Continuous actions, Beta-distributed between their bounds, with a single peak.
 
     α and β are 1 + softplus(·), as in Chou et al., "Improving stochastic policy
@@ -287,9 +320,8 @@ class BetaProjection(nn.Module):
         self._bounds = bounds
         self._linear = linear(input_size, 2 * bounds.spec.numel, POLICY_GAIN)
 
-    def forward(self, features: Tensor) -> ScaledBeta:
-        """[..., input_size] → a distribution with batch shape [...]."""
-        concentration = 1 + F.softplus(self._linear(features))
+    def from_outputs(self, outputs: Tensor) -> ScaledBeta:
+        concentration = 1 + F.softplus(outputs)
         alpha, beta = concentration.chunk(2, dim=-1)
         alpha, beta = _shape_event(alpha, self._spec), _shape_event(beta, self._spec)
         return ScaledBeta(alpha, beta, self._bounds)
@@ -303,7 +335,7 @@ def make_projection(
     continuous_projection: ContinuousProjection = "normal",
     state_dependent_std: bool = False,
     initial_log_std: float = 0.0,
-) -> nn.Module:
+) -> Projection:
     """The head for one leaf of an action spec.
 
     Args:
@@ -346,7 +378,7 @@ def make_projection(
     )
 
 
-def _discrete_projection(path: str, spec: TensorSpec, input_size: int) -> nn.Module:
+def _discrete_projection(path: str, spec: TensorSpec, input_size: int) -> Projection:
     if spec.dtype == torch.bool or (spec.ndim > 0 and is_binary(spec)):
         return BernoulliProjection(input_size, spec)
     if not isinstance(spec, BoundedTensorSpec):

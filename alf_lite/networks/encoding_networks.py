@@ -13,6 +13,7 @@ from alf_lite.config import configurable
 from alf_lite.networks.input_encoders import ConvLayerParams, make_encoder
 from alf_lite.networks.layers import Activation, mlp
 from alf_lite.networks.network import Network, leaf_name
+from alf_lite.networks.numpy_chain import NumpyChain
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
@@ -22,6 +23,10 @@ class EncoderNetwork(Network):
     """A network whose output is a vector of features."""
 
     output_size: int
+
+    def layers(self) -> list[nn.Module] | None:
+        """What it consists of, if one layer simply follows the other."""
+        return None
 
 
 @configurable
@@ -87,6 +92,9 @@ class EncodingNetwork(EncoderNetwork):
             inputs = features[0] if len(features) == 1 else torch.cat(features, dim=-1)
         return self._mlp.forward(inputs), state
 
+    def layers(self) -> list[nn.Module] | None:
+        return list(self._mlp) if self._is_plain else None
+
 
 class EncodedNetwork(Network):
     """A network that begins with an encoder; what follows is a subclass's.
@@ -126,6 +134,17 @@ class EncodedNetwork(Network):
         encoder = encoding_network_ctor(observation_spec, **given)
         super().__init__(observation_spec, encoder.state_spec)
         self._encoder = encoder
+        self._chain = NumpyChain(None)
+
+    def _set_chain(self, *head: nn.Module | None) -> None:
+        """Says which layers follow the encoder, up to where a subclass goes on itself.
+
+        ``self._chain`` then computes all of them, where it is quicker than torch.
+        """
+        layers = self._encoder.layers()
+        following = [layer for layer in head if layer is not None]
+        if layers is not None and len(following) == len(head):
+            self._chain = NumpyChain([*layers, *following])
 
 
 def _is_plain(spec: NestedTensorSpec) -> bool:

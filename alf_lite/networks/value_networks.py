@@ -106,9 +106,13 @@ class QNetwork(EncodedNetwork):
 
         self._advantage = stream(math.prod(self._shape))
         self._value = stream(num_outputs) if dueling else None
+        self._set_chain(*([None] if dueling else self._advantage))
 
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """Observations [B, ...] → (outputs [B, C, A, N], new state)."""
+        values = self._chain(inputs)
+        if values is not None:
+            return values.view(values.shape[:-1] + self._shape), state
         # As LeanSequential does: one step of acting consists of small calls.
         features, state = self._encoder.forward(inputs, state)
         outputs = self._advantage.forward(features)

@@ -1,0 +1,137 @@
+"""Networks act in numpy as they do in torch."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from alf_lite import nest
+from alf_lite.networks import numpy_chain
+from alf_lite.networks.actor_networks import ActorDistributionNetwork, ActorNetwork
+from alf_lite.networks.numpy_chain import NumpyChain
+from alf_lite.networks.value_networks import QNetwork
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+
+OBSERVATION = TensorSpec((5,))
+
+
+def box(shape):
+    return BoundedTensorSpec(shape, minimum=-2.0, maximum=3.0)
+
+
+def actor(action_spec, **options):
+    return ActorDistributionNetwork(OBSERVATION, action_spec, **options)
+
+
+def discrete(shape, maximum):
+    return BoundedTensorSpec(shape, torch.int64, 0, maximum)
+
+
+NETWORKS = {
+    "categorical": lambda: actor(discrete((), 3)),
+    "several categories": lambda: actor(discrete((3,), 2), activation="relu"),
+    "binary": lambda: actor(BoundedTensorSpec((4,), torch.bool, 0, 1)),
+    "normal": lambda: actor(box((2,))),
+    "one number": lambda: actor(box(()), fc_layer_params=()),
+    "beta": lambda: actor(box((2, 2)), continuous_projection="beta"),
+    "squashed": lambda: actor(box((2,)), continuous_projection="tanh_normal"),
+    "deterministic": lambda: ActorNetwork(OBSERVATION, 3, fc_layer_params=(9,)),
+    "values": lambda: QNetwork(OBSERVATION, (4, 2), 3, head_fc_layer_params=(7,)),
+}
+
+
+@pytest.fixture
+def evaluated(monkeypatch):
+    """Batch sizes that were evaluated in numpy."""
+    sizes = []
+    call = NumpyChain.__call__
+
+    def recorded(self, x):
+        outputs = call(self, x)
+        if outputs is not None:
+            sizes.append(len(x))
+        return outputs
+
+    monkeypatch.setattr(NumpyChain, "__call__", recorded)
+    return sizes
+
+
+def assert_alike(network, batch_size=6):
+    observations = torch.randn(batch_size, 5)
+    with torch.inference_mode():
+        outputs, _ = network(observations)
+    expected, _ = network(observations)  # with gradient: in torch
+    for a, b in zip(nest.flatten(outputs), nest.flatten(expected), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_the_outputs_are_those_of_torch(kind, evaluated):
+    network = NETWORKS[kind]()
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    for batch_size in (1, 6, 64):
+        assert_alike(network, batch_size)
+    assert evaluated == [1, 6, 64]
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        actor({"a": box((2,)), "b": discrete((), 2)}),
+        actor(box((2,)), state_dependent_std=True),
+        actor(box((2,)), activation="elu"),
+        QNetwork(OBSERVATION, (2,), dueling=True),
+        actor(box((2,))).double().float().bfloat16().float().double(),
+    ],
+    ids=["nest", "two layers", "elu", "dueling", "double"],
+)
+def test_other_networks_are_left_to_torch(network, evaluated):
+    dtype = next(network.parameters()).dtype
+    with torch.no_grad():
+        network(torch.randn(3, 5, dtype=dtype))
+    assert not evaluated
+
+
+def test_what_is_large_is_left_to_torch(evaluated):
+    network = actor(box((2,)), fc_layer_params=(512, 512))
+    with torch.no_grad():
+        network(torch.randn(numpy_chain._MAX_ROWS + 1, 5))
+        network(torch.randn(2, 5))
+        network(torch.randn(3, 2, 5))
+    assert not evaluated
+
+
+def test_it_follows_the_parameters_wherever_they_go(evaluated):
+    network = actor(discrete((), 3))
+    assert_alike(network)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.3)
+    assert_alike(network)
+    network.share_memory()
+    assert_alike(network)
+    network.load_state_dict(NETWORKS["categorical"]().state_dict(), assign=True)
+    assert_alike(network)
+    for other in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
+        with torch.no_grad():
+            for parameter in other.parameters():
+                parameter.mul_(1.5)
+        assert_alike(other)
+        assert_alike(network)
+    assert len(evaluated) == 8
+
+
+def test_copies_leave_memory_that_was_given_back_alone():
+    network = actor(discrete((), 3))
+    with torch.no_grad():
+        network(torch.zeros(1, 5))
+    copied = copy.deepcopy(network)
+    assert not copied._chain._arrays
+    own = [id(layer) for layer, _ in copied._chain._layers]
+    assert own == [id(m) for m in copied.modules() if isinstance(m, nn.Linear)]
