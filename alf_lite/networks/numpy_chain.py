@@ -69,12 +69,13 @@ class NumpyChain:
         if not is_full_precision():
             return None
         values = x.numpy()
-        for weight, bias, activate, _, _ in self._arrays:
-            values = values.dot(weight)
-            if bias is not None:
-                values += bias
-            if activate is not None:
-                activate(values)
+        with np.errstate(all="ignore"):  # torch does not warn either
+            for weight, bias, activate, _, _ in self._arrays:
+                values = values.dot(weight)
+                if bias is not None:
+                    values += bias
+                if activate is not None:
+                    activate(values)
         return torch.from_numpy(values)
 
     def _find_arrays(self) -> None:

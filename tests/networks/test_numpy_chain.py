@@ -98,6 +98,15 @@ def test_other_networks_are_left_to_torch(network, evaluated):
     assert not evaluated
 
 
+def test_nothing_is_said_of_numbers_that_are_not_finite(evaluated):
+    network = actor(box((2,)))
+    for number in (torch.nan, torch.inf):
+        with torch.no_grad():
+            distribution, _ = network(torch.full((3, 5), number))
+        assert distribution.loc.isnan().any()
+    assert evaluated == [3, 3]
+
+
 def test_what_is_large_is_left_to_torch(evaluated):
     network = actor(box((2,)), fc_layer_params=(512, 512))
     with torch.no_grad():
