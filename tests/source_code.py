@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -15,8 +16,9 @@ def module_name(path: Path, package: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
 def parse_package(package: Path = PACKAGE) -> dict[str, ast.Module]:
-    """The syntax tree of every module by its dotted name."""
+    """The syntax tree of every module by its dotted name; to be read only."""
     return {
         module_name(path, package): ast.parse(path.read_text(encoding="utf-8"))
         for path in sorted(package.rglob("*.py"))

@@ -30,8 +30,8 @@ SHORTENED = [
     "TrainerConfig.num_eval_environments = 1",
     "create_environment.max_episode_steps = 100",
 ]
-ONE_UPDATE = "TrainerConfig.num_updates_per_train_iter = 1"
-ONE_EPOCH = "TrainerConfig.epochs = 1"
+ONE_UPDATE = ["TrainerConfig.num_updates_per_train_iter = 1"]
+ONE_EPOCH = ["TrainerConfig.epochs = 1", "TrainerConfig.unroll_length = 32"]
 # Of confs that collect first, so that they train in these iterations, too.
 COLLECTED = [
     "TrainerConfig.initial_collect_steps = 0",
@@ -86,7 +86,7 @@ def test_a_conf_trains_and_uses_every_binding(conf, tmp_path):
     text = full_text(ROOT / conf)
     if missing := missing_extras(text):
         pytest.skip(f"needs pip install 'alf_lite[{','.join(missing)}]'")
-    shortened = [*SHORTENED, ONE_EPOCH if "epochs = " in text else ONE_UPDATE]
+    shortened = SHORTENED + (ONE_EPOCH if "epochs = " in text else ONE_UPDATE)
     shortened += COLLECTED * ("initial_collect_steps" in text)
     if NEEDS_DATA in text:
         shortened = [*shortened, random_steps(ROOT / conf, tmp_path)]

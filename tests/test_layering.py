@@ -137,7 +137,7 @@ def test_imports_point_down_and_every_part_has_a_layer():
 
 
 def test_there_is_no_import_cycle():
-    modules = parse_package()
+    modules = parse_package.__wrapped__()  # what is for annotations only is cut out
     # What it offers is below it, and is loaded when it is asked for.
     del modules["alf_lite"]
     assert import_cycle(modules) == []
