@@ -83,7 +83,7 @@ class TrainerConfig:
     device: str = "cpu"
     # Numbers of hidden layers in updates
     precision: Literal["float32", "bfloat16"] = "float32"
-    # torch.compile the act and the update functions
+    # torch.compile acting and updating, where that is faster: not off-policy on a CPU
     compile: bool = False
     # Threads of torch; small networks need one
     num_threads: int = ranged(1, at_least=1, at_most=1_024)

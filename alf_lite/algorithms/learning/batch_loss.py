@@ -63,6 +63,16 @@ class LossFunction:
         weights = batch.batch_info.importance_weights
         return aggregate_loss(calc_loss(info), batch.valid, weights), info
 
+    def compiled(self, **options: Any) -> Callable[..., tuple[LossInfo, Nest]]:
+        """The same by ``torch.compile``, in one graph; with its options."""
+
+        def loss_and_info(batch: TrainingBatch) -> tuple[LossInfo, Nest]:
+            loss_info, info = self(batch)
+            # torch cannot return views of what a graph was given.
+            return loss_info, nest.map_structure(torch.clone, info)
+
+        return torch.compile(loss_and_info, **options)
+
     def info(
         self, batch: TrainingBatch, state: Nest | None = None
     ) -> tuple[Nest, Nest]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 Nest = Any
 
+_logger = logging.getLogger(__name__)
+
 # A compiled call costs 15 µs more than one that is not.
 _MIN_BATCH_TO_COMPILE = 256
 
@@ -57,7 +60,7 @@ class Learner(ABC):
         self._env = env
         if algorithm.gamma is not None:
             algorithm.data_transformer.set_gamma(algorithm.gamma)
-        self.updates = UpdateLoop(algorithm, config)
+        self.updates = UpdateLoop(algorithm, config, compiles=self._compiles())
         self._rollout_step: Callable[[TimeStep, Nest], AlgStep] = algorithm.rollout_step
         self._unroller: SyncUnroller | AsyncUnroller | None = None
         self._joiner = UnrollJoiner()
@@ -99,6 +102,22 @@ class Learner(ABC):
             self._rollout_step = torch.compile(
                 self._algorithm.rollout_step, options={"fallback_random": True}
             )
+
+    def _compiles(self) -> bool:
+        """Whether compiled updates are faster.
+
+        On a CPU those on batches from replay are not: a few operations on large
+        matrices (SAC) or so few that calling the graph costs what it saves (DQN).
+        """
+        algorithm = self._algorithm
+        is_faster = algorithm.on_policy or algorithm.device.type != "cpu"
+        if self._config.compile and not is_faster:
+            _logger.warning(
+                "TrainerConfig.compile: on a CPU compiled updates of %s take longer "
+                "than the others; they are not compiled.",
+                algorithm.name,
+            )
+        return self._config.compile and is_faster
 
     def _acts_in_large_batches(self) -> bool:
         if self._algorithm.unrolls_with_grad:

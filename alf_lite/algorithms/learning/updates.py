@@ -83,21 +83,22 @@ class UpdateLoop:
     Args:
         algorithm: the root of the run.
         config: of the run.
+        compiles: whether losses are computed by ``torch.compile``.
     """
 
-    def __init__(self, algorithm: Algorithm, config: TrainerConfig) -> None:
+    def __init__(
+        self, algorithm: Algorithm, config: TrainerConfig, *, compiles: bool = False
+    ) -> None:
         self._algorithm = algorithm
         self._config = config
         loss = LossFunction(algorithm)
         self._burn_in_length = loss.burn_in_length
         # Of the parts of an update, in their order
         self._loss_functions: list[Any] = [loss, LossFunction(algorithm, offline=True)]
-        if config.compile:
-            self._loss_functions = [
-                torch.compile(function.__call__) for function in self._loss_functions
-            ]
+        if compiles:
+            self._loss_functions = [each.compiled() for each in self._loss_functions]
         # A compiled function shall not be compiled anew for each recorded iteration.
-        self._always_looks = config.compile or algorithm.stops_updates_early
+        self._always_looks = compiles or algorithm.stops_updates_early
         self.num_updates = 0  # since the run began
 
     def run(

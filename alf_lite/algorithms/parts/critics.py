@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.networks.network import Network, as_critic_network
@@ -47,6 +48,8 @@ class Critics(nn.Module):
         )
         self._weigh = weigh
         self._trained: list[nn.Parameter] | None = None
+        # In a tuple, which makes it no part of this module.
+        self._evaluation = (_Evaluation(network),)
 
     def evaluate_frozen(self, features: Tensor, vector: Tensor) -> Tensor:
         """The values of ``online``, with gradient to the vector only, [B, n, ...].
@@ -58,6 +61,14 @@ class Critics(nn.Module):
             features: [B, F], from ``online.encode``.
             vector: [B, vector_size], of an action.
         """
+        if torch.compiler.is_compiling():
+            # What needs a gradient cannot change within a graph.
+            detached = {
+                f"network.{name}": parameter.detach()
+                for name, parameter in self.online.named_parameters()
+            }
+            arguments = (features.detach(), vector)
+            return functional_call(*self._evaluation, detached, arguments)
         if self._trained is None:
             self._trained = list(self.online.parameters())
         trained = [p for p in self._trained if p.requires_grad]
@@ -112,6 +123,17 @@ class Critics(nn.Module):
     def update_targets(self) -> None:
         """Counts one update and moves the targets if it is due."""
         self.target_updater.forward()
+
+
+class _Evaluation(nn.Module):
+    """``evaluate`` of a network as the call of a module."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, features: Tensor, vector: Tensor) -> Tensor:
+        return self.network.evaluate(features, vector)
 
 
 def make_critic_network(

@@ -10,6 +10,7 @@ from torch import nn
 
 from alf_lite import nest
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.learning.batch_loss import LossFunction
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import AlgStep, LossInfo
@@ -109,6 +110,12 @@ def make(algorithm_ctor=Rememberer, *, episode_length=5, options=None, **setting
         config=TrainerConfig(**settings),
         **(options or {}),
     )
+
+
+def test_updates_that_compiling_would_slow_down_are_not_compiled(caplog):
+    learner = make(compile=True).learner
+    assert isinstance(learner.updates._loss_functions[0], LossFunction)
+    assert "compiled updates of Rememberer take longer" in caplog.text
 
 
 # What is drawn
