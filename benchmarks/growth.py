@@ -8,6 +8,8 @@
 * ``leaves`` of a stored step; ``transitions`` makes training data of 256 windows of 2.
 * ``length`` of 32 windows.
 * ``n`` of n-step returns: transitions of 256 windows of n + 1 steps.
+* ``observations``, ``actions``: leaves of four numbers, of three choices; an iteration
+  of PPO, 32 steps of 8 environments.
 * ``parameters``: tensors of a Q network with hidden layers of 64 units; an iteration of
   DQN, one step and one update of 128 windows.
 
@@ -28,6 +30,7 @@ from typing import Any
 import measuring  # noqa: F401  first: it sets the number of threads
 # isort: on
 
+import gymnasium as gym
 import torch
 
 import alf_lite
@@ -46,6 +49,8 @@ SIZES = {
     "leaves": (1, 10, 100),
     "length": (1, 8, 64, 1024),
     "n": (1, 2, 5, 10, 20, 40),
+    "observations": (1, 10, 100),
+    "actions": (1, 10, 100),
     "parameters": (4, 18, 66, 258),
 }
 
@@ -126,6 +131,47 @@ def windows(length: int, observation: Any) -> TimeStep:
     )
 
 
+class ManyLeaves(gym.Env):
+    """Random observations, no rewards, episodes without end."""
+
+    def __init__(self, num_observations: int, num_actions: int) -> None:
+        box, choice = gym.spaces.Box(-1.0, 1.0, (4,)), gym.spaces.Discrete(3)
+        self.observation_space = _dict_of(box, num_observations)
+        self.action_space = _dict_of(choice, num_actions)
+        self._observation = self.observation_space.sample()
+
+    def reset(self, **_: Any) -> tuple[Any, dict]:
+        return self._observation, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        return self._observation, 0.0, False, False, {}
+
+
+def _dict_of(space: gym.Space, count: int) -> gym.Space:
+    return gym.spaces.Dict({f"leaf_{i}": space for i in range(count)})
+
+
+def ppo(num_observations: int, num_actions: int) -> Case:
+    algorithm = alf_lite.PPOAlgorithm(
+        env=alf_lite.create_environment(
+            env_ctor=functools.partial(ManyLeaves, num_observations, num_actions),
+            num_parallel_environments=8,
+        ),
+        config=alf_lite.TrainerConfig(num_env_steps=10**9, unroll_length=32),
+    )
+    for _ in range(3):
+        algorithm.train_iter()
+    return "iteration of PPO", algorithm.train_iter
+
+
+def observations(size: int) -> Iterator[Case]:
+    yield ppo(size, 1)
+
+
+def actions(size: int) -> Iterator[Case]:
+    yield ppo(1, size)
+
+
 def parameters(size: int) -> Iterator[Case]:
     hidden = (64,) * (size // 2 - 1)
     algorithm = alf_lite.DqnAlgorithm(
@@ -150,6 +196,8 @@ CASES: dict[str, Callable[[int], Iterator[Case]]] = {
     "leaves": leaves,
     "length": length,
     "n": n,
+    "observations": observations,
+    "actions": actions,
     "parameters": parameters,
 }
 

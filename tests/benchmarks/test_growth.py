@@ -15,7 +15,8 @@ def test_every_kind_is_measured():
             sys.executable,
             ROOT / "benchmarks" / "growth.py",
             "--kinds",
-            *("leaves", "length", "n", "parameters", "--most=4", "--seconds=0.01"),
+            *("leaves", "length", "n", "actions", "parameters"),
+            *("--most=4", "--seconds=0.01"),
         ],
         env=dict(os.environ, PYTHONPATH=str(ROOT)),
         capture_output=True,
@@ -34,6 +35,8 @@ def test_every_kind_is_measured():
         "draw 32 windows, µs",
         "n",
         "transitions, µs",
+        "actions",
+        "iteration of PPO, µs",
         "parameters",
         "iteration of DQN, µs",
     ]
