@@ -1,5 +1,7 @@
 """Configuration: the ``configurable`` decorator and the settings of a training run."""
 
+# Has gin pass errors on as they are, whoever builds something.
+import alf_lite.config.errors  # noqa: F401
 from alf_lite.config.configurables import configurable, configurable_enum, keep_scope
 from alf_lite.config.trainer_config import (
     DefaultSettings,

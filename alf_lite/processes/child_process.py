@@ -30,6 +30,11 @@ _DEATH_SECONDS = 1.0  # for the system to say how a process ended
 _STACK_SECONDS = 1.0  # for a process that hangs to begin to write its Python stack
 _GRACE_SECONDS = 0.5  # after a deadline: the whole program may have been stopped
 _start_lock = threading.Lock()
+_MAIN_HINT = (
+    " It runs the program itself again, whose class or function it needs: put what "
+    'the program starts below `if __name__ == "__main__":`, or that class into a '
+    "module of its own."
+)
 
 StartMethod = Literal["spawn", "forkserver"]
 
@@ -87,6 +92,7 @@ class ChildProcess:
             daemon=is_daemon,
         )
         needs_main = config_shipping.needs_main_module(dumped)
+        self._needs_main = needs_main
         try:
             with _start_lock, _blocked_signals(), _hidden_main_module(needs_main):
                 self._process.start()
@@ -155,7 +161,8 @@ class ChildProcess:
         """How a process that is gone ended: "the process was killed by SIGKILL"."""
         self._process.join(_DEATH_SECONDS)
         end = _how_it_ended(self._process.exitcode)
-        return f"the process {end}.{self._read_stack()}"
+        hint = _MAIN_HINT if self._needs_main and self._process.exitcode == 1 else ""
+        return f"the process {end}.{hint}{self._read_stack()}"
 
     def ask_for_stack(self) -> str:
         """Has a child that does not answer write where it is; "" if it cannot."""

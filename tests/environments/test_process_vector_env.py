@@ -350,3 +350,23 @@ class ReportingEnv(FaultEnv):
             0,
         ]
         return np.array(facts, np.float32), 0.0, False, False, {}
+
+
+def test_a_program_that_starts_itself_again_is_told_what_it_lacks(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import alf_lite, gymnasium\n"
+        "def make(): return gymnasium.make('CartPole-v1')\n"
+        "mode = {'vectorization_mode': 'async'}\n"
+        "alf_lite.create_environment(env_ctor=make, **mode)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    last = done.stderr.rstrip().splitlines()[-1]
+    assert 'put what the program starts below `if __name__ == "__main__":`' in last
+    # What gin would say of the call has no place in it.
+    assert "In call to configurable" not in done.stderr
