@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from alf_lite.config.files import parse_config
 from alf_lite.errors import CheckpointError
+from alf_lite.optimizers import optimizer as optimizer_module
 from alf_lite.optimizers.optimizers import SGD, Adam, AdamW, RMSprop
 from alf_lite.utils.progress import Progress
 from alf_lite.utils.schedulers import LinearScheduler
@@ -169,6 +170,27 @@ def test_small_gradients_are_not_scaled_up():
     parameter.grad = torch.tensor([0.25])
     assert optimizer.step().item() == 0.25
     assert parameter.item() == -0.25
+
+
+@pytest.mark.parametrize("has_kernel", [True, False])
+@pytest.mark.parametrize("bad", [0.0, math.inf, -math.inf, math.nan])
+def test_gradients_that_are_not_finite_are_marked_without_a_norm(
+    monkeypatch, has_kernel, bad
+):
+    if not has_kernel:
+        monkeypatch.setattr(optimizer_module, "_find_non_finite", None)
+    network = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1), nn.Linear(1, 1))
+    optimizer = Adam()
+    optimizer.setup(list(network.named_parameters()))
+    network[:2](torch.ones(4, 3)).sum().backward()  # the last one has no gradient
+    network[1].weight.grad[0, 1] += bad
+    before = [p.grad.clone() for p in network[:2].parameters()]
+    mark = torch.zeros(())
+    optimizer.mark_non_finite(mark)
+    assert (mark.item() != 0) == (bad != 0)
+    after = [p.grad for p in network[:2].parameters()]
+    torch.testing.assert_close(after, before, rtol=0, atol=0, equal_nan=True)
+    assert not optimizer.clips_gradients
 
 
 def test_bad_gradients_show_in_the_norm_before_they_are_applied():

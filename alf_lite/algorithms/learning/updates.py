@@ -47,6 +47,8 @@ def update_with_gradient(
     algorithm: Algorithm,
     loss_info: LossInfo,
     explain: Callable[[], LossInfo] | None = None,
+    *,
+    wants_norms: bool = True,
 ) -> list[Tensor]:
     """One gradient step of every optimizer on ``loss_info.loss`` [].
 
@@ -54,9 +56,11 @@ def update_with_gradient(
         algorithm: whose parameters move.
         loss_info: ``loss`` [], and for messages its parts in ``extra``.
         explain: computes it again with parts that were left out.
+        wants_norms: whether somebody looks at what is returned.
 
     Returns:
-        The gradient norm [] of every optimizer before clipping.
+        The gradient norm [] of every optimizer before clipping; nothing if nobody
+        looks and none of them clips.
 
     Raises:
         DivergedError: if the loss or a gradient is NaN or infinite; no parameter
@@ -66,10 +70,21 @@ def update_with_gradient(
     for _, optimizer in optimizers:
         optimizer.zero_grad()
     loss.backward()
-    norms = [optimizer.clip_gradients() for _, optimizer in optimizers]
-    check_finite = algorithm.config is None or algorithm.config.check_finite
+    config = algorithm.config
+    checks = config is None or config.check_finite
+    norms: list[Tensor] = []
     # One number tells of all, so that the device is waited for once.
-    if check_finite and not math.isfinite(sum(norms, loss.detach()).item()):
+    if wants_norms or any(optimizer.clips_gradients for _, optimizer in optimizers):
+        norms = [optimizer.clip_gradients() for _, optimizer in optimizers]
+        is_finite = not checks or math.isfinite(sum(norms, loss.detach()).item())
+    elif checks:
+        mark = 0 * loss.detach()  # NaN if it is not finite
+        for _, optimizer in optimizers:
+            optimizer.mark_non_finite(mark)
+        is_finite = mark.item() == 0
+    else:
+        is_finite = True
+    if not is_finite:
         raise DivergedError(_describe_divergence(algorithm, loss_info, explain))
     interruption.parameters_changed = True
     for _, optimizer in optimizers:
@@ -120,11 +135,15 @@ class UpdateLoop:
         """
         algorithm = self._algorithm
         num_steps = 0
-        looks = self._always_looks or summary.should_record()
+        records = summary.should_record()
+        looks = self._always_looks or records
         for update in updates:
             losses = self._losses_of(update, looks)
             norms = update_with_gradient(
-                algorithm, _total_loss(losses), functools.partial(self._explain, update)
+                algorithm,
+                _total_loss(losses),
+                functools.partial(self._explain, update),
+                wants_norms=records,
             )
             batch, loss_info, info = losses[0]
             inputs = batch.inputs
@@ -142,7 +161,7 @@ class UpdateLoop:
                 loss_info, batch.valid
             ):
                 break
-        if summary.should_record():
+        if records:
             self._summarize(losses, norms)
         return num_steps
 
@@ -157,10 +176,11 @@ class UpdateLoop:
         """
         algorithm, info = self._algorithm, batch.rollout_info
         loss_info = aggregate_loss(algorithm.calc_loss(info), batch.valid)
-        norms = update_with_gradient(algorithm, loss_info)
+        records = summary.should_record()
+        norms = update_with_gradient(algorithm, loss_info, wants_norms=records)
         algorithm.after_update(batch.inputs, info)
         self.num_updates += 1
-        if summary.should_record():
+        if records:
             self._summarize([BatchLoss(batch, loss_info, info)], norms)
         return batch.valid[:-1].numel()
 
