@@ -26,12 +26,13 @@ SHORTENED = [
     "TrainerConfig.num_iterations = 2",
     "TrainerConfig.num_env_steps = 0",
     "TrainerConfig.random_seed = 0",
+    "TrainerConfig.mini_batch_size = 16",
     "TrainerConfig.num_eval_episodes = 1",
     "TrainerConfig.num_eval_environments = 1",
-    "create_environment.max_episode_steps = 100",
+    "create_environment.max_episode_steps = 50",
 ]
 ONE_UPDATE = ["TrainerConfig.num_updates_per_train_iter = 1"]
-ONE_EPOCH = ["TrainerConfig.epochs = 1", "TrainerConfig.unroll_length = 32"]
+ONE_EPOCH = ["TrainerConfig.epochs = 1", "TrainerConfig.unroll_length = 8"]
 # Of confs that collect first, so that they train in these iterations, too.
 COLLECTED = [
     "TrainerConfig.initial_collect_steps = 0",

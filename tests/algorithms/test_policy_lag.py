@@ -113,6 +113,8 @@ def learnt_value(algorithm, steps: Experience) -> list[float]:
         loss, _ = batch_loss(algorithm, batch_of(algorithm, steps))
         optimizer.zero_grad()
         loss.loss.backward()
+        if table.grad.abs().max() < 1e-6:
+            break
         optimizer.step()
     return table.tolist()
 
