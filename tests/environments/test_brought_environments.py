@@ -19,35 +19,7 @@ from alf_lite.errors import ConfigError, EnvError
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.structured_environments import CountingEnv
 from alf_lite.trainers.trainer import Trainer
-
-BOX = spaces.Box(-1, 1, (2,))
-
-
-class OddEnv(gymnasium.Env):
-    """Has the attributes that it is given; those that are errors raise."""
-
-    def __init__(self, **attributes):
-        attributes = {
-            "observation_space": BOX,
-            "action_space": spaces.Discrete(2),
-            **attributes,
-        }
-        for name, value in attributes.items():
-            if value is not ...:
-                object.__setattr__(self, name, value)
-
-    def __getattribute__(self, name):
-        value = super().__getattribute__(name)
-        if isinstance(value, Exception):
-            raise value
-        return value
-
-    def reset(self, *, seed=None, options=None):
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action):
-        return np.zeros(2, np.float32), 0.0, False, False, {}
-
+from tests.environments.light_environments import OddEnv, ReportingEnv
 
 ODD_ATTRIBUTES = [
     ({"observation_space": ...}, ConfigError, "has no observation_space"),
@@ -164,18 +136,6 @@ def test_a_native_batch_has_always_a_limit():
 
 
 # Infos
-
-
-class ReportingEnv(CountingEnv):
-    """Episodes of three steps; reports its speed, and how it went at the end."""
-
-    def __init__(self):
-        super().__init__((3,))
-
-    def step(self, action):
-        *result, info = super().step(action)
-        info = {"speed": 2.0, "nested": {"x": 1}}
-        return (*result, {**info, "success": 1} if result[2] else info)
 
 
 def steps_with_infos(env, num_steps=8):

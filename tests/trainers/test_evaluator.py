@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from unittest import mock
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -13,6 +12,7 @@ import torch
 from alf_lite.environments import create_environment
 from alf_lite.trainers.evaluator import bootstrap_ci95, evaluate, quotas
 from alf_lite.utils import random_state, summary
+from tests.environments.light_environments import StepsCounted
 from tests.trainers.toys import NoiseEnvironment, ScriptedEnvironment, ToyAlgorithm
 
 
@@ -110,30 +110,6 @@ def test_same_seed_same_episodes_and_another_seed_others():
     first = evaluate(algorithm, env, 10, seed=1)
     assert evaluate(algorithm, env, 10, seed=1) == first
     assert evaluate(algorithm, env, 10, seed=2) != first
-
-
-class StepsCounted(gymnasium.Env):
-    """Episodes of a length that is drawn; a file counts the steps of all of them."""
-
-    observation_space = gymnasium.spaces.Box(0, 1, (2,))
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, path):
-        self.path = path
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.missing = int(self.np_random.integers(1, 20))
-        return self.observe(), {}
-
-    def step(self, action):
-        with self.path.open("ab") as file:
-            file.write(b"s")
-        self.missing -= 1
-        return self.observe(), float(action), self.missing == 0, False, {"left": 0.5}
-
-    def observe(self):
-        return self.np_random.random(2, np.float32)
 
 
 @pytest.mark.parametrize(
