@@ -78,6 +78,8 @@ class Estimate(NamedTuple):
 class ActorCriticAlgorithm(RLAlgorithm):
     """A2C with generalized advantage estimates."""
 
+    trains_on_sequences = True
+
     # Mnih et al. 2016 (arXiv:1602.01783): 16 actors, an update after 5 steps.
     default_settings = DefaultSettings(
         num_parallel_environments=16,

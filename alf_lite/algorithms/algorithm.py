@@ -35,6 +35,9 @@ _METHODS_WITH_FLAG = (
 )
 
 
+_TRAIN_STEPS = ("train_step", "train_step_offline")
+
+
 class Algorithm(nn.Module):
     """A module that acts, computes its own loss and owns its optimizers.
 
@@ -61,6 +64,9 @@ class Algorithm(nn.Module):
 
     # Steps at the end of a window that are bootstrapped from and not trained.
     num_bootstrap_steps: int = 1
+    # ``train_step`` hands recurrent states to networks and back, and does nothing else
+    # with them: then networks that can get all steps of a sequence at once.
+    trains_on_sequences: bool = False
     # On-policy: ``calc_loss`` gets what ``rollout_step`` returned; no ``train_step``.
     trains_on_rollout_info: bool = False
     # ``train_step_offline`` or ``calc_loss_offline`` differ from the online ones.
@@ -98,6 +104,9 @@ class Algorithm(nn.Module):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        has_train_step = not vars(cls).keys().isdisjoint(_TRAIN_STEPS)
+        if has_train_step and "trains_on_sequences" not in vars(cls):
+            cls.trains_on_sequences = False  # whoever writes one has to say it anew
         for method, flag, value in _METHODS_WITH_FLAG:
             says_it = flag in vars(cls) or getattr(cls, flag) is value
             if method in vars(cls) and not says_it:

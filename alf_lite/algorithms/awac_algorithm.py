@@ -83,6 +83,8 @@ class AwacLossInfo(NamedTuple):
 class AwacAlgorithm(OffPolicyActorCriticAlgorithm):
     """AWAC for nests of continuous and discrete actions."""
 
+    trains_on_sequences = True
+
     _alternatives: ClassVar[str] = (
         "Use BcAlgorithm for unbounded actions and for many discrete components."
     )

@@ -64,6 +64,8 @@ class BcLossInfo(NamedTuple):
 class BcAlgorithm(RLAlgorithm):
     """Behaviour cloning for any nest of actions."""
 
+    trains_on_sequences = True
+
     # Batches as the offline algorithms have them.
     default_settings = DefaultSettings(
         unroll_length=1, mini_batch_size=256, mini_batch_length=2, lr=1e-3

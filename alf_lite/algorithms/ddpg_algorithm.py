@@ -75,6 +75,8 @@ class DdpgLossInfo(NamedTuple):
 class DdpgAlgorithm(OffPolicyActorCriticAlgorithm):
     """DDPG for nests of continuous actions."""
 
+    trains_on_sequences = True
+
     # As Fujimoto et al. 2018 (arXiv:1802.09477) train DDPG and TD3: an update of 256
     # transitions for every step.
     default_settings = DefaultSettings(
@@ -220,7 +222,7 @@ class DdpgAlgorithm(OffPolicyActorCriticAlgorithm):
         if not self._actor_updates.is_due:
             return (), (), actor_state
         action, actor_state = self._policy(observation, actor_state)
-        values = self._critics.evaluate_frozen(features, action)
+        values = self._critics.evaluate_frozen(features, action, only_first=True)
         return action, self.scalar_reward(values[:, 0]), actor_state
 
     @torch.no_grad()

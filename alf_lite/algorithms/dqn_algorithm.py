@@ -76,6 +76,8 @@ class DqnLossInfo(NamedTuple):
 class DqnAlgorithm(OffPolicyAlgorithm):
     """DQN for nests of discrete actions."""
 
+    trains_on_sequences = True
+
     # Mnih et al. 2015: an update for four steps. Batches are larger, and Adam trains.
     default_settings = DefaultSettings(
         updates_per_env_step=1.0,

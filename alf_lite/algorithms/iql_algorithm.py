@@ -90,6 +90,8 @@ class IqlLossInfo(NamedTuple):
 class IqlAlgorithm(OffPolicyActorCriticAlgorithm):
     """IQL for nests of continuous and discrete actions."""
 
+    trains_on_sequences = True
+
     _alternatives: ClassVar[str] = (
         "Use BcAlgorithm for unbounded actions and for many discrete components."
     )

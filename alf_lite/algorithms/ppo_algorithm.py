@@ -94,6 +94,8 @@ class PPOAlgorithm(ActorCriticAlgorithm):
     ``mini_batch_length`` (1 for feed-forward networks).
     """
 
+    trains_on_sequences = True
+
     # With ``target_kl``. The diagnostics of every update are computed for it.
     stops_updates_early = False
 

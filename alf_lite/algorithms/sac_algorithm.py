@@ -86,6 +86,8 @@ class SacLossInfo(NamedTuple):
 class SacAlgorithm(OffPolicyActorCriticAlgorithm):
     """SAC for nests of continuous and discrete actions."""
 
+    trains_on_sequences = True
+
     # Haarnoja et al. 2018, table 1: an update of 256 transitions for every step.
     default_settings = DefaultSettings(
         updates_per_env_step=1.0,

@@ -65,6 +65,8 @@ class ActorDistributionNetwork(EncodedNetwork):
         ValueError: if a spec is not supported; the message names its path.
     """
 
+    takes_sequences = True
+
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
@@ -168,6 +170,8 @@ class ActorNetwork(EncodedNetwork):
         action_size: elements of an action vector.
         **encoder: options of :class:`EncodedNetwork`.
     """
+
+    takes_sequences = True
 
     def __init__(
         self, observation_spec: NestedTensorSpec, action_size: int, **encoder: Any

@@ -51,6 +51,8 @@ class CriticNetwork(EncodedNetwork):
         **encoder: the other options of :class:`EncodedNetwork`.
     """
 
+    takes_sequences = True
+
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
@@ -168,6 +170,10 @@ class ParallelLinear(LinearMap):
             return (x * weight.mT).sum(-1, keepdim=True) + bias
         return torch.baddbmm(bias, x, weight)
 
+    def forward_first(self, x: Tensor) -> Tensor:
+        """What the first member alone makes of x: [B, in] → [B, out]."""
+        return torch.addmm(self.bias[0], x, self.weight[0])
+
     def extra_repr(self) -> str:
         num_members, input_size, output_size = self.weight.shape
         return f"{num_members} x ({input_size} -> {output_size})"
@@ -191,9 +197,24 @@ class ParallelLayerNorm(LinearMap):
         normalized = F.layer_norm(x, x.shape[-1:])
         return torch.addcmul(self.bias, normalized, self.weight)
 
+    def forward_first(self, x: Tensor) -> Tensor:
+        """As that of :class:`ParallelLinear`."""
+        return F.layer_norm(x, x.shape[-1:], self.weight[0, 0], self.bias[0, 0])
+
     def extra_repr(self) -> str:
         num_members, _, size = self.weight.shape
         return f"{num_members} x {size}"
+
+
+class _FirstMember(LinearMap):
+    """The first member of an ensemble of layers, which keeps the parameters."""
+
+    def __init__(self, layers: ParallelLinear | ParallelLayerNorm) -> None:
+        super().__init__()
+        self._layers = (layers,)  # in a tuple: no part of this module
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._layers[0].forward_first(x)
 
 
 class ParallelMLP(nn.Module):
@@ -239,7 +260,23 @@ class ParallelMLP(nn.Module):
             num_members, sizes[-1], output_size, output_gain
         )
 
+        first = [
+            _FirstMember(layer)
+            if isinstance(layer, ParallelLinear | ParallelLayerNorm)
+            else layer
+            for layer in (*layers, self._output_layer)
+        ]
+        *first_hidden, first_output = first
+        self._first = HiddenSequential(*first_hidden), first_output
+        self.is_only_first = False  # whether the other members are left out
+
     def forward(self, x: Tensor) -> Tensor:
-        """[B, input_size] or [n, B, input_size] → [n, B, output_size]."""
+        """[B, input_size] or [n, B, input_size] → [n, B, output_size].
+
+        If ``is_only_first``, [B, input_size] → [1, B, output_size].
+        """
+        if self.is_only_first:
+            hidden_layers, output_layer = self._first
+            return output_layer.forward(hidden_layers.forward(x)).unsqueeze(0)
         # As LeanSequential does.
         return self._output_layer.forward(self._hidden_layers.forward(x))

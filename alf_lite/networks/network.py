@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from types import TracebackType
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -12,6 +13,62 @@ from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import NestedTensorSpec
 
 Nest = Any
+
+
+class whole_sequences:  # noqa: N801 - used like a function
+    """Inside, networks with memory take all steps of sequences in one call.
+
+    Inputs and outputs are those of T·B steps, time first; the state [B, ...] is the one
+    before the first step and the one after the last. What does not depend on the state
+    is so computed at once, and only the memory itself is a loop.
+
+    Args:
+        is_first: [T, B] bool, the steps before which the state is zero again.
+    """
+
+    __slots__ = ("_before", "_runs")
+
+    def __init__(self, is_first: Tensor) -> None:
+        num_steps = len(is_first)
+        resets = is_first.unsqueeze(-1)
+        begins = [
+            t for t, is_any in enumerate(is_first.any(1).tolist()) if is_any or t == 0
+        ]
+        self._runs = StepRuns(
+            (num_steps, is_first.shape[1]),
+            [
+                (begin, end, resets[begin])
+                for begin, end in zip(begins, [*begins[1:], num_steps], strict=True)
+            ],
+        )
+
+    def __enter__(self) -> None:
+        global _runs  # one for the process, as the precision of layers
+        self._before, _runs = _runs, self._runs
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        global _runs
+        _runs = self._before
+
+
+class StepRuns(NamedTuple):
+    """T steps in runs, in which no state is reset but at the first step."""
+
+    shape: tuple[int, int]  # T, B
+    runs: list[tuple[int, int, Tensor]]  # begin, end, which states are reset [B, 1]
+
+
+_runs: StepRuns | None = None
+
+
+def current_sequences() -> StepRuns | None:
+    """Those of the innermost :class:`whole_sequences`; None outside of it."""
+    return _runs
 
 
 class Network(nn.Module):
@@ -25,6 +82,16 @@ class Network(nn.Module):
         input_spec: of one input, without the batch dimension.
         state_spec: of the recurrent state, without the batch dimension.
     """
+
+    # ``forward`` knows what to do inside of ``whole_sequences``, or hands inputs and
+    # states on to networks that do. Asked of those with a state only.
+    takes_sequences: bool = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Whoever writes a ``forward`` has to say it anew."""
+        super().__init_subclass__(**kwargs)
+        if "forward" in vars(cls) and "takes_sequences" not in vars(cls):
+            cls.takes_sequences = False
 
     def __init__(
         self, input_spec: NestedTensorSpec, state_spec: NestedTensorSpec = ()

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from alf_lite.config import configurable
 from alf_lite.networks.encoding_networks import EncoderNetwork, EncodingNetwork
 from alf_lite.networks.input_encoders import ConvLayerParams
 from alf_lite.networks.layers import Activation, check_sizes, mlp
+from alf_lite.networks.network import StepRuns, current_sequences
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
@@ -31,6 +33,7 @@ class RecurrentEncodingNetwork(EncoderNetwork):
         conv_layer_params: see :class:`EncodingNetwork`, as for what follows.
     """
 
+    takes_sequences = True
     _cell_type: type[nn.LSTMCell] | type[nn.GRUCell]
     _num_tensors: int  # of the state of a cell
 
@@ -75,18 +78,52 @@ class RecurrentEncodingNetwork(EncoderNetwork):
                 f"got {state!r}. Start with initial_state(batch_size)."
             )
         x, _ = self._encoder(inputs)
+        sequences = current_sequences()
         new_state = []
-        for cell, cell_state in zip(self._cells, state, strict=True):
-            cell_state = self._step(cell, x, cell_state)
-            x = cell_state[0]
-            new_state.append(cell_state)
+        if sequences is None:
+            for cell, cell_state in zip(self._cells, state, strict=True):
+                cell_state = self._step(cell, x, cell_state)
+                x = cell_state[0]
+                new_state.append(cell_state)
+        else:
+            x = x.unflatten(0, sequences.shape)  # [T, B, ...]
+            for cell, cell_state in zip(self._cells, state, strict=True):
+                x, cell_state = self._steps(cell, x, cell_state, sequences)
+                new_state.append(cell_state)
+            x = x.flatten(0, 1)
         return self._mlp(x), tuple(new_state)
+
+    def _steps(
+        self,
+        cell: Any,
+        x: Tensor,
+        cell_state: tuple[Tensor, ...],
+        sequences: StepRuns,
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """All steps of one cell: [T, B, size] → [T, B, hidden], and the new state."""
+        weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
+        outputs = []
+        for begin, end, is_reset in sequences.runs:
+            cell_state = tuple(torch.where(is_reset, 0.0, s) for s in cell_state)
+            output, cell_state = self._run(weights, x[begin:end], cell_state)
+            outputs.append(output)
+        return torch.cat(outputs), cell_state
 
     def _step(
         self, cell: nn.Module, x: Tensor, cell_state: tuple[Tensor, ...]
     ) -> tuple[Tensor, ...]:
         """The new state of one cell; its first tensor is the output."""
         raise NotImplementedError
+
+    def _run(
+        self, weights: list[Tensor], x: Tensor, cell_state: tuple[Tensor, ...]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Several steps of one cell, as :meth:`_steps`, without a reset."""
+        raise NotImplementedError
+
+
+# Biases, one layer, no dropout, not in training (of dropout), one direction, time first
+_ONE_LAYER = (True, 1, 0.0, False, False, False)
 
 
 @configurable
@@ -101,6 +138,13 @@ class LSTMEncodingNetwork(RecurrentEncodingNetwork):
     ) -> tuple[Tensor, ...]:
         return cell(x, cell_state)
 
+    def _run(
+        self, weights: list[Tensor], x: Tensor, cell_state: tuple[Tensor, ...]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        before = [s.unsqueeze(0) for s in cell_state]
+        output, hidden, memory = torch.lstm(x, before, weights, *_ONE_LAYER)
+        return output, (hidden[0], memory[0])
+
 
 @configurable
 class GRUEncodingNetwork(RecurrentEncodingNetwork):
@@ -113,6 +157,12 @@ class GRUEncodingNetwork(RecurrentEncodingNetwork):
         self, cell: nn.Module, x: Tensor, cell_state: tuple[Tensor, ...]
     ) -> tuple[Tensor, ...]:
         return (cell(x, cell_state[0]),)
+
+    def _run(
+        self, weights: list[Tensor], x: Tensor, cell_state: tuple[Tensor, ...]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        output, hidden = torch.gru(x, cell_state[0].unsqueeze(0), weights, *_ONE_LAYER)
+        return output, (hidden[0],)
 
 
 def _initialized(cell: Any) -> Any:

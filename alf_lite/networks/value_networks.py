@@ -36,6 +36,8 @@ class ValueNetwork(EncodedNetwork):
         ValueError: if a spec is not supported; the message names its path.
     """
 
+    takes_sequences = True
+
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
@@ -76,6 +78,8 @@ class QNetwork(EncodedNetwork):
             dueling network, in each of the two streams.
         head_activation: of these layers.
     """
+
+    takes_sequences = True
 
     _mean_weights: Tensor  # [C, A, 1], of a mean over the values that exist
 

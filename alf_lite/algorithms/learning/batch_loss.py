@@ -18,6 +18,7 @@ from alf_lite.algorithms.learning.training_batches import (
 )
 from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
 from alf_lite.networks.layers import hidden_layers_in
+from alf_lite.networks.network import whole_sequences
 from alf_lite.utils.losses import masked_mean
 from alf_lite.utils.tensor_utils import reset_state
 
@@ -41,6 +42,7 @@ class LossFunction:
         self._algorithm = algorithm
         self._offline = offline
         self._at_once = algorithm.is_temporally_independent
+        self._in_sequences = takes_sequences(algorithm)
         self.burn_in_length = 0 if config is None else config.burn_in_length
         self._precision = (
             torch.float32 if config is None else getattr(torch, config.precision)
@@ -84,6 +86,8 @@ class LossFunction:
         initial_state = algorithm.get_initial_train_state
         if self._at_once:
             return info_at_once(train_step, batch, initial_state)
+        if self._in_sequences and not torch.compiler.is_compiling():
+            return info_of_sequences(train_step, batch, initial_state, state)
         return info_step_by_step(train_step, batch, initial_state, state)
 
     def _after_burn_in(self, batch: TrainingBatch) -> tuple[TrainingBatch, Nest]:
@@ -151,6 +155,15 @@ def _detached(values: Nest) -> Nest:
     )
 
 
+def takes_sequences(algorithm: Algorithm) -> bool:
+    """Whether ``train_step`` and all networks with a state take whole sequences."""
+    return algorithm.trains_on_sequences and all(
+        getattr(module, "takes_sequences", False)
+        for module in algorithm.modules()
+        if not nest.is_empty(getattr(module, "state_spec", ()))
+    )
+
+
 # Calling train_step on a mini-batch, all at once or step by step
 
 
@@ -191,6 +204,28 @@ def info_at_once(
     return info, nest.map_structure(lambda t: t[-batch_size:], step.state)
 
 
+def info_of_sequences(
+    train_step: TrainStep,
+    batch: TrainingBatch,
+    initial_state: Callable[[int], Nest],
+    state: Nest | None = None,
+) -> tuple[Nest, Nest]:
+    """One call with all steps [T·B, ...] and the states [B, ...] before the first one.
+
+    Arguments and result are those of :func:`info_step_by_step`, which it equals but for
+    rounding and, where the train step draws random numbers, their order.
+    """
+    shape = batch.inputs.step_type.shape
+    inputs, rollout_info = nest.map_structure(
+        lambda t: t.flatten(0, 1), (batch.inputs, batch.rollout_info)
+    )
+    if state is None:
+        state = _stored_state(batch, initial_state(shape[1]))
+    with whole_sequences(batch.inputs.is_first()):
+        step = train_step(inputs, state, rollout_info)
+    return nest.map_structure(lambda t: t.unflatten(0, shape), step.info), step.state
+
+
 def info_step_by_step(
     train_step: TrainStep,
     batch: TrainingBatch,
@@ -212,8 +247,7 @@ def info_step_by_step(
     num_steps, batch_size = batch.inputs.step_type.shape
     initial = initial_state(batch_size)
     if state is None:
-        state = nest.map_structure(lambda t: t[0], batch.state)
-        state = initial if nest.is_empty(state) else state
+        state = _stored_state(batch, initial)
     infos = []
     for t in range(num_steps):
         inputs, rollout_info = nest.map_structure(
@@ -224,3 +258,9 @@ def info_step_by_step(
         state = step.state
         infos.append(step.info)
     return nest.stack(infos), state
+
+
+def _stored_state(batch: TrainingBatch, initial: Nest) -> Nest:
+    """[B, ...], the one that is stored with the first step, if there is one."""
+    state = nest.map_structure(lambda t: t[0], batch.state)
+    return initial if nest.is_empty(state) else state

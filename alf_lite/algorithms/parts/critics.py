@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from alf_lite.distributions.action_masks import ActionMask
+from alf_lite.networks.critic_networks import ParallelMLP
 from alf_lite.networks.network import Network, as_critic_network
 from alf_lite.utils import losses
 from alf_lite.utils.tensor_utils import expand_dims_as
@@ -46,12 +47,15 @@ class Critics(nn.Module):
         self.target_updater = TargetUpdater(
             [network], [self.target], tau=tau, period=period
         )
+        self._ensembles = [m for m in network.modules() if isinstance(m, ParallelMLP)]
         self._weigh = weigh
         self._trained: list[nn.Parameter] | None = None
         # In a tuple, which makes it no part of this module.
         self._evaluation = (_Evaluation(network),)
 
-    def evaluate_frozen(self, features: Tensor, vector: Tensor) -> Tensor:
+    def evaluate_frozen(
+        self, features: Tensor, vector: Tensor, *, only_first: bool = False
+    ) -> Tensor:
         """The values of ``online``, with gradient to the vector only, [B, n, ...].
 
         A policy is improved through the critics in this way, within the same backward
@@ -60,6 +64,8 @@ class Critics(nn.Module):
         Args:
             features: [B, F], from ``online.encode``.
             vector: [B, vector_size], of an action.
+            only_first: the others are not wanted, and left out if that saves time:
+                [B, 1, ...] or more.
         """
         if torch.compiler.is_compiling():
             # What needs a gradient cannot change within a graph.
@@ -74,9 +80,13 @@ class Critics(nn.Module):
         trained = [p for p in self._trained if p.requires_grad]
         for parameter in trained:
             parameter.requires_grad_(False)
+        for ensemble in self._ensembles:
+            ensemble.is_only_first = only_first
         try:
             return self.online.evaluate(features.detach(), vector)
         finally:
+            for ensemble in self._ensembles:
+                ensemble.is_only_first = False
             for parameter in trained:
                 parameter.requires_grad_(True)
 
@@ -157,6 +167,8 @@ def make_critic_network(
 
 class _WithoutMask(Network):
     """Takes observations with a mask and has the state of the network inside."""
+
+    takes_sequences = True
 
     def __init__(self, network: Any, mask: ActionMask) -> None:
         super().__init__(mask.observation_spec, network.state_spec)

@@ -32,6 +32,8 @@ class Policy(Network):
         mask: of the observations.
     """
 
+    takes_sequences = True
+
     def __init__(
         self,
         network_ctor: Callable[..., Any],
@@ -77,6 +79,8 @@ class DeterministicPolicy(Network):
         observation_spec: of one observation.
         actions: from vectors to actions.
     """
+
+    takes_sequences = True
 
     def __init__(
         self,

@@ -27,8 +27,9 @@ MASK = ActionMask(OBSERVATION, CHOICE, "mask")
 NO_MASK = ActionMask(STATE, CHOICE, None)
 
 
-def critics(weigh=lambda values: values, **kwargs) -> Critics:
-    ctor = functools.partial(CriticNetwork, joint_fc_layer_params=(8,))
+def critics(weigh=lambda values: values, critic_options=None, **kwargs) -> Critics:
+    options = {"joint_fc_layer_params": (8,), **(critic_options or {})}
+    ctor = functools.partial(CriticNetwork, **options)
     network = make_critic_network(ctor, NO_MASK, 1, 2)
     return Critics(network, weigh, **{"tau": 0.5, "period": 1, **kwargs})
 
@@ -96,6 +97,27 @@ def test_frozen_critics_have_gradient_to_the_action_only():
     assert vector.grad.abs().sum() > 0
     assert features.grad is None
     assert all(map(torch.equal, gradients, (p.grad for p in ours.online.parameters())))
+
+
+@pytest.mark.parametrize("options", [{}, {"layer_norm": True}])
+def test_the_first_critic_alone_gives_what_it_gives_among_others(options):
+    ours = critics(critic_options=options)
+    parameters = list(ours.online.parameters())
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter += 0.1 * torch.randn_like(parameter)
+    features = torch.randn(4, 2)
+    vector = torch.randn(4, 1, requires_grad=True)
+    alone = ours.evaluate_frozen(features, vector, only_first=True)
+    among_others = ours.evaluate_frozen(features, vector)
+    assert alone.shape == (4, 1)
+    torch.testing.assert_close(alone[:, 0], among_others[:, 0])
+    gradients = [
+        torch.autograd.grad(q[:, 0].sum(), vector) for q in (alone, among_others)
+    ]
+    torch.testing.assert_close(*gradients)
+    assert among_others.shape == (4, 2)
+    assert ours.target.evaluate(features, vector).shape == (4, 2)
 
 
 def test_one_backward_pass_trains_only_through_the_call_outside():
