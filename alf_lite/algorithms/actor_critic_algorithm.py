@@ -226,22 +226,19 @@ class ActorCriticAlgorithm(RLAlgorithm):
         policy_loss = -estimate.advantage * log_prob
         value_loss = self._sum_dims(value_error)
         entropy = distributions.entropy(distribution)
-        return LossInfo(
-            loss=self._weighted_sum(policy_loss, value_loss, entropy),
-            extra=diagnostic(
-                lambda: ActorCriticLossInfo(
-                    policy_loss=policy_loss,
-                    value_loss=value_loss,
-                    entropy=entropy,
-                    explained_variance=losses.explained_variance(
-                        info.value[:-1].detach(),
-                        estimate.value_target,
-                        valid_steps(info.step_type[:-1]),
-                    ),
-                    policy_lag=estimate.policy_lag,
-                )
-            ),
+        parts = ActorCriticLossInfo(
+            policy_loss, value_loss, entropy, policy_lag=estimate.policy_lag
         )
+        extra = diagnostic(
+            lambda: parts._replace(
+                explained_variance=losses.explained_variance(
+                    info.value[:-1].detach(),
+                    estimate.value_target,
+                    valid_steps(info.step_type[:-1]),
+                )
+            )
+        )
+        return LossInfo(loss=self._weighted_sum(parts), extra=extra or parts)
 
     def _estimate(self, info: ActorCriticInfo, log_prob: Tensor) -> Estimate:
         """Computes advantages and value targets.
@@ -270,14 +267,12 @@ class ActorCriticAlgorithm(RLAlgorithm):
             return advantage
         return losses.normalize(advantage, valid_steps(info.step_type[:-1]))
 
-    def _weighted_sum(
-        self, policy_loss: Tensor, value_loss: Tensor, entropy: Tensor
-    ) -> Tensor:
-        """The loss [T, B] of its parts."""
-        loss = policy_loss + self._value_loss_weight * value_loss
+    def _weighted_sum(self, parts: Any) -> Tensor:
+        """The loss [T, B] of its parts ``policy_loss``, ``value_loss``, ``entropy``."""
+        loss = parts.policy_loss + self._value_loss_weight * parts.value_loss
         if not self._entropy_regularization:
             return loss
-        return loss - self._entropy_regularization * entropy
+        return loss - self._entropy_regularization * parts.entropy
 
     def _sum_dims(self, value: Tensor) -> Tensor:
         """[..., D] of a reward of several dimensions → [...]."""

@@ -76,9 +76,10 @@ class PPOLossInfo(NamedTuple):
     policy_loss: Tensor
     value_loss: Tensor
     entropy: Tensor
-    approx_kl: Tensor  # (r - 1) - log r, an unbiased low-variance estimate
-    clip_fraction: Tensor
-    explained_variance: Field = ()  # [] of the targets, by V_old; a diagnostic
+    # Diagnostics, () if nobody looks at them
+    approx_kl: Field = ()  # (r - 1) - log r, an unbiased low-variance estimate
+    clip_fraction: Field = ()
+    explained_variance: Field = ()  # [] of the targets, by V_old
     policy_lag: LagSummary | tuple[()] = ()  # of π_prox, if it is corrected
 
 
@@ -268,22 +269,18 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         policy_loss = self._surrogate_loss(ratio, info)
         value_loss = self._value_loss(info)
         entropy = distributions.entropy(info.action_distribution)
-        return LossInfo(
-            loss=self._weighted_sum(policy_loss, value_loss, entropy),
-            extra=diagnostic(
-                lambda: PPOLossInfo(
-                    policy_loss=policy_loss,
-                    value_loss=value_loss,
-                    entropy=entropy,
-                    approx_kl=ratio - 1 - log_ratio,
-                    clip_fraction=((ratio - 1).abs() > self._clip_epsilon).float(),
-                    explained_variance=losses.explained_variance(
-                        info.old_value, info.value_target, info.valid
-                    ),
-                    policy_lag=info.weights.summarize() if info.weights else (),
-                )
-            ),
+        parts = PPOLossInfo(policy_loss, value_loss, entropy)
+        extra = diagnostic(
+            lambda: parts._replace(
+                approx_kl=ratio - 1 - log_ratio,
+                clip_fraction=((ratio - 1).abs() > self._clip_epsilon).float(),
+                explained_variance=losses.explained_variance(
+                    info.old_value, info.value_target, info.valid
+                ),
+                policy_lag=info.weights.summarize() if info.weights else (),
+            )
         )
+        return LossInfo(loss=self._weighted_sum(parts), extra=extra or parts)
 
     def _surrogate_loss(self, ratio: Tensor, info: PPOInfo) -> Tensor:
         """Eq. 7: −min(r A, clip(r, 1 − ε, 1 + ε) A), times min(ρ̄, π_prox/μ)."""
