@@ -3,7 +3,8 @@
     python benchmarks/async_alf_lite.py --work=cartpole --variant=async_2
 
 prints one JSON line. ``async_training.py`` compares variants and libraries. A variant
-is ``sync``, or ``async_N`` with N unroll workers; ``impala_N`` is another algorithm.
+is ``sync``, ``processes`` with a process for each environment, or ``async_N`` with N
+unroll workers; ``impala_N`` is another algorithm.
 """
 
 from __future__ import annotations
@@ -114,7 +115,9 @@ def _on_policy_bindings(options: argparse.Namespace) -> list[str]:
         *_async_bindings(num_workers, NUM_ENVS),
         f"TrainerConfig.num_env_steps = {options.num_env_steps}",
     ]
-    if name == "impala":
+    if name == "processes":
+        bindings.append("create_environment.vectorization_mode = 'async'")
+    elif name == "impala":
         bindings += ["TrainerConfig.evaluate = False", "TrainerConfig.random_seed = 0"]
     elif num_workers:
         bindings.append("PPOAlgorithm.off_policy_correction = 'vtrace'")

@@ -54,13 +54,16 @@ WORKS = {
     ),
     "sleeping": Work(
         "PPO on 8 CartPoles that sleep 1 ms per step",
-        ("sb3_subproc", "async_2", "async_4", "async_8", *SF[1:]),
+        ("sb3_subproc", "processes", "async_2", "async_4", "async_8", *SF[1:]),
         40_000,
         0.001,
     ),
     "computing": Work(
         "PPO on 8 CartPoles that compute for 1 ms per step",
-        ("sf_async", "sync", "async_1", "async_2", "async_4", "sb3_subproc"),
+        (
+            *("sf_async", "sync", "processes", "async_1", "async_2", "async_4"),
+            "sb3_subproc",
+        ),
         20_000,
         0.001,
     ),

@@ -208,6 +208,14 @@ class EnvironmentWithSpecs(Environment):
         name: for messages and logs.
     """
 
+    batch_size = 0
+    observation_spec: NestedTensorSpec = ()
+    action_spec: NestedTensorSpec = ()
+    reward_spec = TensorSpec(())
+    env_info_spec: NestedTensorSpec = ()
+    recorded_values: RecordedValues | None = None
+    name = ""
+
     def __init__(
         self,
         batch_size: int,
@@ -219,47 +227,19 @@ class EnvironmentWithSpecs(Environment):
         recorded_values: RecordedValues | None = None,
         name: str,
     ) -> None:
-        self._batch_size = batch_size
-        self._observation_spec = observation_spec
-        self._action_spec = action_spec
-        self._reward_spec = reward_spec
-        self._env_info_spec = env_info_spec
-        self._recorded_values = recorded_values
-        self._name = name
+        self.batch_size = batch_size
+        self.observation_spec = observation_spec
+        self.action_spec = action_spec
+        self.reward_spec = reward_spec
+        self.env_info_spec = env_info_spec
+        self.recorded_values = recorded_values
+        self.name = name
         self._current: TimeStep | None = None
-
-    @property
-    def batch_size(self) -> int:
-        return self._batch_size
-
-    @property
-    def observation_spec(self) -> NestedTensorSpec:
-        return self._observation_spec
-
-    @property
-    def action_spec(self) -> NestedTensorSpec:
-        return self._action_spec
-
-    @property
-    def reward_spec(self) -> TensorSpec:
-        return self._reward_spec
-
-    @property
-    def env_info_spec(self) -> NestedTensorSpec:
-        return self._env_info_spec
-
-    @property
-    def recorded_values(self) -> RecordedValues | None:
-        return self._recorded_values
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     @property
     def current_time_step(self) -> TimeStep:
         if self._current is None:
-            raise RuntimeError(f"{self._name}: call reset() first")
+            raise RuntimeError(f"{self.name}: call reset() first")
         return self._current
 
 

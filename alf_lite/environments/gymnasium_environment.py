@@ -145,9 +145,9 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
     def _step(self, action: Nest, row: StepRow | None) -> TimeStep:
         time_steps = self._time_steps
         if time_steps is None:
-            raise RuntimeError(f"{self._name}: call reset() before step()")
+            raise RuntimeError(f"{self.name}: call reset() before step()")
         if self._num_steps == 0:
-            nest.assert_same_structure(self._action_spec, action)
+            nest.assert_same_structure(self.action_spec, action)
         converted = time_steps.convert_action(action, row)
         if self._memory is not None and isinstance(time_steps, NumpyTimeSteps):
             # Before the step, because an environment may change what it is given.
@@ -210,9 +210,9 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
             frames = self._vector_env.render()
         except Exception as error:
             text = exception_text(error)
-            hint = env_factory.install_hint(self._name, EnvError(text))
+            hint = env_factory.install_hint(self.name, EnvError(text))
             raise EnvError(
-                f"{self._name} cannot be drawn: {text}. {hint}".rstrip()
+                f"{self.name} cannot be drawn: {text}. {hint}".rstrip()
             ) from error
         return [_newest(frame) for frame in (() if frames is None else frames)]
 
@@ -227,9 +227,9 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
             return TorchTimeSteps(
                 self._vector_env.single_observation_space,
                 self._vector_env.single_action_space,
-                tuple(self._reward_spec.shape),
+                tuple(self.reward_spec.shape),
                 self._info_keys,
-                self._batch_size,
+                self.batch_size,
                 self._copy,
                 tensors[0].device,
             )
@@ -237,9 +237,9 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
 
     def _numpy_time_steps(self) -> NumpyTimeSteps:
         spec = time_step_spec(
-            self._observation_spec,
-            self._action_spec,
-            self._reward_spec,
+            self.observation_spec,
+            self.action_spec,
+            self.reward_spec,
             self.env_info_spec,
         )
         return NumpyTimeSteps(
@@ -247,7 +247,7 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
             self._vector_env.single_action_space,
             spec,
             self._info_keys,
-            self._batch_size,
+            self.batch_size,
             trusted=self._own is not None,
         )
 
@@ -267,7 +267,7 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
         single_env.raise_env_error(self._where(call), error)
 
     def _where(self, call: str) -> str:
-        return f"{self._name}, {call} at step {self._num_steps}"
+        return f"{self.name}, {call} at step {self._num_steps}"
 
 
 def _check_vector_env(vector_env: Any) -> None:

@@ -72,16 +72,14 @@ class SpecsOnlyEnvironment(EnvironmentWithSpecs):
 
     def reset(self, seed: int | None = None) -> TimeStep:
         """Zeros: training resets environments that it does not step, too."""
-        spec = time_step_spec(
-            self._observation_spec, self._action_spec, self._reward_spec
-        )
+        spec = time_step_spec(self.observation_spec, self.action_spec, self.reward_spec)
         steps = nest.zeros(spec, (1,))
         self._current = steps._replace(discount=torch.ones(1))
         return self._current
 
     def step(self, action: Nest) -> NoReturn:
         raise EnvError(
-            f"{self._name} has specs only and cannot step. For training on recorded "
+            f"{self.name} has specs only and cannot step. For training on recorded "
             "steps alone set TrainerConfig.rl_train_after_update_steps at least to "
             "num_iterations, and evaluate = False; otherwise name an environment."
         )
@@ -148,7 +146,7 @@ class RemoteEnvironment(WithSpecsOf):
     def borrow_original(self) -> Environment:
         """The environment that was described, for one who needs more than its specs."""
         if self._original is None:
-            raise RuntimeError(f"{self._name} was closed")
+            raise RuntimeError(f"{self.name} was closed")
         self._is_lent = True
         return self._original
 
@@ -164,7 +162,7 @@ class RemoteEnvironment(WithSpecsOf):
 
     def _refuse(self) -> NoReturn:
         raise RuntimeError(
-            f"{self._name} is stepped by unroll workers, not by this process"
+            f"{self.name} is stepped by unroll workers, not by this process"
         )
 
 
