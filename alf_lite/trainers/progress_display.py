@@ -6,6 +6,7 @@ import datetime
 import math
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TextIO
 
 from alf_lite.utils.output_streams import best_effort
@@ -126,6 +127,51 @@ class NoDisplay:
     def show_evaluation(self, num_steps: int) -> None: ...
 
     def close(self) -> None: ...
+
+
+class RunDisplay:
+    """The display of a run, which it asks how far it is only when that is shown.
+
+    Args:
+        display: shows it.
+        status: of the run now.
+    """
+
+    def __init__(self, display: ProgressDisplay, status: Callable[[], Status]) -> None:
+        self._display = display
+        self._status = status
+        self._is_measuring = False
+        self._shown_iteration = 0
+        self.show_evaluation = display.show_evaluation
+        self.close = display.close
+
+    def start(self) -> None:
+        status = self._status()
+        self._shown_iteration = status.iterations
+        self._display.start(status)
+
+    def begin_measuring(self) -> bool:
+        """Begins with the second iteration; whether it did now."""
+        if self._is_measuring:
+            return False
+        self._is_measuring = True
+        self._display.begin_measuring(self._status())
+        return True
+
+    def show_if_due(self, fraction: float) -> None:
+        """To be called in every iteration."""
+        if self._display.is_due(fraction):
+            self._show(self._status())
+
+    def show_last(self) -> None:
+        """Shows the last iteration, unless that was shown."""
+        status = self._status()
+        if status.iterations != self._shown_iteration:
+            self._show(status)
+
+    def _show(self, status: Status) -> None:
+        self._shown_iteration = status.iterations
+        self._display.show(status)
 
 
 class _Measures:

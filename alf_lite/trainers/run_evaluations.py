@@ -24,7 +24,6 @@ from alf_lite.nest import path_parts
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.trainers import train_summaries
 from alf_lite.trainers.evaluator import EvalResult, eval_mode, evaluate
-from alf_lite.trainers.progress_display import ProgressDisplay
 from alf_lite.trainers.signals import StopSignals
 from alf_lite.trainers.training_state import RunState
 from alf_lite.utils import random_state, summary
@@ -44,7 +43,7 @@ class RunEvaluations:
         create_env: called with ``num_parallel_environments`` and ``seed``.
         seed: of the run.
         signals: end an evaluation at once, because it can take long.
-        display: shows how far it is.
+        show: called with the number of steps so far.
     """
 
     def __init__(
@@ -53,11 +52,11 @@ class RunEvaluations:
         create_env: Callable[..., Environment],
         seed: int,
         signals: StopSignals,
-        display: ProgressDisplay,
+        show: Callable[[int], None],
     ) -> None:
         self._config = config
         self._signals = signals
-        self._display = display
+        self._show = show
         self._env: Environment | None = None
         self._data: DatasetEvaluator | None = None
         self.latest: EvalResult | None = None
@@ -168,7 +167,7 @@ class RunEvaluations:
         if self._signals.received is not None:
             raise _InterruptedError
         self._num_steps += len(time_step.step_type)
-        self._display.show_evaluation(self._num_steps)
+        self._show(self._num_steps)
 
 
 def is_evaluation_due(iteration: int, last: int | None, interval: int) -> bool:

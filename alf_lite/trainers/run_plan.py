@@ -14,6 +14,7 @@ from typing import Any
 from alf_lite.algorithms.learning.construction import create_algorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig, default_settings
+from alf_lite.config import files as config_files
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.specs_only_environment import RemoteEnvironment
@@ -144,6 +145,35 @@ class RunPlan:
         if isinstance(env, RemoteEnvironment):
             env.release()
         return algorithm
+
+
+@contextlib.contextmanager
+def trainable(
+    what: str | os.PathLike[str] | TrainerConfig | RLAlgorithm,
+    gin_params: Sequence[str],
+    seed: int | None,
+) -> Iterator[TrainerConfig | RLAlgorithm]:
+    """What a :class:`Trainer` takes, of what ``train`` was given.
+
+    In the block a conf is the configuration of the process.
+    """
+    if isinstance(what, str | os.PathLike):
+        parameters = [*gin_params]
+        if seed is not None:
+            parameters.append(f"TrainerConfig.random_seed = {seed}")
+        with config_files.own_config():
+            config_files.parse_config(os.fspath(what), parameters)
+            with config_files.gin_errors():
+                config = TrainerConfig()
+            yield config
+        return
+    if gin_params:
+        raise ConfigError("gin_params override a conf: change the config instead")
+    if seed is not None:
+        if not isinstance(what, TrainerConfig):
+            raise ConfigError("seed: an algorithm has that of its TrainerConfig")
+        what = dataclasses.replace(what, random_seed=seed)
+    yield what
 
 
 def slow_settings(

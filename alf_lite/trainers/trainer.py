@@ -21,6 +21,7 @@ from alf_lite.trainers import run_record, train_summaries
 from alf_lite.trainers.hooks import Hook, Hooks, build_hooks
 from alf_lite.trainers.progress_display import (
     ProgressDisplay,
+    RunDisplay,
     SpeedMeter,
     Status,
     choose_display,
@@ -28,7 +29,7 @@ from alf_lite.trainers.progress_display import (
 from alf_lite.trainers.run_checkpoints import RunCheckpoints
 from alf_lite.trainers.run_directory import RunDirectory
 from alf_lite.trainers.run_evaluations import RunEvaluations
-from alf_lite.trainers.run_plan import RunPlan
+from alf_lite.trainers.run_plan import RunPlan, trainable
 from alf_lite.trainers.run_record import TrainResult
 from alf_lite.trainers.signals import STACKS_FILE, BrokenOffError, StopSignals
 from alf_lite.trainers.training_state import RunState
@@ -81,7 +82,7 @@ class Trainer:
             self._plan.config, root_dir=str(self.root_dir)
         )
         self._hooks = Hooks(hooks)
-        self._display = choose_display(display)
+        self._display = RunDisplay(choose_display(display), self._status)
         self._signals = StopSignals()
         self._stop_reason = ""
         self._is_checkpoint_requested = False
@@ -184,7 +185,11 @@ class Trainer:
         with config_files.gin_errors():
             self.algorithm = plan.build_algorithm(stack)
             self._evaluations = RunEvaluations(
-                plan.config, plan.create_env, plan.seed, self._signals, self._display
+                plan.config,
+                plan.create_env,
+                plan.seed,
+                self._signals,
+                self._display.show_evaluation,
             )
             stack.callback(self._evaluations.close)
             self.algorithm.setup_training()
@@ -221,9 +226,7 @@ class Trainer:
         self._plan.advise(self.algorithm, run.iterations, run.env_steps)
         summary.set_global_counter(run.iterations)
         self._speed = SpeedMeter(run.env_steps)
-        self._is_measuring = False
-        self._display.start(self._status())
-        self._shown_iteration = run.iterations
+        self._display.start()
         stack.callback(self._display.close)
         interruption.end_iteration()
         self._signals.install(self._stacks_path)
@@ -251,8 +254,7 @@ class Trainer:
                 self._save(required=False)
             else:
                 self._checkpoints.save_if_best(self.algorithm, self.run)
-            if self._display.is_due(self._fraction()):
-                self._show_progress()
+            self._display.show_if_due(self._fraction())
 
     def _iterate(self) -> None:
         """One iteration of the algorithm, and its summaries."""
@@ -268,11 +270,9 @@ class Trainer:
                 self.algorithm, self._speed, time.perf_counter() - begin
             )
             interruption.end_iteration()
-        if not self._is_measuring:
+        if self._display.begin_measuring():
             # In the first one workers start and code is compiled.
-            self._is_measuring = True
             self._speed = SpeedMeter(self.run.env_steps)
-            self._display.begin_measuring(self._status())
         if iteration == 1:
             # Only now is known what the parts that are built on first use have read.
             train_summaries.summarize_config(self._checkpoints.update_config_texts())
@@ -316,8 +316,7 @@ class Trainer:
 
     def _finish(self) -> None:
         """Saves, and evaluates for the last time."""
-        if self._shown_iteration != self.run.iterations:
-            self._show_progress()
+        self._display.show_last()
         self._save(required=True)
         if self._evaluations.is_final_one_missing(self.run):
             # After the checkpoint, because a run that goes on from there makes none.
@@ -362,10 +361,6 @@ class Trainer:
             num_updates=self.algorithm.num_updates,
         )
 
-    def _show_progress(self) -> None:
-        self._shown_iteration = self.run.iterations
-        self._display.show(self._status())
-
 
 def train(
     what: str | os.PathLike[str] | TrainerConfig | RLAlgorithm,
@@ -389,19 +384,5 @@ def train(
         ConfigError: for a conf or settings that cannot be used; and see
             :meth:`Trainer.train`.
     """
-    if isinstance(what, str | os.PathLike):
-        parameters = [*gin_params]
-        if seed is not None:
-            parameters.append(f"TrainerConfig.random_seed = {seed}")
-        with config_files.own_config():
-            config_files.parse_config(os.fspath(what), parameters)
-            with config_files.gin_errors():
-                config = TrainerConfig()
-            return Trainer(config, root_dir, **others).train()
-    if gin_params:
-        raise ConfigError("gin_params override a conf: change the config instead")
-    if seed is not None:
-        if not isinstance(what, TrainerConfig):
-            raise ConfigError("seed: an algorithm has that of its TrainerConfig")
-        what = dataclasses.replace(what, random_seed=seed)
-    return Trainer(what, root_dir, **others).train()
+    with trainable(what, gin_params, seed) as given:
+        return Trainer(given, root_dir, **others).train()
