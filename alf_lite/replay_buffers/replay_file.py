@@ -3,7 +3,8 @@
 The file (``checkpoints/array_file.py``) has one row of bytes per step, chronologically,
 those of environment 0, then of environment 1, …, and says where in a row each leaf
 lies. So it can be read without the buffer, the specs or the algorithm that it was
-written by.
+written by. Steps are written from where they lie in a buffer and restored to where they
+belong, a piece at a time: neither needs memory for a second buffer.
 """
 
 from __future__ import annotations
