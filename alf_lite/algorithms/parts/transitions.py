@@ -20,8 +20,10 @@ evaluated at all T steps, and the values are brought together afterwards
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -68,16 +70,19 @@ def to_transitions(
     if n == 1:
         return first_steps, _to_next_steps(time_step, gamma)
     transition = _returns(time_step, n, gamma)
-    batch_size, length = time_step.step_type.shape
-    device = transition.num_steps.device
+    step_type = time_step.step_type
     # Where s_{t+m} lies among the B·T steps.
-    end = torch.arange(0, batch_size * length, length, device=device).unsqueeze(1)
-    end = end + transition.num_steps
-    if num_rows > 1:
-        end += torch.arange(num_rows, device=device)
+    end = _first_rows(*step_type.shape, n, step_type.device) + transition.num_steps
     return first_steps, transition._replace(
         num_steps=(), next_observation=_take_rows(time_step.observation, end)
     )
+
+
+@functools.lru_cache(maxsize=32)
+def _first_rows(batch_size: int, length: int, n: int, device: torch.device) -> Tensor:
+    """The places [B, T-n] of the steps that are trained among all B·T; read-only."""
+    rows = torch.arange(batch_size * length, device=device)
+    return rows.view(batch_size, length)[:, : length - n]
 
 
 def to_sequence(
@@ -186,37 +191,67 @@ def _to_next_steps(time_step: TimeStep, gamma: float) -> Transition:
 
 
 def _returns(time_step: TimeStep, n: int, gamma: float) -> Transition:
-    """The transitions of the first T-n steps, without their next observation.
-
-    A few operations on arrays of the n steps [B, T-n, ..., n], however many these are.
-    """
-    _num_rows(time_step, n)
+    """The transitions of the first T-n steps, without their next observation."""
+    num_rows = _num_rows(time_step, n)
     if n == 1:
         num_steps = (time_step.step_type[:, :-1] != _LAST).long()
         next_steps = _to_next_steps(time_step, gamma)
         return next_steps._replace(num_steps=num_steps, next_observation=())
+    steps = time_step.reward, time_step.discount, time_step.step_type
+    is_on_cpu = time_step.step_type.device.type == "cpu"
+    return Transition(
+        # The action that led to the next step is the one that was executed, whoever
+        # chose it.
+        nest.narrow(time_step.prev_action, 1, num_rows + 1, dim=1),
+        *(_sums_by_numpy if is_on_cpu else _sums)(*steps, n, gamma),
+    )
+
+
+# Both are a few operations on arrays of the n steps [B, T-n, ..., n], whatever n is.
+# numpy needs two thirds of the time for arrays as small as these.
+
+
+def _sums(
+    reward: Tensor, discount: Tensor, step_type: Tensor, n: int, gamma: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """G [B, T-n] or [B, T-n, D], Γ and the number of steps m, on any device."""
     # Whether the episode has not ended by each of the n steps.
-    goes_on = _windows(time_step.step_type != _LAST, n)[:, :-1].cummin(-1).values
-    discounts = _windows(gamma * time_step.discount, n)[:, 1:]
-    rewards = _windows(time_step.reward, n)[:, 1:]
+    goes_on = (step_type != _LAST).unfold(1, n, 1)[:, :-1].cummin(-1).values
+    discounts = (gamma * discount).unfold(1, n, 1)[:, 1:]
+    rewards = reward.unfold(1, n, 1)[:, 1:]
     products = torch.where(goes_on, discounts, 1.0).cumprod(-1)
     weights = goes_on[..., 1:] * products[..., :-1]
     if rewards.ndim > weights.ndim:
         weights = weights.unsqueeze(-2)
-    reward = rewards[..., 0] + torch.linalg.vecdot(weights, rewards[..., 1:])
-    return Transition(
-        # The action that led to the next step is the one that was executed, whoever
-        # chose it.
-        nest.narrow(time_step.prev_action, 1, 1 - n, dim=1),
-        reward,
-        products[..., -1],
-        goes_on.sum(-1),
-    )
+    sums = rewards[..., 0] + torch.linalg.vecdot(weights, rewards[..., 1:])
+    return sums, products[..., -1], goes_on.sum(-1)
 
 
-def _windows(x: Tensor, n: int) -> Tensor:
-    """All windows of n steps, [B, T, ...] → [B, T-n+1, ..., n], as a view."""
-    return x.unfold(1, n, 1)
+def _sums_by_numpy(
+    reward: Tensor, discount: Tensor, step_type: Tensor, n: int, gamma: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As :func:`_sums`, on the CPU."""
+    goes_on = _windows(step_type.numpy() != _LAST, 0, n)
+    goes_on = np.logical_and.accumulate(goes_on, axis=-1)
+    discounts = _windows(gamma * discount.numpy(), 1, n)
+    rewards = _windows(reward.numpy(), 1, n)
+    factors = np.where(goes_on, discounts, discounts.dtype.type(1))
+    products = np.multiply.accumulate(factors, axis=-1)
+    weights = products[..., :-1] * goes_on[..., 1:]
+    if rewards.ndim > weights.ndim:
+        weights = weights[..., None, :]
+    sums = rewards[..., 0] + np.einsum("...n,...n->...", weights, rewards[..., 1:])
+    results = sums, products[..., -1], goes_on.sum(-1)
+    return tuple(map(torch.from_numpy, results))  # type: ignore[return-value]
+
+
+def _windows(x: np.ndarray, begin: int, n: int) -> np.ndarray:
+    """Windows of n steps from ``begin`` on, [B, T, ...] → [B, T-n, ..., n]; views."""
+    num_rows = x.shape[1] - n
+    if num_rows == 1:  # as in most cases; much faster
+        return x[:, begin : begin + n].swapaxes(1, -1)[:, None]
+    rows = x[:, begin : begin + num_rows + n - 1]
+    return np.lib.stride_tricks.sliding_window_view(rows, n, axis=1)
 
 
 def _take_rows(values: Nest, rows: Tensor) -> Nest:

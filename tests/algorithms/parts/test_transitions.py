@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from alf_lite.algorithms.parts import transitions
 from alf_lite.algorithms.parts.transitions import (
     align,
     check_windows,
@@ -20,6 +21,13 @@ from alf_lite.errors import ConfigError
 from alf_lite.utils import value_ops
 
 FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
+
+
+@pytest.fixture(params=["numpy", "torch"], autouse=True)
+def library(request, monkeypatch):
+    """Has rewards summed up as on the CPU, or as on other devices."""
+    if request.param == "torch":
+        monkeypatch.setattr(transitions, "_sums_by_numpy", transitions._sums)
 
 
 def window(
