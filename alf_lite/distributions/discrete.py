@@ -5,6 +5,8 @@ A category is ruled out by a very low logit, -inf included; one of them must sta
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -71,6 +73,10 @@ class Categorical(ActionDistribution):
     def kl_divergence(self, other: Distribution) -> Tensor:
         other = self._same_kind(other)
         return _kl_divergence(self.logits, other.logits)
+
+    def stack_key(self) -> Hashable:
+        # One draw for all uses the same random numbers as one draw after the other.
+        return Categorical, self.logits.shape, self.minimum, self.dtype
 
     def masked(self, allowed: Tensor) -> Categorical:
         logits = mask_logits(self.logits, allowed)

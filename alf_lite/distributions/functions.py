@@ -18,7 +18,8 @@ summed over them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 import optree
@@ -96,6 +97,10 @@ class ActionDistribution(Distribution):
         """[*batch], KL(self ‖ other) for another distribution of the same kind."""
         raise NotImplementedError
 
+    def stack_key(self) -> Hashable:
+        """Equal for distributions that may be stacked; None if never."""
+        return None
+
     def masked(self, allowed: Tensor) -> Self:
         """The same distribution without the values that are not allowed.
 
@@ -154,7 +159,7 @@ def _short(value: Any) -> str:
 
 def sample(distributions: Nest) -> Nest:
     """Actions [B, ...], drawn with torch's global generator, without gradient."""
-    return _map(lambda d: d.sample(), distributions)
+    return _map(_sample, distributions)
 
 
 def rsample(distributions: Nest) -> Nest:
@@ -216,14 +221,28 @@ def log_prob(distributions: Nest, actions: Nest) -> Tensor:
         return distributions.log_prob(actions)
     parts, structure = _flatten(distributions)
     columns = _flatten_up_to(structure, actions, "log_prob")
-    return _sum([d.log_prob(a) for d, a in zip(parts, columns, strict=True)])
+    terms = []
+    for stack, begin, end in _stacks(parts):
+        own, column = parts[begin:end], columns[begin:end]
+        if stack is not None and all(a.shape == own[0].batch_shape for a in column):
+            terms.append(stack.log_prob(torch.stack(column)).sum(0))
+        else:
+            terms += [d.log_prob(a) for d, a in zip(own, column, strict=True)]
+    return _sum(terms)
 
 
 def entropy(distributions: Nest) -> Tensor:
     """[B], differentiable; estimated from one sample where there is no closed form."""
     if isinstance(distributions, ActionDistribution):
         return distributions.entropy()
-    return _sum([_entropy(d) for d in _flatten(distributions)[0]])
+    parts = _flatten(distributions)[0]
+    terms = []
+    for stack, begin, end in _stacks(parts):
+        if stack is None:
+            terms += [_entropy(d) for d in parts[begin:end]]
+        else:
+            terms.append(stack.entropy().sum(0))
+    return _sum(terms)
 
 
 def kl_divergence(p: Nest, q: Nest) -> Tensor:
@@ -302,7 +321,56 @@ def _map(fn: Callable[[Distribution], Tensor], distributions: Nest) -> Nest:
     if isinstance(distributions, Distribution):
         return fn(distributions)
     parts, structure = _flatten(distributions)
-    return optree.tree_unflatten(structure, [fn(d) for d in parts])
+    results: list[Tensor] = []
+    for stack, begin, end in _stacks(parts):
+        if stack is None:
+            results += [fn(d) for d in parts[begin:end]]
+        else:
+            results += fn(stack).unbind(0)
+    return optree.tree_unflatten(structure, results)
+
+
+# From so many on, stacking takes less time than it saves.
+_MIN_STACKED = 4
+
+
+def _stacks(
+    parts: list[Distribution],
+) -> Iterator[tuple[ActionDistribution | None, int, int]]:
+    """The parts in runs: many equal ones [*batch] as one of batch shape [N, *batch].
+
+    Yields:
+        The stack and which parts are in it, from the first to the one after the last;
+        None for parts that are used one by one.
+    """
+    if len(parts) < _MIN_STACKED:
+        yield None, 0, len(parts)
+        return
+    begin = 0
+    for key, run in itertools.groupby(parts, _stack_key):
+        own: list[Any] = list(run)
+        end = begin + len(own)
+        first = own[0]
+        if key is None or len(own) < _MIN_STACKED:
+            yield None, begin, end
+        else:
+            parameters = [
+                torch.stack([getattr(part, name) for part in own])
+                for name in first.parameter_names
+            ]
+            constants = _attributes(first, first.constant_names)
+            yield type(first)(*parameters, *constants), begin, end
+        begin = end
+
+
+def _stack_key(distribution: Distribution) -> Hashable:
+    if isinstance(distribution, ActionDistribution):
+        return distribution.stack_key()
+    return None
+
+
+def _sample(distribution: Distribution) -> Tensor:
+    return distribution.sample()
 
 
 def _sum(terms: list[Tensor]) -> Tensor:

@@ -5,6 +5,7 @@ A policy is an encoder with a head for each part of the action.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -92,35 +93,19 @@ class ActorDistributionNetwork(EncodedNetwork):
             )
             for path, spec in specs
         ]
-        self._head: Projection | _NestOfHeads = heads[0]
-        last = heads[0].single_layer()
+        self._head = heads[0]
         if not isinstance(action_spec, TensorSpec):
-            self._head, last = _NestOfHeads(action_spec, heads), None
-        self._set_chain(last)
+            self._head = _NestOfHeads(action_spec, heads)
+        self._set_chain(self._head.single_layer())
 
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Nest, Nest]:
         """Observations [B, ...] → (distributions like ``action_spec``, new state)."""
         outputs = self._chain(inputs)
         if outputs is not None:
-            assert isinstance(self._head, Projection)
             return self._head.from_outputs(outputs), state
         # As LeanSequential does: one step of acting consists of small calls.
         features, state = self._encoder.forward(inputs, state)
         return self._head.forward(features), state
-
-
-class _NestOfHeads(nn.Module):
-    """One head per leaf of a nest."""
-
-    def __init__(self, action_spec: NestedTensorSpec, heads: list[Projection]) -> None:
-        super().__init__()
-        self._action_spec = action_spec
-        self._heads = nn.ModuleList(heads)
-
-    def forward(self, features: Tensor) -> Nest:
-        return nest.pack_sequence_as(
-            self._action_spec, [head(features) for head in self._heads]
-        )
 
 
 @configurable(
@@ -200,6 +185,10 @@ class Projection(nn.Module):
     def single_layer(self) -> nn.Linear | None:
         """The layer, if there is but one."""
         return self._linear
+
+    def drop_single_layer(self) -> None:
+        """From now on, another one gives what ``from_outputs`` wants."""
+        del self._linear
 
     def forward(self, features: Tensor) -> Any:
         """[..., input_size] → a distribution with batch shape [...]."""
@@ -292,6 +281,9 @@ class NormalProjection(Projection):
     def single_layer(self) -> nn.Linear | None:
         return self._loc if self._log_std_linear is None else None
 
+    def drop_single_layer(self) -> None:
+        del self._loc
+
     def forward(self, features: Tensor) -> DiagonalNormal | SquashedNormal:
         loc = apply_linear(self._loc, features)
         if self._log_std_linear is None:
@@ -329,6 +321,65 @@ class BetaProjection(Projection):
         alpha, beta = concentration.chunk(2, dim=-1)
         alpha, beta = _shape_event(alpha, self._spec), _shape_event(beta, self._spec)
         return ScaledBeta(alpha, beta, self._bounds)
+
+
+class _NestOfHeads(Projection):
+    """One head per leaf of a nest; the layers that are the only one of a head are one.
+
+    Args:
+        action_spec: nest of TensorSpecs.
+        heads: one per leaf; they give their layers away.
+    """
+
+    def __init__(self, action_spec: NestedTensorSpec, heads: list[Projection]) -> None:
+        super().__init__()
+        self._action_spec = action_spec
+        layers = [head.single_layer() for head in heads]
+        self._has_layer = [layer is None for layer in layers]
+        joined = [layer for layer in layers if layer is not None]
+        self._sizes = [layer.out_features for layer in joined]
+        self._joined = _joined(joined) if joined else None
+        for head, layer in zip(heads, layers, strict=True):
+            if layer is not None:
+                head.drop_single_layer()
+        self._heads = nn.ModuleList(heads)
+
+    def single_layer(self) -> nn.Linear | None:
+        return None if any(self._has_layer) else self._joined
+
+    def forward(self, features: Tensor) -> Nest:
+        outputs: Sequence[Tensor] = ()
+        if self._joined is not None:
+            joint = apply_linear(self._joined, features)
+            outputs = joint.split(self._sizes, dim=-1)
+        rest = iter(outputs)
+        heads: Iterable[Any] = self._heads
+        leaves = [
+            head.forward(features) if has_layer else head.from_outputs(next(rest))
+            for head, has_layer in zip(heads, self._has_layer, strict=True)
+        ]
+        return nest.pack_sequence_as(self._action_spec, leaves)
+
+    def from_outputs(self, outputs: Tensor) -> Nest:
+        columns = outputs.split(self._sizes, dim=-1)
+        heads: Iterable[Any] = self._heads
+        leaves = [
+            head.from_outputs(column)
+            for head, column in zip(heads, columns, strict=True)
+        ]
+        return nest.pack_sequence_as(self._action_spec, leaves)
+
+
+def _joined(layers: list[nn.Linear]) -> nn.Linear:
+    """One layer with the outputs of all, one after the other."""
+    joined = nn.Linear(
+        layers[0].in_features,
+        sum(layer.out_features for layer in layers),
+        device="meta",  # no draws for weights that are replaced
+    )
+    joined.weight = nn.Parameter(torch.cat([layer.weight.detach() for layer in layers]))
+    joined.bias = nn.Parameter(torch.cat([layer.bias.detach() for layer in layers]))
+    return joined
 
 
 def make_projection(

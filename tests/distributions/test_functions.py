@@ -389,3 +389,26 @@ def test_traces_without_a_graph_break():
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_compiles_without_a_graph_break():
     _check_compiled("inductor")
+
+
+def test_many_equal_choices_are_drawn_and_evaluated_as_one_after_the_other():
+    torch.manual_seed(0)
+    choices = [Categorical(torch.randn(5, 3)) for _ in range(6)]
+    others = [DiagonalNormal(torch.randn(5, 2), torch.rand(5, 2) + 0.1)]
+    smaller = [Categorical(torch.randn(5, 2), minimum=1) for _ in range(4)]
+    policy = [*choices, *others, *smaller]
+    torch.manual_seed(1)
+    expected = [part.sample() for part in policy]
+    torch.manual_seed(1)
+    actions = distributions.sample(policy)
+    assert all(map(torch.equal, actions, expected))
+    modes = distributions.mode(policy)
+    assert all(torch.equal(a, part.mode) for a, part in zip(modes, policy, strict=True))
+    log_probs = [part.log_prob(a) for part, a in zip(policy, actions, strict=True)]
+    torch.testing.assert_close(distributions.log_prob(policy, actions), sum(log_probs))
+    entropies = [part.entropy() for part in policy]
+    torch.testing.assert_close(distributions.entropy(policy), sum(entropies))
+    # Actions with a dimension of their own
+    several = [torch.stack([a, a, a]) for a in actions]
+    log_prob = distributions.log_prob(policy, several)
+    torch.testing.assert_close(log_prob, torch.stack([sum(log_probs)] * 3))

@@ -439,3 +439,27 @@ def test_other_bad_arguments_are_refused():
             make_projection("arm", any_spec, 4, continuous_projection="gaussian")
     with pytest.raises(ValueError, match="initial_log_std: expected a value within"):
         NormalProjection(4, spec, initial_log_std=3.0)
+
+
+def test_the_heads_of_a_nest_give_what_each_would_give_alone():
+    specs = {
+        "a": BoundedTensorSpec((), torch.int64, 0, 2),
+        "b": BOX,
+        "c": BoundedTensorSpec((2,), torch.int64, 1, 3),
+        "d": BoundedTensorSpec((), torch.int64, 5, 6),
+    }
+    observation = torch.randn(3, 4)
+    for options in ({}, {"state_dependent_std": True}):
+        torch.manual_seed(0)
+        network = ActorDistributionNetwork(VECTOR, specs, **options)
+        policy, _ = network(observation)
+        features, _ = network._encoder(observation)
+        torch.manual_seed(0)
+        type(network._encoder)(VECTOR)  # draws its weights before the heads do
+        for name, spec in specs.items():
+            head = make_projection(name, spec, network._encoder.output_size, **options)
+            expected = head(features)
+            for ours, theirs in zip(
+                nest.flatten(policy[name]), nest.flatten(expected), strict=True
+            ):
+                torch.testing.assert_close(ours, theirs)

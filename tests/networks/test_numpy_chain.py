@@ -40,6 +40,7 @@ NETWORKS = {
     "beta": lambda: actor(box((2, 2)), continuous_projection="beta"),
     "squashed": lambda: actor(box((2,)), continuous_projection="tanh_normal"),
     "deterministic": lambda: ActorNetwork(OBSERVATION, 3, fc_layer_params=(9,)),
+    "nest": lambda: actor({"a": box((2,)), "b": discrete((), 2), "c": discrete((), 4)}),
     "values": lambda: QNetwork(OBSERVATION, (4, 2), 3, head_fc_layer_params=(7,)),
 }
 
@@ -83,7 +84,7 @@ def test_the_outputs_are_those_of_torch(kind, evaluated):
 @pytest.mark.parametrize(
     "network",
     [
-        actor({"a": box((2,)), "b": discrete((), 2)}),
+        actor({"a": box((2,)), "b": discrete((), 2)}, state_dependent_std=True),
         actor(box((2,)), state_dependent_std=True),
         actor(box((2,)), activation="elu"),
         QNetwork(OBSERVATION, (2,), dueling=True),
