@@ -11,6 +11,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from alf_lite.utils.tensor_utils import expand_dims_as
 
@@ -23,7 +24,7 @@ def squared(x: Tensor, y: Tensor) -> Tensor:
             that no error would show.
     """
     _check_same_shape(x, y, "squared")
-    return (x - y).square()
+    return functional.mse_loss(x, y, reduction="none")
 
 
 def huber(x: Tensor, y: Tensor, delta: float = 1.0) -> Tensor:
@@ -35,10 +36,7 @@ def huber(x: Tensor, y: Tensor, delta: float = 1.0) -> Tensor:
     _check_same_shape(x, y, "huber")
     if not delta > 0:
         raise ValueError(f"huber: delta must be positive, got {delta}")
-    error = (x - y).abs()
-    quadratic = error.clamp(max=delta)
-    # Equal to both branches: ½ q² + δ (|e| − q) with q = min(|e|, δ).
-    return 0.5 * quadratic.square() + delta * (error - quadratic)
+    return functional.huber_loss(x, y, reduction="none", delta=delta)
 
 
 def expectile_weights(error: Tensor, expectile: float) -> Tensor:

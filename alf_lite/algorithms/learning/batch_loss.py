@@ -186,15 +186,10 @@ def info_at_once(
     num_steps, batch_size = batch.inputs.step_type.shape
 
     if num_steps == 1:  # takes half of the time of what follows
-        without_time = operator.methodcaller("squeeze", 0)
         with_time = operator.methodcaller("unsqueeze", 0)
     else:
-        without_time = operator.methodcaller("flatten", 0, 1)
         with_time = operator.methodcaller("unflatten", 0, (num_steps, batch_size))
-
-    inputs, state, rollout_info = nest.map_structure(
-        without_time, (batch.inputs, batch.state, batch.rollout_info)
-    )
+    inputs, rollout_info, state = batch.flattened()
     if nest.is_empty(state):
         state = initial_state(num_steps * batch_size)
     step = train_step(inputs, state, rollout_info)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -26,13 +27,25 @@ class TrainingBatch(NamedTuple):
     state: Nest  # passed into rollout_step; the first of T starts training
     valid: Tensor  # bool, the steps that count
     batch_info: Nest = BatchInfo()  # [B], of a batch from a replay buffer
+    # Of a mini-batch, (inputs, rollout_info, state) [T·B, ...], if this is known.
+    flat: Nest = ()
+
+    def flattened(self) -> Nest:
+        """(inputs, rollout_info, state) of a mini-batch, with all steps in a row."""
+        if self.flat != ():
+            return self.flat
+        if self.valid.shape[0] == 1:  # takes half of the time of what follows
+            flatten = operator.methodcaller("squeeze", 0)
+        else:
+            flatten = operator.methodcaller("flatten", 0, 1)
+        return nest.map_structure(flatten, self[:3])
 
     def rows(self, begin: int, end: int | None) -> TrainingBatch:
         """Steps ``begin`` to ``end`` (exclusive) of a time-major mini-batch."""
         if begin == 0 and end is None:
             return self
         batch_info = self.batch_info
-        steps = self._replace(batch_info=())
+        steps = self._replace(batch_info=(), flat=())
         cut = nest.map_structure(lambda t: t[begin:end], steps)
         return cut._replace(batch_info=batch_info)
 
@@ -44,7 +57,7 @@ def transpose(batch: Nest) -> Nest:
 
 def time_major(batch: TrainingBatch) -> TrainingBatch:
     """The batch-major ``batch`` with time first."""
-    inputs, rollout_info, state, valid = transpose(batch[:-1])
+    inputs, rollout_info, state, valid = transpose(batch[:4])
     return TrainingBatch(inputs, rollout_info, state, valid, batch.batch_info)
 
 
@@ -74,28 +87,40 @@ def shuffled_mini_batches(batch: Nest, mini_batch_size: int) -> Iterator[Nest]:
 
     The rows are shuffled with torch's generator. If the size does not divide N, the
     mini-batches are made slightly larger so that none is much smaller than the others.
+    Those of single steps are also given without their time.
     """
     num_rows = nest.batch_size(batch)
     num_batches = max(1, num_rows // mini_batch_size)
     order = torch.randperm(num_rows, device=nest.flatten(batch)[0].device)
     # One gather per leaf for all mini-batches, which are then views of it.
-    leaves = [
-        leaf.index_select(0, order).transpose(0, 1).tensor_split(num_batches, dim=1)
-        for leaf in nest.flatten(batch)
-    ]
-    for mini_batch in zip(*leaves, strict=True):
-        yield nest.pack_sequence_as(batch, mini_batch)
+    rows = [leaf.index_select(0, order) for leaf in nest.flatten(batch)]
+    pieces = _pieces(batch, [t.transpose(0, 1) for t in rows], num_batches, dim=1)
+    if not isinstance(batch, TrainingBatch) or batch.valid.shape[1] > 1:
+        return pieces
+    parts = batch[:3]  # of inputs, rollout_info, state
+    steps = [t.squeeze(1) for t in rows[: len(nest.flatten(parts))]]
+    flat = _pieces(parts, steps, num_batches, dim=0)
+    return (piece._replace(flat=f) for piece, f in zip(pieces, flat, strict=True))
+
+
+def _pieces(like: Nest, leaves: list[Tensor], number: int, dim: int) -> Iterator[Nest]:
+    """Nests of so many pieces of the leaves of one."""
+    split = [leaf.tensor_split(number, dim=dim) for leaf in leaves]
+    return (nest.pack_sequence_as(like, piece) for piece in zip(*split, strict=True))
 
 
 def passes(
     batch: TrainingBatch, number: int, mini_batch_size: int | None
 ) -> Iterator[TrainingBatch]:
     """The mini-batches of all passes over sequences [N, T, ...], time-major."""
-    for _ in range(number):
-        if mini_batch_size is None or mini_batch_size >= batch.valid.shape[0]:
-            yield time_major(batch)
-        else:
+    if mini_batch_size is not None and mini_batch_size < batch.valid.shape[0]:
+        for _ in range(number):
             yield from shuffled_mini_batches(batch, mini_batch_size)
+        return
+    mini_batch = time_major(batch)
+    if number > 1 and nest.is_empty(batch.state):
+        mini_batch = mini_batch._replace(flat=mini_batch.flattened())
+    yield from itertools.repeat(mini_batch, number)
 
 
 def consecutive_mini_batches(

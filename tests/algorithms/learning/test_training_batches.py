@@ -5,10 +5,13 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.learning.training_batches import (
+    TrainingBatch,
     cut_sequences,
+    passes,
     shuffled_mini_batches,
     transpose,
 )
+from alf_lite.data_structures import TimeStep
 from alf_lite.errors import ConfigError
 
 
@@ -64,3 +67,17 @@ def test_the_order_follows_torchs_seed():
 
     assert order(1) == order(1)
     assert order(1) != order(2)
+
+
+@pytest.mark.parametrize(("length", "size"), [(1, None), (1, 4), (3, None), (3, 4)])
+def test_mini_batches_without_their_time_are_the_same_steps(length, size):
+    rows = numbered(9, length)
+    valid = rows["x"] % 2 == 0
+    batch = TrainingBatch(TimeStep(reward=rows["x"]), rows, (), valid)
+    mini_batches = list(passes(batch, 2, size))
+    assert len(mini_batches) == (2 if size is None else 4)
+    for mini_batch in mini_batches:
+        known = mini_batch.flattened()
+        computed = mini_batch._replace(flat=()).flattened()
+        assert nest.flatten(known)[0].shape == mini_batch.valid.flatten().shape
+        torch.testing.assert_close(nest.flatten(known), nest.flatten(computed))
