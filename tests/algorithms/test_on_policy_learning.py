@@ -67,9 +67,15 @@ class TestActorCritic(OnPolicyLearningContract):
     def make(self, env, config, *, recurrent):
         return build(ActorCriticAlgorithm, env, config, recurrent=recurrent, lr=5e-3)
 
-    @pytest.mark.slow  # PPO learns it whenever the tests run
+    # PPO learns these whenever the tests run.
+
+    @pytest.mark.slow
     def test_learns_a_nest_of_continuous_actions(self):
         super().test_learns_a_nest_of_continuous_actions()
+
+    @pytest.mark.slow
+    def test_learns_a_nest_of_mixed_actions(self):
+        super().test_learns_a_nest_of_mixed_actions()
 
 
 class TestImpala(TestActorCritic):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import gymnasium
 import numpy as np
 from gymnasium import spaces
@@ -9,6 +11,7 @@ from gymnasium import spaces
 from alf_lite.testing.structured_environments import CountingEnv
 
 BOX = spaces.Box(-1, 1, (2,))
+ONE = spaces.Box(-1.0, 1.0, (1,), np.float32)
 
 
 class OddEnv(gymnasium.Env):
@@ -71,3 +74,45 @@ class StepsCounted(gymnasium.Env):
 
     def observe(self):
         return self.np_random.random(2, np.float32)
+
+
+class InfoMaskEnv(gymnasium.Env):
+    """After t steps the mask rules out all values but t % n of each component."""
+
+    def __init__(self, action_space=None, observation_space=ONE, mask=None) -> None:
+        self.action_space = action_space or spaces.Discrete(3)
+        self.observation_space = observation_space
+        self._mask = mask
+
+    def reset(self, *, seed=None, options=None) -> tuple:
+        super().reset(seed=seed)
+        self._num_steps = 0
+        return self.observation_space.sample(), self._info()
+
+    def step(self, action):
+        self._num_steps += 1
+        is_end = self._num_steps == 4
+        return self.observation_space.sample(), 0.0, is_end, False, self._info()
+
+    def _info(self) -> dict:
+        if self._mask is not None:
+            return self._mask
+        return {"action_mask": np.eye(3, dtype=np.int8)[self._num_steps % 3]}
+
+
+class Hangs(gymnasium.Env):
+    """Waits for ever in its 12th step."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (2,))
+    action_space = spaces.Discrete(2)
+    num_steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.num_steps += 1
+        if self.num_steps == 12:
+            time.sleep(1000)
+        return np.zeros(2, np.float32), 1.0, False, False, {}

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -13,32 +11,9 @@ from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.wrappers import ActionMaskFromInfo
 from alf_lite.errors import ConfigError, EnvError
+from tests.environments.light_environments import InfoMaskEnv
 
 BOX = spaces.Box(-1.0, 1.0, (1,), np.float32)
-
-
-class InfoMaskEnv(gymnasium.Env):
-    """After t steps the mask rules out all values but t % n of each component."""
-
-    def __init__(self, action_space=None, observation_space=BOX, mask=None) -> None:
-        self.action_space = action_space or spaces.Discrete(3)
-        self.observation_space = observation_space
-        self._mask = mask
-
-    def reset(self, *, seed=None, options=None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._num_steps = 0
-        return self.observation_space.sample(), self._info()
-
-    def step(self, action):
-        self._num_steps += 1
-        is_end = self._num_steps == 4
-        return self.observation_space.sample(), 0.0, is_end, False, self._info()
-
-    def _info(self) -> dict[str, Any]:
-        if self._mask is not None:
-            return self._mask
-        return {"action_mask": np.eye(3, dtype=np.int8)[self._num_steps % 3]}
 
 
 @pytest.mark.parametrize("vectorization_mode", ["sync", "async"])

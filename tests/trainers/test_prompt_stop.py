@@ -7,31 +7,12 @@ import signal
 import threading
 import time
 
-import gymnasium
-import numpy as np
 import pytest
 
 from alf_lite.environments.creation import create_environment
 from alf_lite.trainers import signals
+from tests.environments.light_environments import Hangs
 from tests.trainers.toys import ToyAlgorithm
-
-
-class Hangs(gymnasium.Env):
-    """Waits for ever in its 12th step."""
-
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
-    action_space = gymnasium.spaces.Discrete(2)
-    num_steps = 0
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action):
-        self.num_steps += 1
-        if self.num_steps == 12:
-            time.sleep(1000)
-        return np.zeros(2, np.float32), 1.0, False, False, {}
 
 
 class Stopped(ToyAlgorithm):
