@@ -4,7 +4,8 @@ The same work everywhere: one environment, 1000 steps without training, then one
 with 128 transitions after every tenth step; a ReLU network 120-84, Adam 2.5e-4, γ 0.99,
 a target network that is copied every 500 steps, ε from 1 to 0.05 over half of the run,
 a replay buffer of 10 thousand steps. ``alf_lite_vector`` and ``sb3_vector`` take the
-ten steps between two updates in ten environments at once, one step in each.
+ten steps between two updates in ten environments at once, one step in each;
+``alf_lite_vector_native`` in gymnasium's own vector of ten.
 
     python benchmarks/dqn_cartpole.py --library=sb3
 
@@ -30,6 +31,7 @@ LIBRARIES = (
     "alf_lite",
     "alf_lite_compile",
     "alf_lite_vector",
+    "alf_lite_vector_native",
     "sb3",
     "sb3_vector",
     "cleanrl",
@@ -45,7 +47,8 @@ def main() -> None:
     )
     measuring.register_counted_environments()
     measuring.counter.start(steps_per_iteration=500, learning_starts=LEARNING_STARTS)
-    num_envs = STEPS_PER_UPDATE if options.library.endswith("_vector") else 1
+    num_envs = STEPS_PER_UPDATE if "_vector" in options.library else 1
+    mode = "native" if "native" in options.library else "sync"
     if options.library.startswith("alf_lite"):
         bindings = [
             f"TrainerConfig.num_env_steps = {options.num_env_steps}",
@@ -53,6 +56,7 @@ def main() -> None:
             f"TrainerConfig.compile = {'compile' in options.library}",
             f"TrainerConfig.unroll_length = {STEPS_PER_UPDATE // num_envs}",
             f"create_environment.num_parallel_environments = {num_envs}",
+            f"create_environment.vectorization_mode = '{mode}'",
         ]
         alf_lite_training.train("dqn_cartpole.gin", bindings)
     elif options.library.startswith("sb3"):

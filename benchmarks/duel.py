@@ -6,7 +6,9 @@
 The two processes share one core and take turns: each trains for a moment, then waits
 until the other has done the same work. What else the machine does, and how fast it is
 just then, hits both alike, so that the ratio of their CPU times is known to one percent
-where ``run.py`` needs an idle machine. What comes after ``@`` is another checkout.
+where ``run.py`` needs an idle machine. What comes after ``@`` is another checkout; it
+trains by the confs of this one. Options that are not known here, such as
+``--num_env_steps``, are passed on to the benchmark.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -24,9 +27,12 @@ import run
 
 
 def duel(
-    benchmark: str, libraries: list[str], peers: run.Peers, num_env_steps: int
-) -> list[list[float]]:
-    """The CPU seconds of every turn of each of the two libraries."""
+    benchmark: str, libraries: list[str], peers: run.Peers, sizes: list[str]
+) -> list[dict[str, Any]]:
+    """What each of the two libraries reports; ``turn_seconds`` are those of its turns.
+
+    ``sizes`` are options of the benchmark.
+    """
     (read_a, write_b), (read_b, write_a) = os.pipe(), os.pipe()
     core = str(max(os.sched_getaffinity(0)))
     children = []
@@ -38,7 +44,7 @@ def duel(
         command = [
             *("taskset", "-c", core),
             *peers.command(benchmark, library),
-            f"--num_env_steps={num_env_steps}",
+            *sizes,
         ]
         child = subprocess.Popen(
             command,
@@ -62,32 +68,33 @@ def duel(
     outputs = [child.communicate()[0] for child in children]
     for child, name in zip(children, libraries, strict=True):
         if child.returncode != 0:
-            raise SystemExit(f"{name} failed: run its script to see why")
-    records: list[dict[str, Any]] = [json.loads(o.splitlines()[-1]) for o in outputs]
-    return [record["turn_seconds"] for record in records]
+            raise SystemExit(f"{name} failed: {shlex.join(map(str, child.args))}")
+    return [json.loads(output.splitlines()[-1]) for output in outputs]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("benchmark", choices=run.BENCHMARKS)
     parser.add_argument("names", nargs=2, metavar="LIBRARY")
-    parser.add_argument("--num_env_steps", type=int, default=12_000)
     run.add_peer_arguments(parser)
-    options = parser.parse_args()
-    turns = duel(
-        options.benchmark, options.names, run.find_peers(options), options.num_env_steps
-    )
+    options, sizes = parser.parse_known_args()
+    records = duel(options.benchmark, options.names, run.find_peers(options), sizes)
+    turns = (record["turn_seconds"] for record in records)
     pairs = list(zip(*turns, strict=False))
     pairs = pairs[len(pairs) // 4 :]  # without warm-up
     if len(pairs) < 4:
         sys.exit(f"only {len(pairs)} turns: give more --num_env_steps")
     ratios = sorted(second / first for first, second in pairs)
     low, middle, high = statistics.quantiles(ratios, n=4)
+    updates = " and ".join(f"{1000 * r['updates_per_step']:.1f}" for r in records)
     print(
-        f"{options.benchmark}: {options.names[0]} is {middle:.3f} times as fast as "
-        f"{options.names[1]} (quartiles {low:.3f} and {high:.3f} of {len(pairs)} turns)"
+        f"{' '.join([options.benchmark, *sizes])}: {options.names[0]} is {middle:.3f} "
+        f"times as fast as {options.names[1]} (quartiles {low:.3f} and {high:.3f} of "
+        f"{len(pairs)} turns; updates per 1,000 steps: {updates})"
     )
 
 

@@ -21,15 +21,18 @@ for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_variable] = "1"
 
 import gymnasium as gym
+import numpy as np
 import torch
+from gymnasium.envs.classic_control.acrobot import AcrobotEnv
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 torch.set_num_threads(1)
 
 HERE = Path(__file__).parent
-CART_POLE = "CountedCartPole-v1"
+CART_POLE, ACROBOT = "CountedCartPole-v1", "CountedAcrobot-v1"
 HALF_CHEETAH = "CountedHalfCheetah-v5"
+FRAMES = "CountedFrames-v0"
 PACKAGES = (
     "alf_lite",
     "torch",
@@ -37,6 +40,7 @@ PACKAGES = (
     "gymnasium",
     "mujoco",
     "stable_baselines3",
+    "sb3_contrib",
     "tensordict",
     "tianshou",
     "torchrl",
@@ -55,27 +59,28 @@ class Mark(NamedTuple):
 class UpdateCounter:
     """Updates of all optimizers of this process.
 
-    An update is a step of every optimizer. Where one has several optimizers, a step of
-    each counts by its share of the parameters, so that libraries which group them
-    differently, or make the steps of one less often, compare.
+    An update is a step of every parameter. Where one has several optimizers, or not
+    every step has all gradients, a step counts by its share of the parameters, so that
+    libraries which group them differently, or move some less often, compare.
     """
 
     def __init__(self) -> None:
-        self._num_steps: dict[torch.optim.Optimizer, int] = {}
+        self._updated: dict[torch.optim.Optimizer, int] = {}  # elements, all steps
         register_optimizer_step_post_hook(self._count)
 
     def _count(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        self._num_steps[optimizer] = self._num_steps.get(optimizer, 0) + 1
+        moved = sum(p.numel() for p in _parameters(optimizer) if p.grad is not None)
+        self._updated[optimizer] = self._updated.get(optimizer, 0) + moved
 
     def count(self) -> float:
-        sizes = {
-            optimizer: sum(
-                p.numel() for group in optimizer.param_groups for p in group["params"]
-            )
-            for optimizer in self._num_steps
-        }
-        updated = sum(sizes[optimizer] * n for optimizer, n in self._num_steps.items())
-        return updated / max(sum(sizes.values()), 1)
+        size = sum(
+            p.numel() for optimizer in self._updated for p in _parameters(optimizer)
+        )
+        return sum(self._updated.values()) / max(size, 1)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 class Turns:
@@ -168,6 +173,7 @@ class StepCounter:
             "steps_per_second": steps / wall,
             "steps_per_cpu_second": steps / cpu,
             "updates_per_second": updates / wall,
+            "updates_per_step": updates / steps,
         }
 
 
@@ -224,6 +230,40 @@ class CountedCartPoleVector(CartPoleVectorEnv):
         return super().step(action)
 
 
+class CountedAcrobot(AcrobotEnv):
+    def step(self, action: Any) -> Any:
+        counter.add()
+        return super().step(action)
+
+
+class CountedFrames(gym.Env):
+    """Four stacked frames of a game that is not played: images and nothing else."""
+
+    observation_space = gym.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    action_space = gym.spaces.Discrete(4)
+    _NUM_FRAMES = 256
+
+    def __init__(self) -> None:
+        generator = np.random.default_rng(0)
+        shape = (self._NUM_FRAMES + 4, *self.observation_space.shape[1:])
+        self._frames = generator.integers(0, 256, shape, np.uint8)
+        self._time = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._time = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Any:
+        counter.add()
+        self._time += 1
+        return self._observe(), float(action == self._time % 4), False, False, {}
+
+    def _observe(self) -> np.ndarray:
+        first = self._time % self._NUM_FRAMES
+        return self._frames[first : first + 4]
+
+
 def register_counted_environments() -> None:
     """Registers the stock environments, plus the counter, under their own names."""
     gym.register(
@@ -232,6 +272,8 @@ def register_counted_environments() -> None:
         vector_entry_point=CountedCartPoleVector,
         max_episode_steps=500,
     )
+    gym.register(ACROBOT, entry_point=CountedAcrobot, max_episode_steps=500)
+    gym.register(FRAMES, entry_point=CountedFrames, max_episode_steps=500)
     gym.register(HALF_CHEETAH, entry_point=_half_cheetah, max_episode_steps=1000)
 
 
@@ -268,10 +310,12 @@ def parse_options(
     libraries: Sequence[str],
     num_env_steps: int,
     num_envs: int | None = 8,
+    **sizes: Any,
 ) -> argparse.Namespace:
-    """The command line of one benchmark; the last two arguments are defaults.
+    """The command line of one benchmark; the last three arguments are defaults.
 
-    Without ``num_envs`` there is always one environment.
+    Without ``num_envs`` there is always one environment. ``sizes`` are further options;
+    one whose default is a tuple takes several values.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -282,11 +326,27 @@ def parse_options(
         parser.set_defaults(num_envs=1)
     else:
         parser.add_argument("--num_envs", type=int, default=num_envs)
+    for name, default in sizes.items():
+        if isinstance(default, tuple):
+            kind: dict[str, Any] = {"type": type(default[0]), "nargs": "+"}
+        else:
+            kind = {"type": type(default)}
+        parser.add_argument(f"--{name}", default=default, **kind)
     parser.add_argument("--script", help="of CleanRL or LeanRL, in your checkout")
     options = parser.parse_args()
     if options.library.startswith(("cleanrl", "leanrl")) and not options.script:
         parser.error(f"--library={options.library} needs --script=PATH")
+    for name, default in sizes.items():
+        if isinstance(default, tuple):
+            setattr(options, name, tuple(getattr(options, name)))
     return options
+
+
+def refuse(options: argparse.Namespace, **fixed: Any) -> None:
+    """Ends the program if an option differs from the one value that the library has."""
+    for name, value in fixed.items():
+        if (given := getattr(options, name)) != value:
+            raise SystemExit(f"{options.library} has no --{name} {given}, only {value}")
 
 
 def report(benchmark: str, options: argparse.Namespace) -> None:

@@ -26,18 +26,19 @@ def run_sb3(
     num_envs: int,
     num_env_steps: int,
     normalize: bool = False,
+    policy: str = "MlpPolicy",
     **kwargs: Any,
 ) -> None:
-    """Trains ``algorithm`` ("PPO", "SAC", …) of Stable-Baselines3."""
-    import stable_baselines3
+    """Trains ``algorithm`` ("PPO", "SAC", …) of Stable-Baselines3 or its contrib."""
+    import stable_baselines3 as library
     from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
     env = DummyVecEnv([lambda: gym.make(env_id)] * num_envs)
     if normalize:
         env = VecNormalize(env)
-    model = getattr(stable_baselines3, algorithm)(
-        "MlpPolicy", env, device="cpu", verbose=0, **kwargs
-    )
+    if not hasattr(library, algorithm):
+        import sb3_contrib as library
+    model = getattr(library, algorithm)(policy, env, device="cpu", verbose=0, **kwargs)
     model.learn(num_env_steps)
     env.close()
 
@@ -111,6 +112,30 @@ def edit_cleanrl(source: str) -> str:
         "lambda obs: np.clip(obs, -10, 10))",
         "lambda obs: np.clip(obs, -10, 10), env.observation_space)",
     )
+
+
+def resize(source: str, old: int, sizes: tuple[int, ...]) -> str:
+    """Hidden layers of another size, in a script where ``old`` means nothing else."""
+    if len(set(sizes)) != 1 or len(sizes) != 2:
+        raise SystemExit(f"the script has two layers of one size, not {sizes}")
+    return re.sub(rf"\b{old}\b", str(sizes[0]), source)
+
+
+_PLAIN_ENVIRONMENT = """
+def make_env(env_id, seed, idx, capture_video, run_name):
+    return lambda: gym.wrappers.RecordEpisodeStatistics(gym.make(env_id))
+
+
+"""
+
+
+def edit_cleanrl_frames(source: str) -> str:
+    """Its DQN of Atari games, in an environment that needs none of their wrappers."""
+    source = re.sub(
+        r"from cleanrl_utils.atari_wrappers import \(.*?\)\n", "", source, flags=re.S
+    )
+    main = 'if __name__ == "__main__":'
+    return source.replace(main, _PLAIN_ENVIRONMENT + main, 1)
 
 
 def edit_leanrl(source: str) -> str:

@@ -4,6 +4,11 @@ The same work everywhere: 128 steps per environment and iteration, 4 epochs of 4
 mini-batches, separate 64x64 tanh networks, Adam 2.5e-4, γ 0.99, λ 0.95, clip 0.2 (the
 value too), entropy 0.01, value 0.5, gradient norm 0.5, normalised advantages.
 
+``--hidden_sizes 256 256`` are other networks, ``--env=Acrobot-v1`` another task. With
+``--sequence_length=16`` the first hidden layer is an LSTM, and alf_lite trains it on
+sequences of 16 steps; Stable-Baselines3 (sb3-contrib) always takes the parts of an
+unroll that belong to one episode, of up to 128 steps.
+
     python benchmarks/ppo_cartpole.py --library=sb3
 
 prints one JSON line. ``benchmarks/run.py`` compares several libraries.
@@ -12,6 +17,7 @@ prints one JSON line. ``benchmarks/run.py`` compares several libraries.
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 # isort: off
 import measuring  # first: it sets the number of threads
@@ -21,6 +27,7 @@ import peers
 # isort: on
 
 UNROLL_LENGTH = 128
+DEFAULT_SIZES = {"env": "CartPole-v1", "hidden_sizes": (64, 64), "sequence_length": 0}
 LIBRARIES = (
     "alf_lite",
     "alf_lite_compile",
@@ -36,7 +43,9 @@ LIBRARIES = (
 
 
 def main() -> None:
-    options = measuring.parse_options(__doc__, LIBRARIES, num_env_steps=60_000)
+    options = measuring.parse_options(
+        __doc__, LIBRARIES, num_env_steps=60_000, **DEFAULT_SIZES
+    )
     measuring.register_counted_environments()
     measuring.counter.start(UNROLL_LENGTH * options.num_envs)
     if options.library.startswith("alf_lite"):
@@ -44,6 +53,7 @@ def main() -> None:
     elif options.library == "sb3":
         _train_sb3(options)
     elif options.library.startswith("bare"):
+        measuring.refuse(options, **DEFAULT_SIZES)
         bare_ppo.run_bare(
             measuring.CART_POLE,
             options.num_envs,
@@ -57,20 +67,41 @@ def main() -> None:
 
 def _train_alf_lite(options: argparse.Namespace) -> None:
     mode = "native" if "native" in options.library else "sync"
+    length = options.sequence_length or 1
     bindings = [
+        f"create_environment.env_name = 'Counted{options.env}'",
         f"TrainerConfig.num_env_steps = {options.num_env_steps}",
         f"TrainerConfig.compile = {'compile' in options.library}",
         f"NUM_ENVIRONMENTS = {options.num_envs}",
-        f"MINI_BATCH_SIZE = {UNROLL_LENGTH * options.num_envs // 4}",
+        f"TrainerConfig.mini_batch_length = {length}",
+        f"MINI_BATCH_SIZE = {UNROLL_LENGTH * options.num_envs // 4 // length}",
         f"create_environment.vectorization_mode = '{mode}'",
     ]
+    for network in ("ActorDistributionNetwork", "ValueNetwork"):
+        if options.sequence_length:
+            bindings += [
+                f"{network}.fc_layer_params = ()",
+                f"{network}.encoding_network_ctor = @LSTMEncodingNetwork",
+            ]
+        else:
+            bindings.append(f"{network}.fc_layer_params = {options.hidden_sizes}")
+    if options.sequence_length:
+        bindings += [
+            f"LSTMEncodingNetwork.hidden_size = {options.hidden_sizes[:1]}",
+            f"LSTMEncodingNetwork.post_fc_layer_params = {options.hidden_sizes[1:]}",
+        ]
     alf_lite_training.train("ppo_cartpole.gin", bindings)
 
 
 def _train_sb3(options: argparse.Namespace) -> None:
+    layers = list(options.hidden_sizes)
+    architecture: dict[str, Any] = {}
+    if options.sequence_length:
+        architecture["lstm_hidden_size"] = layers.pop(0)
+    architecture["net_arch"] = {"pi": layers, "vf": layers}
     peers.run_sb3(
-        "PPO",
-        measuring.CART_POLE,
+        "RecurrentPPO" if options.sequence_length else "PPO",
+        f"Counted{options.env}",
         options.num_envs,
         options.num_env_steps,
         learning_rate=2.5e-4,
@@ -84,13 +115,14 @@ def _train_sb3(options: argparse.Namespace) -> None:
         ent_coef=0.01,
         vf_coef=0.5,
         max_grad_norm=0.5,
-        policy_kwargs={"net_arch": {"pi": [64, 64], "vf": [64, 64]}},
+        policy="MlpLstmPolicy" if options.sequence_length else "MlpPolicy",
+        policy_kwargs=architecture,
     )
 
 
 def _run_script(options: argparse.Namespace) -> None:
     arguments = [
-        f"--env-id={measuring.CART_POLE}",
+        f"--env-id=Counted{options.env}",
         f"--total-timesteps={options.num_env_steps}",
         f"--num-envs={options.num_envs}",
         f"--num-steps={UNROLL_LENGTH}",
@@ -101,12 +133,18 @@ def _run_script(options: argparse.Namespace) -> None:
         "--ent-coef=0.01",
         "--no-cuda",
     ]
+    measuring.refuse(options, sequence_length=0)
     edit = peers.edit_cleanrl
     if options.library.startswith("leanrl"):
+        measuring.refuse(options, env="CartPole-v1")  # its agent has two actions
         edit = peers.edit_leanrl_discrete
         if options.library == "leanrl_compile":
             arguments.append("--compile")
-    peers.run_script(options.script, arguments, edit)
+    peers.run_script(
+        options.script,
+        arguments,
+        lambda source: peers.resize(edit(source), 64, options.hidden_sizes),
+    )
 
 
 if __name__ == "__main__":

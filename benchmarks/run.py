@@ -4,9 +4,11 @@
 
 Every measurement is a fresh process with one thread. The libraries take turns (A B C, A
 B C, ...), so that what else the machine does hits all of them, and each ratio is taken
-inside of one round. The ratios are those of steps per second of the process's own CPU
-time: all libraries here use one process and one thread, and that figure does not depend
-on who else holds the core. benchmarks/README.md says how to install the peers.
+inside of one round. Options that are not known here, such as ``--num_env_steps``, are
+passed on to the benchmark. The ratios are those of steps per second of the process's
+own CPU time: all libraries here use one process and one thread, and that figure does
+not depend on who else holds the core. benchmarks/README.md says how to install the
+peers.
 """
 
 from __future__ import annotations
@@ -27,13 +29,17 @@ BENCHMARKS = (
     "ppo_half_cheetah",
     "a2c_cartpole",
     "sac_half_cheetah",
+    "td3_half_cheetah",
     "dqn_cartpole",
+    "dqn_frames",
 )
 SCRIPTS = {
     ("cleanrl", "ppo_cartpole"): "cleanrl/ppo.py",
     ("cleanrl", "ppo_half_cheetah"): "cleanrl/ppo_continuous_action.py",
     ("cleanrl", "sac_half_cheetah"): "cleanrl/sac_continuous_action.py",
+    ("cleanrl", "td3_half_cheetah"): "cleanrl/td3_continuous_action.py",
     ("cleanrl", "dqn_cartpole"): "cleanrl/dqn.py",
+    ("cleanrl", "dqn_frames"): "cleanrl/dqn_atari.py",
     ("leanrl", "ppo_cartpole"): "leanrl/ppo_continuous_action_torchcompile.py",
     ("leanrl", "ppo_half_cheetah"): "leanrl/ppo_continuous_action_torchcompile.py",
 }
@@ -71,14 +77,14 @@ def compare(
     libraries: list[str],
     rounds: int,
     peers: Peers,
-    sizes: dict[str, int],
+    sizes: list[str],
 ) -> dict[str, list[dict[str, Any]]]:
-    """One record per round for every library."""
+    """One record per round for every library; ``sizes`` are options of the script."""
     commands = {library: peers.command(benchmark, library) for library in libraries}
     records: dict[str, list[dict[str, Any]]] = {library: [] for library in libraries}
     for i in range(rounds):
         for library, command in commands.items():
-            record = _measure([*command, *(f"--{k}={v}" for k, v in sizes.items())])
+            record = _measure([*command, *sizes])
             records[library].append(record)
             rate = record["steps_per_cpu_second"]
             print(f"round {i + 1}: {library} {_rate(rate)} steps/s", file=sys.stderr)
@@ -131,8 +137,6 @@ def _rate(per_second: float) -> str:
 
 def add_peer_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that ``find_peers`` reads."""
-    parser.add_argument("--libraries", nargs="+", default=["alf_lite", "sb3"])
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--peer_python",
         "--sb3_python",
@@ -150,19 +154,16 @@ def find_peers(options: argparse.Namespace) -> Peers:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("benchmark", choices=BENCHMARKS)
+    parser.add_argument("--libraries", nargs="+", default=["alf_lite", "sb3"])
+    parser.add_argument("--rounds", type=int, default=5)
     add_peer_arguments(parser)
     parser.add_argument("--baseline", help="ratios to this library; default: the last")
-    parser.add_argument("--num_env_steps", type=int)
-    parser.add_argument("--num_envs", type=int)
-    options = parser.parse_args()
-    sizes = {
-        key: value
-        for key in ("num_env_steps", "num_envs")
-        if (value := getattr(options, key)) is not None
-    }
+    options, sizes = parser.parse_known_args()
     baseline = options.baseline or options.libraries[-1]
     if baseline not in options.libraries:
         parser.error(f"--baseline={baseline} is not among --libraries")

@@ -3,6 +3,7 @@
 The same work everywhere: one environment, 1000 random steps, then one update after each
 step with 256 transitions; separate 256x256 ReLU networks for the actor and two critics,
 Adam 3e-4, γ 0.99, τ 0.005, a learnt temperature, a replay buffer of a million steps.
+``--hidden_size=512`` and ``--batch_size=1024`` are other sizes.
 
     python benchmarks/sac_half_cheetah.py --library=sb3
 
@@ -22,6 +23,7 @@ import sac_peers
 # isort: on
 
 LEARNING_STARTS = 1000
+DEFAULT_SIZES = {"hidden_size": 256, "batch_size": 256}
 LIBRARIES = (
     "alf_lite",
     "alf_lite_bf16",
@@ -37,7 +39,7 @@ LIBRARIES = (
 
 def main() -> None:
     options = measuring.parse_options(
-        __doc__, LIBRARIES, num_env_steps=4_000, num_envs=None
+        __doc__, LIBRARIES, num_env_steps=4_000, num_envs=None, **DEFAULT_SIZES
     )
     measuring.register_counted_environments()
     measuring.counter.start(steps_per_iteration=100, learning_starts=LEARNING_STARTS)
@@ -47,6 +49,7 @@ def main() -> None:
 
 def _train(options: argparse.Namespace) -> None:
     env_id, num_env_steps = measuring.HALF_CHEETAH, options.num_env_steps
+    layers = (options.hidden_size, options.hidden_size)
     if options.library.startswith("alf_lite"):
         precision = "bfloat16" if "bf16" in options.library else "float32"
         bindings = [
@@ -54,11 +57,15 @@ def _train(options: argparse.Namespace) -> None:
             f"TrainerConfig.initial_collect_steps = {LEARNING_STARTS}",
             f"TrainerConfig.compile = {'compile' in options.library}",
             f"TrainerConfig.precision = '{precision}'",
+            f"TrainerConfig.mini_batch_size = {options.batch_size}",
+            f"SquashedActorNetwork.fc_layer_params = {layers}",
+            f"CriticNetwork.joint_fc_layer_params = {layers}",
         ]
         alf_lite_training.train("sac_half_cheetah.gin", bindings)
     elif options.library == "sb3":
-        _train_sb3(env_id, num_env_steps)
+        _train_sb3(env_id, num_env_steps, options.batch_size, layers)
     elif options.library == "cleanrl":
+        measuring.refuse(options, **DEFAULT_SIZES)
         arguments = [
             f"--env-id={env_id}",
             f"--total-timesteps={num_env_steps}",
@@ -70,13 +77,18 @@ def _train(options: argparse.Namespace) -> None:
         peers.run_script(options.script, arguments)
     elif options.library.startswith("bare"):
         bfloat16 = options.library == "bare_bf16"
+        bare_sac.HIDDEN_SIZE = options.hidden_size
+        bare_sac.BATCH_SIZE = options.batch_size
         bare_sac.run_bare(env_id, num_env_steps, LEARNING_STARTS, bfloat16)
     else:
+        measuring.refuse(options, **DEFAULT_SIZES)
         run = getattr(sac_peers, f"run_{options.library}")
         run(env_id, num_env_steps, LEARNING_STARTS)
 
 
-def _train_sb3(env_id: str, num_env_steps: int) -> None:
+def _train_sb3(
+    env_id: str, num_env_steps: int, batch_size: int, layers: tuple[int, ...]
+) -> None:
     peers.run_sb3(
         "SAC",
         env_id,
@@ -85,12 +97,12 @@ def _train_sb3(env_id: str, num_env_steps: int) -> None:
         learning_rate=3e-4,
         buffer_size=1_000_000,
         learning_starts=LEARNING_STARTS,
-        batch_size=256,
+        batch_size=batch_size,
         tau=0.005,
         gamma=0.99,
         train_freq=1,
         gradient_steps=1,
-        policy_kwargs={"net_arch": [256, 256]},
+        policy_kwargs={"net_arch": list(layers)},
     )
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import os
 import subprocess
 import sys
 
+import gin
 import pytest
 import torch
 
+from alf_lite.config import DefaultSettings, TrainerConfig, default_settings
+from alf_lite.config import files as config_files
+from alf_lite.config.trainer_config import UPDATE_COUNTS
 from tests.source_code import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
+CONFS = sorted(BENCHMARKS.glob("*.gin"))
 SLOW = pytest.mark.slow  # one of these programs runs whenever the tests do
 
 
@@ -31,7 +37,7 @@ def measuring(monkeypatch):
     return importlib.import_module("measuring")
 
 
-def measure(script: str, library: str, num_env_steps: int) -> dict:
+def measure(script: str, library: str, num_env_steps: int, *sizes: str) -> dict:
     """What a benchmark prints about one library."""
     done = subprocess.run(
         [
@@ -39,6 +45,7 @@ def measure(script: str, library: str, num_env_steps: int) -> dict:
             BENCHMARKS / script,
             f"--library={library}",
             f"--num_env_steps={num_env_steps}",
+            *sizes,
         ],
         env=dict(os.environ, PYTHONPATH=str(ROOT)),
         capture_output=True,
@@ -67,6 +74,22 @@ def test_a_benchmark_counts_and_rates_its_steps(script, library, num_env_steps):
 
 
 @SLOW
+@pytest.mark.parametrize(
+    ("script", "num_env_steps", "sizes", "updates_per_step"),
+    [
+        ("ppo_cartpole.py", 12_288, ["--sequence_length=16"], 16 / 1024),
+        ("ppo_cartpole.py", 12_288, ["--env=Acrobot-v1"], 16 / 1024),
+        ("dqn_frames.py", 1_400, [], 1 / 4),
+    ],
+)
+def test_a_variant_makes_the_updates_it_is_said_to_make(
+    script, num_env_steps, sizes, updates_per_step
+):
+    record = measure(script, "alf_lite", num_env_steps, *sizes)
+    assert record["updates_per_step"] == pytest.approx(updates_per_step, rel=0.05)
+
+
+@SLOW
 def test_one_update_is_counted_for_each_training_of_off_policy_data():
     record = measure("dqn_cartpole.py", "alf_lite", 5_000)
     updates_per_step = record["updates_per_second"] / record["steps_per_second"]
@@ -74,11 +97,16 @@ def test_one_update_is_counted_for_each_training_of_off_policy_data():
     assert 0.1 <= updates_per_step <= 0.12
 
 
-def test_an_update_is_a_step_of_every_optimizer(measuring):
+def test_an_update_is_a_step_of_every_parameter(measuring):
     large = torch.nn.Parameter(torch.zeros(30))
     small = torch.nn.Parameter(torch.zeros(10))
     optimizers = [torch.optim.SGD([large], lr=0.1), torch.optim.SGD([small], lr=0.1)]
     counter = measuring.UpdateCounter()
+    for num_steps, optimizer in zip((3, 1), optimizers, strict=True):
+        for _ in range(num_steps):
+            optimizer.step()
+    assert counter.count() == 0  # without gradients nothing moves
+    large.grad, small.grad = torch.ones(30), torch.ones(10)
     for num_steps, optimizer in zip((3, 1), optimizers, strict=True):
         for _ in range(num_steps):
             optimizer.step()
@@ -87,6 +115,7 @@ def test_an_update_is_a_step_of_every_optimizer(measuring):
 
 def test_steps_before_the_learning_are_not_rated(measuring):
     parameter = torch.nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.ones(1)
     optimizer = torch.optim.SGD([parameter], lr=0.1)
     counter = measuring.StepCounter()
     counter.start(steps_per_iteration=10, learning_starts=100)
@@ -97,6 +126,40 @@ def test_steps_before_the_learning_are_not_rated(measuring):
     rates = counter.rates(skip=0)
     assert rates["env_steps"] == 151
     assert rates["updates_per_second"] == pytest.approx(rates["steps_per_second"])
+
+
+@pytest.mark.parametrize("conf", CONFS, ids=lambda conf: conf.stem)
+def test_a_conf_leaves_nothing_to_what_its_algorithm_declares(conf):
+    # The same work as the peers', whatever is declared one day.
+    given_by_the_script = [
+        "TrainerConfig.num_env_steps = 10_000",
+        "TrainerConfig.initial_collect_steps = 0",
+    ]
+    config_files.parse_config(str(conf), given_by_the_script)
+    config = TrainerConfig()
+    usual, declared = DefaultSettings(), default_settings(config.algorithm_ctor)
+    taken = [n for n in config.left_unset if n not in UPDATE_COUNTS]
+    assert [n for n in taken if getattr(declared, n) != getattr(usual, n)] == []
+    assert set(UPDATE_COUNTS) - set(config.left_unset), "how many updates"
+    for target in ("create_environment.num_parallel_environments", "Adam.lr"):
+        gin.query_parameter(target)  # raises where it is not bound
+
+
+def test_options_are_passed_on_and_refused_where_they_mean_nothing(measuring):
+    options = argparse.Namespace(library="bare", hidden_sizes=(256, 256))
+    measuring.refuse(options, hidden_sizes=(256, 256))
+    with pytest.raises(SystemExit, match="bare has no --hidden_sizes"):
+        measuring.refuse(options, hidden_sizes=(64, 64))
+
+
+def test_a_script_gets_other_layers(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    peers = importlib.import_module("peers")
+    assert peers.resize("Linear(64, 64), 640", 64, (256, 256)) == (
+        "Linear(256, 256), 640"
+    )
+    with pytest.raises(SystemExit, match="two layers"):
+        peers.resize("Linear(64, 64)", 64, (256,))
 
 
 def test_a_ratio_is_the_median_of_the_rounds(run):
