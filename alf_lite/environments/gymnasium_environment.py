@@ -225,31 +225,23 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
         tensors = [t for t in nest.flatten(observation) if isinstance(t, Tensor)]
         if tensors:
             return TorchTimeSteps(
-                self._vector_env.single_observation_space,
-                self._vector_env.single_action_space,
-                tuple(self.reward_spec.shape),
-                self._info_keys,
-                self.batch_size,
-                self._copy,
-                tensors[0].device,
+                *self._parts, copy=self._copy, device=tensors[0].device
             )
         return self._numpy_time_steps()
 
     def _numpy_time_steps(self) -> NumpyTimeSteps:
+        return NumpyTimeSteps(*self._parts, trusted=self._own is not None)
+
+    @property
+    def _parts(self) -> tuple[gymnasium.vector.VectorEnv, TimeStep, InfoKeys]:
+        """What any ``TimeSteps`` is made of."""
         spec = time_step_spec(
             self.observation_spec,
             self.action_spec,
             self.reward_spec,
             self.env_info_spec,
         )
-        return NumpyTimeSteps(
-            self._vector_env.single_observation_space,
-            self._vector_env.single_action_space,
-            spec,
-            self._info_keys,
-            self.batch_size,
-            trusted=self._own is not None,
-        )
+        return self._vector_env, spec, self._info_keys
 
     def _watch_infos(self, infos: dict[str, Any]) -> None:
         """Looks for the declared keys until each has come once."""

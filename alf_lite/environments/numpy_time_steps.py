@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from alf_lite import nest
@@ -153,25 +153,21 @@ class NumpyTimeSteps(TimeSteps):
     """Writes each step into a row of memory.
 
     Args:
-        observation_space: of a single environment.
-        action_space: of a single environment.
-        spec: of a step of a single environment.
-        info_keys: what becomes ``env_info``.
-        batch_size: B.
+        vector_env: see ``TimeSteps``, as for the others.
         trusted: whether rewards and flags are arrays of the right shapes and dtypes,
             and the step after an end is the reset.
     """
 
     def __init__(
         self,
-        observation_space: gymnasium.Space,
-        action_space: gymnasium.Space,
+        vector_env: VectorEnv,
         spec: TimeStep,
         info_keys: InfoKeys,
-        batch_size: int,
-        trusted: bool = False,
+        *,
+        trusted: bool,
     ) -> None:
-        super().__init__(observation_space, action_space, info_keys, batch_size)
+        super().__init__(vector_env, spec, info_keys)
+        batch_size = self._batch_size
         self._trusted = trusted
         self._observations = [
             ObservationLeaf(leaf, batch_size) for leaf in self._observation_tree.leaves
@@ -184,7 +180,6 @@ class NumpyTimeSteps(TimeSteps):
             self._observations[0] if self._observation_tree.is_leaf else None
         )
         self._only_action = self._actions[0] if self._action_tree.is_leaf else None
-        self._spec = spec
         self._rewards = Column("reward", (batch_size, *spec.reward.shape), np.float64)
         self._flags = [
             Column(name, (batch_size,), np.bool_)

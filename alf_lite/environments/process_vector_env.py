@@ -160,14 +160,11 @@ class ProcessVectorEnv(BatchOfSingleEnvs):
             array[rows] = 0
 
     def info_names(self) -> list[str]:
-        self._request(env_server.INFO_NAMES)
-        replies = map(_load, self._replies("its infos"))
-        return [name for names in replies for name in names]
+        answers = self._answers(env_server.INFO_NAMES, "its infos")
+        return [name for names in answers for name in names]
 
     def save_episodes(self) -> list[str]:
-        self._check_open()
-        self._request(env_server.SAVE)
-        return [_load(reply) for reply in self._replies("save_episodes()")]
+        return self._answers(env_server.SAVE, "save_episodes()")
 
     def restore_episodes(
         self, episodes: Mapping[int, SavedEpisode], seeds: Sequence[int]
@@ -193,9 +190,7 @@ class ProcessVectorEnv(BatchOfSingleEnvs):
 
     def render(self) -> tuple[Any, ...]:
         """The frames of all environments."""
-        self._check_open()
-        self._request(env_server.RENDER)
-        return tuple(map(_load, self._replies("render()")))
+        return tuple(self._answers(env_server.RENDER, "render()"))
 
     def close_extras(self, **kwargs: Any) -> None:
         """Closes the environments; after two seconds their processes are killed."""
@@ -207,6 +202,12 @@ class ProcessVectorEnv(BatchOfSingleEnvs):
         """Asks all environments, or some, for something that needs no arguments."""
         for i in range(self.num_envs) if indices is None else indices:
             self._processes.children[i].send(kind)
+
+    def _answers(self, kind: bytes, call: str) -> list[Any]:
+        """What all environments answer to a request that needs no arguments."""
+        self._check_open()
+        self._request(kind)
+        return list(map(_load, self._replies(call)))
 
     def _ask(
         self, kind: bytes, arguments: Mapping[int, tuple], call: str

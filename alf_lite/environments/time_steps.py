@@ -7,10 +7,10 @@ import math
 import warnings
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments import space_specs
@@ -34,23 +34,21 @@ class TimeSteps(abc.ABC):
     """Remembers which episodes ended, and makes a TimeStep of each step.
 
     Args:
-        observation_space: of a single environment.
-        action_space: of a single environment.
+        vector_env: whose steps they are; only its spaces and its size are looked at.
+        spec: of a step of a single environment.
         info_keys: what becomes ``env_info``.
-        batch_size: B.
     """
 
     def __init__(
-        self,
-        observation_space: gymnasium.Space,
-        action_space: gymnasium.Space,
-        info_keys: InfoKeys,
-        batch_size: int,
+        self, vector_env: VectorEnv, spec: TimeStep, info_keys: InfoKeys
     ) -> None:
-        self._observation_tree = SpaceTree(observation_space, "observation")
-        self._action_tree = SpaceTree(action_space, "action")
+        self._observation_tree = SpaceTree(
+            vector_env.single_observation_space, "observation"
+        )
+        self._action_tree = SpaceTree(vector_env.single_action_space, "action")
+        self._spec = spec
         self._info_keys = info_keys
-        self._batch_size = batch_size
+        self._batch_size = int(vector_env.num_envs)
 
     @abc.abstractmethod
     def first(self, observation: Any, infos: dict[str, Any]) -> TimeStep:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from alf_lite.data_structures import TimeStep
@@ -131,26 +131,22 @@ class TorchTimeSteps(TimeSteps):
     """As ``NumpyTimeSteps``, for tensors on any device.
 
     Args:
-        observation_space: of a single environment.
-        action_space: of a single environment.
-        reward_shape: of a single reward.
-        info_keys: what becomes ``env_info``.
-        batch_size: B.
+        vector_env: see ``TimeSteps``, as for the others.
         copy: whether the environment may change its tensors later.
         device: of the environment's tensors.
     """
 
     def __init__(
         self,
-        observation_space: gymnasium.Space,
-        action_space: gymnasium.Space,
-        reward_shape: tuple[int, ...],
+        vector_env: VectorEnv,
+        spec: TimeStep,
         info_keys: InfoKeys,
-        batch_size: int,
+        *,
         copy: bool,
         device: torch.device,
     ) -> None:
-        super().__init__(observation_space, action_space, info_keys, batch_size)
+        super().__init__(vector_env, spec, info_keys)
+        batch_size = self._batch_size
         self._info_shapes = info_keys.shapes
         self._device = device
         self._copy = copy
@@ -162,7 +158,7 @@ class TorchTimeSteps(TimeSteps):
             TorchActionLeaf(leaf, batch_size, device)
             for leaf in self._action_tree.leaves
         ]
-        self._reward_shape = (batch_size, *reward_shape)
+        self._reward_shape = (batch_size, *spec.reward.shape)
         self._env_id = torch.arange(batch_size, dtype=torch.int32, device=device)
         self._ended = torch.zeros(batch_size, dtype=torch.bool, device=device)
         self._action: list[Tensor] = []
