@@ -23,7 +23,7 @@ from alf_lite.data_transformers import RewardNormalizer
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.optimizers.optimizers import Adam
-from alf_lite.trainers.hooks import Hook
+from alf_lite.trainers.hooks import Hook, ReplaySaver
 from alf_lite.utils import random_state
 from alf_lite.utils.schedulers import LinearScheduler
 from tests.source_code import ROOT
@@ -87,6 +87,10 @@ def test_without_a_directory_only_hooks_write(tmp_path):
 
     alf_lite.Trainer(make(), hooks=[Look()]).train()
     assert found == [[".lock"]]
+    config = alf_lite.TrainerConfig(num_iterations=1)
+    algorithm = alf_lite.DqnAlgorithm(env=cart_pole(), config=config)
+    with pytest.raises(ConfigError, match=r"ReplaySaver.* Give Trainer a root_dir"):
+        alf_lite.Trainer(algorithm, hooks=[ReplaySaver()]).train()
 
 
 def test_a_loop_of_ones_own_gives_the_numbers_of_the_trainer(tmp_path):

@@ -214,11 +214,15 @@ class ReplaySaver(Hook):
         self._saved_iteration: int | None = None
 
     def before_train(self, training: Training) -> None:
-        """Raises ConfigError if there is no replay buffer to be saved."""
+        """Raises ConfigError if there is nothing to be saved, or no place for it."""
         if training.algorithm.on_policy:
             raise ConfigError(
                 f"ReplaySaver: {training.algorithm.name} is on-policy and has no "
                 "replay buffer. Use an off-policy algorithm, or alf_lite.bin.collect."
+            )
+        if not training.owns_root_dir:
+            raise ConfigError(
+                "ReplaySaver: there is nowhere to write to. Give Trainer a root_dir."
             )
 
     def after_iter(self, training: Training) -> None:
@@ -234,7 +238,7 @@ class ReplaySaver(Hook):
         if iteration == self._saved_iteration or buffer is None:
             return
         if not training.owns_root_dir:
-            _logger.error("The replay buffer was not saved: root_dir is gone.")
+            _logger.error("The replay buffer was not saved: there is no root_dir.")
             return
         directory = training.root_dir / "replay"
         try:

@@ -98,8 +98,8 @@ class Trainer:
 
     @property
     def owns_root_dir(self) -> bool:
-        """False if it was deleted, or is another run's now."""
-        return not self._run_directory.lock.is_lost()
+        """False if there is none, if it was deleted, or is another run's now."""
+        return self._temporary is None and not self._run_directory.lock.is_lost()
 
     def request_stop(self, reason: str) -> None:
         """Ends the run after this iteration, with a checkpoint."""
