@@ -198,12 +198,14 @@ def _returns(time_step: TimeStep, n: int, gamma: float) -> Transition:
         next_steps = _to_next_steps(time_step, gamma)
         return next_steps._replace(num_steps=num_steps, next_observation=())
     steps = time_step.reward, time_step.discount, time_step.step_type
-    is_on_cpu = time_step.step_type.device.type == "cpu"
+    # numpy knows neither other devices nor bfloat16.
+    dtype, device = time_step.reward.dtype, time_step.reward.device
+    use_numpy = device.type == "cpu" and dtype == torch.float32
     return Transition(
         # The action that led to the next step is the one that was executed, whoever
         # chose it.
         nest.narrow(time_step.prev_action, 1, num_rows + 1, dim=1),
-        *(_sums_by_numpy if is_on_cpu else _sums)(*steps, n, gamma),
+        *(_sums_by_numpy if use_numpy else _sums)(*steps, n, gamma),
     )
 
 
