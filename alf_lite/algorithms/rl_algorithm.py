@@ -216,8 +216,6 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         """Rewards, values or advantages [..., D] weighted to [...]; [...] as it is."""
         if not self.has_multidim_reward:
             return values
-        if not self.has_multidim_reward:
-            return values
         return self._reward_weights.forward(values)
 
     @property

@@ -27,7 +27,8 @@ from alf_lite.distributions.discrete import (
     MultiCategorical,
 )
 from alf_lite.networks.encoding_networks import EncodedNetwork
-from alf_lite.networks.layers import apply_linear, linear
+from alf_lite.networks.layers import linear
+from alf_lite.networks.lean_layers import apply_linear
 from alf_lite.networks.network import leaf_name
 from alf_lite.tensor_specs import (
     BoundedTensorSpec,

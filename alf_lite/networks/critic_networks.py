@@ -15,12 +15,11 @@ from alf_lite.networks.encoding_networks import EncodedNetwork
 from alf_lite.networks.layers import (
     HIDDEN_GAIN,
     Activation,
-    HiddenSequential,
-    LinearMap,
     check_parameters,
     check_sizes,
     make_activation,
 )
+from alf_lite.networks.lean_layers import HiddenSequential, LinearMap
 from alf_lite.tensor_specs import NestedTensorSpec
 
 Nest = Any

@@ -27,11 +27,11 @@ from torch import Tensor, nn
 
 from alf_lite.networks.layers import (
     Activation,
-    HiddenSequential,
     check_parameters,
     make_activation,
     orthogonal,
 )
+from alf_lite.networks.lean_layers import HiddenSequential
 from alf_lite.tensor_specs import (
     BoundedTensorSpec,
     TensorSpec,

@@ -13,11 +13,11 @@ from alf_lite.config import configurable
 from alf_lite.networks.encoding_networks import EncodedNetwork
 from alf_lite.networks.layers import (
     Activation,
-    LeanSequential,
     check_sizes,
     linear,
     mlp,
 )
+from alf_lite.networks.lean_layers import LeanSequential
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any

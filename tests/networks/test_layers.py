@@ -8,13 +8,15 @@ from torch import nn
 from alf_lite.networks.critic_networks import ParallelLinear, ParallelMLP
 from alf_lite.networks.input_encoders import ImageEncoder
 from alf_lite.networks.layers import (
-    HiddenSequential,
-    LeanSequential,
-    hidden_layers_in,
     linear,
     make_activation,
     mlp,
     orthogonal,
+)
+from alf_lite.networks.lean_layers import (
+    HiddenSequential,
+    LeanSequential,
+    hidden_layers_in,
 )
 from alf_lite.tensor_specs import TensorSpec
 

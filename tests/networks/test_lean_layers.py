@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from alf_lite import nest
-from alf_lite.networks import numpy_chain
+from alf_lite.networks import lean_layers
 from alf_lite.networks.actor_networks import ActorDistributionNetwork, ActorNetwork
-from alf_lite.networks.numpy_chain import NumpyChain
+from alf_lite.networks.lean_layers import NumpyChain
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
@@ -111,7 +111,7 @@ def test_nothing_is_said_of_numbers_that_are_not_finite(evaluated):
 def test_what_is_large_is_left_to_torch(evaluated):
     network = actor(box((2,)), fc_layer_params=(512, 512))
     with torch.no_grad():
-        network(torch.randn(numpy_chain._MAX_ROWS + 1, 5))
+        network(torch.randn(lean_layers._MAX_ROWS + 1, 5))
         network(torch.randn(2, 5))
         network(torch.randn(3, 2, 5))
     assert not evaluated
