@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from alf_lite import nest
@@ -26,25 +28,14 @@ class whole_sequences:  # noqa: N801 - used like a function
         is_first: [T, B] bool, the steps before which the state is zero again.
     """
 
-    __slots__ = ("_before", "_runs")
+    __slots__ = ("_before", "_sequences")
 
     def __init__(self, is_first: Tensor) -> None:
-        num_steps = len(is_first)
-        resets = is_first.unsqueeze(-1)
-        begins = [
-            t for t, is_any in enumerate(is_first.any(1).tolist()) if is_any or t == 0
-        ]
-        self._runs = StepRuns(
-            (num_steps, is_first.shape[1]),
-            [
-                (begin, end, resets[begin])
-                for begin, end in zip(begins, [*begins[1:], num_steps], strict=True)
-            ],
-        )
+        self._sequences = Sequences(is_first)
 
     def __enter__(self) -> None:
-        global _runs  # one for the process, as the precision of layers
-        self._before, _runs = _runs, self._runs
+        global _sequences  # one for the process, as the precision of layers
+        self._before, _sequences = _sequences, self._sequences
 
     def __exit__(
         self,
@@ -52,23 +43,69 @@ class whole_sequences:  # noqa: N801 - used like a function
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        global _runs
-        _runs = self._before
+        global _sequences
+        _sequences = self._before
 
 
-class StepRuns(NamedTuple):
-    """T steps in runs, in which no state is reset but at the first step."""
-
-    shape: tuple[int, int]  # T, B
-    runs: list[tuple[int, int, Tensor]]  # begin, end, which states are reset [B, 1]
+# Runs are faster than pieces, step by step, if they have so many steps on average.
+_MIN_RUN = 4
 
 
-_runs: StepRuns | None = None
+class Sequences:
+    """B sequences of T steps, and how memory gets through them where it is reset.
+
+    Where that is seldom, by ``runs`` of all rows from one reset to the next. Otherwise
+    every row is cut into pieces at its own resets. Pieces are sorted by their length,
+    the longest first, and stand as those of a ``PackedSequence`` of torch: the first
+    steps of all, then all second steps, ….
+
+    Args:
+        is_first: [T, B] bool.
+    """
+
+    def __init__(self, is_first: Tensor) -> None:
+        self.shape = num_steps, batch_size = tuple(is_first.shape)
+        resets = is_first.cpu().numpy()
+        starts = np.flatnonzero(np.append(True, resets[1:].any(1))).tolist()
+        # Begin, end, and which states are reset before, [B, 1]
+        self.runs: list[tuple[int, int, Tensor]] | None = None
+        if len(starts) * _MIN_RUN <= num_steps or num_steps == 1:
+            self.runs = [
+                (begin, end, is_first[begin].unsqueeze(1))
+                for begin, end in zip(starts, [*starts[1:], num_steps], strict=True)
+            ]
+            return
+        begins = resets.copy()
+        begins[0] = True
+        rows, steps = np.nonzero(begins.T)  # row by row, in the order of time
+        is_last = np.append(rows[1:] != rows[:-1], True)
+        ends = np.where(is_last, num_steps, np.append(steps[1:], num_steps))
+        lengths = ends - steps
+        by_length = np.argsort(-lengths, kind="stable")
+        rows, steps, lengths = rows[by_length], steps[by_length], lengths[by_length]
+        step, piece = np.nonzero(np.arange(lengths[0])[:, None] < lengths)
+        order = (steps[piece] + step) * batch_size + rows[piece]
+
+        def on_device(array: np.ndarray) -> Tensor:
+            return torch.from_numpy(array).to(is_first.device)
+
+        # Of steps in T·B: which stand one after the other, and where each one stands
+        self.order = on_device(order)
+        self.place = on_device(np.argsort(order))
+        self.batch_sizes = torch.from_numpy(np.bincount(step))  # pieces of each length
+        # Of pieces: the row they belong to, and whether their state is zero
+        self.rows = on_device(rows)
+        self.is_reset = on_device(resets[steps, rows]).unsqueeze(1)
+        # [B], the last piece of every row
+        self.last = on_device(np.argsort(by_length)[is_last])
 
 
-def current_sequences() -> StepRuns | None:
+_sequences: Sequences | None = None
+
+
+def current_sequences() -> Sequences | None:
     """Those of the innermost :class:`whole_sequences`; None outside of it."""
-    return _runs
+    return _sequences
 
 
 class Network(nn.Module):

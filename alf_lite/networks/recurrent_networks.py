@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from alf_lite.config import configurable
 from alf_lite.networks.encoding_networks import EncoderNetwork, EncodingNetwork
 from alf_lite.networks.input_encoders import ConvLayerParams
 from alf_lite.networks.layers import Activation, check_sizes, mlp
-from alf_lite.networks.network import StepRuns, current_sequences
+from alf_lite.networks.network import Sequences, current_sequences
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
@@ -86,11 +87,16 @@ class RecurrentEncodingNetwork(EncoderNetwork):
                 x = cell_state[0]
                 new_state.append(cell_state)
         else:
-            x = x.unflatten(0, sequences.shape)  # [T, B, ...]
+            pieces = sequences.runs is None
+            if pieces:
+                x = x.index_select(0, sequences.order)
+            else:
+                x = x.unflatten(0, sequences.shape)
             for cell, cell_state in zip(self._cells, state, strict=True):
-                x, cell_state = self._steps(cell, x, cell_state, sequences)
+                with _without_cudnn(x):
+                    x, cell_state = self._steps(cell, x, cell_state, sequences)
                 new_state.append(cell_state)
-            x = x.flatten(0, 1)
+            x = x.index_select(0, sequences.place) if pieces else x.flatten(0, 1)
         return self._mlp(x), tuple(new_state)
 
     def _steps(
@@ -98,14 +104,22 @@ class RecurrentEncodingNetwork(EncoderNetwork):
         cell: Any,
         x: Tensor,
         cell_state: tuple[Tensor, ...],
-        sequences: StepRuns,
+        sequences: Sequences,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """All steps of one cell: [T, B, size] → [T, B, hidden], and the new state."""
+        """All steps of one cell, in order: their outputs, and the new state [B]."""
         weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
+        if sequences.runs is None:
+            before = [
+                torch.where(sequences.is_reset, 0.0, s[sequences.rows])[None]
+                for s in cell_state
+            ]
+            output, after = self._run(weights, x, before, sequences.batch_sizes)
+            return output, tuple(s[0, sequences.last] for s in after)
         outputs = []
         for begin, end, is_reset in sequences.runs:
-            cell_state = tuple(torch.where(is_reset, 0.0, s) for s in cell_state)
-            output, cell_state = self._run(weights, x[begin:end], cell_state)
+            before = [torch.where(is_reset, 0.0, s)[None] for s in cell_state]
+            output, after = self._run(weights, x[begin:end], before)
+            cell_state = tuple(s[0] for s in after)
             outputs.append(output)
         return torch.cat(outputs), cell_state
 
@@ -116,14 +130,36 @@ class RecurrentEncodingNetwork(EncoderNetwork):
         raise NotImplementedError
 
     def _run(
-        self, weights: list[Tensor], x: Tensor, cell_state: tuple[Tensor, ...]
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Several steps of one cell, as :meth:`_steps`, without a reset."""
+        self,
+        weights: list[Tensor],
+        x: Tensor,
+        before: list[Tensor],
+        sizes: Tensor | None = None,
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """Several steps of one cell, as torch's own networks make them.
+
+        Args:
+            weights: of the cell.
+            x: [T, B, size]; or [N, size], the steps of several pieces, packed.
+            before: [1, B, hidden] each, the states before; or [1, pieces, hidden].
+            sizes: of packed steps, how many have a first, a second one, ….
+
+        Returns:
+            [T, B, hidden] or [N, hidden], and the states after as those before.
+        """
         raise NotImplementedError
 
 
-# Biases, one layer, no dropout, not in training (of dropout), one direction, time first
-_ONE_LAYER = (True, 1, 0.0, False, False, False)
+def _without_cudnn(x: Tensor) -> AbstractContextManager[Any]:
+    """CuDNN would warn that the weights of cells are not in one piece of memory."""
+    if not x.is_cuda:
+        return nullcontext()
+    return torch.backends.cudnn.flags(enabled=False)
+
+
+# Biases, one layer, no dropout, not in training (of dropout), one direction; time
+# first follows, where steps are not packed
+_ONE_LAYER = (True, 1, 0.0, False, False)
 
 
 @configurable
@@ -139,11 +175,17 @@ class LSTMEncodingNetwork(RecurrentEncodingNetwork):
         return cell(x, cell_state)
 
     def _run(
-        self, weights: list[Tensor], x: Tensor, cell_state: tuple[Tensor, ...]
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        before = [s.unsqueeze(0) for s in cell_state]
-        output, hidden, memory = torch.lstm(x, before, weights, *_ONE_LAYER)
-        return output, (hidden[0], memory[0])
+        self,
+        weights: list[Tensor],
+        x: Tensor,
+        before: list[Tensor],
+        sizes: Tensor | None = None,
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        if sizes is None:
+            output, *after = torch.lstm(x, before, weights, *_ONE_LAYER, False)
+        else:
+            output, *after = torch.lstm(x, sizes, before, weights, *_ONE_LAYER)
+        return output, after
 
 
 @configurable
@@ -159,10 +201,17 @@ class GRUEncodingNetwork(RecurrentEncodingNetwork):
         return (cell(x, cell_state[0]),)
 
     def _run(
-        self, weights: list[Tensor], x: Tensor, cell_state: tuple[Tensor, ...]
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        output, hidden = torch.gru(x, cell_state[0].unsqueeze(0), weights, *_ONE_LAYER)
-        return output, (hidden[0],)
+        self,
+        weights: list[Tensor],
+        x: Tensor,
+        before: list[Tensor],
+        sizes: Tensor | None = None,
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        if sizes is None:
+            output, *after = torch.gru(x, before[0], weights, *_ONE_LAYER, False)
+        else:
+            output, *after = torch.gru(x, sizes, before[0], weights, *_ONE_LAYER)
+        return output, after
 
 
 def _initialized(cell: Any) -> Any:

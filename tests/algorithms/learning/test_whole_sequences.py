@@ -15,6 +15,7 @@ from alf_lite.algorithms.learning.batch_loss import takes_sequences
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
+from alf_lite.networks import network
 from alf_lite.networks.actor_networks import (
     ActorDistributionNetwork,
     ActorNetwork,
@@ -123,8 +124,10 @@ def make(cls, options, settings):
     )
 
 
+@pytest.mark.parametrize("min_run", [1, 4, 100], ids=["runs", "either", "pieces"])
 @pytest.mark.parametrize("case", CASES)
-def test_whole_sequences_equal_one_step_after_the_other(case):
+def test_whole_sequences_equal_one_step_after_the_other(case, min_run, monkeypatch):
+    monkeypatch.setattr(network, "_MIN_RUN", min_run)
     parts, memory, settings = CASES[case]
     cls, options = parts(memory)
     step_by_step = type(cls.__name__, (cls,), {"trains_on_sequences": False})
