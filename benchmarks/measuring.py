@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_variable] = "1"
+os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
 
 import gymnasium as gym
 import numpy as np
@@ -41,6 +42,8 @@ PACKAGES = (
     "mujoco",
     "stable_baselines3",
     "sb3_contrib",
+    "sbx_rl",
+    "jax",
     "tensordict",
     "tianshou",
     "torchrl",

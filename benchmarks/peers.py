@@ -7,6 +7,7 @@ counted by the environment (``measuring.py``).
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 import sys
@@ -27,18 +28,20 @@ def run_sb3(
     num_env_steps: int,
     normalize: bool = False,
     policy: str = "MlpPolicy",
+    package: str = "stable_baselines3",
     **kwargs: Any,
 ) -> None:
-    """Trains ``algorithm`` ("PPO", "SAC", …) of Stable-Baselines3 or its contrib."""
-    import stable_baselines3 as library
+    """Trains ``algorithm`` ("PPO", "SAC", …) of Stable-Baselines3.
+
+    ``package`` may be one with the same interface: sb3_contrib, or sbx, which is jax.
+    """
     from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
     env = DummyVecEnv([lambda: gym.make(env_id)] * num_envs)
     if normalize:
         env = VecNormalize(env)
-    if not hasattr(library, algorithm):
-        import sb3_contrib as library
-    model = getattr(library, algorithm)(policy, env, device="cpu", verbose=0, **kwargs)
+    model_class = getattr(importlib.import_module(package), algorithm)
+    model = model_class(policy, env, device="cpu", verbose=0, **kwargs)
     model.learn(num_env_steps)
     env.close()
 

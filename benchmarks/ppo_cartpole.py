@@ -116,6 +116,7 @@ def _train_sb3(options: argparse.Namespace) -> None:
         vf_coef=0.5,
         max_grad_norm=0.5,
         policy="MlpLstmPolicy" if options.sequence_length else "MlpPolicy",
+        package="sb3_contrib" if options.sequence_length else "stable_baselines3",
         policy_kwargs=architecture,
     )
 

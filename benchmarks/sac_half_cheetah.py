@@ -23,12 +23,14 @@ import sac_peers
 # isort: on
 
 LEARNING_STARTS = 1000
+SB3_PACKAGES = {"sb3": "stable_baselines3", "sbx": "sbx"}
 DEFAULT_SIZES = {"hidden_size": 256, "batch_size": 256}
 LIBRARIES = (
     "alf_lite",
     "alf_lite_bf16",
     "alf_lite_compile",
     "sb3",
+    "sbx",
     "cleanrl",
     "tianshou",
     "torchrl",
@@ -62,8 +64,8 @@ def _train(options: argparse.Namespace) -> None:
             f"CriticNetwork.joint_fc_layer_params = {layers}",
         ]
         alf_lite_training.train("sac_half_cheetah.gin", bindings)
-    elif options.library == "sb3":
-        _train_sb3(env_id, num_env_steps, options.batch_size, layers)
+    elif options.library in SB3_PACKAGES:
+        _train_sb3(options, layers)
     elif options.library == "cleanrl":
         measuring.refuse(options, **DEFAULT_SIZES)
         arguments = [
@@ -86,18 +88,17 @@ def _train(options: argparse.Namespace) -> None:
         run(env_id, num_env_steps, LEARNING_STARTS)
 
 
-def _train_sb3(
-    env_id: str, num_env_steps: int, batch_size: int, layers: tuple[int, ...]
-) -> None:
+def _train_sb3(options: argparse.Namespace, layers: tuple[int, ...]) -> None:
     peers.run_sb3(
         "SAC",
-        env_id,
+        measuring.HALF_CHEETAH,
         1,
-        num_env_steps,
+        options.num_env_steps,
+        package=SB3_PACKAGES[options.library],
         learning_rate=3e-4,
         buffer_size=1_000_000,
         learning_starts=LEARNING_STARTS,
-        batch_size=batch_size,
+        batch_size=options.batch_size,
         tau=0.005,
         gamma=0.99,
         train_freq=1,

@@ -12,6 +12,8 @@ prints one JSON line. ``benchmarks/run.py`` compares several libraries.
 
 from __future__ import annotations
 
+import argparse
+
 # isort: off
 import measuring  # first: it sets the number of threads
 import alf_lite_training
@@ -20,7 +22,8 @@ import peers
 # isort: on
 
 LEARNING_STARTS = 1000
-LIBRARIES = ("alf_lite", "alf_lite_compile", "sb3", "cleanrl")
+SB3_PACKAGES = {"sb3": "stable_baselines3", "sbx": "sbx"}
+LIBRARIES = ("alf_lite", "alf_lite_compile", "sb3", "sbx", "cleanrl")
 
 
 def main() -> None:
@@ -36,8 +39,8 @@ def main() -> None:
             f"TrainerConfig.compile = {'compile' in options.library}",
         ]
         alf_lite_training.train("td3_half_cheetah.gin", bindings)
-    elif options.library == "sb3":
-        _train_sb3(options.num_env_steps)
+    elif options.library in SB3_PACKAGES:
+        _train_sb3(options)
     else:
         # The defaults of the script are the sizes above.
         arguments = [
@@ -50,14 +53,15 @@ def main() -> None:
     measuring.report("td3_half_cheetah", options)
 
 
-def _train_sb3(num_env_steps: int) -> None:
+def _train_sb3(options: argparse.Namespace) -> None:
     from stable_baselines3.common.noise import NormalActionNoise
 
     peers.run_sb3(
         "TD3",
         measuring.HALF_CHEETAH,
         1,
-        num_env_steps,
+        options.num_env_steps,
+        package=SB3_PACKAGES[options.library],
         learning_rate=3e-4,
         buffer_size=1_000_000,
         learning_starts=LEARNING_STARTS,

@@ -33,6 +33,7 @@ def run(monkeypatch):
 def measuring(monkeypatch):
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         monkeypatch.setenv(name, "1")  # the module sets them; this puts them back
+    monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module("measuring")
 
