@@ -213,7 +213,9 @@ class Algorithm(nn.Module):
         """One training step on stored experience.
 
         Called once with [T·B, ...] if ``train_state_spec`` is empty, else T times with
-        [B, ...]. The returned info goes to ``calc_loss``; the output is not used.
+        [B, ...]; or once with [T·B, ...] and states [B, ...], if the class sets
+        ``trains_on_sequences``. The returned info goes to ``calc_loss``; the output is
+        not used.
         """
         raise NotImplementedError(f"{type(self).__name__} has no train_step")
 
