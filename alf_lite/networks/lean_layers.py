@@ -160,8 +160,7 @@ class NumpyChain:
         if torch.is_grad_enabled() or not self._layers or _is_traced():
             return None
         for (layer, _), arrays in zip(self._layers, self._arrays, strict=False):
-            parameter = layer._parameters["weight"]
-            if parameter is not arrays.of or parameter.data_ptr() != arrays.address:
+            if arrays.addresses != _addresses(layer):
                 self._arrays = []  # the parameters have moved
                 break
         if not self._arrays:
@@ -169,11 +168,11 @@ class NumpyChain:
         shape = x.shape
         if len(shape) != 2 or shape[0] > self._max_rows or x.dtype != torch.float32:
             return None
-        if not is_full_precision():
+        if x.requires_grad or not x.is_cpu or not is_full_precision():
             return None
         values = x.numpy()
         with np.errstate(all="ignore"):  # torch does not warn either
-            for weight, bias, activate, _, _ in self._arrays:
+            for weight, bias, activate, _ in self._arrays:
                 values = values.dot(weight)
                 if bias is not None:
                     values += bias
@@ -202,8 +201,7 @@ class _Arrays(NamedTuple):
     weight: np.ndarray  # [in, out]
     bias: np.ndarray | None  # [out]
     activate: Callable[[np.ndarray], None] | None
-    of: Tensor
-    address: int
+    addresses: tuple[int, int]
 
     @classmethod
     def of_layer(cls, layer: nn.Linear, activate: Any) -> _Arrays:
@@ -212,9 +210,15 @@ class _Arrays(NamedTuple):
             weight.detach().numpy().T,
             None if bias is None else bias.detach().numpy(),
             activate,
-            weight,
-            weight.data_ptr(),
+            _addresses(layer),
         )
+
+
+def _addresses(layer: nn.Linear) -> tuple[int, int]:
+    """Of weight and bias. What arrays are made of is kept, so none is used twice."""
+    parameters: dict[str, Any] = layer._parameters  # not by attribute, as above
+    bias = parameters["bias"]
+    return parameters["weight"].data_ptr(), 0 if bias is None else bias.data_ptr()
 
 
 def _is_traced() -> bool:

@@ -108,6 +108,13 @@ def test_nothing_is_said_of_numbers_that_are_not_finite(evaluated):
     assert evaluated == [3, 3]
 
 
+def test_observations_with_a_gradient_are_left_to_torch(evaluated):
+    network = actor(box((2,)))
+    with torch.no_grad():
+        network(torch.randn(3, 5, requires_grad=True))
+    assert not evaluated
+
+
 def test_what_is_large_is_left_to_torch(evaluated):
     network = actor(box((2,)), fc_layer_params=(512, 512))
     with torch.no_grad():
@@ -126,6 +133,9 @@ def test_it_follows_the_parameters_wherever_they_go(evaluated):
     assert_alike(network)
     network.share_memory()
     assert_alike(network)
+    last = [layer for layer in network.modules() if isinstance(layer, nn.Linear)][-1]
+    last.bias = nn.Parameter(last.bias.detach() + 1)
+    assert_alike(network)
     network.load_state_dict(NETWORKS["categorical"]().state_dict(), assign=True)
     assert_alike(network)
     for other in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
@@ -134,7 +144,7 @@ def test_it_follows_the_parameters_wherever_they_go(evaluated):
                 parameter.mul_(1.5)
         assert_alike(other)
         assert_alike(network)
-    assert len(evaluated) == 8
+    assert len(evaluated) == 9
 
 
 def test_copies_leave_memory_that_was_given_back_alone():
