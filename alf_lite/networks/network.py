@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from types import TracebackType
 from typing import Any
 
@@ -34,8 +35,9 @@ class whole_sequences:  # noqa: N801 - used like a function
         self._sequences = Sequences(is_first)
 
     def __enter__(self) -> None:
-        global _sequences  # one for the process, as the precision of layers
-        self._before, _sequences = _sequences, self._sequences
+        thread = threading.get_ident()
+        self._before = _sequences.get(thread)
+        _sequences[thread] = self._sequences
 
     def __exit__(
         self,
@@ -43,8 +45,10 @@ class whole_sequences:  # noqa: N801 - used like a function
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        global _sequences
-        _sequences = self._before
+        if self._before is None:
+            del _sequences[threading.get_ident()]
+        else:
+            _sequences[threading.get_ident()] = self._before
 
 
 # Runs are faster than pieces, step by step, if they have so many steps on average.
@@ -100,12 +104,13 @@ class Sequences:
         self.last = on_device(np.argsort(by_length)[is_last])
 
 
-_sequences: Sequences | None = None
+# By thread: while one is training, another may act
+_sequences: dict[int, Sequences] = {}
 
 
 def current_sequences() -> Sequences | None:
     """Those of the innermost :class:`whole_sequences`; None outside of it."""
-    return _sequences
+    return _sequences.get(threading.get_ident()) if _sequences else None
 
 
 class Network(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -15,7 +16,11 @@ from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
-from alf_lite.networks.network import as_network
+from alf_lite.networks.network import (
+    as_network,
+    current_sequences,
+    whole_sequences,
+)
 from alf_lite.tensor_specs import TensorSpec
 
 
@@ -89,3 +94,16 @@ def test_a_value_of_one_element_is_one_number():
 def test_what_cannot_be_a_network_says_what_is_missing(ctor, networks, message):
     with pytest.raises(ConfigError, match=message):
         trained(ctor, **networks)
+
+
+def test_whole_sequences_are_those_of_the_thread_and_of_the_innermost_block():
+    is_first = torch.zeros(3, 2, dtype=torch.bool)
+    assert current_sequences() is None
+    with whole_sequences(is_first), ThreadPoolExecutor(1) as pool:
+        outer = current_sequences()
+        assert outer.shape == (3, 2)
+        assert pool.submit(current_sequences).result() is None
+        with whole_sequences(is_first[:1]):
+            assert current_sequences().shape == (1, 2)
+        assert current_sequences() is outer
+    assert current_sequences() is None
