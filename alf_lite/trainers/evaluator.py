@@ -25,6 +25,18 @@ Nest = Any
 _NUM_BOOTSTRAP_SAMPLES = 2000
 
 
+class EvalEpisode(NamedTuple):
+    """One episode of an evaluation."""
+
+    environment: int  # in which it was played, 0 … B-1
+    number: int  # of the environment's episodes since the reset, from 0 on
+    seed: int | None  # of that reset: the three together say which episode it was
+    episode_return: float  # undiscounted, weighted if the reward has D dimensions
+    length: int  # environment steps
+    info: dict[str, float]  # ``mean/KEY`` and ``last/KEY``, see ``evaluate``
+    return_vector: list[float] | None = None  # [D]
+
+
 class EvalResult(NamedTuple):
     """Whole episodes, ordered by environment and then by time, and held-out data.
 
@@ -42,6 +54,9 @@ class EvalResult(NamedTuple):
     )
     losses: Mapping[str, float] = MappingProxyType({})  # on TrainerConfig.
     # ↑ evaluation_buffer_dir: "loss" and its parts
+    episodes: Sequence[EvalEpisode] = ()  # the same, one by one
+    iterations: int = 0  # of training: whose policy it was
+    env_steps: int = 0  # of training
 
     @property
     def mean(self) -> float:
@@ -104,7 +119,7 @@ def evaluate(
         mean over the steps of an episode, and ``last/KEY``, its value at the end.
     """
     quota = quotas(env.batch_size, num_episodes)
-    tally = _Tally(algorithm, quota)
+    tally = _Tally(algorithm, quota, seed)
     with random_state.preserved(), torch.inference_mode(), eval_mode(algorithm):
         if seed is not None:
             random_state.seed_everything(seed)
@@ -169,15 +184,19 @@ def bootstrap_ci95(values: Sequence[float]) -> tuple[float, float] | None:
 class _Tally:
     """Adds up the episodes of every environment until its quota is full."""
 
-    def __init__(self, algorithm: RLAlgorithm, quota: np.ndarray) -> None:
-        self._reward_weights = algorithm.reward_weights  # [D] or None
+    def __init__(
+        self, algorithm: RLAlgorithm, quota: np.ndarray, seed: int | None
+    ) -> None:
+        weights = algorithm.reward_weights  # [D] or None
+        self._reward_weights = None if weights is None else weights.double().cpu()
         self._quota = quota
+        self._seed = seed
         num_environments = len(quota)
         self._finished = np.zeros(num_environments, dtype=np.int64)
         self._length = np.zeros(num_environments, dtype=np.int64)
         self._return: np.ndarray | None = None  # [B] or [B, D], float64
         self._info_sum: dict[str, np.ndarray] = {}
-        self._episodes: list[list[dict[str, Any]]] = [[] for _ in quota]
+        self._episodes: list[list[EvalEpisode]] = [[] for _ in quota]
 
     @property
     def is_done(self) -> np.ndarray:
@@ -202,31 +221,47 @@ class _Tally:
         is_last = time_step.is_last().cpu().numpy()
         is_any_full = False
         for b in np.flatnonzero(is_last & (self._finished < self._quota)):
+            self._episodes[b].append(self._episode(int(b), info))
             self._finished[b] += 1
             is_any_full |= bool(self._finished[b] == self._quota[b])
-            length = int(self._length[b])
-            means = {f"mean/{p}": s[b] / length for p, s in self._info_sum.items()}
-            last = {f"last/{p}": value[b] for p, value in info.items()}
-            self._episodes[b].append(
-                {"return": self._return[b].copy(), "length": length, **means, **last}
-            )
         return is_any_full
+
+    def _episode(self, b: int, info: dict[str, np.ndarray]) -> EvalEpisode:
+        """The episode of environment b that ends now, with these infos [B]."""
+        assert self._return is not None
+        length = int(self._length[b])
+        total, vector = self._return[b], None
+        if self._reward_weights is not None:
+            vector = total.tolist()
+            total = total @ self._reward_weights.numpy()
+        means = {f"mean/{p}": float(s[b]) / length for p, s in self._info_sum.items()}
+        last = {f"last/{p}": float(value[b]) for p, value in info.items()}
+        return EvalEpisode(
+            environment=b,
+            number=int(self._finished[b]),
+            seed=self._seed,
+            episode_return=float(total),
+            length=length,
+            info={**means, **last},
+            return_vector=vector,
+        )
 
     def result(self) -> EvalResult:
         episodes = [episode for row in self._episodes for episode in row]
-        returns = np.stack([episode["return"] for episode in episodes])  # [N] or [N, D]
         vectors = None
         if self._reward_weights is not None:
-            vectors = returns.tolist()
-            returns = returns @ self._reward_weights.double().cpu().numpy()
-        keys = [key for key in episodes[0] if key not in ("return", "length")]
-        lengths = [episode["length"] for episode in episodes]
+            vectors = [e.return_vector for e in episodes if e.return_vector is not None]
+        lengths = [episode.length for episode in episodes]
         return EvalResult(
-            returns=returns.tolist(),
+            returns=[episode.episode_return for episode in episodes],
             lengths=lengths,
             num_env_steps=sum(lengths),
-            info={key: float(np.mean([e[key] for e in episodes])) for key in keys},
+            info={
+                key: float(np.mean([e.info[key] for e in episodes]))
+                for key in episodes[0].info
+            },
             return_vectors=vectors,
+            episodes=tuple(episodes),
         )
 
 

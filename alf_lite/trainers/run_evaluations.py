@@ -109,8 +109,12 @@ class RunEvaluations:
         losses = {}
         if self._data is not None:
             losses = self._evaluate_on_data(self._data, run)
+        where: dict[str, Any] = {
+            "iterations": run.iterations,
+            "env_steps": run.env_steps,
+        }
         if self._env is None:
-            return EvalResult([], [], 0, {}, losses=losses)
+            return EvalResult([], [], 0, {}, losses=losses, **where)
         begin = time.perf_counter()
         self._num_steps = 0
         try:
@@ -126,7 +130,7 @@ class RunEvaluations:
         train_summaries.summarize_evaluation(
             result, run.env_steps, time.perf_counter() - begin
         )
-        result = result._replace(losses=losses)
+        result = result._replace(losses=losses, **where)
         self.latest = result
         run.last_eval_iteration = run.iterations
         if run.iterations > 0:  # what has learned nothing is never the best

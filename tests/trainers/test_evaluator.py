@@ -56,6 +56,17 @@ def test_short_episodes_do_not_crowd_out_a_long_one():
     assert env.num_step_calls == 5
 
 
+def test_every_episode_is_told_one_by_one():
+    env = ScriptedEnvironment([lambda i: (1, i + 1), lambda i: (5, 100)])
+    result = run(env, 3, seed=7)
+    assert [tuple(episode)[:5] for episode in result.episodes] == [
+        (0, 0, 7, 1.0, 1),
+        (0, 1, 7, 2.0, 1),
+        (1, 0, 7, 100.0, 5),
+    ]
+    assert result.episodes[2].info == {"mean/height": 30.0, "last/height": 50.0}
+
+
 def test_slow_environment_contributes_its_share():
     fast, slow = (lambda i: (1, 1)), (lambda i: (100, 0))
     result = run(ScriptedEnvironment([fast] * 4 + [slow]), 12)
@@ -95,6 +106,8 @@ def test_reward_of_several_dimensions_is_weighted():
     result = evaluate(algorithm, env, 2)
     assert result.returns == [7, 7]
     assert result.return_vectors == [[1, 10], [1, 10]]
+    assert result.episodes[1].return_vector == [1, 10]
+    assert result.episodes[1].episode_return == 7
 
 
 def test_every_time_step_is_shown_to_a_recorder():
