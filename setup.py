@@ -65,7 +65,8 @@ setup(
     package_data={
         "alf_lite": ["py.typed"],
         "alf_lite.config": ["*.toml"],
-        "alf_lite.confs": ["**/*.gin"],
+        "alf_lite.confs": ["**/*.gin", "README.md"],  # the latter has their scores
     },
+    entry_points={"console_scripts": ["alf_lite = alf_lite.bin.command:main"]},
     zip_safe=False,
 )

@@ -101,7 +101,7 @@ def test_the_constraints_pin_what_the_tests_install():
 
 def test_ci_runs_the_test_command_of_the_readme():
     install_and_train, install_and_test = commands(read("README.md"))[:2]
-    assert "alf_lite.bin.train" in install_and_train
+    assert "/alf_lite train" in install_and_train
     assert "pytest" in install_and_test
     assert install_and_test in read(".ci/run")
 

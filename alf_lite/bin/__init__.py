@@ -14,19 +14,31 @@ from collections.abc import Iterator
 from types import FrameType
 
 EXIT_INTERRUPTED = 130  # what a shell reports for a program that SIGINT ended
+SCRIPT = "alf_lite"  # the console script, see command.py
 
 _runs_main = False
 
 
 def _install_in_program() -> None:
-    """Handles Ctrl-C if this process is ``python -m alf_lite.bin.NAME``."""
-    # While Python looks for NAME, it calls itself so.
+    """Handles Ctrl-C if this process is a program, by python -m or by the script."""
+    # While Python looks for NAME of ``-m alf_lite.bin.NAME``, it calls itself so.
     is_program = sys.argv[:1] == ["-m"] and any(
         argument.startswith("alf_lite.bin.") for argument in sys.orig_argv
     )
+    # A child that multiprocessing has started has the arguments of its parent, too.
+    is_program |= _is_script() and sys.argv[0] in sys.orig_argv
     # It may be ignored, as in the background of a shell.
     if is_program and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _handle)
+
+
+def _is_script() -> bool:
+    return os.path.basename(sys.argv[0] if sys.argv else "") == SCRIPT
+
+
+def invocation(name: str) -> str:
+    """How to call a program, in the way that this one was called."""
+    return f"{SCRIPT} {name}" if _is_script() else f"python -m alf_lite.bin.{name}"
 
 
 @contextlib.contextmanager

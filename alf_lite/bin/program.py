@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
-from alf_lite.bin import EXIT_INTERRUPTED, main_program
+from alf_lite.bin import EXIT_INTERRUPTED, invocation, main_program
 from alf_lite.errors import AlfLiteError, ConfigError
 from alf_lite.utils.output_streams import best_effort_output
 
@@ -26,13 +26,14 @@ class Program(NamedTuple):
     several programs can be used in one process.
     """
 
-    name: str  # as in python -m alf_lite.bin.NAME
+    name: str  # as in alf_lite NAME and python -m alf_lite.bin.NAME
     summary: str
     examples: Sequence[str]  # arguments
     define_flags: Callable[[], flags.FlagValues]
     run: Callable[[Any], int]  # flag values -> exit code
     operand: str = ""  # the multi flag that arguments without a name belong to
     prints_result: bool = False  # rather than files, so that it must get through
+    operands: Sequence[str] = ()  # what they may be, if that is known
 
 
 def main(program: Program, arguments: Sequence[str] | None = None) -> int:
@@ -83,7 +84,7 @@ def parse_flags(program: Program, arguments: Sequence[str]) -> flags.FlagValues:
         ConfigError: if a flag is unknown or its value wrong, or for an argument that is
             no flag if the program takes none.
     """
-    usage = f"See python -m alf_lite.bin.{program.name} --help"
+    usage = f"See {invocation(program.name)} --help"
     values = program.define_flags()
     values.set_gnu_getopt(True)  # flags may follow other arguments
     try:
@@ -100,7 +101,7 @@ def parse_flags(program: Program, arguments: Sequence[str]) -> flags.FlagValues:
 
 def help_text(program: Program) -> str:
     """What the program does, its flags, and examples."""
-    command = f"python -m alf_lite.bin.{program.name}"
+    command = invocation(program.name)
     operand = f" {program.operand.upper()}..." if program.operand else ""
     lines = [program.summary, "", f"usage: {command}{operand} [flags]", "", "flags:"]
     values = program.define_flags()

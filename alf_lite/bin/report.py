@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from alf_lite.bin import invocation
 from alf_lite.datasets.statistics import Findings, Statistics
 from alf_lite.errors import ConfigError
 from alf_lite.trainers.evaluator import EvalResult
@@ -45,7 +46,7 @@ def training_lines(result: TrainResult) -> list[str]:
     elif not math.isnan(result.average_return):
         value = format_return(result.average_return)
         lines.append(f"Mean return of the latest training episodes: {value}")
-    play = f"python -m alf_lite.bin.play --root_dir={root_dir}"
+    play = f"{invocation('play')} --root_dir={root_dir}"
     return [
         *lines,
         f"Checkpoint:   {result.checkpoint}",

@@ -1,0 +1,104 @@
+"""The console script: every program as a subcommand, ``alf_lite train --conf=…``.
+
+A program is a module of this folder with a ``PROGRAM`` and a ``main``; there is no list
+to keep. To add ``alf_lite NAME``, write ``NAME.py`` after the pattern of ``play.py``:
+
+* flags are defined in ``define_flags``, in a registry of the program's own,
+* imports that take time are inside of the function that runs, so that ``--help`` and
+  completion stay fast,
+* ``PROGRAM`` has the summary (one line of ``alf_lite --help``) and examples.
+
+It is then ``python -m alf_lite.bin.NAME``, too.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from alf_lite.bin import SCRIPT
+
+if TYPE_CHECKING:
+    from alf_lite.bin.program import Program
+
+_PROGRAM = re.compile(r"^PROGRAM = ", re.MULTILINE)
+# In the order of a project; what else there is comes after them by name.
+_ORDER = ("train", "play", "collect", "plot", "compare", "sweep", "export", "list")
+
+
+@cache
+def command_names() -> list[str]:
+    """The commands that there are; found in the source, not imported."""
+    folder = Path(__file__).parent
+    found = [
+        path.stem
+        for path in sorted(folder.glob("*.py"))
+        if _PROGRAM.search(path.read_text(encoding="utf-8"))
+    ]
+    first = [name for name in _ORDER if name in found]
+    return [*first, *(name for name in found if name not in first)]
+
+
+def load(name: str) -> Program:
+    """The program that is one of ``command_names``."""
+    program: Program = import_module(f"alf_lite.bin.{name}").PROGRAM
+    return program
+
+
+def help_text() -> str:
+    """One line for every command."""
+    names = command_names()
+    width = max(map(len, names))
+    return "\n".join(
+        [
+            "Compact, fast, algorithm-centric reinforcement learning.",
+            "",
+            f"usage: {SCRIPT} COMMAND [flags]",
+            "",
+            "commands:",
+            *(f"  {name:<{width}}  {load(name).summary}" for name in names),
+            "",
+            f"{SCRIPT} COMMAND --help shows the flags of a command, {SCRIPT} --version "
+            "the version.",
+        ]
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script; returns its exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    name, *rest = arguments or ["--help"]
+    if name in command_names():
+        from alf_lite.bin import program
+
+        return program.main(load(name), rest)
+    if name in ("--help", "-help", "-h", "help"):
+        print(help_text())
+        # Who gave no command has not got what was wanted.
+        return 0 if arguments else 2
+    if name in ("--version", "-V"):
+        import alf_lite
+
+        print(f"{SCRIPT} {alf_lite.__version__}")
+        return 0
+    print(f"error: {_unknown(name)}", file=sys.stderr)
+    return 2
+
+
+def _unknown(name: str) -> str:
+    from alf_lite.errors import did_you_mean
+
+    if name.startswith("-"):
+        return f"the command comes before its flags. See {SCRIPT} --help"
+    names = command_names()
+    suggestion = did_you_mean(name, names) or f" There are {', '.join(names)}."
+    return f"there is no command {name!r}.{suggestion} See {SCRIPT} --help"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
