@@ -12,8 +12,8 @@ from alf_lite import nest
 from alf_lite.config import configurable
 from alf_lite.networks.input_encoders import ConvLayerParams, make_encoder
 from alf_lite.networks.layers import Activation, mlp
-from alf_lite.networks.lean_layers import NumpyChain
 from alf_lite.networks.network import Network, leaf_name
+from alf_lite.networks.numpy_layers import NumpyChain
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any

@@ -52,11 +52,14 @@ class ValueNetwork(EncodedNetwork):
         super().__init__(observation_spec, **encoder)
         self._linear = linear(self._encoder.output_size, reward_spec.numel, gain=1.0)
         self._is_scalar = reward_spec.ndim == 0
+        self._set_chain(self._linear)
 
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """Observations [B, ...] → (values [B] or [B, D], new state)."""
-        features, state = self._encoder.forward(inputs, state)
-        values = self._linear(features)
+        values = self._chain(inputs)
+        if values is None:
+            features, state = self._encoder.forward(inputs, state)
+            values = self._linear(features)
         return values.squeeze(-1) if self._is_scalar else values, state
 
 
@@ -114,9 +117,9 @@ class QNetwork(EncodedNetwork):
 
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """Observations [B, ...] → (outputs [B, C, A, N], new state)."""
-        values = self._chain(inputs)
+        values = self._chain(inputs, self._shape)
         if values is not None:
-            return values.view(values.shape[:-1] + self._shape), state
+            return values, state
         # As LeanSequential does: one step of acting consists of small calls.
         features, state = self._encoder.forward(inputs, state)
         outputs = self._advantage.forward(features)

@@ -8,8 +8,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from alf_lite.algorithms.learning.construction import create_algorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer, LoadedCheckpoint
@@ -26,6 +24,7 @@ from alf_lite.trainers.rebuilding import (
     is_or_are,
 )
 from alf_lite.trainers.run_directory import USER_CONFIG, RunDirectory
+from alf_lite.utils.threads import set_num_threads
 
 _EXAMPLES = {
     ALGORITHM: "TrainerConfig.algorithm_ctor = @PPOAlgorithm",
@@ -136,7 +135,7 @@ def acting_config(
         config = dataclasses.replace(config, device=device)
     if epsilon_greedy is not None:
         config = dataclasses.replace(config, epsilon_greedy=epsilon_greedy)
-    torch.set_num_threads(config.num_threads)
+    set_num_threads(config.num_threads)
     return config
 
 

@@ -34,6 +34,7 @@ from alf_lite.unrollers.worker_memory import (
     row_specs,
 )
 from alf_lite.utils import random_state
+from alf_lite.utils.threads import set_num_threads
 
 Nest = Any
 
@@ -136,7 +137,7 @@ def serve(settings: WorkerSettings, trainer: Parent) -> NoReturn:
         trainer: first sends the descriptors of the control memory and of the parameter
             store.
     """
-    torch.set_num_threads(1)
+    set_num_threads(1)
     worker = _Worker(settings, trainer)
     try:
         worker.start()

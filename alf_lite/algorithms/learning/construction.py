@@ -29,6 +29,7 @@ from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.replay_settings import check_replay_settings
 from alf_lite.utils import random_state
 from alf_lite.utils.schedulers import find_schedules
+from alf_lite.utils.threads import set_num_threads
 
 # Of the front door, not of the algorithm: a constructor need not have them.
 _OPTIONAL = ("reward_spec", "is_eval")
@@ -230,7 +231,7 @@ def _prepare_process(config: TrainerConfig, env: Environment) -> None:
             "Use alf_lite.Trainer(config, root_dir, create_env=...), where create_env "
             "builds those of one worker, or async_unroll = False."
         )
-    torch.set_num_threads(config.num_threads)
+    set_num_threads(config.num_threads)
     if config.random_seed is not None:
         random_state.seed_everything(config.random_seed)
 

@@ -1,4 +1,4 @@
-"""Networks act in numpy as they do in torch."""
+"""Networks act and learn in numpy as they do in torch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from alf_lite import nest
-from alf_lite.networks import lean_layers
+from alf_lite.networks import numpy_layers
 from alf_lite.networks.actor_networks import ActorDistributionNetwork, ActorNetwork
-from alf_lite.networks.lean_layers import NumpyChain
-from alf_lite.networks.value_networks import QNetwork
+from alf_lite.networks.numpy_layers import NumpyChain
+from alf_lite.networks.value_networks import QNetwork, ValueNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
 OBSERVATION = TensorSpec((5,))
@@ -41,6 +41,7 @@ NETWORKS = {
     "squashed": lambda: actor(box((2,)), continuous_projection="tanh_normal"),
     "deterministic": lambda: ActorNetwork(OBSERVATION, 3, fc_layer_params=(9,)),
     "nest": lambda: actor({"a": box((2,)), "b": discrete((), 2), "c": discrete((), 4)}),
+    "value": lambda: ValueNetwork(OBSERVATION, activation="relu"),
     "values": lambda: QNetwork(OBSERVATION, (4, 2), 3, head_fc_layer_params=(7,)),
 }
 
@@ -51,8 +52,8 @@ def evaluated(monkeypatch):
     sizes = []
     call = NumpyChain.__call__
 
-    def recorded(self, x):
-        outputs = call(self, x)
+    def recorded(self, x, *shape):
+        outputs = call(self, x, *shape)
         if outputs is not None:
             sizes.append(len(x))
         return outputs
@@ -61,14 +62,29 @@ def evaluated(monkeypatch):
     return sizes
 
 
+def in_torch(network):
+    """A copy without a chain."""
+    other = copy.deepcopy(network)
+    other._chain = NumpyChain(None)
+    return other
+
+
+def assert_close(tree, expected, atol=1e-5):
+    for a, b in zip(nest.flatten(tree), nest.flatten(expected), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=atol)
+
+
 def assert_alike(network, batch_size=6):
     observations = torch.randn(batch_size, 5)
     with torch.inference_mode():
         outputs, _ = network(observations)
-    expected, _ = network(observations)  # with gradient: in torch
-    for a, b in zip(nest.flatten(outputs), nest.flatten(expected), strict=True):
-        assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+    assert_close(outputs, in_torch(network)(observations)[0])
+
+
+def loss_of(network, observations):
+    outputs, _ = network(observations)
+    return sum((leaf**2 * leaf.detach().cos()).sum() for leaf in nest.flatten(outputs))
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
@@ -76,9 +92,63 @@ def test_the_outputs_are_those_of_torch(kind, evaluated):
     network = NETWORKS[kind]()
     for parameter in network.parameters():
         nn.init.normal_(parameter, std=0.3)
-    for batch_size in (1, 6, 64):
+    for batch_size in (1, 6, 600):
         assert_alike(network, batch_size)
-    assert evaluated == [1, 6, 64]
+    assert evaluated == [1, 6, 600]
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_the_gradients_are_those_of_torch(kind, evaluated):
+    network = NETWORKS[kind]()
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    other = in_torch(network)
+    for batch_size, needs_input, frozen in [(1, True, 0), (90, False, 0), (7, True, 2)]:
+        for net in (network, other):
+            for i, parameter in enumerate(net.parameters()):
+                parameter.requires_grad_(i >= frozen)
+        observations = torch.randn(batch_size, 5).requires_grad_(needs_input)
+        gradients = []
+        for net in (network, other):
+            wanted = [p for p in net.parameters() if p.requires_grad]
+            if needs_input:
+                wanted.append(observations)
+            gradients.append(torch.autograd.grad(loss_of(net, observations), wanted))
+        assert_close(*gradients, atol=1e-3)
+    assert evaluated == [1, 90, 7]
+
+
+def test_gradients_have_gradients():
+    network = actor(box((2,)))
+    observations = torch.randn(3, 5, requires_grad=True)
+    penalties = []
+    for net in (network, in_torch(network)):
+        loss = loss_of(net, observations)
+        (slope,) = torch.autograd.grad(loss, observations, create_graph=True)
+        wanted = [p for p in net.parameters() if p.ndim > 1]
+        penalties.append(torch.autograd.grad(slope.square().sum(), wanted))
+    assert_close(*penalties, atol=1e-3)
+
+
+def test_parameters_that_changed_before_the_gradient_are_noticed():
+    network = ValueNetwork(OBSERVATION)
+    values, _ = network(torch.randn(3, 5))
+    with torch.no_grad():
+        next(network.parameters()).mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        values.sum().backward()
+
+
+def test_transforms_of_functions_are_left_to_torch(evaluated):
+    network = actor(box((2,)))
+
+    def mean(observation):
+        return network(observation.unsqueeze(0))[0].loc.sum()
+
+    observations = torch.randn(3, 5)
+    slopes = torch.func.vmap(torch.func.grad(mean))(observations)
+    assert slopes.shape == (3, 5)
+    assert not evaluated
 
 
 @pytest.mark.parametrize(
@@ -115,10 +185,11 @@ def test_observations_with_a_gradient_are_left_to_torch(evaluated):
     assert not evaluated
 
 
-def test_what_is_large_is_left_to_torch(evaluated):
+def test_what_is_large_is_left_to_torch_where_there_are_threads(evaluated, monkeypatch):
+    monkeypatch.setattr(numpy_layers, "is_single_threaded", lambda: False)
     network = actor(box((2,)), fc_layer_params=(512, 512))
     with torch.no_grad():
-        network(torch.randn(lean_layers._MAX_ROWS + 1, 5))
+        network(torch.randn(numpy_layers._MAX_ROWS + 1, 5))
         network(torch.randn(2, 5))
         network(torch.randn(3, 2, 5))
     assert not evaluated
