@@ -77,6 +77,7 @@ class DqnAlgorithm(OffPolicyAlgorithm):
     """DQN for nests of discrete actions."""
 
     trains_on_sequences = True
+    _has_plain_transitions = True  # of rewards that are one number
 
     # Mnih et al. 2015: an update for four steps. Batches are larger, and Adam trains.
     default_settings = DefaultSettings(
@@ -198,6 +199,10 @@ class DqnAlgorithm(OffPolicyAlgorithm):
             reward = self.scalar_reward(root_inputs.reward)
             root_inputs = root_inputs._replace(reward=reward)
         return super().preprocess_experience(root_inputs, rollout_info, batch_info)
+
+    @property
+    def only_pairs_steps(self) -> bool:
+        return super().only_pairs_steps and not self.has_multidim_reward
 
     def train_step(
         self, inputs: TimeStep, state: DqnState, rollout_info: Transition

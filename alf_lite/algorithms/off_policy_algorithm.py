@@ -45,8 +45,17 @@ class OffPolicyAlgorithm(RLAlgorithm):
     # What the error says of actions that are not supported
     _alternatives: ClassVar[str] = ""
 
+    # ``preprocess_experience`` does no more than the one below
+    _has_plain_transitions: bool = True
+
     # Whether transitions tell which of them come from offline buffers
     _offline_rows_only: bool = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        preprocesses = "preprocess_experience" in vars(cls)
+        if preprocesses and "_has_plain_transitions" not in vars(cls):
+            cls._has_plain_transitions = False  # whoever writes one has to say it anew
 
     def __init__(
         self,
@@ -133,6 +142,15 @@ class OffPolicyAlgorithm(RLAlgorithm):
         if self._offline_rows_only:
             transition = transitions.mark_offline(transition, batch_info)
         return inputs, transition
+
+    @property
+    def only_pairs_steps(self) -> bool:
+        is_plain = self._has_plain_transitions and not self._offline_rows_only
+        return is_plain and self._n_step == 1 and not self._is_recurrent
+
+    def transitions_to(self, next_step: TimeStep) -> Transition:
+        """Those of one step."""
+        return transitions.to_next_step(next_step, self._gamma)
 
     def _align(self, info: _Info, *next_fields: str) -> _Info:
         """The first T-n rows of [T, B, ...], each with what it bootstraps from.

@@ -420,6 +420,23 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
             )
         return TrainingBatch(inputs, info, experience.state, valid, batch_info)
 
+    @property
+    def only_pairs_steps(self) -> bool:
+        """Whether ``preprocess_experience`` only makes transitions of one step.
+
+        The learner makes them itself then, by :meth:`transitions_to`, from windows of
+        two steps that it has not taken apart yet.
+        """
+        return False
+
+    def transitions_to(self, next_step: TimeStep) -> Nest:
+        """What ``train_step`` gets besides a step, if ``only_pairs_steps``.
+
+        Args:
+            next_step: [B, ...], the one that follows.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not only pair steps")
+
     def priority_of(
         self, td_error: Tensor | Callable[[], Tensor], step_type: Tensor
     ) -> Field:

@@ -17,7 +17,7 @@ from alf_lite.replay_buffers import replay_file
 from alf_lite.replay_buffers.allocation import StorageKind
 from alf_lite.replay_buffers.replay_file import RawSteps, ReplayFile
 from alf_lite.replay_buffers.ring_storage import RingStorage
-from alf_lite.replay_buffers.row_layout import RowLayout
+from alf_lite.replay_buffers.row_layout import PackedSteps, RowLayout
 from alf_lite.replay_buffers.sampling_weights import NEVER_STALE
 from alf_lite.replay_buffers.stored_steps import (
     StoredSteps,
@@ -26,7 +26,11 @@ from alf_lite.replay_buffers.stored_steps import (
     to_stored_steps,
 )
 from alf_lite.replay_buffers.weighted_sampler import PriorityOptions, make_sampler
-from alf_lite.replay_buffers.window_sampler import SamplingOptions, all_windows
+from alf_lite.replay_buffers.window_sampler import (
+    SamplingOptions,
+    WindowStarts,
+    all_windows,
+)
 from alf_lite.tensor_specs import NestedTensorSpec
 
 Nest = Any
@@ -243,6 +247,24 @@ class ReplayBuffer(StoredSteps):
         Raises:
             ValueError: if there are too few steps.
         """
+        drawn, info = self._draw(batch_size, batch_length)
+        return self._storage.windows(drawn.env_ids, drawn.rows, batch_length), info
+
+    def get_packed_batch(
+        self, batch_size: int, batch_length: int
+    ) -> tuple[PackedSteps, BatchInfo]:
+        """As :meth:`get_batch`, of a buffer on the CPU; draws the same windows.
+
+        Returns:
+            The windows [B, T], not taken apart yet, and where they begin.
+        """
+        drawn, info = self._draw(batch_size, batch_length)
+        windows = self._storage.packed_windows(drawn.env_ids, drawn.rows, batch_length)
+        return windows, info
+
+    def _draw(
+        self, batch_size: int, batch_length: int
+    ) -> tuple[WindowStarts, BatchInfo]:
         if batch_size < 1 or batch_length < 1:
             raise ValueError(
                 "batch_size and batch_length must be at least 1, got "
@@ -251,12 +273,11 @@ class ReplayBuffer(StoredSteps):
         self._storage.flush()
         drawn = self._sampler.draw(batch_size, batch_length)
         weights = drawn.importance_weights
-        info = BatchInfo(
+        return drawn, BatchInfo(
             torch.from_numpy(drawn.env_ids),
             torch.from_numpy(drawn.positions),
             torch.from_numpy(weights).to(self._storage.device) if len(weights) else (),
         )
-        return self._storage.windows(drawn.env_ids, drawn.rows, batch_length), info
 
     def gather_all(self) -> tuple[Nest, BatchInfo]:
         """All steps that may be the start of a window, oldest first.

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from alf_lite.replay_buffers.allocation import allocate
-from alf_lite.replay_buffers.row_layout import Leaves, RowLayout
+from alf_lite.replay_buffers.row_layout import Leaves, PackedSteps, RowLayout
 
 # So much is staged at most.
 _MAX_STEPS = 64
@@ -223,6 +223,13 @@ class RingStorage:
         """The steps [B, T, ...] of windows; for the arguments, see ``window_rows``."""
         rows = self.window_rows(env_ids, first_rows, length)
         return self.layout.pack(self.gather(rows))
+
+    def packed_windows(
+        self, env_ids: np.ndarray, first_rows: np.ndarray, length: int
+    ) -> PackedSteps:
+        """As :meth:`windows`, not taken apart yet; of a storage on the CPU."""
+        rows = self.window_rows(env_ids, first_rows, length)
+        return self.layout.packed(self._take(rows))
 
     def gather(self, row_indices: np.ndarray) -> list[Tensor]:
         """The leaves of some rows, [*dims, *shape]: views of one block of memory."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,6 +64,31 @@ class Expected(NamedTuple):
 
     tensors: list[tuple]  # shape, dtype and that there is no gradient
     arrays: list[tuple]  # shape and dtype; where numpy has no such one, torch's
+
+
+class PackedSteps:
+    """Rows [*dims] on the CPU, whose leaves are made where they are looked at.
+
+    Indexing makes a nest of tensors [*dims of the result, ...]. The view of an array
+    costs a fraction of that of a tensor, and is made for all leaves at once.
+
+    Args:
+        fields: the rows, with one field for each leaf.
+        unpack: rows to a nest of tensors, which are views.
+    """
+
+    def __init__(
+        self, fields: np.ndarray, unpack: Callable[[np.ndarray], Nest]
+    ) -> None:
+        self._fields = fields
+        self._unpack = unpack
+
+    def __getitem__(self, index: Any) -> Nest:
+        return self._unpack(self._fields[index])
+
+    def narrow(self, begin: int, end: int) -> PackedSteps:
+        """Those from ``begin`` to ``end`` (exclusive) of the first dimension."""
+        return PackedSteps(self._fields[begin:end], self._unpack)
 
 
 class RowLayout:
@@ -142,11 +167,20 @@ class RowLayout:
             rows: [*outer_dims] with one element of ``row_bytes`` bytes per row. As
                 :meth:`views`, but with half of the overhead.
         """
-        fields = rows.view(self._array_dtype)
+        return self._views_of_fields(rows.view(self._array_dtype))
+
+    def _views_of_fields(self, fields: np.ndarray) -> list[Tensor]:
         leaves = [torch.from_numpy(fields[name]) for name in self._array_names]
         for i, dtype in self._foreign_dtypes:
             leaves[i] = leaves[i].view(dtype)
         return leaves
+
+    def packed(self, rows: np.ndarray) -> PackedSteps:
+        """``rows``, to be looked at in parts; as for :meth:`array_views`."""
+        return PackedSteps(
+            rows.view(self._array_dtype),
+            lambda fields: self.pack(self._views_of_fields(fields)),
+        )
 
     def fields(self, rows: Tensor) -> list[np.ndarray]:
         """The leaves of ``rows`` as arrays that are views, for rows on the CPU.

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.data_structures import BatchInfo, TimeStep
 from alf_lite.errors import ConfigError
+from alf_lite.replay_buffers.row_layout import PackedSteps
 
 Nest = Any
 
@@ -27,7 +29,8 @@ class TrainingBatch(NamedTuple):
     state: Nest  # passed into rollout_step; the first of T starts training
     valid: Tensor  # bool, the steps that count
     batch_info: Nest = BatchInfo()  # [B], of a batch from a replay buffer
-    # Of a mini-batch, (inputs, rollout_info, state) [T·B, ...], if this is known.
+    # Of a mini-batch, (inputs, rollout_info, state) [T·B, ...], if this is known. The
+    # latter two may be nowhere else.
     flat: Nest = ()
 
     def flattened(self) -> Nest:
@@ -133,6 +136,28 @@ def consecutive_mini_batches(
         return
     for begin in range(0, num_rows, mini_batch_size):
         yield time_major(nest.narrow(batch, begin, begin + mini_batch_size))
+
+
+def paired_batch(
+    windows: PackedSteps, info: BatchInfo, transitions_to: Callable[[TimeStep], Nest]
+) -> TrainingBatch:
+    """The mini-batch of windows [B, 2] that are nothing but a step and the next one.
+
+    Args:
+        windows: of experience without states.
+        info: where they begin, [B].
+        transitions_to: what training needs of the steps that follow, [B, ...].
+    """
+    step, next_step = windows[:, 0].time_step, windows[:, 1].time_step
+    step_types = torch.stack((step.step_type, next_step.step_type))
+    return TrainingBatch(
+        windows[None, :, 0].time_step,
+        rollout_info=(),
+        state=(),
+        valid=valid_steps(step_types),
+        batch_info=info,
+        flat=(step, transitions_to(next_step), ()),
+    )
 
 
 def with_executed_action(rollout_info: Nest, action: Nest) -> Nest:

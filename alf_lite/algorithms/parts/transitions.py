@@ -190,6 +190,16 @@ def _to_next_steps(time_step: TimeStep, gamma: float) -> Transition:
     return Transition(action, reward, gamma * discount, next_observation=observation)
 
 
+def to_next_step(next_step: TimeStep, gamma: float) -> Transition:
+    """The transitions to steps [B, ...] from the ones before them, with n = 1."""
+    return Transition(
+        next_step.prev_action,
+        next_step.reward,
+        gamma * next_step.discount,
+        next_observation=next_step.observation,
+    )
+
+
 def _returns(time_step: TimeStep, n: int, gamma: float) -> Transition:
     """The transitions of the first T-n steps, without their next observation."""
     num_rows = _num_rows(time_step, n)
