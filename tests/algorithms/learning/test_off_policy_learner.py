@@ -274,3 +274,42 @@ def test_n_steps_of_the_buffer_are_summed_up_to_the_end_of_the_episode(priority_
         assert int(transition.next_observation[i]) % 100 == step + num_steps
         seen.add(step)
     assert seen == {0, 1, 2, 3, 4}
+
+
+class Preprocesses(DqnAlgorithm):
+    """As DQN, but who knows what it does with experience?"""
+
+    def preprocess_experience(self, root_inputs, rollout_info, batch_info):
+        self.num_calls = getattr(self, "num_calls", 0) + 1
+        return super().preprocess_experience(root_inputs, rollout_info, batch_info)
+
+
+@pytest.mark.parametrize("num_updates", [1, 3])
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_steps_that_are_only_paired_train_as_those_that_are_preprocessed(
+    num_updates, prioritized
+):
+    parameters, losses = [], []
+    for algorithm_ctor in (DqnAlgorithm, Preprocesses):
+        algorithm = make(
+            algorithm_ctor,
+            mini_batch_size=16,
+            unroll_length=4,
+            initial_collect_steps=0,
+            priority_replay=prioritized,
+            num_updates_per_train_iter=num_updates,
+        )
+        seen = []
+        algorithm.after_update = lambda inputs, info, seen=seen: seen.append(
+            (inputs, info)
+        )
+        steps = [algorithm.train_iter() for _ in range(4)]
+        assert steps == [2 * 16 * num_updates] * 4
+        parameters.append(nest.map_structure(torch.clone, algorithm.state_dict()))
+        losses.append(seen)
+    assert algorithm.num_calls > 0
+    assert nest.flatten(losses[0])
+    for paired, preprocessed in zip(*map(nest.flatten, losses), strict=True):
+        assert torch.equal(paired, preprocessed)
+    for name, value in parameters[0].items():
+        assert torch.equal(value, parameters[1][name]), name
