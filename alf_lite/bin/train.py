@@ -52,6 +52,22 @@ def define_flags() -> flags.FlagValues:
         "run.json.",
         flag_values=values,
     )
+    flags.DEFINE_string(
+        "seeds",
+        None,
+        "Several runs, one for each seed, in root_dir/seed_N: 0-4 or 0,3,7. What is "
+        "finished there stays, what is not is continued. Prints the mean over the "
+        "seeds at the end.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "jobs",
+        None,
+        "How many of them are trained at a time, each in a process of its own with one "
+        "thread. Default: as many as there are cores.",
+        lower_bound=1,
+        flag_values=values,
+    )
     flags.DEFINE_bool(
         "force_torch_deterministic",
         False,
@@ -69,6 +85,10 @@ def define_flags() -> flags.FlagValues:
 
 def train(values: flags.FlagValues) -> int:
     """Trains as the flags say; returns the exit code."""
+    if values.seeds is not None:
+        return _train_seeds(values)
+    if values.jobs is not None:
+        raise ConfigError("--jobs is for several runs: give their --seeds, too")
     conf, root_dir = values.conf, values.root_dir
     parameters = list(values.gin_param)
     if conf is None and root_dir:
@@ -102,6 +122,25 @@ def train(values: flags.FlagValues) -> int:
     return 0
 
 
+def _train_seeds(values: flags.FlagValues) -> int:
+    """Starts a run for each seed with the other flags."""
+    from alf_lite.bin import several_runs
+
+    seeds = several_runs.parse_seeds(values.seeds)
+    if values.seed is not None:
+        raise ConfigError("--seed and --seeds contradict each other: give one of them")
+    if not values.root_dir:
+        raise ConfigError("--root_dir is missing: where should the runs be stored?")
+    given = {name: values[name].value for name in ("conf", "device")}
+    are_set = ("force_torch_deterministic", "strict_config")
+    arguments = [
+        *(f"--{name}={value}" for name, value in given.items() if value is not None),
+        *(f"--gin_param={parameter}" for parameter in values.gin_param),
+        *(f"--{name}" for name in are_set if values[name].value),
+    ]
+    return several_runs.train_seeds(seeds, values.root_dir, arguments, values.jobs)
+
+
 def _saved_config(root_dir: str, parameters: Sequence[str]) -> str | None:
     """The configuration of the run that is there."""
     from alf_lite.trainers import run_policy
@@ -132,6 +171,7 @@ PROGRAM = program.Program(
         "--conf=my.gin --root_dir=runs/my --seed=1 --device=cuda",
         "--conf=ppo_cart_pole --root_dir=runs/a --gin_param='PPOAlgorithm.gamma = 0.9'",
         "--root_dir=runs/ppo      # continue",
+        "--conf=ppo_cart_pole --root_dir=runs/ppo5 --seeds=0-4 --jobs=2",
     ),
     define_flags=define_flags,
     run=train,
