@@ -20,7 +20,17 @@ from tests.source_code import ROOT
 
 CONFS = sorted(path.relative_to(ROOT) for path in (ROOT / "confs").rglob("*.gin"))
 # Extra -> a module that it installs.
-EXTRAS = {"atari": "ale_py", "box2d": "Box2D", "envpool": "envpool", "mujoco": "mujoco"}
+EXTRAS = {
+    "atari": "ale_py",
+    "box2d": "Box2D",
+    "dm_control": "dm_control",
+    "envpool": "envpool",
+    "highway": "highway_env",
+    "minigrid": "minigrid",
+    "mo": "mo_gymnasium",
+    "mujoco": "mujoco",
+    "robotics": "gymnasium_robotics",
+}
 # What a conf is shortened to; everything else stays as it is.
 SHORTENED = [
     "TrainerConfig.num_iterations = 2",
@@ -82,6 +92,8 @@ def missing_extras(text: str) -> list[str]:
 
 # LunarLander leaves the bounds that it declares.
 @pytest.mark.filterwarnings("ignore:.*outside of its bounds:UserWarning")
+# Environments of other packages give bounds of float64 to spaces of float32.
+@pytest.mark.filterwarnings("ignore:.*precision lowered by casting:UserWarning")
 @pytest.mark.parametrize("conf", CONFS, ids=lambda conf: conf.stem)
 def test_a_conf_trains_and_uses_every_binding(conf, tmp_path):
     text = full_text(ROOT / conf)

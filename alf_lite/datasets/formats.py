@@ -12,6 +12,7 @@ from alf_lite.datasets.alf_checkpoints import (
     load_data,
     newest_alf_checkpoint,
 )
+from alf_lite.datasets.d4rl_files import MAGIC, D4rlFile
 from alf_lite.datasets.minari_datasets import MinariDataset
 from alf_lite.datasets.npz_episodes import NpzEpisodes
 from alf_lite.datasets.source import REQUIRED_FIELDS, Source, field_kind
@@ -20,7 +21,7 @@ from alf_lite.errors import ConfigError, DataError
 
 _FORMATS = (
     "a run directory, a checkpoint or a replay file of alf_lite, a replay checkpoint "
-    "of ALF, a Minari data set, .npz episodes"
+    "of ALF, a Minari data set, .npz episodes, an HDF5 file of D4RL"
 )
 
 
@@ -104,6 +105,8 @@ def _open_file(place: Path, verify: bool) -> Source:
         raise DataError(f"{place}: the file is empty")
     if replay_sources.is_replay_file(begin):
         return replay_sources.ReplayCheckpoint(place, verify)
+    if begin.startswith(MAGIC):
+        return D4rlFile(place)
     if begin[:2] == b"PK":
         return _open_archive(place, verify)
     if begin[:1] == b"\x80":  # a pickle, as old versions of torch wrote them

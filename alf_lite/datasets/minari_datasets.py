@@ -216,7 +216,7 @@ def check_hdf5(file: Path, num_episodes: int, num_steps: int) -> None:
 
     with h5py.File(file, "r") as root:
         lengths: dict[str, int] = {}
-        _check_group(root.id, "", set(), lengths)
+        check_group(root.id, "", set(), lengths)
         episodes = [name for name in root if name.startswith("episode_")]
         if len(episodes) != num_episodes:
             raise RefusalError(
@@ -234,7 +234,7 @@ def check_hdf5(file: Path, num_episodes: int, num_steps: int) -> None:
             )
 
 
-def _check_group(
+def check_group(
     group: h5py.h5g.GroupID, place: str, seen: set[int], lengths: dict[str, int]
 ) -> None:
     """Checks what is in a group, and notes the length of each array by its place.
@@ -259,7 +259,7 @@ def _check_group(
             address = h5o.get_info(child).addr
             if address not in seen:
                 seen.add(address)
-                _check_group(child, child_place, seen, lengths)
+                check_group(child, child_place, seen, lengths)
 
 
 def _check_dataset(place: str, dataset: h5py.h5d.DatasetID) -> None:

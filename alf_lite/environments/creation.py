@@ -15,6 +15,7 @@ from alf_lite.config import configurable
 from alf_lite.config.bindings import note_used
 from alf_lite.environments import env_factory, single_env
 from alf_lite.environments.env_factory import EnvFactory
+from alf_lite.environments.env_pool import EnvPoolVectorEnv
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.gymnasium_environment import GymnasiumEnvironment
 from alf_lite.environments.info_keys import InfoKeys
@@ -24,7 +25,7 @@ from alf_lite.errors import ConfigError, EnvError
 
 _MAX_ENVIRONMENTS = 100_000
 
-VectorizationMode = Literal["sync", "async", "native", "auto"]
+VectorizationMode = Literal["sync", "async", "native", "envpool", "auto"]
 
 
 @configurable(denylist=["default_num_environments"])
@@ -55,11 +56,12 @@ def create_environment(
         vectorization_mode: ``sync``: one after the other in this process, best for fast
             environments. ``async``: a process for each, for environments that need more
             than about 0.3 ms per step, and cores to run on. ``native``: the vector
-            implementation that comes with the environment. ``auto``: native if there is
-            one and nothing forbids it, else sync.
+            implementation that comes with the environment. ``envpool``: the pool of
+            EnvPool for its id ``env_name``, threads of C++. ``auto``: native if there
+            is one and nothing forbids it, else sync.
         max_episode_steps: replaces the time limit registered with the id; a time limit
             around the user's own environment. 0 for no limit, which ``native`` has not.
-        env_kwargs: for the constructor of the environment.
+        env_kwargs: for the constructor of the environment, or of EnvPool's pool.
         wrappers: each is called with an environment and returns one.
         env_info_keys: keys of the infos that become ``TimeStep.env_info``: names of
             scalars, or a mapping from names to shapes. A key that need not come in
@@ -93,8 +95,9 @@ def create_environment(
     _check_time_limit(max_episode_steps, vectorization_mode)
     if render_mode not in (None, "human"):
         _render_without_display()
+    is_pool = vectorization_mode == "envpool"
     factory = EnvFactory(
-        spec=None if env_ctor is not None else env_factory.find_spec(env_name),
+        spec=None if env_ctor or is_pool else env_factory.find_spec(env_name),
         ctor=env_ctor,
         kwargs=dict(env_kwargs or {}),
         max_episode_steps=max_episode_steps,
@@ -112,6 +115,8 @@ def create_environment(
                 seed=seed,
                 timeout_seconds=env_timeout_seconds,
             )
+        elif is_pool:
+            vector_env = _make_pool(factory, env_name, num_environments, seed)
         elif vectorization_mode == "native":
             vector_env = _make_native(factory, num_environments)
         else:
@@ -162,10 +167,10 @@ def _check_arguments(
             "create_environment: vectorization_mode must be one of "
             f"{', '.join(modes)}, got {mode!r}"
         )
-    if mode == "native" and env_ctor is not None:
+    if mode in ("native", "envpool") and env_ctor is not None:
         raise ConfigError(
             "create_environment: an env_ctor that returns a VectorEnv needs no "
-            "vectorization_mode='native'; leave it out"
+            f"vectorization_mode={mode!r}; leave it out"
         )
     is_count = isinstance(num_environments, int)
     if not (is_count and 0 < num_environments <= _MAX_ENVIRONMENTS):
@@ -184,11 +189,11 @@ def _check_time_limit(max_episode_steps: Any, mode: str) -> None:
             "create_environment: max_episode_steps must be a number of steps, 0 for no "
             f"limit or None for that of the environment, got {max_episode_steps!r}"
         )
-    if max_episode_steps == 0 and mode == "native":
+    if max_episode_steps == 0 and mode in ("native", "envpool"):
         raise ConfigError(
             "create_environment: max_episode_steps = 0 (no limit) cannot be had with "
-            "vectorization_mode='native', whose limit is its own: give a large number, "
-            "or use 'sync'"
+            f"vectorization_mode={mode!r}, whose limit is its own: give a large "
+            "number, or use 'sync'"
         )
 
 
@@ -272,6 +277,23 @@ def _make_native(factory: EnvFactory, num_environments: int) -> Any:
     except single_env.ENV_FAILURES as error:
         where = f"{spec.id}: the constructor of the vector environment"
         single_env.raise_env_error(where, error)
+
+
+def _make_pool(
+    factory: EnvFactory, env_name: str, num_environments: int, seed: int | None
+) -> EnvPoolVectorEnv:
+    if factory.wrappers:
+        raise ConfigError(
+            "create_environment: wrappers are for single environments, but EnvPool's "
+            "step as one. Use data transformers, or vectorization_mode='sync'."
+        )
+    options = dict(factory.kwargs)
+    if factory.max_episode_steps is not None:
+        options["max_episode_steps"] = factory.max_episode_steps
+    if factory.render_mode is not None:
+        options["render_mode"] = factory.render_mode
+    first_seed = 0 if seed is None else single_env.vector_seed(seed)
+    return EnvPoolVectorEnv(env_name, num_environments, first_seed, options)
 
 
 def _render_without_display() -> None:

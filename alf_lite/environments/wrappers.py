@@ -1,4 +1,4 @@
-"""Wrappers for single environments: Atari 2600 games, and action masks in the infos.
+"""Wrappers for single environments: Atari 2600 games, MiniGrid, masks in the infos.
 
 Games are preprocessed as published scores suppose. In a conf::
 
@@ -19,6 +19,12 @@ frames and clip rewards; these give the same frames and rewards as above::
       env_name = "ALE/Pong-v5"
       vectorization_mode = "native"
       env_kwargs = {"stack_num": 1, "reward_clipping": False, "use_fire_reset": False}
+
+MiniGrid's observation has a text, its image numbers that are names::
+
+    create_environment:
+      env_name = "minigrid:MiniGrid-DoorKey-5x5-v0"
+      wrappers = [@MiniGridObservation]
 
 Masks that an environment gives in its infos are moved to where agents look for them::
 
@@ -238,6 +244,45 @@ class ActionMaskFromInfo(gymnasium.Wrapper):
             )
         entries = observation if self._is_dict else {"observation": observation}
         return {**entries, self._key: (mask != 0).astype(np.int8)}
+
+
+@configurable
+class MiniGridObservation(gymnasium.ObservationWrapper):
+    """What a MiniGrid agent sees and where it looks, as a vector of zeros and ones.
+
+    A cell of the image is an object (of 11), a colour (of 6) and a state (of 4). Each
+    becomes one-hot, as does the direction (of 4). The text of the mission is left out:
+    it is the same in all episodes of most tasks.
+
+    Args:
+        env: its observation is a Dict with an ``image`` [H, W, 3] and a ``direction``.
+
+    Raises:
+        ConfigError: if it is another.
+    """
+
+    _sizes = (11, 6, 4)  # of what the channels of a cell name
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        entries = space.spaces if isinstance(space, spaces.Dict) else {}
+        image = entries.get("image")
+        shape: tuple[int, ...] = getattr(image, "shape", None) or ()
+        if len(shape) != 3 or shape[-1] != 3 or "direction" not in entries:
+            raise ConfigError(
+                "MiniGridObservation: expected the observation of a MiniGrid "
+                f"environment, a Dict with image [H, W, 3] and direction, got {space}"
+            )
+        self._tables = [np.eye(n, dtype=np.float32) for n in (*self._sizes, 4)]
+        size = shape[0] * shape[1] * sum(self._sizes) + 4
+        self.observation_space = Box(0.0, 1.0, (size,), np.float32)
+
+    def observation(self, observation: Observation) -> np.ndarray:
+        *tables, directions = self._tables
+        image = np.asarray(observation["image"])
+        cells = [table[image[..., i]].ravel() for i, table in enumerate(tables)]
+        return np.concatenate([*cells, directions[observation["direction"]]])
 
 
 def _num_values(space: gymnasium.Space) -> int:

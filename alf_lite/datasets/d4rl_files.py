@@ -1,0 +1,167 @@
+"""HDF5 files as those of D4RL (Fu et al., arXiv:2004.07219), with the minari extra.
+
+One array for all episodes, one after the other, a row for each of N actions:
+
+    observations [N, ...], actions [N, ...], rewards [N]
+    terminals [N]           whether the state that the action led to was terminal
+    timeouts [N]            whether the episode was ended there, as by a limit
+    next_observations [N, ...]
+
+The last two may be absent. Without ``timeouts`` an episode ends where it is terminal,
+and where the next row begins with another observation than ``next_observations`` says.
+Without ``next_observations`` nobody knows what the last action of an episode led to: of
+a terminal state it does not matter, its value is zero; where a limit ended the episode
+that action is left out. ``infos`` and ``metadata`` are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from alf_lite.checkpoints.data_files import RefusalError, check_fits, reading
+from alf_lite.datasets.minari_datasets import check_group
+from alf_lite.datasets.source import (
+    Arrays,
+    RecordedField,
+    Source,
+    StepSequence,
+    as_flags,
+    episode_fields,
+    episode_sequence,
+)
+from alf_lite.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import h5py
+
+MAGIC = b"\x89HDF\r\n\x1a\n"
+_REQUIRED = ("observations", "actions", "rewards", "terminals")
+_OPTIONAL = ("timeouts", "next_observations")
+
+
+class D4rlFile(Source):
+    """The episodes of one file.
+
+    Raises:
+        ConfigError: if the minari extra is missing.
+        DataError: if the file is damaged, or an array is missing or of another length.
+    """
+
+    is_in_environment_units = True
+
+    def __init__(self, file: Path) -> None:
+        self.name = str(file)
+        self._file = file
+        headers = self._read(of_headers=True)
+        self.fields = episode_fields(
+            {
+                "observation": _row(headers["observations"]),
+                "action": _row(headers["actions"]),
+                "reward": _row(headers["rewards"]),
+            }
+        )
+        ends = self._ends(self._read("terminals", *_OPTIONAL, "observations"))
+        self.lengths = [int(sum(len(rows) + 1 for rows in self._episodes(*ends)))]
+
+    def sequences(self) -> Iterator[StepSequence]:
+        arrays = self._read(*_REQUIRED, *_OPTIONAL)
+        terminals, ends = self._ends(arrays)
+        for rows in self._episodes(terminals, ends):
+            begin, end = rows.start, rows.stop
+            observations = arrays["observations"][begin:end]
+            following = arrays.get("next_observations")
+            if following is not None:
+                last = following[end - 1 : end]
+            elif terminals[end - 1]:
+                last = observations[-1:]
+            else:
+                last = arrays["observations"][end : end + 1]
+            truncated = np.zeros(len(rows), bool)
+            truncated[-1] = not terminals[end - 1]
+            yield episode_sequence(
+                {
+                    "observation": np.concatenate([observations, last]),
+                    "action": arrays["actions"][begin:end],
+                    "reward": arrays["rewards"][begin:end],
+                    "terminated": terminals[begin:end],
+                    "truncated": truncated,
+                }
+            )
+
+    def _ends(self, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+        """Which rows [N] are terminal, and which end an episode."""
+        with reading(self.name):
+            terminals = as_flags(arrays["terminals"])
+            ends = terminals.copy()
+            if "timeouts" in arrays:
+                ends |= as_flags(arrays["timeouts"])
+            elif "next_observations" in arrays:
+                goes_on = arrays["next_observations"][:-1] == arrays["observations"][1:]
+                ends[:-1] |= ~goes_on.reshape(len(goes_on), -1).all(1)
+        ends[-1:] = True
+        self._knows_what_follows = "next_observations" in arrays
+        return terminals, ends
+
+    def _episodes(self, terminals: np.ndarray, ends: np.ndarray) -> Iterator[range]:
+        """The rows of each episode that has any."""
+        begin = 0
+        for end in (np.flatnonzero(ends) + 1).tolist():
+            is_known = self._knows_what_follows or terminals[end - 1]
+            rows = range(begin, end if is_known else end - 1)
+            if rows:
+                yield rows
+            begin = end
+
+    def _read(self, *names: str, of_headers: bool = False) -> Arrays:
+        """The arrays of these names that are there; or, without rows, of them all.
+
+        Raises:
+            ConfigError, DataError: see the class.
+        """
+        try:
+            import h5py
+        except ImportError as error:
+            raise ConfigError(
+                f"{self.name} needs h5py ({error}): pip install 'alf_lite[minari]'"
+            ) from error
+        with reading(self.name), h5py.File(self._file, "r") as root:
+            check_group(root.id, "", set(), {})
+            known = [name for name in (*_REQUIRED, *_OPTIONAL) if name in root]
+            self._check_headers(root, known)
+            if of_headers:
+                return {name: root[name][:0] for name in known}
+            arrays = [name for name in names if name in known]
+            check_fits("it", sum(root[name].nbytes for name in arrays))
+            return {name: root[name][:] for name in arrays}
+
+    def _check_headers(self, root: h5py.File, known: list[str]) -> None:
+        missing = [name for name in _REQUIRED if name not in known]
+        if missing:
+            raise DataError(
+                f"{self.name}: {', '.join(missing)} missing; it has "
+                f"{', '.join(root) or 'nothing'}. Expected are the arrays of D4RL: "
+                f"{', '.join(_REQUIRED)}."
+            )
+        num_rows = root["rewards"].shape[:1]
+        for name in known:
+            array = root[name]
+            if not num_rows or array.shape[:1] != num_rows:
+                raise DataError(
+                    f"{self.name}: {name} is {array.shape}, but rewards "
+                    f"{root['rewards'].shape}: expected as many rows"
+                )
+            if array.dtype.kind not in "biuf":
+                raise RefusalError(f"{name} is {array.dtype}, no numbers")
+        shapes = {root[n].shape for n in known if n.endswith("observations")}
+        if len(shapes) > 1:
+            raise DataError(
+                f"{self.name}: observations and next_observations differ: {shapes}"
+            )
+
+
+def _row(header: np.ndarray) -> RecordedField:
+    return RecordedField(header.shape[1:], header.dtype)
