@@ -91,6 +91,8 @@ class RingStorage:
             self._common_end = self.max_length
         self.leaves = layout.views(self.rows)  # [E * max_length, *shape] each
         self._whole_rows = self._as_whole(self.rows)
+        # The number of steps → all windows of so many rows, on the CPU.
+        self._whole_windows: dict[int, np.ndarray] = {}
         self._rings = self._as_whole(
             self.rows.view(num_environments, -1, layout.row_bytes)
         )
@@ -221,8 +223,45 @@ class RingStorage:
 
     def windows(self, env_ids: np.ndarray, first_rows: np.ndarray, length: int) -> Nest:
         """The steps [B, T, ...] of windows; for the arguments, see ``window_rows``."""
-        rows = self.window_rows(env_ids, first_rows, length)
-        return self.layout.pack(self.gather(rows))
+        if (
+            length == 1
+            or length * self.layout.row_bytes > _MAX_BYTES
+            or isinstance(self._whole_rows, Tensor)
+        ):
+            rows = self.window_rows(env_ids, first_rows, length)
+            return self.layout.pack(self.gather(rows))
+        taken = self._take_windows(env_ids, first_rows, length)
+        return self.layout.pack(self.layout.array_views(taken))
+
+    def _take_windows(
+        self, env_ids: np.ndarray, first_rows: np.ndarray, length: int
+    ) -> np.ndarray:
+        """The whole rows [B, T] of windows, each of which is moved at once."""
+        windows = self._whole_windows.get(length)
+        if windows is None:
+            windows = self._whole_windows[length] = self._as_windows(length)
+        # What begins behind these rows goes on at the begin of its ring.
+        last_rows = (env_ids + 1) * self.max_length - length
+        crosses_seam = first_rows > last_rows
+        if not np.count_nonzero(crosses_seam):
+            return windows[first_rows][:, None].view(self._whole_rows.dtype)
+        taken = windows[np.minimum(first_rows, last_rows)][:, None]
+        taken = taken.view(self._whole_rows.dtype)
+        across = crosses_seam.nonzero()[0]
+        taken[across] = self._take(
+            self.window_rows(env_ids[across], first_rows[across], length)
+        )
+        return taken
+
+    def _as_windows(self, length: int) -> np.ndarray:
+        """All windows of consecutive rows, which overlap; one element each."""
+        row_bytes = self.layout.row_bytes
+        return np.ndarray(
+            len(self.rows) - length + 1,
+            np.dtype((np.void, length * row_bytes)),
+            self.rows.numpy(),
+            strides=(row_bytes,),
+        )
 
     def packed_windows(
         self, env_ids: np.ndarray, first_rows: np.ndarray, length: int

@@ -55,6 +55,7 @@ class SumTree:
         self._middle = [level.reshape(-1) for level in self._levels[1:]]
         self._maximum = _Extremum(self._units, np.maximum, operator.gt)
         self._minimum = _Extremum(self._units, np.minimum, operator.lt)
+        self._minimum.forget()  # few ask for it: it is not followed until one does
         self._max_units = 2.0 ** (_MANTISSA_BITS - (num_rows - 1).bit_length())
         self._unit = 1.0 / self._max_units
 
@@ -112,10 +113,11 @@ class SumTree:
         before = self._units.take(rows)
         self._units[rows] = units
         self._add_to_sums(rows, units - before)
-        for extreme in (self._maximum, self._minimum):
-            extreme.lose(before)
+        self._maximum.lose(before)
         self._maximum.gain(units, largest)
-        self._minimum.gain(units, np.minimum.reduce(units))
+        if self._minimum.is_followed:
+            self._minimum.lose(before)
+            self._minimum.gain(units, np.minimum.reduce(units))
 
     def remove(self, rows: np.ndarray) -> None:
         """Sets the weights of ``rows`` [N], each given once, to zero."""
@@ -263,6 +265,11 @@ class _Extremum:
             self._bound = float(self._pick.reduce(positive))
             self._num_holders = int(np.count_nonzero(positive == self._bound))
         return self._bound
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether it has to know of changes; not between ``forget`` and ``value``."""
+        return bool(self._num_holders) or 0 < self._bound < np.inf
 
     def forget(self) -> None:
         """Takes note that any weight may have changed."""

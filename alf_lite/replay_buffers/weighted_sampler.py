@@ -113,7 +113,7 @@ class PriorityOptions(FollowsProgress):
         Args:
             weights: [B], w_i of the steps drawn.
             mean_weight: Σ_j w_j / n of all that could be drawn.
-            least_weight: the smallest w_j of all of them.
+            least_weight: the smallest w_j of all of them, for "buffer".
         """
         if self.normalization == "none":
             scale = mean_weight
@@ -157,7 +157,7 @@ class _Drawn(NamedTuple):
     rows: np.ndarray  # [B]
     weights: np.ndarray  # [B], in proportion to the probabilities
     mean_weight: float  # of all that could be drawn
-    least_weight: float
+    least_weight: float  # of all that could be drawn, if anybody asks for it
 
 
 def _joined(rounds: list[_Drawn]) -> _Drawn:
@@ -376,7 +376,7 @@ class WeightedSampler(UniformSampler):
         mean_weight = total / self._weights.num_live
         if not num_recent:
             weights = self._weights.tree.get(rows)
-            return _Drawn(rows, weights, mean_weight, self._weights.tree.minimum)
+            return _Drawn(rows, weights, mean_weight, self._least_weight())
         # The whole batch is a mixture of two ways to draw.
         recent = self._recent(starts)
         newest = self._storage.row_indices(*self._draw_from(recent, num_recent))
@@ -386,8 +386,14 @@ class WeightedSampler(UniformSampler):
         is_recent = positions >= recent.first[env_ids]
         weights = (1.0 - share) * self._weights.tree.get(rows)
         weights += is_recent * (share * total / recent.size)
-        least_weight = (1.0 - share) * self._weights.tree.minimum or weights.min()
+        least_weight = (1.0 - share) * self._least_weight() or weights.min()
         return _Drawn(rows, weights, mean_weight, least_weight)
+
+    def _least_weight(self) -> float:
+        """That of all that can be drawn, if the importance weights depend on it."""
+        assert self._priority is not None
+        is_scale = self._priority.normalization == "buffer"
+        return self._weights.tree.minimum if is_scale else 0.0
 
     def _drop_stale(self) -> None:
         """Drops what has become too old since the iteration was set."""

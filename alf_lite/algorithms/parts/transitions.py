@@ -37,6 +37,11 @@ _Info = TypeVar("_Info", bound=Any)
 
 _LAST = int(StepType.LAST)
 
+# What observations are, but for those that numpy does not know, such as bfloat16.
+_DTYPES_OF_NUMPY = frozenset(
+    (torch.bool, torch.uint8, torch.int32, torch.int64, torch.float32, torch.float64)
+)
+
 
 class Transition(NamedTuple):
     """What the training of a step needs besides its observation."""
@@ -70,12 +75,30 @@ def to_transitions(
     if n == 1:
         return first_steps, _to_next_steps(time_step, gamma)
     transition = _returns(time_step, n, gamma)
-    step_type = time_step.step_type
-    # Where s_{t+m} lies among the B·T steps.
-    end = _first_rows(*step_type.shape, n, step_type.device) + transition.num_steps
+    assert isinstance(transition.num_steps, Tensor)
     return first_steps, transition._replace(
-        num_steps=(), next_observation=_take_rows(time_step.observation, end)
+        num_steps=(),
+        next_observation=_steps_ahead(time_step.observation, transition.num_steps, n),
     )
+
+
+def _steps_ahead(values: Nest, num_steps: Tensor, n: int) -> Nest:
+    """The steps t + m [B, T-n, ...] of windows [B, T, ...], for m [B, T-n]."""
+
+    def take(t: Tensor) -> Tensor:
+        if not _is_for_numpy(t):
+            rows = _first_rows(t.shape[0], t.shape[1], n, t.device) + num_steps
+            return _take_rows(t, rows)
+        windows, steps = _places(*num_steps.shape)
+        return torch.from_numpy(t.numpy()[windows, steps + num_steps.numpy()])
+
+    return nest.map_structure(take, values)
+
+
+@functools.lru_cache(maxsize=32)
+def _places(batch_size: int, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of the windows [B, 1] and of the steps trained [T-n]; read-only."""
+    return np.arange(batch_size)[:, None], np.arange(num_rows)
 
 
 @functools.lru_cache(maxsize=32)
@@ -83,6 +106,12 @@ def _first_rows(batch_size: int, length: int, n: int, device: torch.device) -> T
     """The places [B, T-n] of the steps that are trained among all B·T; read-only."""
     rows = torch.arange(batch_size * length, device=device)
     return rows.view(batch_size, length)[:, : length - n]
+
+
+def _is_for_numpy(t: Tensor) -> bool:
+    """Whether numpy can read it, whose operations cost less for small arrays."""
+    is_known = t.dtype in _DTYPES_OF_NUMPY and t.device.type == "cpu"
+    return is_known and not t.requires_grad
 
 
 def to_sequence(
@@ -208,9 +237,8 @@ def _returns(time_step: TimeStep, n: int, gamma: float) -> Transition:
         next_steps = _to_next_steps(time_step, gamma)
         return next_steps._replace(num_steps=num_steps, next_observation=())
     steps = time_step.reward, time_step.discount, time_step.step_type
-    # numpy knows neither other devices nor bfloat16.
-    dtype, device = time_step.reward.dtype, time_step.reward.device
-    use_numpy = device.type == "cpu" and dtype == torch.float32
+    reward = time_step.reward
+    use_numpy = _is_for_numpy(reward) and reward.dtype == torch.float32
     return Transition(
         # The action that led to the next step is the one that was executed, whoever
         # chose it.
@@ -219,8 +247,7 @@ def _returns(time_step: TimeStep, n: int, gamma: float) -> Transition:
     )
 
 
-# Both are a few operations on arrays of the n steps [B, T-n, ..., n], whatever n is.
-# numpy needs two thirds of the time for arrays as small as these.
+# In numpy, operations on arrays as small as these cost a fraction of torch's.
 
 
 def _sums(
@@ -242,28 +269,33 @@ def _sums(
 def _sums_by_numpy(
     reward: Tensor, discount: Tensor, step_type: Tensor, n: int, gamma: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As :func:`_sums`, on the CPU."""
-    goes_on = _windows(step_type.numpy() != _LAST, 0, n)
-    goes_on = np.logical_and.accumulate(goes_on, axis=-1)
-    discounts = _windows(gamma * discount.numpy(), 1, n)
-    rewards = _windows(reward.numpy(), 1, n)
-    factors = np.where(goes_on, discounts, discounts.dtype.type(1))
-    products = np.multiply.accumulate(factors, axis=-1)
-    weights = products[..., :-1] * goes_on[..., 1:]
-    if rewards.ndim > weights.ndim:
-        weights = weights[..., None, :]
-    sums = rewards[..., 0] + np.einsum("...n,...n->...", weights, rewards[..., 1:])
-    results = sums, products[..., -1], goes_on.sum(-1)
+    """As :func:`_sums`, on the CPU, by recursion from the n-th step ahead to the first.
+
+        G ← r_k + f_k G,   Γ ← (γ_k - f_k) + f_k Γ,   m ← 1 + g_k m
+
+    with g_k = 0 where step k is LAST, else 1, and f_k = γ_k g_k. All of them are one
+    array, with time first and windows last: each step is one pass over the batch.
+    """
+    length, num_rows = step_type.shape[1], step_type.shape[1] - n
+    rewards = reward.numpy().T  # [T, B] or [D, T, B]
+    rewards = rewards[:, None] if reward.ndim == 2 else rewards.swapaxes(0, 1)
+    shape = length, rewards.shape[1] + 2, step_type.shape[0]
+    terms, factors = np.empty(shape, np.float32), np.empty(shape, np.float32)
+    goes_on = np.not_equal(step_type.numpy().T, _LAST, out=factors[:, -1])
+    discounts = np.multiply(discount.numpy().T, gamma, out=terms[:, -2])
+    factors[:, :-1] = (discounts * goes_on)[:, None]
+    discounts -= factors[:, -2]
+    terms[:, :-2] = rewards
+    terms[:, -1] = 1.0
+    sums = np.zeros((num_rows, *shape[1:]), np.float32)  # [T-n, D + 2, B]
+    sums[:, -2] = 1.0
+    for k in range(n, 0, -1):
+        sums *= factors[k : k + num_rows]
+        sums += terms[k : k + num_rows]
+    num_steps = sums[:, -1] * goes_on[:num_rows]
+    returns = sums[:, 0].T if reward.ndim == 2 else sums[:, :-2].transpose(2, 0, 1)
+    results = returns, sums[:, -2].T, num_steps.T.astype(np.int64)
     return tuple(map(torch.from_numpy, results))  # type: ignore[return-value]
-
-
-def _windows(x: np.ndarray, begin: int, n: int) -> np.ndarray:
-    """Windows of n steps from ``begin`` on, [B, T, ...] → [B, T-n, ..., n]; views."""
-    num_rows = x.shape[1] - n
-    if num_rows == 1:  # as in most cases; much faster
-        return x[:, begin : begin + n].swapaxes(1, -1)[:, None]
-    rows = x[:, begin : begin + num_rows + n - 1]
-    return np.lib.stride_tricks.sliding_window_view(rows, n, axis=1)
 
 
 def _take_rows(values: Nest, rows: Tensor) -> Nest:
