@@ -29,6 +29,7 @@ from alf_lite.data_transformers.data_transformer import (
 )
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
+from alf_lite.metrics.episode_metric import build_episode_metrics
 from alf_lite.metrics.metrics import MetricSet, create_metrics
 from alf_lite.optimizers.optimizers import Adam, Optimizer
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
@@ -229,6 +230,7 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
                 batch_size=env.batch_size,
                 buffer_size=max(config.metric_min_buffer_size, env.batch_size),
                 algorithm_gamma=self.gamma,
+                own=build_episode_metrics(config.metric_ctors),
             )
         return self._metrics
 

@@ -138,6 +138,22 @@ class Checkpointer:
         self._prune()
         return path
 
+    def mark_best(self, step: int, score: float) -> bool:
+        """Notes in a checkpoint that there is that it holds the best policy so far.
+
+        Returns:
+            Whether there is one of this step.
+
+        Raises:
+            CheckpointError: if it cannot be read or the disk refuses.
+        """
+        path = self._directory / f"ckpt-{step}"
+        if not path.is_dir():
+            return False
+        checkpoint_files.change_manifest(path, {"best_score": score})
+        self._prune()
+        return True
+
     def load(
         self,
         step: str | int = "latest",

@@ -179,6 +179,25 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
+def change_manifest(path: Path, entries: Mapping[str, Any]) -> None:
+    """Replaces entries of the manifest of a checkpoint; it is whole at every moment.
+
+    Raises:
+        CheckpointError: if it cannot be read, or the disk refuses.
+    """
+    manifest = {**read_manifest(path), **entries}
+    temporary = path.with_name(f"{_UNFINISHED}{path.name}-{os.getpid()}")
+    text = json.dumps(manifest, indent=1, allow_nan=False).encode()
+    try:
+        _write_file(temporary, text)
+        temporary.rename(path / MANIFEST_NAME)
+        _sync(path)
+    except OSError as error:
+        raise CheckpointError(_explain_write_error(path, len(text), error)) from error
+    finally:
+        _delete(temporary)
+
+
 @contextlib.contextmanager
 def open_verified(
     path: Path, manifest: Mapping[str, Any], name: str

@@ -29,8 +29,13 @@ _NEEDS_SWITCH = {
         "mixing_ratios",
         "source_loss_weights",
     ),
-    "evaluate": ("eval_interval", "early_stop_return"),
+    "evaluate": ("eval_interval", "early_stop_return", "async_eval"),
+    "evaluation_buffer_dir": ("data_metrics",),
 }
+
+
+# Of the process of async_eval, too.
+OF_ALL_PROCESSES = ("max_worker_restarts", "worker_timeout_seconds")
 
 
 def conflicts(config: Any) -> Iterator[Conflict]:
@@ -38,7 +43,7 @@ def conflicts(config: Any) -> Iterator[Conflict]:
 
     Fields of a wrong type may make some up; they are reported as such instead.
     """
-    for find in (_unread, _updates, _unrolls, _replay, _offline):
+    for find in (_unread, _updates, _unrolls, _replay, _offline, _evaluation):
         yield from find(config)
 
 
@@ -52,6 +57,8 @@ def _unread(config: Any) -> Iterator[Conflict]:
             value = getattr(config, name)
             if name == "eval_interval" and config.evaluation_sources:
                 continue
+            if name in OF_ALL_PROCESSES and config.async_eval:
+                continue
             if value != defaults[name]:
                 yield (
                     {name, switch},
@@ -60,8 +67,8 @@ def _unread(config: Any) -> Iterator[Conflict]:
 
 
 def _missing(switch: str) -> str:
-    if switch == "offline_buffer_dir":
-        return "offline_buffer_dir names no source: set it"
+    if switch.endswith("_dir"):
+        return f"{switch} names no source: set it"
     return f"{switch} is False: set {switch} = True"
 
 
@@ -177,6 +184,16 @@ def _offline(config: Any) -> Iterator[Conflict]:
         problem = _problem(name, getattr(config, name), len(sources))
         if problem:
             yield {name, "offline_buffer_dir"}, f"{name} {problem}."
+
+
+def _evaluation(config: Any) -> Iterator[Conflict]:
+    patience = config.early_stop_patience
+    if patience is not None and not config.eval_interval:
+        yield (
+            {"early_stop_patience", "eval_interval"},
+            f"early_stop_patience={patience} counts evaluations, and there is only the "
+            "one at the end: set eval_interval.",
+        )
 
 
 def _problem(name: str, values: Sequence[float] | None, num_sources: int) -> str:

@@ -117,7 +117,7 @@ class TrainerConfig:
     max_policy_lag: int | None = ranged(None, at_least=0)
     # With unroll_length = 0: windows trained on per step; the faster side waits
     samples_per_insert: float | None = ranged(None, above=0)
-    # Workers that are replaced over the run, all together
+    # Workers that are replaced over the run, all together; so is that of async_eval
     max_worker_restarts: int = ranged(3, at_least=0)
     # Seconds without any step after which a worker has failed
     worker_timeout_seconds: float = ranged(300.0, above=0)
@@ -183,10 +183,16 @@ class TrainerConfig:
     num_eval_environments: int = ranged(1, at_least=1, at_most=100_000)
     # 0: the mode of the policy; 1: a sample of it
     epsilon_greedy: float = ranged(0.0, at_least=0, at_most=1)
+    # Evaluate in a process of its own while training goes on
+    async_eval: bool = False
     # Stop at this mean return
     early_stop_return: float | None = ranged(None)
+    # Stop after so many evaluations in a row without a better one
+    early_stop_patience: int | None = ranged(None, at_least=1)
     # Held-out data for the loss; without evaluate it finds the best checkpoint
     evaluation_buffer_dir: str | Sequence[str] | None = None
+    # Numbers of one's own on that data: functions of the algorithm and a batch
+    data_metrics: Sequence[Callable[..., Any]] = ()
 
     # --- Checkpoints
     # Checkpoints over the run; 0: only at the end
@@ -201,6 +207,8 @@ class TrainerConfig:
     summarize_first_interval: bool = True
     # Seconds between two writes to the disk
     summaries_flush_secs: float = ranged(10, above=0)
+    # Metrics of one's own, in training and in evaluations: EpisodeMetrics
+    metric_ctors: Sequence[Callable[..., Any]] = ()
     # Episodes that metrics average over
     metric_min_buffer_size: int = ranged(100, at_least=1, at_most=10_000_000)
     # Histograms of what is trained on

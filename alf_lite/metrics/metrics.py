@@ -14,14 +14,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.config import configurable
+from alf_lite.data_structures import TimeStep
+from alf_lite.errors import ConfigError
+from alf_lite.metrics.episode_metric import EpisodeMetric, RecentEpisodes
 from alf_lite.metrics.episode_tracker import EpisodeTracker
 from alf_lite.nest import leaf_name
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
+
+_OWN = "own"  # in the state of a MetricSet, the metrics of one's own
 
 
 class Metric(ABC):
@@ -124,16 +130,23 @@ class MetricSet(Sequence[Metric]):
     Args:
         tracker: what the metrics look at.
         metrics: in the order of the sequence.
+        own: those of ``TrainerConfig.metric_ctors``; they end the sequence.
 
     Attributes:
         tracker: as given.
         observe: takes in raw time steps [T, B, ...], each step once and in its order.
     """
 
-    def __init__(self, tracker: EpisodeTracker, metrics: Sequence[Metric]) -> None:
+    def __init__(
+        self,
+        tracker: EpisodeTracker,
+        metrics: Sequence[Metric],
+        own: Sequence[RecentEpisodes] = (),
+    ) -> None:
         self.tracker = tracker
-        self.observe = tracker.observe
-        self._metrics = tuple(metrics)
+        self.observe = self._observe_all if own else tracker.observe
+        self._own = tuple(own)
+        self._metrics: tuple[Any, ...] = (*metrics, *own)
 
     def __len__(self) -> int:
         return len(self._metrics)
@@ -156,18 +169,43 @@ class MetricSet(Sequence[Metric]):
     def drop_open_episodes(self) -> None:
         """Forgets the episodes that have not ended, as after a reset."""
         self.tracker.drop_open_episodes()
+        for metric in self._own:
+            metric.drop_open_episodes()
 
     def reset(self) -> None:
         """Starts all metrics anew."""
         self.tracker.reset()
+        for metric in self._own:
+            metric.reset()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that later results depend on, as ints and tensors."""
-        return self.tracker.state_dict()
+        state = self.tracker.state_dict()
+        if self._own:
+            state[_OWN] = {metric.name: metric.state_dict() for metric in self._own}
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continues where ``state_dict`` was taken; CheckpointError if it cannot."""
-        self.tracker.load_state_dict(state_dict)
+        """Continues where ``state_dict`` was taken; CheckpointError if it cannot.
+
+        Metrics of one's own that it does not hold begin anew; others are dropped.
+        """
+        saved = state_dict.get(_OWN, {})
+        tracked = {k: value for k, value in state_dict.items() if k != _OWN}
+        for metric in self._own:
+            if metric.name in saved:
+                metric.load_state_dict(saved[metric.name])
+        self.tracker.load_state_dict(tracked)
+
+    def _observe_all(self, time_step: TimeStep) -> None:
+        self.tracker.observe(time_step)
+        env_id = time_step.env_id
+        if isinstance(env_id, Tensor):
+            env_ids = env_id.reshape(-1, time_step.step_type.shape[1])[0].cpu().numpy()
+        else:
+            env_ids = np.arange(time_step.step_type.shape[1])
+        for metric in self._own:
+            metric.observe(time_step, env_ids)
 
 
 @configurable
@@ -178,8 +216,9 @@ def create_metrics(
     buffer_size: int,
     gamma: float | None = None,
     algorithm_gamma: float | None = None,
+    own: Sequence[EpisodeMetric] = (),
 ) -> MetricSet:
-    """The eight metrics of a training run; the first two are the axes of summaries.
+    """The metrics of a training run; the first two are the axes of summaries.
 
     Args:
         reward_spec: of one reward.
@@ -188,6 +227,7 @@ def create_metrics(
         buffer_size: number of episodes that averages are taken over.
         gamma: γ of the discounted returns; None means that of the algorithm.
         algorithm_gamma: what that is; 0.99 if it has none.
+        own: those of ``TrainerConfig.metric_ctors``.
     """
     if gamma is None:
         gamma = 0.99 if algorithm_gamma is None else algorithm_gamma
@@ -208,4 +248,14 @@ def create_metrics(
         AverageReward,
         EpisodicStartAverageDiscountedReturn,
     )
-    return MetricSet(tracker, [kind(tracker) for kind in kinds])
+    for metric in own:
+        if metric.name in {kind.__name__ for kind in kinds}:
+            raise ConfigError(
+                f"TrainerConfig.metric_ctors: {metric.name} is one of the metrics of "
+                "every run. Override `name`."
+            )
+    return MetricSet(
+        tracker,
+        [kind(tracker) for kind in kinds],
+        [RecentEpisodes(metric, batch_size, buffer_size) for metric in own],
+    )

@@ -15,6 +15,7 @@ from alf_lite import nest
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments.environment import Environment
+from alf_lite.metrics.episode_metric import EpisodeFold, EpisodeMetric
 from alf_lite.nest import path_parts
 from alf_lite.unrollers.sync_unroller import to_device
 from alf_lite.utils import random_state, summary
@@ -35,6 +36,7 @@ class EvalEpisode(NamedTuple):
     length: int  # environment steps
     info: dict[str, float]  # ``mean/KEY`` and ``last/KEY``, see ``evaluate``
     return_vector: list[float] | None = None  # [D]
+    metrics: Mapping[str, float] = MappingProxyType({})  # TrainerConfig.metric_ctors
 
 
 class EvalResult(NamedTuple):
@@ -57,6 +59,23 @@ class EvalResult(NamedTuple):
     episodes: Sequence[EvalEpisode] = ()  # the same, one by one
     iterations: int = 0  # of training: whose policy it was
     env_steps: int = 0  # of training
+    metrics: Mapping[str, float] = MappingProxyType({})  # own ones, the episodes' means
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """All of them by name, as ``eval/NAME`` in docs/logged_metrics.md."""
+        if not self.returns:
+            return dict(self.losses)
+        return {
+            "AverageReturn": self.mean,
+            "StdReturn": self.std,
+            "MinReturn": self.min,
+            "MaxReturn": self.max,
+            "AverageEpisodeLength": self.mean_length,
+            **{f"EnvInfo/{name}": value for name, value in self.info.items()},
+            **self.metrics,
+            **self.losses,
+        }
 
     @property
     def mean(self) -> float:
@@ -92,6 +111,7 @@ def evaluate(
     *,
     seed: int | None = None,
     on_step: Callable[[TimeStep], None] | None = None,
+    metrics: Sequence[EpisodeMetric] = (),
 ) -> EvalResult:
     """Runs ``num_episodes`` whole episodes with ``predict_step``.
 
@@ -113,13 +133,14 @@ def evaluate(
         seed: of the environments and of what is drawn here. None leaves the
             environments' streams as they are.
         on_step: called with every time step, FIRST steps included; for recording.
+        metrics: of one's own.
 
     Returns:
         The episodes. ``info`` holds for every number KEY of env_info ``mean/KEY``, the
         mean over the steps of an episode, and ``last/KEY``, its value at the end.
     """
     quota = quotas(env.batch_size, num_episodes)
-    tally = _Tally(algorithm, quota, seed)
+    tally = _Tally(algorithm, quota, seed, metrics)
     with random_state.preserved(), torch.inference_mode(), eval_mode(algorithm):
         if seed is not None:
             random_state.seed_everything(seed)
@@ -185,12 +206,17 @@ class _Tally:
     """Adds up the episodes of every environment until its quota is full."""
 
     def __init__(
-        self, algorithm: RLAlgorithm, quota: np.ndarray, seed: int | None
+        self,
+        algorithm: RLAlgorithm,
+        quota: np.ndarray,
+        seed: int | None,
+        metrics: Sequence[EpisodeMetric],
     ) -> None:
         weights = algorithm.reward_weights  # [D] or None
         self._reward_weights = None if weights is None else weights.double().cpu()
         self._quota = quota
         self._seed = seed
+        self._folds = [EpisodeFold(metric, len(quota)) for metric in metrics]
         num_environments = len(quota)
         self._finished = np.zeros(num_environments, dtype=np.int64)
         self._length = np.zeros(num_environments, dtype=np.int64)
@@ -218,6 +244,8 @@ class _Tally:
         for path, value in info.items():
             total = self._info_sum[path]
             self._info_sum[path] = np.where(is_first, 0.0, total + value)
+        for fold in self._folds:
+            fold.add_step(time_step)
         is_last = time_step.is_last().cpu().numpy()
         is_any_full = False
         for b in np.flatnonzero(is_last & (self._finished < self._quota)):
@@ -244,6 +272,7 @@ class _Tally:
             length=length,
             info={**means, **last},
             return_vector=vector,
+            metrics={f.metric.name: float(f.current()[b]) for f in self._folds},
         )
 
     def result(self) -> EvalResult:
@@ -252,14 +281,16 @@ class _Tally:
         if self._reward_weights is not None:
             vectors = [e.return_vector for e in episodes if e.return_vector is not None]
         lengths = [episode.length for episode in episodes]
+        means = [
+            {key: float(np.mean([d[key] for d in dicts])) for key in dicts[0]}
+            for dicts in ([e.info for e in episodes], [e.metrics for e in episodes])
+        ]
         return EvalResult(
             returns=[episode.episode_return for episode in episodes],
             lengths=lengths,
             num_env_steps=sum(lengths),
-            info={
-                key: float(np.mean([e.info[key] for e in episodes]))
-                for key in episodes[0].info
-            },
+            info=means[0],
+            metrics=means[1],
             return_vectors=vectors,
             episodes=tuple(episodes),
         )

@@ -75,6 +75,14 @@ class Hook:
 
     def after_train(self, training: Training) -> None: ...
 
+    def score(self, result: EvalResult) -> float | None:
+        """How good an evaluation is: the policy with the largest score is the best.
+
+        None leaves that to the other hooks; without any it is the mean return or, on
+        held-out data alone, the loss with a minus sign.
+        """
+        return None
+
     def state_dict(self) -> dict[str, Any]:
         """What ``load_state_dict`` needs, as plain data; nothing by default."""
         return {}
@@ -105,6 +113,14 @@ class Hooks:
         """Calls them all; the first exception ends that."""
         for hook in self._hooks:
             getattr(hook, place)(training, *arguments)
+
+    def score(self, result: EvalResult) -> float:
+        """What the first hook says that has an opinion, see ``Hook.score``."""
+        for hook in self._hooks:
+            score = hook.score(result)
+            if score is not None:
+                return score
+        return result.mean if result.returns else -result.losses["loss"]
 
     def finish(self, training: Training, error: BaseException | None) -> None:
         """Calls ``after_train`` of every hook, even if others raise.

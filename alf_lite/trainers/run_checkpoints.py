@@ -23,6 +23,7 @@ from alf_lite.trainers.run_directory import (
     USER_CONFIG,
     RunDirectory,
 )
+from alf_lite.trainers.run_evaluations import EvaluatedPolicy
 from alf_lite.trainers.signals import StopSignals
 from alf_lite.trainers.training_state import RunState
 from alf_lite.utils import event_writer, random_state, summary
@@ -66,7 +67,6 @@ class RunCheckpoints:
         self._event_files: dict[str, int] = {}
         self._last_path: Path | None = None
         self._last_iteration: int | None = None
-        self._last_trainer_state: dict[str, Any] = {}
         self._failures = 0
 
     @property
@@ -112,7 +112,6 @@ class RunCheckpoints:
             if is_later and _is_better(info.best_score, run.best_score):
                 run.best_score, run.best_iteration = info.best_score, info.step
         self._last_path, self._last_iteration = loaded.path, run.iterations
-        self._last_trainer_state = loaded.state[training_state.TRAINER]
         self._run_id, self._event_files = run_id or self._run_id, sizes
         hooks.load_state_dict(hook_states)
         return run
@@ -173,7 +172,7 @@ class RunCheckpoints:
         files = {"run_id": run_id, "sizes": sizes}
         state = training_state.capture(algorithm, run, files, hook_states)
         try:
-            path = self._write(algorithm, run, state, resumable=True)
+            path = self._write(algorithm, run, state, _score_of(run), resumable=True)
         except CheckpointError as error:
             self._failures += 1
             if required or self._failures >= _MAX_FAILURES:
@@ -181,7 +180,6 @@ class RunCheckpoints:
             _logger.error("%s Trying again at the next checkpoint.", error)
             return
         self._failures = 0
-        self._last_trainer_state = state[training_state.TRAINER]
         self._last_path, self._last_iteration = path, run.iterations
 
     def _check(self, algorithm: RLAlgorithm) -> None:
@@ -200,11 +198,11 @@ class RunCheckpoints:
             self._check(algorithm)
             state = {training_state.ALGORITHM: algorithm.state_dict()}
             try:
-                self._write(algorithm, run, state, resumable=False)
+                self._write(algorithm, run, state, _score_of(run), resumable=False)
             except CheckpointError as error:
                 _logger.error("%s The best policy is not kept.", error)
 
-    def mark_if_best(self, algorithm: RLAlgorithm, run: RunState) -> None:
+    def mark_if_best(self, run: RunState) -> None:
         """Says that the last checkpoint holds the best policy, as was found after it.
 
         What a run that is resumed from it reads stays as it is: the evaluation is not
@@ -213,14 +211,33 @@ class RunCheckpoints:
         if run.best_iteration != run.iterations or not self._is_kept:
             return
         assert self._last_iteration == run.iterations, "nothing was trained since"
+        assert run.best_score is not None, run
         with self._signals.held_off():
             self._run_directory.lock.check()
-            state = training_state.capture(algorithm, run, {}, {})
-            state[training_state.TRAINER] = self._last_trainer_state
             try:
-                self._write(algorithm, run, state, resumable=True)
+                self._checkpointer.mark_best(run.iterations, run.best_score)
             except CheckpointError as error:
                 _logger.error("%s It is not known as that of the best policy.", error)
+
+    def keep_best(
+        self, algorithm: RLAlgorithm, run: RunState, policy: EvaluatedPolicy
+    ) -> None:
+        """Keeps the policy that was the best some iterations ago, as was found now.
+
+        The checkpoint of that iteration, if there is one, is said to hold it.
+        """
+        if not self._is_kept:
+            return
+        assert run.best_score is not None, run
+        with self._signals.held_off():
+            self._run_directory.lock.check()
+            try:
+                if self._checkpointer.mark_best(policy.iterations, run.best_score):
+                    return
+                state = {training_state.ALGORITHM: dict(policy.state)}
+                self._write(algorithm, policy, state, run.best_score, resumable=False)
+            except CheckpointError as error:
+                _logger.error("%s The best policy is not kept.", error)
 
     def best_score(self, run: RunState) -> float | None:
         """The highest score of the run, and of the checkpoints that there are."""
@@ -248,28 +265,28 @@ class RunCheckpoints:
     def _write(
         self,
         algorithm: RLAlgorithm,
-        run: RunState,
+        where: RunState | EvaluatedPolicy,
         state: dict[str, Any],
+        best_score: float | None,
         *,
         resumable: bool,
     ) -> Path:
-        is_best = run.best_iteration == run.iterations
         parameters = algorithm.named_parameters(remove_duplicate=False)
         return self._checkpointer.save(
-            run.iterations,
+            where.iterations,
             state,
             config_texts(self._given),
             {
                 **training_state.fingerprint(algorithm),
                 "environment": saved_spaces(algorithm.env),
-                "iterations": run.iterations,
-                "env_steps": run.env_steps,
+                "iterations": where.iterations,
+                "env_steps": where.env_steps,
                 "buffers": sorted(
                     # Parameters are what else there is in the state.
                     algorithm.state_dict().keys() - dict(parameters).keys()
                 ),
             },
-            best_score=run.best_score if is_best else None,
+            best_score=best_score,
             mapped_files=algorithm.learner.files() if resumable else None,
             resumable=resumable,
         )
@@ -302,6 +319,11 @@ def _hook_states_of(loaded: LoadedCheckpoint) -> dict[str, dict[str, Any]]:
         what = training_state.entry(loaded, training_state.TRAINER, "hooks")
         raise CheckpointError(f"{what}: expected the states of hooks by their names")
     return states
+
+
+def _score_of(run: RunState) -> float | None:
+    """The score of the policy that there is now, if it is the best."""
+    return run.best_score if run.best_iteration == run.iterations else None
 
 
 def _is_better(score: float | None, best: float | None) -> bool:

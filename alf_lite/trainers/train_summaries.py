@@ -82,19 +82,11 @@ def average_return(algorithm: RLAlgorithm) -> float:
     return float(result)
 
 
-def summarize_evaluation(result: EvalResult, env_steps: int, seconds: float) -> None:
-    """Writes an evaluation against iterations and environment steps."""
-    values = {
-        "AverageReturn": result.mean,
-        "StdReturn": result.std,
-        "MinReturn": result.min,
-        "MaxReturn": result.max,
-        "AverageEpisodeLength": result.mean_length,
-        **{f"EnvInfo/{name}": value for name, value in result.info.items()},
-    }
-    for name, value in values.items():
-        summary.scalar(f"eval/{name}", value)
-        summary.scalar_at(f"eval_vs_EnvironmentSteps/{name}", value, env_steps)
+def summarize_evaluation(result: EvalResult, seconds: float) -> None:
+    """Writes what the episodes say, against iterations and environment steps."""
+    for name, value in result._replace(losses={}).numbers.items():
+        summary.scalar_at(f"eval/{name}", value, result.iterations)
+        summary.scalar_at(f"eval_vs_EnvironmentSteps/{name}", value, result.env_steps)
     summary.scalar("time/evaluate", seconds)
 
 

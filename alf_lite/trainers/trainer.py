@@ -190,10 +190,11 @@ class Trainer:
                 plan.seed,
                 self._signals,
                 self._display.show_evaluation,
+                lambda result: self._hooks.score(result),
             )
             stack.callback(self._evaluations.close)
             self.algorithm.setup_training()
-            self._evaluations.load_data(self.algorithm)
+            self._evaluations.set_up(self.algorithm)
             self._hooks = Hooks([*self._hooks, *build_hooks(plan.config.hook_ctors)])
         config_files.check_unused_bindings()
         done = self.algorithm.progress
@@ -214,7 +215,7 @@ class Trainer:
     def _is_finished(self) -> bool:
         return self._plan.limits.are_reached(
             self.run.iterations, self.run.env_steps
-        ) or self._evaluations.is_threshold_reached(self.run)
+        ) or bool(self._evaluations.reason_to_stop(self.run))
 
     def _begin(self, stack: contextlib.ExitStack) -> None:
         """Opens the summaries, writes down what runs here, handles signals."""
@@ -239,10 +240,11 @@ class Trainer:
         slot = self._checkpoint_slot()
         if self._evaluations.is_due(self.run):
             self._evaluate()
-            self._checkpoints.mark_if_best(self.algorithm, self.run)
+            self._checkpoints.mark_if_best(self.run)
         while not self._must_stop():
             self._hooks.call("before_iter", self)
             self._iterate()
+            self._take_late_result()
             if self._evaluations.is_due(self.run):
                 self._evaluate()
             self._hooks.call("after_iter", self)
@@ -283,11 +285,8 @@ class Trainer:
             self._stop_reason = self._signals.received.name
         elif self._plan.limits.are_reached(run.iterations, run.env_steps):
             self._stop_reason = "finished"
-        elif self._evaluations.is_threshold_reached(run):
-            self._stop_reason = (
-                f"early_stop_return: {run.early_stop_score:.4g} reaches "
-                f"{self.config.early_stop_return:.4g}"
-            )
+        elif reason := self._evaluations.reason_to_stop(run):
+            self._stop_reason = reason
         return bool(self._stop_reason)
 
     # Evaluations and checkpoints
@@ -296,6 +295,16 @@ class Trainer:
         result = self._evaluations.evaluate(self.algorithm, self.run)
         if result is not None:
             self._hooks.call("after_eval", self, result)
+
+    def _take_late_result(self, *, wait: bool = False) -> None:
+        """Looks for, or waits for, what an evaluation in another process has found."""
+        evaluations = self._evaluations
+        taken = (evaluations.wait if wait else evaluations.poll)(self.run)
+        if taken is not None:
+            result, policy = taken
+            self._hooks.call("after_eval", self, result)
+            if self.run.best_iteration == result.iterations:
+                self._checkpoints.keep_best(self.algorithm, self.run, policy)
 
     def _checkpoint_slot(self) -> int:
         run = self.run
@@ -318,10 +327,12 @@ class Trainer:
         """Saves, and evaluates for the last time."""
         self._display.show_last()
         self._save(required=True)
+        self._take_late_result(wait=True)
         if self._evaluations.is_final_one_missing(self.run):
             # After the checkpoint, because a run that goes on from there makes none.
             self._evaluate()
-            self._checkpoints.mark_if_best(self.algorithm, self.run)
+            self._checkpoints.mark_if_best(self.run)
+            self._take_late_result(wait=True)
         self.algorithm.finish_train()
 
     def _result(self) -> TrainResult:

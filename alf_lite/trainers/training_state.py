@@ -38,10 +38,11 @@ class RunState:
     iterations: int = 0  # completed
     env_steps: int = 0  # of all training environments, FIRST steps not counted
     seconds: float = 0.0  # of training, over all processes that continued this run
-    best_score: float | None = None  # highest mean return of an evaluation
+    best_score: float | None = None  # highest mean return, or what ``Hook.score`` says
     best_iteration: int | None = None  # when that was
     last_eval_iteration: int | None = None
     early_stop_score: float | None = None  # the mean return that ended the run
+    num_evals_without_better: int = 0  # since the best one, or since the begin
 
 
 def capture(

@@ -145,7 +145,7 @@ def create_remote_environment(
         ConfigError: if something cannot be sent to other processes.
     """
     recipe = ActorRecipe(
-        config=_in_worker(config),
+        config=config_in_worker(config),
         algorithm_ctor=config.algorithm_ctor,
         data_transformer_ctor=config.data_transformer_ctor,
         create_env=create_env,
@@ -165,7 +165,7 @@ def create_remote_environment(
     )
 
 
-def _in_worker(config: TrainerConfig) -> TrainerConfig:
+def config_in_worker(config: TrainerConfig) -> TrainerConfig:
     """What a worker must know of the config: it acts on the CPU, and trains nothing."""
     return dataclasses.replace(
         config,
@@ -183,9 +183,13 @@ def _in_worker(config: TrainerConfig) -> TrainerConfig:
         mixing_ratios=None,
         source_loss_weights=None,
         evaluate=False,
+        async_eval=False,
         evaluation_buffer_dir=None,
+        data_metrics=(),
+        metric_ctors=(),
         eval_interval=0,
         early_stop_return=None,
+        early_stop_patience=None,
     )
 
 

@@ -16,8 +16,9 @@ from alf_lite.config import TrainerConfig
 from alf_lite.environments.specs_only_environment import SpecsOnlyEnvironment
 from alf_lite.errors import ConfigError, DataError
 from alf_lite.optimizers.optimizers import Adam
+from alf_lite.trainers.dataset_evaluator import DatasetEvaluator, action_error
 from alf_lite.trainers.hooks import Hook
-from alf_lite.trainers.run_evaluations import DatasetEvaluator, is_evaluation_due
+from alf_lite.trainers.run_evaluations import is_evaluation_due
 from alf_lite.trainers.trainer import Trainer
 from tests.datasets.recorded_episodes import flat_episode, make_env
 
@@ -82,6 +83,28 @@ def test_the_loss_is_the_mean_over_all_transitions(data, length):
     expected = torch.stack(squared)[:, :covered].mean()
     assert losses["loss"] == pytest.approx(float(expected), rel=1e-3)
     assert losses["loss/imitation_loss"] == pytest.approx(losses["loss"])
+
+
+def largest_action(algorithm, steps):
+    return steps.action.abs().max()
+
+
+def test_metrics_of_ones_own_are_computed_batch_by_batch(data):
+    trainer = offline_trainer(data, data_metrics=[action_error, largest_action])
+    trainer.train()
+    losses = evaluator_of(trainer).evaluate()
+    # What is imitated keeps a small distance from the bounds.
+    expected = pytest.approx(losses["loss/imitation_loss"], rel=0.1)
+    assert losses["action_error"] == expected
+    assert 0 < losses["largest_action"] <= 1
+    events = EventAccumulator(str(data / "run" / "train")).Reload()
+    assert len(events.Scalars("eval_data/action_error")) == 4
+
+
+def test_a_metric_of_another_shape_is_refused(data):
+    trainer = offline_trainer(data, data_metrics=[lambda _, steps: steps.action])
+    with pytest.raises(ConfigError, match=r"data_metrics: <lambda> must return one"):
+        trainer.train()
 
 
 def test_evaluating_changes_nothing(data):

@@ -1,0 +1,223 @@
+"""Evaluations in a process of their own: the same results, and none of its troubles."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+
+from alf_lite.checkpoints.checkpointer import Checkpointer
+from alf_lite.errors import EnvError, WorkerError
+from alf_lite.trainers.hooks import Hook
+from alf_lite.trainers.run_evaluations import RunEvaluations
+from tests.trainers.conftest import make_noise
+from tests.trainers.toys import ScriptedEnvironment
+
+EVALUATE = {"evaluate": True, "num_eval_episodes": 4, "num_eval_environments": 2}
+
+
+class Notes(Hook):
+    """Notes the results; waits for those of other processes, if it is asked to."""
+
+    def __init__(self, waits: bool = False) -> None:
+        super().__init__()
+        self.results = {}
+        self.arrived_at = {}
+        self.pid = None
+        self._waits = waits
+
+    def before_iter(self, training) -> None:
+        process = training._evaluations._process
+        if process is not None:
+            self.pid = process._processes.children[0].pid
+        if self._waits:
+            training._take_late_result(wait=True)
+
+    def after_eval(self, training, result) -> None:
+        self.results[result.iterations] = result
+        self.arrived_at[result.iterations] = training.run.iterations
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_the_results_the_best_policy_and_the_training_are_the_same(make_trainer):
+    notes, states, bests = [], [], []
+    for name in ("sync", "async"):
+        hook = Notes(waits=True)
+        trainer = make_trainer(
+            name,
+            hooks=[hook],
+            num_iterations=5,
+            num_checkpoints=2,
+            eval_interval=1,
+            async_eval=name == "async",
+            **EVALUATE,
+        )
+        result = trainer.train()
+        notes.append(hook)
+        states.append(trainer.algorithm.state_dict())
+        checkpoints = Checkpointer(trainer.root_dir / "checkpoints")
+        best = checkpoints.load("best", ["algorithm"])
+        bests.append((best.step, result.best_score, best.state["algorithm"]))
+        assert checkpoints.load(resumable=True).step == 5
+    sync, other = notes
+    assert sorted(sync.results) == [0, 1, 2, 3, 4, 5]
+    for iteration, expected in sync.results.items():
+        found = other.results[iteration]
+        assert found.episodes == expected.episodes
+        assert (found.iterations, found.env_steps) == (iteration, expected.env_steps)
+    assert bests[0][:2] == bests[1][:2]
+    for first, second in (states, [state for *_, state in bests]):
+        assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not is_alive(other.pid)
+
+
+class Slow(ScriptedEnvironment):
+    """An episode takes 0.2 s, a hundred iterations of training far less."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__([lambda i: (2, 1.0)] * size)
+
+    def step(self, action):
+        time.sleep(0.1)
+        return super().step(action)
+
+
+def make_slow_evaluation(*, seed: int, num_parallel_environments=None):
+    if num_parallel_environments is None:
+        return make_noise(seed=seed)
+    return Slow(num_parallel_environments)
+
+
+def test_training_goes_on_and_what_is_due_meanwhile_is_left_out(train, caplog):
+    hook = Notes()
+    result = train(
+        hooks=[hook],
+        create_env=make_slow_evaluation,
+        num_iterations=40,
+        eval_interval=1,
+        async_eval=True,
+        **EVALUATE,
+    )
+    assert result.evaluation.iterations == 40
+    assert result.evaluation.returns == [1.0] * 4
+    assert len(hook.results) < 10
+    assert caplog.text.count("is left out") == 1
+
+
+class Kills(Notes):
+    """Kills the process, as often as is said."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self._times = times
+
+    def after_iter(self, training) -> None:
+        if self._times:
+            self._times -= 1
+            process = training._evaluations._process._processes.children[0]
+            os.kill(process.pid, signal.SIGKILL)
+            process.join(10)
+
+
+def test_a_process_that_is_killed_is_replaced_and_its_evaluation_repeated(
+    train, caplog
+):
+    config = {"num_iterations": 3, "eval_interval": 2, **EVALUATE}
+    expected, hook = train("sync", **config), Kills(1)
+    result = train("async", hooks=[hook], async_eval=True, **config)
+    assert result.evaluation.episodes == expected.evaluation.episodes
+    assert "killed by SIGKILL" in caplog.text
+    assert "It is replaced (1 of 3 times)" in caplog.text
+
+
+def test_one_that_dies_too_often_ends_the_run_with_one_error(train):
+    with pytest.raises(WorkerError, match=r"evaluation process \d+: .*SIGKILL"):
+        train(
+            hooks=[Kills(1)],
+            num_iterations=2,
+            async_eval=True,
+            max_worker_restarts=0,
+            **EVALUATE,
+        )
+
+
+def make_failing_evaluation(*, seed: int, num_parallel_environments=None):
+    if num_parallel_environments is None:
+        return make_noise(seed=seed)
+    return make_noise(
+        seed=seed, num_parallel_environments=num_parallel_environments, fail_at=3
+    )
+
+
+def test_what_an_environment_raises_there_ends_the_run(train):
+    with pytest.raises(EnvError, match=r"evaluation process \d+: environment 1 fell"):
+        train(create_env=make_failing_evaluation, async_eval=True, **EVALUATE)
+
+
+class Hangs(ScriptedEnvironment):
+    def step(self, action):
+        time.sleep(100)
+
+
+def make_hanging_evaluation(*, seed: int, num_parallel_environments=None):
+    if num_parallel_environments is None:
+        return make_noise(seed=seed)
+    return Hangs([lambda i: (2, 1.0)])
+
+
+def test_one_that_hangs_is_killed_and_shows_where_it_was(train):
+    config = {"async_eval": True, "worker_timeout_seconds": 0.5, **EVALUATE}
+    with pytest.raises(WorkerError, match=r"(?s)no step .* for 0.5 s.*in step"):
+        train(create_env=make_hanging_evaluation, **config)
+
+
+class Terminates(Hook):
+    def after_iter(self, training) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_does_not_wait_for_it(train, monkeypatch):
+    pids, close = [], RunEvaluations.close
+
+    def closes(self) -> None:
+        pids.append(self._process._processes.children[0].pid)
+        close(self)
+
+    monkeypatch.setattr(RunEvaluations, "close", closes)
+    begin = time.monotonic()
+    result = train(
+        create_env=make_hanging_evaluation,
+        hooks=[Terminates()],
+        async_eval=True,
+        eval_interval=1,
+        **EVALUATE,
+    )
+    assert result.stop_signal == signal.SIGTERM
+    assert time.monotonic() - begin < 30
+    assert not is_alive(pids[0])
+
+
+def test_no_better_evaluation_ends_the_run(train):
+    scores = iter([1.0, 3.0, 3.0, 2.0, 9.0])  # 0 is not asked for
+
+    class Scores(Hook):
+        def score(self, result):
+            return next(scores)
+
+    config = {"eval_interval": 2, "early_stop_patience": 2, **EVALUATE}
+    result = train(hooks=[Scores()], num_iterations=100, **config)
+    assert result.iterations == 8
+    assert result.stop_reason == (
+        "early_stop_patience: none of 2 evaluations was better than that of iteration 4"
+    )
+    assert train(hooks=[Scores()], num_iterations=100, **config).was_finished
