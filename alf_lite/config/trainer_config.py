@@ -205,6 +205,8 @@ class TrainerConfig:
     summary_interval: int = ranged(50, at_least=1)
     # Summaries in every iteration of the first interval
     summarize_first_interval: bool = True
+    # Steps of TensorBoard's curves; None: env_steps, iterations after offline training
+    summary_axis: Literal["env_steps", "iterations"] | None = None
     # Seconds between two writes to the disk
     summaries_flush_secs: float = ranged(10, above=0)
     # Metrics of one's own, in training and in evaluations: EpisodeMetrics

@@ -14,7 +14,7 @@ from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer, LoadedCheckpoint
 from alf_lite.config import files as config_files
 from alf_lite.environments.specs_only_environment import saved_spaces
-from alf_lite.errors import CheckpointError
+from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.trainers import training_state
 from alf_lite.trainers.hooks import Hooks
 from alf_lite.trainers.run_directory import (
@@ -26,7 +26,7 @@ from alf_lite.trainers.run_directory import (
 from alf_lite.trainers.run_evaluations import EvaluatedPolicy
 from alf_lite.trainers.signals import StopSignals
 from alf_lite.trainers.training_state import RunState
-from alf_lite.utils import event_writer, random_state, summary
+from alf_lite.utils import event_writer, random_state, row_log, summary
 from alf_lite.utils.plain_data import check_like, check_numbers
 
 _logger = logging.getLogger(__name__)
@@ -65,6 +65,8 @@ class RunCheckpoints:
         self._checkpointer = Checkpointer(run_directory.checkpoints, keep_latest)
         self._run_id = event_writer.new_run_id()
         self._event_files: dict[str, int] = {}
+        self._log_sizes: dict[str, int] = {}
+        self._is_new = False
         self._last_path: Path | None = None
         self._last_iteration: int | None = None
         self._failures = 0
@@ -101,9 +103,10 @@ class RunCheckpoints:
             # A run that died before its first checkpoint begins anew.
             earlier = run_id_of(self._run_directory.read_run_file())
             self._run_id = earlier or self._run_id
+            self._is_new = earlier is None
             return None
         loaded = self._checkpointer.load("latest", resumable=True)
-        run_id, sizes = _event_files_of(loaded)
+        run_id, sizes, log_sizes = _event_files_of(loaded)
         hook_states = _hook_states_of(loaded)
         run = training_state.restore(algorithm, loaded)
         # The best policy may have been saved after this checkpoint.
@@ -113,11 +116,23 @@ class RunCheckpoints:
                 run.best_score, run.best_iteration = info.best_score, info.step
         self._last_path, self._last_iteration = loaded.path, run.iterations
         self._run_id, self._event_files = run_id or self._run_id, sizes
+        self._log_sizes = log_sizes
         hooks.load_state_dict(hook_states)
         return run
 
+    def check_logs(self) -> None:
+        """Raises ConfigError if a new run would add to logs that are there already."""
+        there = [path for path in self._run_directory.logs.values() if path.exists()]
+        if self._is_new and there:
+            raise ConfigError(
+                f"{there[0]} is there, but no run that has written it. Move it away, "
+                "or use another root_dir."
+            )
+
     def rewind_summaries(self) -> None:
         """Drops what was summarised after the checkpoint that was resumed."""
+        for name, path in self._run_directory.logs.items():
+            row_log.rewind_rows(path, self._log_sizes.get(name, 0))
         event_writer.rewind_event_files(
             self._run_directory.train_summaries, self._run_id, self._event_files
         )
@@ -169,7 +184,9 @@ class RunCheckpoints:
         summary.flush()
         directory, run_id = self._run_directory.train_summaries, self._run_id
         sizes = event_writer.event_file_sizes(directory, run_id)
-        files = {"run_id": run_id, "sizes": sizes}
+        logs = self._run_directory.logs.items()
+        log_sizes = {name: row_log.row_log_size(path) for name, path in logs}
+        files = {"run_id": run_id, "sizes": sizes, "log_sizes": log_sizes}
         state = training_state.capture(algorithm, run, files, hook_states)
         try:
             path = self._write(algorithm, run, state, _score_of(run), resumable=True)
@@ -292,21 +309,29 @@ class RunCheckpoints:
         )
 
 
-def _event_files_of(loaded: LoadedCheckpoint) -> tuple[str | None, dict[str, int]]:
-    """The id of the run, if the checkpoint has one, and its event files."""
+def _event_files_of(
+    loaded: LoadedCheckpoint,
+) -> tuple[str | None, dict[str, int], dict[str, int]]:
+    """The id of the run, if the checkpoint has one, and the sizes of its files.
+
+    Those of its event files by their names, and those of its logs.
+    """
     trainer = training_state.part_of(loaded, training_state.TRAINER)
     files: Any = trainer.get("event_files")
     what = training_state.entry(loaded, training_state.TRAINER, "event_files")
     check_like(files, {}, what)
     if "run_id" not in files:
-        return None, {}  # written before runs had one
+        return None, {}, {}  # written before runs had one
     sizes: Any = files.get("sizes")
-    check_like(sizes, {}, f"{what}['sizes']")
-    check_numbers(sizes, f"{what}['sizes']")
-    is_like = all(type(size) is int for size in sizes.values())
+    log_sizes: Any = files.get("log_sizes", {})
+    for name, found in (("sizes", sizes), ("log_sizes", log_sizes)):
+        check_like(found, {}, f"{what}[{name!r}]")
+        check_numbers(found, f"{what}[{name!r}]")
+    all_sizes = [*sizes.values(), *log_sizes.values()]
+    is_like = all(type(size) is int for size in all_sizes)
     if not (event_writer.is_run_id(files["run_id"]) and is_like):
         raise CheckpointError(f"{what}: expected the id of a run, and sizes of files")
-    return files["run_id"], sizes
+    return files["run_id"], sizes, log_sizes
 
 
 def _hook_states_of(loaded: LoadedCheckpoint) -> dict[str, dict[str, Any]]:

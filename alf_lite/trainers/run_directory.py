@@ -12,6 +12,7 @@ from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.checkpoints.files import new_output
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.trainers.run_lock import RunLock
+from alf_lite.utils.row_log import KEYS
 
 _logger = logging.getLogger(__name__)
 
@@ -51,6 +52,11 @@ class RunDirectory:
     @property
     def train_summaries(self) -> Path:
         return self.path / "train"
+
+    @property
+    def logs(self) -> dict[str, Path]:
+        """Name -> JSON lines, see :mod:`alf_lite.utils.row_log`."""
+        return {name: self.path / f"{name}.jsonl" for name in KEYS}
 
     @property
     def run_file(self) -> Path:

@@ -144,7 +144,8 @@ class RunEvaluations:
             env_steps=run.env_steps,
         )
         seed = random_state.derive_seed(run.seed, "evaluation", run.iterations)
-        begun = _Begun(time.perf_counter(), result, self._policy(algorithm, run))
+        policy = self._policy(algorithm, run)
+        begun = _Begun(time.perf_counter(), summary.position(), result, policy)
         if self._process is not None:
             request = EvalRequest(
                 iterations=run.iterations,
@@ -214,7 +215,8 @@ class RunEvaluations:
         )
         if result.returns:
             seconds = time.perf_counter() - begun.at
-            train_summaries.summarize_evaluation(result, seconds)
+            with summary.at(begun.position):
+                train_summaries.summarize_evaluation(result, seconds)
             self.latest = result
         run.last_eval_iteration = result.iterations
         if result.iterations == 0:  # what has learned nothing is never the best
@@ -278,6 +280,7 @@ class _Begun(NamedTuple):
     """An evaluation that goes on."""
 
     at: float
+    position: summary.Position
     result: EvalResult  # what is known already
     policy: EvaluatedPolicy
 

@@ -24,6 +24,7 @@ import torch
 
 import alf_lite
 from alf_lite.errors import AlfLiteError, CheckpointError, ConfigError, DivergedError
+from alf_lite.trainers import train_summaries
 from alf_lite.trainers.evaluator import EvalResult
 from alf_lite.trainers.rebuilding import GIVEN_IN_PYTHON
 from alf_lite.trainers.run_checkpoints import RunCheckpoints, config_texts
@@ -265,6 +266,7 @@ def open_files(
         result: of the run, to be called at its end.
     """
     directory = checkpoints.run_directory
+    checkpoints.check_logs()
     if checkpoints.last_path is not None:
         _logger.info(
             "Resuming from %s: iteration %d, %d environment steps, seed %d.",
@@ -291,9 +293,14 @@ def open_files(
     stack.push(lambda kind, error, traceback: record.end(end_entries(result(), error)))
     directory.write_config_texts(config_texts(plan.given.statements))
     checkpoints.rewind_summaries()
-    flush_secs = plan.config.summaries_flush_secs
     stack.enter_context(
-        summary.writer_to(directory.train_summaries, flush_secs, checkpoints.run_id)
+        summary.writer_to(
+            directory.train_summaries,
+            plan.config.summaries_flush_secs,
+            checkpoints.run_id,
+            log_directory=directory.path,
+            axis=train_summaries.axis(plan.config),
+        )
     )
 
 

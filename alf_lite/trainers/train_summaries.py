@@ -1,19 +1,23 @@
-"""What the training loop writes to TensorBoard."""
+"""What the training loop writes to TensorBoard and to the logs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from alf_lite import nest
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
+from alf_lite.config.settings import settings_in
 from alf_lite.nest import path_parts
 from alf_lite.trainers.evaluator import EvalResult
 from alf_lite.trainers.progress_display import SpeedMeter
+from alf_lite.trainers.run_directory import OPERATIVE_CONFIG, USER_CONFIG
 from alf_lite.utils import summary
+from alf_lite.utils.row_log import EPISODES
 
 # ALF's name -> the name that tools for comparing libraries look for.
 _CHARTS = {
@@ -22,11 +26,23 @@ _CHARTS = {
 }
 
 
+# Of no interest beside other runs.
+_NOT_COMPARED = (".root_dir", ".random_seed")
+
+
 def is_due(iteration: int, config: TrainerConfig) -> bool:
     """Whether the iteration (the first is 1) is summarised."""
     if config.summarize_first_interval and iteration <= config.summary_interval:
         return True
     return iteration % config.summary_interval == 0
+
+
+def axis(config: TrainerConfig) -> summary.Axis:
+    """What the curves of a run are drawn over."""
+    if config.summary_axis is not None:
+        return config.summary_axis
+    # Updates without a step in the environment would be one point.
+    return "iterations" if config.rl_train_after_update_steps else "env_steps"
 
 
 def summarize_iteration(
@@ -42,12 +58,13 @@ def summarize_iteration(
 
 
 def summarize_metrics(algorithm: RLAlgorithm) -> None:
-    """Writes every metric against iterations, environment steps and episodes."""
+    """Writes every metric against environment steps, iterations and episodes."""
     results = metric_results(algorithm)
     axes = {
         f"Metrics_vs_{name}": int(results[name])
         for name in ("EnvironmentSteps", "NumberOfEpisodes")
     }
+    axes["Metrics_vs_Iterations"] = algorithm.progress.global_counter
     for name, value in results.items():
         summary.scalar(f"Metrics/{name}", value)
         for group, step in axes.items():
@@ -83,15 +100,40 @@ def average_return(algorithm: RLAlgorithm) -> float:
 
 
 def summarize_evaluation(result: EvalResult, seconds: float) -> None:
-    """Writes what the episodes say, against iterations and environment steps."""
+    """Writes what the episodes say, and a row for each of them."""
     for name, value in result._replace(losses={}).numbers.items():
-        summary.scalar_at(f"eval/{name}", value, result.iterations)
+        summary.scalar(f"eval/{name}", value)
         summary.scalar_at(f"eval_vs_EnvironmentSteps/{name}", value, result.env_steps)
+        summary.scalar_at(f"eval_vs_Iterations/{name}", value, result.iterations)
     summary.scalar("time/evaluate", seconds)
+    summary.rows(EPISODES, _episode_rows(result))
 
 
-def summarize_config(texts: Mapping[str, str]) -> None:
-    """Writes the texts of the configuration, shown as code."""
+def _episode_rows(result: EvalResult) -> Iterator[dict[str, Any]]:
+    """One for each episode: its return and length, and what env_info told."""
+    for index, episode in enumerate(result.episodes):
+        vector = episode.return_vector or []
+        yield {
+            "episode": index,
+            "return": episode.episode_return,
+            "length": episode.length,
+            "environment": episode.environment,
+            "seed": episode.seed,
+            **{f"return/{d}": value for d, value in enumerate(vector)},
+            **{f"EnvInfo/{name}": value for name, value in episode.info.items()},
+        }
+
+
+def summarize_config(texts: Mapping[str, str], config: TrainerConfig) -> None:
+    """Writes the texts of the configuration, shown as code, and the table of runs."""
+    given = texts[OPERATIVE_CONFIG], texts[USER_CONFIG]
+    settings = {
+        name: value
+        for name, value in settings_in(*given).items()
+        if value is not None and not name.endswith(_NOT_COMPARED)
+    }
+    results = [*_CHARTS.values(), *(["eval/AverageReturn"] if config.evaluate else [])]
+    summary.hparams(settings, results)
     for name, text in texts.items():
         # TensorBoard renders Markdown; four spaces make it code.
         summary.text(

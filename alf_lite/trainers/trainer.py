@@ -226,6 +226,7 @@ class Trainer:
             )
         self._plan.advise(self.algorithm, run.iterations, run.env_steps)
         summary.set_global_counter(run.iterations)
+        self._tell_position()
         self._speed = SpeedMeter(run.env_steps)
         self._display.start()
         stack.callback(self._display.close)
@@ -268,6 +269,7 @@ class Trainer:
             self.run.iterations = iteration
             self.run.env_steps = self.algorithm.num_env_steps
             self.run.seconds = time.monotonic() - self._begin_time
+            self._tell_position()
             train_summaries.summarize_iteration(
                 self.algorithm, self._speed, time.perf_counter() - begin
             )
@@ -277,7 +279,8 @@ class Trainer:
             self._speed = SpeedMeter(self.run.env_steps)
         if iteration == 1:
             # Only now is known what the parts that are built on first use have read.
-            train_summaries.summarize_config(self._checkpoints.update_config_texts())
+            texts = self._checkpoints.update_config_texts()
+            train_summaries.summarize_config(texts, self.config)
 
     def _must_stop(self) -> bool:
         run = self.run
@@ -355,6 +358,10 @@ class Trainer:
         )
 
     # Helpers
+
+    def _tell_position(self) -> None:
+        run = self.run
+        summary.set_position(run.env_steps, self.algorithm.num_updates, run.seconds)
 
     def _fraction(self) -> float:
         return self._plan.limits.fraction(self.run.iterations, self.run.env_steps)

@@ -7,7 +7,6 @@ in memory, and files sort in the order they were begun in, whatever the clock sa
 
 from __future__ import annotations
 
-import contextlib
 import io
 import logging
 import os
@@ -16,12 +15,12 @@ import socket
 import stat
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from alf_lite.errors import ConfigError
+from alf_lite.utils.appended_file import AppendedFile
 
 _logger = logging.getLogger(__name__)
 
@@ -29,8 +28,6 @@ _logger = logging.getLogger(__name__)
 _NAME = re.compile(r"events\.out\.tfevents\.(\d{10})\..*")
 # Events beyond this are handed to the disk before flush_secs are over.
 _MAX_UNWRITTEN_BYTES = 2**20
-# What waits while the disk fails; the oldest are given up first.
-_MAX_WAITING_BYTES = 2**24
 
 
 class EventWriter:
@@ -54,12 +51,6 @@ class EventWriter:
         self._lock = threading.Lock()  # of the events
         self._events: list[bytes] = []
         self._num_event_bytes = 0
-        self._file_lock = threading.Lock()  # of all that follows
-        self._records: deque[bytes] = deque()  # on their way to the file
-        self._num_lost = 0
-        self._is_failing = False
-        self._descriptor: int | None = None
-        self._size = 0  # of what is whole in the file
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
@@ -69,7 +60,8 @@ class EventWriter:
             ) from error
         except OSError:
             pass  # a full disk; it is tried again with the first events
-        self.flush()
+        self._file_lock = threading.Lock()
+        self._file = AppendedFile(self._directory, self._begin_file)
         self._is_closed = threading.Event()
         self._thread = threading.Thread(
             target=self._flush_regularly, name="event writer", daemon=True
@@ -95,22 +87,12 @@ class EventWriter:
             with self._lock:
                 events, self._events = self._events, []
                 self._num_event_bytes = 0
-            self._records.extend(map(_record, events))
-            try:
-                if self._descriptor is None:
-                    self._begin_file()
-                self._append(b"".join(self._records))
-            except OSError as error:
-                self._keep(error)
-            else:
-                self._has_written()
+            self._file.write(map(_record, events))
 
     def sync(self) -> None:
         """As ``flush``; and a machine that stops does not take it away any more."""
         self.flush()
-        if self._descriptor is not None:
-            with contextlib.suppress(OSError):
-                os.fsync(self._descriptor)
+        self._file.sync()
 
     def close(self) -> None:
         """Writes the rest, if possible. A second call does nothing."""
@@ -119,22 +101,14 @@ class EventWriter:
         self._is_closed.set()
         self._thread.join()
         self.flush()
-        if self._is_failing:
-            _logger.error(
-                "%s: the last %d points of the summaries were lost.",
-                self._directory,
-                self._num_lost + len(self._records),
-            )
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        self._file.close()
 
     def _flush_regularly(self) -> None:
         while not self._is_closed.wait(self._flush_secs):
-            if self._events or self._records:
+            if self._events or self._file.has_waiting:
                 self.flush()
 
-    def _begin_file(self) -> None:
+    def _begin_file(self) -> tuple[int, bytes]:
         from tensorboard.compat.proto.event_pb2 import Event
 
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -148,46 +122,9 @@ class EventWriter:
         )
         # Never what somebody has put there already.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._descriptor = os.open(path, flags, 0o666)
+        descriptor = os.open(path, flags, 0o666)
         first = Event(wall_time=time.time(), file_version="brain.Event:2")
-        self._records.appendleft(_record(first.SerializeToString()))
-
-    def _append(self, data: bytes) -> None:
-        assert self._descriptor is not None
-        num_written = 0
-        with memoryview(data) as view:
-            while num_written < len(data):
-                num_written += os.pwrite(
-                    self._descriptor, view[num_written:], self._size + num_written
-                )
-        self._size += len(data)
-
-    def _has_written(self) -> None:
-        self._records.clear()
-        if self._is_failing:
-            _logger.warning(
-                "%s: summaries are written again; %s lost.",
-                self._directory,
-                f"{self._num_lost} points were" if self._num_lost else "nothing was",
-            )
-        self._is_failing, self._num_lost = False, 0
-
-    def _keep(self, error: OSError) -> None:
-        if self._descriptor is not None:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, self._size)  # no half records
-        if not self._is_failing:
-            _logger.error(
-                "%s: summaries cannot be written now (%s). Training goes on; they wait "
-                "in memory until there is space.",
-                self._directory,
-                error.strerror or error,
-            )
-        self._is_failing = True
-        num_bytes = sum(map(len, self._records))
-        while num_bytes > _MAX_WAITING_BYTES:
-            num_bytes -= len(self._records.popleft())
-            self._num_lost += 1
+        return descriptor, _record(first.SerializeToString())
 
 
 def _record(event: bytes) -> bytes:

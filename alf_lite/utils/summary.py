@@ -9,9 +9,10 @@ and cost next to nothing if there is none or if the moment is not recorded:
                 summary.scalar("loss", loss)  # read from the device only if recorded
 
 The x-axis is the global counter, which ``RLAlgorithm.train_iter`` sets to that of its
-run, except for :func:`scalar_at`. A tag that is given several numbers at one step keeps
-the last. What is recorded in a ``record_if`` block reaches the writer at the end of the
-block, and the disk after ``flush_secs`` or by :func:`flush`.
+run, or the environment steps where :func:`set_position` tells them, except for
+:func:`scalar_at`. A tag that is given several numbers at one step keeps the last. What
+is recorded in a ``record_if`` block reaches the writer at the end of the block, and the
+disk after ``flush_secs`` or by :func:`flush`. The numbers go to rows of a log, too.
 
 A function that is compiled with ``torch.compile`` records nothing: reading a number
 would split it. Return the number instead, as ``LossInfo.extra`` does.
@@ -21,18 +22,21 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from alf_lite.utils.event_writer import EventWriter
+from alf_lite.utils.row_log import KEYS, METRICS, Row, RowLog
 
 Nest = Any
+Axis = Literal["env_steps", "iterations"]
+Position = dict[str, float]  # of a run: row_log.AXES
 
 # Shows the shape of a distribution; TensorBoard's default of 1500 takes far longer.
 _HISTOGRAM_BINS = 64
@@ -41,11 +45,19 @@ _HISTOGRAM_BINS = 64
 class Recorder:
     """Collects numbers by tag and step, and writes them to one directory.
 
+    Args:
+        directory: for TensorBoard's event files; None for nothing at all.
+        flush_secs: see :func:`writer_to`, as for the others.
+        owner: see there.
+        log_directory: see there.
+        axis: see there.
+
     Attributes:
         is_open: whether there is a directory to write to.
         is_recording: whether numbers are wanted now.
-        step: on the x-axis, of what is recorded now.
+        step: the global counter, of what is recorded now.
         prefix: of all tags; ends in "/" unless it is empty.
+        listeners: get every row of the log.
     """
 
     def __init__(
@@ -53,6 +65,8 @@ class Recorder:
         directory: Path | str | None = None,
         flush_secs: float = 10.0,
         owner: str = "",
+        log_directory: Path | None = None,
+        axis: Axis = "iterations",
     ) -> None:
         self._writer: EventWriter | None = None
         if directory is not None:
@@ -61,19 +75,53 @@ class Recorder:
 
             self._protos = protos
             self._writer = EventWriter(directory, flush_secs, owner)
+        self._logs: dict[str, RowLog] = {}
+        if log_directory is not None:
+            self._logs = {
+                name: RowLog(log_directory / f"{name}.jsonl", keys)
+                for name, keys in KEYS.items()
+            }
+        self.listeners: list[Callable[[Row], object]] = []
         self.is_open = self._writer is not None
         self.is_recording = self.is_open
         self.step = 0
         self.prefix = ""
-        self._numbers: dict[tuple[str, int], float] = {}
-        self._counter_of_numbers = 0
+        self._axis = axis
+        self._position: Position = {}
+        # What waits for the end of its iteration; a number without a step is of it.
+        self._numbers: dict[tuple[str, int | None], float] = {}
+        self._others: list[Any] = []
+        self._waiting_step = 0
         self._sums: dict[str, tuple[float | Tensor, int]] = {}  # of how many numbers
 
-    def add_number(self, tag: str, value: float | Tensor, step: int) -> None:
+    def set_position(self, position: Position) -> None:
+        """Takes where the run is after iteration ``step``."""
+        if self._waiting_step != self.step:
+            self._write_waiting()
+        self._position = position
+
+    @property
+    def position(self) -> Position:
+        return {"iteration": self.step, **self._position}
+
+    @contextlib.contextmanager
+    def moved_to(self, position: Position) -> Iterator[None]:
+        """See :func:`at`."""
+        self._write_waiting()
+        outer = self.step, self._position
+        self.step = int(position["iteration"])
+        self._position = {k: v for k, v in position.items() if k != "iteration"}
+        try:
+            yield
+        finally:
+            self._write_waiting()
+            self.step, self._position = outer
+
+    def add_number(
+        self, tag: str, value: float | Tensor, step: int | None = None
+    ) -> None:
         """Keeps the number; a later one of the same tag and step replaces it."""
-        if self._counter_of_numbers != self.step:
-            self._write_numbers()
-            self._counter_of_numbers = self.step
+        self._begin_step()
         self._numbers[tag, step] = float(_one_number(tag, value))
 
     def add_to_mean(self, tag: str, value: float | Tensor) -> None:
@@ -85,46 +133,94 @@ class Recorder:
         # Not in place: the tensor is the caller's.
         self._sums[tag] = total + _one_number(tag, value), count + 1
 
-    def add_histogram(self, tag: str, values: np.ndarray, step: int) -> None:
-        """Writes the distribution of finite numbers."""
+    def add_histogram(self, tag: str, values: np.ndarray) -> None:
+        """Keeps the distribution of finite numbers."""
         if self._writer is not None:
-            summary = self._protos.histogram(tag, values, _HISTOGRAM_BINS)
-            self._writer.write(summary, step)
+            self._add_other(self._protos.histogram(tag, values, _HISTOGRAM_BINS))
 
-    def add_text(self, tag: str, markdown: str, step: int) -> None:
-        """Writes a text."""
+    def add_text(self, tag: str, markdown: str) -> None:
+        """Keeps a text."""
         if self._writer is not None:
-            self._writer.write(self._protos.text(tag, markdown), step)
+            self._add_other(self._protos.text(tag, markdown))
 
-    def add_image(self, tag: str, pixels: Tensor | np.ndarray, step: int) -> None:
-        """Writes an image [H, W, C]."""
+    def add_image(self, tag: str, pixels: Tensor | np.ndarray) -> None:
+        """Keeps an image [H, W, C]."""
         if self._writer is not None:
-            summary = self._protos.image(tag, pixels, dataformats="HWC")
-            self._writer.write(summary, step)
+            self._add_other(self._protos.image(tag, pixels, dataformats="HWC"))
+
+    def add_hparams(self, settings: Row, metrics: Iterable[str]) -> None:
+        """Keeps what TensorBoard shows as HPARAMS."""
+        if self._writer is not None:
+            results = dict.fromkeys(metrics, 0.0)
+            for part in self._protos.hparams(settings, results):
+                self._add_other(part)
+
+    def add_rows(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Writes rows to a log of the run, if there is one."""
+        if name in self._logs:
+            for row in rows:
+                self._logs[name].add({**self.position, **row})
 
     def write_collected(self) -> None:
         """Hands all numbers and means to the writer."""
         for tag, (total, count) in self._sums.items():
-            self.add_number(tag, total / count, self.step)
+            self.add_number(tag, total / count)
         self._sums.clear()
-        self._write_numbers()
+        self._write_waiting()
 
     def flush(self) -> None:
         """Brings all numbers to the disk, but not the means: they are not complete."""
-        self._write_numbers()
+        self._write_waiting()
         if self._writer is not None:
             self._writer.sync()
+        for log in self._logs.values():
+            log.sync()
 
     def close(self) -> None:
         self.write_collected()
         if self._writer is not None:
             self._writer.close()
+        for log in self._logs.values():
+            log.close()
 
-    def _write_numbers(self) -> None:
-        if self._writer is not None:
+    def _begin_step(self) -> None:
+        if self._waiting_step != self.step:
+            self._write_waiting()
+            self._waiting_step = self.step
+
+    def _add_other(self, proto: Any) -> None:
+        self._begin_step()
+        self._others.append(proto)
+
+    def _write_waiting(self) -> None:
+        """Writes the numbers of one iteration."""
+        if self._writer is not None and (self._numbers or self._others):
+            position: Position = {"iteration": self._waiting_step, **self._position}
+            x = self._waiting_step
+            if self._axis == "env_steps":
+                x = int(position.get("env_steps", x))
+            for proto in self._others:
+                self._writer.write(proto, x)
             for (tag, step), value in self._numbers.items():
-                self._writer.write(self._protos.scalar(tag, value), step)
+                at = x if step is None else step
+                self._writer.write(self._protos.scalar(tag, value), at)
+            self._log_row(position)
+        self._others.clear()
         self._numbers.clear()
+
+    def _log_row(self, position: Position) -> None:
+        # The same numbers over another axis are in the row already.
+        row: Row = {
+            tag: value
+            for (tag, _), value in self._numbers.items()
+            if "_vs_" not in tag.partition("/")[0]
+        }
+        if row:
+            row = position | row
+            if METRICS in self._logs:
+                self._logs[METRICS].add(row)
+            for listener in self.listeners:
+                listener(row)
 
 
 # One per process, replaced by writer_to and disabled.
@@ -150,7 +246,11 @@ def _one_number(tag: str, value: float | Tensor) -> float | Tensor:
 
 @contextlib.contextmanager
 def writer_to(
-    directory: Path | str, flush_secs: float = 10.0, owner: str = ""
+    directory: Path | str,
+    flush_secs: float = 10.0,
+    owner: str = "",
+    log_directory: Path | None = None,
+    axis: Axis = "iterations",
 ) -> Iterator[None]:
     """Writes the summaries of the block into ``directory``, which is created.
 
@@ -161,11 +261,13 @@ def writer_to(
         directory: for TensorBoard's event files; earlier ones are kept.
         flush_secs: what is lost at most, in seconds, if the process is killed.
         owner: of the event file, which has it at the end of its name.
+        log_directory: for the rows of numbers, see :class:`RowLog`; None for none.
+        axis: the steps in the event files, as far as :func:`set_position` tells them.
 
     Raises:
         ConfigError: if there is something else than a directory.
     """
-    recorder = Recorder(directory, flush_secs, owner)
+    recorder = Recorder(directory, flush_secs, owner, log_directory, axis)
     try:
         with _use(recorder):
             yield
@@ -265,7 +367,7 @@ def scalar(
         if _recorder.is_open and not torch.compiler.is_compiling():
             _recorder.add_to_mean(_recorder.prefix + name, value)
     elif should_record():
-        _recorder.add_number(_recorder.prefix + name, value, _recorder.step)
+        _recorder.add_number(_recorder.prefix + name, value)
 
 
 class timed:  # noqa: N801 - used like a function
@@ -303,19 +405,45 @@ def histogram(name: str, values: Tensor | np.ndarray) -> None:
         values = values.detach().double().cpu().numpy()
     finite = np.asarray(values, dtype=np.float64)[np.isfinite(values)]
     if finite.size > 0:
-        _recorder.add_histogram(_recorder.prefix + name, finite, _recorder.step)
+        _recorder.add_histogram(_recorder.prefix + name, finite)
 
 
 def text(name: str, markdown: str) -> None:
     """A text, shown as Markdown."""
     if should_record():
-        _recorder.add_text(_recorder.prefix + name, markdown, _recorder.step)
+        _recorder.add_text(_recorder.prefix + name, markdown)
 
 
 def image(name: str, pixels: Tensor | np.ndarray) -> None:
     """An image [H, W, C] of uint8, or of floats in [0, 1]."""
     if should_record():
-        _recorder.add_image(_recorder.prefix + name, pixels, _recorder.step)
+        _recorder.add_image(_recorder.prefix + name, pixels)
+
+
+def hparams(settings: Mapping[str, Any], metrics: Iterable[str]) -> None:
+    """The settings of a run, for TensorBoard's table of runs.
+
+    Args:
+        settings: numbers; others become texts.
+        metrics: tags whose last values are shown beside them.
+    """
+    if should_record():
+        plain = {
+            name: value if type(value) in (int, float) else str(value)
+            for name, value in settings.items()
+        }
+        _recorder.add_hparams(plain, metrics)
+
+
+def rows(name: str, values: Iterable[Mapping[str, Any]]) -> None:
+    """Rows for a log of the run, see ``row_log.KEYS``; they are written at once."""
+    if should_record():
+        _recorder.add_rows(name, values)
+
+
+def listen(listener: Callable[[Row], object]) -> None:
+    """Calls ``listener`` with every row of metrics, until the writer is closed."""
+    _recorder.listeners.append(listener)
 
 
 def flush() -> None:
@@ -326,6 +454,26 @@ def flush() -> None:
 def set_global_counter(value: int) -> None:
     """Moves the x-axis of what is recorded from now on."""
     _recorder.step = value
+
+
+def set_position(env_steps: int, updates: int, seconds: float) -> None:
+    """Says where the run is after the iteration of the global counter.
+
+    What is recorded until it is said of another iteration belongs here.
+    """
+    _recorder.set_position(
+        {"env_steps": env_steps, "updates": updates, "seconds": seconds}
+    )
+
+
+def position() -> Position:
+    """Where the run is, as far as it was said."""
+    return _recorder.position
+
+
+def at(earlier: Position) -> contextlib.AbstractContextManager[None]:
+    """What is recorded in the block belongs to where the run was."""
+    return _recorder.moved_to(earlier)
 
 
 # Diagnostics of losses

@@ -139,7 +139,7 @@ def test_a_run_with_workers_that_is_killed_often_loses_nothing_it_saved(
 ):
     kill_runs(launcher, tmp_path, conf["async"], None, kills=30)
     for root_dir in tmp_path.iterdir():
-        curve = points(root_dir)["Metrics/EnvironmentSteps"]
+        curve = points(root_dir)["Metrics_vs_Iterations/EnvironmentSteps"]
         assert curve[-1][0] == 300
         steps = [value for _, value in curve]
         assert steps == sorted(set(steps))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.trainers.hooks import Hook
+from alf_lite.utils.row_log import AXES, KEYS, read_rows
 
 
 class Dies(Hook):
@@ -93,10 +95,38 @@ def points(root: Path) -> dict[str, list[tuple[int, float]]]:
     return {
         tag: sorted((event.step, event.value) for event in accumulator.Scalars(tag))
         for tag in accumulator.Tags()["scalars"]
-        if not tag.startswith("time/") and not tag.endswith("_per_second")
+        if not _tells_time(tag)
     }
+
+
+def log_rows(root: Path, name: str) -> dict[tuple[int, ...], dict[str, float]]:
+    """The rows of a log by what tells them apart; the table holds the same."""
+    rows: dict[tuple[int, ...], dict[str, float]] = {}
+    for row in read_rows(root / f"{name}.jsonl"):
+        key = tuple(row[column] for column in KEYS[name])
+        rows[key] = rows.get(key, {}) | row
+    if rows:
+        with (root / f"{name}.csv").open(newline="") as file:
+            table = list(csv.DictReader(file))
+        filled = [{k: float(v) for k, v in row.items() if v} for row in table]
+        numbers = [
+            {k: v for k, v in row.items() if v is not None} for row in rows.values()
+        ]
+        assert filled == numbers, name
+    kept = {
+        key: {k: v for k, v in row.items() if not _tells_time(k)}
+        for key, row in rows.items()
+    }
+    return {key: row for key, row in kept.items() if not row.keys() <= set(AXES)}
+
+
+def _tells_time(tag: str) -> bool:
+    is_speed = tag.endswith("_per_second")
+    return tag == "seconds" or tag.startswith("time/") or is_speed
 
 
 def assert_same_run(expected: Path, got: Path) -> None:
     assert differences(final_state(expected), final_state(got), "") == []
     assert points(expected) == points(got)
+    for name in KEYS:
+        assert log_rows(expected, name) == log_rows(got, name)

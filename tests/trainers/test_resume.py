@@ -19,6 +19,7 @@ from alf_lite.errors import CheckpointError, EnvError
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.trainers.hooks import Hook
+from alf_lite.utils.row_log import EPISODES, METRICS
 from tests.trainers.conftest import make_noise
 from tests.trainers.run_comparison import (
     Dies,
@@ -26,6 +27,7 @@ from tests.trainers.run_comparison import (
     assert_same_run,
     differences,
     learned_state,
+    log_rows,
     points,
 )
 
@@ -157,12 +159,22 @@ def test_curves_have_every_point_once(train, tmp_path):
             train(hooks=[Dies(dies_at)], **EVALUATE)
     train(**EVALUATE)
     curves = points(tmp_path / "run")
-    assert [step for step, _ in curves["Metrics/EnvironmentSteps"]] == [1, 2, 4, 6, 8]
-    assert [step for step, _ in curves["eval/AverageReturn"]] == [0, 3, 6, 8]
+    env_steps = curves["Metrics_vs_Iterations/EnvironmentSteps"]
+    assert [step for step, _ in env_steps] == [1, 2, 4, 6, 8]
+    returns = curves["eval_vs_Iterations/AverageReturn"]
+    assert [step for step, _ in returns] == [0, 3, 6, 8]
     for tag, curve in curves.items():
         if "_vs_" not in tag:  # two iterations may have seen as many episodes
             steps = [step for step, _ in curve]
             assert len(steps) == len(set(steps)), tag
+    rows = log_rows(tmp_path / "run", METRICS)
+    assert list(rows) == [(0,), (1,), (2,), (3,), (4,), (6,), (8,)]
+    assert [row for row in log_rows(tmp_path / "run", EPISODES) if row[1] == 0] == [
+        (0, 0),
+        (3, 0),
+        (6, 0),
+        (8, 0),
+    ]
 
 
 def test_resuming_costs_no_environment_step(train):

@@ -6,6 +6,8 @@ import math
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from alf_lite.config import TrainerConfig
 from alf_lite.trainers import train_summaries
@@ -51,14 +53,16 @@ def points(accumulator: EventAccumulator, tag: str) -> list[tuple[int, float]]:
 
 
 def test_metrics_are_drawn_over_three_axes(curves):
-    iterations = points(curves, "Metrics/AverageReturn")
-    env_steps = points(curves, "Metrics/EnvironmentSteps")
-    episodes = points(curves, "Metrics/NumberOfEpisodes")
+    iterations = points(curves, "Metrics_vs_Iterations/AverageReturn")
+    env_steps = points(curves, "Metrics_vs_Iterations/EnvironmentSteps")
+    episodes = points(curves, "Metrics_vs_Iterations/NumberOfEpisodes")
     assert [step for step, _ in env_steps] == [1, 2, 3, 6]
     returns = dict(iterations)
-    assert points(curves, "Metrics_vs_EnvironmentSteps/AverageReturn") == [
+    over_env_steps = [
         (int(x), returns[step]) for step, x in env_steps if step in returns
     ]
+    assert points(curves, "Metrics_vs_EnvironmentSteps/AverageReturn") == over_env_steps
+    assert points(curves, "Metrics/AverageReturn") == over_env_steps
     assert points(curves, "Metrics_vs_NumberOfEpisodes/AverageReturn")[-1] == (
         int(episodes[-1][1]),
         returns[6],
@@ -66,6 +70,18 @@ def test_metrics_are_drawn_over_three_axes(curves):
     assert (
         "Metrics_vs_EnvironmentSteps/EnvironmentSteps" not in curves.Tags()["scalars"]
     )
+
+
+def test_iterations_may_be_the_axis_and_are_where_there_are_no_steps(tmp_path):
+    build_trainer(tmp_path, num_iterations=3, summary_axis="iterations").train()
+    curves = EventAccumulator(str(tmp_path / "train")).Reload()
+    for tag in ("Metrics/EnvironmentSteps", "ToyAlgorithm/loss"):
+        assert [step for step, _ in points(curves, tag)] == [1, 2]
+    offline = TrainerConfig(
+        num_iterations=9, rl_train_after_update_steps=9, offline_buffer_dir="data"
+    )
+    assert train_summaries.axis(offline) == "iterations"
+    assert train_summaries.axis(TrainerConfig(num_iterations=9)) == "env_steps"
 
 
 def test_charts_follow_environment_steps(curves):
@@ -80,7 +96,11 @@ def test_charts_follow_environment_steps(curves):
 
 def test_evaluations_losses_times_and_texts_are_there(curves):
     tags = curves.Tags()
-    assert [step for step, _ in points(curves, "eval/AverageReturn")] == [0, 3, 6]
+    evaluations = points(curves, "eval_vs_Iterations/AverageReturn")
+    assert [step for step, _ in evaluations] == [0, 3, 6]
+    assert points(curves, "eval/AverageReturn") == points(
+        curves, "eval_vs_EnvironmentSteps/AverageReturn"
+    )
     assert {
         "eval/StdReturn",
         "eval/MinReturn",
@@ -99,6 +119,28 @@ def test_evaluations_losses_times_and_texts_are_there(curves):
         tags["tensors"]
     )
     assert all(value > 0 for _, value in points(curves, "time/env_steps_per_second"))
+
+
+def test_settings_and_results_are_in_the_table_of_runs(tmp_path):
+    build_trainer(tmp_path, evaluate=True, num_eval_episodes=1).train()
+    found = {
+        value.tag: value.metadata.plugin_data.content
+        for path in (tmp_path / "train").iterdir()
+        for event in EventFileLoader(str(path)).Load()
+        for value in event.summary.value
+        if value.metadata.plugin_data.plugin_name == "hparams"
+    }
+    start = HParamsPluginData.FromString(found["_hparams_/session_start_info"])
+    settings = start.session_start_info.hparams
+    assert settings["TrainerConfig.unroll_length"].number_value == 5
+    assert settings["TrainerConfig.evaluate"].string_value == "True"
+    assert "TrainerConfig.random_seed" not in settings
+    experiment = HParamsPluginData.FromString(found["_hparams_/experiment"]).experiment
+    assert [info.name.tag for info in experiment.metric_infos] == [
+        "charts/episodic_return",
+        "charts/episodic_length",
+        "eval/AverageReturn",
+    ]
 
 
 def test_text_of_the_config_is_shown_as_code(curves):

@@ -11,7 +11,7 @@ import time
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from alf_lite.utils import event_writer, summary
+from alf_lite.utils import appended_file, event_writer, summary
 
 
 def points(directory) -> list[tuple[int, float]]:
@@ -61,7 +61,7 @@ def test_summaries_go_on_after_a_full_disk(tmp_path, monkeypatch, caplog, after)
 
 
 def test_what_waits_is_limited_and_the_loss_is_told(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(event_writer, "_MAX_WAITING_BYTES", 500)
+    monkeypatch.setattr(appended_file, "_MAX_WAITING_BYTES", 500)
     with summary.writer_to(tmp_path, flush_secs=1000):
         record(range(10))
         full_disk(monkeypatch)
