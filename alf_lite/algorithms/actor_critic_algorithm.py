@@ -220,12 +220,11 @@ class ActorCriticAlgorithm(RLAlgorithm):
         """−A_t log π(a_t|s_t) + c_v (R_t − V(s_t))² − c_e H(π(·|s_t)), [T-1, B]."""
         distribution = nest.map_structure(lambda t: t[:-1], info.action_distribution)
         action = nest.map_structure(lambda t: t[:-1], info.action)
-        log_prob = distributions.log_prob(distribution, action)
+        log_prob, entropy = distributions.log_prob_and_entropy(distribution, action)
         estimate = self._estimate(info, log_prob.detach())
         value_error = losses.squared(estimate.value_target, info.value[:-1])
         policy_loss = -estimate.advantage * log_prob
         value_loss = self._sum_dims(value_error)
-        entropy = distributions.entropy(distribution)
         parts = ActorCriticLossInfo(
             policy_loss, value_loss, entropy, policy_lag=estimate.policy_lag
         )

@@ -32,11 +32,8 @@ from alf_lite.algorithms.actor_critic_algorithm import (
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.learning.batch_loss import info_of_steps
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
-from alf_lite.algorithms.parts.policy_lag import (
-    ImportanceWeights,
-    LagCorrector,
-    LagSummary,
-)
+from alf_lite.algorithms.parts.clipped_loss import ClippedLoss, PPOLossInfo
+from alf_lite.algorithms.parts.policy_lag import ImportanceWeights, LagCorrector
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import (
     AlgStep,
@@ -68,19 +65,6 @@ class PPOInfo(NamedTuple):
     action_distribution: Nest = ()  # [T, B, ...] π(·|s_t), with gradient
     value: Field = ()  # [T, B] or [T, B, D], V(s_t), with gradient
     weights: ImportanceWeights | tuple[()] = ()  # [T, B] π_prox/μ
-
-
-class PPOLossInfo(NamedTuple):
-    """The parts of the loss and its diagnostics, [T, B] each."""
-
-    policy_loss: Tensor
-    value_loss: Tensor
-    entropy: Tensor
-    # Diagnostics, () if nobody looks at them
-    approx_kl: Field = ()  # (r - 1) - log r, an unbiased low-variance estimate
-    clip_fraction: Field = ()
-    explained_variance: Field = ()  # [] of the targets, by V_old
-    policy_lag: LagSummary | tuple[()] = ()  # of π_prox, if it is corrected
 
 
 @configurable(
@@ -149,7 +133,12 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         )
         super().__init__(*specs, **kwargs)
         self._clip_epsilon = clip_epsilon
-        self._value_clip = value_clip
+        self._clipped_loss = ClippedLoss(
+            clip_epsilon,
+            value_clip,
+            self._value_loss_weight,
+            self._entropy_regularization,
+        )
         self._target_kl = target_kl
         if target_kl is not None:
             self.stops_updates_early = True
@@ -263,44 +252,29 @@ class PPOAlgorithm(ActorCriticAlgorithm):
 
     def calc_loss(self, info: PPOInfo) -> LossInfo:
         """−L^CLIP + c_v (V − R)² − c_e H, eq. 9 of the paper, [T, B]."""
-        log_prob = distributions.log_prob(info.action_distribution, info.action)
-        log_ratio = log_prob - info.log_prob
-        ratio = log_ratio.exp()
-        policy_loss = self._surrogate_loss(ratio, info)
-        value_loss = self._value_loss(info)
-        entropy = distributions.entropy(info.action_distribution)
-        parts = PPOLossInfo(policy_loss, value_loss, entropy)
-        extra = diagnostic(
-            lambda: parts._replace(
-                approx_kl=ratio - 1 - log_ratio,
-                clip_fraction=((ratio - 1).abs() > self._clip_epsilon).float(),
-                explained_variance=losses.explained_variance(
-                    info.old_value, info.value_target, info.valid
-                ),
-                policy_lag=info.weights.summarize() if info.weights else (),
-            )
+        log_prob, entropy = distributions.log_prob_and_entropy(
+            info.action_distribution, info.action
         )
-        return LossInfo(loss=self._weighted_sum(parts), extra=extra or parts)
-
-    def _surrogate_loss(self, ratio: Tensor, info: PPOInfo) -> Tensor:
-        """Eq. 7: −min(r A, clip(r, 1 − ε, 1 + ε) A), times min(ρ̄, π_prox/μ)."""
         advantage = info.advantage
         if self._normalize_advantages:
             advantage = losses.normalize(advantage, info.valid)
-        clipped = ratio.clamp(1 - self._clip_epsilon, 1 + self._clip_epsilon)
-        loss = -torch.minimum(ratio * advantage, clipped * advantage)
-        return info.weights.truncated * loss if info.weights else loss
+        loss, parts = self._clipped_loss(log_prob, info.value, entropy, advantage, info)
+        extra = diagnostic(lambda: self._with_diagnostics(parts, log_prob, info))
+        return LossInfo(loss=loss, extra=extra or parts)
 
-    def _value_loss(self, info: PPOInfo) -> Tensor:
-        """(V − R)², or the larger of that and the error of the clipped value."""
-        loss = losses.squared(info.value_target, info.value)
-        if self._value_clip is not None:
-            moved = (info.value - info.old_value).clamp(
-                -self._value_clip, self._value_clip
-            )
-            clipped = info.old_value + moved
-            loss = torch.maximum(loss, losses.squared(info.value_target, clipped))
-        return self._sum_dims(loss)
+    def _with_diagnostics(
+        self, parts: PPOLossInfo, log_prob: Tensor, info: PPOInfo
+    ) -> PPOLossInfo:
+        log_ratio = log_prob - info.log_prob
+        ratio = log_ratio.exp()
+        return parts._replace(
+            approx_kl=ratio - 1 - log_ratio,
+            clip_fraction=((ratio - 1).abs() > self._clip_epsilon).float(),
+            explained_variance=losses.explained_variance(
+                info.old_value, info.value_target, info.valid
+            ),
+            policy_lag=info.weights.summarize() if info.weights else (),
+        )
 
     def should_stop_updates(self, loss_info: LossInfo, valid: Tensor) -> bool:
         """Stops once the policy moved 1.5 times as far as ``target_kl`` wants."""

@@ -1,0 +1,207 @@
+"""The clipped surrogate of proximal policy optimization with value and entropy."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from alf_lite.algorithms.parts.policy_lag import LagSummary
+from alf_lite.data_structures import Field
+from alf_lite.utils import losses
+from alf_lite.utils.numpy_function import Pullback, by_numpy, is_quick
+
+
+class PPOLossInfo(NamedTuple):
+    """The parts of the loss and its diagnostics, [T, B] each."""
+
+    policy_loss: Tensor
+    value_loss: Tensor
+    entropy: Tensor
+    # Diagnostics, () if nobody looks at them
+    approx_kl: Field = ()  # (r - 1) - log r, an unbiased low-variance estimate
+    clip_fraction: Field = ()
+    explained_variance: Field = ()  # [] of the targets, by V_old
+    policy_lag: LagSummary | tuple[()] = ()  # of π_prox, if it is corrected
+
+
+class ClippedLoss:
+    """−min(ρ̄, w) min(r A, clip(r, 1 − ε, 1 + ε) A) + c_v L^V − c_e H, [T, B].
+
+    L^V is (V − R)², or the larger of that and the error of the clipped value.
+
+    Args:
+        clip_epsilon: ε.
+        value_clip: how far V may move from the old value; None for no limit.
+        value_loss_weight: c_v.
+        entropy_weight: c_e.
+    """
+
+    def __init__(
+        self,
+        clip_epsilon: float,
+        value_clip: float | None,
+        value_loss_weight: float,
+        entropy_weight: float,
+    ) -> None:
+        self._bounds = (1 - clip_epsilon, 1 + clip_epsilon)
+        self._value_clip = value_clip
+        self._value_weight = value_loss_weight
+        self._entropy_weight = entropy_weight
+
+    def __call__(
+        self,
+        log_prob: Tensor,
+        value: Tensor,
+        entropy: Tensor,
+        advantage: Tensor,
+        info: Any,
+    ) -> tuple[Tensor, PPOLossInfo]:
+        """The loss [T, B] and its parts, to look at: they may have no gradient.
+
+        Args:
+            log_prob: [T, B], log π(a_t|s_t).
+            value: [T, B] or [T, B, D].
+            entropy: [T, B].
+            advantage: [T, B], A.
+            info: ``log_prob`` [T, B], log π_old(a_t|s_t); ``old_value`` and
+                ``value_target``, as ``value``; ``weights``, w = π_prox/μ, or ().
+        """
+
+        def in_torch(log_prob: Tensor, value: Tensor, entropy: Tensor) -> Tensor:
+            parts = self._parts(log_prob, value, entropy, advantage, info)
+            return self._weighted_sum(parts)
+
+        if log_prob.shape == advantage.shape == value.shape and is_quick(log_prob):
+            quick = self._in_numpy(advantage, info)
+            (loss,) = by_numpy(quick, in_torch, log_prob, value, entropy)
+            policy_loss, value_loss = (torch.from_numpy(x) for x in quick.parts)
+            return loss, PPOLossInfo(policy_loss, value_loss, entropy)
+        parts = self._parts(log_prob, value, entropy, advantage, info)
+        return self._weighted_sum(parts), parts
+
+    def _weighted_sum(self, parts: PPOLossInfo) -> Tensor:
+        loss = parts.policy_loss + self._value_weight * parts.value_loss
+        if not self._entropy_weight:
+            return loss
+        return loss - self._entropy_weight * parts.entropy
+
+    def _parts(
+        self,
+        log_prob: Tensor,
+        value: Tensor,
+        entropy: Tensor,
+        advantage: Tensor,
+        info: Any,
+    ) -> PPOLossInfo:
+        ratio = (log_prob - info.log_prob).exp()
+        clipped_ratio = ratio.clamp(*self._bounds)
+        policy_loss = -torch.minimum(ratio * advantage, clipped_ratio * advantage)
+        if info.weights:
+            policy_loss = info.weights.truncated * policy_loss
+        value_loss = losses.squared(info.value_target, value)
+        if self._value_clip is not None:
+            moved = (value - info.old_value).clamp(-self._value_clip, self._value_clip)
+            clipped = losses.squared(info.value_target, info.old_value + moved)
+            value_loss = torch.maximum(value_loss, clipped)
+        if value_loss.ndim > policy_loss.ndim:
+            value_loss = value_loss.sum(-1)  # of a reward of several dimensions
+        return PPOLossInfo(policy_loss, value_loss, entropy)
+
+    def _in_numpy(self, advantage: Tensor, info: Any) -> _NumpyLoss:
+        return _NumpyLoss(
+            advantage.numpy(),
+            info.log_prob.numpy(),
+            info.old_value.numpy(),
+            info.value_target.numpy(),
+            info.weights.truncated.numpy() if info.weights else None,
+            np.array(self._bounds, np.float32),
+            None if self._value_clip is None else np.float32(self._value_clip),
+            np.float32(self._value_weight),
+            np.float32(self._entropy_weight) if self._entropy_weight else None,
+        )
+
+
+class _NumpyLoss:
+    """The loss in numpy, as :func:`by_numpy` wants it."""
+
+    def __init__(
+        self,
+        advantage: np.ndarray,
+        old_log_prob: np.ndarray,
+        old_value: np.ndarray,
+        target: np.ndarray,
+        weights: np.ndarray | None,
+        bounds: np.ndarray,
+        value_clip: np.floating | None,
+        value_weight: np.floating,
+        entropy_weight: np.floating | None,
+    ) -> None:
+        self._advantage = advantage
+        self._old_log_prob = old_log_prob
+        self._old_value = old_value
+        self._target = target
+        self._weights = weights
+        self._bounds = bounds
+        self._value_clip = value_clip
+        self._value_weight = value_weight
+        self._entropy_weight = entropy_weight
+        # Losses of policy and value
+        self.parts: tuple[np.ndarray, np.ndarray]
+
+    def __call__(
+        self, log_prob: np.ndarray, value: np.ndarray, entropy: np.ndarray
+    ) -> tuple[tuple[np.ndarray], Pullback]:
+        policy_loss, policy_slope = self._policy_loss(log_prob)
+        value_loss, value_slope = self._value_loss(value)
+        self.parts = policy_loss, value_loss
+        loss = self._value_weight * value_loss
+        loss += policy_loss
+        entropy_weight = self._entropy_weight
+        if entropy_weight is not None:
+            loss -= entropy_weight * entropy
+
+        def pullback(gradient: Any) -> tuple[np.ndarray | None, ...]:
+            to_value = value_slope * gradient
+            to_value *= self._value_weight
+            to_entropy = None
+            if entropy_weight is not None:
+                to_entropy = gradient * -entropy_weight
+            return policy_slope * gradient, to_value, to_entropy
+
+        return (loss,), pullback
+
+    def _policy_loss(self, log_prob: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The loss and its derivative."""
+        ratio = np.exp(log_prob - self._old_log_prob)
+        low, high = self._bounds
+        clipped = np.minimum(np.maximum(ratio, low), high)
+        clipped *= self._advantage
+        ratio *= self._advantage
+        if self._weights is not None:
+            clipped *= self._weights
+            ratio *= self._weights
+        # The derivative of r is r, that of the clipped one is 0 where they differ.
+        slope = ratio * (ratio <= clipped)
+        loss = np.minimum(ratio, clipped, out=clipped)
+        return np.negative(loss, out=loss), np.negative(slope, out=slope)
+
+    def _value_loss(self, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The loss and its derivative."""
+        error = value - self._target
+        loss = error * error
+        slope = error + error
+        if self._value_clip is not None:
+            moved = value - self._old_value
+            is_inside = np.abs(moved) <= self._value_clip
+            np.minimum(moved, self._value_clip, out=moved)
+            np.maximum(moved, -self._value_clip, out=moved)
+            moved += self._old_value
+            moved -= self._target
+            moved *= moved
+            # Inside of the bounds both are the same but for rounding.
+            slope *= is_inside | (loss >= moved)
+            np.maximum(loss, moved, out=loss)
+        return loss, slope
