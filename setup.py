@@ -43,6 +43,12 @@ EXTRAS = {
     "plot": ["matplotlib>=3.8"],
     "video": ["imageio>=2.34", "imageio-ffmpeg>=0.5", "pygame-ce>=2.5"],
     "export": ["onnx>=1.17", "onnxscript>=0.3", "onnxruntime>=1.20"],
+    "docs": [
+        "mkdocs>=1.6",
+        "mkdocs-material>=9.5",
+        "mkdocstrings[python]>=0.27",
+        "latex2mathml>=3.77",
+    ],
     "test": ["pytest>=8.0", "pytest-xdist>=3.5", "hypothesis>=6.100"],
 }
 EXTRAS["dev"] = [

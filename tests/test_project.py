@@ -17,7 +17,7 @@ from tests.source_code import ROOT
 CONFS = sorted(path.stem for path in (ROOT / "confs").glob("*.gin"))
 DOCUMENTS = [
     *ROOT.glob("*.md"),
-    *(ROOT / "docs").glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
     *(ROOT / "confs").glob("*.md"),
     *(ROOT / "benchmarks").glob("*.md"),
 ]
