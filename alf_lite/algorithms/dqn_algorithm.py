@@ -262,15 +262,16 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         """
         observation, mask = self._mask.split(observation)
         outputs, target_state = self._target_q_network(observation, target_state)
+        allowed = self._actions.allowed(mask, outputs.device)
+        is_best = self._return_model.is_expected_return and allowed is None
+        if is_best and not self._double:
+            return outputs.amax(-2), target_state  # of the best action
         chooser = outputs
         if self._double:
             chooser = online_outputs
             if chooser is None:
                 chooser, _ = self._q_network(observation)
-        best = masked_argmax(
-            self._return_model.mean(chooser),
-            self._actions.allowed(mask, outputs.device),
-        )
+        best = masked_argmax(self._return_model.mean(chooser), allowed)
         return _outputs_of(outputs, best), target_state
 
     def calc_loss(self, info: DqnInfo) -> LossInfo:

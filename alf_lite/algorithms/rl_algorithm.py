@@ -532,8 +532,10 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
 
     def _begin_episodes(self) -> None:
         """In a loop of one's own with a seed, as the trainer does it."""
+        if self._episodes_have_begun:
+            return
         config = self._config
-        is_new = not self._episodes_have_begun and self.progress.iterations == 0
+        is_new = self.progress.iterations == 0
         if is_new and config is not None and config.random_seed is not None:
             seed = random_state.derive_seed(config.random_seed, "environments", 0)
             self.reset_environment(seed)

@@ -306,7 +306,7 @@ class ReplayMonitor:
         """
         self._drawn = list(drawn)
         for is_own, info in self._drawn:
-            num_windows = len(info.env_ids)
+            num_windows = info.env_ids.shape[0]  # len() is a call of Python
             self._num_drawn += num_windows * length
             if is_own:
                 self._num_own_windows += num_windows

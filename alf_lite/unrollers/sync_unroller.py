@@ -100,6 +100,7 @@ class SyncUnroller:
             env_seconds,
             is_first_unroll,
             new_columns=() if is_first_unroll else new_columns,
+            kept_rows=rows.read_time_steps,
         )
 
     def state_dict(self) -> dict[str, Any]:

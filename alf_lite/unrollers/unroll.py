@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -54,6 +54,14 @@ class Unroll(NamedTuple):
     env_ids: Tensor | None = None  # [B], the environments; None: all, in their order
     # Columns of which the same is true, because episodes could not be resumed there.
     new_columns: tuple[int, ...] = ()
+    # (begin, end) → these rows of ``time_steps``, if they are views that are kept.
+    kept_rows: Callable[[int, int], TimeStep] | None = None
+
+    def rows(self, begin: int, end: int) -> TimeStep:
+        """``time_steps[begin:end]``."""
+        if self.kept_rows is None:
+            return nest.narrow(self.time_steps, begin, end)
+        return self.kept_rows(begin, end)
 
 
 class UnrollJoiner:
@@ -170,6 +178,10 @@ class PreallocatedRows:
             self._steps.write(self._num_added, last_step, self._length + 1)
         return self.read(self._length + 1, self._num_added)
 
+    def read_time_steps(self, begin: int, end: int) -> TimeStep:
+        """Views of some raw steps, the same object each time."""
+        return self._steps.read(begin, end)
+
     def read(self, num_time_steps: int, num_rows: int) -> tuple[TimeStep, Experience]:
         """Views of raw steps and of rows of experience, as :meth:`end` returns them."""
         experience: Experience = self._rest.read(0, num_rows)
@@ -206,6 +218,8 @@ class RowsWithGradient:
             inputs = nest.map_structure(lambda t: t[:num_rows], time_steps)
             experience = experience._replace(time_step=inputs)
         return time_steps, experience
+
+    read_time_steps = None  # nothing is kept
 
     def _forget(self) -> None:
         self._time_steps = []

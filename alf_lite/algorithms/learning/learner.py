@@ -203,7 +203,8 @@ class Learner(ABC):
             first_row = 0 if unroll.is_first_unroll else 1
             if unroll.new_columns:
                 self._observe(_first_steps(unroll, list(unroll.new_columns)))
-            self._observe(nest.narrow(unroll.time_steps, first_row, None))
+            num_rows = unroll.time_steps.step_type.shape[0]
+            self._observe(unroll.rows(first_row, num_rows))
             self.store(unroll)
         seconds = sum(unroll.env_step_seconds for unroll in unrolls)
         summary.scalar("time/unroll_env_step", seconds)

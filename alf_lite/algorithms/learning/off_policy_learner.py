@@ -147,9 +147,10 @@ class OffPolicyLearner(Learner):
 
     def store(self, unroll: Unroll) -> None:
         """Appends the steps of an unroll to the run's own buffer."""
+        num_rows, num_columns = unroll.time_steps.step_type.shape
         experience = Experience(
             # The last row is the first one of the next unroll.
-            time_step=nest.narrow(unroll.time_steps, 0, -1),
+            time_step=unroll.rows(0, num_rows - 1),
             action=unroll.experience.action,
             rollout_info=without_executed_action(unroll.experience.rollout_info),
             state=unroll.experience.state if self._config.use_rollout_state else (),
@@ -161,7 +162,6 @@ class OffPolicyLearner(Learner):
         elif unroll.new_columns:
             buffer.mark_truncated_end(np.array(unroll.new_columns))
         buffer.add_batch(experience, unroll.env_ids, time_major=True)
-        num_rows, num_columns = unroll.time_steps.step_type.shape
         self._monitor.add((num_rows - 1) * num_columns)
 
     def train_from_replay_buffer(self, *, with_own_steps: bool) -> int:

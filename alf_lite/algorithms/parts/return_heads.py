@@ -27,6 +27,8 @@ class ReturnHead(abc.ABC):
     """See the top of this module."""
 
     num_outputs: int  # N, for every action
+    # The output, the only one, is the expected return.
+    is_expected_return: bool = False
 
     @abc.abstractmethod
     def mean(self, outputs: Tensor) -> Tensor:
@@ -59,6 +61,7 @@ class ExpectedReturnHead(ReturnHead):
     """
 
     num_outputs = 1
+    is_expected_return = True
 
     def __init__(self, huber_delta: float | None = 1.0) -> None:
         if huber_delta is not None and not huber_delta > 0:
