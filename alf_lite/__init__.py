@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from alf_lite.data_structures import StepType, TimeStep
     from alf_lite.environments.creation import create_environment
     from alf_lite.optimizers.optimizers import Adam
+    from alf_lite.trainers.policy_export import export_policy
     from alf_lite.trainers.trained_policy import TrainedPolicy, load_policy
     from alf_lite.trainers.trainer import Trainer, train
 
@@ -38,6 +39,7 @@ _MODULES = {
     "TrainerConfig": "config",
     "configurable": "config",
     "create_environment": "environments.creation",
+    "export_policy": "trainers.policy_export",
     "load_policy": "trainers.trained_policy",
     "train": "trainers.trainer",
 }
@@ -53,6 +55,7 @@ __all__ = [
     "__version__",
     "configurable",
     "create_environment",
+    "export_policy",
     "load_policy",
     "train",
 ]

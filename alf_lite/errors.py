@@ -58,6 +58,10 @@ class WorkerError(AlfLiteError, RuntimeError):
     exit_code = 6
 
 
+class ExportError(AlfLiteError, RuntimeError):
+    """A policy has no graph, or acts in it otherwise than it did."""
+
+
 def failure_text(error: BaseException) -> str:
     """Type, message and traceback: where in the user's code it went wrong."""
     try:

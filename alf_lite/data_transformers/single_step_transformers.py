@@ -140,6 +140,8 @@ class LifeLossDiscount(SingleStepTransformer):
             )
 
     def transform(self, time_step: TimeStep) -> TimeStep:
+        if not time_step.env_info:  # of a policy that is asked for actions alone
+            return time_step
         is_lost = time_step.env_info[self._info_key] != 0
         return time_step._replace(
             discount=torch.where(is_lost, 0.0, time_step.discount)

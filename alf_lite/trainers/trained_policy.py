@@ -17,6 +17,7 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.checkpoints.checkpointer import LoadedCheckpoint
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
 from alf_lite.config.reader import split_statements
@@ -59,18 +60,50 @@ def load_policy(
         ConfigError: if there is no run, or it cannot be built again.
         CheckpointError: if the checkpoint cannot be used.
     """
+    with config_files.own_config():
+        algorithm, env, _ = build_to_predict(
+            directory_of(run, "load_policy"),
+            checkpoint,
+            device=device,
+            gin_params=gin_params,
+            config=config,
+        )
+    return TrainedPolicy(algorithm, env)
+
+
+def directory_of(run: str | os.PathLike[str] | TrainResult, asks: str) -> str:
+    """The directory of a run.
+
+    Args:
+        run: or its result.
+        asks: the function that was called, for messages.
+
+    Raises:
+        ConfigError: if there is none.
+    """
     if isinstance(run, TrainResult):
         if run.checkpoint is None:
             raise ConfigError(
-                "load_policy: this run kept nothing. Give Trainer a root_dir."
+                f"{asks}: this run kept nothing. Give Trainer a root_dir."
             )
         run = run.root_dir
-    root_dir = run
-    if not isinstance(root_dir, str | os.PathLike):
-        raise ConfigError(
-            f"load_policy: expected the directory of a run, got {root_dir!r}"
-        )
-    root_dir = os.fspath(root_dir)
+    if not isinstance(run, str | os.PathLike):
+        raise ConfigError(f"{asks}: expected the directory of a run, got {run!r}")
+    return os.fspath(run)
+
+
+def build_to_predict(
+    root_dir: str,
+    checkpoint: str | int,
+    *,
+    device: str | None = None,
+    gin_params: Sequence[str] = (),
+    config: TrainerConfig | None = None,
+) -> tuple[RLAlgorithm, SpecsOnlyEnvironment, LoadedCheckpoint]:
+    """A policy, the spaces of its environment, and the checkpoint; see above.
+
+    What is bound in this process becomes what the run has bound.
+    """
     loaded = run_policy.load_policy_checkpoint(root_dir, checkpoint)
     saved = loaded.metadata.get("environment")
     if not isinstance(saved, dict):
@@ -79,16 +112,15 @@ def load_policy(
             "by an older version. Train on for an iteration."
         )
     env = from_saved_spaces(saved)
-    with config_files.own_config():
-        if config is None:
-            _read_config(root_dir, gin_params)
-            config = run_policy.acting_config()
-        elif gin_params:
-            raise ConfigError("gin_params override a conf: change config instead")
-        config = dataclasses.replace(config, device=device or config.device)
-        algorithm = run_policy.build_policy(config, env, loaded)
+    if config is None:
+        _read_config(root_dir, gin_params)
+        config = run_policy.acting_config()
+    elif gin_params:
+        raise ConfigError("gin_params override a conf: change config instead")
+    config = dataclasses.replace(config, device=device or config.device)
+    algorithm = run_policy.build_policy(config, env, loaded)
     algorithm.eval()
-    return TrainedPolicy(algorithm, env)
+    return algorithm, env, loaded
 
 
 def _read_config(root_dir: str, gin_params: Sequence[str]) -> None:
