@@ -13,7 +13,7 @@ from alf_lite.bin import invocation
 from alf_lite.datasets.statistics import Findings, Statistics
 from alf_lite.errors import ConfigError
 from alf_lite.trainers.evaluator import EvalResult
-from alf_lite.trainers.progress_display import format_return, format_seconds
+from alf_lite.trainers.progress_measures import format_return, format_seconds
 from alf_lite.trainers.run_record import TrainResult
 
 _NUM_BINS = 10

@@ -38,7 +38,7 @@ from alf_lite.unrollers.actor_copy import config_in_worker
 _logger = logging.getLogger(__name__)
 
 _READY, _STEPS, _RESULT = b"r", b"s", b"e"  # first bytes of what the process says
-_NUM_STEPS = struct.Struct("=q")
+_COUNTS = struct.Struct("=qq")  # steps, episodes
 _TELL_SECONDS = 0.5  # between two numbers of steps
 _LOOK_SECONDS = 0.02  # between two looks at the pipe while training goes on
 _START_SECONDS = 60.0  # at least, until the environments are built
@@ -172,15 +172,17 @@ class _Teller:
 
     def __init__(self, trainer: Parent) -> None:
         self._trainer = trainer
-        self._num_steps = 0
+        self._num_steps = self._num_episodes = 0
         self._told_at = time.monotonic()
 
     def __call__(self, time_step: TimeStep) -> None:
         self._num_steps += len(time_step.step_type)
+        self._num_episodes += int(time_step.is_last().sum())
         now = time.monotonic()
         if now - self._told_at >= _TELL_SECONDS:
             self._told_at = now
-            self._trainer.send(_STEPS + _NUM_STEPS.pack(self._num_steps))
+            counts = _COUNTS.pack(self._num_steps, self._num_episodes)
+            self._trainer.send(_STEPS + counts)
 
 
 def _build(recipe: bytes) -> EvalParts:
@@ -265,7 +267,8 @@ class EvaluationProcess:
         self._processes = ChildGroup(serve, name="evaluation", method="forkserver")
         self._request: bytes | None = None  # that has no result yet
         self._looked_at = -1.0
-        self.num_steps = 0  # of the evaluation that goes on, as far as is known
+        # Of the evaluation that goes on, as far as is known.
+        self.num_steps = self.num_episodes = 0
         self._start()
 
     @property
@@ -280,7 +283,8 @@ class EvaluationProcess:
         with torch.no_grad():
             torch._foreach_copy_(tensors, [policy[n] for n in self._settings.specs])
         self._request = bytes(reduction.ForkingPickler.dumps(request))
-        self.num_steps, self._alive_at = 0, time.monotonic()
+        self.num_steps, self.num_episodes = 0, 0
+        self._alive_at = time.monotonic()
         self._send_request()
 
     def poll(self, timeout: float = 0.0) -> EvalResult | None:
@@ -330,7 +334,7 @@ class EvaluationProcess:
         self._alive_at = time.monotonic()
         kind, content = message[:1], message[1:]
         if kind == _STEPS:
-            self.num_steps = _NUM_STEPS.unpack(content)[0]
+            self.num_steps, self.num_episodes = _COUNTS.unpack(content)
         elif kind == _READY:
             config_shipping.import_config_use(reduction.ForkingPickler.loads(content))
             self._is_ready = True

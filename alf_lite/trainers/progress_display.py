@@ -1,62 +1,22 @@
-"""Shows how a run progresses: a live bar on a terminal, plain lines elsewhere."""
+"""Shows how a run progresses: a live view on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
-import datetime
-import math
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TextIO
+from typing import Protocol, TextIO
 
+from alf_lite.trainers.progress_bar import ProgressBar, evaluation_text
+from alf_lite.trainers.progress_measures import (
+    Measures,
+    Status,
+    few_losses,
+    format_return,
+)
 from alf_lite.utils.output_streams import best_effort
 
-
-class SpeedMeter:
-    """Environment steps, or updates, per second of wall time between two calls.
-
-    Args:
-        count: of them so far.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._time, self._count = time.monotonic(), count
-
-    def measure(self, count: int) -> float:
-        """The speed since the last call; NaN if no time has passed."""
-        now = time.monotonic()
-        seconds = now - self._time
-        speed = (count - self._count) / seconds if seconds > 0 else math.nan
-        self._time, self._count = now, count
-        return speed
-
-
-class TimeToGo:
-    """Estimates the seconds to the end from the mean speed since the begin.
-
-    Args:
-        fraction: how much of the run is done; more than 0 if it was resumed.
-    """
-
-    def __init__(self, fraction: float) -> None:
-        self._begin_time, self._begin_fraction = time.monotonic(), fraction
-
-    def estimate(self, fraction: float) -> float:
-        """Seconds; NaN as long as nothing is known."""
-        done = fraction - self._begin_fraction
-        if done <= 0:
-            return math.nan
-        return (time.monotonic() - self._begin_time) * (1 - fraction) / done
-
-
-class Status(NamedTuple):
-    """What is shown."""
-
-    fraction: float  # of the run, in [0, 1]
-    iterations: int
-    env_steps: int
-    average_return: float  # of the latest training episodes; NaN if there is none
-    num_updates: int = 0  # of gradients
+_UNITS = ("steps", "steps/s", "updates", "updates/s")
 
 
 class ProgressDisplay(Protocol):
@@ -71,7 +31,9 @@ class ProgressDisplay(Protocol):
 
     def show(self, status: Status) -> None: ...
 
-    def show_evaluation(self, num_steps: int) -> None:
+    def show_evaluation(
+        self, num_steps: int, num_episodes: int, num_wanted: int
+    ) -> None:
         """Called at every step of an evaluation; shows it if it is time to."""
 
     def close(self) -> None: ...
@@ -124,7 +86,9 @@ class NoDisplay:
 
     def show(self, status: Status) -> None: ...
 
-    def show_evaluation(self, num_steps: int) -> None: ...
+    def show_evaluation(
+        self, num_steps: int, num_episodes: int, num_wanted: int
+    ) -> None: ...
 
     def close(self) -> None: ...
 
@@ -174,34 +138,6 @@ class RunDisplay:
         self._display.show(status)
 
 
-class _Measures:
-    """The speed of a run between two looks at it, in words."""
-
-    def __init__(self, status: Status) -> None:
-        self._last = status
-        self._steps = SpeedMeter(status.env_steps)
-        self._updates = SpeedMeter(status.num_updates)
-        self._time_to_go = TimeToGo(status.fraction)
-
-    def text(self, status: Status) -> str:
-        steps_per_second = self._steps.measure(status.env_steps)
-        updates_per_second = self._updates.measure(status.num_updates)
-        eta = format_seconds(self._time_to_go.estimate(status.fraction))
-        # Training on recorded steps takes none of its own.
-        has_stepped = status.env_steps > self._last.env_steps
-        has_updated = status.num_updates > self._last.num_updates
-        self._last = status
-        if has_updated and not has_stepped:
-            speed = format_speed(updates_per_second)
-            return f"{status.num_updates} updates  {speed} updates/s  ETA {eta}"
-        if not has_stepped:
-            steps_per_second = math.nan
-        return (
-            f"{status.env_steps} steps  {format_speed(steps_per_second)} steps/s  "
-            f"return {format_return(status.average_return)}  ETA {eta}"
-        )
-
-
 class ProgressLines:
     """A line per tenth of the run, and every few seconds: rarer in long runs."""
 
@@ -211,12 +147,12 @@ class ProgressLines:
         self._stream = best_effort(stream)
 
     def start(self, status: Status) -> None:
-        self._measures = _Measures(status)
+        self._measures = Measures(status)
         self._begin = self._last = time.monotonic()
         self._last_tenth = int(status.fraction * 10)
 
     def begin_measuring(self, status: Status) -> None:
-        self._measures = _Measures(status)
+        self._measures = Measures(status)
 
     def is_due(self, fraction: float) -> bool:
         if int(fraction * 10) > self._last_tenth:
@@ -227,87 +163,23 @@ class ProgressLines:
 
     def show(self, status: Status) -> None:
         self._last_tenth = int(status.fraction * 10)
-        self._print(
-            f"{status.fraction:4.0%}  iteration {status.iterations}  "
-            f"{self._measures.text(status)}"
-        )
+        parts = [f"{status.fraction:4.0%}", f"iteration {status.iterations}"]
+        for name, text in self._measures.fields(status).items():
+            parts.append(f"{text} {name}" if name in _UNITS else f"{name} {text}")
+        for name, value in few_losses(status.losses).items():
+            parts.append(f"{name} {format_return(value)}")
+        self._print("  ".join([*parts, f"ETA {self._measures.time_to_go(status)}"]))
 
-    def show_evaluation(self, num_steps: int) -> None:
+    def show_evaluation(
+        self, num_steps: int, num_episodes: int, num_wanted: int
+    ) -> None:
+        self._measures.pause()
         if time.monotonic() - self._last >= self._EVALUATION_SECONDS:
-            self._print(f"      evaluating, {num_steps} steps so far")
+            text = evaluation_text(num_steps, num_episodes, num_wanted)
+            self._print(f"      {text}")
 
     def close(self) -> None: ...
 
     def _print(self, text: str) -> None:
         self._last = time.monotonic()
         print(text, file=self._stream, flush=True)
-
-
-class ProgressBar:
-    """A live bar. It is redrawn from the training loop: no thread competes with it."""
-
-    _REDRAW_SECONDS = 0.25
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = best_effort(stream)
-        self._bar: Any = None
-
-    def start(self, status: Status) -> None:
-        # Imported here, because most processes never draw a bar.
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
-
-        self._measures = _Measures(status)
-        self._bar = Progress(
-            TextColumn("{task.percentage:3.0f}%"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.fields[text]}"),
-            console=Console(file=self._stream),
-            auto_refresh=False,
-            expand=True,
-        )
-        self._task = self._bar.add_task("", total=1.0, text="starting")
-        self._bar.start()
-        self._last = -math.inf
-
-    def begin_measuring(self, status: Status) -> None:
-        self._measures = _Measures(status)
-
-    def is_due(self, fraction: float) -> bool:
-        return time.monotonic() - self._last >= self._REDRAW_SECONDS
-
-    def show(self, status: Status) -> None:
-        self._draw(self._measures.text(status), completed=status.fraction)
-
-    def show_evaluation(self, num_steps: int) -> None:
-        if self.is_due(0.0):
-            self._draw(f"evaluating, {num_steps} steps so far")
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
-
-    def _draw(self, text: str, **fields: Any) -> None:
-        self._last = time.monotonic()
-        self._bar.update(self._task, text=text, **fields)
-        self._bar.refresh()
-
-
-def format_speed(value: float) -> str:
-    """Without fraction from ten on; ``-`` if it is unknown."""
-    if math.isnan(value):
-        return "-"
-    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def format_return(value: float) -> str:
-    """Four digits; ``-`` if there is none yet."""
-    return "-" if math.isnan(value) else f"{value:.4g}"
-
-
-def format_seconds(seconds: float) -> str:
-    """``1:02:03``; ``-`` if unknown."""
-    if not math.isfinite(seconds):
-        return "-"
-    return str(datetime.timedelta(seconds=round(seconds)))

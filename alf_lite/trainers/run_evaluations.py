@@ -50,7 +50,8 @@ class RunEvaluations:
         create_env: called with ``num_parallel_environments`` and ``seed``.
         seed: of the run.
         signals: end an evaluation at once, because it can take long.
-        show: called with the number of steps so far.
+        show: called with the numbers of steps and of episodes so far, and of those that
+            are wanted.
         score: of a result, larger is better; decides which policy is the best.
     """
 
@@ -60,7 +61,7 @@ class RunEvaluations:
         create_env: Callable[..., Environment],
         seed: int,
         signals: StopSignals,
-        show: Callable[[int], None],
+        show: Callable[[int, int, int], None],
         score: Callable[[EvalResult], float],
     ) -> None:
         self._config = config
@@ -159,7 +160,7 @@ class RunEvaluations:
             return None
         if self._env is None:
             return self._note(result, begun, run)
-        self._num_steps = 0
+        self._num_steps = self._num_episodes = 0
         try:
             played = evaluate(
                 algorithm,
@@ -195,7 +196,7 @@ class RunEvaluations:
             taken = self._take(self._process.poll(_WAIT_SECONDS), run)
             if taken is not None:
                 return taken
-            self._show(self._process.num_steps)
+            self._show_progress(self._process.num_steps, self._process.num_episodes)
         return None
 
     def _take(
@@ -273,7 +274,13 @@ class RunEvaluations:
         if self._signals.received is not None:
             raise _InterruptedError
         self._num_steps += len(time_step.step_type)
-        self._show(self._num_steps)
+        self._num_episodes += int(time_step.is_last().sum())
+        self._show_progress(self._num_steps, self._num_episodes)
+
+    def _show_progress(self, num_steps: int, num_episodes: int) -> None:
+        wanted = self._config.num_eval_episodes
+        # A batch that moves as one goes on with episodes that do not count.
+        self._show(num_steps, min(num_episodes, wanted), wanted)
 
 
 class _Begun(NamedTuple):

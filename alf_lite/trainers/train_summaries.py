@@ -14,7 +14,7 @@ from alf_lite.config import TrainerConfig
 from alf_lite.config.settings import settings_in
 from alf_lite.nest import path_parts
 from alf_lite.trainers.evaluator import EvalResult
-from alf_lite.trainers.progress_display import SpeedMeter
+from alf_lite.trainers.progress_measures import SpeedMeter
 from alf_lite.trainers.run_directory import OPERATIVE_CONFIG, USER_CONFIG
 from alf_lite.utils import summary
 from alf_lite.utils.row_log import EPISODES
@@ -85,6 +85,21 @@ def metric_results(algorithm: RLAlgorithm) -> dict[str, float]:
         for path, value in nest.flatten_with_path(metric.result())
     }
     return {name: value for name, value in named.items() if not math.isnan(value)}
+
+
+def losses_in(row: Mapping[str, Any], name: str) -> dict[str, float]:
+    """``loss`` and its parts, of a row of summaries.
+
+    Args:
+        row: tag -> number, and where the run was.
+        name: of the algorithm.
+    """
+    tag = f"{name}/loss"
+    return {
+        "loss" if key == tag else key.removeprefix(f"{tag}/"): value
+        for key, value in row.items()
+        if key == tag or key.startswith(f"{tag}/")
+    }
 
 
 def average_return(algorithm: RLAlgorithm) -> float:

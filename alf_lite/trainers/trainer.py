@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import os
 import tempfile
 import time
@@ -22,10 +23,9 @@ from alf_lite.trainers.hooks import Hook, Hooks, build_hooks
 from alf_lite.trainers.progress_display import (
     ProgressDisplay,
     RunDisplay,
-    SpeedMeter,
-    Status,
     choose_display,
 )
+from alf_lite.trainers.progress_measures import SpeedMeter, Status
 from alf_lite.trainers.run_checkpoints import RunCheckpoints
 from alf_lite.trainers.run_directory import RunDirectory
 from alf_lite.trainers.run_evaluations import RunEvaluations
@@ -90,6 +90,7 @@ class Trainer:
         self._was_called = False
         self._seconds_before = 0.0
         self._note = ""
+        self._summarized: dict[str, Any] = {}  # the latest number of every tag
 
     @property
     def config(self) -> TrainerConfig:
@@ -224,6 +225,7 @@ class Trainer:
             run_record.open_files(
                 stack, self._checkpoints, run, self._plan, self._result
             )
+            summary.listen(self._summarized.update)
         self._plan.advise(self.algorithm, run.iterations, run.env_steps)
         summary.set_global_counter(run.iterations)
         self._tell_position()
@@ -371,12 +373,15 @@ class Trainer:
         return None if directory.lock.is_lost() else directory.path / STACKS_FILE
 
     def _status(self) -> Status:
+        evaluation = self._evaluations.latest
         return Status(
             fraction=self._fraction(),
             iterations=self.run.iterations,
             env_steps=self.run.env_steps,
             average_return=train_summaries.average_return(self.algorithm),
             num_updates=self.algorithm.num_updates,
+            losses=train_summaries.losses_in(self._summarized, self.algorithm.name),
+            evaluation=math.nan if evaluation is None else evaluation.mean,
         )
 
 

@@ -10,16 +10,29 @@ import types
 
 import pytest
 
-from alf_lite.trainers import progress_display
+from alf_lite.trainers import progress_bar, progress_display, progress_measures
+from alf_lite.trainers.progress_bar import ProgressBar, cells
 from alf_lite.trainers.progress_display import (
     NoDisplay,
-    ProgressBar,
     ProgressLines,
-    Status,
     choose_display,
     create_progress_display,
+)
+from alf_lite.trainers.progress_measures import (
+    Measures,
+    Status,
+    TimeToGo,
+    few_losses,
     format_seconds,
 )
+
+LOSSES = {
+    "loss": 0.25,
+    "policy_loss": -0.01,
+    "value_loss": 1.0,
+    "entropy": 0.6931,
+    "approx_kl": 0.00321,
+}
 
 
 class Clock:
@@ -38,7 +51,8 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(progress_display, "time", clock)
+    for module in (progress_bar, progress_display, progress_measures):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 
@@ -99,8 +113,22 @@ def test_line_of_training_on_recorded_steps_tells_updates(clock):
     assert stream.getvalue().splitlines() == [
         " 10%  iteration 1  0 steps  - steps/s  return -  ETA -",
         " 20%  iteration 20  200 updates  19 updates/s  ETA 0:01:20",
-        " 30%  iteration 30  40 steps  4 steps/s  return -  ETA 0:01:10",
+        " 30%  iteration 30  40 steps  4 steps/s  return -  300 updates  10 updates/s  "
+        "ETA 0:01:10",
     ]
+
+
+def test_line_tells_the_few_losses_that_say_most(clock):
+    stream = io.StringIO()
+    display = ProgressLines(stream)
+    display.start(Status(0.0, 0, 0, math.nan))
+    clock.now += 10
+    display.show(Status(0.5, 5, 500, 20.0, 50, LOSSES))
+    assert stream.getvalue() == (
+        " 50%  iteration 5  500 steps  50 steps/s  return 20  50 updates  5 updates/s  "
+        "loss 0.25  entropy 0.6931  approx_kl 0.00321  ETA 0:00:10\n"
+    )
+    assert few_losses({"critic_loss": 1.0}) == {}
 
 
 def test_evaluations_are_seen_to_go_on(clock):
@@ -110,12 +138,37 @@ def test_evaluations_are_seen_to_go_on(clock):
         display.start(Status(1.0, 0, 0, math.nan))
         for i in range(30):
             clock.now += 1
-            display.show_evaluation(100 * i)
+            display.show_evaluation(100 * i, i // 10, 4)
         display.close()
     assert stream.getvalue().splitlines() == [
-        f"      evaluating, {n} steps so far" for n in (900, 1900, 2900)
+        f"      evaluating, {n // 1000} of 4 episodes, {n} steps"
+        for n in (900, 1900, 2900)
     ]
-    assert "evaluating, 2900 steps" in terminal.getvalue()
+    assert "evaluating, 2 of 4 episodes, 2900 steps" in terminal.getvalue()
+
+
+def test_an_evaluation_does_not_count_as_slow_training(clock):
+    measures = Measures(Status(0.0, 0, 0, math.nan))
+    clock.now += 1
+    for _ in range(50):
+        measures.pause()
+        clock.now += 1
+    measures.pause()
+    clock.now += 1
+    assert measures.fields(Status(0.1, 10, 200, 1.0))["steps/s"] == "100"
+
+
+def test_the_time_to_go_forgets_a_begin_that_was_unlike_the_rest(clock):
+    time_to_go = TimeToGo(0.0)
+    for _ in range(10):  # steps that are collected before the updates begin
+        clock.now += 0.1
+        time_to_go.estimate(0.1)
+    estimates = []
+    for i in range(100):
+        clock.now += 1
+        estimates.append(time_to_go.estimate(0.1 + 0.001 * i))
+    assert 780 < estimates[-1] < 820  # at 0.001 a second
+    assert len(time_to_go._marks) < 200
 
 
 def test_trouble_of_the_terminal_is_not_that_of_the_run(clock):
@@ -127,7 +180,7 @@ def test_trouble_of_the_terminal_is_not_that_of_the_run(clock):
         display.start(Status(0.0, 0, 0, math.nan))
         clock.now += 10
         display.show(Status(0.5, 1, 10, 1.0))
-        display.show_evaluation(3)
+        display.show_evaluation(3, 0, 1)
         display.close()
 
 
@@ -153,21 +206,48 @@ def test_long_runs_print_at_most_a_line_per_minute(clock):
     assert display.is_due(0.05)
 
 
-def test_bar_shows_the_status_and_is_redrawn_at_most_four_times_a_second(clock):
+def test_bar_shows_the_status_and_is_redrawn_a_few_times_a_second(clock):
     stream = Terminal()
     display = create_progress_display(stream)
     display.start(Status(0.0, 0, 0, math.nan))
     assert display.is_due(0.0)
     clock.now += 1
-    display.show(Status(0.25, 10, 1000, 20.0))
+    display.show(Status(0.25, 10, 10_000, 20.0, 40, LOSSES, evaluation=7.5))
     assert not display.is_due(0.3)
-    clock.now += 0.25
+    clock.now += 0.4
     assert display.is_due(0.3)
     display.close()
     display.close()
+    last = stream.getvalue().rpartition(" 25%")[2]
+    words = last.replace("\x1b[?25h", "").split("ETA ")[1].split()
+    assert words == [
+        "0:00:03",
+        *("return", "20", "evaluation", "7.5", "iteration", "10"),
+        *("steps", "10,000", "steps/s", "10000", "updates", "40", "updates/s", "40"),
+        *("loss", "0.25", "policy_loss", "-0.01", "value_loss", "1"),
+        *("entropy", "0.6931", "approx_kl", "0.00321"),
+    ]
+
+
+def test_bar_of_training_on_recorded_steps_shows_updates_and_losses(clock):
+    stream = Terminal()
+    display = create_progress_display(stream)
+    display.start(Status(0.0, 0, 0, math.nan))
+    clock.now += 1
+    display.show(Status(0.25, 10, 0, math.nan, 50, {"loss": 0.5}))
     text = stream.getvalue()
-    assert "25%" in text
-    assert "1000 steps  1000 steps/s  return 20  ETA 0:00:03" in text
+    assert "updates/s" in text
+    assert "loss" in text
+    assert "steps/s" not in text
+    assert "return" not in text
+
+
+def test_cells_fill_the_width_that_there_is():
+    fields = {"return": "1", "loss": "0.5", "entropy": "0.25"}
+    assert len(cells(fields, 200)) == 1
+    assert len(cells(fields, 50)) == 2
+    assert len(cells(fields, 10)) == 3
+    assert cells({}, 80) == []
 
 
 def test_unknown_time_is_a_dash():

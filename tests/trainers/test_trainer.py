@@ -770,7 +770,7 @@ def test_display_is_told_how_far_the_run_is(train):
         def begin_measuring(self, status) -> None:
             self.measured_from = status.iterations
 
-        def show_evaluation(self, num_steps) -> None:
+        def show_evaluation(self, num_steps, num_episodes, num_wanted) -> None:
             self.num_steps = num_steps
 
         def is_due(self, fraction) -> bool:
