@@ -27,7 +27,7 @@ from alf_lite.processes.shared_memory import ArrayLayout, SharedMemory
 
 # The first byte of a request. A reply is empty or pickled.
 ATTACH, RESET, STEP, RENDER = b"a", b"r", b"s", b"f"
-INFO_NAMES = b"i"
+INFO_NAMES, SET_ATTRIBUTE = b"i", b"t"
 SAVE, REPLAY, END_REPLAY = b"m", b"p", b"e"  # see open_episodes
 
 
@@ -176,6 +176,7 @@ class _EnvServer:
             ATTACH: self.attach,
             RESET: self.reset,
             RENDER: lambda: _dump(self._env.render()),
+            SET_ATTRIBUTE: self.set_attribute,
             INFO_NAMES: lambda: _dump(info_names(self._info)),
             SAVE: lambda: _dump(self._episode.save()),
             REPLAY: self.replay,
@@ -232,6 +233,10 @@ class _EnvServer:
         result = self._env.step(self._steps.read_action(self._row))
         single_env.check_step_result(result)
         self._write(*result)
+        return b""
+
+    def set_attribute(self, name: str, value: Any) -> bytes:
+        single_env.set_env_attribute(self._env, name, value)
         return b""
 
     def replay(self, start: str | None, actions: list[np.ndarray]) -> bytes:

@@ -13,6 +13,7 @@ import torch
 from alf_lite import nest
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments.space_specs import RecordedValues
+from alf_lite.errors import EnvError
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
@@ -121,6 +122,18 @@ class Environment(abc.ABC):
         Args:
             rows: [B] bool; those that are frozen already stay so.
         """
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Changes a setting of every environment, such as its difficulty.
+
+        Args:
+            name: an attribute of the environment, or a method that takes the value.
+            value: what to set it to.
+
+        Raises:
+            EnvError: if the environment has no such attribute.
+        """
+        raise EnvError(f"{self.name}: {name} cannot be set: it has no settings")
 
     def rows_of(self, memory: TimeStep) -> Sequence[StepRow] | None:
         """Rows that :meth:`step_into` can write to, so that nobody has to copy them.

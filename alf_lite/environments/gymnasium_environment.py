@@ -179,6 +179,17 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
         if self._own is not None:  # others step as one
             self._own.freeze(rows)
 
+    def set_attribute(self, name: str, value: Any) -> None:
+        vector_env: Any = self._vector_env.unwrapped
+        if self._own is not None:
+            self._own.set_attribute(name, value)
+        elif hasattr(vector_env, "set_attr"):  # one of several environments
+            vector_env.set_attr(name, value)
+        elif hasattr(vector_env, name):
+            setattr(vector_env, name, value)
+        else:
+            raise EnvError(f"{self.name} has no attribute {name} that could be set")
+
     def episode_state(self) -> dict[str, Any] | None:
         memory, time_steps = self._remember(), self._time_steps
         # One that has failed is closed.

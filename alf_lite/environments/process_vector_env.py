@@ -159,6 +159,11 @@ class ProcessVectorEnv(BatchOfSingleEnvs):
         for array in steps.infos.values():
             array[rows] = 0
 
+    def set_attribute(self, name: str, value: Any) -> None:
+        self._check_open()
+        arguments = dict.fromkeys(range(self.num_envs), (name, value))
+        self._ask(env_server.SET_ATTRIBUTE, arguments, f"set_attribute({name!r})")
+
     def info_names(self) -> list[str]:
         answers = self._answers(env_server.INFO_NAMES, "its infos")
         return [name for names in answers for name in names]

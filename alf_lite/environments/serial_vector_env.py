@@ -162,6 +162,10 @@ class SerialVectorEnv(BatchOfSingleEnvs):
             self._steps[i] = functools.partial(_stay, result)
             self._ended[i] = False
 
+    def set_attribute(self, name: str, value: Any) -> None:
+        for env in self.envs:
+            single_env.set_env_attribute(env, name, value)
+
     def info_names(self) -> list[str]:
         return [name for info in self._last_infos for name in info_names(info)]
 

@@ -270,6 +270,10 @@ class BatchOfSingleEnvs(VectorEnv):
         """
         raise NotImplementedError
 
+    def set_attribute(self, name: str, value: Any) -> None:
+        """See :func:`set_env_attribute`, for every environment."""
+        raise NotImplementedError
+
     def info_names(self) -> list[str]:
         """The keys that the infos of the last step had, declared or not."""
         raise NotImplementedError
@@ -291,6 +295,20 @@ class BatchOfSingleEnvs(VectorEnv):
             What ``step`` has returned at the end of each, and why some are new.
         """
         raise NotImplementedError
+
+
+def set_env_attribute(env: gymnasium.Env, name: str, value: Any) -> None:
+    """Sets an attribute of an environment, or calls its method of that name.
+
+    Raises:
+        EnvError: if there is none.
+    """
+    if not env.has_wrapper_attr(name):
+        raise EnvError(f"{env.unwrapped} has no attribute {name} that could be set")
+    if callable(found := env.get_wrapper_attr(name)):
+        found(value)
+    else:
+        env.set_wrapper_attr(name, value)
 
 
 # Seeds that are far apart for every environment of every run

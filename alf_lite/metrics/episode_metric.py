@@ -182,6 +182,9 @@ class RecentEpisodes:
     def drop_open_episodes(self) -> None:
         self._fold.drop_open()
 
+    def forget_episodes(self) -> None:
+        self._recent.clear()
+
     def reset(self) -> None:
         self._fold.drop_open()
         self._recent.clear()

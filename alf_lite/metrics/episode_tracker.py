@@ -257,6 +257,12 @@ class EpisodeTracker:
         self._catch_up()
         self._records.sums.drop_open()
 
+    def forget_episodes(self) -> None:
+        """Means are those of the episodes that end from here on."""
+        self._catch_up()
+        self._latest = None
+        self._records.recorded.clear()
+
     def reset(self) -> None:
         """Forgets everything."""
         self._drop_waiting()

@@ -172,6 +172,12 @@ class MetricSet(Sequence[Metric]):
         for metric in self._own:
             metric.drop_open_episodes()
 
+    def forget_episodes(self) -> None:
+        """Averages are those of the episodes that end from here on."""
+        self.tracker.forget_episodes()
+        for metric in self._own:
+            metric.forget_episodes()
+
     def reset(self) -> None:
         """Starts all metrics anew."""
         self.tracker.reset()

@@ -40,9 +40,9 @@ class Training(Protocol):
 class Hook:
     """Override what you need; given to the trainer, or in ``TrainerConfig.hook_ctors``.
 
-    The places, in their order: ``before_train``; per iteration ``before_iter``, the
-    iteration, ``after_eval`` if an evaluation was due, ``after_iter``, and then a
-    checkpoint if one is due; ``after_train``.
+    The places, in their order: ``before_episodes``, ``before_train``; per iteration
+    ``before_iter``, the iteration, ``after_eval`` if there is an evaluation,
+    ``after_iter``, and then a checkpoint if one is due; ``after_train``.
 
     ``after_train`` is called exactly once for every hook of a run that has begun,
     whatever ended it: also after an error of another hook, and of its own. An exception
@@ -55,7 +55,7 @@ class Hook:
     What a hook wants to find again when the run is resumed, it returns from
     ``state_dict``: dicts, lists and tuples of tensors, numbers and strings. Every
     checkpoint that can be resumed holds it, under the name of the hook's class;
-    ``load_state_dict`` gets it back before ``before_train``.
+    ``load_state_dict`` gets it back before all other places.
 
     Args:
         priority: lower comes first; equal ones in the order they were given.
@@ -63,6 +63,12 @@ class Hook:
 
     def __init__(self, priority: int = 50) -> None:
         self.priority = priority
+
+    def before_episodes(self, training: Training) -> None:
+        """Before the first episodes begin, or those of the checkpoint are continued.
+
+        The hook has its state back; here it may change the environments.
+        """
 
     def before_train(self, training: Training) -> None: ...
 

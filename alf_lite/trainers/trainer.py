@@ -153,6 +153,7 @@ class Trainer:
             self._begin(stack)
             error: BaseException | None = None
             try:
+                self._hooks.call("before_episodes", self)
                 if not self.algorithm.episodes_have_begun:
                     self._checkpoints.begin_episodes(self.algorithm, self.run)
                 self._hooks.call("before_train", self)

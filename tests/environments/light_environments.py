@@ -116,3 +116,26 @@ class Hangs(gymnasium.Env):
         if self.num_steps == 12:
             time.sleep(1000)
         return np.zeros(2, np.float32), 1.0, False, False, {}
+
+
+class Ladder(gymnasium.Env):
+    """Episodes of three steps, whose return is that of the level they began at."""
+
+    observation_space = spaces.Box(-10, 10, (2,))
+    action_space = spaces.Discrete(2)
+    height = 0.0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.now, self.t = self.height, 0
+        return self._observation(), {}
+
+    def step(self, action):
+        self.t += 1
+        return self._observation(), self.now / 3, self.t == 3, False, {}
+
+    def set_height(self, height: float) -> None:
+        self.height = height
+
+    def _observation(self) -> np.ndarray:
+        return np.array([self.now, self.np_random.uniform()], np.float32)

@@ -1,0 +1,289 @@
+"""Hooks that many runs want: the best model, an early stop, a curriculum."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from alf_lite.config import configurable
+from alf_lite.errors import ConfigError, EnvError
+from alf_lite.trainers import train_summaries
+from alf_lite.trainers.evaluator import EvalResult
+from alf_lite.trainers.hooks import Hook, Training
+from alf_lite.utils import summary
+
+_logger = logging.getLogger(__name__)
+
+
+@configurable
+class BestModel(Hook):
+    """Keeps the policy that is the best by another number than the mean return.
+
+    It is what ``--checkpoint=best`` loads, and what
+    ``TrainerConfig.early_stop_patience`` waits for.
+
+    Args:
+        score: the number, one of ``EvalResult.numbers``: ``EnvInfo/last/is_success``,
+            ``loss``, the name of a metric of one's own, ...
+        lower_is_better: whether it is.
+        priority: see :class:`Hook`.
+    """
+
+    def __init__(
+        self,
+        score: str = "AverageReturn",
+        lower_is_better: bool = False,
+        priority: int = 50,
+    ) -> None:
+        super().__init__(priority)
+        self._name = score
+        self._sign = -1.0 if lower_is_better else 1.0
+
+    def before_train(self, training: Training) -> None:
+        _check_evaluates(self, training)
+
+    def score(self, result: EvalResult) -> float:
+        return self._sign * number_of(result.numbers, self._name, type(self).__name__)
+
+
+@configurable
+class EarlyStop(Hook):
+    """Ends the run by another number of the evaluations than the mean return.
+
+    For the mean return itself there are ``TrainerConfig.early_stop_return`` and
+    ``early_stop_patience``.
+
+    Args:
+        score: the number, one of ``EvalResult.numbers``.
+        threshold: end as soon as it is reached; None: no threshold.
+        patience: end after so many evaluations in a row without a better one; None: go
+            on.
+        lower_is_better: whether it is.
+        priority: see :class:`Hook`.
+    """
+
+    def __init__(
+        self,
+        score: str = "AverageReturn",
+        threshold: float | None = None,
+        patience: int | None = None,
+        lower_is_better: bool = False,
+        priority: int = 50,
+    ) -> None:
+        super().__init__(priority)
+        if threshold is None and patience is None:
+            raise ValueError("EarlyStop: give a threshold, a patience, or both")
+        self._name = score
+        self._threshold = threshold
+        self._patience = patience
+        self._sign = -1.0 if lower_is_better else 1.0
+        self._best: float | None = None
+        self._num_without_better = 0
+
+    def before_train(self, training: Training) -> None:
+        _check_evaluates(self, training)
+        self._stop_if_due(training)  # it was, in the run that is resumed
+
+    def after_eval(self, training: Training, result: EvalResult) -> None:
+        if result.iterations == 0:
+            return
+        score = self._sign * number_of(result.numbers, self._name, "EarlyStop")
+        self._num_without_better += 1
+        if self._best is None or score > self._best:
+            self._best, self._num_without_better = score, 0
+        self._stop_if_due(training)
+
+    def _stop_if_due(self, training: Training) -> None:
+        best, threshold = self._best, self._threshold
+        if best is None:
+            return
+        if threshold is not None and best >= self._sign * threshold:
+            training.request_stop(
+                f"EarlyStop: {self._name} {self._sign * best:.4g} reaches "
+                f"{threshold:.4g}"
+            )
+        elif self._patience is not None and self._num_without_better >= self._patience:
+            training.request_stop(
+                f"EarlyStop: {self._name} did not get better than "
+                f"{self._sign * best:.4g} in {self._num_without_better} evaluations"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._best is None:
+            return {}
+        return {"best": self._best, "num_without_better": self._num_without_better}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._best = float(state["best"])
+        self._num_without_better = int(state["num_without_better"])
+
+
+@configurable
+class Curriculum(Hook):
+    """Makes the training environments harder, or changes settings, as it gets better.
+
+    Evaluations are not touched: they tell how good the policy is at what the conf says.
+    An environment that takes a new setting at its next reset is continued exactly by a
+    run that is resumed; in one that takes it at once, new episodes begin then. Averages
+    of training episodes begin anew with every level.
+
+    Args:
+        levels: what each level sets, the first one from the begin on. ``env.NAME`` is
+            an attribute of every training environment, or a method that takes the
+            value; ``algorithm.NAME`` one of the algorithm.
+        thresholds: of the score, at which level 1, 2, … begins.
+        score: the number that is compared. By default that of the latest training
+            episodes, any of ``Metrics/``; with ``eval/`` in front, of evaluations.
+        min_episodes: training episodes of a level before it is judged.
+        interval: iterations between two looks at the training episodes.
+        priority: see :class:`Hook`.
+    """
+
+    def __init__(
+        self,
+        levels: Sequence[Mapping[str, Any]],
+        thresholds: Sequence[float],
+        score: str = "AverageReturn",
+        min_episodes: int = 100,
+        interval: int = 10,
+        priority: int = 50,
+    ) -> None:
+        super().__init__(priority)
+        if len(levels) != len(thresholds) + 1:
+            raise ValueError(
+                f"Curriculum: {len(levels)} levels need {len(levels) - 1} thresholds, "
+                f"got {len(thresholds)}"
+            )
+        for name in (name for level in levels for name in level):
+            if not name.startswith(("env.", "algorithm.")):
+                raise ValueError(
+                    f"Curriculum: {name} must begin with 'env.' or 'algorithm.'"
+                )
+        self._levels = levels
+        self._thresholds = thresholds
+        self._name = score
+        self._min_episodes = min_episodes
+        self._interval = max(interval, 1)
+        self.level = 0
+        self._num_episodes_before = 0  # those of earlier levels
+
+    def before_episodes(self, training: Training) -> None:
+        """Raises ConfigError if something cannot be set."""
+        names = [name for level in self._levels for name in level]
+        sets_env = any(name.startswith("env.") for name in names)
+        if sets_env and training.algorithm.config.async_unroll:
+            raise ConfigError(
+                "Curriculum: with TrainerConfig.async_unroll the environments are in "
+                "other processes. Leave one of them out."
+            )
+        for level in self._levels[: self.level + 1]:
+            self._apply(training, level)
+
+    def before_train(self, training: Training) -> None:
+        if self._name.startswith("eval/"):
+            _check_evaluates(self, training)
+
+    def after_eval(self, training: Training, result: EvalResult) -> None:
+        if self._name.startswith("eval/"):
+            self._look(training, result.numbers, self._name.removeprefix("eval/"))
+
+    def after_iter(self, training: Training) -> None:
+        if self._name.startswith("eval/"):
+            return
+        if training.run.iterations % self._interval == 0:
+            numbers = train_summaries.metric_results(training.algorithm)
+            if "AverageReturn" in numbers or self._name in numbers:
+                self._look(training, numbers, self._name)
+        if summary.should_record():
+            summary.scalar("curriculum/level", self.level)
+
+    def _look(
+        self, training: Training, numbers: Mapping[str, float], name: str
+    ) -> None:
+        num_episodes = training.algorithm.metrics.tracker.num_episodes
+        if self.level == len(self._thresholds):
+            return
+        if num_episodes - self._num_episodes_before < self._min_episodes:
+            return
+        score = number_of(numbers, name, "Curriculum")
+        if score < self._thresholds[self.level]:
+            return
+        self.level += 1
+        self._num_episodes_before = num_episodes
+        training.algorithm.metrics.forget_episodes()
+        _logger.warning(
+            "Curriculum: %s %.4g reaches %.4g, level %d of %d begins: %s",
+            self._name,
+            score,
+            self._thresholds[self.level - 1],
+            self.level,
+            len(self._thresholds),
+            dict(self._levels[self.level]),
+        )
+        self._apply(training, self._levels[self.level])
+
+    def _apply(self, training: Training, level: Mapping[str, Any]) -> None:
+        for name, value in level.items():
+            kind, _, attribute = name.partition(".")
+            if kind == "algorithm":
+                _set(training.algorithm, attribute, value)
+                continue
+            env = training.algorithm.env
+            assert env is not None, name
+            try:
+                env.set_attribute(attribute, value)
+            except EnvError as error:
+                raise ConfigError(f"Curriculum: {error}") from error
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "level": self.level,
+            "num_episodes_before": self._num_episodes_before,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        level = int(state["level"])
+        if not 0 <= level < len(self._levels):
+            raise ValueError(f"level {level} of {len(self._levels)} levels")
+        self.level = level
+        self._num_episodes_before = int(state["num_episodes_before"])
+
+
+def number_of(numbers: Mapping[str, float], name: str, asker: str) -> float:
+    """One of the numbers of an evaluation, or of the metrics.
+
+    Raises:
+        ConfigError: naming those that there are.
+    """
+    if name in numbers:
+        return numbers[name]
+    close = difflib.get_close_matches(name, numbers, n=1)
+    hint = f" Did you mean {close[0]}?" if close else ""
+    raise ConfigError(
+        f"{asker}: there is no {name}.{hint} There are {', '.join(sorted(numbers))}."
+    )
+
+
+def _check_evaluates(hook: Hook, training: Training) -> None:
+    config = training.algorithm.config
+    if not (config.evaluate or config.evaluation_sources) or not config.eval_interval:
+        raise ConfigError(
+            f"{type(hook).__name__} looks at evaluations, and there are none during "
+            "the training: set TrainerConfig.evaluate = True and eval_interval."
+        )
+
+
+def _set(algorithm: Any, path: str, value: Any) -> None:
+    """Sets an attribute that there is, such as ``predict_epsilon``."""
+    *owners, name = path.split(".")
+    target = algorithm
+    for part in owners:
+        target = getattr(target, part, None)
+    if not hasattr(target, name):
+        raise ConfigError(f"Curriculum: {type(algorithm).__name__} has no {path}")
+    if callable(found := getattr(target, name)):
+        found(value)
+    else:
+        setattr(target, name, value)

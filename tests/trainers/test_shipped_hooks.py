@@ -1,0 +1,149 @@
+"""The best model by a number of one's own, early stops, curricula."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+from alf_lite.checkpoints.checkpointer import Checkpointer
+from alf_lite.environments import create_environment
+from alf_lite.errors import ConfigError, EnvError
+from alf_lite.trainers import evaluator, run_evaluations
+from alf_lite.trainers.evaluator import EvalResult
+from alf_lite.trainers.shipped_hooks import BestModel, Curriculum, EarlyStop
+from tests.environments.light_environments import Ladder
+
+EVALUATE = {"evaluate": True, "eval_interval": 2, "num_eval_episodes": 1}
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Evaluations report these heights, one by one."""
+
+    def use(*heights: float) -> None:
+        left = iter(heights)
+
+        def evaluate(*args, **kwargs) -> EvalResult:
+            return EvalResult([-1.0], [1], 1, {"last/height": next(left)})
+
+        monkeypatch.setattr(run_evaluations, "evaluate", evaluate)
+
+    assert evaluator.evaluate is run_evaluations.evaluate
+    return use
+
+
+def best_step(tmp_path) -> int:
+    return Checkpointer(tmp_path / "run/checkpoints").load("best", ["algorithm"]).step
+
+
+@pytest.mark.parametrize(("lower", "step"), [(False, 4), (True, 6)])
+def test_the_best_model_by_another_number(train, tmp_path, scripted, lower, step):
+    scripted(9.0, 2.0, 5.0, 1.0, 3.0)  # at 0, 2, 4, 6 and 8
+    hook = BestModel("EnvInfo/last/height", lower_is_better=lower)
+    result = train(hooks=[hook], **EVALUATE)
+    assert best_step(tmp_path) == step
+    assert result.best_score == (-1.0 if lower else 5.0)
+
+
+def test_a_number_that_there_is_not_is_named(train, scripted):
+    scripted(1.0, 1.0)
+    with pytest.raises(ConfigError, match=r"no EnvInfo/height. Did you mean EnvInfo/l"):
+        train(hooks=[BestModel("EnvInfo/height")], **EVALUATE)
+
+
+@pytest.mark.parametrize("hook", [BestModel(), EarlyStop(patience=1)])
+def test_evaluations_are_wanted(train, hook):
+    with pytest.raises(ConfigError, match=f"{type(hook).__name__} looks at evaluation"):
+        train(hooks=[hook])
+
+
+@pytest.mark.parametrize(
+    ("options", "last", "reason"),
+    [
+        ({"threshold": 5.0}, 4, "height 5 reaches 5"),
+        ({"threshold": 1.0, "lower_is_better": True}, 6, "height 1 reaches 1"),
+        ({"patience": 2}, 8, "did not get better than 5 in 2 evaluations"),
+    ],
+)
+def test_early_stops(train, scripted, options, last, reason):
+    heights = [9.0, 2.0, 5.0, 1.0, 3.0, 9.0, 9.0]
+    hook = functools.partial(EarlyStop, "EnvInfo/last/height", **options)
+    config = {"num_iterations": 20, "num_checkpoints": 20, **EVALUATE}
+    scripted(*heights)
+    result = train(hooks=[hook()], **config)
+    assert result.iterations == last
+    assert reason in result.stop_reason
+    scripted(*heights)
+    assert train(hooks=[hook()], **config).iterations == last  # nothing is added
+
+
+def test_nonsense_is_refused():
+    with pytest.raises(ValueError, match="a threshold, a patience"):
+        EarlyStop()
+    with pytest.raises(ValueError, match="2 levels need 1 thresholds, got 2"):
+        Curriculum([{}, {}], [1.0, 2.0])
+    with pytest.raises(ValueError, match=r"gravity must begin with 'env.'"):
+        Curriculum([{"gravity": 1}], [])
+
+
+def ladders(*, seed=None, num_parallel_environments=2, mode="sync"):
+    return create_environment(
+        env_ctor=Ladder,
+        num_parallel_environments=num_parallel_environments,
+        vectorization_mode=mode,
+        seed=seed,
+    )
+
+
+def climb() -> Curriculum:
+    levels = [{"env.height": 3.0}, {"env.set_height": 6.0}, {"env.height": 9.0}]
+    levels[1]["algorithm.predict_epsilon"] = 0.5
+    return Curriculum(levels, [3.0, 5.0], min_episodes=8, interval=1)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_settings_reach_every_environment_at_its_next_reset(mode):
+    with ladders(mode=mode, seed=0, num_parallel_environments=1) as env:
+        env.set_attribute("height", 3.0)
+        assert env.reset().observation[0, 0] == 3
+        env.set_attribute("set_height", 6.0)
+        assert env.step(torch.zeros(1, dtype=torch.int64)).observation[0, 0] == 3
+        assert env.reset().observation[0, 0] == 6
+        with pytest.raises(EnvError, match="no attribute width"):
+            env.set_attribute("width", 1)
+
+
+def test_settings_of_other_batches():
+    with create_environment("CartPole-v1", 2, vectorization_mode="native") as env:
+        env.set_attribute("gravity", 1.0)
+        assert env.vector_env.unwrapped.gravity == 1.0
+        with pytest.raises(EnvError, match="no attribute width"):
+            env.set_attribute("width", 1)
+
+
+def test_levels_are_climbed_and_a_resumed_run_goes_on_exactly(make_trainer):
+    config = {"create_env": ladders, "num_iterations": 12, "num_checkpoints": 12}
+    hook = climb()
+    whole = make_trainer("whole", hooks=[hook], **config)
+    assert whole.train().average_return > 6
+    assert hook.level == 2
+    assert whole.algorithm.predict_epsilon == 0.5
+    for end in (6, 12):  # after 6 the open episodes have begun at the level
+        hook = climb()
+        parts = make_trainer("parts", hooks=[hook], **{**config, "num_iterations": end})
+        parts.train()
+    assert hook.level == 2
+    expected = whole.algorithm.state_dict()
+    for name, value in parts.algorithm.state_dict().items():
+        assert torch.equal(value, expected[name]), name
+
+
+def test_a_setting_that_there_is_not_ends_the_run_before_it_begins(train):
+    for name, message in (
+        ("env.width", "no attribute width"),
+        ("algorithm.width", "ToyAlgorithm has no width"),
+    ):
+        with pytest.raises(ConfigError, match=f"Curriculum: .*{message}"):
+            train(hooks=[Curriculum([{name: 1}], [])], create_env=ladders)
