@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -158,11 +158,9 @@ def _from_bytes(data: Tensor, shape: tuple[int, ...], dtype: np.dtype) -> np.nda
     return data.numpy().view(dtype).reshape(len(data), *shape)
 
 
-class GivenActions(NamedTuple):
-    """What the environments were given in a step."""
-
-    started: np.ndarray | None  # [B], where the step before was the first of an episode
-    actions: Sequence[np.ndarray]  # [B, ...] for each leaf, copied
+# Where the step before was the first of an episode, [B] (None: nowhere), and what the
+# environments were given, [B, ...] for each leaf, copied.
+GivenActions = tuple[np.ndarray | None, Sequence[np.ndarray]]
 
 
 class EpisodeMemory:

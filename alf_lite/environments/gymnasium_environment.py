@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import gymnasium
@@ -88,8 +88,14 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
         self._unseen_keys = self._info_keys.required  # of the infos so far
         # One of this library returns arrays of its own, freezes and replays.
         self._own = vector_env if isinstance(vector_env, BatchOfSingleEnvs) else None
+        self._take_step: Callable[[Any], tuple] = vector_env.step
+        if self._own is not None:
+            self._take_step = self._own.take_step
         self._copy = copy
+        # What makes a time step of what a step returns, once it is known.
         self._time_steps: TimeSteps | None = None
+        self._own_steps: NumpyTimeSteps | None = None  # the same, of our own
+        self._next: Callable[..., TimeStep]
         self._num_steps = 0
         self._memory: EpisodeMemory | None = None  # of those that can replay
         if self._own is not None:
@@ -118,9 +124,8 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
         except Exception as error:
             self._raise_from_vector_env(error, "reset()")
         try:
-            if self._time_steps is None:
-                self._time_steps = self._make_time_steps(observation)
-            self._current = self._time_steps.first(observation, infos)
+            time_steps = self._time_steps or self._make_time_steps(observation)
+            self._current = time_steps.first(observation, infos)
             if self._unseen_keys:
                 self._watch_infos(infos)
         except EnvError as error:
@@ -149,21 +154,21 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
         if self._num_steps == 0:
             nest.assert_same_structure(self.action_spec, action)
         converted = time_steps.convert_action(action, row)
-        if self._memory is not None and isinstance(time_steps, NumpyTimeSteps):
+        own = self._own_steps
+        if own is not None:
             # Before the step, because an environment may change what it is given.
-            given = [array.copy() for array in time_steps.converted]
-            self._given.append(GivenActions(time_steps.started, given))
+            self._given.append((own.started, own.given()))
             if len(self._given) >= self._max_given:
                 self._remember()
         self._num_steps += 1
         try:
-            result = self._vector_env.step(converted)
+            result = self._take_step(converted)
         except Exception as error:
             self._raise_from_vector_env(error, "step()")
         try:
-            self._current = time_steps.next(*result)
+            self._current = self._next(*result)
             if self._unseen_keys:
-                self._watch_infos(result[4])
+                self._watch_infos(result[-1])
         except (EnvError, ConfigError) as error:
             single_env.raise_env_error(self._where("step()"), error)
         return self._current
@@ -191,23 +196,22 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
             raise EnvError(f"{self.name} has no attribute {name} that could be set")
 
     def episode_state(self) -> dict[str, Any] | None:
-        memory, time_steps = self._remember(), self._time_steps
+        memory, time_steps = self._remember(), self._own_steps
         # One that has failed is closed.
-        if memory is None or self._current is None or self._vector_env.closed:
+        if self._current is None or self._vector_env.closed:
             return None
-        assert isinstance(time_steps, NumpyTimeSteps), "our own are in numpy"
+        if memory is None or time_steps is None:
+            return None
         return memory.state_dict(time_steps, self._current)
 
     def restore_episodes(self, state: dict[str, Any], seed: int) -> dict[int, str]:
         if self._memory is None:
             return super().restore_episodes(state, seed)
-        if self._time_steps is None:
-            self._time_steps = self._numpy_time_steps()
-        assert isinstance(self._time_steps, NumpyTimeSteps), "our own are in numpy"
+        time_steps = self._own_steps or self._numpy_time_steps()
         self._num_steps = 0
         self._given.clear()
         try:
-            self._current, reasons = self._memory.restore(state, self._time_steps, seed)
+            self._current, reasons = self._memory.restore(state, time_steps, seed)
         except EnvError as error:
             single_env.raise_env_error(self._where("restore_episodes()"), error)
         return reasons
@@ -234,14 +238,20 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
 
     def _make_time_steps(self, observation: Any) -> TimeSteps:
         tensors = [t for t in nest.flatten(observation) if isinstance(t, Tensor)]
-        if tensors:
-            return TorchTimeSteps(
-                *self._parts, copy=self._copy, device=tensors[0].device
-            )
-        return self._numpy_time_steps()
+        if not tensors or self._own is not None:
+            return self._numpy_time_steps()
+        time_steps = TorchTimeSteps(
+            *self._parts, copy=self._copy, device=tensors[0].device
+        )
+        self._time_steps, self._next = time_steps, time_steps.next
+        return time_steps
 
     def _numpy_time_steps(self) -> NumpyTimeSteps:
-        return NumpyTimeSteps(*self._parts, trusted=self._own is not None)
+        time_steps = NumpyTimeSteps(*self._parts)
+        self._time_steps, self._next = time_steps, time_steps.next
+        if self._own is not None:
+            self._own_steps, self._next = time_steps, time_steps.next_own
+        return time_steps
 
     @property
     def _parts(self) -> tuple[gymnasium.vector.VectorEnv, TimeStep, InfoKeys]:

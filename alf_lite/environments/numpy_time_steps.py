@@ -17,6 +17,7 @@ from alf_lite.data_structures import TimeStep
 from alf_lite.environments import space_specs
 from alf_lite.environments.environment import StepRow, step_rows
 from alf_lite.environments.info_keys import InfoKeys
+from alf_lite.environments.single_env import Ends
 from alf_lite.environments.space_tree import Column, SpaceLeaf
 from alf_lite.environments.time_steps import (
     NOT_NEXT_STEP,
@@ -44,14 +45,12 @@ class ObservationLeaf:
     """
 
     def __init__(self, leaf: SpaceLeaf, batch_size: int) -> None:
-        self._path = leaf.path
-        self._shape = (batch_size, *leaf.shape)
-        self._dtype = leaf.dtype
+        shape = (batch_size, *leaf.shape)
         self._column = Column(
             leaf.path,
-            self._shape,
+            shape,
             leaf.dtype,
-            f"{leaf.dtype} of shape {self._shape} for {batch_size} x {leaf.space}",
+            f"{leaf.dtype} of shape {shape} for {batch_size} x {leaf.space}",
         )
         spec = space_specs.observation_leaf_spec(leaf)
         self._offset = space_specs.offset(leaf.space)
@@ -60,18 +59,16 @@ class ObservationLeaf:
         bounds = ObservationBounds(leaf, spec, batch_size)
         self._check = None if bounds.checks_nothing else bounds.check
 
-    def write(self, value: Any, out: np.ndarray) -> None:
+    def convert(self, value: Any) -> np.ndarray:
+        """``value`` as an array [B, ...] of the space's dtype."""
+        return self._column.convert(value)
+
+    def write(self, value: np.ndarray, out: np.ndarray) -> None:
         """Copies ``value`` [B, ...] to ``out``, which has the spec's dtype, and checks.
 
         Raises:
             EnvError: naming the path, the environment and the element.
         """
-        if not (
-            type(value) is np.ndarray
-            and value.dtype == self._dtype
-            and value.shape == self._shape
-        ):
-            value = self._column.convert(value)
         if self._is_cast:
             with np.errstate(over="ignore"):  # what overflows is found below
                 out[...] = value
@@ -93,6 +90,8 @@ class ActionLeaf:
 
     def __init__(self, leaf: SpaceLeaf, batch_size: int) -> None:
         self._path = leaf.path
+        # Of numbers, environments get copies.
+        self._may_be_changed = leaf.shape != ()
         spec = space_specs.action_leaf_spec(leaf)
         self._shape = torch.Size((batch_size, *leaf.shape))
         self._dtype = leaf.dtype
@@ -138,6 +137,10 @@ class ActionLeaf:
             chosen = chosen * self._scale + self._shift
         return np.minimum(np.maximum(chosen, self._low), self._high).astype(self._dtype)
 
+    def remembered(self, given: np.ndarray) -> np.ndarray:
+        """What the environment was given, as it will still be after the step."""
+        return given.copy() if self._may_be_changed else given
+
     def _refuse(self, action: Any) -> NoReturn:
         if not isinstance(action, Tensor):
             raise TypeError(f"{self._path}: expected a tensor, got {type(action)}")
@@ -150,25 +153,13 @@ class ActionLeaf:
 
 
 class NumpyTimeSteps(TimeSteps):
-    """Writes each step into a row of memory.
-
-    Args:
-        vector_env: see ``TimeSteps``, as for the others.
-        trusted: whether rewards and flags are arrays of the right shapes and dtypes,
-            and the step after an end is the reset.
-    """
+    """Writes each step into a row of memory."""
 
     def __init__(
-        self,
-        vector_env: VectorEnv,
-        spec: TimeStep,
-        info_keys: InfoKeys,
-        *,
-        trusted: bool,
+        self, vector_env: VectorEnv, spec: TimeStep, info_keys: InfoKeys
     ) -> None:
         super().__init__(vector_env, spec, info_keys)
         batch_size = self._batch_size
-        self._trusted = trusted
         self._observations = [
             ObservationLeaf(leaf, batch_size) for leaf in self._observation_tree.leaves
         ]
@@ -185,12 +176,11 @@ class NumpyTimeSteps(TimeSteps):
             Column(name, (batch_size,), np.bool_)
             for name in ("terminated", "truncated")
         ]
-        self._ended = np.zeros(batch_size, np.bool_)
-        self._any_ended = False
-        # What the environment was given last for each leaf, and where the last step was
-        # the first one of a later episode (None: nowhere).
-        self.converted: list[np.ndarray] = []
+        # Where episodes have ended, and where the last step was the first one of a
+        # later episode; None: nowhere.
+        self._ended: np.ndarray | None = None
         self.started: np.ndarray | None = None
+        self._converted: list[np.ndarray] = []  # given last, for each leaf
         self._row: StepRow  # of the step that comes next
         self._spare_rows: Iterator[StepRow] = iter(())
 
@@ -217,8 +207,8 @@ class NumpyTimeSteps(TimeSteps):
 
     def first(self, observation: Any, infos: dict[str, Any]) -> TimeStep:
         self._observation_tree.check(observation)
-        self._ended = np.zeros(self._batch_size, np.bool_)
-        self._any_ended, self.started = False, None
+        observation = self._converted_observation(observation)
+        self._ended = self.started = None
         row = self._spare_row()
         row.step_type.fill(0)
         row.reward.fill(0)
@@ -232,13 +222,17 @@ class NumpyTimeSteps(TimeSteps):
         self._row = row = self._spare_row() if row is None else row
         if self._only_action is not None:
             given = self._only_action.to_environment(action, row.prev_action[0])
-            self.converted = [given]
+            self._converted = [given]
             return given
         tensors = self._action_tree.split(action)
-        self.converted = list(
+        self._converted = list(
             map(ActionLeaf.to_environment, self._actions, tensors, row.prev_action)
         )
-        return self._action_tree.join(self.converted)
+        return self._action_tree.join(self._converted)
+
+    def given(self) -> list[np.ndarray]:
+        """What the last ``convert_action`` gave for each leaf, not to be changed."""
+        return list(map(ActionLeaf.remembered, self._actions, self._converted))
 
     def next(
         self,
@@ -248,11 +242,36 @@ class NumpyTimeSteps(TimeSteps):
         truncated: Any,
         infos: dict[str, Any],
     ) -> TimeStep:
+        terminated = self._flags[0].convert(terminated)
+        truncated = self._flags[1].convert(truncated)
+        reward = self._rewards.convert(reward)
+        ended = terminated | truncated
+        self._check_start(reward, ended)
+        ends = (terminated, truncated) if b"\1" in ended.tobytes() else None
+        observation = self._converted_observation(observation)
+        return self.next_own(observation, reward, ends, infos)
+
+    def _converted_observation(self, observation: Any) -> Any:
+        if self._only_observation is not None:
+            return self._only_observation.convert(observation)
+        values = self._observation_tree.split(observation)
+        return self._observation_tree.join(
+            list(map(ObservationLeaf.convert, self._observations, values))
+        )
+
+    def next_own(
+        self,
+        observation: Any,
+        reward: np.ndarray,
+        ends: Ends | None,
+        infos: dict[str, Any],
+    ) -> TimeStep:
+        """As :meth:`next`, of what ``BatchOfSingleEnvs.take_step`` has returned.
+
+        The arrays have the right shapes and dtypes, and the step after an end is the
+        reset.
+        """
         row = self._row
-        if not self._trusted:
-            terminated = self._flags[0].convert(terminated)
-            truncated = self._flags[1].convert(truncated)
-            reward = self._rewards.convert(reward)
         # Not so for NaN, infinity and what may overflow.
         if not np.vdot(reward, reward) < _LARGE_SQUARE:
             with np.errstate(over="ignore"):
@@ -260,16 +279,17 @@ class NumpyTimeSteps(TimeSteps):
         row.reward[...] = reward
         row.step_type.fill(1)
         row.discount.fill(1)
-        ended = terminated | truncated
-        any_ended = b"\1" in ended.tobytes()  # for few bools faster than any()
-        if any_ended:
-            np.putmask(row.step_type, ended, 2)
+        self.started = started = self._ended
+        if started is not None:
+            np.putmask(row.step_type, started, 0)
+            for array in row.prev_action:
+                array[started] = 0
+        self._ended = None
+        if ends is not None:
+            terminated, truncated = ends
+            self._ended = terminated | truncated
+            np.putmask(row.step_type, self._ended, 2)
             np.putmask(row.discount, terminated, 0)
-        self.started = None
-        if self._any_ended:
-            self.started = self._ended
-            self._start_episodes(row, ended)
-        self._ended, self._any_ended = ended, any_ended
         self._write(observation, infos, row)
         return row.time_step
 
@@ -283,12 +303,13 @@ class NumpyTimeSteps(TimeSteps):
         self._row = self._spare_row()
         for array in self._row.prev_action:
             array.fill(0)
-        self._ended, self._any_ended = is_first, bool(is_first.any())
+        self._ended = is_first if is_first.any() else None
         return self.next(*result)
 
-    def _start_episodes(self, row: StepRow, ended: np.ndarray) -> None:
-        first, reward = self._ended, row.reward
-        if not self._trusted and (
+    def _check_start(self, reward: np.ndarray, ended: np.ndarray) -> None:
+        """Raises EnvError, if the step after an end is not the reset."""
+        first = self._ended
+        if first is not None and (
             b"\1" in (first & ended).tobytes() or np.count_nonzero(reward[first])
         ):
             wrong = first & (ended | reward.reshape(len(reward), -1).any(1))
@@ -297,9 +318,6 @@ class NumpyTimeSteps(TimeSteps):
                 f"environment {index} returned reward {reward[index]}, ended "
                 f"{ended[index]} at the step after an end: {NOT_NEXT_STEP}"
             )
-        np.putmask(row.step_type, first, 0)
-        for array in row.prev_action:
-            array[first] = 0
 
     def _write(self, observation: Any, infos: dict[str, Any], row: StepRow) -> None:
         if self._only_observation is not None:

@@ -15,7 +15,7 @@ from alf_lite.environments import env_server, single_env
 from alf_lite.environments.env_factory import dump_factory
 from alf_lite.environments.env_server import BuiltEnv, EnvSettings, SharedSteps
 from alf_lite.environments.info_keys import InfoKeys
-from alf_lite.environments.single_env import BatchOfSingleEnvs, SavedEpisode
+from alf_lite.environments.single_env import BatchOfSingleEnvs, OwnStep, SavedEpisode
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.processes.child_main import error_of
 from alf_lite.processes.child_process import (
@@ -131,15 +131,15 @@ class ProcessVectorEnv(BatchOfSingleEnvs):
         )
         return self._steps.read_observations(), self._steps.read_infos()
 
-    def step(
-        self, actions: Any
-    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict]:
+    def take_step(self, actions: Any) -> OwnStep:
         self._check_open()
         self._steps.write_actions(actions)
         self._num_steps += 1
         self._request(env_server.STEP, self._awake)
         self._replies(f"step() at step {self._num_steps}", self._awake)
-        return self._read_step()
+        observations, rewards, terminated, truncated, infos = self._read_step()
+        is_end = terminated.any() or truncated.any()
+        return observations, rewards, (terminated, truncated) if is_end else None, infos
 
     def _read_step(self) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict]:
         steps = self._steps

@@ -16,7 +16,12 @@ from alf_lite.environments.open_episodes import (
     Replay,
     untouched_globals,
 )
-from alf_lite.environments.single_env import BatchOfSingleEnvs, SavedEpisode
+from alf_lite.environments.single_env import (
+    BatchOfSingleEnvs,
+    Ends,
+    OwnStep,
+    SavedEpisode,
+)
 from alf_lite.environments.space_tree import Column, RowError, SpaceColumns
 from alf_lite.errors import EnvError, exception_text
 
@@ -40,7 +45,8 @@ class SerialVectorEnv(BatchOfSingleEnvs):
         super().__init__(len(env_fns), info_keys)
         self.envs: list[gymnasium.Env] = []
         self._has_infos = bool(self._info_keys)
-        self._last_infos: list[Any] = []
+        self._last_infos: Sequence[Any] = ()
+        self._last_observations: Sequence[Any] = ()
         try:
             self._set_spaces([self._build(i, fn) for i, fn in enumerate(env_fns)])
         except BaseException:
@@ -74,10 +80,11 @@ class SerialVectorEnv(BatchOfSingleEnvs):
             self._no_reward = np.zeros(self._rewards.shape)
         self._terminated = Column("terminated", (), np.bool_)
         self._truncated = Column("truncated", (), np.bool_)
-        self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
+        self._usual_steps: list[Callable[[Any], Any]] = []
+        self._unfreeze()
         self._episodes = [OpenEpisode(env) for env in self.envs]
         self._restored: list[tuple] = [()] * self.num_envs
-        self._ended = [True] * self.num_envs  # reset at the next step
+        self._set_ended(np.ones(self.num_envs, np.bool_))
 
     def reset(
         self,
@@ -87,7 +94,7 @@ class SerialVectorEnv(BatchOfSingleEnvs):
     ) -> tuple[Any, dict[str, Any]]:
         seeds = single_env.seeds_of_reset(seed, self.num_envs)
         self._num_steps = 0
-        self._steps = [env.step for env in self.envs]  # nothing is frozen
+        self._unfreeze()
         observations, infos = [], []
         for i, env_seed in enumerate(seeds):
             observation, info = self._reset_one(i, env_seed, options)
@@ -97,42 +104,24 @@ class SerialVectorEnv(BatchOfSingleEnvs):
             batch = self._observations.stack(observations)
         except RowError as error:
             self._raise_row_error(error, "reset()")
-        self._ended = [False] * self.num_envs
+        self._set_ended(None)
         self._last_observations = observations
         return batch, self._batch_infos(infos, "reset()")
 
-    def step(
-        self, actions: Any
-    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict]:
+    def take_step(self, actions: Any) -> OwnStep:
         self._num_steps += 1
-        observations: list[Any] = []
-        rewards: list[Any] = []
-        terminations: list[Any] = []
-        truncations: list[Any] = []
-        infos: list[Any] = []
+        actions = actions if self._are_rows else self._actions.rows(actions)
+        pairs = list(zip(self._steps, actions, strict=True))
+        results: list[Any] = []
         # This loop is what a step costs beside the environments themselves.
-        for action, step, ended in zip(
-            actions if self._are_rows else self._actions.rows(actions),
-            self._steps,
-            self._ended,
-            strict=True,
-        ):
-            if ended:
-                observation, info = self._reset_one(len(infos), None, None)
-                reward, terminated, truncated = self._no_reward, False, False
-            else:
-                result = None
-                try:
-                    result = step(action)
-                    observation, reward, terminated, truncated, info = result
-                except single_env.ENV_FAILURES as error:
-                    self._raise_step_error(len(infos), error, result)
-            observations.append(observation)
-            rewards.append(reward)
-            terminations.append(terminated)
-            truncations.append(truncated)
-            infos.append(info)
-        call = "step()"
+        try:
+            for step, action in pairs:
+                results.append(step(action))
+            observations, rewards, terminated, truncated, infos = zip(
+                *results, strict=True
+            )
+        except single_env.ENV_FAILURES as error:
+            self._raise_step_error(results, error)
         if self._num_steps == 1:
             self._check_infos(infos)
         try:
@@ -141,26 +130,52 @@ class SerialVectorEnv(BatchOfSingleEnvs):
             else:
                 batch = _stack(observations, self._observations.columns[0])
             reward_batch = _stack(rewards, self._rewards)
-            terminated_batch = _stack(terminations, self._terminated)
-            truncated_batch = _stack(truncations, self._truncated)
+            ends = self._ends(terminated, truncated)
         except RowError as error:
-            self._raise_row_error(error, call)
+            self._raise_row_error(error, "step()")
         self._last_observations = observations
-        self._ended = (terminated_batch | truncated_batch).tolist()
-        return (
-            batch,
-            reward_batch,
-            terminated_batch,
-            truncated_batch,
-            self._batch_infos(infos, call),
-        )
+        if ends is not None:
+            self._set_ended(ends[0] | ends[1])
+        elif self._ended is not None:
+            self._set_ended(None)
+        return batch, reward_batch, ends, self._batch_infos(infos, "step()")
+
+    def _ends(self, terminated: tuple, truncated: tuple) -> Ends | None:
+        """Which episodes have ended; None if no one has."""
+        try:
+            flags = np.array(terminated + truncated)
+        except ValueError:  # of different shapes
+            flags = np.array(None)
+        if flags.dtype != np.bool_ or flags.ndim != 1:
+            flags = np.concatenate(
+                (self._terminated.stack(terminated), self._truncated.stack(truncated))
+            )
+        if b"\1" not in flags.tobytes():  # for few bools faster than any()
+            return None
+        return flags[: self.num_envs], flags[self.num_envs :]
+
+    def _unfreeze(self) -> None:
+        self._usual_steps = [env.step for env in self.envs]
+
+    def _set_ended(self, ended: np.ndarray | None) -> None:
+        """Says which environments are reset at the next step; None: no one."""
+        self._ended = ended
+        self._steps = self._usual_steps
+        if ended is not None:
+            self._steps = self._usual_steps.copy()
+            for i in np.flatnonzero(ended).tolist():
+                self._steps[i] = functools.partial(self._begin_episode, i)
+
+    def _begin_episode(self, index: int, action: Any) -> tuple[Any, ...]:
+        """The step of an environment whose episode has ended."""
+        observation, info = self._reset_one(index, None, None)
+        return observation, self._no_reward, False, False, info
 
     def freeze(self, rows: np.ndarray) -> None:
-        for i in np.flatnonzero(rows):
+        for i in np.flatnonzero(rows).tolist():
             last = self._last_observations[i]
             result: Any = (last, self._no_reward, False, False, {})
-            self._steps[i] = functools.partial(_stay, result)
-            self._ended[i] = False
+            self._steps[i] = self._usual_steps[i] = functools.partial(_stay, result)
 
     def set_attribute(self, name: str, value: Any) -> None:
         for env in self.envs:
@@ -185,7 +200,7 @@ class SerialVectorEnv(BatchOfSingleEnvs):
             *self._restored, strict=True
         )
         flags = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
-        self._ended = (flags[0] | flags[1]).tolist()
+        self._set_ended(flags[0] | flags[1])
         self._last_observations = list(observations)
         call = "restore_episodes()"
         try:
@@ -237,10 +252,11 @@ class SerialVectorEnv(BatchOfSingleEnvs):
 
     def _raise_row_error(self, error: RowError, call: str) -> NoReturn:
         # The copies of rows that were reset in a step say so.
-        call = "reset()" if self._ended[error.row] else call
+        if self._ended is not None and self._ended[error.row]:
+            call = "reset()"
         single_env.raise_env_error(self._at_step(error.row, call), error)
 
-    def _batch_infos(self, infos: list[Any], call: str) -> dict[str, Any]:
+    def _batch_infos(self, infos: Sequence[Any], call: str) -> dict[str, Any]:
         if not self._has_infos:
             return {}
         self._last_infos = infos
@@ -252,7 +268,7 @@ class SerialVectorEnv(BatchOfSingleEnvs):
                 single_env.raise_env_error(self._at_step(i, call), error)
         return batch
 
-    def _check_infos(self, infos: list[Any]) -> None:
+    def _check_infos(self, infos: Sequence[Any]) -> None:
         for i, info in enumerate(infos):
             try:
                 single_env.check_info(info)
@@ -262,18 +278,23 @@ class SerialVectorEnv(BatchOfSingleEnvs):
     def _at_step(self, index: int, call: str) -> str:
         return self._where(index, f"{call} at step {self._num_steps}")
 
-    def _raise_step_error(
-        self, index: int, error: BaseException, result: Any
-    ) -> NoReturn:
-        if result is not None:  # it returned something that is not a 5-tuple
-            try:
-                single_env.check_step_result(result)
-            except EnvError as rule:
-                error = rule
+    def _raise_step_error(self, results: list[Any], error: BaseException) -> NoReturn:
+        """Raises EnvError, if not all environments have returned a step."""
+        index = len(results)
+        if index == self.num_envs:  # one of them is not what it must be
+            index = 0
+            for i, result in enumerate(results):
+                try:
+                    single_env.check_step_result(result)
+                except EnvError as rule:
+                    index, error = i, rule
+                    break
+        elif self._ended is not None and self._ended[index]:
+            raise error  # of a reset, which says so itself
         single_env.raise_env_error(self._at_step(index, "step()"), error)
 
 
-def _stack(rows: list[Any], column: Column) -> np.ndarray:
+def _stack(rows: Sequence[Any], column: Column) -> np.ndarray:
     """As ``column.stack``, decided here in most cases."""
     try:
         batch = np.array(rows)

@@ -35,6 +35,12 @@ _RESET_RULE = (
 )
 
 
+# [B] each: which episodes were terminated, and which were truncated.
+Ends = tuple[np.ndarray, np.ndarray]
+# Observations, rewards, the ends (None if no episode has ended) and infos.
+OwnStep = tuple[Any, np.ndarray, Ends | None, dict[str, Any]]
+
+
 class SavedEpisode(NamedTuple):
     """An episode to bring back in one environment."""
 
@@ -259,6 +265,18 @@ class BatchOfSingleEnvs(VectorEnv):
         """How messages call an environment that does something."""
         name = f" ({self._env_id})" if self._env_id else ""
         return f"environment {index}{name}{process}, {call}"
+
+    def step(
+        self, actions: Any
+    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict]:
+        observations, rewards, ends, infos = self.take_step(actions)
+        if ends is None:
+            ends = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
+        return observations, rewards, *ends, infos
+
+    def take_step(self, actions: Any) -> OwnStep:
+        """``step``, without flags at all as long as no episode ends."""
+        raise NotImplementedError
 
     def freeze(self, rows: np.ndarray) -> None:
         """Steps these environments no more until ``reset``.

@@ -115,17 +115,17 @@ class ObservationBounds:
             self._low = np.ascontiguousarray(self._low)
             self._high = np.ascontiguousarray(self._high)
         self._fits = np.empty((2, *shape), np.bool_)  # used again at every check
+        self._fits_low, self._fits_high = self._fits
 
     def check(self, array: np.ndarray) -> None:
         """Raises EnvError or warns, if something in [B, ...] is not as it must be."""
         if self._is_unbounded and math.isfinite(np.vdot(array, array)):
             return
         # Two comparisons find NaN, infinity and what is out of bounds.
-        fits = self._fits
-        np.greater_equal(array, self._low, out=fits[0])
-        np.less_equal(array, self._high, out=fits[1])
-        # For few bools this takes a fraction of the time of fits.all().
-        if b"\0" in fits.tobytes():
+        np.greater_equal(array, self._low, out=self._fits_low)
+        np.less_equal(array, self._high, out=self._fits_high)
+        # For few bools this takes a fraction of the time of all().
+        if b"\0" in self._fits.tobytes():
             self._report(array)
 
     def _report(self, array: np.ndarray) -> None:
