@@ -287,9 +287,11 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         self, time_step: TimeStep, state: Nest
     ) -> tuple[TimeStep, Nest]:
         """What the environment returned [B, ...] → what the networks see."""
-        if self.data_transformer.is_identity:
+        # Not by attribute, which nn.Module looks up in Python: done at every step.
+        transformer: Any = self._modules["data_transformer"]
+        if transformer.is_identity:
             return time_step, state
-        return self.data_transformer.transform_timestep(time_step, state)
+        return transformer.transform_timestep(time_step, state)
 
     def get_initial_transform_state(self, batch_size: int) -> Nest:
         return self._zeros(self.data_transformer.state_spec, batch_size)

@@ -160,6 +160,7 @@ class SyncUnroller:
         initial_state, _ = self._zeros()
         has_state = self._has_policy_state
         env_seconds = 0.0
+        moves = self._time_step.reward.device != device
         next_step = to_device(self._time_step, device)
         step_rows = self._begin(length, rows, next_step)
         if step_rows is not None:
@@ -174,13 +175,15 @@ class SyncUnroller:
             if t < length:
                 begin = time.perf_counter()
                 if step_rows is not None:
-                    self._time_step = env.step_into(action, step_rows[t + 1])
+                    next_step = env.step_into(action, step_rows[t + 1])
                 else:
-                    self._time_step = env.step(
+                    next_step = env.step(
                         _detached(action) if self._with_grad else action
                     )
                 env_seconds += time.perf_counter() - begin
-                next_step = to_device(self._time_step, device)
+                self._time_step = next_step
+                if moves:
+                    next_step = to_device(next_step, device)
                 self._policy_state = step.state
                 self._transform_state = transform_state
                 if self._overwrite_policy_output:

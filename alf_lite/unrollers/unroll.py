@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -19,6 +20,8 @@ Nest = Any
 
 # Unrolls differ in their length by one at most, as a rule.
 _MAX_VIEWS = 16
+# So many rows of experience are written together.
+_MAX_KEPT = 16
 
 _traits = operator.attrgetter("shape", "dtype")
 
@@ -115,6 +118,7 @@ class PreallocatedRows:
         self._step_rows: Sequence[StepRow] | None = None
         self._num_added = 0
         self._length = 0
+        self._kept: list[Experience] = []  # rows that were not written yet
 
     def begin(
         self, length: int, env: Environment, first_step: TimeStep
@@ -133,6 +137,7 @@ class PreallocatedRows:
         self._begin_steps(length, first_step)
         self._length = length
         self._num_added = 0
+        self._kept.clear()
         memory = self._steps.memory
         if self._memory is not memory or self._env is not env:
             self._memory, self._env = memory, env
@@ -156,13 +161,22 @@ class PreallocatedRows:
 
         Args:
             time_step: raw.
-            experience: its ``time_step`` is () if the policy saw the raw one.
+            experience: its ``time_step`` is () if the policy saw the raw one. Not to be
+                changed before the end.
         """
         row = self._num_added
         if row > 0 and self._step_rows is None:
             self._steps.write(row, time_step, self._length + 1)
-        self._rest.write(row, experience, self._length + 1)
-        self._num_added += 1
+        # Several rows are written almost as fast as one.
+        self._kept.append(experience)
+        self._num_added = row + 1
+        if len(self._kept) == _MAX_KEPT:
+            self._write_kept()
+
+    def _write_kept(self) -> None:
+        first = self._num_added - len(self._kept)
+        self._rest.write_rows(first, self._kept, self._length + 1)
+        self._kept.clear()
 
     def end(self, last_step: TimeStep | None) -> tuple[TimeStep, Experience]:
         """Ends the unroll.
@@ -174,6 +188,8 @@ class PreallocatedRows:
             The raw steps [length + 1, B, ...], and one row of experience for each that
             was added.
         """
+        if self._kept:
+            self._write_kept()
         if last_step is not None and self._step_rows is None:
             self._steps.write(self._num_added, last_step, self._length + 1)
         return self.read(self._length + 1, self._num_added)
@@ -250,13 +266,18 @@ class UnrollStorage:
             ValueError: if the structure, a shape or a dtype differs from the first
                 nest written. Checked for row 0 of every unroll.
         """
+        self.write_rows(row, [values], num_rows)
+
+    def write_rows(self, row: int, values: Sequence[Nest], num_rows: int) -> None:
+        """As :meth:`write`, of one nest for each of the rows from ``row`` on."""
         if len(self._rows) < num_rows:
-            self._allocate(values, num_rows)
+            self._allocate(values[0], num_rows)
         if row == 0:
-            self._check(values)
+            self._check(values[0])
         leaves = nest.flatten(values)
         if leaves:
-            torch._foreach_copy_(self._rows[row], leaves)
+            rows = self._rows[row : row + len(values)]
+            torch._foreach_copy_(list(itertools.chain.from_iterable(rows)), leaves)
 
     def copy_row(self, source: int, target: int) -> None:
         """Copies a row that there is to another one."""

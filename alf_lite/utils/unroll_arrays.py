@@ -15,6 +15,7 @@ from alf_lite.nest import leaf_name
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
+_FIRST, _LAST = int(StepType.FIRST), int(StepType.LAST)
 
 
 class UnrollArrays(NamedTuple):
@@ -26,6 +27,17 @@ class UnrollArrays(NamedTuple):
     rewards: np.ndarray  # [T, B, elements of the reward] float64
     infos: np.ndarray  # [T, B, elements of all parts of env_info] float64
     env_ids: np.ndarray  # [B], which environment each column is; not to be changed
+
+
+class _Views(NamedTuple):
+    """What is read of time steps, in their memory."""
+
+    step_type: np.ndarray = np.zeros((0, 0))  # [T, B]
+    discount: np.ndarray = np.zeros((0, 0, 1))  # [T, B, 1]
+    reward: np.ndarray = np.zeros((0, 0, 1))  # [T, B, elements of the reward]
+    infos: Sequence[np.ndarray] = ()  # [T, B, elements] of each part of env_info
+    env_id: np.ndarray = np.zeros((0, 0))  # [T, B]
+    share_memory: bool = False  # and not copies of it
 
 
 class UnrollReader:
@@ -52,6 +64,8 @@ class UnrollReader:
         ]
         self._env_ids_now = np.arange(0)  # [B], valid
         self._known_key: tuple = ()  # of the steps that have them
+        # Steps that come again in the same memory, and views of it.
+        self._known: tuple[TimeStep | None, _Views] = (None, _Views())
 
     def read(self, time_step: TimeStep) -> UnrollArrays:
         """Copies what the arrays are made of.
@@ -66,30 +80,54 @@ class UnrollReader:
         Raises:
             ValueError: if shapes or ids are not as the specs say.
         """
+        known, views = self._known
+        if known is not time_step:
+            views = self._views(time_step)
+            if views.share_memory:
+                self._known = time_step, views
+        step_type = views.step_type
+        return UnrollArrays(
+            is_first=step_type == _FIRST,
+            is_last=step_type == _LAST,
+            discounts=views.discount.astype(np.float64),
+            rewards=views.reward.astype(np.float64),
+            infos=self._info_rows(views.infos, step_type.shape),
+            env_ids=self._env_ids(views.env_id, step_type.shape),
+        )
+
+    def _views(self, time_step: TimeStep) -> _Views:
+        """What is read of a time step, checked but for the ids."""
         step_type = _to_numpy("step_type", time_step.step_type)
         if step_type.ndim != 2:
             raise ValueError(
                 f"step_type: expected the shape [T, B], got {step_type.shape}"
             )
         outer_dims = step_type.shape
-        return UnrollArrays(
-            is_first=step_type == int(StepType.FIRST),
-            is_last=step_type == int(StepType.LAST),
-            discounts=_to_rows("discount", time_step.discount, (), outer_dims),
-            rewards=_to_rows(
-                "reward", time_step.reward, self._reward_shape, outer_dims
-            ),
-            infos=self._info_rows(time_step.env_info, outer_dims),
-            env_ids=self._env_ids(time_step.env_id, outer_dims),
-        )
-
-    def _env_ids(
-        self, env_id: Tensor | tuple, outer_dims: tuple[int, ...]
-    ) -> np.ndarray:
+        env_id = time_step.env_id
         if isinstance(env_id, tuple):  # absent
             by_step = np.broadcast_to(np.arange(outer_dims[1]), outer_dims)
         else:
             by_step = _to_numpy("env_id", env_id)
+        if self._info_leaves:
+            nest.assert_same_structure(self._env_info_spec, time_step.env_info)
+        read = nest.flatten(time_step._replace(observation=(), prev_action=()))
+        return _Views(
+            step_type,
+            _rows_of("discount", time_step.discount, (), outer_dims),
+            _rows_of("reward", time_step.reward, self._reward_shape, outer_dims),
+            [
+                _rows_of(name, part, spec.shape, outer_dims)
+                for (name, spec), part in zip(
+                    self._info_leaves, nest.flatten(time_step.env_info), strict=False
+                )
+            ],
+            by_step,
+            share_memory=all(
+                t.is_cpu and t.is_contiguous() and not t.requires_grad for t in read
+            ),
+        )
+
+    def _env_ids(self, by_step: np.ndarray, outer_dims: tuple[int, ...]) -> np.ndarray:
         key = (outer_dims, by_step.shape, by_step.tobytes())
         if key != self._known_key:  # seldom
             self._set_env_ids(by_step, outer_dims)
@@ -115,17 +153,12 @@ class UnrollReader:
             raise ValueError(f"env_id: {ids} names an environment twice")
         self._env_ids_now = env_ids.copy()
 
-    def _info_rows(self, env_info: Nest, outer_dims: tuple[int, ...]) -> np.ndarray:
-        if not self._info_leaves:
+    def _info_rows(
+        self, infos: Sequence[np.ndarray], outer_dims: tuple[int, ...]
+    ) -> np.ndarray:
+        if not infos:
             return np.zeros((*outer_dims, 0))
-        nest.assert_same_structure(self._env_info_spec, env_info)
-        rows = [
-            _to_rows(name, part, spec.shape, outer_dims)
-            for (name, spec), part in zip(
-                self._info_leaves, nest.flatten(env_info), strict=True
-            )
-        ]
-        return np.concatenate(rows, axis=2)
+        return np.concatenate([rows.astype(np.float64) for rows in infos], axis=2)
 
 
 def join(parts: Sequence[UnrollArrays]) -> UnrollArrays:
@@ -136,13 +169,13 @@ def join(parts: Sequence[UnrollArrays]) -> UnrollArrays:
     return UnrollArrays._make((*fields, parts[0].env_ids))
 
 
-def _to_rows(
+def _rows_of(
     name: str,
     tensor: Tensor | tuple,
     shape: tuple[int, ...],
     outer_dims: tuple[int, ...],
 ) -> np.ndarray:
-    """[T, B, *shape] → [T, B, elements of the shape] float64."""
+    """[T, B, *shape] → a view [T, B, elements of the shape], if it can be one."""
     array = _to_numpy(name, tensor)
     expected = (*outer_dims, *shape)
     if array.shape != expected:
@@ -150,7 +183,7 @@ def _to_rows(
             f"{name}: expected the shape {expected} with [T, B] = {list(outer_dims)}, "
             f"got {array.shape}"
         )
-    return array.reshape(*outer_dims, math.prod(shape)).astype(np.float64)
+    return array.reshape(*outer_dims, math.prod(shape))
 
 
 def _to_numpy(name: str, tensor: Tensor | tuple) -> np.ndarray:
