@@ -158,8 +158,9 @@ class DqnAlgorithm(OffPolicyAlgorithm):
 
     def rollout_step(self, inputs: TimeStep, state: DqnState) -> AlgStep:
         """Acts ε-greedily. The replayed steps tell the action; there is no info."""
-        device = inputs.step_type.device
-        shape = (*inputs.step_type.shape, self._actions.num_components)
+        step_type = inputs.step_type
+        device = step_type.device
+        shape = (*step_type.shape, self._actions.num_components)
         explores = self._explore.toss(shape, device, inputs.env_id)
         if explores is True and not self._is_recurrent:  # whatever the values are
             _, mask = self._mask.split(inputs.observation)

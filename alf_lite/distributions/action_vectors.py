@@ -224,8 +224,10 @@ class DiscreteActions:
 def _to_leaf(column: Tensor, spec: TensorSpec) -> Tensor:
     """[B, spec.numel] → [B, *spec.shape] of the dtype."""
     if spec.ndim == 0:
-        return column.squeeze(1).to(spec.dtype)
-    return column.reshape(column.shape[:1] + spec.shape).to(spec.dtype)
+        column = column.squeeze(1)
+    else:
+        column = column.reshape(column.shape[:1] + spec.shape)
+    return column if column.dtype is spec.dtype else column.to(spec.dtype)
 
 
 def _sizes(path: str, spec: Any) -> np.ndarray:

@@ -75,10 +75,10 @@ def toss_coins(
     coins = torch.rand(shape, device=device)
     # On a GPU, and of large batches, asking costs more than it saves.
     if device.type != "cpu" or coins.numel() > _MAX_TO_READ:
-        if isinstance(epsilon, Sequence):
-            return coins < torch.tensor(epsilon, device=device).unsqueeze(-1)
-        return coins < epsilon
-    epsilons = epsilon if isinstance(epsilon, Sequence) else [epsilon] * shape[0]
+        if isinstance(epsilon, float | int):
+            return coins < epsilon
+        return coins < torch.tensor(epsilon, device=device).unsqueeze(-1)
+    epsilons = [epsilon] * shape[0] if isinstance(epsilon, float | int) else epsilon
     if coins.numel() == 1:
         return coins.item() < epsilons[0]
     explores = [
@@ -159,7 +159,7 @@ class EpsilonGreedy(FollowsProgress):
             ValueError: if there is not one ε for each of the B environments.
         """
         if not self._is_sequence:
-            return toss_coins(_value_of(self._schedulers[0]), shape, device)
+            return toss_coins(_checked(self._schedulers[0]()), shape, device)
         epsilons = self._current()
         if isinstance(env_ids, Tensor):
             epsilons = [epsilons[env_id] for env_id in env_ids.tolist()]
@@ -175,15 +175,11 @@ class EpsilonGreedy(FollowsProgress):
             )
 
     def _current(self) -> list[float]:
-        return [_value_of(scheduler) for scheduler in self._schedulers]
+        return [_checked(scheduler()) for scheduler in self._schedulers]
 
 
-def _value_of(scheduler: Callable[[], float]) -> float:
-    """ε now."""
-    return _checked(float(scheduler()))
-
-
-def _checked(epsilon: float) -> float:
+def _checked(value: float) -> float:
+    epsilon = float(value)
     if not 0 <= epsilon <= 1:
         raise ValueError(f"epsilon must lie in [0, 1], got {epsilon}")
     return epsilon
