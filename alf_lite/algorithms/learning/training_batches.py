@@ -95,21 +95,21 @@ def shuffled_mini_batches(batch: Nest, mini_batch_size: int) -> Iterator[Nest]:
     num_rows = nest.batch_size(batch)
     num_batches = max(1, num_rows // mini_batch_size)
     order = torch.randperm(num_rows, device=nest.flatten(batch)[0].device)
+    sizes = [len(piece) for piece in order.tensor_split(num_batches)]
+    leaves = nest.flatten(batch)
     # One gather per leaf for all mini-batches, which are then views of it.
-    rows = [leaf.index_select(0, order) for leaf in nest.flatten(batch)]
-    pieces = _pieces(batch, [t.transpose(0, 1) for t in rows], num_batches, dim=1)
     if not isinstance(batch, TrainingBatch) or batch.valid.shape[1] > 1:
-        return pieces
-    parts = batch[:3]  # of inputs, rollout_info, state
-    steps = [t.squeeze(1) for t in rows[: len(nest.flatten(parts))]]
-    flat = _pieces(parts, steps, num_batches, dim=0)
-    return (piece._replace(flat=f) for piece, f in zip(pieces, flat, strict=True))
-
-
-def _pieces(like: Nest, leaves: list[Tensor], number: int, dim: int) -> Iterator[Nest]:
-    """Nests of so many pieces of the leaves of one."""
-    split = [leaf.tensor_split(number, dim=dim) for leaf in leaves]
-    return (nest.pack_sequence_as(like, piece) for piece in zip(*split, strict=True))
+        rows = [leaf.index_select(0, order).transpose(0, 1) for leaf in leaves]
+        split = [leaf.split_with_sizes(sizes, dim=1) for leaf in rows]
+        for pieces in zip(*split, strict=True):
+            yield nest.pack_sequence_as(batch, pieces)
+        return
+    split = [leaf.squeeze(1).index_select(0, order).split(sizes) for leaf in leaves]
+    parts = batch[:3]  # inputs, rollout_info, state
+    num_flat = len(nest.flatten(parts))
+    for pieces in zip(*split, strict=True):
+        timed = nest.pack_sequence_as(batch, [piece.unsqueeze(0) for piece in pieces])
+        yield timed._replace(flat=nest.pack_sequence_as(parts, pieces[:num_flat]))
 
 
 def passes(
