@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,26 +69,30 @@ class Expected(NamedTuple):
 class PackedSteps:
     """Rows [*dims] on the CPU, whose leaves are made where they are looked at.
 
-    Indexing makes a nest of tensors [*dims of the result, ...]. The view of an array
-    costs a fraction of that of a tensor, and is made for all leaves at once.
+    The view of an array costs a fraction of that of a tensor, and is made of all leaves
+    at once.
 
     Args:
         fields: the rows, with one field for each leaf.
-        unpack: rows to a nest of tensors, which are views.
+        layout: of a row.
     """
 
-    def __init__(
-        self, fields: np.ndarray, unpack: Callable[[np.ndarray], Nest]
-    ) -> None:
+    def __init__(self, fields: np.ndarray, layout: RowLayout) -> None:
         self._fields = fields
-        self._unpack = unpack
+        self._layout = layout
 
-    def __getitem__(self, index: Any) -> Nest:
-        return self._unpack(self._fields[index])
+    def part(self, index: Any, fields: tuple[str, ...]) -> tuple[Nest, ...]:
+        """Nests of tensors [*dims of the result, ...], views of some rows.
+
+        Args:
+            index: of the rows, as numpy has it.
+            fields: paths such as ``time_step.observation``, a nest for each.
+        """
+        return self._layout.unpack(self._fields[index], fields)
 
     def narrow(self, begin: int, end: int) -> PackedSteps:
         """Those from ``begin`` to ``end`` (exclusive) of the first dimension."""
-        return PackedSteps(self._fields[begin:end], self._unpack)
+        return PackedSteps(self._fields[begin:end], self._layout)
 
 
 class RowLayout:
@@ -141,6 +145,8 @@ class RowLayout:
             for i, (_, _, dtype, _) in enumerate(self.leaves)
             if numpy_dtype(dtype) is None
         ]
+        # fields → names of their arrays, which of them numpy does not know, structure
+        self._parts: dict[tuple[str, ...], tuple[list[str], list[Any], Any]] = {}
         # A training run uses few shapes; one that uses many shall not hoard memory.
         self.expect = functools.lru_cache(maxsize=64)(self._expect)
 
@@ -167,9 +173,7 @@ class RowLayout:
             rows: [*outer_dims] with one element of ``row_bytes`` bytes per row. As
                 :meth:`views`, but with half of the overhead.
         """
-        return self._views_of_fields(rows.view(self._array_dtype))
-
-    def _views_of_fields(self, fields: np.ndarray) -> list[Tensor]:
+        fields = rows.view(self._array_dtype)
         leaves = [torch.from_numpy(fields[name]) for name in self._array_names]
         for i, dtype in self._foreign_dtypes:
             leaves[i] = leaves[i].view(dtype)
@@ -177,10 +181,29 @@ class RowLayout:
 
     def packed(self, rows: np.ndarray) -> PackedSteps:
         """``rows``, to be looked at in parts; as for :meth:`array_views`."""
-        return PackedSteps(
-            rows.view(self._array_dtype),
-            lambda fields: self.pack(self._views_of_fields(fields)),
-        )
+        return PackedSteps(rows.view(self._array_dtype), self)
+
+    def unpack(self, arrays: np.ndarray, fields: tuple[str, ...]) -> tuple[Nest, ...]:
+        """The leaves of some fields, as views, in their nests.
+
+        Args:
+            arrays: rows [*outer_dims] with one array for each leaf.
+            fields: paths such as ``time_step.observation``.
+        """
+        part = self._parts.get(fields)
+        if part is None:
+            places: Nest = tuple(map(self.select, fields))
+            leaves, structure = optree.tree_flatten(places, namespace=_NAMESPACE)
+            names = [self._array_names[i] for i in leaves]
+            foreign = dict(self._foreign_dtypes)
+            changed = [(k, foreign[i]) for k, i in enumerate(leaves) if i in foreign]
+            part = self._parts[fields] = names, changed, structure
+        names, changed, structure = part
+        tensors = [torch.from_numpy(arrays[name]) for name in names]
+        for i, dtype in changed:
+            tensors[i] = tensors[i].view(dtype)
+        nests: Any = structure.unflatten(tensors)
+        return nests
 
     def fields(self, rows: Tensor) -> list[np.ndarray]:
         """The leaves of ``rows`` as arrays that are views, for rows on the CPU.

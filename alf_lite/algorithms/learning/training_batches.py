@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,9 @@ from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.row_layout import PackedSteps
 
 Nest = Any
+
+_WHOLE = ("time_step",)
+_NEXT = tuple(f"time_step.{name}" for name in TimeStep._fields[:5])
 
 _transpose = operator.methodcaller("transpose", 0, 1)
 
@@ -146,12 +150,15 @@ def paired_batch(
     Args:
         windows: of experience without states.
         info: where they begin, [B].
-        transitions_to: what training needs of the steps that follow, [B, ...].
+        transitions_to: what training needs of the steps that follow, [B, ...], which
+            are without what no transition has: env_id and env_info.
     """
-    step, next_step = windows[:, 0].time_step, windows[:, 1].time_step
+    (step,) = windows.part(np.s_[:, 0], _WHOLE)
+    next_step = TimeStep(*windows.part(np.s_[:, 1], _NEXT))
     step_types = torch.stack((step.step_type, next_step.step_type))
+    (inputs,) = windows.part(np.s_[None, :, 0], _WHOLE)
     return TrainingBatch(
-        windows[None, :, 0].time_step,
+        inputs,
         rollout_info=(),
         state=(),
         valid=valid_steps(step_types),
