@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, TextIO
@@ -27,6 +28,7 @@ OUTPUT_FILE = "output.log"
 _MAX_RUNS = 1000
 _TRAIN = (sys.executable, "-m", "alf_lite.bin.train")
 _POLL_SECONDS = 0.1
+_QUESTION_SECONDS = 1.0
 _REDRAW_SECONDS = 0.5
 _LINE_SECONDS = 30.0  # between two lines of a run where there is no terminal
 _TAIL_BYTES = 4096
@@ -71,6 +73,7 @@ class _Process:
     def __init__(self, run: Run) -> None:
         self.run = run
         self._parent = os.getpid()
+        self._next_question = 0.0
         run.root_dir.mkdir(parents=True, exist_ok=True)
         self._output = run.root_dir / OUTPUT_FILE
         command = [*_TRAIN, *run.arguments, f"--root_dir={run.root_dir}"]
@@ -116,6 +119,15 @@ class _Process:
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 
+    def stop_unless(self, may_go_on: Callable[[Run], bool]) -> None:
+        """Asks once a second, and not again after a no."""
+        now = time.monotonic()
+        if now >= self._next_question:
+            self._next_question = now + _QUESTION_SECONDS
+            if not may_go_on(self.run):
+                self._next_question = math.inf
+                self.signal(signal.SIGTERM)
+
     def end(self) -> RunEnd | None:
         """How it ended; None if it goes on."""
         exit_code = self._process.poll()
@@ -141,22 +153,27 @@ def read_record(root_dir: Path) -> dict[str, Any]:
 
 
 def train_all(
-    runs: Sequence[Run],
+    runs: Iterable[Run],
     jobs: int,
     *,
     on_end: Callable[[RunEnd], None] = lambda end: None,
+    may_go_on: Callable[[Run], bool] = lambda run: True,
+    are_alike: bool = True,
     stream: TextIO | None = None,
 ) -> list[RunEnd]:
     """Trains all, ``jobs`` at a time; shows how far each of them is.
 
     A signal that would stop this process stops the runs, each with a checkpoint; the
-    same signal once more makes them hurry. What is wrong with the flags or the conf is
-    wrong for the runs that have not begun, too: they are not started.
+    same signal once more makes them hurry.
 
     Args:
-        runs: what is trained.
+        runs: what is trained. The next one is asked for when it can be started, so that
+            it may depend on how others have ended.
         jobs: processes at a time.
         on_end: called with every run that ends.
+        may_go_on: asked about every run once a second; False stops it.
+        are_alike: whether what is wrong with the flags or the conf of one run is wrong
+            for those that have not begun, too: then they are not started.
         stream: where the progress is shown; stderr by default.
 
     Returns:
@@ -165,26 +182,29 @@ def train_all(
     Raises:
         StoppedError: if a signal has stopped them; all have ended.
     """
-    display = _Display(runs, sys.stderr if stream is None else stream)
-    waiting, running = list(runs), list[_Process]()
+    display = _Display(sys.stderr if stream is None else stream)
+    waiting = _Waiting(runs, are_alike)
+    running: list[_Process] = []
     ends: dict[str, RunEnd] = {}
     with _noted_signals() as signals, display:
         try:
-            while running or (waiting and not signals):
-                while waiting and len(running) < jobs and not signals:
-                    running.append(_Process(waiting.pop(0)))
+            while True:
+                while len(running) < jobs and not signals and (run := waiting.next()):
+                    running.append(_Process(run))
+                if not running:
+                    break
                 time.sleep(_POLL_SECONDS)
                 for process in list(running):
                     end = process.end()
                     if end is None:
                         display.show(process.run, process.last_line)
+                        process.stop_unless(may_go_on)
                         continue
                     running.remove(process)
                     ends[end.run.name] = end
                     display.show_end(end)
                     on_end(end)
-                    if end.is_refused:
-                        waiting.clear()
+                    waiting.note(end)
                 if signals.take_new():
                     display.show_stop(len(running))
                     for process in running:
@@ -196,7 +216,27 @@ def train_all(
     if signals:
         raise StoppedError(signals.last)
     not_started = "not started"
-    return [ends.get(r.name, RunEnd(r, None, {}, not_started)) for r in runs]
+    return [ends.get(r.name, RunEnd(r, None, {}, not_started)) for r in waiting.seen]
+
+
+class _Waiting:
+    """Runs that have not begun."""
+
+    def __init__(self, runs: Iterable[Run], are_alike: bool) -> None:
+        self.seen: list[Run] = []  # in their order
+        self._are_alike = are_alike
+        self._runs = iter(runs)
+
+    def next(self) -> Run | None:
+        run = next(self._runs, None)
+        if run is not None:
+            self.seen.append(run)
+        return run
+
+    def note(self, end: RunEnd) -> None:
+        """None of them will begin if one like them was refused."""
+        if end.is_refused and self._are_alike:
+            self.seen += self._runs
 
 
 class StoppedError(Exception):
@@ -241,10 +281,10 @@ def _noted_signals() -> Iterator[_Signals]:
 class _Display:
     """A line for each run that goes on: live on a terminal, now and then elsewhere."""
 
-    def __init__(self, runs: Sequence[Run], stream: TextIO) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = best_effort(stream)
         self._is_terminal = stream.isatty()
-        self._width = max((len(run.name) for run in runs), default=0)
+        self._width = 0  # of the longest name so far
         self._lines: dict[str, str] = {}
         self._times: dict[str, float] = {}
         self._live: Any = None
@@ -266,6 +306,7 @@ class _Display:
             self._live.stop()
 
     def show(self, run: Run, read_line: Callable[[], str]) -> None:
+        self._width = max(self._width, len(run.name))
         now = time.monotonic()
         interval = _REDRAW_SECONDS if self._is_terminal else _LINE_SECONDS
         if run.name not in self._times:
