@@ -22,6 +22,11 @@ steps. So ``frames_256`` draws windows of two, with all that the peers draw, and
 Each kind of work is measured in a process of its own with one thread, the libraries in
 turn. Rates are per second of the process's own CPU time. What a library does not have,
 and a library that is not installed, is left out.
+
+On a machine that others use, ``--turns 100`` compares them by turns of a few calls on
+one core, as ``duel.py`` does; ``alf_lite@../before`` is another checkout:
+
+    python benchmarks/replay.py --libraries alf_lite cpprb --kinds n_step --turns 100
 """
 
 from __future__ import annotations
@@ -40,7 +45,7 @@ from typing import Any
 
 # isort: off
 import measuring  # first: it sets the number of threads
-from replay_peers import BATCH_SIZE, PEERS, Workload
+from replay_peers import PEERS, Sizes, Workload
 # isort: on
 
 CAPACITIES = {
@@ -84,25 +89,26 @@ def alf_lite(kind: str, capacity: int) -> Iterator[Workload]:
         return {name: leaf.sample(outer_dims) for name, leaf in spec.items()}
 
     def sample_and_update(n: int = 0) -> None:
-        drawn, info = buffer.get_batch(BATCH_SIZE, n + 1)
+        drawn, info = buffer.get_batch(Sizes.batch, n + 1)
         if n:
             action = drawn.pop("action")
             to_transitions(TimeStep(**drawn, prev_action=action), n, 0.99)
-        buffer.update_priority(info.env_ids, info.positions, torch.rand(BATCH_SIZE))
+        buffer.update_priority(info.env_ids, info.positions, torch.rand(Sizes.batch))
 
     if kind == "add":
         yield from _alf_lite_adds(make, steps)
         return
-    buffer = make(8)
-    unroll = steps(50, 8)
+    buffer = make(Sizes.num_envs)
+    unroll = steps(50, Sizes.num_envs)
     for _ in range(-(-buffer.max_length // 50)):
         buffer.add_batch(unroll, time_major=True)
     if prioritized:
-        yield f"{kind}_256", 1, partial(sample_and_update, 5 * (kind == "n_step"))
+        name = f"{kind}_{Sizes.batch}"
+        yield name, 1, partial(sample_and_update, 5 * (kind == "n_step"))
         return
     sizes = {
-        "sample": {"sample_256": (256, 1)},
-        "frames": {"frames_256": (256, 2)},
+        "sample": {f"sample_{Sizes.batch}": (Sizes.batch, 1)},
+        "frames": {f"frames_{Sizes.batch}": (Sizes.batch, 2)},
         "windows": {
             f"windows_{size}x{length}": (size, length)
             for size, length in ((256, 1), (256, 2), (256, 8), (32, 8), (32, 64))
@@ -160,9 +166,11 @@ def compare(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     return rates
 
 
-def _measure_apart(
+def _command(
     library: str, kind: str, options: argparse.Namespace
-) -> dict[str, float]:
+) -> tuple[list[str], dict[str, str]]:
+    """What measures a library, and its environment."""
+    library, _, checkout = library.partition("@")
     here = Path(__file__)
     command = [
         sys.executable if library == "alf_lite" else options.peer_python,
@@ -171,8 +179,80 @@ def _measure_apart(
         f"--kinds={kind}",
         f"--seconds={options.seconds}",
         f"--shrink={options.shrink}",
+        f"--batch_size={options.batch_size}",
+        f"--num_envs={options.num_envs}",
+        f"--turns={options.turns}",
     ]
-    environment = dict(os.environ, PYTHONPATH=str(here.parent.parent))
+    root = Path(checkout).resolve() if checkout else here.parent.parent
+    return command, dict(os.environ, PYTHONPATH=str(root))
+
+
+def take_turns(kind: str, options: argparse.Namespace) -> None:
+    """Lets the libraries alternate on one core, and prints each workload's ratios."""
+    core = str(max(os.sched_getaffinity(0)))
+    children = []
+    for library in options.libraries:
+        command, environment = _command(library, kind, options)
+        child = subprocess.Popen(
+            ["taskset", "-c", core, *command],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        children.append(child)
+    names = [json.loads(_answer(child) or "[]") for child in children]
+    for name in names[0]:
+        present = [i for i, others in enumerate(names) if name in others]
+        turns: list[list[float]] = [[] for _ in present]
+        for _ in range(options.turns):
+            for seconds, i in zip(turns, present, strict=True):
+                seconds.append(float(_answer(children[i], name)))
+        for seconds, i in zip(turns, present, strict=True):
+            pairs = zip(seconds, turns[0], strict=True)
+            ratios = sorted(theirs / ours for theirs, ours in pairs)
+            low, middle, high = statistics.quantiles(ratios, n=4)
+            typical = 1e6 * statistics.median(seconds)
+            print(
+                f"{name} {options.libraries[i]}: {typical:.0f} µs, {middle:.2f} times "
+                f"the first (quartiles {low:.2f} and {high:.2f})",
+                flush=True,
+            )
+    for child in children:
+        child.communicate()
+
+
+def _answer(child: subprocess.Popen[str], question: str = "") -> str:
+    """One line of the child's output, after it was asked something."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    if question:
+        child.stdin.write(f"{question}\n")
+        child.stdin.flush()
+    return child.stdout.readline()
+
+
+def answer_turns(workloads: Iterator[Workload]) -> None:
+    """CPU seconds of a call, whenever a workload is named on the standard input."""
+    calls = {name: call for name, _, call in workloads}
+    for call in calls.values():
+        for _ in range(20):  # warm-up
+            call()
+    print(json.dumps([*calls]), flush=True)
+    for line in sys.stdin:
+        call = calls[line.strip()]
+        begin, num_calls = time.process_time(), 0
+        while num_calls < 10 or time.process_time() - begin < 0.05:
+            call()
+            num_calls += 1
+        print((time.process_time() - begin) / num_calls, flush=True)
+
+
+def _measure_apart(
+    library: str, kind: str, options: argparse.Namespace
+) -> dict[str, float]:
+    command, environment = _command(library, kind, options)
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False
     )
@@ -212,9 +292,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--libraries", nargs="+", choices=LIBRARIES, default=["alf_lite"]
-    )
+    parser.add_argument("--libraries", nargs="+", default=["alf_lite"])
     parser.add_argument("--kinds", nargs="+", choices=CAPACITIES, default=[*CAPACITIES])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
@@ -225,9 +303,20 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=1.5, help="per workload")
     parser.add_argument("--shrink", type=int, default=1, help="divides the capacities")
+    parser.add_argument("--batch_size", type=int, default=Sizes.batch)
+    parser.add_argument("--num_envs", type=int, default=Sizes.num_envs)
+    parser.add_argument("--turns", type=int, default=0, help="0: in processes apart")
     parser.add_argument("--measure", choices=LIBRARIES, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.measure:
+    for library in options.libraries:
+        if library.partition("@")[0] not in LIBRARIES:
+            parser.error(f"{library} is none of {', '.join(LIBRARIES)}")
+    Sizes.batch, Sizes.num_envs = options.batch_size, options.num_envs
+    if options.measure and options.turns:
+        (kind,) = options.kinds
+        capacity = CAPACITIES[kind] // options.shrink
+        answer_turns(LIBRARIES[options.measure](kind, capacity))
+    elif options.measure:
         rates = {
             name: count * rate(call, options.seconds)
             for kind in options.kinds
@@ -237,6 +326,9 @@ def main() -> None:
         }
         print(measuring.versions(*PACKAGES), file=sys.stderr)
         print(json.dumps(rates))
+    elif options.turns:
+        for kind in options.kinds:
+            take_turns(kind, options)
     else:
         print(table(compare(options), options.libraries))
 

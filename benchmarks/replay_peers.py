@@ -12,8 +12,15 @@ from typing import Any
 
 import numpy as np
 
-BATCH_SIZE = 256
 Workload = tuple[str, int, Callable[[], Any]]  # name, transitions per call, the call
+
+
+class Sizes:
+    """Those of all libraries alike."""
+
+    batch = 256
+    num_envs = 8
+
 
 _rng = np.random.default_rng(0)
 
@@ -51,7 +58,7 @@ def sb3(kind: str, capacity: int) -> Iterator[Workload]:
     frames = kind == "frames"
     observation = Box(0, 255, (4, 84, 84), np.uint8) if frames else Box(-9, 9, (17,))
     action = Discrete(6) if frames else Box(-1, 1, (6,))
-    for num_envs in (1, 8, 64) if kind == "add" else (8,):
+    for num_envs in (1, 8, 64) if kind == "add" else (Sizes.num_envs,):
         buffer = ReplayBuffer(capacity, observation, action, "cpu", num_envs)
         batch = (frame_batch if frames else state_batch)(num_envs)
         infos: list[dict] = [{} for _ in range(num_envs)]
@@ -61,7 +68,7 @@ def sb3(kind: str, capacity: int) -> Iterator[Workload]:
         else:
             for _ in range(capacity // num_envs):
                 add()
-            yield f"{kind}_256", 1, partial(buffer.sample, BATCH_SIZE)
+            yield f"{kind}_{Sizes.batch}", 1, partial(buffer.sample, Sizes.batch)
 
 
 def cpprb(kind: str, capacity: int) -> Iterator[Workload]:
@@ -90,12 +97,12 @@ def cpprb(kind: str, capacity: int) -> Iterator[Workload]:
         buffer = library.ReplayBuffer(capacity, fields)
 
     def sample(**kwargs: Any) -> dict[str, Any]:
-        drawn = buffer.sample(BATCH_SIZE, **kwargs)
+        drawn = buffer.sample(Sizes.batch, **kwargs)
         return {key: torch.from_numpy(value) for key, value in drawn.items()}
 
     def sample_and_update() -> None:
         drawn = sample(beta=0.4)
-        priorities = _rng.random(BATCH_SIZE)
+        priorities = _rng.random(Sizes.batch)
         buffer.update_priorities(drawn["indexes"].numpy(), priorities)
 
     if kind == "add":
@@ -109,7 +116,7 @@ def cpprb(kind: str, capacity: int) -> Iterator[Workload]:
     batch = (frame_batch if frames else state_batch)(500)
     for _ in range(-(-capacity // 500)):
         buffer.add(**batch)
-    yield f"{kind}_256", 1, sample_and_update if prioritized else sample
+    yield f"{kind}_{Sizes.batch}", 1, sample_and_update if prioritized else sample
 
 
 def tianshou(kind: str, capacity: int) -> Iterator[Workload]:
@@ -150,11 +157,15 @@ def tianshou(kind: str, capacity: int) -> Iterator[Workload]:
         add(buffer, fields)
 
     def sample_and_update() -> None:
-        _, indices = buffer.sample(BATCH_SIZE)
-        buffer.update_weight(indices, _rng.random(BATCH_SIZE))
+        _, indices = buffer.sample(Sizes.batch)
+        buffer.update_weight(indices, _rng.random(Sizes.batch))
 
-    sample = partial(buffer.sample, BATCH_SIZE)
-    yield f"{kind}_256", 1, sample_and_update if kind == "prioritized" else sample
+    sample = partial(buffer.sample, Sizes.batch)
+    yield (
+        f"{kind}_{Sizes.batch}",
+        1,
+        sample_and_update if kind == "prioritized" else sample,
+    )
 
 
 def torchrl(kind: str, capacity: int) -> Iterator[Workload]:
@@ -168,7 +179,7 @@ def torchrl(kind: str, capacity: int) -> Iterator[Workload]:
         yield from _torchrl_slices(capacity) if kind == "windows" else ()
         return
     storage = LazyTensorStorage(capacity)
-    buffer = TensorDictReplayBuffer(storage=storage, batch_size=BATCH_SIZE)
+    buffer = TensorDictReplayBuffer(storage=storage, batch_size=Sizes.batch)
 
     def add(fields: dict[str, np.ndarray]) -> None:
         buffer.extend(_to_tensordict(fields))
@@ -180,7 +191,7 @@ def torchrl(kind: str, capacity: int) -> Iterator[Workload]:
     fields = (frame_batch if kind == "frames" else state_batch)(500)
     for _ in range(-(-capacity // 500)):
         add(fields)
-    yield f"{kind}_256", 1, buffer.sample
+    yield f"{kind}_{Sizes.batch}", 1, buffer.sample
 
 
 def _torchrl_slices(capacity: int) -> Iterator[Workload]:

@@ -44,7 +44,10 @@ def main() -> None:
         __doc__, LIBRARIES, num_env_steps=4_000, num_envs=None, **DEFAULT_SIZES
     )
     measuring.register_counted_environments()
-    measuring.counter.start(steps_per_iteration=100, learning_starts=LEARNING_STARTS)
+    # Turns take about as long whatever the sizes are.
+    work = options.batch_size * options.hidden_size**2
+    steps = min(100, max(5, 100 * 256**3 // work))
+    measuring.counter.start(steps_per_iteration=steps, learning_starts=LEARNING_STARTS)
     _train(options)
     measuring.report("sac_half_cheetah", options)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
 import subprocess
@@ -68,6 +69,30 @@ def test_a_library_that_is_not_installed_is_left_out():
         "--seconds=0.01",
     )
     assert output.splitlines()[-1].startswith("| sample_256 | ")
+
+
+def test_a_workload_is_timed_when_it_is_named(replay, monkeypatch, capsys):
+    calls = []
+    workloads = iter([("a", 1, lambda: calls.append(1)), ("b", 1, lambda: None)])
+    monkeypatch.setattr("sys.stdin", io.StringIO("a\nb\na\n"))
+    replay.answer_turns(workloads)
+    names, *seconds = capsys.readouterr().out.splitlines()
+    assert json.loads(names) == ["a", "b"]
+    assert len(seconds) == 3
+    assert all(float(each) > 0 for each in seconds)
+    assert len(calls) >= 40  # 20 of them to warm up
+
+
+@pytest.mark.slow
+def test_libraries_take_turns():
+    output = run(
+        *("--libraries", "alf_lite", f"alf_lite@{ROOT}"),
+        *("--kinds=sample", "--turns=4", "--shrink=1000", "--batch_size=32"),
+    )
+    first, second = output.splitlines()
+    assert first.startswith("sample_32 alf_lite: ")
+    assert "1.00 times the first" in first
+    assert second.startswith(f"sample_32 alf_lite@{ROOT}: ")
 
 
 def test_the_lead_is_the_median_of_the_rounds(replay):
