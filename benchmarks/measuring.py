@@ -188,7 +188,8 @@ class IterationMarks:
 
     def __init__(self) -> None:
         self._updates = UpdateCounter()
-        self._marks: list[tuple[int, float, float]] = []  # steps, updates, seconds
+        # Steps, updates, seconds, CPU seconds of all processes.
+        self._marks: list[tuple[int, float, float, float]] = []
 
     @property
     def has_updates(self) -> bool:
@@ -202,20 +203,38 @@ class IterationMarks:
 
     def add(self, env_steps: int) -> None:
         """An iteration is over."""
-        mark = (env_steps, self._updates.count(), time.perf_counter())
-        self._marks.append(mark)
+        seconds, cpu_seconds = time.perf_counter(), seconds_of_processes(os.getpid())
+        self._marks.append((env_steps, self._updates.count(), seconds, cpu_seconds))
 
     def rates(self, skip: float = 0.25) -> dict[str, float]:
         """Steps and updates per second after the first ``skip`` of the iterations."""
         marks = self._marks[int(len(self._marks) * skip) :]
-        steps, updates, seconds = (
+        steps, updates, seconds, cpu_seconds = (
             last - first for first, last in zip(marks[0], marks[-1], strict=True)
         )
         return {
             "env_steps": steps,
             "steps_per_second": steps / seconds,
+            # The system counts in hundredths.
+            "steps_per_cpu_second": steps / max(cpu_seconds, 0.01),
             "updates_per_step": updates / steps,
         }
+
+
+def seconds_of_processes(pid: int) -> float:
+    """CPU time of a process and of all that it has started, on Linux."""
+    process = Path(f"/proc/{pid}")
+    with contextlib.suppress(OSError):  # it may just have ended
+        fields = (process / "stat").read_text().rpartition(") ")[2].split()
+        # Its own, and that of those it has waited for.
+        seconds = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        for children in process.glob("task/*/children"):
+            seconds += sum(
+                seconds_of_processes(int(child))
+                for child in children.read_text().split()
+            )
+        return seconds
+    return 0.0
 
 
 counter = StepCounter()

@@ -83,6 +83,18 @@ def test_rates_leave_the_warm_up_out(load, monkeypatch):
     assert record["updates_per_step"] == 0
 
 
+def test_the_time_of_other_processes_counts(load):
+    seconds = load("measuring").seconds_of_processes
+    begin = seconds(os.getpid())
+    work = "import time\nwhile time.process_time() < 0.2: pass\ninput()"
+    with subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE) as child:
+        while seconds(child.pid) < 0.2:
+            time.sleep(0.01)
+        assert seconds(os.getpid()) - begin >= 0.2
+        child.communicate(b"\n")
+    assert seconds(os.getpid()) - begin >= 0.2
+
+
 def test_a_ratio_is_taken_inside_of_a_round(load):
     table = load("async_training")._table(
         {"sync": [1.0, 10.0, 2.0], "async_1": [2.0, 15.0, 6.0]},
