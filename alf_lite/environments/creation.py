@@ -13,7 +13,7 @@ import numpy as np
 
 from alf_lite.config import configurable
 from alf_lite.config.bindings import note_used
-from alf_lite.environments import env_factory, single_env
+from alf_lite.environments import env_ids, single_env
 from alf_lite.environments.env_factory import EnvFactory
 from alf_lite.environments.env_pool import EnvPoolVectorEnv
 from alf_lite.environments.environment import Environment
@@ -97,7 +97,7 @@ def create_environment(
         _render_without_display()
     is_pool = vectorization_mode == "envpool"
     factory = EnvFactory(
-        spec=None if env_ctor or is_pool else env_factory.find_spec(env_name),
+        spec=None if env_ctor or is_pool else env_ids.find_spec(env_name),
         ctor=env_ctor,
         kwargs=dict(env_kwargs or {}),
         max_episode_steps=max_episode_steps,
@@ -124,7 +124,7 @@ def create_environment(
                 factory, num_environments, info_keys, size_is_given
             )
     except EnvError as error:
-        hint = env_factory.install_hint(env_name, error)
+        hint = env_ids.install_hint(env_name, error)
         if hint:
             raise EnvError(f"{env_name} cannot be created: {error}\n{hint}") from error
         raise

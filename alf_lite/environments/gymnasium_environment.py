@@ -13,7 +13,7 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.data_structures import TimeStep, time_step_spec
 from alf_lite.environments import (
-    env_factory,
+    env_ids,
     info_keys,
     single_env,
     space_specs,
@@ -225,7 +225,7 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
             frames = self._vector_env.render()
         except Exception as error:
             text = exception_text(error)
-            hint = env_factory.install_hint(self.name, EnvError(text))
+            hint = env_ids.install_hint(self.name, EnvError(text))
             raise EnvError(
                 f"{self.name} cannot be drawn: {text}. {hint}".rstrip()
             ) from error

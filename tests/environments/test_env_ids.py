@@ -1,0 +1,117 @@
+"""Ids of environments: which are found, and what to install for the others."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import gymnasium
+import pytest
+
+from alf_lite.environments.env_ids import find_spec, install_hint
+from alf_lite.errors import EnvError
+
+
+def test_registered_ids_are_found():
+    assert find_spec("CartPole-v1").id == "CartPole-v1"
+
+
+@pytest.mark.parametrize(
+    ("env_id", "suggestion"),
+    [
+        ("CartPole-v7", "'CartPole-v1'"),
+        ("cartpole-v1", "'CartPole-v1'"),
+        ("CatPole-v1", "'CartPole-v1'"),
+        ("HalfCheetah-v0", "'HalfCheetah-v5'"),
+        ("LunarLander-v9", "'LunarLander-v3'"),
+    ],
+)
+def test_similar_ids_are_suggested(env_id, suggestion):
+    with pytest.raises(EnvError, match=f"no environment '{env_id}'.*{suggestion}"):
+        find_spec(env_id)
+
+
+def test_without_a_similar_id_the_way_to_other_packages_is_shown():
+    with pytest.raises(EnvError, match="found as 'module:id'"):
+        find_spec("Xyzzy")
+
+
+def test_a_malformed_id_is_an_unknown_one():
+    with pytest.raises(EnvError, match="no environment 'Cart Pole!'"):
+        find_spec("Cart Pole!")
+
+
+def test_a_module_is_imported_first():
+    name = "this.__main__"  # imported, prints nothing, registers nothing
+    with pytest.raises(EnvError, match="module 'no_such_module' cannot be imported"):
+        find_spec("no_such_module:CartPole-v1")
+    assert name not in sys.modules
+    assert find_spec("alf_lite.errors:CartPole-v1").id == "CartPole-v1"
+
+
+@pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "PongNoFrameskip-v4"])
+def test_atari_without_its_package_names_the_extra(env_id, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    with pytest.raises(EnvError, match=r"pip install 'alf_lite\[atari\]'"):
+        find_spec(env_id)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "text", "extra"),
+    [
+        ("HalfCheetah-v5", "DependencyNotInstalled: MuJoCo is not installed", "mujoco"),
+        ("Ant-v5", "ModuleNotFoundError: No module named 'mujoco'", "mujoco"),
+        ("LunarLander-v3", "DependencyNotInstalled: Box2D is not installed", "box2d"),
+        ("CartPole-v1", "DependencyNotInstalled: pygame is not installed", "video"),
+    ],
+)
+def test_missing_packages_name_their_extra(env_id, text, extra):
+    assert f"alf_lite[{extra}]" in install_hint(env_id, EnvError(text))
+
+
+def test_other_errors_get_no_advice():
+    assert install_hint("Ant-v5", EnvError("ValueError: mujoco is angry")) == ""
+    assert install_hint("Mine-v0", EnvError("ModuleNotFoundError: 'simulator'")) == ""
+
+
+@pytest.mark.parametrize(
+    ("env_id", "install"),
+    [
+        ("MiniGrid-Empty-5x5-v0", "alf_lite[minigrid]"),
+        ("BabyAI-GoToRedBall-v0", "alf_lite[minigrid]"),
+        ("dm_control/walker-walk-v0", "alf_lite[dm_control]"),
+        ("FetchReach-v4", "alf_lite[robotics]"),
+        ("AdroitHandDoor-v1", "alf_lite[robotics]"),
+        ("highway-fast-v0", "alf_lite[highway]"),
+        ("exit-v0", "alf_lite[highway]"),
+        ("mo-halfcheetah-v5", "alf_lite[mo]"),
+        ("deep-sea-treasure-v0", "alf_lite[mo]"),
+        ("Meta-World/MT1", "pip install metaworld"),
+        ("PandaReach-v3", "pip install panda-gym"),
+        ("Pong-v5", "'ALE/Pong-v5'"),
+        ("minigrid:MiniGrid-Empty-5x5-v0", "alf_lite[minigrid]"),
+    ],
+)
+def test_ids_of_known_packages_name_what_to_install(env_id, install, monkeypatch):
+    for module in ("minigrid", "shimmy", "gymnasium_robotics", "highway_env"):
+        monkeypatch.setitem(sys.modules, module, None)
+    for module in ("mo_gymnasium", "metaworld", "panda_gym"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(EnvError) as caught:
+        find_spec(env_id)
+    assert install in str(caught.value)
+    assert env_id in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_package_of_a_known_id_is_imported_if_it_is_there(monkeypatch):
+    env_id = "MiniGrid-Of-These-Tests-v0"
+    monkeypatch.setitem(sys.modules, "minigrid", types.ModuleType("minigrid"))
+    with pytest.raises(EnvError, match="there is no environment"):
+        find_spec(env_id)
+    gymnasium.register(env_id, "gymnasium.envs.classic_control:CartPoleEnv")
+    try:
+        monkeypatch.setitem(sys.modules, "minigrid", None)  # not asked for now
+        assert find_spec(env_id).id == env_id
+    finally:
+        del gymnasium.registry[env_id]
