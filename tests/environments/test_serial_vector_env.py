@@ -68,6 +68,16 @@ def test_the_step_after_an_end_is_the_reset_and_ignores_its_action():
     assert [row[2][0].item() for row in rows] == [False, True, False, False, True]
 
 
+def test_there_are_flags_where_an_episode_has_ended_only():
+    fns = [functools.partial(CountingEnv, (length,)) for length in (2, 4)]
+    env = SerialVectorEnv(fns)
+    env.reset(seed=0)
+    ends = [env.take_step(np.zeros(2, int))[2] for _ in range(4)]
+    assert [end is None for end in ends] == [True, False, True, False]
+    assert ends[1][0].tolist() == [True, False]
+    assert ends[3][0].tolist() == [False, True]
+
+
 def test_rewards_may_have_several_parts():
     env = SerialVectorEnv([functools.partial(VectorRewardEnv, 3, 2)] * 2)
     env.reset(seed=0)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -222,6 +224,31 @@ def test_an_environment_that_writes_the_rows_makes_no_difference(bootstrap, leng
             nest.flatten_with_path(a), nest.flatten(b), strict=True
         ):
             assert torch.equal(x, y), path
+
+
+def test_an_unroll_that_failed_leaves_nothing_to_the_next_one():
+    policy = HoldingPolicy()
+    collector = SyncUnroller(create_environment("CartPole-v1", 2), policy)
+    collector.unroll(20, bootstrap=False)
+    act = collector._rollout_step
+    collector._rollout_step = fails_at(3, act)
+    with pytest.raises(RuntimeError, match="at step 3"):
+        collector.unroll(20, bootstrap=False)
+    collector._rollout_step = act
+    unroll = collector.unroll(20, bootstrap=False)
+    info = unroll.experience.rollout_info
+    assert torch.equal(info["now"], unroll.experience.time_step.observation)
+
+
+def fails_at(step, act):
+    steps = itertools.count(1)
+
+    def rollout_step(inputs, state):
+        if next(steps) == step:
+            raise RuntimeError(f"at step {step}")
+        return act(inputs, state)
+
+    return rollout_step
 
 
 def test_steps_are_written_where_the_rows_are_kept():

@@ -57,6 +57,20 @@ def test_the_arrays_are_copies():
     assert_same(steps, convert(make_time_step(env_info=time_step.env_info)), but=4)
 
 
+def test_steps_that_come_again_in_the_same_memory_are_read_anew():
+    reader = UnrollReader(TensorSpec(()), INFO_SPEC, batch_size=4)
+    time_step = make_time_step()
+    reader.read(time_step)
+    for changed in (time_step.reward, time_step.step_type, time_step.discount):
+        changed.copy_(changed.flip(0))
+    time_step.env_info["speed"].neg_()
+    time_step.env_id.fill_(0)[:, 1] = 2
+    assert_same(reader.read(time_step), convert(time_step))
+    time_step.env_id[1, 1] = 3
+    with pytest.raises(ValueError, match="env_id"):
+        reader.read(time_step)
+
+
 def test_ids_that_come_again_are_the_same_object():
     reader = UnrollReader(TensorSpec(()), INFO_SPEC, batch_size=4)
     first = reader.read(make_time_step()).env_ids
