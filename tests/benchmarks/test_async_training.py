@@ -86,7 +86,7 @@ def test_rates_leave_the_warm_up_out(load, monkeypatch):
 def test_the_time_of_other_processes_counts(load):
     seconds = load("measuring").seconds_of_processes
     begin = seconds(os.getpid())
-    work = "import time\nwhile time.process_time() < 0.2: pass\ninput()"
+    work = "import time\nwhile time.process_time() < 0.3: pass\ninput()"
     with subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE) as child:
         while seconds(child.pid) < 0.2:
             time.sleep(0.01)
