@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from alf_lite.data_structures import StepType, TimeStep
     from alf_lite.environments.creation import create_environment
     from alf_lite.optimizers.optimizers import Adam
+    from alf_lite.trainers.curves import read_curves
     from alf_lite.trainers.policy_export import export_policy
     from alf_lite.trainers.trained_policy import TrainedPolicy, load_policy
     from alf_lite.trainers.trainer import Trainer, train
@@ -41,6 +42,7 @@ _MODULES = {
     "create_environment": "environments.creation",
     "export_policy": "trainers.policy_export",
     "load_policy": "trainers.trained_policy",
+    "read_curves": "trainers.curves",
     "train": "trainers.trainer",
 }
 
@@ -57,6 +59,7 @@ __all__ = [
     "create_environment",
     "export_policy",
     "load_policy",
+    "read_curves",
     "train",
 ]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from alf_lite.bin import program, recorded_steps_flags
+from alf_lite.bin import pictures, program, recorded_steps_flags
 from alf_lite.errors import ConfigError
 
 
@@ -45,6 +45,9 @@ def inspect_buffer(values: flags.FlagValues) -> int:
     """Inspects what the flags say; returns the exit code."""
     if not values.path:
         raise ConfigError("no PATH is given: what should be inspected?")
+
+    if values.picture is not None:
+        pictures.check_can_draw(values.picture)
 
     # Imported here: it takes a second or two, which a misspelt flag need not wait for.
     from alf_lite.bin import report

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from alf_lite.bin import invocation
+from alf_lite.bin import invocation, pictures
 from alf_lite.datasets.statistics import Findings, Statistics
-from alf_lite.errors import ConfigError
 from alf_lite.trainers.evaluator import EvalResult
 from alf_lite.trainers.progress_measures import format_return, format_seconds
 from alf_lite.trainers.run_record import TrainResult
@@ -153,30 +152,19 @@ def draw_returns(
     Raises:
         ConfigError: if the ``plot`` extra is missing or the file cannot be written.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError(
-            "a picture needs the plot extra: pip install 'alf_lite[plot]'"
-        ) from error
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(1, 2)
-    for values, axis, label in (
-        ([source.returns for source in statistics], axes[0], "return"),
-        ([source.lengths for source in statistics], axes[1], "length in steps"),
-    ):
-        if any(values):
-            axis.hist(values, bins=30, label=list(paths))
-        axis.set_xlabel(label)
-        axis.set_ylabel("complete episodes")
-    if len(paths) > 1 and any(source.returns for source in statistics):
-        axes[0].legend(fontsize="small")
-    try:
-        figure.savefig(file)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} cannot be written: {error}") from error
+    styles = [pictures.line_style(i) for i in range(len(paths))]
+    colours = [style["color"] for style in styles]
+    with pictures.picture(file, 1, 2, size=(4.5, 3.4)) as (figure, axes):
+        for values, axis, label in (
+            ([source.returns for source in statistics], axes[0], "return"),
+            ([source.lengths for source in statistics], axes[1], "length in steps"),
+        ):
+            if any(values):
+                axis.hist(values, bins=30, color=colours)
+            axis.set_xlabel(label)
+            axis.set_ylabel("complete episodes")
+        if len(paths) > 1:
+            pictures.legend(figure, dict(zip(paths, styles, strict=True)))
 
 
 def _as_json(statistics: Statistics) -> dict[str, Any]:

@@ -438,8 +438,8 @@ def _num_cores() -> int:
 
 def table(ends: Sequence[RunEnd]) -> list[str]:
     """A line for each run, and the mean over those that finished."""
-    from alf_lite.trainers.evaluator import bootstrap_ci95
     from alf_lite.trainers.progress_measures import format_seconds
+    from alf_lite.utils.statistics import bootstrap_ci95
 
     width = max(len(end.run.name) for end in ends)
     lines = [f"{'':<{width}}  {'RETURN':>10}  {'STEPS':>10}  {'TIME':>9}  END"]

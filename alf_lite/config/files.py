@@ -38,6 +38,7 @@ from alf_lite.errors import AlfLiteError, ConfigError
 
 __all__ = [
     "check_unused_bindings",
+    "conf_name",
     "find_conf",
     "gin_errors",
     "inoperative_config_text",
@@ -75,7 +76,9 @@ def parse_config(
     """
     with _reading(strict) as reader:
         if conf is not None:
-            reader.read_file(find_conf(conf))
+            path = find_conf(conf)
+            reader.read_file(path)
+            reader.conf_name = path.stem
         if gin_params:
             reader.add_comment("From the command line:")
         for parameter in gin_params:
@@ -148,7 +151,12 @@ def reset() -> None:
     _reader, _strict = ConfigReader(), False
 
 
-# The texts that are saved with a run
+# What is saved with a run
+
+
+def conf_name() -> str | None:
+    """The name of the conf of this process, without folder and ending, if any."""
+    return _reader.conf_name
 
 
 def user_config_text(given: Mapping[str, str] | None = None) -> str:

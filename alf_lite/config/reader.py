@@ -45,10 +45,15 @@ class ConfigReader:
 
     ``bindings`` holds what is in force: a later binding replaces an earlier one of
     another file; twice in one file is an error.
+
+    Attributes:
+        bindings: see above.
+        conf_name: of the conf that was read, if one was.
     """
 
     def __init__(self) -> None:
         self.bindings: dict[BindingKey, Binding] = {}
+        self.conf_name: str | None = None
         self._size = 0  # of all files
         # The whole text: what was read and, for a binding, its record.
         self._pieces: list[tuple[str, Binding | None]] = []

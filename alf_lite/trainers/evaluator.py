@@ -19,11 +19,10 @@ from alf_lite.metrics.episode_metric import EpisodeFold, EpisodeMetric
 from alf_lite.nest import path_parts
 from alf_lite.unrollers.sync_unroller import to_device
 from alf_lite.utils import random_state, summary
+from alf_lite.utils.statistics import bootstrap_ci95
 from alf_lite.utils.tensor_utils import reset_state
 
 Nest = Any
-
-_NUM_BOOTSTRAP_SAMPLES = 2000
 
 
 class EvalEpisode(NamedTuple):
@@ -190,16 +189,6 @@ def quotas(num_environments: int, num_episodes: int) -> np.ndarray:
         raise ValueError(f"num_episodes must be at least 1, got {num_episodes}")
     each, rest = divmod(num_episodes, num_environments)
     return each + (np.arange(num_environments) < rest)
-
-
-def bootstrap_ci95(values: Sequence[float]) -> tuple[float, float] | None:
-    """Percentile bootstrap of the mean, reproducible; None for a single value."""
-    if len(values) < 2:
-        return None
-    generator = np.random.default_rng(0)
-    drawn = generator.choice(values, size=(_NUM_BOOTSTRAP_SAMPLES, len(values)))
-    low, high = np.quantile(drawn.mean(axis=1), [0.025, 0.975])
-    return float(low), float(high)
 
 
 class _Tally:

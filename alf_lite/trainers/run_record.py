@@ -23,12 +23,13 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 import alf_lite
+from alf_lite.config import files as config_files
 from alf_lite.errors import AlfLiteError, CheckpointError, ConfigError, DivergedError
 from alf_lite.trainers import train_summaries
 from alf_lite.trainers.evaluator import EvalResult
 from alf_lite.trainers.rebuilding import GIVEN_IN_PYTHON
 from alf_lite.trainers.run_checkpoints import RunCheckpoints, config_texts
-from alf_lite.trainers.run_directory import RunDirectory
+from alf_lite.trainers.run_directory import USER_CONFIG, RunDirectory
 from alf_lite.trainers.run_plan import RunPlan
 from alf_lite.trainers.signals import BrokenOffError
 from alf_lite.trainers.training_state import RunState
@@ -285,6 +286,7 @@ def open_files(
         directory,
         plan.config.device,
         run_id=checkpoints.run_id,
+        conf=conf_of(directory),
         seed=run.seed,
         resumed_iterations=run.iterations,
         **{GIVEN_IN_PYTHON: plan.given.left_out},
@@ -302,6 +304,17 @@ def open_files(
             axis=train_summaries.axis(plan.config),
         )
     )
+
+
+def conf_of(directory: RunDirectory) -> str | None:
+    """The name of the conf of a run; a run that goes on may read its own copy."""
+    name = config_files.conf_name()
+    if name is not None and f"{name}.gin" != USER_CONFIG:
+        return name
+    try:
+        return json.loads(directory.read_run_file() or "")["conf"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
 class Save(Protocol):
