@@ -140,6 +140,8 @@ class _Process:
             lines = self._lines() or [f"exit code {exit_code}"]
             errors = [line for line in lines if line.startswith("error: ")]
             message = (errors or lines)[-1].removeprefix("error: ")
+            if math.isinf(self._next_question):
+                message = "stopped, it may not go on"
         return RunEnd(self.run, exit_code, read_record(self.run.root_dir), message)
 
 
@@ -414,7 +416,7 @@ def train_seeds(
         Run(f"seed {seed}", folder / f"seed_{seed}", [*arguments, f"--seed={seed}"])
         for seed in seeds
     ]
-    jobs = jobs or min(len(runs), _num_cores())
+    jobs = jobs or min(len(runs), num_cores())
     print(f"{len(runs)} runs in {folder}, {jobs} at a time.", file=sys.stderr)
     try:
         ends = train_all(runs, jobs)
@@ -430,7 +432,8 @@ def train_seeds(
     return next((code for code in failed if code is not None), 0)
 
 
-def _num_cores() -> int:
+def num_cores() -> int:
+    """How many this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,0 +1,278 @@
+"""Searches for good settings: ``python -m alf_lite.bin.sweep --conf=ppo_cart_pole``."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+
+from alf_lite.bin import program
+from alf_lite.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from alf_lite.bin.sweep_trials import Setup, Trial, Trials
+    from alf_lite.config.search_space import Dimension
+
+_NUM_TRIALS = 20
+_NUM_SHOWN = 10
+
+
+def define_flags() -> flags.FlagValues:
+    """The flags and their defaults."""
+    values = flags.FlagValues()
+    texts: dict[str, tuple[Any, str]] = {
+        "conf": (None, "What to train: the path of a .gin file, or a packaged conf."),
+        "root_dir": (
+            None,
+            "Directory of the sweep: a run for each trial in trial_NNN, sweep.json, "
+            "trials.csv, pictures. The same command continues what was stopped.",
+        ),
+        "space": (
+            None,
+            "A file with what is searched, a line for each setting as in --search.",
+        ),
+        "method": (
+            "random",
+            "random, grid (all combinations), or optuna (learns from earlier trials; "
+            "needs pip install 'alf_lite[tune]'). Default: random.",
+        ),
+        "seeds": (
+            "0",
+            "Seeds of every trial, such as 0-2: its score is the mean over them. "
+            "Default: 0.",
+        ),
+        "metric": (
+            None,
+            "The score: the last value of a logged curve, such as Metrics/AverageReturn"
+            ". Default: the mean return of the final evaluation.",
+        ),
+    }
+    for name, (default, text) in texts.items():
+        flags.DEFINE_string(name, default, text, flag_values=values)
+    flags.DEFINE_multi_string(
+        "search",
+        [],
+        "A setting and its values: 'Adam.lr = log_uniform(1e-5, 1e-2)'; choice(A, B, "
+        "...), uniform, log_uniform, int_uniform, log_int_uniform(LOW, HIGH).",
+        flag_values=values,
+    )
+    flags.DEFINE_multi_string(
+        "gin_param", [], "A setting of all trials.", flag_values=values
+    )
+    integers: dict[str, tuple[int | None, int, str]] = {
+        "num_trials": (
+            None,
+            1,
+            f"Trials in all. Default: {_NUM_TRIALS}; of a grid, all combinations.",
+        ),
+        "jobs": (None, 1, "Runs at a time. Default: as many as there are cores."),
+        "grid_points": (3, 2, "Values of a range in a grid. Default: 3."),
+        "sampler_seed": (0, 0, "Seed of what is tried. Default: 0."),
+    }
+    for name, (number, lowest, text) in integers.items():
+        flags.DEFINE_integer(name, number, text, lower_bound=lowest, flag_values=values)
+    flags.DEFINE_bool("minimize", False, "Less is better.", flag_values=values)
+    flags.DEFINE_bool(
+        "prune",
+        False,
+        "Stop trials that are worse than the median of the others at the same "
+        "evaluation; with --method=optuna and TrainerConfig.eval_interval.",
+        flag_values=values,
+    )
+    return values
+
+
+def sweep(values: flags.FlagValues) -> int:
+    """Searches as the flags say; returns the exit code."""
+    from alf_lite.bin import several_runs
+    from alf_lite.bin.sweep_trials import Setup, Sweeping, Trials
+    from alf_lite.config.search_space import read_space
+
+    if not values.conf:
+        raise ConfigError("--conf is missing: what should be trained?")
+    if not values.root_dir:
+        raise ConfigError("--root_dir is missing: where should the runs be stored?")
+    space = read_space(values.space, values.search)
+    root_dir = Path(values.root_dir).expanduser()
+    setup = Setup(
+        conf=values.conf,
+        gin_params=list(values.gin_param),
+        space=list(map(str, space)),
+        method=values.method,
+        seeds=several_runs.parse_seeds(values.seeds),
+        metric=values.metric or "",
+        minimize=values.minimize,
+        prune=values.prune,
+        sampler_seed=values.sampler_seed,
+        grid_points=values.grid_points,
+    )
+    check(setup, space)
+    trials = Trials(root_dir, setup)
+    trials.save()
+    method = _method(setup, space, root_dir)
+    num_trials = values.num_trials
+    if num_trials is None and values.method != "grid":
+        num_trials = _NUM_TRIALS
+    arguments = [f"--conf={setup.conf}"]
+    arguments += [f"--gin_param={parameter}" for parameter in setup.gin_params]
+    sweeping = Sweeping(trials, setup, method, num_trials, arguments)
+    jobs = values.jobs or several_runs.num_cores()
+    print(f"Trials in {root_dir}, {jobs} runs at a time.", file=sys.stderr)
+    try:
+        several_runs.train_all(
+            sweeping.runs(),
+            jobs,
+            on_end=sweeping.on_end,
+            may_go_on=sweeping.may_go_on,
+            are_alike=False,
+        )
+    except several_runs.StoppedError as error:
+        print("\n".join(table(trials)))
+        print(f"Stopped by {error}. The same command continues.")
+        return error.exit_code
+    print("\n".join(table(trials)))
+    print(f"All trials:   {trials.write_table()}")
+    _report(trials, setup, space)
+    return 0 if any(trial.score is not None for trial in trials.all) else 1
+
+
+def check(setup: Setup, space: Sequence[Dimension]) -> None:
+    """Finds what is wrong before anything is trained.
+
+    Raises:
+        ConfigError: for an unknown method, setting or value.
+    """
+    from alf_lite.bin.sweep_methods import METHODS, import_optuna
+    from alf_lite.config import TrainerConfig
+    from alf_lite.config import files as config_files
+    from alf_lite.config.search_space import binding
+
+    if setup.method not in METHODS:
+        raise ConfigError(
+            f"there is no method {setup.method!r}, only {', '.join(METHODS)}."
+            f"{did_you_mean(setup.method, METHODS)}"
+        )
+    if setup.method == "optuna":
+        import_optuna()
+    elif setup.prune:
+        raise ConfigError("--prune needs --method=optuna")
+    first = {dimension.name: dimension.examples()[0] for dimension in space}
+    logger = logging.getLogger("alf_lite")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # the rest is said by the runs
+    try:
+        for dimension in space:
+            for value in dimension.examples():
+                settings = {**first, dimension.name: value}
+                bindings = [binding(*setting) for setting in settings.items()]
+                with config_files.own_config():
+                    config_files.parse_config(
+                        setup.conf, [*setup.gin_params, *bindings]
+                    )
+                    with config_files.gin_errors():
+                        config = TrainerConfig()
+    finally:
+        logger.setLevel(level)
+    if setup.prune and not (config.evaluate and config.eval_interval):
+        raise ConfigError(
+            "--prune needs evaluations while a run goes on: give --gin_param="
+            "'TrainerConfig.eval_interval = 10', in iterations"
+        )
+
+
+def _method(setup: Setup, space: Sequence[Dimension], root_dir: Path) -> Any:
+    from alf_lite.bin import sweep_methods
+
+    if setup.method == "grid":
+        return sweep_methods.GridMethod(space, setup.grid_points)
+    if setup.method == "random":
+        return sweep_methods.RandomMethod(space, setup.sampler_seed)
+    return sweep_methods.OptunaMethod(
+        space, setup.sampler_seed, root_dir, setup.minimize
+    )
+
+
+def table(trials: Trials) -> list[str]:
+    """A line for each of the best trials, and how many there are."""
+    shown = trials.ranked()[:_NUM_SHOWN]
+    names = [name for trial in shown[:1] for name in trial.settings]
+    rows = [["TRIAL", "SCORE", *names, "END"]]
+    for trial in shown:
+        score = "-" if trial.score is None else f"{trial.score:.2f}"
+        how = f"{trial.state}{': ' if trial.message else ''}{trial.message}"
+        values = [_short(trial.settings[name]) for name in names]
+        rows.append([str(trial.number), score, *values, how])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if last else cell.rjust(width)
+            for cell, width, last in zip(
+                row, widths, [False] * (len(row) - 1) + [True], strict=True
+            )
+        ).rstrip()
+        for row in rows
+    ]
+    states = [trial.state for trial in trials.all]
+    counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
+    return [*lines, f"{len(states)} trials: {', '.join(counts)}"]
+
+
+def _short(value: str) -> str:
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    return value if len(value) <= 7 else f"{number:.4g}"
+
+
+def _report(trials: Trials, setup: Setup, space: Sequence[Dimension]) -> None:
+    """What to do with the best one, and pictures of all."""
+    from alf_lite.bin import SCRIPT
+    from alf_lite.bin.sweep_pictures import draw_pictures
+
+    best: Trial | None = next((t for t in trials.ranked() if t.score is not None), None)
+    if best is None:
+        return
+    folder = trials.directory(best)
+    if len(setup.seeds) > 1:
+        folder = folder / f"seed_{setup.seeds[0]}"
+    print(f"Best:         trial {best.number}, {folder}")
+    print(f"Play it:      {SCRIPT} play --root_dir={folder}")
+    metric = setup.metric or "return"
+    try:
+        files = draw_pictures(
+            trials.root_dir, space, trials.all, setup.minimize, metric
+        )
+    except ConfigError as error:
+        print(f"No pictures:  {error}")
+    else:
+        for file in files:
+            print(f"Picture:      {file}")
+
+
+PROGRAM = program.Program(
+    name="sweep",
+    summary="Searches for settings that train well; each trial is a run.",
+    examples=(
+        "--conf=ppo_cart_pole --root_dir=sweeps/a --search='Adam.lr = "
+        "log_uniform(1e-4, 1e-2)' --num_trials=30 --jobs=4",
+        "--conf=my.gin --root_dir=sweeps/b --space=space.gin --method=optuna --prune",
+        "--conf=my.gin --root_dir=sweeps/c --method=grid --seeds=0-2 "
+        "--search='PPOAlgorithm.gamma = choice(0.98, 0.99)'",
+    ),
+    define_flags=define_flags,
+    run=sweep,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return program.main(PROGRAM, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
