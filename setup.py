@@ -42,7 +42,12 @@ EXTRAS = {
     "wandb": ["wandb>=0.18"],
     "mlflow": ["mlflow>=2.16"],
     "plot": ["matplotlib>=3.8"],
-    "video": ["imageio>=2.34", "imageio-ffmpeg>=0.5", "pygame-ce>=2.5"],
+    "video": [
+        "imageio>=2.34",
+        "imageio-ffmpeg>=0.5",
+        "pillow>=10.1",
+        "pygame-ce>=2.5",
+    ],
     "export": ["onnx>=1.17", "onnxscript>=0.3", "onnxruntime>=1.20"],
     "docs": [
         "mkdocs>=1.6",

@@ -63,6 +63,14 @@ def define_flags() -> flags.FlagValues:
         "side. Needs pip install 'alf_lite[video]'; works without a display.",
         flag_values=values,
     )
+    flags.DEFINE_enum(
+        "record",
+        "all",
+        ["all", "worst_median_best"],
+        "Which episodes are in the video: all, or the worst, the median ones and the "
+        "best side by side, which are played once more for it. Default: all.",
+        flag_values=values,
+    )
     flags.DEFINE_bool(
         "json",
         False,
@@ -107,6 +115,7 @@ def play(values: flags.FlagValues) -> int:
         sample=values.sample,
         render=values.render,
         record_file=values.record_file,
+        record=values.record,
         device=values.device,
         seed=values.seed,
         gin_params=values.gin_param,
@@ -148,6 +157,7 @@ PROGRAM = program.Program(
         "--root_dir=runs/ppo --num_episodes=10",
         "--root_dir=runs/ppo --checkpoint=best --render",
         "--root_dir=runs/ppo --num_episodes=1 --record_file=play.mp4",
+        "--root_dir=runs/ppo --record=worst_median_best --record_file=play.mp4",
         "--root_dir=runs/ppo --json | tail -n 1",
     ),
     define_flags=define_flags,

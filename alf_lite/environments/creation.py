@@ -297,10 +297,12 @@ def _make_pool(
 
 
 def _render_without_display() -> None:
-    """Has MuJoCo draw without a window where there is no display."""
+    """Has MuJoCo and pygame draw without a window where there is no display."""
     has_display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if not sys.platform.startswith("linux") or has_display:
         return
+    # pygame looks for a display, and complains, even if it only draws into memory.
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     backend = "egl" if ctypes.util.find_library("EGL") else "osmesa"
     if backend == "osmesa" and not ctypes.util.find_library("OSMesa"):
         backend = "egl"

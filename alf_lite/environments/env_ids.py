@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import re
+import sys
 from typing import NamedTuple
 
 import gymnasium
@@ -163,4 +165,15 @@ def _unknown(env_id: str) -> str:
     return (
         f"{message} An environment of another package is found as 'module:id', where "
         "importing the module registers it."
+    )
+
+
+def display_hint() -> str:
+    """What to do about MuJoCo where there is no display."""
+    if "mujoco" not in sys.modules:
+        return ""
+    return (
+        "MuJoCo draws without a display by EGL or OSMesa: install one of them (apt "
+        "install libegl1 libgl1 libosmesa6) and set the environment variable MUJOCO_GL "
+        f"to egl or osmesa; it is {os.environ.get('MUJOCO_GL') or 'not set'}."
     )

@@ -193,6 +193,16 @@ class Environment(abc.ABC):
         """A frame of each environment, as far as they can be drawn: at most B."""
         return [self.render()]
 
+    @property
+    def num_rendered(self) -> int:
+        """How many environments can be drawn: at most B. May draw them to find out."""
+        return sum(frame is not None for frame in self.render_all())
+
+    def render_rows(self, rows: Sequence[int]) -> list[np.ndarray | None]:
+        """Frames of some environments, which are among those that can be drawn."""
+        frames = self.render_all()
+        return [frames[row] for row in rows]
+
     def close(self) -> None:  # noqa: B027 - many environments hold nothing
         """Releases what the environment holds; may be called more than once."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -221,11 +222,26 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
         return frames[0] if frames else None
 
     def render_all(self) -> Sequence[np.ndarray | None]:
+        return self._drawn(self._vector_env.render)
+
+    @property
+    def num_rendered(self) -> int:
+        if self._own is None:
+            return super().num_rendered
+        return self.batch_size if self.render_rows([0])[0] is not None else 0
+
+    def render_rows(self, rows: Sequence[int]) -> list[np.ndarray | None]:
+        if self._own is None:
+            return super().render_rows(rows)
+        return self._drawn(functools.partial(self._own.render_rows, rows))
+
+    def _drawn(self, render: Callable[[], Any]) -> list[np.ndarray | None]:
         try:
-            frames = self._vector_env.render()
+            frames = render()
         except Exception as error:
             text = exception_text(error)
             hint = env_ids.install_hint(self.name, EnvError(text))
+            hint = hint or env_ids.display_hint()
             raise EnvError(
                 f"{self.name} cannot be drawn: {text}. {hint}".rstrip()
             ) from error

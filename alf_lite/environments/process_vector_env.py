@@ -197,6 +197,12 @@ class ProcessVectorEnv(BatchOfSingleEnvs):
         """The frames of all environments."""
         return tuple(self._answers(env_server.RENDER, "render()"))
 
+    def render_rows(self, rows: Sequence[int]) -> list[Any]:
+        self._check_open()
+        self._request(env_server.RENDER, rows)
+        replies = self._replies("render()", rows)
+        return [_load(replies[row]) for row in rows]
+
     def close_extras(self, **kwargs: Any) -> None:
         """Closes the environments; after two seconds their processes are killed."""
         # A copy of this object in a forked process does not own the environments.

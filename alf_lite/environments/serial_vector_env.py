@@ -230,6 +230,9 @@ class SerialVectorEnv(BatchOfSingleEnvs):
         """The frames of all environments."""
         return tuple(env.render() for env in self.envs)
 
+    def render_rows(self, rows: Sequence[int]) -> list[Any]:
+        return [self.envs[row].render() for row in rows]
+
     def close_extras(self, **kwargs: Any) -> None:
         """Closes all environments, also when some of them raise."""
         for i, env in enumerate(self.envs):

@@ -292,6 +292,10 @@ class BatchOfSingleEnvs(VectorEnv):
         """See :func:`set_env_attribute`, for every environment."""
         raise NotImplementedError
 
+    def render_rows(self, rows: Sequence[int]) -> list[Any]:
+        """The frames of some environments."""
+        raise NotImplementedError
+
     def info_names(self) -> list[str]:
         """The keys that the infos of the last step had, declared or not."""
         raise NotImplementedError

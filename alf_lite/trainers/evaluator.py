@@ -38,6 +38,15 @@ class EvalEpisode(NamedTuple):
     metrics: Mapping[str, float] = MappingProxyType({})  # TrainerConfig.metric_ctors
 
 
+class Video(NamedTuple):
+    """What was recorded."""
+
+    path: str
+    episodes: Mapping[str, EvalEpisode]  # worst, median, best, …
+    gif: bytes  # the same, small
+    gif_size: tuple[int, int]  # its height and width
+
+
 class EvalResult(NamedTuple):
     """Whole episodes, ordered by environment and then by time, and held-out data.
 
@@ -59,6 +68,7 @@ class EvalResult(NamedTuple):
     iterations: int = 0  # of training: whose policy it was
     env_steps: int = 0  # of training
     metrics: Mapping[str, float] = MappingProxyType({})  # own ones, the episodes' means
+    video: Video | None = None  # if one was recorded
 
     @property
     def numbers(self) -> dict[str, float]:

@@ -15,6 +15,7 @@ from alf_lite.config import configurable
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.trainers.evaluator import EvalResult
 from alf_lite.trainers.training_state import RunState
+from alf_lite.trainers.videos import VideoSettings
 
 _logger = logging.getLogger(__name__)
 _REPLAY_NAME = re.compile(r"replay-(\d+)")
@@ -60,6 +61,9 @@ class Hook:
     Args:
         priority: lower comes first; equal ones in the order they were given.
     """
+
+    # What it wants to have recorded of evaluations; of several hooks the first decides.
+    recording: VideoSettings | None = None
 
     def __init__(self, priority: int = 50) -> None:
         self.priority = priority
@@ -119,6 +123,11 @@ class Hooks:
         """Calls them all; the first exception ends that."""
         for hook in self._hooks:
             getattr(hook, place)(training, *arguments)
+
+    @property
+    def recording(self) -> VideoSettings | None:
+        """What is recorded of evaluations, if a hook wants it."""
+        return next((hook.recording for hook in self._hooks if hook.recording), None)
 
     def score(self, result: EvalResult) -> float:
         """What the first hook says that has an opinion, see ``Hook.score``."""

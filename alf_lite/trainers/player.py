@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import math
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
 from alf_lite.data_structures import TimeStep
@@ -27,9 +28,15 @@ from alf_lite.trainers.run_policy import (
     load_policy_checkpoint,
     read_run_config,
 )
+from alf_lite.trainers.videos import (
+    VideoFile,
+    captioned,
+    frames_per_second,
+    num_environments_drawn,
+    record_episodes,
+)
 
-_MISSING = "recording needs the video extra: pip install 'alf_lite[video]'"
-_SUFFIXES = (".mp4", ".gif", ".webm", ".mkv", ".mov", ".avi")
+_logger = logging.getLogger(__name__)
 
 
 class PlayResult(NamedTuple):
@@ -49,6 +56,7 @@ def play(
     sample: bool = False,
     render: bool = False,
     record_file: str | Path | None = None,
+    record: Literal["all", "worst_median_best"] = "all",
     device: str | None = None,
     seed: int = 0,
     gin_params: Sequence[str] = (),
@@ -69,6 +77,8 @@ def play(
         render: show environment 0 in a window.
         record_file: write a video of the episodes, such as ``play.mp4`` or ``.gif``;
             several environments are side by side.
+        record: all episodes, or the worst, the median ones and the best side by side;
+            these are played a second time.
         device: of the networks; that of the training by default.
         seed: of the environments and the sampling.
         gin_params: override the configuration of the run.
@@ -100,12 +110,15 @@ def play(
         stack.callback(env.close)
         algorithm = build_policy(config, env, loaded)
         on_step: EpisodeRecorder | None = None
-        if record_file is not None:
-            video = stack.enter_context(
-                VideoFile(record_file, env.metadata.get("render_fps") or 30)
-            )
-            on_step = EpisodeRecorder(env, video, num_episodes)
+        if record_file is not None and record == "all":
+            file = VideoFile(record_file, frames_per_second(env))
+            video = stack.enter_context(file)
+            on_step = EpisodeRecorder(algorithm, env, video, num_episodes)
+        elif record_file is not None:
+            VideoFile.check(record_file)  # before anything is played
         result = evaluate(algorithm, env, num_episodes, seed=seed, on_step=on_step)
+        if record_file is not None and record != "all":
+            record_episodes(algorithm, env, result, record_file)
     return PlayResult(result, loaded.path, loaded.step)
 
 
@@ -123,68 +136,7 @@ def _render_mode(render: bool, record_file: str | Path | None) -> str | None:
         )
     if render:
         return "human"
-    if not has_display:
-        # pygame looks for a display, and complains, even if it only draws into memory.
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     return None if record_file is None else "rgb_array"
-
-
-class VideoFile:
-    """A video that is written frame by frame; a context manager.
-
-    Args:
-        path: its suffix chooses the format: ``.mp4``, ``.gif``, ``.webm``, ...
-        frames_per_second: of the playback.
-
-    Raises:
-        ConfigError: if the extra is missing, the format is unknown or the file cannot
-            be written.
-    """
-
-    def __init__(self, path: str | Path, frames_per_second: float) -> None:
-        self._path = Path(path).expanduser()
-        suffix = self._path.suffix.lower()
-        if suffix not in _SUFFIXES:
-            raise ConfigError(
-                f"{self._path}: a video file ends in one of {', '.join(_SUFFIXES)}"
-            )
-        try:
-            import imageio.v2 as imageio
-        except ImportError as error:
-            raise ConfigError(_MISSING) from error
-        options: dict[str, Any] = {
-            "format": "FFMPEG",
-            "fps": frames_per_second,
-            # Codecs want even sizes; the default would resize to multiples of 16.
-            "macro_block_size": 2,
-        }
-        if suffix == ".gif":
-            options = {"format": "GIF", "duration": 1000 / frames_per_second, "loop": 0}
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.touch()
-            self._writer: Any = imageio.get_writer(self._path, **options)
-        except ImportError as error:
-            raise ConfigError(_MISSING) from error
-        except OSError as error:
-            raise ConfigError(
-                f"{self._path} cannot be written: {error.strerror}"
-            ) from error
-
-    def add(self, frame: np.ndarray) -> None:
-        """Appends a frame [height, width, 3] uint8."""
-        self._writer.append_data(frame)
-
-    def __enter__(self) -> VideoFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._writer.close()
 
 
 class EpisodeRecorder:
@@ -194,17 +146,30 @@ class EpisodeRecorder:
     played its episodes.
 
     Args:
+        algorithm: that acts.
         env: made with ``render_mode="rgb_array"``.
         video: where the frames go.
         num_episodes: of the evaluation.
+
+    Raises:
+        ConfigError: if nothing can be drawn.
     """
 
-    def __init__(self, env: Environment, video: VideoFile, num_episodes: int) -> None:
+    def __init__(
+        self,
+        algorithm: RLAlgorithm,
+        env: Environment,
+        video: VideoFile,
+        num_episodes: int,
+    ) -> None:
+        self._algorithm = algorithm
         self._env = env
         self._video = video
         self._missing = quotas(env.batch_size, num_episodes)
-        self._num_shown = int((self._missing > 0).sum())
-        self._num_columns = math.ceil(math.sqrt(self._num_shown))
+        self._num_shown = 0  # known with the first step
+        self._episode = np.zeros(env.batch_size, dtype=int)  # the first one is 1
+        self._length = np.zeros(env.batch_size, dtype=int)
+        self._total = np.zeros(env.batch_size)
         self._shape: tuple[int, ...] = ()  # of a frame
         self._canvas = np.zeros(0, np.uint8)
 
@@ -212,43 +177,62 @@ class EpisodeRecorder:
         """Adds a frame of what the environments look like now.
 
         Raises:
-            ConfigError: if they cannot be drawn.
             EnvError: if their frames differ in size.
         """
-        frames = [frame for frame in self._env.render_all() if frame is not None]
-        if len(frames) < self._num_shown:
-            self._refuse(len(frames))
-        if not self._shape:
-            self._shape = frames[0].shape
-            height, width, *rest = self._shape
-            num_rows = math.ceil(self._num_shown / self._num_columns)
-            size = (num_rows * height, self._num_columns * width, *rest)
-            self._canvas = np.zeros(size, frames[0].dtype)
-        for b in np.flatnonzero(self._missing):
-            self._draw(int(b), frames[b])
+        self._count(time_step)
+        if not self._num_shown:
+            self._num_shown = self._how_many()
+        open_rows = np.flatnonzero(self._missing[: self._num_shown]).tolist()
+        if open_rows:
+            frames = self._env.render_rows(open_rows)
+            for b, frame in zip(open_rows, frames, strict=True):
+                assert frame is not None, b
+                self._draw(b, frame)
+            self._video.add(self._canvas)
         self._missing -= (self._missing > 0) & time_step.is_last().numpy(force=True)
-        self._video.add(self._canvas)
+
+    def _count(self, time_step: TimeStep) -> None:
+        is_first = time_step.is_first().numpy(force=True)
+        reward = self._algorithm.scalar_reward(
+            time_step.reward.to(self._algorithm.device)
+        )
+        self._episode += is_first
+        self._length = np.where(is_first, 0, self._length + 1)
+        self._total = np.where(is_first, 0.0, self._total + reward.numpy(force=True))
+
+    def _how_many(self) -> int:
+        """The environments that play episodes and can be drawn."""
+        wanted = int((self._missing > 0).sum())
+        number = min(wanted, num_environments_drawn(self._env))
+        if number < wanted:
+            _logger.warning(
+                "%s draws %d of the %d environments that play: the others are not in "
+                "the video.",
+                self._env.name,
+                number,
+                wanted,
+            )
+        return number
 
     def _draw(self, index: int, frame: np.ndarray) -> None:
+        text = (
+            f"episode {self._episode[index]}  step {self._length[index]}  "
+            f"return {self._total[index]:.2f}"
+        )
+        if not self._shape:
+            self._shape = frame.shape
         if frame.shape != self._shape:
             raise EnvError(
                 f"environment {index} of {self._env.name} draws a frame of shape "
                 f"{frame.shape}, those before were {self._shape}: they make no video"
             )
-        row, column = divmod(index, self._num_columns)
-        height, width = self._shape[:2]
-        self._canvas[
-            row * height : (row + 1) * height, column * width : (column + 1) * width
-        ] = frame
-
-    def _refuse(self, num_frames: int) -> None:
-        name = self._env.name
-        if num_frames == 0:
-            raise ConfigError(
-                f"{name} renders nothing: it cannot be recorded. Does it support "
-                "render_mode='rgb_array'?"
-            )
-        raise ConfigError(
-            f"{name} draws {num_frames} of the {self._num_shown} environments to "
-            f"record. Give --num_environments={num_frames}."
-        )
+        picture = np.asarray(captioned(frame, [text], frame.shape[0]))
+        height, width = picture.shape[:2]
+        num_columns = math.ceil(math.sqrt(self._num_shown))
+        if not self._canvas.size:
+            num_rows = math.ceil(self._num_shown / num_columns)
+            size = (num_rows * height, num_columns * width, 3)
+            self._canvas = np.zeros(size, np.uint8)
+        row, column = divmod(index, num_columns)
+        top, left = row * height, column * width
+        self._canvas[top : top + height, left : left + width] = picture

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
@@ -15,14 +16,12 @@ from alf_lite.environments.environment import Environment
 from alf_lite.metrics.episode_metric import EpisodeMetric, build_episode_metrics
 from alf_lite.trainers import train_summaries
 from alf_lite.trainers.dataset_evaluator import DatasetEvaluator
-from alf_lite.trainers.evaluation_process import (
-    EvalRequest,
-    EvaluationProcess,
-    create_eval_env,
-)
-from alf_lite.trainers.evaluator import EvalResult, evaluate
+from alf_lite.trainers.evaluation_process import EvaluationProcess
+from alf_lite.trainers.evaluation_worker import EvalParts, EvalRequest, create_eval_env
+from alf_lite.trainers.evaluator import EvalResult
 from alf_lite.trainers.signals import StopSignals
 from alf_lite.trainers.training_state import RunState
+from alf_lite.trainers.videos import VideoSettings
 from alf_lite.utils import random_state, summary
 
 _logger = logging.getLogger(__name__)
@@ -53,6 +52,7 @@ class RunEvaluations:
         show: called with the numbers of steps and of episodes so far, and of those that
             are wanted.
         score: of a result, larger is better; decides which policy is the best.
+        recording: of videos, if any are wanted.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class RunEvaluations:
         signals: StopSignals,
         show: Callable[[int, int, int], None],
         score: Callable[[EvalResult], float],
+        recording: VideoSettings | None = None,
     ) -> None:
         self._config = config
         self._create_env = create_env
@@ -70,8 +71,9 @@ class RunEvaluations:
         self._signals = signals
         self._show = show
         self._score = score
-        self._metrics: list[EpisodeMetric] = []
+        self._recording = recording
         self._env: Environment | None = None
+        self._metrics: list[EpisodeMetric] = []
         self._data: DatasetEvaluator | None = None
         self._process: EvaluationProcess | None = None
         self._begun: _Begun | None = None
@@ -81,7 +83,9 @@ class RunEvaluations:
             self._metrics = build_episode_metrics(config.metric_ctors)
             # Building environments may draw random numbers; training must not notice.
             with random_state.preserved():
-                self._env = create_eval_env(config, create_env, self._env_seed)
+                self._env = create_eval_env(
+                    config, create_env, self._env_seed, recording
+                )
 
     def set_up(self, algorithm: RLAlgorithm) -> None:
         """Loads the held-out data and starts the process, if the config wants them."""
@@ -91,7 +95,7 @@ class RunEvaluations:
         if self._config.evaluate and self._config.async_eval:
             policy = algorithm.state_dict()
             self._process = EvaluationProcess(
-                self._config, self._create_env, self._env_seed, policy
+                self._config, self._create_env, self._env_seed, policy, self._recording
             )
 
     @property
@@ -128,7 +132,9 @@ class RunEvaluations:
         begun = self._begun
         return begun is not None and begun.policy.iterations == run.iterations
 
-    def evaluate(self, algorithm: RLAlgorithm, run: RunState) -> EvalResult | None:
+    def evaluate(
+        self, algorithm: RLAlgorithm, run: RunState, *, is_final: bool = False
+    ) -> EvalResult | None:
         """Evaluates and notes in ``run`` what it means, or has another process do it.
 
         The episodes depend on the seed and the iteration alone, so that a resumed run
@@ -145,6 +151,7 @@ class RunEvaluations:
             env_steps=run.env_steps,
         )
         seed = random_state.derive_seed(run.seed, "evaluation", run.iterations)
+        video_path = self._video_path(run.iterations, is_final)
         policy = self._policy(algorithm, run)
         begun = _Begun(time.perf_counter(), summary.position(), result, policy)
         if self._process is not None:
@@ -154,6 +161,7 @@ class RunEvaluations:
                 num_episodes=self._config.num_eval_episodes,
                 seed=seed,
                 progress=algorithm.progress.state_dict(),
+                video_path=video_path,
             )
             self._process.begin(request, begun.policy.state)
             self._begun = begun
@@ -162,13 +170,9 @@ class RunEvaluations:
             return self._note(result, begun, run)
         self._num_steps = self._num_episodes = 0
         try:
-            played = evaluate(
-                algorithm,
-                self._env,
-                self._config.num_eval_episodes,
-                seed=seed,
-                on_step=self._on_step,
-                metrics=self._metrics,
+            parts = EvalParts(self._env, algorithm, self._metrics, self._recording)
+            played = parts.play(
+                self._config.num_eval_episodes, seed, self._on_step, video_path
             )
         except _InterruptedError:
             return None
@@ -230,6 +234,16 @@ class RunEvaluations:
             run.best_score, run.best_iteration = score, result.iterations
             run.num_evals_without_better = 0
         return result
+
+    def _video_path(self, iterations: int, is_final: bool) -> str | None:
+        """Of the video of this evaluation, if it is to be recorded."""
+        if self._recording is None:
+            return None
+        interval = self._config.eval_interval * self._recording.every
+        if is_final or not interval or iterations % interval == 0:
+            name = f"iteration-{iterations}.mp4"
+            return str(Path(self._config.root_dir) / "videos" / name)
+        return None
 
     def _policy(self, algorithm: RLAlgorithm, run: RunState) -> EvaluatedPolicy:
         """The algorithm as it is now; a copy on the CPU, if training goes on."""

@@ -186,18 +186,19 @@ class Trainer:
         )
         with config_files.gin_errors():
             self.algorithm = plan.build_algorithm(stack)
+            self._hooks = Hooks([*self._hooks, *build_hooks(plan.config.hook_ctors)])
             self._evaluations = RunEvaluations(
                 plan.config,
                 plan.create_env,
                 plan.seed,
                 self._signals,
                 self._display.show_evaluation,
-                lambda result: self._hooks.score(result),
+                self._hooks.score,
+                self._hooks.recording,
             )
             stack.callback(self._evaluations.close)
             self.algorithm.setup_training()
             self._evaluations.set_up(self.algorithm)
-            self._hooks = Hooks([*self._hooks, *build_hooks(plan.config.hook_ctors)])
         config_files.check_unused_bindings()
         done = self.algorithm.progress
         if done.iterations and self._checkpoints.has_any():
@@ -250,7 +251,7 @@ class Trainer:
             self._iterate()
             self._take_late_result()
             if self._evaluations.is_due(self.run):
-                self._evaluate()
+                self._evaluate(is_final=self._fraction() == 1.0)
             self._hooks.call("after_iter", self)
             if self._must_stop():
                 break  # the last checkpoint is written after the last evaluation
@@ -297,8 +298,8 @@ class Trainer:
 
     # Evaluations and checkpoints
 
-    def _evaluate(self) -> None:
-        result = self._evaluations.evaluate(self.algorithm, self.run)
+    def _evaluate(self, *, is_final: bool = False) -> None:
+        result = self._evaluations.evaluate(self.algorithm, self.run, is_final=is_final)
         if result is not None:
             self._hooks.call("after_eval", self, result)
 
@@ -336,7 +337,7 @@ class Trainer:
         self._take_late_result(wait=True)
         if self._evaluations.is_final_one_missing(self.run):
             # After the checkpoint, because a run that goes on from there makes none.
-            self._evaluate()
+            self._evaluate(is_final=True)
             self._checkpoints.mark_if_best(self.run)
             self._take_late_result(wait=True)
         self.algorithm.finish_train()

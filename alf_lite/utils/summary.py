@@ -161,6 +161,19 @@ class Recorder:
             for row in rows:
                 self._logs[name].add({**self.position, **row})
 
+    def add_gif(self, tag: str, gif: bytes, size: tuple[int, int], step: int) -> None:
+        """Writes an animation."""
+        if self._writer is not None:
+            from tensorboard.compat.proto.summary_pb2 import Summary
+
+            height, width = size
+            image = Summary.Image(
+                height=height, width=width, colorspace=3, encoded_image_string=gif
+            )
+            self._writer.write(
+                Summary(value=[Summary.Value(tag=tag, image=image)]), step
+            )
+
     def write_collected(self) -> None:
         """Hands all numbers and means to the writer."""
         for tag, (total, count) in self._sums.items():
@@ -444,6 +457,12 @@ def rows(name: str, values: Iterable[Mapping[str, Any]]) -> None:
 def listen(listener: Callable[[Row], object]) -> None:
     """Calls ``listener`` with every row of metrics, until the writer is closed."""
     _recorder.listeners.append(listener)
+
+
+def gif_at(name: str, gif: bytes, size: tuple[int, int], step: int) -> None:
+    """An animation, of which height and width are given, at ``step``."""
+    if should_record():
+        _recorder.add_gif(_recorder.prefix + name, gif, size, int(step))
 
 
 def flush() -> None:

@@ -10,7 +10,7 @@ import torch
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.environments import create_environment
 from alf_lite.errors import ConfigError, EnvError
-from alf_lite.trainers import evaluator, run_evaluations
+from alf_lite.trainers import evaluation_worker, evaluator
 from alf_lite.trainers.evaluator import EvalResult
 from alf_lite.trainers.shipped_hooks import BestModel, Curriculum, EarlyStop
 from tests.environments.light_environments import Ladder
@@ -28,9 +28,9 @@ def scripted(monkeypatch):
         def evaluate(*args, **kwargs) -> EvalResult:
             return EvalResult([-1.0], [1], 1, {"last/height": next(left)})
 
-        monkeypatch.setattr(run_evaluations, "evaluate", evaluate)
+        monkeypatch.setattr(evaluation_worker, "evaluate", evaluate)
 
-    assert evaluator.evaluate is run_evaluations.evaluate
+    assert evaluator.evaluate is evaluation_worker.evaluate
     return use
 
 
