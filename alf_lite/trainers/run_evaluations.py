@@ -228,9 +228,16 @@ class RunEvaluations:
             return result
         if result.returns and self._reaches_threshold(result.mean):
             run.early_stop_score = result.mean
-        run.num_evals_without_better += 1
         score = self._score(result)
-        if math.isfinite(score) and (run.best_score is None or score > run.best_score):
+        # A resumed run may know a best one that it has yet to make again.
+        best = run.best_iteration or 0
+        if result.iterations > best:
+            run.num_evals_without_better += 1
+        if math.isfinite(score) and (
+            run.best_score is None
+            or score > run.best_score
+            or result.iterations == best
+        ):
             run.best_score, run.best_iteration = score, result.iterations
             run.num_evals_without_better = 0
         return result
