@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from alf_lite.config import TrainerConfig, configurable
     from alf_lite.data_structures import StepType, TimeStep
     from alf_lite.environments.creation import create_environment
+    from alf_lite.environments.env_check import check_env
     from alf_lite.optimizers.optimizers import Adam
     from alf_lite.trainers.curves import read_curves
     from alf_lite.trainers.policy_export import export_policy
@@ -38,6 +39,7 @@ _MODULES = {
     "TimeStep": "data_structures",
     "Trainer": "trainers.trainer",
     "TrainerConfig": "config",
+    "check_env": "environments.env_check",
     "configurable": "config",
     "create_environment": "environments.creation",
     "export_policy": "trainers.policy_export",
@@ -55,6 +57,7 @@ __all__ = [
     "Trainer",
     "TrainerConfig",
     "__version__",
+    "check_env",
     "configurable",
     "create_environment",
     "export_policy",

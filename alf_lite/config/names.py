@@ -129,7 +129,7 @@ def shipped() -> dict[str, str]:
 
 def _imported_name(name: str) -> str:
     """Imports what ``name`` says, registers it if nothing has, and names it."""
-    target = _import_target(name)
+    target = import_target(name)
     known = configurables.selector_of(target)
     if known is not None:
         return known
@@ -149,7 +149,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _import_target(name: str) -> Any:
+def import_target(name: str) -> Any:
     """The object that ``name`` stands for in Python."""
     first, *rest = name.split(".")
     target: Any = import_module(first)

@@ -1,0 +1,121 @@
+"""Checks an environment: ``alf_lite check_env CartPole-v1``, ``my_module.MyEnv``."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags
+
+from alf_lite.bin import program
+from alf_lite.errors import ConfigError
+
+_PYTHON_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+
+
+def define_flags() -> flags.FlagValues:
+    """The flags and their defaults."""
+    values = flags.FlagValues()
+    flags.DEFINE_multi_string(
+        "env",
+        [],
+        "The environment: an id of gymnasium, module:id, or the class or function "
+        "my_module.MyEnv that makes one.",
+        flag_values=values,
+    )
+    flags.DEFINE_multi_string(
+        "arg",
+        [],
+        "An argument of its constructor: --arg=size=5, --arg=name=text.",
+        flag_values=values,
+    )
+    flags.DEFINE_multi_string(
+        "wrapper",
+        [],
+        "A class or function that is called with the environment: "
+        "gymnasium.wrappers.FlattenObservation.",
+        flag_values=values,
+    )
+    flags.DEFINE_integer(
+        "max_episode_steps",
+        None,
+        "The time limit, in place of that of the id. 0 for none.",
+        lower_bound=0,
+        flag_values=values,
+    )
+    flags.DEFINE_float(
+        "seconds",
+        1.0,
+        "How long each speed is measured; 0 for none. Default: 1.",
+        lower_bound=0.0,
+        flag_values=values,
+    )
+    flags.DEFINE_bool("json", False, "Print one JSON object.", flag_values=values)
+    return values
+
+
+def check_env(values: flags.FlagValues) -> int:
+    """Prints the report; returns 1 if something is wrong."""
+    if len(values.env) != 1:
+        given = ", ".join(values.env) or "none"
+        raise ConfigError(f"expected one environment, such as CartPole-v1; got {given}")
+    kwargs = dict(map(_argument, values.arg))
+    wrappers = [_imported(name) for name in values.wrapper]
+    from alf_lite.environments import env_check
+
+    (name,) = values.env
+    report = env_check.check_env(
+        _imported(name) if _PYTHON_NAME.fullmatch(name) else name,
+        wrappers=wrappers,
+        max_episode_steps=values.max_episode_steps,
+        seconds=values.seconds,
+        **kwargs,
+    )
+    print(json.dumps(report.as_json()) if values.json else report)
+    return 0 if report.is_usable else 1
+
+
+def _argument(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not (name.isidentifier() and equals):
+        raise ConfigError(f"--arg={text}: expected name=value, such as --arg=size=5")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value  # a text without quotes
+
+
+def _imported(name: str) -> Any:
+    """The class or function of this name; modules of this folder are found, too."""
+    from alf_lite.config import names
+
+    return names.import_target(name)
+
+
+PROGRAM = program.Program(
+    name="check_env",
+    summary="Tells what is wrong with an environment, and what its steps cost.",
+    examples=(
+        "CartPole-v1",
+        "my_module.MyEnv --arg=size=5 --max_episode_steps=200",
+        "minigrid:MiniGrid-Empty-5x5-v0 --wrapper=minigrid.wrappers.ImgObsWrapper",
+        "CartPole-v1 --json",
+    ),
+    define_flags=define_flags,
+    run=check_env,
+    prints_result=True,
+    operand="env",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    return program.main(PROGRAM, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

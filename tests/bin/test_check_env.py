@@ -1,0 +1,51 @@
+"""Tests of alf_lite.bin.check_env; what is checked: tests/environments."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from alf_lite.bin import check_env
+
+
+def test_a_usable_environment_is_reported_and_0(capsys):
+    name = "alf_lite.testing.goal_environment.PointGoalEnv"
+    assert check_env.main([name, "--seconds=0"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("PointGoalEnv\n")
+    assert "It can be trained in." in out
+
+
+def test_json_is_one_object_and_arguments_reach_the_constructor(capsys):
+    flags = ["--arg=is_slippery=False", "--arg=map_name=8x8", "--max_episode_steps=7"]
+    assert check_env.main(["FrozenLake-v1", "--seconds=0", "--json", *flags]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["leaves"]["observation"]["bounds"] == "0 to 63"
+    assert max(report["episodes"]["lengths"]) <= 7
+    assert report["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        (["CartPole-v1", "--arg=colour=red"], 1, "colour"),
+        (["CartPol-v1"], 4, "Did you mean 'CartPole-v1'"),
+        (["dm_control/walker-walk-v0"], 4, "alf_lite[dm_control]"),
+        (["alf_lite.testing.goal_environment.PointGoal"], 2, "Did you mean"),
+        (["no_such_module.MyEnv"], 2, "no module 'no_such_module'"),
+        ([], 2, "such as CartPole-v1"),
+        (["A-v0", "B-v0"], 2, "got A-v0, B-v0"),
+        (["CartPole-v1", "--arg=5"], 2, "expected name=value"),
+        (["CartPole-v1", "--seconds=-1"], 2, "--seconds=-1"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_exit_code(
+    capsys, monkeypatch, arguments, exit_code, message
+):
+    monkeypatch.setitem(sys.modules, "shimmy", None)
+    assert check_env.main(["--seconds=0", *arguments]) == exit_code
+    captured = capsys.readouterr()
+    assert message in captured.out + captured.err
+    assert "Traceback" not in captured.err
