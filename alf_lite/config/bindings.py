@@ -47,8 +47,13 @@ class Binding:
     where: str  # "file:line" or "--gin_param"
     source: str  # as written
 
+    @property
+    def short_source(self) -> str:
+        """In one line."""
+        return " ".join(self.source.split())[:100]
+
     def __str__(self) -> str:
-        return f"{self.where}: {' '.join(self.source.split())[:100]}"
+        return f"{self.where}: {self.short_source}"
 
 
 def operative_text() -> str:

@@ -173,8 +173,7 @@ class ConfigReader:
             repr(binding.value),
             "%gin.REQUIRED",
         ):
-            before = config_values.shorten(earlier.value)
-            _logger.info("%s, instead of %s (%s)", binding, before, earlier.where)
+            _log_override(binding, earlier)
         bound_here[key] = self.bindings[key] = binding
         self._pieces.append((source, binding))
 
@@ -325,3 +324,21 @@ def _logical_lines(text: str, name: str) -> Iterator[list[tokenize.TokenInfo]]:
         elif "EOF" in problem or "unterminated" in problem:
             problem = "a bracket or quote is never closed"
         raise ConfigError(f"{name}:{line}: {problem}.") from error
+
+
+def _log_override(binding: Binding, earlier: Binding) -> None:
+    """Says what there was before, unless a conf of the library overrides another."""
+    here, there = map(_shipped_place, (binding.where, earlier.where))
+    if here and there:
+        return
+    before = config_values.shorten(earlier.value)
+    now = f"{here or binding.where}: {binding.short_source}"
+    _logger.info("%s, instead of %s (%s)", now, before, there or earlier.where)
+
+
+def _shipped_place(where: str) -> str:
+    """File and line of a conf that comes with the library, else ""."""
+    for directory in config_names.conf_directories():
+        if where.startswith(f"{directory}/"):
+            return where.removeprefix(f"{directory}/")
+    return ""

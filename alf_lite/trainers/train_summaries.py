@@ -90,11 +90,20 @@ def metric_results(algorithm: RLAlgorithm) -> dict[str, float]:
 def losses_in(row: Mapping[str, Any], name: str) -> dict[str, float]:
     """``loss`` and its parts, of a row of summaries.
 
+    Those on recorded steps if there are no others, and else ``loss_offline`` beside
+    them.
+
     Args:
         row: tag -> number, and where the run was.
         name: of the algorithm.
     """
-    tag = f"{name}/loss"
+    own, offline = _below(row, f"{name}/loss"), _below(row, f"{name}/loss_offline")
+    if own and offline:
+        return {**own, "loss_offline": offline["loss"]}
+    return own or offline
+
+
+def _below(row: Mapping[str, Any], tag: str) -> dict[str, float]:
     return {
         "loss" if key == tag else key.removeprefix(f"{tag}/"): value
         for key, value in row.items()

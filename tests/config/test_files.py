@@ -3,6 +3,7 @@
 import logging
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -154,6 +155,19 @@ def test_an_override_across_files_is_logged(tmp_path, caplog):
     (record,) = caplog.records
     assert record.getMessage() == (
         f"{conf}:2: ToyNet.width = 2, instead of 1 ({base}:1)"
+    )
+
+
+def test_an_override_of_a_shipped_conf_is_short_and_what_it_includes_its_own(caplog):
+    caplog.set_level(logging.INFO)
+    parameters = ["TrainerConfig.num_env_steps = 7", "TrainerConfig.unroll_length = 8"]
+    config_files.parse_config("async_sac_pendulum", parameters)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) <= 2
+    assert re.fullmatch(
+        r"--gin_param: TrainerConfig.num_env_steps = 7, instead of \d+ "
+        r"\((async_)?sac_pendulum.gin:\d+\)",
+        messages[0],
     )
 
 

@@ -168,3 +168,14 @@ def test_average_return_weights_the_dimensions_of_the_reward():
     assert results["AverageReturn/0"] == 1
     assert results["AverageReturn/1"] == 10
     assert results["AverageEnvInfo/last/height"] == 20
+
+
+def test_the_losses_of_a_row_are_found_for_the_display():
+    row = {"iteration": 3, "A/loss": 1.0, "A/loss/entropy": 0.5, "B/loss": 2.0}
+    offline = {"A/loss_offline": 3.0, "A/loss_offline/q": 4.0}
+    losses_in = train_summaries.losses_in
+    assert losses_in(row, "A") == {"loss": 1.0, "entropy": 0.5}
+    assert losses_in(offline, "A") == {"loss": 3.0, "q": 4.0}
+    both = losses_in(row | offline, "A")
+    assert both == {"loss": 1.0, "entropy": 0.5, "loss_offline": 3.0}
+    assert losses_in({}, "A") == {}
