@@ -37,6 +37,7 @@ SHORTENED = [
     "TrainerConfig.num_env_steps = 0",
     "TrainerConfig.random_seed = 0",
     "TrainerConfig.mini_batch_size = 16",
+    "TrainerConfig.eval_interval = 0",
     "TrainerConfig.num_eval_episodes = 1",
     "TrainerConfig.num_eval_environments = 1",
     "create_environment.max_episode_steps = 50",

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import gin
+
 # The fields that contradict each other, and what is to be said of it.
 Conflict = tuple[set[str], str]
 
@@ -51,7 +53,7 @@ def _unread(config: Any) -> Iterator[Conflict]:
     """What was set and has no meaning without something else."""
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     for switch, names in _NEEDS_SWITCH.items():
-        if getattr(config, switch):
+        if getattr(config, switch) or _is_switched_off(switch):
             continue
         for name in names:
             value = getattr(config, name)
@@ -64,6 +66,14 @@ def _unread(config: Any) -> Iterator[Conflict]:
                     {name, switch},
                     f"{name} is {value!r} but {_missing(switch)} or leave {name} out.",
                 )
+
+
+def _is_switched_off(switch: str) -> bool:
+    """Whether a conf says so: then what it says beside that is not wanted for now."""
+    try:
+        return gin.query_parameter(f"TrainerConfig.{switch}") is False
+    except ValueError:  # it says nothing
+        return False
 
 
 def _missing(switch: str) -> str:

@@ -131,6 +131,14 @@ def test_evaluation_settings_without_evaluation_are_a_conflict():
     assert "early_stop_return is 10.0 but evaluate is False" in message
 
 
+def test_a_conf_may_switch_evaluations_off_that_it_describes():
+    gin.parse_config("TrainerConfig.evaluate = False\nTrainerConfig.eval_interval = 5")
+    try:
+        assert not TrainerConfig(num_env_steps=1, early_stop_return=10.0).evaluate
+    finally:
+        gin.clear_config()
+
+
 def test_a_conflict_is_not_reported_on_top_of_a_wrong_value():
     message = problem_with(evaluate=False, eval_interval="5")
     assert "eval_interval: got '5'" in message
