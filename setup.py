@@ -40,7 +40,8 @@ EXTRAS = {
     "ray": ["ray>=2.40"],
     "tune": ["optuna>=4.0"],
     "wandb": ["wandb>=0.18"],
-    "mlflow": ["mlflow>=2.16"],
+    # The client and its local store: mlflow itself wants an older pyarrow than minari.
+    "mlflow": ["mlflow-skinny>=2.16", "sqlalchemy>=2.0", "alembic>=1.13"],
     "plot": ["matplotlib>=3.8"],
     "video": [
         "imageio>=2.34",
