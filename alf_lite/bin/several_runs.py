@@ -29,6 +29,7 @@ _MAX_RUNS = 1000
 _TRAIN = (sys.executable, "-m", "alf_lite.bin.train")
 _POLL_SECONDS = 0.1
 _QUESTION_SECONDS = 1.0
+_END_SECONDS = 15.0  # longer than a run takes to save what it can and to end
 _REDRAW_SECONDS = 0.5
 _LINE_SECONDS = 30.0  # between two lines of a run where there is no terminal
 _TAIL_BYTES = 4096
@@ -118,6 +119,11 @@ class _Process:
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
+
+    def wait(self) -> None:
+        """Until it has ended; not for ever."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
 
     def stop_unless(self, may_go_on: Callable[[Run], bool]) -> None:
         """Asks once a second, and not again after a no."""
@@ -213,12 +219,18 @@ def train_all(
                         process.signal(signals.last)
         finally:
             # An error in here must not leave them alone.
-            for process in running:
-                process.signal(signal.SIGTERM)
+            _end(running)
     if signals:
         raise StoppedError(signals.last)
     not_started = "not started"
     return [ends.get(r.name, RunEnd(r, None, {}, not_started)) for r in waiting.seen]
+
+
+def _end(processes: Sequence[_Process]) -> None:
+    for process in processes:
+        process.signal(signal.SIGTERM)
+    for process in processes:
+        process.wait()
 
 
 class _Waiting:

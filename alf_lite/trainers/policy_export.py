@@ -179,7 +179,10 @@ def _build(
     loaded = run_policy.load_policy_checkpoint(root_dir, checkpoint)
     config = dataclasses.replace(config, device="cpu")
     with config_files.gin_errors():
-        env = create_env(num_parallel_environments=2, seed=seed)
+        try:
+            env = create_env(num_parallel_environments=2, seed=seed)
+        except ConfigError:  # it may be that there is another number of them only
+            env = create_env(seed=seed)
     try:
         algorithm = run_policy.build_policy(config, env, loaded)
     except BaseException:
