@@ -27,6 +27,18 @@ def define_flags() -> flags.FlagValues:
         "my_module.MyEnv that makes one.",
         flag_values=values,
     )
+    flags.DEFINE_string(
+        "conf",
+        None,
+        "In place of env: the environment of this conf, with its wrappers.",
+        flag_values=values,
+    )
+    flags.DEFINE_multi_string(
+        "gin_param",
+        [],
+        "A setting that overrides the conf: 'create_environment.wrappers = []'.",
+        flag_values=values,
+    )
     flags.DEFINE_multi_string(
         "arg",
         [],
@@ -60,23 +72,48 @@ def define_flags() -> flags.FlagValues:
 
 def check_env(values: flags.FlagValues) -> int:
     """Prints the report; returns 1 if something is wrong."""
-    if len(values.env) != 1:
-        given = ", ".join(values.env) or "none"
-        raise ConfigError(f"expected one environment, such as CartPole-v1; got {given}")
-    kwargs = dict(map(_argument, values.arg))
-    wrappers = [_imported(name) for name in values.wrapper]
+    if values.conf or values.gin_param:
+        env, settings = _of_conf(values)
+    else:
+        if len(values.env) != 1:
+            raise ConfigError(
+                "expected one environment, such as CartPole-v1; got "
+                f"{', '.join(values.env) or 'none'}"
+            )
+        (env,) = values.env
+        settings = dict(map(_argument, values.arg))
+        if _PYTHON_NAME.fullmatch(env):
+            env = _imported(env)
+    settings["wrappers"] = [
+        *settings.get("wrappers", ()),
+        *map(_imported, values.wrapper),
+    ]
+    if values.max_episode_steps is not None:
+        settings["max_episode_steps"] = values.max_episode_steps
+
     from alf_lite.environments import env_check
 
-    (name,) = values.env
-    report = env_check.check_env(
-        _imported(name) if _PYTHON_NAME.fullmatch(name) else name,
-        wrappers=wrappers,
-        max_episode_steps=values.max_episode_steps,
-        seconds=values.seconds,
-        **kwargs,
-    )
+    report = env_check.check_env(env, seconds=values.seconds, **settings)
     print(json.dumps(report.as_json()) if values.json else report)
     return 0 if report.is_usable else 1
+
+
+def _of_conf(values: flags.FlagValues) -> tuple[Any, dict[str, Any]]:
+    """What the conf builds, and how."""
+    if values.env or values.arg:
+        raise ConfigError("env and --arg are those of the conf: give one of both")
+    from alf_lite.config import files as config_files
+    from alf_lite.environments.creation import create_environment
+
+    config_files.parse_config(values.conf, values.gin_param)
+    with config_files.gin_errors():
+        env = create_environment(num_parallel_environments=1)
+    created = env.created_with
+    env.close()
+    assert created is not None, env
+    settings = {name: created[name] for name in ("wrappers", "max_episode_steps")}
+    settings |= created["env_kwargs"] or {}
+    return created["env_ctor"] or created["env_name"], settings
 
 
 def _argument(text: str) -> tuple[str, Any]:
@@ -103,6 +140,7 @@ PROGRAM = program.Program(
         "CartPole-v1",
         "my_module.MyEnv --arg=size=5 --max_episode_steps=200",
         "minigrid:MiniGrid-Empty-5x5-v0 --wrapper=minigrid.wrappers.ImgObsWrapper",
+        "--conf=ppo_pong",
         "CartPole-v1 --json",
     ),
     define_flags=define_flags,

@@ -13,6 +13,7 @@ It is then ``python -m alf_lite.bin.NAME``, too.
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Sequence
@@ -26,22 +27,34 @@ from alf_lite.bin import SCRIPT
 if TYPE_CHECKING:
     from alf_lite.bin.program import Program
 
-_PROGRAM = re.compile(r"^PROGRAM = ", re.MULTILINE)
+_PROGRAM = re.compile(r"^PROGRAM = (.*?^\))", re.MULTILINE | re.DOTALL)
 # In the order of a project; what else there is comes after them by name.
 _ORDER = ("train", "play", "collect", "plot", "compare", "sweep", "export", "list")
 
 
 @cache
+def summaries() -> dict[str, str]:
+    """Command → what it does; read in the source, not imported."""
+    found: dict[str, str] = {}
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        definition = _PROGRAM.search(path.read_text(encoding="utf-8"))
+        if definition is not None:
+            found[path.stem] = _summary(definition[1])
+    return {name: found[name] for name in [*_ORDER, *found] if name in found}
+
+
 def command_names() -> list[str]:
-    """The commands that there are; found in the source, not imported."""
-    folder = Path(__file__).parent
-    found = [
-        path.stem
-        for path in sorted(folder.glob("*.py"))
-        if _PROGRAM.search(path.read_text(encoding="utf-8"))
-    ]
-    first = [name for name in _ORDER if name in found]
-    return [*first, *(name for name in found if name not in first)]
+    """The commands that there are."""
+    return list(summaries())
+
+
+def _summary(call: str) -> str:
+    """The argument of this name in a call of ``Program``."""
+    (statement,) = ast.parse(call).body
+    assert isinstance(statement, ast.Expr), call
+    assert isinstance(statement.value, ast.Call), call
+    arguments = {keyword.arg: keyword.value for keyword in statement.value.keywords}
+    return str(ast.literal_eval(arguments["summary"]))
 
 
 def load(name: str) -> Program:
@@ -52,8 +65,7 @@ def load(name: str) -> Program:
 
 def help_text() -> str:
     """One line for every command."""
-    names = command_names()
-    width = max(map(len, names))
+    width = max(map(len, summaries()))
     return "\n".join(
         [
             "Compact, fast, algorithm-centric reinforcement learning.",
@@ -61,7 +73,7 @@ def help_text() -> str:
             f"usage: {SCRIPT} COMMAND [flags]",
             "",
             "commands:",
-            *(f"  {name:<{width}}  {load(name).summary}" for name in names),
+            *(f"  {name:<{width}}  {text}" for name, text in summaries().items()),
             "",
             f"{SCRIPT} COMMAND --help shows the flags of a command, {SCRIPT} --version "
             "the version.",

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, TextIO
 
+from alf_lite.bin import invocation
 from alf_lite.errors import ConfigError
 from alf_lite.utils.output_streams import best_effort
 
@@ -440,6 +441,7 @@ def train_seeds(
         raise ConfigError(refused[0].message)
     print("\n".join(table(ends)))
     print(f"TensorBoard:  tensorboard --logdir={folder}")
+    print(f"Curves:       {invocation('plot')} {folder}")
     failed = [end.exit_code for end in ends if not end.is_finished]
     return next((code for code in failed if code is not None), 0)
 

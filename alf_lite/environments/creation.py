@@ -106,7 +106,7 @@ def create_environment(
     )
     info_keys = InfoKeys(env_info_keys)
     if vectorization_mode == "auto":
-        vectorization_mode = "native" if _has_native(factory) else "sync"
+        vectorization_mode = "native" if has_native(factory) else "sync"
     try:
         if vectorization_mode == "async":
             vector_env: Any = ProcessVectorEnv(
@@ -238,7 +238,8 @@ def _make_serial(
     return first
 
 
-def _has_native(factory: EnvFactory) -> bool:
+def has_native(factory: EnvFactory) -> bool:
+    """Whether the environment has a vector implementation that does the same."""
     spec = factory.spec
     return (
         spec is not None
@@ -252,7 +253,7 @@ def _has_native(factory: EnvFactory) -> bool:
 def _make_native(factory: EnvFactory, num_environments: int) -> Any:
     spec = factory.spec
     assert spec is not None
-    if not _has_native(factory):
+    if not has_native(factory):
         reason = (
             "wrappers cannot be applied to it"
             if spec.vector_entry_point is not None

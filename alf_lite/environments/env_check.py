@@ -23,7 +23,7 @@ import torch
 from gymnasium.utils import env_checker
 
 from alf_lite.environments import env_factory, env_ids
-from alf_lite.environments.creation import create_environment
+from alf_lite.environments.creation import create_environment, has_native
 from alf_lite.environments.env_factory import EnvFactory
 from alf_lite.environments.env_report import EnvReport, advise
 from alf_lite.environments.env_trials import (
@@ -274,13 +274,11 @@ class _Check:
             self._warnings.append(f"it cannot be stepped in processes: {error}")
         report, episodes = self.report, self.report.episodes
         assert episodes is not None
-        spec = self._factory.spec
-        has_native = spec is not None and spec.vector_entry_point is not None
         advice = advise(
             report.leaves, episodes, speeds, self._has_time_limit, self._info
         )
         self.report = report._replace(
-            advice=[*[_NATIVE] * has_native, *advice],
+            advice=[*[_NATIVE] * has_native(self._factory), *advice],
             steps_per_second=speeds,
         )
 

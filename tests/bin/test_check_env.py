@@ -27,6 +27,14 @@ def test_json_is_one_object_and_arguments_reach_the_constructor(capsys):
     assert report["problems"] == []
 
 
+def test_a_conf_says_which_environment_with_its_wrappers(capsys):
+    wrappers = "create_environment.wrappers = [@gymnasium.wrappers.FlattenObservation]"
+    flags = ["--conf=her_point_goal", f"--gin_param={wrappers}"]
+    assert check_env.main([*flags, "--seconds=0", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["leaves"]["observation"]["shape"] == [9]
+
+
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "message"),
     [
@@ -36,6 +44,8 @@ def test_json_is_one_object_and_arguments_reach_the_constructor(capsys):
         (["alf_lite.testing.goal_environment.PointGoal"], 2, "Did you mean"),
         (["no_such_module.MyEnv"], 2, "no module 'no_such_module'"),
         ([], 2, "such as CartPole-v1"),
+        (["CartPole-v1", "--conf=ppo_cart_pole"], 2, "give one of both"),
+        (["--conf=ppo_cartpole"], 2, "Did you mean 'ppo_cart_pole'"),
         (["A-v0", "B-v0"], 2, "got A-v0, B-v0"),
         (["CartPole-v1", "--arg=5"], 2, "expected name=value"),
         (["CartPole-v1", "--seconds=-1"], 2, "--seconds=-1"),
