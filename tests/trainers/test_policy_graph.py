@@ -245,3 +245,22 @@ def test_policy_that_reads_more_than_observations_differs(tmp_path):
     policy.__class__ = _RewardReader
     result = compared(policy, env, tmp_path / "policy.pt2")
     assert result.largest_difference == 1.0
+
+
+@pytest.mark.parametrize(("margin", "difference"), [(2e-7, 0.0), (1e-3, 1.0)])
+def test_choice_between_equal_values_is_a_tie(margin, difference, tmp_path):
+    policy, env = Kind("BcAlgorithm").build()
+    head = next(m for m in policy.modules() if getattr(m, "out_features", 0) == 3)
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.fill_(1.0)
+        head.bias[0] += margin
+    graph = PolicyGraph(policy, env.recorded_values)
+    watched, _ = watch(graph, env, env.recorded_values, 6, 0)
+    with torch.no_grad():
+        head.bias[2] += 2 * margin
+        torch.export.save(graph.traced(), tmp_path / "policy.pt2")
+        head.bias[2] = 1.0
+    result = compare(graph, tmp_path / "policy.pt2", watched)
+    assert result.largest_difference == difference
+    assert (result.num_ties == result.num_actions) == (difference == 0.0)
