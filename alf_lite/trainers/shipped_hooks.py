@@ -294,13 +294,6 @@ class VideoRecorder(Hook):
                 "VideoRecorder: there is nowhere to write to. Give Trainer a root_dir."
             )
 
-    def after_eval(self, training: Training, result: EvalResult) -> None:
-        video = result.video
-        if video is not None:
-            summary.gif_at(
-                "eval/episodes", video.gif, video.gif_size, result.iterations
-            )
-
 
 def number_of(numbers: Mapping[str, float], name: str, asker: str) -> float:
     """One of the numbers of an evaluation, or of the metrics.

@@ -131,6 +131,8 @@ def summarize_evaluation(result: EvalResult, seconds: float) -> None:
         summary.scalar_at(f"eval_vs_Iterations/{name}", value, result.iterations)
     summary.scalar("time/evaluate", seconds)
     summary.rows(EPISODES, _episode_rows(result))
+    if result.video is not None:
+        summary.gif("eval/episodes", result.video.gif, result.video.gif_size)
 
 
 def _episode_rows(result: EvalResult) -> Iterator[dict[str, Any]]:
@@ -142,9 +144,11 @@ def _episode_rows(result: EvalResult) -> Iterator[dict[str, Any]]:
             "return": episode.episode_return,
             "length": episode.length,
             "environment": episode.environment,
+            "number": episode.number,
             "seed": episode.seed,
             **{f"return/{d}": value for d, value in enumerate(vector)},
             **{f"EnvInfo/{name}": value for name, value in episode.info.items()},
+            **episode.metrics,
         }
 
 

@@ -161,18 +161,15 @@ class Recorder:
             for row in rows:
                 self._logs[name].add({**self.position, **row})
 
-    def add_gif(self, tag: str, gif: bytes, size: tuple[int, int], step: int) -> None:
-        """Writes an animation."""
+    def add_gif(self, tag: str, gif: bytes, size: tuple[int, int]) -> None:
+        """Keeps an animation of this height and width."""
         if self._writer is not None:
             from tensorboard.compat.proto.summary_pb2 import Summary
 
-            height, width = size
             image = Summary.Image(
-                height=height, width=width, colorspace=3, encoded_image_string=gif
+                height=size[0], width=size[1], colorspace=3, encoded_image_string=gif
             )
-            self._writer.write(
-                Summary(value=[Summary.Value(tag=tag, image=image)]), step
-            )
+            self._add_other(Summary(value=[Summary.Value(tag=tag, image=image)]))
 
     def write_collected(self) -> None:
         """Hands all numbers and means to the writer."""
@@ -433,6 +430,12 @@ def image(name: str, pixels: Tensor | np.ndarray) -> None:
         _recorder.add_image(_recorder.prefix + name, pixels)
 
 
+def gif(name: str, animation: bytes, size: tuple[int, int]) -> None:
+    """An animation in the format GIF, of this height and width."""
+    if should_record():
+        _recorder.add_gif(_recorder.prefix + name, animation, size)
+
+
 def hparams(settings: Mapping[str, Any], metrics: Iterable[str]) -> None:
     """The settings of a run, for TensorBoard's table of runs.
 
@@ -457,12 +460,6 @@ def rows(name: str, values: Iterable[Mapping[str, Any]]) -> None:
 def listen(listener: Callable[[Row], object]) -> None:
     """Calls ``listener`` with every row of metrics, until the writer is closed."""
     _recorder.listeners.append(listener)
-
-
-def gif_at(name: str, gif: bytes, size: tuple[int, int], step: int) -> None:
-    """An animation, of which height and width are given, at ``step``."""
-    if should_record():
-        _recorder.add_gif(_recorder.prefix + name, gif, size, int(step))
 
 
 def flush() -> None:

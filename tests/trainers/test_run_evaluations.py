@@ -19,6 +19,7 @@ from alf_lite.optimizers.optimizers import Adam
 from alf_lite.trainers.dataset_evaluator import DatasetEvaluator, action_error
 from alf_lite.trainers.hooks import Hook
 from alf_lite.trainers.run_evaluations import is_evaluation_due
+from alf_lite.trainers.shipped_hooks import BestModel
 from alf_lite.trainers.trainer import Trainer
 from tests.datasets.recorded_episodes import flat_episode, make_env
 
@@ -99,6 +100,15 @@ def test_metrics_of_ones_own_are_computed_batch_by_batch(data):
     assert 0 < losses["largest_action"] <= 1
     events = EventAccumulator(str(data / "run" / "train")).Reload()
     assert len(events.Scalars("eval_data/action_error")) == 4
+
+
+def test_such_a_metric_may_decide_which_policy_is_the_best(data):
+    hook = BestModel("action_error", lower_is_better=True)
+    notes = Scripted()
+    trainer = offline_trainer(data, hook, notes, data_metrics=[action_error])
+    score = trainer.train().best_score
+    later = [r.losses["action_error"] for r in notes.results if r.iterations]
+    assert score == -min(later)
 
 
 def test_a_metric_of_another_shape_is_refused(data):

@@ -236,11 +236,17 @@ def test_a_run_records_every_so_many_evaluations_and_the_last(
     pytest.importorskip("imageio_ffmpeg")
 
     class Waits(VideoRecorder):
+        env_steps = {}  # noqa: RUF012
+
         def before_iter(self, training):
             training._take_late_result(wait=True)
 
+        def after_eval(self, training, result):
+            self.env_steps[result.iterations] = result.env_steps
+
+    hook = Waits(every=2, height=40)
     result = train(
-        hooks=[Waits(every=2, height=40)],
+        hooks=[hook],
         create_env=make_drawn,
         num_iterations=5,
         eval_interval=1,
@@ -249,6 +255,7 @@ def test_a_run_records_every_so_many_evaluations_and_the_last(
     )
     names = sorted(path.name for path in (tmp_path / "run" / "videos").iterdir())
     expected = [0, 2, 4, 5]
+    env_steps = [hook.env_steps[i] for i in expected]
     assert names == [f"iteration-{i}.mp4" for i in expected]
     assert list(result.evaluation.video.episodes) == [
         "worst",
@@ -261,7 +268,7 @@ def test_a_run_records_every_so_many_evaluations_and_the_last(
         str(tmp_path / "run" / "train"), size_guidance={"images": 0}
     ).Reload()
     images = events.Images("eval/episodes")
-    assert [image.step for image in images] == expected
+    assert [image.step for image in images] == env_steps
     frames = imageio.imread(images[0].encoded_image_string)
     assert frames.shape == (4, images[0].height, images[0].width, 3)
 
