@@ -229,6 +229,20 @@ class Algorithm(nn.Module):
         """
         raise NotImplementedError(f"{type(self).__name__} has no calc_loss")
 
+    def quick_loss(self, batch: Any) -> LossInfo | None:
+        """The mean loss of a mini-batch in one go, where that takes less time.
+
+        Asked where nobody wants to see more of the loss. It must be what ``train_step``
+        and ``calc_loss`` give, and is not asked of a subclass that has its own.
+
+        Args:
+            batch: :class:`TrainingBatch` [T, B, ...], without memory and burn-in.
+
+        Returns:
+            ``loss`` []; None: compute it by ``train_step`` and ``calc_loss``.
+        """
+        return None
+
     def train_step_offline(
         self, inputs: TimeStep, state: Nest, rollout_info: Nest
     ) -> AlgStep:

@@ -18,15 +18,23 @@ Differences from the papers:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.off_policy_algorithm import OffPolicyAlgorithm
+from alf_lite.algorithms.parts import quick_q_learning
 from alf_lite.algorithms.parts.critics import TargetUpdater, target_copy
-from alf_lite.algorithms.parts.return_heads import ExpectedReturnHead, ReturnHead
+from alf_lite.algorithms.parts.return_heads import (
+    ExpectedReturnHead,
+    ReturnHead,
+    mean_of_components,
+    outputs_of,
+)
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
@@ -45,6 +53,10 @@ from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.summary import diagnostic
 
 Nest = Any
+
+
+# Whoever writes one of them anew computes another loss, or wants what leads to it.
+_OF_LOSS = {"train_step", "calc_loss", "after_update", "_extend_info", "_bootstrap"}
 
 
 class DqnState(NamedTuple):
@@ -139,6 +151,14 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         self._set_state_specs(
             DqnState(q=state_spec, target_q=state_spec), predict=DqnState(q=state_spec)
         )
+        # Whether the greedy action is all that the outputs say; see quick_q_learning
+        self._is_plain = (
+            self._return_model.is_expected_return
+            and self._actions.is_index
+            and not self._is_recurrent
+            and not self._mask.exists
+            and type(self)._evaluate is DqnAlgorithm._evaluate
+        )
         if not self._is_eval:
             self._target_q_network = target_copy(self._q_network)
             self._update_target = TargetUpdater(
@@ -152,12 +172,18 @@ class DqnAlgorithm(OffPolicyAlgorithm):
 
     def predict_step(self, inputs: TimeStep, state: DqnState) -> AlgStep:
         """Acts greedily, or as ``TrainerConfig.epsilon_greedy`` says."""
+        action = self._act_quickly(inputs.observation, self.predict_epsilon)
+        if action is not None:
+            return AlgStep(output=action, state=state)
         q, allowed, q_state = self._evaluate(inputs.observation, state.q)
         index = epsilon_greedy(q, self.predict_epsilon, allowed)
         return AlgStep(output=self._actions.to_action(index), state=DqnState(q=q_state))
 
     def rollout_step(self, inputs: TimeStep, state: DqnState) -> AlgStep:
         """Acts ε-greedily. The replayed steps tell the action; there is no info."""
+        action = self._act_quickly(inputs.observation, self._explore.epsilon)
+        if action is not None:
+            return AlgStep(output=action, state=state)
         step_type = inputs.step_type
         device = step_type.device
         shape = (*step_type.shape, self._actions.num_components)
@@ -177,6 +203,14 @@ class DqnAlgorithm(OffPolicyAlgorithm):
     @property
     def training_only_modules(self) -> list[nn.Module]:
         return [self._target_q_network]
+
+    def _act_quickly(self, observation: Nest, epsilon: float | None) -> Tensor | None:
+        if epsilon is None or not self._is_plain:
+            return None
+        network: Any = self._modules["_q_network"]  # faster than by attribute
+        return quick_q_learning.greedy_action(
+            network, observation, epsilon, self._actions.max_values
+        )
 
     def _evaluate(
         self, observation: Nest, state: Nest
@@ -221,7 +255,7 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         )
         action = self._actions.to_index(rollout_info.action)
         info = DqnInfo(
-            outputs=_outputs_of(outputs, action),
+            outputs=outputs_of(outputs, action),
             next_outputs=next_outputs,
             reward=rollout_info.reward,
             discount=rollout_info.discount,
@@ -273,7 +307,7 @@ class DqnAlgorithm(OffPolicyAlgorithm):
             if chooser is None:
                 chooser, _ = self._q_network(observation)
         best = masked_argmax(self._return_model.mean(chooser), allowed)
-        return _outputs_of(outputs, best), target_state
+        return outputs_of(outputs, best), target_state
 
     def calc_loss(self, info: DqnInfo) -> LossInfo:
         """The distance of Z(s_t, a_t; θ) from G_t + Γ_t Z(s_{t+m}, a*; θ⁻), [T-n, B].
@@ -290,29 +324,41 @@ class DqnAlgorithm(OffPolicyAlgorithm):
 
         def td_error() -> Tensor:
             target = reward + discount * model.mean(info.next_outputs)
-            return _mean_of_components((target - q()).abs())
+            return mean_of_components((target - q()).abs())
 
         return LossInfo(
-            loss=_mean_of_components(loss),
+            loss=mean_of_components(loss),
             extra=diagnostic(
-                lambda: DqnLossInfo(q=_mean_of_components(q()), td_error=td_error())
+                lambda: DqnLossInfo(q=mean_of_components(q()), td_error=td_error())
             ),
             priority=self.priority_of(td_error, info.step_type),
         )
 
+    def quick_loss(self, batch: TrainingBatch) -> LossInfo | None:
+        is_one_step = len(batch.inputs.step_type) == 1
+        if not (self._learns_plainly and is_one_step) or vars(self).keys() & _OF_LOSS:
+            return None
+        if batch.batch_info.importance_weights != ():
+            return None
+        inputs, transition, _ = batch.flattened()
+        loss = quick_q_learning.mean_td_loss(
+            (self._q_network, self._target_q_network),
+            self._return_model,
+            inputs.observation,
+            transition,
+            batch.valid[0],
+            double=self._double,
+        )
+        return None if loss is None else LossInfo(loss=loss)
+
+    @functools.cached_property
+    def _learns_plainly(self) -> bool:
+        """Whether :meth:`quick_loss` knows all that there is to compute."""
+        kind, config = type(self), self._config
+        is_own = all(getattr(kind, n) is getattr(DqnAlgorithm, n) for n in _OF_LOSS)
+        has_priority = config is None or config.priority_replay
+        return self._is_plain and is_own and not has_priority
+
     def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
         """Moves the target network towards the online network."""
         self._update_target.forward()
-
-
-def _mean_of_components(x: Tensor) -> Tensor:
-    """[..., C] → [...]."""
-    return x.squeeze(-1) if x.shape[-1] == 1 else x.mean(-1)
-
-
-def _outputs_of(outputs: Tensor, index: Tensor) -> Tensor:
-    """One value of each component: [B, C, A, N] and [B, C] → [B, C, N]."""
-    index = index[..., None, None]
-    if outputs.shape[-1] > 1:
-        index = index.expand(*index.shape[:3], outputs.shape[-1])
-    return outputs.gather(2, index).squeeze(2)

@@ -167,6 +167,13 @@ class DiscreteActions:
         self.total_values = int(self.sizes.sum())
         minimum = np.concatenate([_minimum(spec) for spec in self._specs])
         self._starts_at_zero = bool((minimum == 0).all())
+        # Whether an action is the index of its only component.
+        self.is_index = (
+            isinstance(action_spec, TensorSpec)
+            and action_spec.ndim == 0
+            and action_spec.dtype is torch.int64
+            and self._starts_at_zero
+        )
         self.is_rectangular = bool((self.sizes == self.max_values).all())
         value = np.arange(self.max_values)
         exists = value < self.sizes[:, None]  # [C, A]

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -117,6 +118,37 @@ def epsilon_greedy(
     return choose(values, coins, allowed)
 
 
+def choose_in_numpy(
+    values: Callable[[], np.ndarray], epsilon: float, batch_size: int, num_values: int
+) -> Tensor:
+    """:func:`choose` for one component, with the random numbers that that draws.
+
+    Args:
+        values: computes [B, A], if they are asked for.
+        epsilon: ε in [0, 1].
+        batch_size: B.
+        num_values: A.
+
+    Returns:
+        [B] int64.
+    """
+    explores: Any = False
+    if epsilon:
+        coins = torch.rand(batch_size)
+        if batch_size > _MAX_TO_READ:
+            explores = (coins < epsilon).numpy()
+        else:
+            explores = [coin < epsilon for coin in coins.tolist()]
+            if all(explores):
+                return torch.randint(num_values, (batch_size,))
+            explores = any(explores) and explores
+    best = values().argmax(-1)
+    if explores is False:
+        return torch.from_numpy(best)
+    random = torch.randint(num_values, (batch_size,))
+    return torch.from_numpy(np.where(explores, random.numpy(), best))
+
+
 class EpsilonGreedy(FollowsProgress):
     """:func:`toss_coins` with a schedule, or one for every environment.
 
@@ -166,6 +198,11 @@ class EpsilonGreedy(FollowsProgress):
         else:
             self._check_number(shape[0])
         return toss_coins(epsilons, shape, device)
+
+    @property
+    def epsilon(self) -> float | None:
+        """ε at the current progress; None if every environment has its own."""
+        return None if self._is_sequence else _checked(self._schedulers[0]())
 
     def _check_number(self, num_environments: int) -> None:
         if self._is_sequence and len(self._schedulers) != num_environments:

@@ -136,6 +136,11 @@ class EncodedNetwork(Network):
         self._encoder = encoder
         self._chain = NumpyChain(None)
 
+    @property
+    def chain(self) -> NumpyChain:
+        """All layers up to where a subclass goes on itself, if they are one chain."""
+        return self._chain
+
     def _set_chain(self, *head: nn.Module | None) -> None:
         """Says which layers follow the encoder, up to where a subclass goes on itself.
 

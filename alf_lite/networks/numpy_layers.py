@@ -10,7 +10,7 @@ processors that torch's library was not made for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,11 +82,28 @@ class NumpyChain:
 
     def __init__(self, layers: Iterable[nn.Module] | None) -> None:
         self._layers = _as_steps([] if layers is None else list(layers))
-        self._arrays: list[_Arrays] = []
+        self._arrays: list[Arrays] = []
         self._max_rows = 0
 
     def __call__(self, x: Tensor, shape: tuple[int, ...] = (-1,)) -> Tensor | None:
         """[B, input_size] → [B, output_size], or [B, *shape]; None: ask torch."""
+        arrays = self.arrays(x)
+        if arrays is None:
+            return None
+        if torch.is_grad_enabled():
+            if forward_ad._current_level >= 0 or torch.is_autocast_enabled("cpu"):
+                return None
+            outputs = _Layers.apply(arrays, x, *self.parameters())
+            return outputs if shape == (-1,) else outputs.view(len(x), *shape)
+        if x.requires_grad:
+            return None
+        return torch.from_numpy(run(arrays, x).reshape(len(x), *shape))
+
+    def arrays(self, x: Tensor) -> list[Arrays] | None:
+        """The layers' memory, for :func:`run` with x [B, input_size].
+
+        None where torch is to be asked.
+        """
         if not self._layers or _is_traced():
             return None
         for arrays in self._arrays:
@@ -107,22 +124,15 @@ class NumpyChain:
             return None
         if not x.is_cpu or lean_layers.current_dtype is not torch.float32:
             return None
-        if torch.is_grad_enabled():
-            return self._differentiable(x, shape)
-        if x.requires_grad:
-            return None
-        values = _run(self._arrays, x)
-        return torch.from_numpy(values.reshape(size[0], *shape))
+        return self._arrays
 
-    def _differentiable(self, x: Tensor, shape: tuple[int, ...]) -> Tensor | None:
-        if forward_ad._current_level >= 0 or torch.is_autocast_enabled("cpu"):
-            return None
-        parameters: list[Tensor | None] = []
+    def parameters(self) -> list[Tensor | None]:
+        """Weight and bias of each layer whose memory was found."""
+        found: list[Tensor | None] = []
         for arrays in self._arrays:
             own = arrays.parameters
-            parameters += own["weight"], own["bias"]
-        outputs = _Layers.apply(self._arrays, x, *parameters)
-        return outputs if shape == (-1,) else outputs.view(len(x), *shape)
+            found += own["weight"], own["bias"]
+        return found
 
     def _find_arrays(self) -> None:
         """Where the parameters are now."""
@@ -134,14 +144,14 @@ class NumpyChain:
             if is_single_threaded():
                 self._max_rows = _NO_LIMIT
         if self._max_rows:
-            self._arrays = [_Arrays.of_layer(*step) for step in self._layers]
+            self._arrays = [Arrays.of_layer(*step) for step in self._layers]
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has layers of its own in other memory.
         return {**vars(self), "_arrays": []}
 
 
-class _Arrays(NamedTuple):
+class Arrays(NamedTuple):
     """The memory of one layer."""
 
     parameters: dict[str, Any]  # of the layer
@@ -152,7 +162,7 @@ class _Arrays(NamedTuple):
     activation: _Activation | None
 
     @classmethod
-    def of_layer(cls, layer: nn.Linear, activation: Any) -> _Arrays:
+    def of_layer(cls, layer: nn.Linear, activation: Any) -> Arrays:
         weight, bias = layer.weight, layer.bias
         return cls(
             layer._parameters,
@@ -164,8 +174,8 @@ class _Arrays(NamedTuple):
         )
 
 
-def _run(
-    layers: list[_Arrays], x: Tensor, inputs: list[np.ndarray] | None = None
+def run(
+    layers: list[Arrays], x: Tensor, inputs: list[np.ndarray] | None = None
 ) -> np.ndarray:
     """What the layers make of x; puts the input of each into ``inputs``."""
     if len(x) >= _MIN_ROWS_OF_TORCH:
@@ -184,9 +194,9 @@ def _run(
 
 
 def _run_torch(
-    layers: list[_Arrays], x: Tensor, inputs: list[np.ndarray] | None
+    layers: list[Arrays], x: Tensor, inputs: list[np.ndarray] | None
 ) -> np.ndarray:
-    """As :func:`_run`, for many rows: torch adds the bias within the product."""
+    """As :func:`run`, for many rows: torch adds the bias within the product."""
     for layer in layers:
         if inputs is not None:
             inputs.append(x.numpy())
@@ -203,12 +213,12 @@ class _Layers(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, layers: list[_Arrays], x: Tensor, *parameters: Tensor | None
+        ctx: Any, layers: list[Arrays], x: Tensor, *parameters: Tensor | None
     ) -> Tensor:
         ctx.layers = layers
         ctx.inputs = []
         ctx.save_for_backward(x, *parameters)  # notices when they are changed
-        return torch.from_numpy(_run(layers, x.detach(), ctx.inputs))
+        return torch.from_numpy(run(layers, x.detach(), ctx.inputs))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
@@ -217,31 +227,46 @@ class _Layers(torch.autograd.Function):
         needs = ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():
             return None, *_differentiable_gradients(ctx.layers, saved, gradient, needs)
-        results: list[Tensor | None] = [None] * len(saved)
-        last = needs.index(True)  # where nothing before needs a gradient
-        values = gradient.numpy()
         with np.errstate(all="ignore"):
-            for i in range(len(ctx.layers) - 1, -1, -1):
-                layer, inputs = ctx.layers[i], ctx.inputs[i]
-                if needs[1 + 2 * i]:
-                    results[1 + 2 * i] = torch.from_numpy(values.T.dot(inputs))
-                if needs[2 + 2 * i]:
-                    # Faster than a sum
-                    ones = np.ones(len(values), np.float32)
-                    results[2 + 2 * i] = torch.from_numpy(ones.dot(values))
-                if last > 2 * i:
-                    break
-                values = values.dot(layer.weight.T)
-                activation = ctx.layers[i - 1].activation if i else None
-                if activation is not None:
-                    activation.differentiate(values, inputs)
-        if needs[0]:
-            results[0] = torch.from_numpy(values)
-        return None, *results
+            return None, *pull_back(ctx.layers, ctx.inputs, gradient.numpy(), needs)
+
+
+def pull_back(
+    layers: list[Arrays],
+    inputs: list[np.ndarray],
+    gradient: np.ndarray,
+    needs: Sequence[bool],
+) -> list[Tensor | None]:
+    """From the gradient of the output to those of x and of the parameters.
+
+    Args:
+        layers: see :meth:`NumpyChain.arrays`.
+        inputs: of each layer, from :func:`run`.
+        gradient: [B, output_size].
+        needs: of which gradients are wanted: x, and weight and bias of each layer.
+    """
+    results: list[Tensor | None] = [None] * (1 + 2 * len(layers))
+    last = needs.index(True)  # where nothing before needs a gradient
+    for i in range(len(layers) - 1, -1, -1):
+        if needs[1 + 2 * i]:
+            results[1 + 2 * i] = torch.from_numpy(gradient.T.dot(inputs[i]))
+        if needs[2 + 2 * i]:
+            # Faster than a sum
+            ones = np.ones(len(gradient), np.float32)
+            results[2 + 2 * i] = torch.from_numpy(ones.dot(gradient))
+        if last > 2 * i:
+            break
+        gradient = gradient.dot(layers[i].weight.T)
+        activation = layers[i - 1].activation if i else None
+        if activation is not None:
+            activation.differentiate(gradient, inputs[i])
+    if needs[0]:
+        results[0] = torch.from_numpy(gradient)
+    return results
 
 
 def _differentiable_gradients(
-    layers: list[_Arrays],
+    layers: list[Arrays],
     saved: tuple[Any, ...],
     gradient: Tensor,
     needs: tuple[bool, ...],

@@ -101,7 +101,7 @@ def masked_mean(
     if valid is None:
         return x.mean()
     if x.shape == valid.shape and is_quick(x):
-        function = _NumpyMean(valid.numpy())
+        function = NumpyMean(valid.numpy())
         return by_numpy(function, lambda x: _masked_mean(x, valid), x)[0]
     return _masked_mean(x, valid)
 
@@ -111,7 +111,7 @@ def _masked_mean(x: Tensor, valid: Tensor) -> Tensor:
     return total / count.clamp(min=1)
 
 
-class _NumpyMean:
+class NumpyMean:
     """In numpy, the mean of the entries where ``valid``, of the same shape, says so."""
 
     def __init__(self, valid: np.ndarray) -> None:

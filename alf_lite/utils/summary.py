@@ -524,6 +524,11 @@ class diagnostics_if:  # noqa: N801 - used like a function
         _diagnostics_are_due = self._outer
 
 
+def diagnostics_are_due() -> bool:
+    """Whether somebody will look at diagnostics."""
+    return _diagnostics_are_due
+
+
 def diagnostic(compute: Callable[[], Nest]) -> Nest:
     """What ``compute`` returns; () if nobody will look at it."""
     return compute() if _diagnostics_are_due else ()

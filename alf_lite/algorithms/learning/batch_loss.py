@@ -20,6 +20,7 @@ from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
 from alf_lite.networks.lean_layers import hidden_layers_in
 from alf_lite.networks.network import whole_sequences
 from alf_lite.utils.losses import masked_mean
+from alf_lite.utils.summary import diagnostics_are_due
 from alf_lite.utils.tensor_utils import reset_state
 
 Nest = Any
@@ -59,6 +60,10 @@ class LossFunction:
         if self._offline:
             calc_loss = algorithm.calc_loss_offline
         if self._is_plain:
+            if self._at_once and not self._offline and not diagnostics_are_due():
+                loss_info = algorithm.quick_loss(batch)
+                if loss_info is not None:
+                    return loss_info, ()
             info, _ = self.info(batch)
         else:
             batch, info = self._after_burn_in(batch)

@@ -79,6 +79,21 @@ class ExpectedReturnHead(ReturnHead):
             return losses.squared(self.mean(outputs), target)
         return losses.huber(self.mean(outputs), target, self._huber_delta)
 
+    def loss_and_slope(
+        self, value: np.ndarray, target: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """In numpy, the loss of values [...] and its derivative by them."""
+        error, delta = value - target, self._huber_delta
+        if delta is None:
+            return error * error, error + error
+        size = np.abs(error)
+        loss = np.where(
+            size < np.float32(delta),
+            np.float32(0.5) * size * size,
+            np.float32(delta) * (size - np.float32(0.5 * delta)),
+        )
+        return loss, np.clip(error, np.float32(-delta), np.float32(delta))
+
 
 @configurable
 class QuantileHead(ReturnHead):
@@ -146,6 +161,19 @@ class CategoricalHead(ReturnHead):
 
     def _support_on(self, outputs: Tensor) -> Tensor:
         return self._support.on(outputs.device)[0]
+
+
+def mean_of_components(x: Tensor) -> Tensor:
+    """[..., C] → [...]."""
+    return x.squeeze(-1) if x.shape[-1] == 1 else x.mean(-1)
+
+
+def outputs_of(outputs: Tensor, index: Tensor) -> Tensor:
+    """One value of each component: [B, C, A, N] and [B, C] → [B, C, N]."""
+    index = index[..., None, None]
+    if outputs.shape[-1] > 1:
+        index = index.expand(*index.shape[:3], outputs.shape[-1])
+    return outputs.gather(2, index).squeeze(2)
 
 
 def quantile_huber(quantiles: Tensor, targets: Tensor, kappa: float = 1.0) -> Tensor:

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.learning.batch_loss import LossFunction
+from alf_lite.algorithms.learning.training_batches import TrainingBatch
+from alf_lite.algorithms.parts.return_heads import ExpectedReturnHead, QuantileHead
+from alf_lite.algorithms.parts.transitions import Transition
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import BatchInfo, LossInfo, StepType, TimeStep
+from alf_lite.optimizers.optimizers import Adam
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.utils.summary import diagnostics_if
+
+SIZE, NUM_VALUES, BATCH_SIZE = 3, 4, 200
+CONFIG = TrainerConfig(
+    mini_batch_length=2, unroll_length=1, num_updates_per_train_iter=1
+)
+
+
+class OwnLoss(DqnAlgorithm):
+    def calc_loss(self, info) -> LossInfo:
+        return super().calc_loss(info)
+
+
+def dqn(kind=DqnAlgorithm, config=CONFIG, **kwargs) -> DqnAlgorithm:
+    torch.manual_seed(0)
+    spec = BoundedTensorSpec((), torch.int64, 0, NUM_VALUES - 1)
+    return kind(TensorSpec((SIZE,)), spec, config=config, optimizer=Adam(), **kwargs)
+
+
+def a_batch() -> TrainingBatch:
+    """Some of whose steps are the last ones of their episodes."""
+    step_type = torch.where(torch.rand(1, BATCH_SIZE) < 0.2, StepType.LAST, 1).int()
+    steps = TimeStep(
+        step_type=step_type,
+        reward=torch.randn(1, BATCH_SIZE),
+        discount=torch.ones(1, BATCH_SIZE),
+        observation=torch.randn(1, BATCH_SIZE, SIZE),
+        prev_action=torch.zeros(1, BATCH_SIZE, dtype=torch.int64),
+    )
+    transition = Transition(
+        torch.randint(NUM_VALUES, (1, BATCH_SIZE)),
+        3 * torch.randn(1, BATCH_SIZE),
+        0.9 * (torch.rand(1, BATCH_SIZE) > 0.1),
+        next_observation=torch.randn(1, BATCH_SIZE, SIZE),
+    )
+    return TrainingBatch(steps, transition, (), step_type != StepType.LAST)
+
+
+def loss_and_gradients(algorithm: DqnAlgorithm, batch: TrainingBatch, looks: bool):
+    with diagnostics_if(looks):
+        loss_info, _ = LossFunction(algorithm)(batch)
+    parameters = list(algorithm._q_network.parameters())
+    return loss_info, [
+        loss_info.loss,
+        *torch.autograd.grad(loss_info.loss, parameters),
+    ]
+
+
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("huber_delta", [None, 0.3, 1.0])
+def test_loss_and_gradients_are_the_same_whether_or_not_somebody_looks(
+    double, huber_delta
+):
+    algorithm = dqn(double=double, return_model=ExpectedReturnHead(huber_delta))
+    for parameter in algorithm._target_q_network.parameters():
+        parameter.data.add_(0.1)
+    batch = a_batch()
+    assert algorithm.quick_loss(batch) is not None
+    quick, found = loss_and_gradients(algorithm, batch, looks=False)
+    looked_at, expected = loss_and_gradients(algorithm, batch, looks=True)
+    assert quick.extra == ()
+    assert looked_at.extra != ()
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_the_loss_of_others_is_not_short_cut():
+    batch = a_batch()
+    weights = torch.ones(BATCH_SIZE)
+    weighted = batch._replace(batch_info=BatchInfo(importance_weights=weights))
+    assert dqn(return_model=QuantileHead()).quick_loss(batch) is None
+    prioritized = dataclasses.replace(CONFIG, priority_replay=True)
+    assert dqn(config=prioritized).quick_loss(batch) is None
+    assert dqn(OwnLoss).quick_loss(batch) is None
+    assert dqn().quick_loss(weighted) is None
+    with torch.no_grad():
+        assert dqn().quick_loss(batch) is None
+    algorithm = dqn()
+    algorithm.calc_loss = lambda info: LossInfo(loss=torch.zeros(1, BATCH_SIZE))
+    assert algorithm.quick_loss(batch) is None
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("batch_size", [1, 3, 40])
+def test_acting_draws_and_chooses_as_with_torch(epsilon, batch_size):
+    algorithm = dqn(rollout_epsilon_greedy=epsilon)
+    algorithm.predict_epsilon = epsilon
+    inputs = TimeStep(
+        step_type=torch.ones(batch_size, dtype=torch.int32),
+        reward=torch.zeros(batch_size),
+        discount=torch.ones(batch_size),
+        observation=torch.randn(batch_size, SIZE),
+        prev_action=torch.zeros(batch_size, dtype=torch.int64),
+    )
+    state = algorithm.get_initial_rollout_state(batch_size)
+
+    def act(is_plain: bool) -> list:
+        algorithm._is_plain = is_plain
+        torch.manual_seed(1)
+        with torch.inference_mode():
+            steps = [algorithm.rollout_step(inputs, state) for _ in range(9)]
+            state_ = algorithm.get_initial_predict_state(batch_size)
+            steps += [algorithm.predict_step(inputs, state_) for _ in range(9)]
+        return [*(step.output for step in steps), torch.rand(4)]
+
+    assert algorithm._is_plain
+    for a, b in zip(act(True), act(False), strict=True):
+        assert a.dtype == b.dtype
+        assert torch.equal(a, b)
