@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 OTHERS = {
     "confs/README.md": "scores.md",
     "benchmarks/README.md": "benchmarks.md",
+    "examples/README.md": "examples.md",
     "CHANGELOG.md": "changelog.md",
 }
 

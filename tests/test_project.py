@@ -20,6 +20,7 @@ DOCUMENTS = [
     *(ROOT / "docs").rglob("*.md"),
     *(ROOT / "confs").glob("*.md"),
     *(ROOT / "benchmarks").glob("*.md"),
+    *(ROOT / "examples").glob("*.md"),
 ]
 
 

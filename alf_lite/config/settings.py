@@ -23,7 +23,7 @@ def settings_in(operative_text: str, user_text: str = "") -> dict[str, Any]:
     found = {name: _value(text) for name, text in _BINDING.findall(operative_text)}
     for name, text in _BINDING.findall(user_text):
         value = _value(text)
-        if name not in found or not isinstance(value, _Source):
+        if found.get(name) is None or not isinstance(value, _Source):
             found[name] = value
     return {name: _plain(value, found) for name, value in found.items() if "." in name}
 

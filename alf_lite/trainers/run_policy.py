@@ -36,6 +36,7 @@ TO_PLAY = (
     "create_env=create_env)"
 )
 TO_PREDICT = "alf_lite.load_policy(root_dir, config=config)"
+TO_EXPORT = "alf_lite.export_policy(root_dir, create_env=create_env)"
 TO_COLLECT = (
     "alf_lite.trainers.run_policy.build_policy(config, env, load_policy_checkpoint("
     'root_dir, "latest")), whose AlgorithmPolicy alf_lite.trainers.collector.collect '
@@ -101,7 +102,7 @@ def _is_bound(name: str, parameters: Sequence[str]) -> bool:
 
 
 def read_run_config(
-    root_dir: str | Path, gin_params: Sequence[str] = ()
+    root_dir: str | Path, gin_params: Sequence[str] = (), in_python: str = TO_PLAY
 ) -> TrainerConfig:
     """Makes the configuration of a run that of this process.
 
@@ -111,12 +112,13 @@ def read_run_config(
     Args:
         root_dir: of the run.
         gin_params: override the configuration of the run.
+        in_python: see :func:`run_conf`.
 
     Raises:
         ConfigError: if there is no run, or the configuration cannot be used or does not
             say what was given in Python.
     """
-    conf = run_conf(root_dir, gin_params, TO_PLAY)
+    conf = run_conf(root_dir, gin_params, in_python)
     config_files.parse_config(conf, gin_params)
     return acting_config()
 

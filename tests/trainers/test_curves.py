@@ -44,6 +44,14 @@ def test_curves_of_a_run_have_every_axis(run):
         curves["eval/AverageRetrun"]
 
 
+def test_settings_that_were_given_in_python_are_known(tmp_path):
+    run = write_run(tmp_path, [(0, 1.0)])
+    (run / "operative.gin").write_text("TrainerConfig.algorithm_ctor = None\n")
+    (run / "user.gin").write_text("TrainerConfig.algorithm_ctor = @PPOAlgorithm\n")
+    settings = alf_lite.read_curves(run).settings
+    assert settings["TrainerConfig.algorithm_ctor"] == "@PPOAlgorithm"
+
+
 def test_a_folder_gives_its_runs_and_leaves_empty_ones_out(run, tmp_path, caplog):
     write_run(tmp_path / "a" / "seed0", [(0, 1.0), (10, None), (20, 3.0)])
     write_run(tmp_path / "a" / "seed1", [(0, 2.0)])
