@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from alf_lite.bin import command
+from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
 from alf_lite.utils import random_state
 from tests.source_code import ROOT
@@ -87,3 +88,15 @@ def test_a_page_works_as_it_stands(page, tmp_path):
             assert part["language"] == "python"
             exec(shortened(part["text"], SHORT_PYTHON), names)
     assert num_done >= 3
+
+
+def test_gin_in_ten_lines_is_a_conf_of_ten_lines(tmp_path):
+    page = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+    _, after = page.split("## Gin in ten lines")
+    (conf, *_) = re.findall(r"^```gin\n(.*?)^```$", after, re.MULTILINE | re.DOTALL)
+    assert len(conf.splitlines()) == 10
+    (tmp_path / "my_module.py").write_text("")
+    (tmp_path / "my.gin").write_text(conf, encoding="utf-8")
+    config_files.parse_config("my.gin", [])
+    assert TrainerConfig().num_env_steps == 200_000
+    assert TrainerConfig().algorithm_ctor is not None
