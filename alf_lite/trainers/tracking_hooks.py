@@ -19,7 +19,7 @@ from alf_lite.trainers import train_summaries
 from alf_lite.trainers.hooks import Hook, Training
 from alf_lite.trainers.run_directory import OPERATIVE_CONFIG, USER_CONFIG
 from alf_lite.utils import random_state, summary
-from alf_lite.utils.row_log import KEYS, Row
+from alf_lite.utils.row_log import AXES, KEYS, Row
 
 _logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _MAX_METRICS = 1000
 
 
 class TrackingHook(Hook, abc.ABC):
-    """Sends every row of ``metrics.jsonl`` to a service, the settings and the files.
+    """Sends every row of ``metrics.jsonl`` to a service, settings, videos and files.
 
     Training is worth more than what is shown of it: a service that cannot be reached
     when the run begins is an error, one that fails later gets one line in the log, and
@@ -55,6 +55,7 @@ class TrackingHook(Hook, abc.ABC):
         self._run_id = ""
         self._rows: list[Row] = []
         self._has_sent_settings = False
+        self._sent_videos: set[str] = set()
         self._is_working = False
         self._last_sent = -math.inf
 
@@ -70,6 +71,10 @@ class TrackingHook(Hook, abc.ABC):
     @abc.abstractmethod
     def _send_rows(self, rows: Sequence[Row]) -> None:
         """Sends rows of finite numbers."""
+
+    @abc.abstractmethod
+    def _send_video(self, path: Path, row: Row) -> None:
+        """Sends what ``VideoRecorder`` has recorded; ``row`` says when."""
 
     @abc.abstractmethod
     def _end(self, files: Sequence[Path], *, failed: bool) -> None:
@@ -111,10 +116,11 @@ class TrackingHook(Hook, abc.ABC):
         self._try(self._end, files, failed=sys.exc_info()[0] is not None)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"run_id": self._run_id}
+        return {"run_id": self._run_id, "videos": sorted(self._sent_videos)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._run_id = str(state["run_id"])
+        self._sent_videos = set(state["videos"])
 
     def _send(self, training: Training) -> None:
         self._last_sent = time.monotonic()
@@ -125,8 +131,12 @@ class TrackingHook(Hook, abc.ABC):
             # By now everything is built, and has read its settings.
             self._has_sent_settings = True
             self._try(self._send_settings, _settings_of(training.root_dir))
-        finite = [{k: v for k, v in row.items() if v == v} for row in rows]
-        self._try(self._send_rows, finite)
+        self._try(self._send_rows, rows)
+        videos = sorted((training.root_dir / "videos").glob("*.mp4"))
+        for path in videos:
+            if path.name not in self._sent_videos:
+                self._sent_videos.add(path.name)
+                self._try(self._send_video, path, rows[-1])
 
     def _try(self, send: Any, *arguments: Any, **options: Any) -> None:
         if not self._is_working:
@@ -216,6 +226,13 @@ class WandbHook(TrackingHook):
         for row in rows:
             self._run.log(row)
 
+    def _send_video(self, path: Path, row: Row) -> None:
+        import wandb
+
+        axes = {name: row[name] for name in AXES if name in row}
+        video = wandb.Video(str(path), caption=path.stem)
+        self._run.log({**axes, "eval/episodes": video})
+
     def _end(self, files: Sequence[Path], *, failed: bool) -> None:
         import wandb
 
@@ -289,6 +306,9 @@ class MlflowHook(TrackingHook):
         ]
         for part in _in_parts(metrics, _MAX_METRICS):
             self._client.log_batch(self._run_id, metrics=part)
+
+    def _send_video(self, path: Path, row: Row) -> None:
+        self._client.log_artifact(self._run_id, str(path), "videos")
 
     def _end(self, files: Sequence[Path], *, failed: bool) -> None:
         for path in files:

@@ -154,11 +154,13 @@ def _episode_rows(result: EvalResult) -> Iterator[dict[str, Any]]:
 
 def summarize_config(texts: Mapping[str, str], config: TrainerConfig) -> None:
     """Writes the texts of the configuration, shown as code, and the table of runs."""
-    given = texts[OPERATIVE_CONFIG], texts[USER_CONFIG]
+    found = settings_in(texts[OPERATIVE_CONFIG], texts[USER_CONFIG])
+    # TensorBoard shows the first five: the command line is the end of what was given.
+    given = reversed(settings_in("", texts[USER_CONFIG]))
     settings = {
-        name: value
-        for name, value in settings_in(*given).items()
-        if value is not None and not name.endswith(_NOT_COMPARED)
+        name: found[name]
+        for name in (*given, *found)
+        if found[name] is not None and not name.endswith(_NOT_COMPARED)
     }
     results = [*_CHARTS.values(), *(["eval/AverageReturn"] if config.evaluate else [])]
     summary.hparams(settings, results)

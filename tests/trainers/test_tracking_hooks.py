@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 
+import numpy as np
 import pytest
 
 from alf_lite.errors import ConfigError
@@ -26,6 +27,7 @@ class Service(TrackingHook):
         self.begun: list[str] = []
         self.settings: list[dict] = []
         self.rows: list[dict] = []
+        self.videos: list[tuple[str, int]] = []
         self.ended: list[tuple[list[str], bool]] = []
 
     def _begin(self, name, root_dir, run_id):
@@ -43,8 +45,19 @@ class Service(TrackingHook):
             raise ConnectionError("the server is gone")
         self.rows += rows
 
+    def _send_video(self, path, row):
+        self.videos.append((path.name, row["iteration"]))
+
     def _end(self, files, *, failed):
         self.ended.append(([path.name for path in files], failed))
+
+
+@pytest.fixture
+def video(tmp_path):
+    """What VideoRecorder leaves in a run."""
+    path = tmp_path / "run" / "videos" / "iteration-3.mp4"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"not looked into")
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +65,7 @@ def _send_at_once(monkeypatch):
     monkeypatch.setattr(tracking_hooks, "_SEND_SECONDS", 0.0)
 
 
-def test_a_service_gets_every_row_the_settings_and_the_files(tmp_path):
+def test_a_service_gets_every_row_the_settings_and_the_files(tmp_path, video):
     service = Service()
     build_trainer(tmp_path / "run", hooks=[service], **EVALUATE).train()
     logged = list(read_rows(tmp_path / "run" / f"{METRICS}.jsonl"))
@@ -69,6 +82,7 @@ def test_a_service_gets_every_row_the_settings_and_the_files(tmp_path):
         "operative.gin",
     ]
     assert not failed
+    assert [name for name, _ in service.videos] == ["iteration-3.mp4"]
 
 
 def test_it_changes_nothing_and_goes_on_in_the_same_run(tmp_path):
@@ -112,7 +126,7 @@ def test_the_end_of_a_failing_run_is_a_failure(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")  # of the packages
-def test_weights_and_biases_keeps_the_run_offline(tmp_path, monkeypatch):
+def test_weights_and_biases_keeps_the_run_offline(tmp_path, monkeypatch, video):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
@@ -121,13 +135,15 @@ def test_weights_and_biases_keeps_the_run_offline(tmp_path, monkeypatch):
     (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
     rows, settings = _records_of(file)
     logged = list(read_rows(tmp_path / "run" / f"{METRICS}.jsonl"))
-    for tag in ("eval/AverageReturn", "ToyAlgorithm/loss", "env_steps"):
-        expected = [row[tag] for row in logged if tag in row][: len(rows)]
-        assert [row[tag] for row in rows if tag in row] == pytest.approx(expected)
+    for tag in ("eval/AverageReturn", "ToyAlgorithm/loss"):
+        expected = [(row["env_steps"], row[tag]) for row in logged if tag in row]
+        sent = [(row["env_steps"], row[tag]) for row in rows if tag in row]
+        assert np.array(sent) == pytest.approx(np.array(expected))
     assert settings["TrainerConfig.unroll_length"] == 5
+    assert any(tag.startswith("eval/episodes") for row in rows for tag in row)
     name = hook.state_dict()["run_id"]
     again = WandbHook(project="toys", mode="offline")
-    again.load_state_dict({"run_id": name})
+    again.load_state_dict({"run_id": name, "videos": []})
     build_trainer(tmp_path / "run", hooks=[again], num_iterations=10).train()
     wandb_directory = tmp_path / "run" / "wandb"
     assert len(list(wandb_directory.glob(f"offline-*/run-{name}.wandb"))) == 2
@@ -171,7 +187,7 @@ def _leveldb_records(data: bytes):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the packages
-def test_mlflow_keeps_the_run_in_its_local_store(tmp_path, monkeypatch):
+def test_mlflow_keeps_the_run_in_its_local_store(tmp_path, monkeypatch, video):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.chdir(tmp_path)  # its files
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
@@ -189,7 +205,7 @@ def test_mlflow_keeps_the_run_in_its_local_store(tmp_path, monkeypatch):
         if "eval/AverageReturn" in row
     ]
     files = [file.path for file in client.list_artifacts(run.info.run_id)]
-    assert "metrics.csv" in files
+    assert {"metrics.csv", "videos"} <= set(files)
     again = MlflowHook("toys", uri)
     build_trainer(tmp_path / "run", hooks=[again], num_iterations=10).train()
     assert again.state_dict() == hook.state_dict()

@@ -136,6 +136,9 @@ def test_settings_and_results_are_in_the_table_of_runs(tmp_path):
     assert settings["TrainerConfig.evaluate"].string_value == "True"
     assert "TrainerConfig.random_seed" not in settings
     experiment = HParamsPluginData.FromString(found["_hparams_/experiment"]).experiment
+    # Only the first five are shown: what was given, not all the defaults.
+    first = [info.name for info in experiment.hparam_infos][:5]
+    assert "TrainerConfig.num_eval_episodes" in first
     assert [info.name.tag for info in experiment.metric_infos] == [
         "charts/episodic_return",
         "charts/episodic_length",
