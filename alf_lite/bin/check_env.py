@@ -111,6 +111,11 @@ def _of_conf(values: flags.FlagValues) -> tuple[Any, dict[str, Any]]:
     created = env.created_with
     env.close()
     assert created is not None, env
+    if created["vectorization_mode"] == "envpool":
+        raise ConfigError(
+            "the conf trains in a pool of EnvPool; what is checked are single "
+            "environments of gymnasium"
+        )
     settings = {name: created[name] for name in ("wrappers", "max_episode_steps")}
     settings |= created["env_kwargs"] or {}
     return created["env_ctor"] or created["env_name"], settings

@@ -181,8 +181,8 @@ def train_all(
         jobs: processes at a time.
         on_end: called with every run that ends.
         may_go_on: asked about every run once a second; False stops it.
-        are_alike: whether what is wrong with the flags or the conf of one run is wrong
-            for those that have not begun, too: then they are not started.
+        are_alike: whether what is wrong with the flags or the conf of the first runs is
+            wrong for those that have not begun, too: then they are not started.
         stream: where the progress is shown; stderr by default.
 
     Returns:
@@ -241,6 +241,7 @@ class _Waiting:
         self.seen: list[Run] = []  # in their order
         self._are_alike = are_alike
         self._runs = iter(runs)
+        self._ends: list[RunEnd] = []
 
     def next(self) -> Run | None:
         run = next(self._runs, None)
@@ -249,9 +250,19 @@ class _Waiting:
         return run
 
     def note(self, end: RunEnd) -> None:
-        """None of them will begin if one like them was refused."""
-        if end.is_refused and self._are_alike:
+        """None of them will begin if those like them were refused."""
+        self._ends.append(end)
+        if self._are_alike and are_refused_alike(self._ends):
             self.seen += self._runs
+
+
+def are_refused_alike(ends: Sequence[RunEnd]) -> bool:
+    """Whether the flags or the conf are wrong for all: two runs say the same.
+
+    What one says alone may be its own matter, as that it is being trained already.
+    """
+    messages = {end.message if end.is_refused else "" for end in ends}
+    return len(ends) > 1 and len(messages) == 1 and "" not in messages
 
 
 class StoppedError(Exception):
@@ -436,9 +447,9 @@ def train_seeds(
     except StoppedError as error:
         print(f"Stopped by {error}. The same command continues.")
         return error.exit_code
-    refused = [end for end in ends if end.is_refused]
-    if refused and not any(end.is_finished for end in ends):
-        raise ConfigError(refused[0].message)
+    started = [end for end in ends if end.exit_code is not None]
+    if are_refused_alike(started) or (len(ends) == 1 and ends[0].is_refused):
+        raise ConfigError(started[0].message)
     print("\n".join(table(ends)))
     print(f"TensorBoard:  tensorboard --logdir={folder}")
     print(f"Curves:       {invocation('plot')} {folder}")

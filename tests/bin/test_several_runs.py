@@ -31,7 +31,7 @@ if flags.get("conf") == "long":
 if seed == 7:
     print("error: a pole fell", flush=True)
     sys.exit(4)
-if seed == 8:
+if seed == 8 or flags.get("conf") == "bad":
     print("error: --gin_param: no", flush=True)
     sys.exit(2)
 record = {"evaluation": 10.0 * seed, "seconds": 3.0, "env_steps": 100,
@@ -104,10 +104,19 @@ def test_a_seed_that_fails_stops_no_other_and_gives_the_exit_code(
 
 
 def test_what_is_wrong_for_all_is_said_once(tmp_path, capsys, stub):
+    for seeds in ("1-3", "4"):
+        flags = [f"--root_dir={tmp_path}/runs", f"--seeds={seeds}", "--jobs=1"]
+        assert train.main([*flags, "--conf=bad"]) == 2
+        assert capsys.readouterr().err.splitlines()[1:] == ["error: --gin_param: no"]
+    assert not (tmp_path / "runs" / "seed_3").exists()
+
+
+def test_what_one_run_alone_refuses_stops_no_other(tmp_path, capsys, stub):
     flags = [f"--root_dir={tmp_path}/runs", "--seeds=8,1,2", "--jobs=1"]
-    assert train.main(flags) == 2
-    assert capsys.readouterr().err.splitlines()[1:] == ["error: --gin_param: no"]
-    assert not (tmp_path / "runs" / "seed_1").exists()
+    assert train.main([*flags, "--conf=short"]) == 2
+    out = capsys.readouterr().out
+    assert "exit code 2: --gin_param: no" in out
+    assert "Mean return of 2 runs: 15.00" in out
 
 
 def test_the_directory_of_a_single_run_is_refused(tmp_path, capsys, stub):
