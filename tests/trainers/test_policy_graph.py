@@ -183,7 +183,7 @@ KINDS = {
 
 
 # Those that have the most between observation and action.
-_FAST = ("beta", "C51", "images", "LSTM", "mixed SAC", "unusual")
+_FAST = ("beta", "images", "LSTM", "unusual")
 
 
 @pytest.mark.parametrize(
