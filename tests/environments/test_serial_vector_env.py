@@ -78,6 +78,28 @@ def test_there_are_flags_where_an_episode_has_ended_only():
     assert ends[3][0].tolist() == [False, True]
 
 
+@pytest.mark.parametrize("flag", [bool, np.bool_, np.array])
+@pytest.mark.parametrize("number", [float, int, np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_one_environment_steps_as_one_of_several(flag, number, dtype):
+    class Odd(CountingEnv):
+        def step(self, action):
+            observation, reward, terminated, truncated, info = super().step(action)
+            flags = flag(terminated), flag(truncated)
+            return observation.astype(dtype), number(reward), *flags, info
+
+    def steps(num_envs: int) -> list:
+        env = SerialVectorEnv([functools.partial(Odd, (3,))] * num_envs)
+        found = [env.reset(seed=0)[0]]
+        for _ in range(9):
+            found += env.step(np.zeros(num_envs, int))[:4]
+        return found
+
+    for one, several in zip(steps(1), steps(2), strict=True):
+        assert one.dtype == several.dtype
+        assert one.tolist() == several[:1].tolist()
+
+
 def test_rewards_may_have_several_parts():
     env = SerialVectorEnv([functools.partial(VectorRewardEnv, 3, 2)] * 2)
     env.reset(seed=0)
@@ -110,9 +132,10 @@ def test_an_environment_that_reuses_its_memory_does_no_harm():
             self.buffer += 1
             return self.buffer, 1.0, bool(self.buffer[0] == 3), False, {}
 
-    env = SerialVectorEnv([InPlace] * 2)
-    seen = [env.reset()[0], *[env.step(np.zeros(2, int))[0] for _ in range(5)]]
-    assert [float(o[0, 0]) for o in seen] == [0, 1, 2, 3, 0, 1]
+    for n in (1, 2):
+        env = SerialVectorEnv([InPlace] * n)
+        seen = [env.reset()[0], *[env.step(np.zeros(n, int))[0] for _ in range(5)]]
+        assert [float(o[0, 0]) for o in seen] == [0, 1, 2, 3, 0, 1]
 
 
 def faulty(mode, at_step=3, **kwargs):
