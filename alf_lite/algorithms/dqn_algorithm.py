@@ -335,7 +335,7 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         )
 
     def quick_loss(self, batch: TrainingBatch) -> LossInfo | None:
-        is_one_step = len(batch.inputs.step_type) == 1
+        is_one_step = batch.inputs.step_type.shape[0] == 1
         if not (self._learns_plainly and is_one_step) or vars(self).keys() & _OF_LOSS:
             return None
         if batch.batch_info.importance_weights != ():

@@ -94,10 +94,10 @@ class NumpyChain:
             if forward_ad._current_level >= 0 or torch.is_autocast_enabled("cpu"):
                 return None
             outputs = _Layers.apply(arrays, x, *self.parameters())
-            return outputs if shape == (-1,) else outputs.view(len(x), *shape)
+            return outputs if shape == (-1,) else outputs.view(x.shape[0], *shape)
         if x.requires_grad:
             return None
-        return torch.from_numpy(run(arrays, x).reshape(len(x), *shape))
+        return torch.from_numpy(run(arrays, x).reshape(x.shape[0], *shape))
 
     def arrays(self, x: Tensor) -> list[Arrays] | None:
         """The layers' memory, for :func:`run` with x [B, input_size].
@@ -178,7 +178,7 @@ def run(
     layers: list[Arrays], x: Tensor, inputs: list[np.ndarray] | None = None
 ) -> np.ndarray:
     """What the layers make of x; puts the input of each into ``inputs``."""
-    if len(x) >= _MIN_ROWS_OF_TORCH:
+    if x.shape[0] >= _MIN_ROWS_OF_TORCH:  # len() is a call of Python
         return _run_torch(layers, x, inputs)
     values = x.numpy()
     with np.errstate(all="ignore"):  # torch does not warn either
@@ -288,7 +288,7 @@ def _differentiable_gradients(
 def _is_traced() -> bool:
     return (
         torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
+        or torch._C._is_tracing()
         or torch._C._are_functorch_transforms_active()
     )
 

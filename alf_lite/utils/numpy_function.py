@@ -27,7 +27,7 @@ def is_traced() -> bool:
     """Whether operations are recorded or transformed, so that all must be torch's."""
     return (
         torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
+        or torch._C._is_tracing()
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
     )

@@ -43,7 +43,7 @@ def greedy_action(
     if layers is None:
         return None
     return choose_in_numpy(
-        lambda: run(layers, observation), epsilon, len(observation), num_values
+        lambda: run(layers, observation), epsilon, observation.shape[0], num_values
     )
 
 
