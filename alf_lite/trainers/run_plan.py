@@ -96,6 +96,17 @@ class RunPlan:
         assert self.config.random_seed is not None, "it is drawn with the first build"
         return self.config.random_seed
 
+    @property
+    def eval_config(self) -> TrainerConfig:
+        """The config by which another process builds the algorithm for evaluations."""
+        algorithm = self._algorithm
+        if algorithm is None:
+            return self.config
+        assert algorithm.built_from is not None, algorithm
+        arguments = algorithm.built_from.arguments
+        ctor = functools.partial(type(algorithm), **arguments)
+        return dataclasses.replace(self.config, algorithm_ctor=ctor)
+
     def advise(self, algorithm: RLAlgorithm, iterations: int, env_steps: int) -> None:
         """Says once which settings cannot be fast.
 

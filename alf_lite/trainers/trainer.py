@@ -188,7 +188,7 @@ class Trainer:
             self.algorithm = plan.build_algorithm(stack)
             self._hooks = Hooks([*self._hooks, *build_hooks(plan.config.hook_ctors)])
             self._evaluations = RunEvaluations(
-                plan.config,
+                plan.eval_config,
                 plan.create_env,
                 plan.seed,
                 self._signals,

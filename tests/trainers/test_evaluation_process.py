@@ -8,13 +8,16 @@ import time
 
 import pytest
 import torch
+from torch import nn
 
 from alf_lite.checkpoints.checkpointer import Checkpointer
+from alf_lite.config import TrainerConfig
 from alf_lite.errors import EnvError, WorkerError
 from alf_lite.trainers.hooks import Hook
 from alf_lite.trainers.run_evaluations import RunEvaluations
+from alf_lite.trainers.trainer import Trainer
 from tests.trainers.conftest import make_noise
-from tests.trainers.toys import ScriptedEnvironment
+from tests.trainers.toys import ScriptedEnvironment, ToyAlgorithm
 
 EVALUATE = {"evaluate": True, "num_eval_episodes": 4, "num_eval_environments": 2}
 
@@ -79,6 +82,20 @@ def test_the_results_the_best_policy_and_the_training_are_the_same(make_trainer)
     for first, second in (states, [state for *_, state in bests]):
         assert all(torch.equal(first[name], second[name]) for name in first)
     assert not is_alive(other.pid)
+
+
+class Extended(ToyAlgorithm):
+    def __init__(self, observation_spec, action_spec, *, size=1, **kwargs):
+        super().__init__(observation_spec, action_spec, **kwargs)
+        self.extension = nn.Linear(size, size)
+
+
+def test_an_algorithm_that_was_built_in_python_is_built_alike():
+    config = TrainerConfig(num_iterations=1, async_eval=True, **EVALUATE)
+    env = make_noise(seed=0)
+    algorithm = Extended(env=env, config=config, size=3)
+    result = Trainer(algorithm, create_env=make_noise).train()
+    assert len(result.evaluation.returns) == 4
 
 
 class Slow(ScriptedEnvironment):
