@@ -23,10 +23,11 @@ from alf_lite.environments.creation import create_environment
 from alf_lite.exports import public_names
 from alf_lite.trainers.collector import NumSteps, RandomPolicy, collect
 from alf_lite.trainers.trainer import Trainer
-from tests.source_code import ROOT
+from tests import documented_scores
 
-FOLDER = ROOT / "docs/algorithms"
-PAGES = sorted(path for path in FOLDER.glob("*.md") if path.stem != "index")
+PAGES = sorted(
+    path for path in documented_scores.FOLDER.glob("*.md") if path.stem != "index"
+)
 # What a least conf is shortened to
 SHORT = [
     "TrainerConfig.num_iterations = 3",
@@ -152,20 +153,12 @@ def _data(conf: str, folder: Path) -> Path:
 
 
 def test_the_scores_of_the_pages_are_those_of_the_confs():
-    table = re.findall(
-        r"^\| `(\w+)` \| (.*?) \|.*?\|.*?\| (.*?) \|",
-        (ROOT / "confs/README.md").read_text(encoding="utf-8"),
-        re.MULTILINE,
-    )
-    measured = {
-        conf: (steps, re.sub(r" \[.*?\]|;.*", "", returns))
-        for conf, steps, returns in table
-    }
-    shown = re.findall(
-        r"^\| `([a-z_0-9]+)` \| (.*?) \| (.*?) \|$",
-        "\n".join(text_of(page) for page in PAGES),
-        re.MULTILINE,
-    )
-    for conf, *score in shown:
-        assert tuple(score) == measured[conf], f"docs/algorithms: update {conf}"
-    assert {conf for conf, *_ in shown} == set(measured)
+    for page in PAGES:
+        assert text_of(page) == documented_scores.with_scores(page), (
+            "run python -m tests.documented_scores"
+        )
+
+
+def test_every_conf_is_on_the_page_of_an_algorithm():
+    shown = set().union(*map(documented_scores.confs_of, PAGES))
+    assert shown == set(documented_scores.scores())
