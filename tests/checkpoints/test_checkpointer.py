@@ -43,6 +43,31 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "checkpoints"
 
 
+# The best one
+
+
+def test_one_that_there_is_may_be_said_to_be_the_best(directory, monkeypatch):
+    checkpointer = Checkpointer(directory, keep_latest=1)
+    for step in (1, 2):
+        checkpointer.save(step, state_of(step), best_score=3.0 if step == 1 else None)
+    assert checkpointer.load("best").step == 1
+
+    def full(path, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint_files, "_write_file", full)
+        with pytest.raises(CheckpointError, match="ckpt-2"):
+            checkpointer.mark_best(2, 5.0)
+    assert checkpointer.load("best").step == 1
+    assert checkpointer.mark_best(2, 5.0)
+    assert not checkpointer.mark_best(3, 7.0)
+    # What was the best before is of no use any more.
+    assert names(directory) == {"ckpt-2"}
+    loaded = checkpointer.load("best", resumable=True)
+    assert (loaded.step, value_of(loaded)) == (2, 2.0)
+
+
 # Round trip
 
 
