@@ -63,6 +63,8 @@ EXTRAS["dev"] = [
     "ruff>=0.9",
     "mypy>=1.13",
     "codespell>=2.3",
+    "nbclient>=0.10",
+    "ipykernel>=6.29",
     "pre-commit>=4.0",
 ]
 

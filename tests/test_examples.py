@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import runpy
+import subprocess
+import sys
 
 import pytest
 
@@ -48,3 +51,40 @@ def test_an_example_runs(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", [str(path), *arguments])
     runpy.run_path(str(path), run_name="__main__")
     assert RESULTS[name] in capsys.readouterr().out
+
+
+def test_the_notebook_runs(tmp_path):
+    for module in ("nbclient", "ipykernel", "matplotlib", "pygame"):
+        pytest.importorskip(module)
+    path = EXAMPLES / "quick_start.ipynb"
+    assert path.stat().st_size < 200_000  # its outputs are stored
+    run = [
+        sys.executable,
+        *("-W", "ignore::DeprecationWarning", "-c", _RUN_NOTEBOOK, str(path)),
+    ]
+    done = subprocess.run(
+        run,
+        cwd=tmp_path,
+        env=dict(os.environ, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 pictures" in done.stdout
+
+
+# In a process of its own, since a kernel is no child of the tests
+_RUN_NOTEBOOK = """
+import sys
+import nbformat
+from nbclient import NotebookClient
+
+notebook = nbformat.read(sys.argv[1], as_version=4)
+for cell in notebook.cells:
+    cell.source = cell.source.replace("= 50_000", "= 3_000")
+client = NotebookClient(notebook, kernel_name="python3", timeout=300)
+client.execute()
+outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+print(sum("image/png" in output.get("data", {}) for output in outputs), "pictures")
+"""
