@@ -2,6 +2,7 @@
 
     python -m alf_lite.bin.export --root_dir=runs/ppo --out=policy
     python examples/run_exported.py policy CartPole-v1 --num_episodes=10
+    python examples/run_exported.py policy my_module.MyEnv
 
 ``Policy`` is what to copy: neither alf_lite nor torch is needed where it runs.
 """
@@ -9,7 +10,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -136,17 +139,26 @@ def _first(value: Any) -> Any:
     return value[0]
 
 
+def make_env(name: str) -> gymnasium.Env:
+    """Makes an environment of gymnasium, or of a class in the current folder."""
+    module, _, class_name = name.rpartition(".")
+    if not module or ":" in name:
+        return gymnasium.make(name)
+    sys.path.insert(0, "")
+    return getattr(importlib.import_module(module), class_name)()
+
+
 def main() -> None:
     """Plays episodes and tells their returns."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("directory", help="what the export has written")
-    parser.add_argument("environment", help="an id of gymnasium, such as CartPole-v1")
+    parser.add_argument("environment", help="CartPole-v1, or my_module.MyEnv")
     parser.add_argument("--num_episodes", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
 
     policy = Policy(arguments.directory, arguments.seed)
-    env = gymnasium.make(arguments.environment)
+    env = make_env(arguments.environment)
     returns = []
     for episode in range(arguments.num_episodes):
         policy.reset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ _BAR_WIDTH = 40
 
 def training_lines(result: TrainResult) -> list[str]:
     """How the run ended, how good it is, and what to do with it."""
-    root_dir = result.root_dir
+    root_dir = _from_here(result.root_dir)
     done = f"{result.iterations} iterations, {_steps_or_updates(result)}"
     if result.was_finished:
         return [
@@ -48,11 +49,18 @@ def training_lines(result: TrainResult) -> list[str]:
     play = f"{invocation('play')} --root_dir={root_dir}"
     return [
         *lines,
-        f"Checkpoint:   {result.checkpoint}",
+        f"Checkpoint:   {result.checkpoint and _from_here(result.checkpoint)}",
         f"TensorBoard:  tensorboard --logdir={root_dir}",
         f"Watch it:     {play} --render",
         f"Record it:    {play} --record_file=play.mp4",
     ]
+
+
+def _from_here(path: Path) -> Path:
+    """As one would type it: relative to the current directory if it is below."""
+    with contextlib.suppress(ValueError, OSError):  # elsewhere; no directory any more
+        return path.relative_to(Path.cwd())
+    return path
 
 
 def _steps_or_updates(result: TrainResult) -> str:

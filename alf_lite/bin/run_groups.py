@@ -50,7 +50,7 @@ class LoggedRun(NamedTuple):
         for name in ("env_name", "env_ctor"):
             value = settings.get(f"create_environment.{name}")
             if value:
-                return str(value)
+                return str(value).strip("@()")
         return "environment"
 
     @property
