@@ -90,8 +90,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--root_dir", type=Path, default=Path("runs/offline"))
     parser.add_argument("--num_episodes", type=int, default=40)
-    parser.add_argument("--num_updates", type=int, default=1_500, help="offline")
-    parser.add_argument("--num_env_steps", type=int, default=1_500, help="online")
+    parser.add_argument("--num_updates", type=int, default=3_000, help="offline")
+    parser.add_argument("--num_env_steps", type=int, default=3_000, help="online")
     arguments = parser.parse_args()
 
     root_dir, num_updates = arguments.root_dir, arguments.num_updates
