@@ -50,7 +50,7 @@ WRONG = {
 ALLOWED = (
     # There may have been no evaluation, and a return may be negative.
     r"trainer\['run'\]\['(best|early|last).*= (nothing|negative|missing)",
-    r"trainer\['run'\]\['(env_steps|seconds)'\] = missing",
+    r"trainer\['run'\]\['(env_steps|seconds|num_evals_without_better)'\] = missing",
     r"trainer\['run'\]\['seconds'\] = negative",
     r"trainer\['event_files'\]",  # tested below
     r"trainer\['hooks'\] = (empty|missing)",
