@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,8 +36,11 @@ ValueNetwork.fc_layer_params = (16,)
 def process_state() -> Iterator[None]:
     """Each test starts as in a new process and leaves no trace."""
     config_files.reset()
+    # A test run started in the background ignores SIGINT.
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     with random_state.preserved():
         yield
+    signal.signal(signal.SIGINT, previous)
     config_files.reset()
 
 
