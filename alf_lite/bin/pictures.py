@@ -22,7 +22,7 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#
 _LINE_STYLES = ("-", "--", ":", "-.")
 BAND_ALPHA = 0.18
 
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {  # matplotlib knows the names of its settings as a type
     "figure.dpi": 150,
     "figure.facecolor": "white",
     "font.size": 10.0,
