@@ -24,6 +24,7 @@ _MAX_VIEWS = 16
 _MAX_KEPT = 16
 
 _traits = operator.attrgetter("shape", "dtype")
+_address = operator.methodcaller("data_ptr")  # 0 of a tensor without numbers
 
 
 class ActingPolicy(Protocol):
@@ -119,6 +120,10 @@ class PreallocatedRows:
         self._num_added = 0
         self._length = 0
         self._kept: list[Experience] = []  # rows that were not written yet
+        # Rows are kept if a policy gives each of them memory of its own, as its first
+        # ones tell. Until then, and otherwise, they are written one by one.
+        self._max_kept = 1
+        self._first_rows: list[Experience] | None = []
 
     def begin(
         self, length: int, env: Environment, first_step: TimeStep
@@ -161,8 +166,7 @@ class PreallocatedRows:
 
         Args:
             time_step: raw.
-            experience: its ``time_step`` is () if the policy saw the raw one. Not to be
-                changed before the end.
+            experience: its ``time_step`` is () if the policy saw the raw one.
         """
         row = self._num_added
         if row > 0 and self._step_rows is None:
@@ -170,8 +174,21 @@ class PreallocatedRows:
         # Several rows are written almost as fast as one.
         self._kept.append(experience)
         self._num_added = row + 1
-        if len(self._kept) == _MAX_KEPT:
+        if len(self._kept) >= self._max_kept:
             self._write_kept()
+        if self._first_rows is not None:
+            self._look_at(self._first_rows, experience)
+
+    def _look_at(self, first_rows: list[Experience], experience: Experience) -> None:
+        """Takes in one of the first rows; decides after the last of them."""
+        first_rows.append(experience)
+        if len(first_rows) == _MAX_KEPT:
+            rows = [list(map(_address, nest.flatten(row))) for row in first_rows]
+            # All are alive, so that equal addresses are the same memory.
+            columns = (set(column) - {0} for column in zip(*rows, strict=False))
+            if all(len(column) in (0, _MAX_KEPT) for column in columns):
+                self._max_kept = _MAX_KEPT
+            self._first_rows = None
 
     def _write_kept(self) -> None:
         first = self._num_added - len(self._kept)

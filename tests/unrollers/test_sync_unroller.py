@@ -226,6 +226,23 @@ def test_an_environment_that_writes_the_rows_makes_no_difference(bootstrap, leng
             assert torch.equal(x, y), path
 
 
+@pytest.mark.parametrize("period", [1, 2])
+def test_a_policy_may_write_into_the_same_memory_again(period):
+    memory = itertools.cycle([torch.zeros(2, 4) for _ in range(period)])
+
+    class ReusingPolicy(HoldingPolicy):
+        def rollout_step(self, inputs, state):
+            step = super().rollout_step(inputs, state)
+            now = next(memory).copy_(step.info["now"])
+            return step._replace(info={**step.info, "now": now})
+
+    collector = SyncUnroller(create_environment("CartPole-v1", 2), ReusingPolicy())
+    for length in (40, 40):
+        unroll = collector.unroll(length, bootstrap=False)
+        info = unroll.experience.rollout_info
+        assert torch.equal(info["now"], unroll.experience.time_step.observation)
+
+
 def test_an_unroll_that_failed_leaves_nothing_to_the_next_one():
     policy = HoldingPolicy()
     collector = SyncUnroller(create_environment("CartPole-v1", 2), policy)
