@@ -11,7 +11,11 @@ from torch import Tensor
 from torch.distributions import Beta, Distribution
 from torch.nn import functional as F
 
-from alf_lite.distributions.functions import ActionDistribution, SampleShape, sum_event
+from alf_lite.distributions.action_distribution import (
+    ActionDistribution,
+    SampleShape,
+    sum_event,
+)
 from alf_lite.tensor_specs import BoundedTensorSpec
 from alf_lite.utils.numpy_function import Pullback, by_numpy, is_quick
 from alf_lite.utils.tensor_utils import DeviceConstants
@@ -32,6 +36,7 @@ class DiagonalNormal(ActionDistribution):
     parameter_names = ("loc", "scale")
     constant_names = ("num_event_dims",)
     has_rsample = True
+    takes_noise = True
 
     def __init__(self, loc: Tensor, scale: Tensor, num_event_dims: int = 1) -> None:
         self.loc = loc
@@ -53,6 +58,9 @@ class DiagonalNormal(ActionDistribution):
     def sample(self, sample_shape: SampleShape = ()) -> Tensor:
         return _normal_sample(self.loc.detach(), self.scale.detach(), sample_shape)
 
+    def from_noise(self, noise: Tensor) -> Tensor:
+        return torch.addcmul(self.loc, self.scale, noise)
+
     def rsample(self, sample_shape: SampleShape = ()) -> Tensor:
         return _normal_sample(self.loc, self.scale, sample_shape)
 
@@ -71,7 +79,7 @@ class DiagonalNormal(ActionDistribution):
 
         loc, scale = self.loc, self.scale
         if value.shape == loc.shape and not value.requires_grad and is_quick(loc):
-            function = _NumpyNormal(value, self.num_event_dims)
+            function = NumpyNormal(value, self.num_event_dims)
             log_prob, entropy = by_numpy(function, in_torch, loc, scale)
             return log_prob, entropy
         return in_torch(loc, scale)
@@ -86,7 +94,7 @@ class DiagonalNormal(ActionDistribution):
         return self.num_event_dims
 
 
-class _NumpyNormal:
+class NumpyNormal:
     """In numpy, the log-probability of a value and the entropy."""
 
     def __init__(self, value: Tensor, num_event_dims: int) -> None:
@@ -211,6 +219,7 @@ class SquashedNormal(ActionDistribution):
     parameter_names = ("loc", "scale")
     constant_names = ("bounds",)
     has_rsample = True
+    takes_noise = True
 
     def __init__(self, loc: Tensor, scale: Tensor, bounds: ActionBounds) -> None:
         self.loc = loc
@@ -227,6 +236,10 @@ class SquashedNormal(ActionDistribution):
 
     def rsample(self, sample_shape: SampleShape = ()) -> Tensor:
         u = _normal_sample(self.loc, self.scale, sample_shape)
+        return self.bounds.from_symmetric(u.tanh())
+
+    def from_noise(self, noise: Tensor) -> Tensor:
+        u = torch.addcmul(self.loc, self.scale, noise)
         return self.bounds.from_symmetric(u.tanh())
 
     def rsample_and_log_prob(self) -> tuple[Tensor, Tensor]:

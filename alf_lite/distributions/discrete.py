@@ -14,7 +14,11 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn import functional as F
 
-from alf_lite.distributions.functions import ActionDistribution, SampleShape, sum_event
+from alf_lite.distributions.action_distribution import (
+    ActionDistribution,
+    SampleShape,
+    sum_event,
+)
 from alf_lite.distributions.torch_distributions import mask_log_odds, mask_logits
 from alf_lite.tensor_specs import BoundedTensorSpec, num_categories
 from alf_lite.utils.numpy_function import Pullback, by_numpy, is_quick
@@ -76,7 +80,7 @@ class Categorical(ActionDistribution):
             return _log_prob_of_index(logits, index), _entropy(logits)
 
         if index.shape == logits.shape[:-1] and is_quick(logits):
-            log_prob, entropy = by_numpy(_NumpyChoice(index), in_torch, logits)
+            log_prob, entropy = by_numpy(NumpyChoice(index), in_torch, logits)
             return log_prob, entropy
         return in_torch(logits)
 
@@ -306,7 +310,7 @@ def _entropy(logits: Tensor) -> Tensor:
     return -(log_probs.exp() * log_probs).sum(-1)
 
 
-class _NumpyChoice:
+class NumpyChoice:
     """In numpy, the log-probability of an index [...] and the entropy."""
 
     # Of less probable categories exp() is 0, so that they have no part in the entropy.

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from alf_lite.config import configurable
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.devices import moved_tensor
 from alf_lite.utils.progress import FollowsProgress
 from alf_lite.utils.schedulers import Scheduled, as_scheduler, value_at_start
 
@@ -58,12 +59,15 @@ def random_index(
 
 
 def toss_coins(
-    epsilon: float | Sequence[float], shape: Sequence[int], device: torch.device
+    epsilon: float | Sequence[float] | Tensor,
+    shape: Sequence[int],
+    device: torch.device,
 ) -> Tensor | bool:
     """Who explores, each with probability ε, on its own.
 
     Args:
-        epsilon: ε in [0, 1], or one for each of the B rows.
+        epsilon: ε in [0, 1], or one for each of the B rows. A tensor [] or [B] is not
+            looked at, which a GPU would be waited for.
         shape: [B, C], of C components.
         device: of the result.
 
@@ -71,6 +75,8 @@ def toss_coins(
         [B, C] bool; or True where everybody explores, and False where nobody does, if
         that is known. At ε = 0 no random number is drawn.
     """
+    if isinstance(epsilon, Tensor):
+        return torch.rand(shape, device=device) < epsilon.unsqueeze(-1)
     if epsilon == 0:
         return False
     coins = torch.rand(shape, device=device)
@@ -169,6 +175,7 @@ class EpsilonGreedy(FollowsProgress):
         self._is_sequence = isinstance(epsilon, Sequence)
         entries = list(epsilon) if isinstance(epsilon, Sequence) else [epsilon]
         self._schedulers = [as_scheduler(entry) for entry in entries]
+        self._table: tuple[list[float], Tensor | None] = ([], None)  # on a device
         for scheduler in self._schedulers:
             _checked(value_at_start(scheduler))
         if num_environments is not None:
@@ -192,6 +199,8 @@ class EpsilonGreedy(FollowsProgress):
         """
         if not self._is_sequence:
             return toss_coins(_checked(self._schedulers[0]()), shape, device)
+        if device.type != "cpu":
+            return toss_coins(self._on_device(shape, device, env_ids), shape, device)
         epsilons = self._current()
         if isinstance(env_ids, Tensor):
             epsilons = [epsilons[env_id] for env_id in env_ids.tolist()]
@@ -211,11 +220,31 @@ class EpsilonGreedy(FollowsProgress):
                 f"{num_environments} environments. Give one number, or one for each."
             )
 
+    def _on_device(
+        self, shape: Sequence[int], device: torch.device, env_ids: Tensor | tuple[()]
+    ) -> Tensor:
+        """ε of every row [B], without waiting for the device."""
+        epsilons: list[Any] = self._current()
+        table: Any
+        if any(isinstance(epsilon, Tensor) for epsilon in epsilons):
+            table = torch.stack([torch.as_tensor(e, device=device) for e in epsilons])
+        else:
+            known, table = self._table
+            if known != epsilons or table is None or table.device != device:
+                table = moved_tensor(torch.tensor(epsilons), device)
+                self._table = epsilons, table
+        if isinstance(env_ids, Tensor):
+            return table[env_ids.long()]
+        self._check_number(shape[0])
+        return table
+
     def _current(self) -> list[float]:
         return [_checked(scheduler()) for scheduler in self._schedulers]
 
 
 def _checked(value: float) -> float:
+    if isinstance(value, Tensor):  # what asks is captured for a GPU to repeat
+        return value
     epsilon = float(value)
     if not 0 <= epsilon <= 1:
         raise ValueError(f"epsilon must lie in [0, 1], got {epsilon}")
@@ -258,10 +287,12 @@ class ActionNoise(FollowsProgress, abc.ABC):
         """The noise [B, size] made from a standard normal sample, and the new state."""
 
     def _current_std(self) -> float:
-        return _checked_std(float(self._std()))
+        return _checked_std(self._std())
 
 
 def _checked_std(std: float) -> float:
+    if isinstance(std, Tensor):
+        return std
     if not std >= 0:
         raise ValueError(f"std must not be negative, got {std}")
     return std

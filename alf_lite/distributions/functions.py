@@ -1,16 +1,10 @@
 """Nests of distributions, and the nests of actions that belong to them.
 
 A policy's output is a nest of distributions, one per part of the action: the library's
-own (``discrete``, ``continuous``) or those of ``torch.distributions``. Their parameters
-are leaves of the nest, so that storing, stacking, indexing and detaching are
-``alf_lite.nest`` functions.
-
-The library's own follow the interface of ``torch.distributions`` and differ from its
-classes in two points. The constructor only stores its arguments, which makes it fast,
-differentiable by any route, and able to hold leaves that are not tensors. And every
-distribution covers one whole action: event dimensions are summed, never left to a
-wrapper. A batch of torch's that should count as one action is wrapped in
-``torch.distributions.Independent``.
+own (``discrete``, ``continuous``, see ``action_distribution``) or those of
+``torch.distributions``, of which a batch that should count as one action is wrapped in
+``torch.distributions.Independent``. Their parameters are leaves of the nest, so that
+storing, stacking, indexing and detaching are ``alf_lite.nest`` functions.
 
 The parts of a nest are independent: log-probabilities, entropies and divergences are
 summed over them.
@@ -20,150 +14,66 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, TypeGuard
 
 import optree
 import torch
 from torch import Tensor
 from torch import distributions as td
-from torch.distributions import Distribution, register_kl
+from torch.distributions import Distribution
 
 from alf_lite import nest
 
 # Registers torch's distributions as nodes, too.
 from alf_lite.distributions import torch_distributions
+from alf_lite.distributions.action_distribution import ActionDistribution
 
 Nest = Any
-# What torch.distributions takes as the shape of a sample.
-SampleShape = torch.Size | list[int] | tuple[int, ...]
 
 _NAMESPACE = "alf_lite"  # that of alf_lite.nest
-
-
-class ActionDistribution(Distribution):
-    """A distribution of one action whose parameters are leaves of a nest.
-
-    A subclass names its constructor's arguments in order: first ``parameter_names``,
-    the tensors with batch dimensions, then ``constant_names``, hashable values that all
-    rows share. Its constructor must not look at the parameters: a nest may be rebuilt
-    with specs, None or anything else in their place, which gives a placeholder.
-    """
-
-    parameter_names: ClassVar[tuple[str, ...]] = ()
-    constant_names: ClassVar[tuple[str, ...]] = ()
-    # Read by torch.distributions.
-    arg_constraints: ClassVar[dict[str, Any]] = {}
-    _validate_args = False
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Registers every subclass as a node of nests."""
-        super().__init_subclass__(**kwargs)
-        parameters, constants = cls.parameter_names, cls.constant_names
-        nest.register_node(
-            cls,
-            lambda d: (_attributes(d, parameters), _attributes(d, constants)),
-            lambda metadata, children: cls(*children, *metadata),
-        )
-        register_kl(cls, cls)(lambda p, q: p.kl_divergence(q))
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        """Shape of ``log_prob`` and ``entropy``."""
-        shape = self._parameter_shape
-        return shape[: len(shape) - self._num_parameter_event_dims]
-
-    @property
-    def event_shape(self) -> torch.Size:
-        """Shape of one action."""
-        shape = self._parameter_shape
-        return shape[len(shape) - self._num_parameter_event_dims :]
-
-    @property
-    def mode(self) -> Tensor:
-        """[*batch, *event], the action to take when acting greedily."""
-        raise NotImplementedError
-
-    def sample(self, sample_shape: SampleShape = ()) -> Tensor:
-        """[*sample_shape, *batch, *event], without gradient."""
-        with torch.no_grad():
-            return self.rsample(sample_shape)
-
-    def rsample_and_log_prob(self) -> tuple[Tensor, Tensor]:
-        """A differentiable sample [*batch, *event] and its log_prob [*batch]."""
-        action = self.rsample()
-        return action, self.log_prob(action)
-
-    def log_prob_and_entropy(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Both [*batch], of an action [*batch, *event]; cheaper than two calls."""
-        return self.log_prob(value), self.entropy()
-
-    def kl_divergence(self, other: Distribution) -> Tensor:
-        """[*batch], KL(self ‖ other) for another distribution of the same kind."""
-        raise NotImplementedError
-
-    def stack_key(self) -> Hashable:
-        """Equal for distributions that may be stacked; None if never."""
-        return None
-
-    def masked(self, allowed: Tensor) -> Self:
-        """The same distribution without the values that are not allowed.
-
-        Args:
-            allowed: [*batch, n] bool, of the values of all its components, one
-                component after the other. At least one of each should be allowed.
-        """
-        raise ValueError(f"{self!r} is not discrete: a mask can rule nothing out")
-
-    @property
-    def _parameter_shape(self) -> torch.Size:
-        return getattr(self, self.parameter_names[0]).shape
-
-    @property
-    def _num_parameter_event_dims(self) -> int:
-        """How many of the parameters' last dimensions belong to one action."""
-        raise NotImplementedError
-
-    def _extended_shape(self, sample_shape: SampleShape = ()) -> torch.Size:
-        return torch.Size((*sample_shape, *self.batch_shape, *self.event_shape))
-
-    def _same_kind(self, other: Distribution) -> Self:
-        """``other``, if it has the class and the constants of this one."""
-        names = self.constant_names
-        if not isinstance(other, type(self)) or (
-            _attributes(other, names) != _attributes(self, names)
-        ):
-            raise ValueError(
-                "kl_divergence: expected two distributions of one kind over the same "
-                f"actions, got {self!r} and {other!r}"
-            )
-        return other
-
-    def __repr__(self) -> str:
-        names = (*self.parameter_names, *self.constant_names)
-        arguments = ", ".join(f"{n}={_short(getattr(self, n))}" for n in names)
-        return f"{type(self).__name__}({arguments})"
-
-
-def sum_event(values: Tensor, num_event_dims: int) -> Tensor:
-    """[*batch, *event] summed over its last ``num_event_dims`` dimensions."""
-    if num_event_dims == 0:
-        return values
-    if num_event_dims == 1:
-        return values.sum(-1)
-    return values.flatten(-num_event_dims).sum(-1)
-
-
-def _attributes(obj: object, names: tuple[str, ...]) -> tuple[Any, ...]:
-    return tuple([getattr(obj, name) for name in names])
-
-
-def _short(value: Any) -> str:
-    return f"[{tuple(value.shape)}]" if isinstance(value, Tensor) else repr(value)
 
 
 def sample(distributions: Nest) -> Nest:
     """Actions [B, ...], drawn with torch's global generator, without gradient."""
     return _map(_sample, distributions)
+
+
+def noise_size(distributions: Nest) -> int:
+    """How many numbers of a row :func:`sample_with_noise` takes.
+
+    Raises:
+        ValueError: if a continuous part is not normal, squashed or not, or there is
+            none.
+    """
+    size = 0
+    for part in parts(distributions):
+        if _takes_noise(part):
+            size += part.event_shape.numel()
+        elif part.has_rsample:
+            raise ValueError(f"{part!r} is not made of normal noise")
+    if not size:
+        raise ValueError("no part of the action is continuous")
+    return size
+
+
+def sample_with_noise(distributions: Nest, noise: Tensor) -> Nest:
+    """As :func:`sample`, with this noise for the continuous parts.
+
+    Args:
+        distributions: nest of batch shape [B].
+        noise: [B, :func:`noise_size`] of standard normal numbers.
+    """
+    parts, structure = _flatten(distributions)
+    actions, begin = [], 0
+    for part in parts:
+        if _takes_noise(part):
+            end = begin + part.event_shape.numel()
+            own = noise[:, begin:end].reshape(noise.shape[:1] + part.event_shape)
+            actions.append(part.from_noise(own))
+            begin = end
+        else:
+            actions.append(part.sample())
+    return optree.tree_unflatten(structure, actions)
 
 
 def rsample(distributions: Nest) -> Nest:
@@ -361,16 +271,10 @@ def _stacks(
     for key, run in itertools.groupby(parts, _stack_key):
         own: list[Any] = list(run)
         end = begin + len(own)
-        first = own[0]
         if key is None or len(own) < _MIN_STACKED:
             yield None, begin, end
         else:
-            parameters = [
-                torch.stack([getattr(part, name) for part in own])
-                for name in first.parameter_names
-            ]
-            constants = _attributes(first, first.constant_names)
-            yield type(first)(*parameters, *constants), begin, end
+            yield own[0].stack(own), begin, end
         begin = end
 
 
@@ -378,6 +282,10 @@ def _stack_key(distribution: Distribution) -> Hashable:
     if isinstance(distribution, ActionDistribution):
         return distribution.stack_key()
     return None
+
+
+def _takes_noise(distribution: Distribution) -> TypeGuard[ActionDistribution]:
+    return isinstance(distribution, ActionDistribution) and distribution.takes_noise
 
 
 def _sample(distribution: Distribution) -> Tensor:
