@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,15 @@ from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.config import configurable
+from alf_lite.errors import ConfigError
+from alf_lite.networks.initializers import Initializer
 from alf_lite.networks.input_encoders import ConvLayerParams, make_encoder
+from alf_lite.networks.input_preprocessors import (
+    Combiner,
+    Preprocessor,
+    make_combiner,
+    preprocessors_of,
+)
 from alf_lite.networks.layers import Activation, mlp
 from alf_lite.networks.network import Network, leaf_name
 from alf_lite.networks.numpy_layers import NumpyChain
@@ -41,10 +49,22 @@ class EncodingNetwork(EncoderNetwork):
         fc_layer_params: sizes of the MLP's layers; () for none.
         activation: of the MLP, a name such as "tanh" or a callable.
         layer_norm: normalize the layers of the MLP before their activation.
+        batch_norm: normalize its input and the outputs of its layers, see
+            :class:`BatchNorm`; or what builds such a layer, of a number of features.
+        dropout: share of its units that are left out in training.
+        noise_std: σ₀ of noise in its weights, see :class:`NoisyLinear`; 0: none.
+        initializer: of the weights of all layers, a name such as "he_uniform" or an
+            object such as ``VarianceScaling(2.0)``; None: orthogonal ones.
         conv_layer_params: (filters, kernel size, stride) of each convolution; None for
             a choice by the size of the image.
         conv_activation: of the convolutions.
         embedding_size: of each integer input; None for one-hot up to 256 categories.
+        input_preprocessors: by the path of a leaf, such as ``"arm.image"``, what
+            encodes it in place of that: constructors of networks without memory or of
+            modules, called with the spec of the leaf, or modules.
+        combiner: how the leaves' features become one vector: "concat", "sum" or
+            "multiply", for which each must have the same size, or a function of their
+            list.
 
     Raises:
         ValueError: if a leaf cannot be encoded; the message names its path.
@@ -57,28 +77,52 @@ class EncodingNetwork(EncoderNetwork):
         fc_layer_params: Sequence[int] = (64, 64),
         activation: Activation = "tanh",
         layer_norm: bool = False,
+        batch_norm: bool | Callable[..., nn.Module] = False,
+        dropout: float = 0.0,
+        noise_std: float = 0.0,
+        initializer: Initializer | None = None,
         conv_layer_params: ConvLayerParams | None = None,
         conv_activation: Activation = "relu",
         embedding_size: int | None = None,
+        input_preprocessors: Mapping[str, Preprocessor] | None = None,
+        combiner: Combiner = "concat",
     ) -> None:
         super().__init__(input_spec)
         specs = nest.flatten_with_path(input_spec)
         if not specs:
             raise ValueError("input_spec: expected at least one TensorSpec, got none")
+        chosen = preprocessors_of(input_preprocessors, specs)
         encoders = [
-            make_encoder(
+            preprocessor
+            or make_encoder(
                 leaf_name("observation", path),
                 spec,
                 conv_layer_params=conv_layer_params,
                 conv_activation=conv_activation,
                 embedding_size=embedding_size,
+                initializer=initializer,
             )
-            for path, spec in specs
+            for (path, spec), preprocessor in zip(specs, chosen, strict=True)
         ]
-        input_size = sum(encoder.output_size for encoder in encoders)
-        self._is_plain = _is_plain(input_spec)
+        sizes = {
+            nest.leaf_name("observation", path): encoder.output_size
+            for (path, _), encoder in zip(specs, encoders, strict=True)
+        }
+        self._combine, input_size = make_combiner(combiner, sizes)
+        self._is_plain = (
+            _is_plain(input_spec) and chosen == [None] and not callable(combiner)
+        )
         self._encoders = nn.ModuleList([] if self._is_plain else encoders)
-        self._mlp = mlp(input_size, fc_layer_params, activation, layer_norm)
+        self._mlp = mlp(
+            input_size,
+            fc_layer_params,
+            activation,
+            layer_norm,
+            batch_norm=batch_norm,
+            dropout=dropout,
+            noise_std=noise_std,
+            initializer=initializer,
+        )
         self.output_size = [input_size, *fc_layer_params][-1]
 
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
@@ -89,7 +133,7 @@ class EncodingNetwork(EncoderNetwork):
                 encode(leaf)
                 for encode, leaf in zip(self._encoders, leaves, strict=True)
             ]
-            inputs = features[0] if len(features) == 1 else torch.cat(features, dim=-1)
+            inputs = self._combine(features)
         return self._mlp.forward(inputs), state
 
     def layers(self) -> list[nn.Module] | None:
@@ -132,24 +176,25 @@ class EncodedNetwork(Network):
         # An argument would hide what a conf binds to the encoder.
         given = {name: value for name, value in options.items() if value is not None}
         encoder = encoding_network_ctor(observation_spec, **given)
+        if not hasattr(encoder, "output_size"):
+            raise ConfigError(
+                "encoding_network_ctor must build a network with an output_size, whose "
+                f"output is one vector, got {type(encoder).__name__}"
+            )
         super().__init__(observation_spec, encoder.state_spec)
         self._encoder = encoder
-        self._chain = NumpyChain(None)
-
-    @property
-    def chain(self) -> NumpyChain:
-        """All layers up to where a subclass goes on itself, if they are one chain."""
-        return self._chain
+        # All layers up to where a subclass goes on itself, if they are one chain.
+        self.chain = NumpyChain(None)
 
     def _set_chain(self, *head: nn.Module | None) -> None:
         """Says which layers follow the encoder, up to where a subclass goes on itself.
 
-        ``self._chain`` then computes all of them, where it is quicker than torch.
+        ``self.chain`` then computes all of them, where it is quicker than torch.
         """
         layers = self._encoder.layers()
         following = [layer for layer in head if layer is not None]
         if layers is not None and len(following) == len(head):
-            self._chain = NumpyChain([*layers, *following])
+            self.chain = NumpyChain([*layers, *following])
 
 
 def _is_plain(spec: NestedTensorSpec) -> bool:

@@ -25,12 +25,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from alf_lite.networks.layers import (
-    Activation,
+from alf_lite.networks.initializers import (
+    HIDDEN_GAIN,
+    Initializer,
     check_parameters,
-    make_activation,
-    orthogonal,
+    initialized,
 )
+from alf_lite.networks.layers import Activation, make_activation
 from alf_lite.networks.lean_layers import HiddenSequential
 from alf_lite.tensor_specs import (
     BoundedTensorSpec,
@@ -114,6 +115,32 @@ class CategoryEncoder(InputEncoder):
         return one_hot.scatter_(-1, rows, 1.0)
 
 
+class ImageInput:
+    """From one leaf to images as torch's convolutions want them.
+
+    Args:
+        spec: of the leaf.
+    """
+
+    def __init__(self, spec: TensorSpec) -> None:
+        self._ndim = spec.ndim
+        self._is_channel_last, self.shape = image_layout(spec)  # C, H, W
+        is_bytes = spec.dtype == torch.uint8 and not is_binary(spec)
+        self._scale = 1 / 255 if is_bytes else 1.0
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, torch.Size]:
+        """[..., *spec.shape] → ([N, C, H, W], the shape of the outer dimensions)."""
+        outer_shape = x.shape[: x.ndim - self._ndim]
+        if self._ndim == 2:
+            x = x.unsqueeze(-3)
+        elif self._is_channel_last:
+            x = x.movedim(-1, -3)
+        x = x.reshape(-1, *x.shape[-3:]).float()
+        if self._scale != 1.0:
+            x.mul_(self._scale)  # of bytes, float() is a copy
+        return x, outer_shape
+
+
 class ImageEncoder(InputEncoder):
     """[..., H, W, C] or [..., C, H, W] → [..., features].
 
@@ -121,6 +148,7 @@ class ImageEncoder(InputEncoder):
         spec: of the leaf.
         conv_layer_params: (filters, kernel size, stride) of each layer; no padding.
         activation: after each layer.
+        initializer: of the weights; None: orthogonal.
     """
 
     def __init__(
@@ -128,20 +156,15 @@ class ImageEncoder(InputEncoder):
         spec: TensorSpec,
         conv_layer_params: ConvLayerParams,
         activation: Activation,
+        initializer: Initializer | None = None,
     ) -> None:
         super().__init__()
-        self._ndim = spec.ndim
-        self._is_channel_last, (channels, height, width) = image_layout(spec)
-        is_bytes = spec.dtype == torch.uint8 and not is_binary(spec)
-        self._scale = 1 / 255 if is_bytes else 1.0
+        self._images = ImageInput(spec)
+        channels, height, width = self._images.shape
         layers: list[nn.Module] = []
         for filters, kernel, stride in conv_layer_params:
-            check_parameters(
-                f"a convolution of {filters} filters of {kernel}x{kernel}",
-                *(channels, filters, kernel, kernel),
-            )
-            convolution = nn.Conv2d(channels, filters, kernel, stride)
-            layers += [orthogonal(convolution), make_activation(activation)]
+            layers.append(convolution(channels, filters, kernel, stride, initializer))
+            layers.append(make_activation(activation))
             channels = filters
             height = (height - kernel) // stride + 1
             width = (width - kernel) // stride + 1
@@ -149,15 +172,25 @@ class ImageEncoder(InputEncoder):
         self.output_size = channels * height * width
 
     def forward(self, x: Tensor) -> Tensor:
-        outer_shape = x.shape[: x.ndim - self._ndim]
-        if self._ndim == 2:
-            x = x.unsqueeze(-3)
-        elif self._is_channel_last:
-            x = x.movedim(-1, -3)
-        x = x.reshape(-1, *x.shape[-3:]).float()  # [N, C, H, W]
-        if self._scale != 1.0:
-            x.mul_(self._scale)  # of bytes, float() is a copy
-        return self._convolutions(x).reshape(*outer_shape, self.output_size)
+        images, outer_shape = self._images(x)
+        return self._convolutions(images).reshape(*outer_shape, self.output_size)
+
+
+def convolution(
+    channels: int,
+    filters: int,
+    kernel: int,
+    stride: int = 1,
+    initializer: Initializer | None = None,
+    padding: int = 0,
+) -> nn.Conv2d:
+    """A square convolution with zero bias, and orthogonal weights by default."""
+    check_parameters(
+        f"a convolution of {filters} filters of {kernel}x{kernel}",
+        *(channels, filters, kernel, kernel),
+    )
+    layer = nn.Conv2d(channels, filters, kernel, stride, padding)
+    return initialized(layer, HIDDEN_GAIN, initializer)
 
 
 def make_encoder(
@@ -167,6 +200,7 @@ def make_encoder(
     conv_layer_params: ConvLayerParams | None = None,
     conv_activation: Activation = "relu",
     embedding_size: int | None = None,
+    initializer: Initializer | None = None,
 ) -> InputEncoder:
     """The encoder of one leaf, chosen by its spec.
 
@@ -176,6 +210,7 @@ def make_encoder(
         conv_layer_params: of images; None for a choice by their size.
         conv_activation: of images.
         embedding_size: of each integer; None for one-hot up to 256 categories.
+        initializer: of the convolutions; None: orthogonal.
 
     Raises:
         TypeError: if ``spec`` is no TensorSpec.
@@ -195,10 +230,10 @@ def make_encoder(
             f"{path}: expected at most 3 dimensions, got {spec}. Merge dimensions in a "
             "data transformer, for example the frames and channels of a video."
         )
-    if _is_image(spec):
+    if is_image(spec):
         params = _conv_params_for(path, spec, conv_layer_params)
         if params:
-            return ImageEncoder(spec, params, conv_activation)
+            return ImageEncoder(spec, params, conv_activation, initializer)
     if spec.is_continuous or is_binary(spec):
         return NumberEncoder(spec)
     if _is_intensity(spec):
@@ -269,7 +304,8 @@ def _receptive_field(params: ConvLayerParams) -> int:
     return size
 
 
-def _is_image(spec: TensorSpec) -> bool:
+def is_image(spec: TensorSpec) -> bool:
+    """Whether convolutions are made for it."""
     if spec.ndim == 3:
         return spec.is_continuous or spec.dtype == torch.uint8 or is_binary(spec)
     return spec.ndim == 2 and spec.dtype == torch.uint8

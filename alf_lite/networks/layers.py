@@ -1,29 +1,29 @@
-"""Layers as the networks want them; linear ones have orthogonal weights."""
+"""Layers as the networks want them, and what can be added to them."""
 
 from __future__ import annotations
 
 import copy
 import difflib
-import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from torch import Tensor, nn
 
+from alf_lite.networks.batch_norm import make_batch_norm
+from alf_lite.networks.initializers import (
+    HIDDEN_GAIN,
+    Initializer,
+    check_parameters,
+    initialized,
+)
 from alf_lite.networks.lean_layers import HiddenSequential
-from alf_lite.utils.free_memory import check_ram
+from alf_lite.networks.noisy_layers import NoisyLinear
 
 # A name, a module (copied for every use), a module class, or a function of a tensor.
 Activation = str | nn.Module | type[nn.Module] | Callable[[Tensor], Tensor]
 
-_BYTES_PER_PARAMETER = 16  # itself, its gradient and two moments of Adam
-_SMALL = 1_000_000
 _MAX_SIZE = 1_000_000  # of a layer
-
-_Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
-
-HIDDEN_GAIN = math.sqrt(2.0)
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "elu": nn.ELU,
@@ -77,36 +77,24 @@ def make_activation(activation: Activation) -> nn.Module:
     raise TypeError(f"activation: expected a name or a callable, got {activation!r}")
 
 
-def linear(input_size: int, output_size: int, gain: float = HIDDEN_GAIN) -> nn.Linear:
-    """A linear layer with orthogonal weights times ``gain`` and zero bias."""
+def linear(
+    input_size: int,
+    output_size: int,
+    gain: float = HIDDEN_GAIN,
+    initializer: Initializer | None = None,
+) -> nn.Linear:
+    """A linear layer with zero bias, and orthogonal weights times ``gain``.
+
+    Args:
+        input_size: number of input features.
+        output_size: number of outputs.
+        gain: of orthogonal weights.
+        initializer: in place of these, see :func:`make_initializer`.
+    """
     check_parameters(
         f"a layer of {input_size} x {output_size}", input_size, output_size
     )
-    return orthogonal(nn.Linear(input_size, output_size), gain)
-
-
-def check_parameters(what: str, *shape: int) -> None:
-    """Refuses parameters that cannot be trained in the memory there is.
-
-    Args:
-        what: has them.
-        *shape: of the parameters.
-    """
-    if math.prod(shape) > _SMALL:  # asking for the free memory takes long
-        advice = "Make it smaller, or look for a number with too many zeros."
-        check_ram(
-            math.prod(shape) * _BYTES_PER_PARAMETER,
-            f"{what}, with gradient and optimizer,",
-            advice,
-        )
-
-
-def orthogonal(layer: _Layer, gain: float = HIDDEN_GAIN) -> _Layer:
-    """``layer`` itself, with orthogonal weights times ``gain`` and zero bias."""
-    nn.init.orthogonal_(layer.weight, gain)
-    if layer.bias is not None:
-        nn.init.zeros_(layer.bias)
-    return layer
+    return initialized(nn.Linear(input_size, output_size), gain, initializer)
 
 
 def mlp(
@@ -114,6 +102,11 @@ def mlp(
     layer_sizes: Sequence[int],
     activation: Activation,
     layer_norm: bool = False,
+    *,
+    batch_norm: bool | Callable[..., nn.Module] = False,
+    dropout: float = 0.0,
+    noise_std: float = 0.0,
+    initializer: Initializer | None = None,
 ) -> nn.Sequential:
     """Linear layers, each followed by the activation; the identity if there are none.
 
@@ -122,15 +115,37 @@ def mlp(
         layer_sizes: number of outputs of each layer.
         activation: see :func:`make_activation`.
         layer_norm: normalize the layers before their activation.
+        batch_norm: normalize the input and what comes out of each activation, see
+            :class:`BatchNorm`; or what builds such a layer, of a number of features.
+        dropout: share of the units that are left out in training.
+        noise_std: σ₀ of noise in the weights, see :class:`NoisyLinear`; 0: none.
+        initializer: of the weights, see :func:`make_initializer`; None: orthogonal.
     """
     sizes = [input_size, *check_sizes("fc_layer_params", layer_sizes)]
-    layers: list[nn.Module] = []
+    if noise_std and initializer is not None:
+        raise ValueError(
+            "initializer: noisy layers start as their paper says, leave one of "
+            "initializer and noise_std out"
+        )
+    layers = make_batch_norm(batch_norm, input_size) if layer_sizes else []
     for size, next_size in pairwise(sizes):
-        layers.append(linear(size, next_size))
+        if noise_std:
+            layers.append(NoisyLinear(size, next_size, noise_std))
+        else:
+            layers.append(linear(size, next_size, initializer=initializer))
+        layers += make_dropout(dropout)
         if layer_norm:
             layers.append(nn.LayerNorm(next_size))
         layers.append(make_activation(activation))
+        layers += make_batch_norm(batch_norm, next_size)
     return HiddenSequential(*layers)
+
+
+def make_dropout(share: float) -> list[nn.Module]:
+    """The layer in a list, which is empty if nothing is left out."""
+    if not 0 <= share < 1:
+        raise ValueError(f"dropout must lie in [0, 1), got {share}")
+    return [nn.Dropout(share)] if share else []
 
 
 def check_sizes(name: str, sizes: Any) -> tuple[int, ...]:

@@ -68,6 +68,7 @@ class Sequences:
     """
 
     def __init__(self, is_first: Tensor) -> None:
+        self.is_first = is_first
         self.shape = num_steps, batch_size = tuple(is_first.shape)
         resets = is_first.cpu().numpy()
         starts = np.flatnonzero(np.append(True, resets[1:].any(1))).tolist()

@@ -27,8 +27,9 @@ from alf_lite.utils.threads import is_single_threaded
 _MAX_ROWS = 64
 _MAX_PRODUCTS = 2**18
 _NO_LIMIT = 2**62
-# From so many on, the products of torch are as fast, and all else is faster.
-_MIN_ROWS_OF_TORCH = 128
+# From so many on, the products of torch are as fast or faster, and so is all else: from
+# 128 rows on for layers of 64x64, and from 8 on for layers of 256x256.
+_MIN_PRODUCTS_OF_TORCH = 2**19
 
 _ZERO = np.zeros((), np.float32)  # faster than a number of Python
 _ONE = np.ones((), np.float32)
@@ -144,7 +145,8 @@ class NumpyChain:
             if is_single_threaded():
                 self._max_rows = _NO_LIMIT
         if self._max_rows:
-            self._arrays = [Arrays.of_layer(*step) for step in self._layers]
+            few = _MIN_PRODUCTS_OF_TORCH // max(largest, 1)
+            self._arrays = [Arrays.of_layer(*step, few) for step in self._layers]
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has layers of its own in other memory.
@@ -160,9 +162,12 @@ class Arrays(NamedTuple):
     weight: np.ndarray  # [in, out]
     bias: np.ndarray | None  # [1, out]: of one row, nothing is broadcast
     activation: _Activation | None
+    min_rows_of_torch: int  # of all layers together
 
     @classmethod
-    def of_layer(cls, layer: nn.Linear, activation: Any) -> Arrays:
+    def of_layer(
+        cls, layer: nn.Linear, activation: Any, min_rows_of_torch: int
+    ) -> Arrays:
         weight, bias = layer.weight, layer.bias
         return cls(
             layer._parameters,
@@ -171,6 +176,7 @@ class Arrays(NamedTuple):
             weight.detach().numpy().T,
             None if bias is None else bias.detach().numpy()[None],
             activation,
+            min_rows_of_torch,
         )
 
 
@@ -178,7 +184,7 @@ def run(
     layers: list[Arrays], x: Tensor, inputs: list[np.ndarray] | None = None
 ) -> np.ndarray:
     """What the layers make of x; puts the input of each into ``inputs``."""
-    if x.shape[0] >= _MIN_ROWS_OF_TORCH:  # len() is a call of Python
+    if x.shape[0] >= layers[0].min_rows_of_torch:  # len() is a call of Python
         return _run_torch(layers, x, inputs)
     values = x.numpy()
     with np.errstate(all="ignore"):  # torch does not warn either

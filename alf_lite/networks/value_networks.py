@@ -11,13 +11,10 @@ from torch import Tensor
 
 from alf_lite.config import configurable
 from alf_lite.networks.encoding_networks import EncodedNetwork
-from alf_lite.networks.layers import (
-    Activation,
-    check_sizes,
-    linear,
-    mlp,
-)
+from alf_lite.networks.initializers import Initializer
+from alf_lite.networks.layers import Activation, check_sizes, linear, mlp
 from alf_lite.networks.lean_layers import LeanSequential
+from alf_lite.networks.noisy_layers import NoisyLinear
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
@@ -30,6 +27,7 @@ class ValueNetwork(EncodedNetwork):
     Args:
         observation_spec: nest of TensorSpecs.
         reward_spec: rank 0, or rank 1 for a reward with D dimensions.
+        last_initializer: of the weights of the output; None: orthogonal ones.
         **encoder: options of :class:`EncodedNetwork`.
 
     Raises:
@@ -42,6 +40,8 @@ class ValueNetwork(EncodedNetwork):
         self,
         observation_spec: NestedTensorSpec,
         reward_spec: TensorSpec = TensorSpec(()),
+        *,
+        last_initializer: Initializer | None = None,
         **encoder: Any,
     ) -> None:
         if reward_spec.ndim > 1:
@@ -50,13 +50,20 @@ class ValueNetwork(EncodedNetwork):
                 "the environment."
             )
         super().__init__(observation_spec, **encoder)
-        self._linear = linear(self._encoder.output_size, reward_spec.numel, gain=1.0)
+        self._linear = linear(
+            self._encoder.output_size, reward_spec.numel, 1.0, last_initializer
+        )
         self._is_scalar = reward_spec.ndim == 0
         self._set_chain(self._linear)
 
+    @property
+    def is_scalar(self) -> bool:
+        """Whether the reward has one dimension."""
+        return self._is_scalar
+
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """Observations [B, ...] → (values [B] or [B, D], new state)."""
-        values = self._chain(inputs)
+        values = self.chain(inputs)
         if values is None:
             features, state = self._encoder.forward(inputs, state)
             values = self._linear(features)
@@ -80,6 +87,10 @@ class QNetwork(EncodedNetwork):
         head_fc_layer_params: hidden layers between the encoder and the outputs; of a
             dueling network, in each of the two streams.
         head_activation: of these layers.
+        noise_std: σ₀ of noise in the weights of these layers and of the outputs, which
+            explores in place of random actions, see :class:`NoisyLinear`; 0: none. The
+            encoder has an option of its own.
+        last_initializer: of the weights of the outputs; None: orthogonal ones.
     """
 
     takes_sequences = True
@@ -95,9 +106,16 @@ class QNetwork(EncodedNetwork):
         dueling: bool = False,
         head_fc_layer_params: Sequence[int] = (),
         head_activation: Activation = "relu",
+        noise_std: float = 0.0,
+        last_initializer: Initializer | None = None,
         **encoder: Any,
     ) -> None:
         super().__init__(observation_spec, **encoder)
+        if noise_std and last_initializer is not None:
+            raise ValueError(
+                "last_initializer: noisy layers start as their paper says, leave one "
+                "of last_initializer and noise_std out"
+            )
         sizes = torch.tensor(check_sizes("num_values", num_values))
         self._shape = (len(sizes), int(sizes.max()), num_outputs)  # C, A, N
         exists = torch.arange(self._shape[1]) < sizes[:, None]  # [C, A]
@@ -106,10 +124,18 @@ class QNetwork(EncodedNetwork):
 
         def stream(output_size: int) -> LeanSequential:
             hidden = mlp(
-                self._encoder.output_size, head_fc_layer_params, head_activation
+                self._encoder.output_size,
+                head_fc_layer_params,
+                head_activation,
+                noise_std=noise_std,
             )
             size = [self._encoder.output_size, *head_fc_layer_params][-1]
-            return LeanSequential(*hidden, linear(size, output_size, gain=1.0))
+            if noise_std:
+                return LeanSequential(
+                    *hidden, NoisyLinear(size, output_size, noise_std)
+                )
+            last = linear(size, output_size, 1.0, last_initializer)
+            return LeanSequential(*hidden, last)
 
         self._advantage = stream(math.prod(self._shape))
         self._value = stream(num_outputs) if dueling else None
@@ -117,7 +143,7 @@ class QNetwork(EncodedNetwork):
 
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """Observations [B, ...] → (outputs [B, C, A, N], new state)."""
-        values = self._chain(inputs, self._shape)
+        values = self.chain(inputs, self._shape)
         if values is not None:
             return values, state
         # As LeanSequential does: one step of acting consists of small calls.

@@ -22,10 +22,10 @@ from alf_lite.networks.actor_networks import (
     ActorDistributionNetwork,
     ActorNetwork,
     NormalActorNetwork,
-    NormalProjection,
     SquashedActorNetwork,
     make_projection,
 )
+from alf_lite.networks.continuous_projections import NormalProjection
 from alf_lite.networks.encoding_networks import EncoderNetwork
 from alf_lite.networks.recurrent_networks import (
     GRUEncodingNetwork,

@@ -4,13 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from alf_lite.networks import critic_networks
-from alf_lite.networks.critic_networks import (
-    CriticNetwork,
-    ParallelLayerNorm,
-    ParallelLinear,
-    ParallelMLP,
-)
+from alf_lite.networks.critic_networks import CriticNetwork, ParallelMLP
+from alf_lite.networks.parallel_layers import ParallelLayerNorm, ParallelLinear
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
@@ -198,78 +193,3 @@ def test_without_hidden_layers_it_is_linear():
     ensemble = ParallelMLP(2, 3, (), 1)
     x = torch.randn(4, 3)
     torch.testing.assert_close(ensemble(2 * x), 2 * ensemble(x))
-
-
-def test_input_for_another_number_of_members_is_refused():
-    layer = ParallelLinear(3, 4, 2)
-    with pytest.raises(ValueError, match=r"\[3, B, features\], got \(2, 5, 4\)"):
-        layer(torch.zeros(2, 5, 4))
-    with pytest.raises(ValueError, match="num_members must be at least 1, got 0"):
-        ParallelLinear(0, 4, 2)
-
-
-@pytest.mark.parametrize(
-    ("activation", "sizes", "output_shape"),
-    [("relu", (16, 12), ()), ("tanh", (16, 12), (2, 3)), ("relu", (), (1,))],
-)
-def test_one_node_for_all_members_gives_what_torch_gives(
-    activation, sizes, output_shape, monkeypatch
-):
-    monkeypatch.setattr(critic_networks, "is_single_threaded", lambda: True)
-    network = CriticNetwork(
-        *(TensorSpec((5,)), 3, 4, output_shape),
-        joint_fc_layer_params=sizes,
-        activation=activation,
-    )
-    for parameter in network.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    observation, action = torch.randn(9, 5), torch.randn(9, 3)
-    parameters = list(network.parameters())
-    chain, used = network._critics._chain, []
-
-    def recorded(*arguments):
-        used.append(chain(*arguments) is not None)
-        return chain(*arguments)
-
-    network._critics._chain = recorded
-
-    def all_of_it(needs, frozen):
-        for x in (observation, action):
-            x.requires_grad_(any(x is wanted for wanted in needs))
-        for i, parameter in enumerate(parameters):
-            parameter.requires_grad_(i >= frozen)
-        values = network.evaluate(observation, action)
-        wanted = [*parameters[frozen:], *needs]
-        loss = (values**2 * values.detach().cos()).sum()
-        plain = torch.autograd.grad(loss, wanted, retain_graph=True)
-        slopes = torch.autograd.grad(loss, wanted, create_graph=True)
-        slope = sum((g**2).sum() for g in slopes)
-        twice = torch.autograd.grad(slope, wanted)
-        with torch.no_grad():
-            again = network.evaluate(observation, action)
-        return values, *plain, *slopes, *twice, again
-
-    for needs, frozen in (
-        ([], 0),
-        ([action], len(parameters)),
-        ([observation, action], 1),
-    ):
-        results = []
-        for limit in (0, 2**30):
-            monkeypatch.setattr(critic_networks, "_MIN_OUTPUTS", limit)
-            results.append(all_of_it(needs, frozen))
-        for a, b in zip(*results, strict=True):
-            assert a.shape == b.shape
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
-    assert used == [True, True, False, False] * 3
-
-
-def test_one_node_notices_parameters_that_changed_before_the_gradient(monkeypatch):
-    monkeypatch.setattr(critic_networks, "is_single_threaded", lambda: True)
-    monkeypatch.setattr(critic_networks, "_MIN_OUTPUTS", 0)
-    network = CriticNetwork(TensorSpec((5,)), 3, 2)
-    values = network.evaluate(torch.randn(4, 5), torch.randn(4, 3))
-    with torch.no_grad():
-        next(network.parameters()).mul_(2)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        values.sum().backward()

@@ -5,19 +5,20 @@ import pytest
 import torch
 from torch import nn
 
-from alf_lite.networks.critic_networks import ParallelLinear, ParallelMLP
+from alf_lite.networks.critic_networks import ParallelMLP
+from alf_lite.networks.initializers import initialized
 from alf_lite.networks.input_encoders import ImageEncoder
 from alf_lite.networks.layers import (
     linear,
     make_activation,
     mlp,
-    orthogonal,
 )
 from alf_lite.networks.lean_layers import (
     HiddenSequential,
     LeanSequential,
     hidden_layers_in,
 )
+from alf_lite.networks.parallel_layers import ParallelLinear
 from alf_lite.tensor_specs import TensorSpec
 
 
@@ -31,7 +32,7 @@ def test_linear_weights_are_orthogonal_times_gain_and_bias_zero(inputs, outputs)
 
 
 def test_orthogonal_accepts_layers_without_bias():
-    layer = orthogonal(nn.Conv2d(3, 4, 2, bias=False), gain=1.0)
+    layer = initialized(nn.Conv2d(3, 4, 2, bias=False), gain=1.0)
     rows = layer.weight.flatten(1)
     torch.testing.assert_close(rows @ rows.T, torch.eye(4), atol=1e-5, rtol=0)
 

@@ -39,6 +39,10 @@ NETWORKS = {
     "one number": lambda: actor(box(()), fc_layer_params=()),
     "beta": lambda: actor(box((2, 2)), continuous_projection="beta"),
     "squashed": lambda: actor(box((2,)), continuous_projection="tanh_normal"),
+    "truncated": lambda: actor(box((2,)), continuous_projection="truncated_normal"),
+    "cauchy": lambda: actor(box(()), continuous_projection="cauchy"),
+    "mixture": lambda: actor(box((2, 2)), continuous_projection="tanh_mixture"),
+    "one hot": lambda: actor(box((3,)), one_hot=True),
     "deterministic": lambda: ActorNetwork(OBSERVATION, 3, fc_layer_params=(9,)),
     "nest": lambda: actor({"a": box((2,)), "b": discrete((), 2), "c": discrete((), 4)}),
     "value": lambda: ValueNetwork(OBSERVATION, activation="relu"),
@@ -65,7 +69,7 @@ def evaluated(monkeypatch):
 def in_torch(network):
     """A copy without a chain."""
     other = copy.deepcopy(network)
-    other._chain = NumpyChain(None)
+    other.chain = NumpyChain(None)
     return other
 
 
@@ -224,6 +228,6 @@ def test_copies_leave_memory_that_was_given_back_alone():
     with torch.no_grad():
         network(torch.zeros(1, 5))
     copied = copy.deepcopy(network)
-    assert not copied._chain._arrays
-    own = [id(layer) for layer, _ in copied._chain._layers]
+    assert not copied.chain._arrays
+    own = [id(layer) for layer, _ in copied.chain._layers]
     assert own == [id(m) for m in copied.modules() if isinstance(m, nn.Linear)]

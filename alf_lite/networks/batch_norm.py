@@ -1,0 +1,162 @@
+"""Batch normalization, of layers and of ensembles of layers.
+
+Ioffe and Szegedy 2015 (arXiv:1502.03167); with limits on how far a batch may lie from
+all others, Ioffe, "Batch Renormalization", 2017 (arXiv:1702.03275). In critics:
+Bhatt et al., "CrossQ", ICLR 2024 (arXiv:1902.05605).
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from alf_lite.config import configurable
+from alf_lite.networks.lean_layers import LinearMap
+
+
+@configurable
+class BatchNorm(LinearMap):
+    """Features with mean 0 and variance 1 in the batch, times a gain, plus a bias.
+
+    The statistics are those of the batch where the layer itself is trained, and then
+    move the running ones: in training mode, with gradient, and if its parameters are
+    not frozen. Acting, evaluation, bootstrapped values, target networks, and a policy
+    that is improved through frozen critics, use the running statistics.
+
+    Differs from the papers: until ``renorm_after`` batches, and without ``renorm``, a
+    batch counts by its own statistics alone; after that the limits are constant.
+
+    Args:
+        size: features of one input.
+        num_members: of an ensemble, each with statistics and parameters of its own;
+            None for a single layer.
+        momentum: share that running statistics keep in an update.
+        epsilon: added to variances.
+        renorm: correct the statistics of a batch to the running ones, within limits.
+        renorm_after: batches before this begins.
+        max_scale: r_max, how much wider or narrower a batch may be.
+        max_shift: d_max, how many deviations it may be away.
+    """
+
+    running_mean: Tensor  # [size] or [n, 1, size], as all that follow
+    running_variance: Tensor
+    num_batches: Tensor  # []
+
+    def __init__(
+        self,
+        size: int,
+        num_members: int | None = None,
+        *,
+        momentum: float = 0.99,
+        epsilon: float = 1e-3,
+        renorm: bool = False,
+        renorm_after: int = 100_000,
+        max_scale: float = 3.0,
+        max_shift: float = 5.0,
+    ) -> None:
+        super().__init__()
+        if not 0 <= momentum < 1:
+            raise ValueError(f"momentum must lie in [0, 1), got {momentum}")
+        if max_scale < 1 or max_shift < 0:
+            raise ValueError(
+                "expected max_scale of at least 1 and max_shift of at least 0, got "
+                f"{max_scale} and {max_shift}"
+            )
+        shape = (size,) if num_members is None else (num_members, 1, size)
+        self.weight = nn.Parameter(torch.ones(shape))
+        self.bias = nn.Parameter(torch.zeros(shape))
+        self.register_buffer("running_mean", torch.zeros(shape))
+        self.register_buffer("running_variance", torch.ones(shape))
+        self.register_buffer("num_batches", torch.zeros((), dtype=torch.int64))
+        self._momentum = momentum
+        self._epsilon = epsilon
+        self._renorm = renorm
+        self._renorm_after = renorm_after
+        self._max_scale = max_scale
+        self._max_shift = max_shift
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape [..., size]; of an ensemble [B, size] or [n, B, size].
+
+        Returns:
+            The same shape; of an ensemble [n, B, size].
+        """
+        x = x.float()  # sums need the precision
+        weight = self.weight
+        if self.training and weight.requires_grad and torch.is_grad_enabled():
+            normalized = self._normalized_by_batch(x)
+        else:
+            scale = (self.running_variance + self._epsilon).rsqrt()
+            normalized = (x - self.running_mean) * scale
+        return torch.addcmul(self.bias, normalized, weight)
+
+    def forward_first(self, x: Tensor) -> Tensor:
+        """What the first member makes of [B, size], by its running statistics."""
+        scale = self.weight[0] * (self.running_variance[0] + self._epsilon).rsqrt()
+        return torch.addcmul(self.bias[0], x - self.running_mean[0], scale)
+
+    def _normalized_by_batch(self, x: Tensor) -> Tensor:
+        is_ensemble = self.weight.ndim == 3
+        if is_ensemble and x.ndim == 2:
+            x = x.expand(len(self.weight), *x.shape)
+        rows = (1,) if is_ensemble else tuple(range(x.ndim - 1))
+        if x.numel() == self.weight.numel():
+            raise ValueError(
+                "batch_norm: a batch of one row has no variance to train with. Use "
+                "larger mini-batches."
+            )
+        variance, mean = torch.var_mean(x, rows, correction=0, keepdim=True)
+        if not is_ensemble:
+            variance, mean = variance.flatten(), mean.flatten()
+        deviation = (variance + self._epsilon).sqrt()
+        normalized = (x - mean) / deviation
+        with torch.no_grad():
+            if self._renorm:
+                factor, shift = self._correction(mean, deviation)
+            for running, of_batch in (
+                (self.running_mean, mean),
+                (self.running_variance, variance),
+            ):
+                running.lerp_(of_batch, 1 - self._momentum)
+            self.num_batches += 1
+        return normalized * factor + shift if self._renorm else normalized
+
+    def _correction(self, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
+        """The r and d of algorithm 1: constants, no gradient goes through them."""
+        running = (self.running_variance + self._epsilon).sqrt()
+        factor = (deviation / running).clamp(1 / self._max_scale, self._max_scale)
+        shift = (mean - self.running_mean) / running
+        shift = shift.clamp(-self._max_shift, self._max_shift)
+        # No question to the processor that computes it
+        is_on = self.num_batches >= self._renorm_after
+        return torch.where(is_on, factor, 1.0), torch.where(is_on, shift, 0.0)
+
+    def extra_repr(self) -> str:
+        return " x ".join(str(n) for n in self.weight.shape if n != 1)
+
+
+def normalizes_by_batch(module: nn.Module) -> bool:
+    """Whether it is a layer whose output for a row depends on the others."""
+    return isinstance(module, BatchNorm | nn.modules.batchnorm._BatchNorm)
+
+
+def make_batch_norm(
+    batch_norm: object, size: int, num_members: int | None = None
+) -> list[nn.Module]:
+    """The layer in a list, which is empty if there is none.
+
+    Args:
+        batch_norm: whether there is one, or what builds it.
+        size: features of one input.
+        num_members: of an ensemble.
+    """
+    if not batch_norm:
+        return []
+    ctor = BatchNorm if batch_norm is True else batch_norm
+    if not callable(ctor):
+        raise TypeError(
+            f"batch_norm: expected True, False or a constructor, got {batch_norm!r}"
+        )
+    return [cast(nn.Module, ctor(size, num_members))]
