@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from alf_lite.config import configurable
 from alf_lite.data_structures import Experience, TimeStep
@@ -98,6 +98,11 @@ class SequentialDataTransformer(DataTransformer):
         for transformer in self._in_order:
             time_steps = transformer.transform_unroll(time_steps)
         return time_steps
+
+    def transform_rewards(self, rewards: Tensor) -> Tensor:
+        for transformer in self._in_order:
+            rewards = transformer.transform_rewards(rewards)
+        return rewards
 
     def observe(self, time_steps: TimeStep) -> None:
         """Every transformer observes the steps as those before it returned them.

@@ -181,6 +181,22 @@ class DataTransformer(nn.Module, ABC):
                 continues where this one ends.
         """
 
+    def transform_rewards(self, rewards: Tensor) -> Tensor:
+        """The rewards that the algorithm sees, for returns of whole episodes.
+
+        Args:
+            rewards: raw, [N].
+
+        Raises:
+            ConfigError: if they depend on more than themselves, or it was not said.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} may change rewards by more than themselves: "
+            "returns of whole episodes, as of lower_bound_targets, cannot be told. "
+            "Leave one of both out; a transformer of your own says what it does with "
+            "rewards in transform_rewards."
+        )
+
     def observe(self, time_steps: TimeStep) -> None:
         """Takes an unroll into the statistics.
 
@@ -230,6 +246,9 @@ class IdentityDataTransformer(SingleStepTransformer):
 
     def transform(self, time_step: TimeStep) -> TimeStep:
         return time_step
+
+    def transform_rewards(self, rewards: Tensor) -> Tensor:
+        return rewards
 
 
 def build_data_transformer(

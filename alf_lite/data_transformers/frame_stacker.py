@@ -90,6 +90,9 @@ class FrameStacker(DataTransformer):
         }
         self._unroll_history: dict[str, Tensor] | None = None
 
+    def transform_rewards(self, rewards: Tensor) -> Tensor:
+        return rewards
+
     def transform_timestep(
         self, time_step: TimeStep, state: Nest
     ) -> tuple[TimeStep, Nest]:

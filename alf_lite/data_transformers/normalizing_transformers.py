@@ -20,6 +20,7 @@ from alf_lite.data_transformers.data_transformer import (
 )
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
+from alf_lite.utils.devices import moved_tensor
 from alf_lite.utils.normalizers import Normalizer, NormalizerMode, NotFiniteError
 from alf_lite.utils.unroll_arrays import UnrollReader, linear_recurrence
 
@@ -158,6 +159,9 @@ class ObservationNormalizer(StatisticsTransformer):
         leaves = nest.flatten(time_steps.observation)
         self.normalizer.update({name: leaves[i] for name, i in self._positions.items()})
 
+    def transform_rewards(self, rewards: Tensor) -> Tensor:
+        return rewards
+
 
 def _transformed_spec(spec: TensorSpec, clipping: float | None) -> TensorSpec:
     if clipping is None:
@@ -200,6 +204,7 @@ class RewardNormalizer(StatisticsTransformer):
         # [environments so far, elements of the reward], R of the last step. No buffer:
         # only training needs it, and a policy may act in any number of environments.
         self._returns = np.zeros((0, self.reward_spec.numel))
+        self._returns_there: Tensor | None = None  # of steps on a GPU
 
     def set_gamma(self, gamma: float) -> None:
         if not self._has_own_gamma:
@@ -212,6 +217,9 @@ class RewardNormalizer(StatisticsTransformer):
         return time_step._replace(reward=normalized)
 
     def update_statistics(self, time_steps: TimeStep) -> None:
+        if not time_steps.step_type.is_cpu:
+            self._update_on_device(time_steps)
+            return
         steps = self._reader.read(time_steps)
         if steps.is_first.size == 0:
             return
@@ -230,6 +238,33 @@ class RewardNormalizer(StatisticsTransformer):
         self.normalizer.update({"reward": counted.reshape(-1, *self.reward_spec.shape)})
         self._returns[steps.env_ids] = returns[-1]
 
+    def _update_on_device(self, steps: TimeStep) -> None:
+        """As above, of steps on a GPU, which nobody waits for.
+
+        Their columns are environments, the same ones in every unroll.
+        """
+        shape = (*steps.step_type.shape, self.reward_spec.numel)
+        rewards = steps.reward.reshape(shape).double()
+        is_first = steps.is_first()
+        before = self._returns_there
+        if before is None or before.shape != rewards.shape[1:]:
+            before = moved_tensor(
+                torch.from_numpy(self._returns_of(np.arange(shape[1]))), rewards.device
+            )
+        y = torch.where(is_first[..., None], 0.0, rewards)
+        decay = torch.where(is_first, 0.0, self._gamma)[..., None].expand_as(y).double()
+        y[0] += decay[0] * before
+        distance = 1
+        while distance < len(y):  # see linear_recurrence
+            more = decay[distance:] * y[:-distance]
+            decay = torch.cat((decay[:distance], decay[distance:] * decay[:-distance]))
+            y[distance:] += more
+            distance *= 2
+        returns = y.reshape(*shape[:2], *self.reward_spec.shape)
+        self.normalizer.update({"reward": returns}, ~is_first)
+        # Statistics leave out what is not finite, and later returns shall, too.
+        self._returns_there = torch.where(y[-1].isfinite(), y[-1], 0.0)
+
     def _returns_of(self, env_ids: np.ndarray) -> np.ndarray:
         """[B, elements of the reward], 0 for environments that are new."""
         num_missing = env_ids.max() + 1 - len(self._returns)
@@ -238,7 +273,10 @@ class RewardNormalizer(StatisticsTransformer):
         return self._returns[env_ids]
 
     def training_state_dict(self) -> dict[str, Any]:
+        if self._returns_there is not None:
+            self._returns = self._returns_there.cpu().numpy()
         return {"returns": torch.tensor(self._returns)}
 
     def load_training_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._returns_there = None
         self._returns = state_dict["returns"].numpy().copy()

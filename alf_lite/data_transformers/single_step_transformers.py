@@ -41,6 +41,9 @@ class UntransformedTimeStep(SingleStepTransformer):
     def transform(self, time_step: TimeStep) -> TimeStep:
         return time_step._replace(untransformed=time_step)
 
+    def transform_rewards(self, rewards: Tensor) -> Tensor:
+        return rewards
+
 
 class RewardTransformer(SingleStepTransformer):
     """A transformer that changes the reward and nothing else."""
@@ -53,6 +56,9 @@ class RewardTransformer(SingleStepTransformer):
         reward = time_step.reward
         assert isinstance(reward, Tensor), "the time step has no reward"
         return time_step._replace(reward=self.transform_reward(reward))
+
+    def transform_rewards(self, rewards: Tensor) -> Tensor:
+        return self.transform_reward(rewards)
 
 
 @configurable
@@ -129,15 +135,7 @@ class LifeLossDiscount(SingleStepTransformer):
         self._info_key = info_key
 
     def set_environment(self, env: Environment) -> None:
-        spec = env.env_info_spec
-        shape = spec[self._info_key].shape if self._info_key in spec else None
-        if shape != ():
-            problem = "no" if shape is None else f"shape {tuple(shape)} for the"
-            raise ConfigError(
-                f"LifeLossDiscount: {env.name} has {problem} env_info "
-                f"{self._info_key!r}, expected a scalar. Set "
-                f"create_environment.env_info_keys = [{self._info_key!r}]."
-            )
+        _check_scalar_info("LifeLossDiscount", env, self._info_key)
 
     def transform(self, time_step: TimeStep) -> TimeStep:
         if not time_step.env_info:  # of a policy that is asked for actions alone
@@ -145,6 +143,69 @@ class LifeLossDiscount(SingleStepTransformer):
         is_lost = time_step.env_info[self._info_key] != 0
         return time_step._replace(
             discount=torch.where(is_lost, 0.0, time_step.discount)
+        )
+
+
+@configurable
+class IgnoreTermination(SingleStepTransformer):
+    """Sets the discount of terminal steps, so that what would come later counts.
+
+    For agents to whom an end is no end, such as those that explore (Burda et al. 2019,
+    arXiv:1810.12894), and for environments or recorded steps that call a time limit
+    terminal. Episodes end as before, and the metrics see it.
+
+    Args:
+        observation_spec: of one raw observation.
+        reward_spec: of one raw reward.
+        discount: of terminal steps, between 0 and 1.
+        info_key: of the ``env_info`` that is not 0 where it shall be so, such as
+            ``"TimeLimit.truncated"``; None for all ends.
+
+    Raises:
+        ConfigError: if the discount is no such number.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        discount: float = 1.0,
+        info_key: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        if not 0 <= discount <= 1:
+            raise ConfigError(
+                f"IgnoreTermination: discount must lie in [0, 1], got {discount}"
+            )
+        self._discount = discount
+        self._info_key = info_key
+
+    def set_environment(self, env: Environment) -> None:
+        if self._info_key is not None:
+            _check_scalar_info("IgnoreTermination", env, self._info_key)
+
+    def transform(self, time_step: TimeStep) -> TimeStep:
+        key, discount = self._info_key, time_step.discount
+        # Of a policy that is asked for actions alone
+        if not isinstance(discount, Tensor) or (key and not time_step.env_info):
+            return time_step
+        is_terminal = discount == 0
+        if key is not None:
+            is_terminal &= time_step.env_info[key] != 0
+        return time_step._replace(
+            discount=torch.where(is_terminal, self._discount, discount)
+        )
+
+
+def _check_scalar_info(asker: str, env: Environment, key: str) -> None:
+    """Raises ConfigError, unless ``env_info`` has a scalar of this name."""
+    spec = env.env_info_spec
+    shape = spec[key].shape if key in spec else None
+    if shape != ():
+        problem = "no" if shape is None else f"shape {tuple(shape)} for the"
+        raise ConfigError(
+            f"{asker}: {env.name} has {problem} env_info {key!r}, expected a scalar. "
+            f"Set create_environment.env_info_keys = [{key!r}]."
         )
 
 
@@ -201,3 +262,6 @@ class ImageScaleTransformer(SingleStepTransformer):
         return time_step._replace(
             observation=nest.pack_sequence_as(observation, leaves)
         )
+
+    def transform_rewards(self, rewards: Tensor) -> Tensor:
+        return rewards

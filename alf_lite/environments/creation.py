@@ -13,7 +13,7 @@ import numpy as np
 
 from alf_lite.config import configurable
 from alf_lite.config.bindings import note_used
-from alf_lite.environments import env_ids, single_env
+from alf_lite.environments import batch_creation, env_ids, single_env
 from alf_lite.environments.env_factory import EnvFactory
 from alf_lite.environments.env_pool import EnvPoolVectorEnv
 from alf_lite.environments.environment import Environment
@@ -22,13 +22,14 @@ from alf_lite.environments.info_keys import InfoKeys
 from alf_lite.environments.process_vector_env import ProcessVectorEnv
 from alf_lite.environments.serial_vector_env import SerialVectorEnv
 from alf_lite.errors import ConfigError, EnvError
+from alf_lite.utils.ranks import ranks
 
 _MAX_ENVIRONMENTS = 100_000
 
 VectorizationMode = Literal["sync", "async", "native", "envpool", "auto"]
 
 
-@configurable(denylist=["default_num_environments"])
+@configurable(denylist=["default_num_environments", "default_device", "num_ranks"])
 def create_environment(
     env_name: str = "",
     num_parallel_environments: int | None = None,
@@ -43,12 +44,15 @@ def create_environment(
     env_timeout_seconds: float = 300.0,
     render_mode: str | None = None,
     default_num_environments: int = 1,
+    num_ranks: int = 1,
+    default_device: str | None = None,
 ) -> Environment:
     """Creates a batch of environments.
 
     Args:
-        env_name: an id registered with gymnasium, or ``module:id``. With ``env_ctor``
-            only a name for messages.
+        env_name: an id registered with gymnasium, or ``module:id``, or ``torch/Name``
+            for the ``TorchName`` of this library. With ``env_ctor`` only a name for
+            messages.
         num_parallel_environments: B; None for as many as the algorithm is published
             with, else 1. If ``env_ctor`` returns a whole batch, its size rules.
         seed: of the first reset. The global generators of python and numpy are seeded
@@ -69,11 +73,16 @@ def create_environment(
             until an episode ends is an error.
         env_ctor: called without arguments, it returns a single ``gymnasium.Env`` each
             time, or a whole ``gymnasium.vector.VectorEnv`` or ``Environment`` (not with
-            ``async``). If it has a parameter ``render_mode``, it is given that.
+            ``async``). If it has a parameter ``render_mode``, it is given that. A class
+            that ``takes_num_environments``, such as a ``TorchVectorEnv``, makes as many
+            as ``num_parallel_environments``.
         env_timeout_seconds: ``async`` only: an environment that needs longer to be
             built, reset or stepped is an error.
         render_mode: such as ``rgb_array``.
         default_num_environments: what None stands for above.
+        num_ranks: of the run, if these are the environments of one rank: its share of
+            what is said above; of a default, one at least.
+        default_device: of environments that are tensors and name no device themselves.
 
     Returns:
         The environment; close it when done.
@@ -89,12 +98,17 @@ def create_environment(
     if num_environments is None:
         num_environments = default_num_environments
         note_used(create_environment, {"num_parallel_environments": num_environments})
+        num_environments = max(num_environments, num_ranks)
     _check_arguments(
         env_name, num_environments, vectorization_mode, env_ctor, env_kwargs
     )
+    num_environments = _share(num_environments, num_ranks)
     _check_time_limit(max_episode_steps, vectorization_mode)
-    if render_mode not in (None, "human"):
-        _render_without_display()
+    kind = batch_creation.class_of_batches(env_name, env_ctor)
+    if kind is not None:
+        batch = batch_creation.make_batch(kind, arguments, num_environments)
+        return _created_with(batch, arguments)
+    _prepare_rendering(render_mode)
     is_pool = vectorization_mode == "envpool"
     factory = EnvFactory(
         spec=None if env_ctor or is_pool else env_ids.find_spec(env_name),
@@ -133,9 +147,26 @@ def create_environment(
         environment = GymnasiumEnvironment(
             vector_env, seed=seed, env_info_keys=env_info_keys, name=env_name or None
         )
-    del arguments["default_num_environments"]
-    environment.created_with = arguments
+    return _created_with(environment, arguments)
+
+
+def _created_with(environment: Environment, arguments: dict[str, Any]) -> Environment:
+    """``environment``, which remembers what it was made from."""
+    environment.created_with = {
+        name: value
+        for name, value in arguments.items()
+        if not name.startswith("default_") and name != "num_ranks"
+    }
     return environment
+
+
+def _share(num_environments: int, num_ranks: int) -> int:
+    """Those of one rank."""
+    if num_ranks == 1:
+        return num_environments
+    return ranks.share_of(
+        num_environments, "create_environment.num_parallel_environments"
+    )
 
 
 def _check_arguments(
@@ -297,8 +328,10 @@ def _make_pool(
     return EnvPoolVectorEnv(env_name, num_environments, first_seed, options)
 
 
-def _render_without_display() -> None:
+def _prepare_rendering(render_mode: str | None) -> None:
     """Has MuJoCo and pygame draw without a window where there is no display."""
+    if render_mode in (None, "human"):
+        return
     has_display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if not sys.platform.startswith("linux") or has_display:
         return

@@ -23,6 +23,7 @@ import torch
 from gymnasium.utils import env_checker
 
 from alf_lite.environments import env_factory, env_ids
+from alf_lite.environments.batch_creation import class_of_batches
 from alf_lite.environments.creation import create_environment, has_native
 from alf_lite.environments.env_factory import EnvFactory
 from alf_lite.environments.env_report import EnvReport, advise
@@ -86,6 +87,13 @@ def check_env(
         ConfigError: if ``env`` is neither.
         EnvError: if there is no environment of that id, or its package is missing.
     """
+    named = env if isinstance(env, str) else ""
+    if class_of_batches(named, None if isinstance(env, str) else env):
+        raise ConfigError(
+            f"check_env looks at environments of gymnasium, but {env} is a batch of "
+            "tensors, which checks itself in its first steps. Your own should pass "
+            "alf_lite.testing.environment_contract.EnvironmentContract"
+        )
     if isinstance(env, str):
         arguments: dict[str, Any] = {"env_name": env, "env_kwargs": kwargs}
         factory = EnvFactory(spec=env_ids.find_spec(env), kwargs=kwargs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -33,6 +33,9 @@ class Environment(abc.ABC):
 
     created_with: dict[str, Any] | None = None  # the arguments of create_environment
     can_step = True  # False: known by its specs alone, for training on recorded steps
+    # Whether the class is made for any number of environments: the constructor is
+    # called as ctor(num_environments, max_episode_steps=, device=, seed=).
+    takes_num_environments: ClassVar[bool] = False
 
     @property
     @abc.abstractmethod

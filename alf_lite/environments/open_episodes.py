@@ -47,7 +47,7 @@ class OpenEpisode:
     """Remembers how the open episode of one environment began.
 
     Looked at are ``np_random`` of the unwrapped environment, the emulator of Atari
-    games, and what an environment says itself: if it, or a wrapper, has the methods
+    games, and what an environment says itself: if it, or wrappers, have the methods
     ``get_random_state()``, which returns JSON data, and ``set_random_state(data)``,
     they are called.
 
@@ -149,9 +149,11 @@ class OpenEpisode:
         sources = [_numpy_source(env.unwrapped)]
         if hasattr(env.unwrapped, "ale"):
             sources.append(_emulator_source(env.unwrapped.ale))
-        if env.has_wrapper_attr("get_random_state"):
-            read = env.get_wrapper_attr("get_random_state")
-            sources.append(_Source(read, env.get_wrapper_attr("set_random_state")))
+        sources += [
+            _Source(layer.get_random_state, layer.set_random_state)
+            for layer in _layers(env)
+            if hasattr(layer, "get_random_state")
+        ]
         if self._owns_globals:
             sources += global_sources()
         return sources
@@ -254,6 +256,14 @@ def untouched_globals() -> Iterator[Callable[[], bool]]:
         changed = _to_json([source.read() for source in sources]) != _to_json(before)
         for source, state in zip(sources, before, strict=True):
             source.write(state)
+
+
+def _layers(env: gymnasium.Env) -> Iterator[Any]:
+    """The wrappers of an environment, the outermost first, and the environment."""
+    while isinstance(env, gymnasium.Wrapper):
+        yield env
+        env = env.env
+    yield env
 
 
 def _numpy_state() -> tuple:

@@ -286,9 +286,9 @@ def _to_data(space: Space) -> dict[str, Any]:
         bounds = [_bound(space.low), _bound(space.high)]
         return {"Box": [*bounds, list(space.shape), dtype]}
     if isinstance(space, spaces.Discrete):
-        return {"Discrete": [int(space.n), int(space.start)]}
+        return {"Discrete": [int(space.n), _start(int(space.start))]}
     if isinstance(space, spaces.MultiDiscrete):
-        return {"MultiDiscrete": [space.nvec.tolist(), space.start.tolist()]}
+        return {"MultiDiscrete": [space.nvec.tolist(), _start(space.start.tolist())]}
     assert isinstance(space, spaces.MultiBinary), kind
     return {"MultiBinary": [int(i) for i in space.shape]}
 
@@ -297,6 +297,15 @@ def _bound(bound: np.ndarray) -> Any:
     """One number if all are alike; as text, because JSON has no infinity."""
     is_one = bound.size > 0 and bool((bound == bound.flat[0]).all())
     return json.dumps(bound.flat[0].item() if is_one else bound.tolist())
+
+
+def _start(start: Any) -> Any:
+    """As text where it is negative: the integers of a checkpoint are counts."""
+    return start if np.min(start) >= 0 else json.dumps(start)
+
+
+def _from_start(start: Any) -> Any:
+    return json.loads(start) if isinstance(start, str) else start
 
 
 def _from_data(data: Mapping[str, Any]) -> Space:
@@ -313,7 +322,7 @@ def _from_data(data: Mapping[str, Any]) -> Space:
         )
         return spaces.Box(low_array, high_array, tuple(shape), np.dtype(dtype).type)
     if kind == "Discrete":
-        return spaces.Discrete(value[0], start=value[1])
+        return spaces.Discrete(value[0], start=_from_start(value[1]))
     if kind == "MultiDiscrete":
-        return spaces.MultiDiscrete(value[0], start=value[1])
+        return spaces.MultiDiscrete(value[0], start=_from_start(value[1]))
     return spaces.MultiBinary(value)

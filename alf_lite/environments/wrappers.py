@@ -1,4 +1,4 @@
-"""Wrappers for single environments: Atari 2600 games, MiniGrid, masks in the infos.
+"""Wrappers for single environments: Atari, masks, hidden observations.
 
 Games are preprocessed as published scores suppose. In a conf::
 
@@ -20,11 +20,10 @@ frames and clip rewards; these give the same frames and rewards as above::
       vectorization_mode = "native"
       env_kwargs = {"stack_num": 1, "reward_clipping": False, "use_fire_reset": False}
 
-MiniGrid's observation has a text, its image numbers that are names::
+Where the velocities of CartPole are hidden, only an agent with a memory can balance::
 
-    create_environment:
-      env_name = "minigrid:MiniGrid-DoorKey-5x5-v0"
-      wrappers = [@MiniGridObservation]
+    create_environment.wrappers = [@ObservationElements]
+    ObservationElements.indices = [0, 2]  # positions of the cart and of the pole
 
 Masks that an environment gives in its infos are moved to where agents look for them::
 
@@ -35,6 +34,7 @@ Masks that an environment gives in its infos are moved to where agents look for 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -247,42 +247,38 @@ class ActionMaskFromInfo(gymnasium.Wrapper):
 
 
 @configurable
-class MiniGridObservation(gymnasium.ObservationWrapper):
-    """What a MiniGrid agent sees and where it looks, as a vector of zeros and ones.
-
-    A cell of the image is an object (of 11), a colour (of 6) and a state (of 4). Each
-    becomes one-hot, as does the direction (of 4). The text of the mission is left out:
-    it is the same in all episodes of most tasks.
+class ObservationElements(gymnasium.ObservationWrapper):
+    """Some of the elements of an observation; the agent does not see the others.
 
     Args:
-        env: its observation is a Dict with an ``image`` [H, W, 3] and a ``direction``.
+        env: its observation is one vector.
+        indices: of the elements, in the order in which they shall come.
 
     Raises:
-        ConfigError: if it is another.
+        ConfigError: if the observation is another, or has no such elements.
     """
 
-    _sizes = (11, 6, 4)  # of what the channels of a cell name
-
-    def __init__(self, env: gymnasium.Env) -> None:
+    def __init__(self, env: gymnasium.Env, *, indices: Sequence[int]) -> None:
         super().__init__(env)
         space = env.observation_space
-        entries = space.spaces if isinstance(space, spaces.Dict) else {}
-        image = entries.get("image")
-        shape: tuple[int, ...] = getattr(image, "shape", None) or ()
-        if len(shape) != 3 or shape[-1] != 3 or "direction" not in entries:
+        if not isinstance(space, Box) or len(space.shape) != 1:
             raise ConfigError(
-                "MiniGridObservation: expected the observation of a MiniGrid "
-                f"environment, a Dict with image [H, W, 3] and direction, got {space}"
+                "ObservationElements: expected one vector as the observation, a Box "
+                f"with one dimension, got {space}"
             )
-        self._tables = [np.eye(n, dtype=np.float32) for n in (*self._sizes, 4)]
-        size = shape[0] * shape[1] * sum(self._sizes) + 4
-        self.observation_space = Box(0.0, 1.0, (size,), np.float32)
+        self._indices = np.array(indices, np.int64).reshape(-1)
+        size, chosen = space.shape[0], set(self._indices.tolist())
+        is_new = len(chosen) == self._indices.size > 0
+        if not is_new or not all(0 <= index < size for index in chosen):
+            raise ConfigError(
+                "ObservationElements: indices must be one or several different numbers "
+                f"from 0 to {size - 1}, got {list(indices)}"
+            )
+        low, high = space.low[self._indices], space.high[self._indices]
+        self.observation_space = Box(low, high, dtype=space.dtype.type)
 
-    def observation(self, observation: Observation) -> np.ndarray:
-        *tables, directions = self._tables
-        image = np.asarray(observation["image"])
-        cells = [table[image[..., i]].ravel() for i, table in enumerate(tables)]
-        return np.concatenate([*cells, directions[observation["direction"]]])
+    def observation(self, observation: Any) -> np.ndarray:
+        return np.asarray(observation)[self._indices]
 
 
 def _num_values(space: gymnasium.Space) -> int:

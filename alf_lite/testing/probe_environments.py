@@ -125,6 +125,33 @@ def action_reward(action: Any, sign: float) -> float:
 
 
 @configurable
+class TwoAnswersEnv(_ProbeEnv):
+    """The answer is near -0.6 or near +0.6, and nobody tells which.
+
+    A right one earns 1 and ends the episode; there are ``num_tries``. A policy with two
+    peaks earns 1 - 2 ** -num_tries, 0.94; with one peak it sticks to one answer and
+    earns 0.5, or is so wide that most tries are lost between and beside them.
+    """
+
+    _TOLERANCE = 0.15
+
+    def __init__(self, num_tries: int = 4) -> None:
+        super().__init__("continuous")
+        self._num_tries = num_tries
+
+    def _first_observation(self) -> np.ndarray:
+        self._num_steps = 0
+        self._answer = 0.6 * self._random_sign()[0]
+        return np.zeros(1, np.float32)
+
+    def step(self, action: Any) -> Step:
+        self._num_steps += 1
+        is_right = bool(abs(float(action[0]) - self._answer) < self._TOLERANCE)
+        is_end = is_right or self._num_steps == self._num_tries
+        return np.zeros(1, np.float32), float(is_right), is_end, False, {}
+
+
+@configurable
 class TimeLimitEnv(_ProbeEnv):
     """Reward 1 for ever, cut by a time limit that is not observed: V = 1 / (1 - γ).
 

@@ -128,6 +128,34 @@ class VectorRewardEnv(_StructuredEnv):
 
 
 @configurable
+class ConstrainedEnv(_StructuredEnv):
+    """An action a in [-1, 1] earns a, and costs a²: the reward is (a, -a²).
+
+    The best policy with a mean cost of at most c² always takes a = c; it maximises
+    a - a² / (2 c), in which the two parts have the weights 1 and 1 / (2 c).
+
+    Args:
+        episode_length: steps, then the episode terminates.
+    """
+
+    def __init__(self, episode_length: int = 8) -> None:
+        self.observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
+        self.action_space = action_space("continuous")
+        self.reward_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self._episode_length = episode_length
+
+    def _observation(self) -> np.ndarray:
+        return np.zeros(1, np.float32)
+
+    def step(self, action: Any) -> Step:
+        self._num_steps += 1
+        earned = float(action[0])
+        reward: Any = np.array([earned, -(earned**2)], np.float32)
+        is_end = self._num_steps >= self._episode_length
+        return self._observation(), reward, is_end, False, {}
+
+
+@configurable
 class MemoryEnv(_StructuredEnv):
     """Shows a cue at the first step only and asks for it at the last one.
 

@@ -10,6 +10,7 @@ import torch
 from alf_lite.data_structures import Experience, StepType, TimeStep
 from alf_lite.data_transformers.create_data_transformer import create_data_transformer
 from alf_lite.data_transformers.single_step_transformers import (
+    IgnoreTermination,
     ImageScaleTransformer,
     LifeLossDiscount,
     RewardClipping,
@@ -143,6 +144,28 @@ def test_acting_and_training_see_the_same():
     acted, state = transformer.transform_timestep(steps, ())
     assert state == ()
     assert torch.equal(trained.discount, acted.discount)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, [1.0, 1.0]), ({"discount": 0.5}, [0.5, 0.5]), ({"info_key": "late"}, [1, 0])],
+)
+def test_what_would_come_after_an_end_counts(options, expected):
+    discount = torch.tensor([[1.0, 1, 0, 1, 0, 1]])
+    late = torch.tensor([[0.0, 1, 1, 1, 0, 0]])
+    steps = game(discount=discount, env_info={"late": late})
+    transformer = IgnoreTermination(TensorSpec((1,)), **options)
+    changed = transformer.transform(steps)
+    first, second = expected
+    assert changed.discount.tolist() == [[1, 1, first, 1, second, 1]]
+    assert discount.tolist() == [[1, 1, 0, 1, 0, 1]]
+    assert transformer.transform(TimeStep(reward=REWARD)).reward is REWARD
+    env = SimpleNamespace(name="Pong", env_info_spec={})
+    if "info_key" in options:
+        with pytest.raises(ConfigError, match="IgnoreTermination: Pong has no env_inf"):
+            transformer.set_environment(env)
+    with pytest.raises(ConfigError, match="discount must lie in"):
+        IgnoreTermination(TensorSpec((1,)), discount=1.5)
 
 
 def test_another_key_can_say_it():

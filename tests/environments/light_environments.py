@@ -101,11 +101,14 @@ class InfoMaskEnv(gymnasium.Env):
 
 
 class Hangs(gymnasium.Env):
-    """Waits for ever in its 12th step."""
+    """Waits for ever in its 12th step; makes a file before, if it has a path."""
 
     observation_space = spaces.Box(-1.0, 1.0, (2,))
     action_space = spaces.Discrete(2)
     num_steps = 0
+
+    def __init__(self, path=None):
+        self._path = path
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -114,6 +117,8 @@ class Hangs(gymnasium.Env):
     def step(self, action):
         self.num_steps += 1
         if self.num_steps == 12:
+            if self._path is not None:
+                self._path.touch()
             time.sleep(1000)
         return np.zeros(2, np.float32), 1.0, False, False, {}
 

