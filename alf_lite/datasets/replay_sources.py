@@ -41,7 +41,11 @@ _OF_STEPS = (
 )
 # What ReplaySaver writes.
 _SAVED = re.compile(r"replay-(\d+)")
-# A run deletes and replaces its checkpoints while another one reads them.
+# What a run that is writing leaves in its directory, whole or not.
+_WRITTEN = re.compile(r"(\.tmp-(\d+-)?)?(ckpt|replay)-")
+# A run deletes and replaces its checkpoints while another one reads them, which looks
+# again for so many seconds, and so often where there is none.
+_READ_SECONDS = 20.0
 _NUM_ATTEMPTS = 20
 _FIELDS = ("step_type", "reward", "discount", "observation", "env_info", "action")
 
@@ -117,12 +121,15 @@ def open_newest(directory: Path, verify: bool = True) -> ReplayCheckpoint | None
     Raises:
         DataError: as :func:`open_checkpoint`.
     """
-    for attempt in range(_NUM_ATTEMPTS):
+    deadline, num_empty = time.monotonic() + _READ_SECONDS, 0
+    while num_empty < _NUM_ATTEMPTS and time.monotonic() < deadline:
         checkpoint = newest_checkpoint(directory)
         if checkpoint is None:
-            if not (directory / "checkpoints").is_dir():
+            if not _is_of_run(directory):
                 return None
+            num_empty += 1
         else:
+            num_empty = 0
             identity = _identity(checkpoint)
             try:
                 if checkpoint.is_dir():
@@ -133,8 +140,17 @@ def open_newest(directory: Path, verify: bool = True) -> ReplayCheckpoint | None
                 is_there = identity is not None and _identity(checkpoint) == identity
                 if is_there or checkpoint == directory:
                     raise
-        time.sleep(0.001 * attempt)
+        time.sleep(0.001 * num_empty)
     return None
+
+
+def _is_of_run(directory: Path) -> bool:
+    """Whether a run writes there, so that what is gone has been replaced."""
+    return (
+        directory.name == "checkpoints"
+        or (directory / "checkpoints").is_dir()
+        or any(_WRITTEN.match(path.name) for path in directory.iterdir())
+    )
 
 
 def _identity(path: Path) -> int | None:

@@ -55,6 +55,8 @@ class OwnReplay:
         self.least_length = config.mini_batch_length + num_history_steps
         self.options = ReplayOptions(config)
         self.options.check_batches(num_environments, num_history_steps)
+        # Where the steps are kept, with its index.
+        self.device = torch.empty(0, device=self.options.storage.device).device
         self._has_collected = False
         self._is_begun = False  # steps were trained on; never False again
         self._num_to_collect = config.initial_collect_steps
@@ -103,6 +105,13 @@ class OwnReplay:
         return self.buffer.can_draw(
             self._batch_size, self.mini_batch_length, self._num_batches
         )
+
+    @property
+    def stays_trainable(self) -> bool:
+        """Whether there are always enough windows, once there are."""
+        options = self.options.sampling
+        is_kept = not self._config.clear_replay_buffer
+        return is_kept and options.with_replacement and not options.has_limits
 
     @property
     def mini_batch_size(self) -> int:

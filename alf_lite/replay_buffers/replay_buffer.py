@@ -32,6 +32,7 @@ from alf_lite.replay_buffers.window_sampler import (
     all_windows,
 )
 from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.utils.devices import moved_tensor
 
 Nest = Any
 
@@ -231,24 +232,31 @@ class ReplayBuffer(StoredSteps):
 
     # Reading
 
-    def get_batch(self, batch_size: int, batch_length: int) -> tuple[Nest, BatchInfo]:
+    def get_batch(
+        self,
+        batch_size: int,
+        batch_length: int,
+        device: torch.device | None = None,
+    ) -> tuple[Nest, BatchInfo]:
         """Draws windows of consecutive steps of one environment each.
 
         Args:
             batch_size: B, the number of windows.
             batch_length: T, the steps of each.
+            device: where the batch is made; None: where the steps are stored.
 
         Returns:
-            A nest of [B, T, ...] tensors on the buffer's device, all of them views of
+            A nest of [B, T, ...] tensors on the device, all of them views of
             one new block of memory; and where the windows begin: environments and
             positions [B] int64 on the CPU and, with prioritized sampling, importance
-            weights [B] float32 on the buffer's device.
+            weights [B] float32 on the device.
 
         Raises:
             ValueError: if there are too few steps.
         """
-        drawn, info = self._draw(batch_size, batch_length)
-        return self._storage.windows(drawn.env_ids, drawn.rows, batch_length), info
+        drawn, info = self._draw(batch_size, batch_length, device)
+        windows = self._storage.windows(drawn.env_ids, drawn.rows, batch_length, device)
+        return windows, info
 
     def get_packed_batch(
         self, batch_size: int, batch_length: int
@@ -263,7 +271,7 @@ class ReplayBuffer(StoredSteps):
         return windows, info
 
     def _draw(
-        self, batch_size: int, batch_length: int
+        self, batch_size: int, batch_length: int, device: torch.device | None = None
     ) -> tuple[WindowStarts, BatchInfo]:
         if batch_size < 1 or batch_length < 1:
             raise ValueError(
@@ -276,7 +284,9 @@ class ReplayBuffer(StoredSteps):
         return drawn, BatchInfo(
             torch.from_numpy(drawn.env_ids),
             torch.from_numpy(drawn.positions),
-            torch.from_numpy(weights).to(self._storage.device) if len(weights) else (),
+            moved_tensor(torch.from_numpy(weights), device or self.device)
+            if len(weights)
+            else (),
         )
 
     def gather_all(self) -> tuple[Nest, BatchInfo]:

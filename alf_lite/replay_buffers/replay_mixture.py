@@ -81,13 +81,18 @@ class ReplayMixture:
         return self._offline[index - 1] if index else self._own.require_buffer()
 
     def draw(
-        self, num_updates: int, *, with_own: bool
+        self,
+        num_updates: int,
+        *,
+        with_own: bool,
+        device: torch.device | None = None,
     ) -> Iterator[tuple[Windows, ReplayBuffer]]:
         """Draws the windows of some updates, source by source.
 
         Args:
             num_updates: U, for which windows are drawn at once.
             with_own: whether the run's own steps take part.
+            device: where the windows are made; None: where they are stored.
 
         Yields:
             Untransformed windows and the buffer that they are from, those of source 0
@@ -96,7 +101,7 @@ class ReplayMixture:
         for index, count in self._counts(with_own):
             buffer = self.buffer(index)
             experience, info = buffer.get_batch(
-                count * num_updates, self._own.mini_batch_length
+                count * num_updates, self._own.mini_batch_length, device
             )
             if self.has_offline:
                 source = torch.full_like(info.env_ids, index)
@@ -152,7 +157,7 @@ class ReplayMixture:
         weights = [
             torch.ones((num_updates, part.per_update), device=device)
             if isinstance(part.batch_info.importance_weights, tuple)
-            else part.batch_info.importance_weights.view(num_updates, -1).to(device)
+            else part.batch_info.importance_weights.view(num_updates, -1)
             for part in parts
         ]
         if is_weighted and self._scales_weights:
@@ -240,22 +245,23 @@ def alike(parts: Sequence[Windows], state_spec: NestedTensorSpec) -> list[Window
     result = []
     for part in parts:
         experience = part.experience
-        if not nest.is_empty(own.rollout_info) and nest.is_empty(
-            experience.rollout_info
-        ):
-            paths = [path for path, _ in nest.flatten_with_path(own.rollout_info)]
-            raise ConfigError(
-                f"the algorithm stores {paths} as info of rollout_step, which an "
-                "offline buffer does not have. Override train_step_offline and "
-                "calc_loss_offline, or compute it in preprocess_experience."
-            )
-        if not nest.is_empty(own.state) and nest.is_empty(experience.state):
+        if nest.is_empty(experience.rollout_info):
+            if not nest.is_empty(own.rollout_info):
+                paths = [path for path, _ in nest.flatten_with_path(own.rollout_info)]
+                raise ConfigError(
+                    f"the algorithm stores {paths} as info of rollout_step, which an "
+                    "offline buffer does not have. Override train_step_offline and "
+                    "calc_loss_offline, or compute it in preprocess_experience."
+                )
+            experience = experience._replace(rollout_info=own.rollout_info)
+        if nest.is_empty(experience.state):
             step_type = experience.time_step.step_type
-            zeros = nest.map_structure(
-                torch.Tensor.to,
-                nest.zeros(state_spec, step_type.shape),
-                nest.map_structure(lambda _, d=step_type.device: d, state_spec),
-            )
+            zeros = own.state  # nothing, in the structure that the algorithm gives it
+            if not nest.is_empty(zeros):
+                zeros = nest.map_structure(
+                    lambda spec, s=step_type: spec.zeros(s.shape).to(s.device),
+                    state_spec,
+                )
             experience = experience._replace(state=zeros)
         result.append(part._replace(experience=experience))
     return result

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from alf_lite.replay_buffers.allocation import allocate
 from alf_lite.replay_buffers.row_layout import Leaves, PackedSteps, RowLayout
+from alf_lite.utils.devices import moved_tensor
 
 # So much is staged at most.
 _MAX_STEPS = 64
@@ -221,17 +222,36 @@ class RingStorage:
             rows -= self.max_length * (rows >= ring_ends[:, None])
         return rows
 
-    def windows(self, env_ids: np.ndarray, first_rows: np.ndarray, length: int) -> Nest:
-        """The steps [B, T, ...] of windows; for the arguments, see ``window_rows``."""
+    def windows(
+        self,
+        env_ids: np.ndarray,
+        first_rows: np.ndarray,
+        length: int,
+        device: torch.device | None = None,
+    ) -> Nest:
+        """The steps [B, T, ...] of windows; for the arguments, see ``window_rows``.
+
+        They are made on ``device``; None: where the rows are.
+        """
         if (
             length == 1
             or length * self.layout.row_bytes > _MAX_BYTES
             or isinstance(self._whole_rows, Tensor)
         ):
-            rows = self.window_rows(env_ids, first_rows, length)
-            return self.layout.pack(self.gather(rows))
-        taken = self._take_windows(env_ids, first_rows, length)
-        return self.layout.pack(self.layout.array_views(taken))
+            taken = self._take(self.window_rows(env_ids, first_rows, length))
+        else:
+            taken = self._take_windows(env_ids, first_rows, length)
+        return self.layout.pack(self._views(taken, device or self.device))
+
+    def _views(self, taken: Rows, device: torch.device) -> list[Tensor]:
+        """The leaves of rows, on a device to which they go as one block."""
+        if isinstance(taken, Tensor):
+            return self.layout.views(moved_tensor(taken, device))
+        if device.type == "cpu":
+            return self.layout.array_views(taken)
+        shape = (*taken.shape, self.layout.row_bytes)
+        block = torch.from_numpy(taken.view(np.uint8).reshape(shape))
+        return self.layout.views(moved_tensor(block, device))
 
     def _take_windows(
         self, env_ids: np.ndarray, first_rows: np.ndarray, length: int
@@ -397,7 +417,7 @@ class RingStorage:
             self._whole_rows[row_indices] = rows
 
     def _to_device(self, row_indices: np.ndarray) -> Tensor:
-        return torch.from_numpy(row_indices).to(self.device)
+        return moved_tensor(torch.from_numpy(row_indices), self.device)
 
 
 def _copy(leaves: Leaves, place: _Place) -> None:

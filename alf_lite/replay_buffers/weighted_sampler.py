@@ -19,6 +19,7 @@ from alf_lite.replay_buffers.window_sampler import (
     draw_stratified,
 )
 from alf_lite.utils.progress import FollowsProgress
+from alf_lite.utils.ranks import ranks
 from alf_lite.utils.schedulers import as_scheduler
 
 Schedule = float | Callable[[], float]
@@ -110,11 +111,17 @@ class PriorityOptions(FollowsProgress):
     ) -> np.ndarray:
         """(n · P(i))^−beta, normalised; [B] float32.
 
+        With several ranks, each draws an equal share of a batch from steps of its own,
+        so that w_i counts relative to the mean of these; the scale is that of all.
+
         Args:
             weights: [B], w_i of the steps drawn.
             mean_weight: Σ_j w_j / n of all that could be drawn.
             least_weight: the smallest w_j of all of them, for "buffer".
         """
+        if ranks.size > 1:
+            weights, least_weight = weights / mean_weight, least_weight / mean_weight
+            mean_weight = 1.0
         if self.normalization == "none":
             scale = mean_weight
         elif self.normalization == "batch":
@@ -122,6 +129,8 @@ class PriorityOptions(FollowsProgress):
         else:
             # The largest importance weight is that of the least weight.
             scale = least_weight
+        if ranks.size > 1 and self.normalization != "none":
+            scale = ranks.least(float(scale))
         return ((weights / scale) ** -_now(self.beta)).astype(np.float32)
 
 

@@ -172,6 +172,4 @@ class ReplayBufferMachine(RuleBasedStateMachine):
 
 
 TestReplayBufferOperations = ReplayBufferMachine.TestCase
-TestReplayBufferOperations.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None
-)
+TestReplayBufferOperations.settings = settings(max_examples=60, stateful_step_count=25)

@@ -51,7 +51,7 @@ class Weighted:
     def require_buffer(self) -> Weighted:
         return self
 
-    def get_batch(self, num_windows, length):
+    def get_batch(self, num_windows, length, device=None):
         env_ids = torch.arange(num_windows)
         weights = self.weights[:num_windows] if len(self.weights) else ()
         return Experience(), BatchInfo(env_ids, env_ids, weights)

@@ -54,7 +54,7 @@ def copy_through_rows(layout: RowLayout, batch, *outer_dims: int):
     return layout.pack(layout.views(rows.clone()))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(specs(), st.lists(st.integers(1, 3), max_size=2))
 def test_rows_give_back_what_was_put_in(spec, outer_dims):
     if not any(leaf.numel for leaf in nest.flatten(spec)):

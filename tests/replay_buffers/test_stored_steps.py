@@ -183,7 +183,7 @@ def test_steps_that_are_not_stored_have_no_episode():
         buffer.get_episode_bounds(torch.tensor([0]), torch.tensor([0]))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.integers(1, 7),
     st.lists(st.lists(st.sampled_from([F, M, L]), max_size=9), max_size=6),

@@ -50,7 +50,7 @@ def test_nothing_can_be_found_without_weights():
         SumTree(5).find(np.zeros(1))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(1, 3000),
     st.lists(st.lists(st.tuples(st.integers(0, 2999), weights), max_size=20)),

@@ -49,7 +49,7 @@ def test_draws_with_replacement_are_uniform():
     assert chi_square(counts) < 27.9  # 9 degrees of freedom, p = 0.001
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(1, 40), st.data())
 def test_draws_without_replacement_are_different_and_in_range(size, data):
     batch_size = data.draw(st.integers(1, size))
