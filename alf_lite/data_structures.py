@@ -92,6 +92,9 @@ class LossInfo(NamedTuple):
     # that compute it as a ``diagnostic`` while nobody looks.
     extra: Nest = ()
     priority: Field = ()  # [B], |δ| for prioritised replay
+    # [], of how many valid steps an aggregated loss is the mean; where it is weighted
+    # with others, of other ranks or of other parts of its batch
+    num_valid: Field = ()
 
 
 class BatchInfo(NamedTuple):
@@ -101,6 +104,9 @@ class BatchInfo(NamedTuple):
     positions: Field = ()  # [B] int64, absolute position of the first step
     importance_weights: Field = ()  # [B]
     source: Field = ()  # [B] int64, 0: the run's own steps, k: the k-th offline buffer
+    # [B, T] discounted return of what followed each step, -inf where its episode has
+    # not terminated; if the algorithm uses_episode_returns
+    episode_returns: Field = ()
 
 
 def time_step_spec(

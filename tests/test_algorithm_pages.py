@@ -42,6 +42,8 @@ OFF_POLICY = [
     "TrainerConfig.initial_collect_steps = 0",
     "TrainerConfig.num_updates_per_train_iter = 2",
 ]
+# Of sequences that are longer than what is collected
+SEQUENCES = ["TrainerConfig.burn_in_length = 2", "TrainerConfig.mini_batch_length = 8"]
 BASES = {"Algorithm", "RLAlgorithm", "OffPolicyAlgorithm"}
 BASES.add("OffPolicyActorCriticAlgorithm")
 
@@ -71,8 +73,8 @@ def least_conf(page: Path) -> str:
 
 
 def declared_by(page: Path) -> DefaultSettings:
-    """What the algorithm of the least conf declares."""
-    (name,) = re.findall(r"algorithm_ctor = @(\w+)", least_conf(page))
+    """What the algorithm of the least conf declares; of an Agent, its RL algorithm."""
+    *_, name = re.findall(r"algorithm_ctor = @(\w+)", least_conf(page))
     return getattr(alf_lite, name).default_settings
 
 
@@ -126,7 +128,7 @@ def test_the_least_conf_trains_and_logs_the_curves_of_the_page(page, tmp_path):
     conf = least_conf(page)
     path = tmp_path / "least.gin"
     path.write_text(conf, encoding="utf-8")
-    settings = list(SHORT)
+    settings = SHORT + SEQUENCES * (declared_by(page).burn_in_length > 0)
     if declared_by(page).epochs is None and not re.search(r"ActorCritic|Impala", conf):
         settings += OFF_POLICY
     if "offline_buffer_dir" in conf:

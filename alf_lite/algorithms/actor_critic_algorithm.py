@@ -8,33 +8,56 @@ Differences from the paper:
 1. The advantage is the generalized one; ``td_lambda=1`` gives the paper's.
 2. One Adam or RMSprop for both networks, which share nothing by default.
 3. A step that ends by a time limit is bootstrapped.
+4. Optionally an update is shortened where it moves the policy too far
+   (``max_policy_kl``), as in ALF's trusted actor-critic (TRAC).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import valid_steps
+from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.parts.policy import Policy
+from alf_lite.algorithms.parts.policy_gradient import (
+    NumpyLoss,
+    PolicyGradientLoss,
+    mean_loss,
+)
 from alf_lite.algorithms.parts.policy_lag import LagSummary
+from alf_lite.algorithms.parts.return_streams import ReturnStream, ReturnStreams
+from alf_lite.algorithms.parts.trust_region import TrustRegion
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import DefaultSettings, configurable
-from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
+from alf_lite.data_structures import (
+    AlgStep,
+    BatchInfo,
+    Experience,
+    Field,
+    LossInfo,
+    TimeStep,
+)
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_masks import ActionMask
+from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.network import Network, as_network
 from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils import losses, value_ops
-from alf_lite.utils.checks import check_unit_interval
+from alf_lite.utils import losses, summary, value_ops
+from alf_lite.utils.checks import check_positive, check_unit_interval
 from alf_lite.utils.summary import diagnostic
 
 Nest = Any
+
+# What has to be a class's own where its loss is computed in one go
+_OF_LOSS = ("train_step", "calc_loss", "after_update", "_value")
+_flatten = operator.methodcaller("flatten", 0, 1)
 
 
 class ActorCriticState(NamedTuple):
@@ -79,6 +102,7 @@ class ActorCriticAlgorithm(RLAlgorithm):
     """A2C with generalized advantage estimates."""
 
     trains_on_sequences = True
+    tells_action_distribution = True
 
     # Mnih et al. 2016 (arXiv:1602.01783): 16 actors, an update after 5 steps.
     default_settings = DefaultSettings(
@@ -101,6 +125,8 @@ class ActorCriticAlgorithm(RLAlgorithm):
         entropy_regularization: float = 0.01,
         value_loss_weight: float = 0.5,
         normalize_advantages: bool = False,
+        advantage_clip: float | None = None,
+        max_policy_kl: float | None = None,
         action_mask_key: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -119,14 +145,19 @@ class ActorCriticAlgorithm(RLAlgorithm):
             entropy_regularization: weight of the entropy bonus.
             value_loss_weight: weight of the squared value error.
             normalize_advantages: to mean 0 and deviation 1 over the valid steps.
+            advantage_clip: bounds the advantages, after that, to [-c, c]; None: not.
+            max_policy_kl: mean KL divergence, over the steps of an update, that this
+                may move the policy by; the rest of it is taken back. None: no limit.
             action_mask_key: of the mask in a dict of observations; see
                 :class:`ActionMask`. The networks do not see it.
             **kwargs: see :class:`RLAlgorithm`.
 
         Raises:
             ValueError: if a coefficient is out of its range or there is no such mask.
+            ConfigError: if ``max_policy_kl`` is set for a policy with memory.
         """
         check_unit_interval(gamma=gamma, td_lambda=td_lambda)
+        check_positive(advantage_clip=advantage_clip, max_policy_kl=max_policy_kl)
         mask = ActionMask(observation_spec, action_spec, action_mask_key)
         super().__init__(observation_spec, action_spec, is_on_policy=True, **kwargs)
         self._policy = Policy(actor_network_ctor, action_spec, mask)
@@ -147,7 +178,41 @@ class ActorCriticAlgorithm(RLAlgorithm):
         self._use_gae = use_gae
         self._entropy_regularization = entropy_regularization
         self._value_loss_weight = value_loss_weight
+        self._policy_gradient_loss = PolicyGradientLoss(
+            value_loss_weight, entropy_regularization
+        )
         self._normalize_advantages = normalize_advantages
+        self._advantage_clip = advantage_clip
+        self._return_streams: ReturnStreams | None = None
+        self._trust_region: TrustRegion | None = None
+        if max_policy_kl is not None:
+            self._require_no_memory("max_policy_kl")
+            self._trust_region = TrustRegion(self._policy, max_policy_kl)
+
+    def _require_no_memory(self, setting: str) -> None:
+        """Refuses what looks at the steps of a batch one by one, in any order."""
+        if not nest.is_empty(self._policy.state_spec):
+            raise ConfigError(
+                f"{self.name}.{setting} needs a policy without memory, but that of "
+                "actor_network_ctor is recurrent. Leave it out, or use another network."
+            )
+
+    def set_return_streams(self, streams: Sequence[ReturnStream]) -> None:
+        if len(streams) != self.reward_spec.numel or not self.has_multidim_reward:
+            raise ConfigError(
+                f"{self.name}: {len(streams)} ways to sum a reward, which is "
+                f"{self.reward_spec}. Give one for each of its dimensions."
+            )
+        if self.corrects_policy_lag or not self._use_gae:
+            setting = "use_gae=False"
+            if self.corrects_policy_lag:
+                setting = "the correction of a policy lag (V-trace)"
+            raise ConfigError(
+                f"{self.name}: {setting} has one γ and ends with the episode for all "
+                "rewards. Leave it out where a part of the reward is summed otherwise, "
+                "such as by Agent.intrinsic_gamma."
+            )
+        self._return_streams = ReturnStreams(streams, self._gamma)
 
     # Acting
 
@@ -197,6 +262,14 @@ class ActorCriticAlgorithm(RLAlgorithm):
 
     # Learning
 
+    def preprocess(
+        self, experience: Experience, valid: Tensor, batch_info: BatchInfo
+    ) -> TrainingBatch:
+        """Also remembers where the first update starts from, if they are limited."""
+        if self._trust_region is not None:
+            self._trust_region.begin()
+        return super().preprocess(experience, valid, batch_info)
+
     def train_step(
         self, inputs: TimeStep, state: ActorCriticState, rollout_info: Nest
     ) -> AlgStep:
@@ -222,9 +295,10 @@ class ActorCriticAlgorithm(RLAlgorithm):
         action = nest.map_structure(lambda t: t[:-1], info.action)
         log_prob, entropy = distributions.log_prob_and_entropy(distribution, action)
         estimate = self._estimate(info, log_prob.detach())
-        value_error = losses.squared(estimate.value_target, info.value[:-1])
-        policy_loss = -estimate.advantage * log_prob
-        value_loss = self._sum_dims(value_error)
+        loss, policy_loss, value_loss = self._policy_gradient_loss(
+            *(log_prob, info.value[:-1], entropy),
+            *(estimate.advantage, estimate.value_target),
+        )
         parts = ActorCriticLossInfo(
             policy_loss, value_loss, entropy, policy_lag=estimate.policy_lag
         )
@@ -237,7 +311,50 @@ class ActorCriticAlgorithm(RLAlgorithm):
                 )
             )
         )
-        return LossInfo(loss=self._weighted_sum(parts), extra=extra or parts)
+        return LossInfo(loss=loss, extra=extra or parts)
+
+    def quick_loss(self, batch: TrainingBatch) -> LossInfo | None:
+        inputs, info = batch.inputs, batch.rollout_info
+        num_steps, batch_size = inputs.step_type.shape
+        if not self._learns_as(ActorCriticAlgorithm) or num_steps < 2:
+            return None
+        if not inputs.step_type.is_contiguous():  # sums may differ in the last bits
+            return None
+
+        def loss_of(log_prob: Tensor, value: Tensor) -> NumpyLoss:
+            estimate = self._estimate(
+                info._replace(
+                    value=value.view(num_steps, batch_size),
+                    reward=inputs.reward,
+                    discount=inputs.discount,
+                    step_type=inputs.step_type,
+                ),
+                log_prob.view(num_steps - 1, batch_size),
+            )
+            return self._policy_gradient_loss.in_numpy(
+                estimate.advantage.reshape(-1), estimate.value_target.reshape(-1)
+            )
+
+        return self._quick_loss(
+            nest.map_structure(_flatten, inputs.observation),
+            nest.map_structure(lambda t: t[:-1].flatten(0, 1), info.action),
+            batch.valid[:-1].reshape(-1),
+            loss_of,
+        )
+
+    def _learns_as(self, kind: type[ActorCriticAlgorithm]) -> bool:
+        """Whether the loss is that of ``kind``, whatever has become of this one."""
+        if self._trust_region is not None:  # looks at the distributions
+            return False
+        own = type(self)
+        return not vars(self).keys() & _OF_LOSS and all(
+            getattr(own, name) is getattr(kind, name) for name in _OF_LOSS
+        )
+
+    def _quick_loss(self, *args: Any) -> LossInfo | None:
+        """See :func:`mean_loss`, whose arguments follow the networks."""
+        loss = mean_loss(self._policy, self._value_network, *args)
+        return None if loss is None else LossInfo(loss=loss)
 
     def _estimate(self, info: ActorCriticInfo, log_prob: Tensor) -> Estimate:
         """Computes advantages and value targets.
@@ -247,31 +364,59 @@ class ActorCriticAlgorithm(RLAlgorithm):
             log_prob: [T-1, B], log π(a_t|s_t).
         """
         value = info.value.detach()
-        discount = self._gamma * info.discount
-        args = (info.reward, value, info.step_type, discount)
         if self._use_gae:
-            advantage = value_ops.generalized_advantage_estimation(
-                *args, self._td_lambda
+            advantage = self._generalized_advantage(
+                info.reward, value, info.step_type, info.discount
             )
             value_target = advantage + value[:-1]
         else:
+            discount = self._gamma * info.discount
+            args = (info.reward, value, info.step_type, discount)
             advantage = value_ops.discounted_return(*args) - value[:-1]
             value_target = value_ops.lambda_return(*args, self._td_lambda)
         return Estimate(self._scaled(advantage, info), value_target)
 
+    def _generalized_advantage(
+        self,
+        reward: Tensor,
+        value: Tensor,
+        step_type: Tensor,
+        discount: Tensor,
+        time_major: bool = True,
+    ) -> Tensor:
+        """GAE(λ) of the first T-1 steps, with the γ and the end of each reward."""
+        if self._return_streams is not None:
+            return self._return_streams.advantages(
+                reward, value, step_type, discount, self._td_lambda, time_major
+            )
+        return value_ops.generalized_advantage_estimation(
+            *(reward, value, step_type, self._gamma * discount, self._td_lambda),
+            time_major=time_major,
+        )
+
     def _scaled(self, advantage: Tensor, info: ActorCriticInfo) -> Tensor:
         """[T-1, B] or [T-1, B, D] → [T-1, B], normalized if so configured."""
         advantage = self.scalar_reward(advantage)
-        if not self._normalize_advantages:
-            return advantage
-        return losses.normalize(advantage, valid_steps(info.step_type[:-1]))
+        if self._normalize_advantages:
+            advantage = losses.normalize(advantage, valid_steps(info.step_type[:-1]))
+        if self._advantage_clip is not None:
+            advantage = advantage.clamp(-self._advantage_clip, self._advantage_clip)
+        return advantage
 
-    def _weighted_sum(self, parts: Any) -> Tensor:
-        """The loss [T, B] of its parts ``policy_loss``, ``value_loss``, ``entropy``."""
-        loss = parts.policy_loss + self._value_loss_weight * parts.value_loss
-        if not self._entropy_regularization:
-            return loss
-        return loss - self._entropy_regularization * parts.entropy
+    def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
+        """Takes back what moved the policy farther than ``max_policy_kl``."""
+        if self._trust_region is None:
+            return
+        old, observation = nest.map_structure(
+            lambda t: t.detach().flatten(0, 1),
+            (info.action_distribution, root_inputs.observation),
+        )
+        share = self._trust_region.limit(
+            lambda: losses.batch_mean(
+                distributions.kl_divergence(old, self._policy(observation)[0])
+            )
+        )
+        summary.scalar(f"{self.name}/share_of_update", share)
 
     def _sum_dims(self, value: Tensor) -> Tensor:
         """[..., D] of a reward of several dimensions → [...]."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from alf_lite import nest
+from alf_lite.algorithms.learning.update_guard import UpdateGuard
 from alf_lite.checkpoints import checkpointer as checkpoints
 from alf_lite.checkpoints.data import load_module_state
 from alf_lite.config import TrainerConfig
@@ -19,10 +20,12 @@ from alf_lite.data_structures import (
     StepType,
     TimeStep,
 )
-from alf_lite.errors import ConfigError
+from alf_lite.errors import ConfigError, EnvError
+from alf_lite.optimizers.gradient_average import GradientAverage
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.optimizers.parameter_ownership import Claim, assign_parameters
 from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.utils.normalizers import Normalizer, NotFiniteError
 
 Nest = Any
 
@@ -48,7 +51,8 @@ class Algorithm(nn.Module):
         → after_train_iter,   and predict_step for evaluation.
 
     Algorithms nest: a child algorithm is an ordinary submodule, with optimizers of its
-    own or without.
+    own or without. Its methods are called by the :class:`Composition` that it is a part
+    of, or by the parent itself, which then names it in ``forwarded_children``.
 
     Args:
         train_state_spec: recurrent state of ``train_step``; ``()`` if stateless.
@@ -71,8 +75,19 @@ class Algorithm(nn.Module):
     trains_on_rollout_info: bool = False
     # ``train_step_offline`` or ``calc_loss_offline`` differ from the online ones.
     has_offline_loss: bool = False
+    # ``after_update`` looks at the info of the update, if there is an ``after_update``.
+    uses_info_after_update: bool = True
     # ``should_stop_updates`` is asked after every update.
     stops_updates_early: bool = False
+    # The info of ``train_step`` has the policy, see :meth:`action_distribution`.
+    tells_action_distribution: bool = False
+    # The attributes with child algorithms whose methods this one calls itself.
+    forwarded_children: ClassVar[Sequence[str]] = ()
+    # It learns from recorded steps, ``TrainerConfig.offline_buffer_dir``. Off-policy
+    # they are part of its batches; on-policy it draws them with ``recorded_steps``.
+    needs_recorded_steps: bool = False
+    # (number, length) → Experience [number, length, ...], transformed
+    recorded_steps: Callable[[int, int], Any] | None = None
 
     def __init__(
         self,
@@ -101,6 +116,8 @@ class Algorithm(nn.Module):
             self._claims.append((_checked(optimizer), None))
         self._optimizers: list[tuple[str, Optimizer]] | None = None
         self._device: torch.device | None = None
+        self._gradient_average: GradientAverage | None = None
+        self._update_guard: UpdateGuard | None = None  # once it is needed
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -148,7 +165,8 @@ class Algorithm(nn.Module):
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
         # Moving to another device.
-        self._device = None
+        self._device = self._update_guard = None
+        self._gradient_average = None
         return super()._apply(fn, recurse)
 
     def get_initial_train_state(self, batch_size: int) -> Nest:
@@ -229,6 +247,20 @@ class Algorithm(nn.Module):
         """
         raise NotImplementedError(f"{type(self).__name__} has no calc_loss")
 
+    def action_distribution(self, info: Nest) -> Nest:
+        """π(·|s_t) [T, B, ...] in the info of ``train_step``.
+
+        Asked only if ``tells_action_distribution``.
+        """
+        return info.action_distribution
+
+    def before_parts(self, rollout_info: Nest) -> Nest:
+        """Adds to the info of a mini-batch [T, B, ...] what takes all of its steps.
+
+        Called before it is cut in parts, by ``TrainerConfig.gradient_accumulation``.
+        """
+        return rollout_info
+
     def quick_loss(self, batch: Any) -> LossInfo | None:
         """The mean loss of a mini-batch in one go, where that takes less time.
 
@@ -259,14 +291,82 @@ class Algorithm(nn.Module):
     def after_train_iter(self, root_inputs: TimeStep, rollout_info: Nest) -> None:
         """Called once per iteration that unrolled, with the unroll [T, B, ...]."""
 
-    def should_stop_updates(self, loss_info: LossInfo, valid: Tensor) -> bool:
+    def should_stop_updates(self, loss_info: LossInfo, valid: Tensor) -> bool | Tensor:
         """Whether to skip the remaining updates; asked if ``stops_updates_early``.
 
         Args:
             loss_info: of the update, with ``loss`` [] and ``extra`` [T, B].
             valid: [T, B] bool, the steps that counted.
+
+        Returns:
+            A bool, or [] bool. On a GPU nobody waits for that: the remaining updates
+            are computed, and those that it skips change no parameter.
         """
         return False
+
+    # Updates on a GPU, which nobody waits for
+
+    @property
+    def update_guard(self) -> UpdateGuard | None:
+        """Keeps updates that diverge or were stopped from the parameters.
+
+        None on the CPU, where the host looks at each.
+        """
+        if self._update_guard is None and self.device.type != "cpu":
+            config = self._config
+            self._update_guard = UpdateGuard(
+                self.device,
+                checks_finite=config is None or config.check_finite,
+                interval=100 if config is None else config.check_finite_interval,
+            )
+        return self._update_guard
+
+    def begin_updates(self) -> None:
+        """The updates of an iteration begin: none of them is stopped."""
+        guard = self.update_guard
+        if guard is not None:
+            guard.begin()
+
+    def raise_late_errors(self) -> None:
+        """Waits for a GPU and raises what has been found there, and not told yet.
+
+        Asked before checkpoints are written and numbers are recorded.
+
+        Raises:
+            DivergedError: if an update was not finite.
+            EnvError: if a batch for statistics was not.
+        """
+        for module in self.modules():
+            if isinstance(module, Algorithm) and module._update_guard is not None:
+                module._update_guard.look(module.name)
+            elif isinstance(module, Normalizer):
+                try:
+                    module.raise_late_errors()
+                except NotFiniteError as error:
+                    raise EnvError(f"{self._name}: statistics got {error}") from error
+
+    # Children
+
+    def trains_child(self, path: str) -> bool:
+        """Whether somebody calls the methods of the child at this dotted path."""
+        return path.split(".")[0] in self.forwarded_children
+
+    def check_children(self) -> None:
+        """Refuses child algorithms that nobody trains, here and further down.
+
+        Raises:
+            ConfigError: naming the first one.
+        """
+        for path, child in _children(self):
+            if not self.trains_child(path):
+                attribute = path.split(".")[0]
+                raise ConfigError(
+                    f"{self._name}: nobody trains its child algorithm {path} "
+                    f"({type(child).__name__}). Make it a part of a Composition, such "
+                    "as Agent, which calls its methods; or call those that are needed "
+                    f"and say so: forwarded_children = ({attribute!r},)"
+                )
+            child.check_children()
 
     # Optimizers
 
@@ -286,6 +386,14 @@ class Algorithm(nn.Module):
                 self._collect_claims(),
             )
         return self._optimizers
+
+    def average_gradients(self, loss: Tensor, weight: Tensor) -> Tensor:
+        """Makes the gradients those of all ranks, see :class:`GradientAverage`."""
+        if self._gradient_average is None:
+            self._gradient_average = GradientAverage(
+                [p for _, optimizer in self.optimizers() for p in optimizer.parameters]
+            )
+        return self._gradient_average(loss, weight)
 
     def _has_optimizer(self) -> bool:
         """Whether this or an algorithm below has an optimizer."""
@@ -314,6 +422,7 @@ class Algorithm(nn.Module):
         """
         if self._optimizers is not None:
             return
+        self.check_children()
         self.optimizers()
         self.load_checkpoint_parts()
 
@@ -324,6 +433,16 @@ class Algorithm(nn.Module):
                 part = checkpoints.load_prefix(module._checkpoint)
                 what = f"{path or type(module).__name__} from {module._checkpoint}"
                 load_module_state(module, part, what)
+
+
+def _children(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Algorithm]]:
+    """The nearest algorithms below a module, with their dotted paths."""
+    for name, child in module.named_children():
+        path = f"{prefix}{name}"
+        if isinstance(child, Algorithm):
+            yield path, child
+        else:
+            yield from _children(child, f"{path}.")
 
 
 def valid_steps(step_type: Tensor) -> Tensor:

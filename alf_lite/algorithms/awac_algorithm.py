@@ -77,7 +77,12 @@ class AwacLossInfo(NamedTuple):
 
 
 @configurable(
-    denylist=["actor_update_period"],
+    denylist=[
+        "actor_update_period",
+        "dqda_clipping",
+        "num_target_critics",
+        "return_model",
+    ],
     defaults={"actor_network_ctor": NormalActorNetwork},
 )
 class AwacAlgorithm(OffPolicyActorCriticAlgorithm):
@@ -172,7 +177,7 @@ class AwacAlgorithm(OffPolicyActorCriticAlgorithm):
         )
         return AlgStep(
             output=action,
-            state=OffPolicyState(actor_state, critic_state, target_state),
+            state=OffPolicyState(actor_state, critic_state, target_state, state.noise),
             info=info,
         )
 

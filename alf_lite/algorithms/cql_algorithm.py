@@ -83,7 +83,7 @@ class CqlLossInfo(NamedTuple):
     cql_alpha: Tensor
 
 
-@configurable
+@configurable(denylist=["return_model"])
 class CqlAlgorithm(SacAlgorithm):
     """CQL for nests of continuous and discrete actions."""
 
@@ -223,7 +223,7 @@ class CqlAlgorithm(SacAlgorithm):
             return self._best_value(observation, policy, features)
         sample = self._actions.sample(policy)
         values = self._critics.target.evaluate(features, sample.vector)
-        return sample.expectation(self._critics.smallest(values))
+        return sample.expectation(self._critics.smallest_target(values))
 
     def _best_value(self, observation: Nest, policy: Nest, features: Tensor) -> Tensor:
         """max_a min_k Q_k(s, a; θ⁻), [B] or [B, D'].
@@ -232,13 +232,13 @@ class CqlAlgorithm(SacAlgorithm):
         """
         critic = self._critics.target
         if not self._actions.vector_size:
-            values = self._critics.smallest(critic.evaluate(features, None)).unsqueeze(
-                1
-            )
+            values = self._critics.smallest_target(
+                critic.evaluate(features, None)
+            ).unsqueeze(1)
         else:
             vectors, _ = self._actions.sample_vectors(policy, self._num_sampled_actions)
             values = self._values_of_samples(critic, features, vectors)
-            values = self._critics.smallest(values.flatten(0, 1)).unflatten(
+            values = self._critics.smallest_target(values.flatten(0, 1)).unflatten(
                 0, vectors.shape[:2]
             )
             values = values.transpose(0, 1)

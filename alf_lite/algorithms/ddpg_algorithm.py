@@ -23,16 +23,18 @@ from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.algorithms.off_policy_algorithm import OffPolicyActorCriticAlgorithm
-from alf_lite.algorithms.parts.critics import target_copy
+from alf_lite.algorithms.parts.critics import target_copy, with_clipped_slope
 from alf_lite.algorithms.parts.policy import DeterministicPolicy
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
 from alf_lite.distributions.action_vectors import BoxActions
 from alf_lite.distributions.exploration import ActionNoise, OrnsteinUhlenbeckNoise
+from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import ActorNetwork
 from alf_lite.networks.network import Network
 from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.utils.checks import check_not_negative, check_unit_interval
 from alf_lite.utils.summary import diagnostic
 
 Nest = Any
@@ -98,6 +100,8 @@ class DdpgAlgorithm(OffPolicyActorCriticAlgorithm):
         self,
         *specs: Any,
         exploration_noise_ctor: Callable[..., ActionNoise] = OrnsteinUhlenbeckNoise,
+        rollout_random_action: float = 0.0,
+        action_l2: float = 0.0,
         **kwargs: Any,
     ) -> None:
         """Builds the networks and, for training, the targets of both.
@@ -106,6 +110,10 @@ class DdpgAlgorithm(OffPolicyActorCriticAlgorithm):
             *specs: of one observation, and of one action: any nest of continuous specs
                 with bounds.
             exploration_noise_ctor: called as ``ctor(action_size)``.
+            rollout_random_action: probability that an action of the rollout is any
+                between the bounds.
+            action_l2: weight of the actor's loss by the squares of its actions, scaled
+                to [-1, 1]: what the actor does without need is small.
             **kwargs: see :class:`OffPolicyActorCriticAlgorithm`. But
                 ``actor_network_ctor`` is called as ``ctor(observation_spec,
                 action_size)`` and gives vectors in [-1, 1], which are stretched to the
@@ -114,8 +122,18 @@ class DdpgAlgorithm(OffPolicyActorCriticAlgorithm):
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
         """
+        check_unit_interval(rollout_random_action=rollout_random_action)
+        check_not_negative(action_l2=action_l2)
         super().__init__(*specs, **kwargs)
+        self._rollout_random_action = rollout_random_action
+        self._action_l2 = action_l2
         self._noise = exploration_noise_ctor(self._actions.vector_size)
+        if not isinstance(self._noise, ActionNoise):
+            raise ConfigError(
+                "exploration_noise_ctor must build GaussianNoise or "
+                "OrnsteinUhlenbeckNoise for a deterministic policy, got "
+                f"{type(self._noise).__name__}"
+            )
         states = DdpgState(**self.train_state_spec._asdict())
         if not self._is_eval:
             self._target_policy = target_copy(self._policy)
@@ -148,6 +166,9 @@ class DdpgAlgorithm(OffPolicyActorCriticAlgorithm):
         """Acts with noise. The replayed steps tell the action; there is no info."""
         vector, actor_state = self._policy.forward(inputs.observation, state.actor)
         vector, noise_state = self._noise.perturb(vector, state.noise)
+        if self._rollout_random_action:
+            is_random = torch.rand_like(vector[:, :1]) < self._rollout_random_action
+            vector = torch.where(is_random, torch.rand_like(vector) * 2 - 1, vector)
         state = self._next_state(inputs, state, actor_state)
         return AlgStep(
             output=self._actions.to_action(vector),
@@ -223,7 +244,11 @@ class DdpgAlgorithm(OffPolicyActorCriticAlgorithm):
             return (), (), actor_state
         action, actor_state = self._policy(observation, actor_state)
         values = self._critics.evaluate_frozen(features, action, only_first=True)
-        return action, self.scalar_reward(values[:, 0]), actor_state
+        value = self._weigh(values[:, 0])
+        value = with_clipped_slope(value, action, self._dqda_clipping)
+        if self._action_l2:
+            value = value - self._action_l2 * action.square().sum(-1)
+        return action, value, actor_state
 
     @torch.no_grad()
     def _next_value(
@@ -233,7 +258,7 @@ class DdpgAlgorithm(OffPolicyActorCriticAlgorithm):
         action, actor_state = self._target_policy(observation, actor_state)
         features, critic_state = self._critics.target.encode(observation, critic_state)
         values = self._critics.target.evaluate(features, self._target_action(action))
-        return self._critics.smallest(values), actor_state, critic_state
+        return self._critics.smallest_target(values), actor_state, critic_state
 
     def _target_action(self, action: Tensor) -> Tensor:
         """What the target critics value, given the action of the target actor."""
@@ -253,7 +278,7 @@ class DdpgAlgorithm(OffPolicyActorCriticAlgorithm):
                 lambda: DdpgLossInfo(
                     critic_loss=critic_loss,
                     actor_loss=actor_loss,
-                    q=self.scalar_reward(info.q).mean(-1),
+                    q=self._weigh(info.q).mean(-1),
                 )
             ),
             priority=self.priority_of(td_error, info.step_type),

@@ -2,9 +2,11 @@
 
 Mnih et al., "Human-level control through deep reinforcement learning", Nature 2015;
 double Q-learning of van Hasselt et al., arXiv:1509.06461; n-step returns and their
-combination of Hessel et al. ("Rainbow"), arXiv:1710.02298. Dueling networks are an
-option of the network, distributional ones of the return model, prioritised replay of
-the trainer.
+combination of Hessel et al. ("Rainbow"), arXiv:1710.02298. Dueling and noisy networks
+are options of the network, distributional ones of the return model, prioritised replay
+of the trainer. Priorities of new steps are those of Horgan et al. ("Ape-X"),
+arXiv:1803.00933, lower bounds of targets those of Tang, "Self-Imitation Learning via
+Generalized Lower Bound Q-learning", arXiv:2006.07442, for whole episodes.
 
 Differences from the papers:
 
@@ -13,7 +15,7 @@ Differences from the papers:
 2. An action of several discrete components has a value for each of them: component c
    learns y_c = G + Γ Q_c(s', ·) on its own, and the loss is the mean over them.
 3. The priority is |δ| of the expected return for every return model.
-4. A step that ends by a time limit is bootstrapped.
+4. A step that ends by a time limit is bootstrapped, and its episode bounds no target.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from torch import Tensor, nn
 
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.off_policy_algorithm import OffPolicyAlgorithm
-from alf_lite.algorithms.parts import quick_q_learning
+from alf_lite.algorithms.parts import quick_q_learning, replay_options
 from alf_lite.algorithms.parts.critics import TargetUpdater, target_copy
 from alf_lite.algorithms.parts.return_heads import (
     ExpectedReturnHead,
@@ -37,7 +39,14 @@ from alf_lite.algorithms.parts.return_heads import (
 )
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
-from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
+from alf_lite.data_structures import (
+    AlgStep,
+    BatchInfo,
+    Experience,
+    Field,
+    LossInfo,
+    TimeStep,
+)
 from alf_lite.distributions.action_vectors import DiscreteActions
 from alf_lite.distributions.exploration import (
     Epsilon,
@@ -48,6 +57,7 @@ from alf_lite.distributions.exploration import (
     random_index,
 )
 from alf_lite.networks.network import Network, as_network
+from alf_lite.networks.noisy_layers import exploring_by_noise
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.summary import diagnostic
@@ -75,6 +85,8 @@ class DqnInfo(NamedTuple):
     discount: Tensor  # [T, B] Γ_t
     num_steps: Field  # [T, B] m, of a network with memory
     step_type: Tensor  # [T, B]
+    bonus: Field = ()  # [T, B, C] added to the reward, if a subclass says so
+    episode_return: Field = ()  # [T, B] of the rest of the episode, if it is a bound
 
 
 class DqnLossInfo(NamedTuple):
@@ -114,6 +126,8 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         return_model: ReturnHead | None = None,
         double: bool = True,
         rollout_epsilon_greedy: Epsilon | Sequence[Epsilon] = 0.1,
+        lower_bound_targets: bool = False,
+        prioritize_new_steps: bool = False,
         **kwargs: Any,
     ) -> None:
         """Builds the online and, for training, the target network.
@@ -129,15 +143,25 @@ class DqnAlgorithm(OffPolicyAlgorithm):
             rollout_epsilon_greedy: ε of ``rollout_step``, a number or a scheduler, or
                 one of them for every environment. ``predict_step`` uses
                 ``TrainerConfig.epsilon_greedy``.
+            lower_bound_targets: no target is below the discounted return that did
+                follow, once the episode has terminated. Right where the environment is
+                deterministic; too high, where luck counts.
+            prioritize_new_steps: with ``TrainerConfig.priority_replay``, give a step
+                that is stored the |δ| of the values that acted, not the largest
+                priority there is. They are stored, too.
             **kwargs: see :class:`OffPolicyAlgorithm`. Rewards of several dimensions are
                 weighted and summed.
 
         Raises:
             ValueError: if the action is not discrete or a coefficient is out of range.
+            ConfigError: if settings contradict each other.
         """
         super().__init__(*specs, **kwargs)
         self._return_model = return_model or ExpectedReturnHead()
         self._double = double
+        self.uses_episode_returns = lower_bound_targets
+        self.prioritizes_new_steps = prioritize_new_steps
+        replay_options.check(self, self._return_model)
         self._explore = EpsilonGreedy(
             rollout_epsilon_greedy, None if self._env is None else self._env.batch_size
         )
@@ -153,7 +177,8 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         )
         # Whether the greedy action is all that the outputs say; see quick_q_learning
         self._is_plain = (
-            self._return_model.is_expected_return
+            self._return_model.ranks_by_output
+            and not self.prioritizes_new_steps
             and self._actions.is_index
             and not self._is_recurrent
             and not self._mask.exists
@@ -188,17 +213,25 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         device = step_type.device
         shape = (*step_type.shape, self._actions.num_components)
         explores = self._explore.toss(shape, device, inputs.env_id)
-        if explores is True and not self._is_recurrent:  # whatever the values are
+        wants_values = self._is_recurrent or self.prioritizes_new_steps
+        if explores is True and not wants_values:  # whatever the values are
             _, mask = self._mask.split(inputs.observation)
             allowed = self._actions.allowed(mask, device)
             index = random_index(shape, self._actions.max_values, allowed, device)
             return AlgStep(output=self._actions.to_action(index), state=state)
-        q, allowed, q_state = self._evaluate(inputs.observation, state.q)
+        with exploring_by_noise():
+            q, allowed, q_state = self._evaluate(inputs.observation, state.q)
         return AlgStep(
             output=self._actions.to_action(choose(q, explores, allowed)),
             # Stored states start both networks.
             state=DqnState(q=q_state, target_q=q_state),
+            info=self._rollout_info(q, allowed),
         )
+
+    def _rollout_info(self, q: Tensor, allowed: Tensor | None) -> Nest:
+        if not self.prioritizes_new_steps:
+            return ()
+        return replay_options.ActingValues.of(q, allowed)
 
     @property
     def training_only_modules(self) -> list[nn.Module]:
@@ -233,11 +266,38 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         if self.has_multidim_reward:
             reward = self.scalar_reward(root_inputs.reward)
             root_inputs = root_inputs._replace(reward=reward)
-        return super().preprocess_experience(root_inputs, rollout_info, batch_info)
+        inputs, transition = super().preprocess_experience(
+            root_inputs, rollout_info, batch_info
+        )
+        # They are known of what is trained, not of what is only evaluated.
+        returns = batch_info.episode_returns
+        if self.uses_episode_returns and isinstance(returns, Tensor):
+            num_rows = transition.discount.shape[1]
+            transition = transition._replace(episode_return=returns[:, :num_rows])
+        return inputs, transition
 
     @property
     def only_pairs_steps(self) -> bool:
-        return super().only_pairs_steps and not self.has_multidim_reward
+        is_plain = not self.has_multidim_reward and not self.uses_episode_returns
+        return super().only_pairs_steps and is_plain
+
+    def priority_of_new_steps(self, experience: Experience) -> Tensor:
+        """What |δ| was when they acted, [B]; with n steps and max_a Q(s, a).
+
+        Args:
+            experience: [B, T, ...], windows as training draws them.
+        """
+        steps = experience.time_step
+        reward = self.scalar_reward(steps.reward)
+        td_error, step_type = replay_options.error_of_acting(
+            steps._replace(reward=reward),
+            experience.rollout_info,
+            self._actions,
+            self._return_model,
+            n_step=self._n_step,
+            gamma=self._gamma,
+        )
+        return self.priority_of(td_error, step_type)
 
     def train_step(
         self, inputs: TimeStep, state: DqnState, rollout_info: Transition
@@ -251,7 +311,7 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         else:
             next_observation, next_online = rollout_info.next_observation, None
         next_outputs, target_state = self._bootstrap(
-            next_observation, next_online, state.target_q
+            next_observation, rollout_info, next_online, state.target_q
         )
         action = self._actions.to_index(rollout_info.action)
         info = DqnInfo(
@@ -261,6 +321,7 @@ class DqnAlgorithm(OffPolicyAlgorithm):
             discount=rollout_info.discount,
             num_steps=rollout_info.num_steps,
             step_type=inputs.step_type,
+            episode_return=rollout_info.episode_return,
         )
         return AlgStep(
             output=rollout_info.action,
@@ -283,12 +344,17 @@ class DqnAlgorithm(OffPolicyAlgorithm):
 
     @torch.no_grad()
     def _bootstrap(
-        self, observation: Nest, online_outputs: Tensor | None, target_state: Nest
+        self,
+        observation: Nest,
+        transition: Transition,
+        online_outputs: Tensor | None,
+        target_state: Nest,
     ) -> tuple[Tensor, Nest]:
         """Z(s, a*; θ⁻) with a* = argmax_a Q(s, a; θ), or of θ⁻ if not double.
 
         Args:
             observation: [B, ...], with the mask.
+            transition: that ends there.
             online_outputs: of the online network for it, if they are known.
             target_state: recurrent state of the target network.
 
@@ -298,7 +364,7 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         observation, mask = self._mask.split(observation)
         outputs, target_state = self._target_q_network(observation, target_state)
         allowed = self._actions.allowed(mask, outputs.device)
-        is_best = self._return_model.is_expected_return and allowed is None
+        is_best = self._return_model.ranks_by_output and allowed is None
         if is_best and not self._double:
             return outputs.amax(-2), target_state  # of the best action
         chooser = outputs
@@ -316,7 +382,7 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         """
         info = self._align(info, "next_outputs")
         model = self._return_model
-        reward, discount = info.reward.unsqueeze(-1), info.discount.unsqueeze(-1)
+        reward, discount = self._reward_and_discount(info)
         loss = model.loss(info.outputs, info.next_outputs, reward, discount)
 
         def q() -> Tensor:
@@ -324,7 +390,7 @@ class DqnAlgorithm(OffPolicyAlgorithm):
 
         def td_error() -> Tensor:
             target = reward + discount * model.mean(info.next_outputs)
-            return mean_of_components((target - q()).abs())
+            return mean_of_components(model.td_error(q(), target).abs())
 
         return LossInfo(
             loss=mean_of_components(loss),
@@ -333,6 +399,16 @@ class DqnAlgorithm(OffPolicyAlgorithm):
             ),
             priority=self.priority_of(td_error, info.step_type),
         )
+
+    def _reward_and_discount(self, info: DqnInfo) -> tuple[Tensor, Tensor]:
+        """G and Γ [T-n, B, 1] or [T-n, B, C]: with bonus, and bound as it is wanted."""
+        reward, discount = info.reward.unsqueeze(-1), info.discount.unsqueeze(-1)
+        if isinstance(info.bonus, Tensor):
+            reward = reward + info.bonus
+        if not isinstance(info.episode_return, Tensor):
+            return reward, discount
+        value = self._return_model.mean(info.next_outputs)
+        return replay_options.bounded(reward, discount, value, info.episode_return)
 
     def quick_loss(self, batch: TrainingBatch) -> LossInfo | None:
         is_one_step = batch.inputs.step_type.shape[0] == 1
@@ -357,7 +433,8 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         kind, config = type(self), self._config
         is_own = all(getattr(kind, n) is getattr(DqnAlgorithm, n) for n in _OF_LOSS)
         has_priority = config is None or config.priority_replay
-        return self._is_plain and is_own and not has_priority
+        is_plain = self._is_plain and not self.uses_episode_returns
+        return is_plain and is_own and not has_priority
 
     def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
         """Moves the target network towards the online network."""

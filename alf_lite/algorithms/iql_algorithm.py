@@ -84,7 +84,14 @@ class IqlLossInfo(NamedTuple):
 
 
 @configurable(
-    denylist=["actor_update_period"],
+    denylist=[
+        "actor_update_period",
+        "dqda_clipping",
+        "parameter_reset_period",
+        "exploration_noise_ctor",
+        "num_target_critics",
+        "return_model",
+    ],
     defaults={"actor_network_ctor": NormalActorNetwork},
 )
 class IqlAlgorithm(OffPolicyActorCriticAlgorithm):
@@ -137,7 +144,8 @@ class IqlAlgorithm(OffPolicyActorCriticAlgorithm):
         self._expectile = expectile
         self._beta = beta
         self._max_weight = max_weight
-        states = IqlState(**self.train_state_spec._asdict())
+        actor, critic, target_critic, _ = self.train_state_spec
+        states = IqlState(actor=actor, critic=critic, target_critic=target_critic)
         if not self._is_eval:
             self._value_network = make_critic_network(
                 *(value_network_ctor, self._mask, 0, 1, tuple(self.reward_spec.shape)),

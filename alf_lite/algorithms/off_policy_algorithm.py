@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -19,16 +20,21 @@ from alf_lite.algorithms.parts.critics import (
     make_critic_network,
 )
 from alf_lite.algorithms.parts.policy import DeterministicPolicy, Policy
+from alf_lite.algorithms.parts.return_heads import ReturnHead
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, TimeStep
 from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.distributions.mixed_actions import make_actions
+from alf_lite.distributions.sample_noise import SampleNoise
+from alf_lite.errors import ConfigError
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.utils.checks import check_positive
+from alf_lite.utils.schedulers import Scheduled
 
 Nest = Any
 _Info = TypeVar("_Info", bound=Any)
@@ -64,8 +70,8 @@ class OffPolicyAlgorithm(RLAlgorithm):
         *,
         gamma: float = 0.99,
         n_step: int = 1,
-        target_update_tau: float = 0.005,
-        target_update_period: int = 1,
+        target_update_tau: Scheduled = 0.005,
+        target_update_period: Scheduled = 1,
         action_mask_key: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -77,8 +83,8 @@ class OffPolicyAlgorithm(RLAlgorithm):
             gamma: γ in [0, 1].
             n_step: rewards that are summed before the target bootstraps. The windows
                 of ``TrainerConfig.mini_batch_length`` need one step more.
-            target_update_tau: τ in (0, 1].
-            target_update_period: gradient updates between two target updates.
+            target_update_tau: τ in (0, 1], or a schedule of it.
+            target_update_period: gradient updates between two target updates; likewise.
             action_mask_key: of the mask in a dict of observations; see
                 :class:`ActionMask`. The networks do not see it.
             **kwargs: see :class:`RLAlgorithm`.
@@ -164,11 +170,12 @@ class OffPolicyAlgorithm(RLAlgorithm):
 
 
 class OffPolicyState(NamedTuple):
-    """Recurrent states; all empty for feed-forward networks."""
+    """Recurrent states, empty for feed-forward networks, and that of the noise."""
 
     actor: Nest = ()  # [B, ...]
     critic: Nest = ()  # [B, ...]
     target_critic: Nest = ()  # [B, ...]
+    noise: Nest = ()  # [B, ...]
 
 
 @configurable
@@ -180,6 +187,8 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
 
     _policy: Any  # Policy or DeterministicPolicy
     _critics: Critics  # unless is_eval
+    _has_target_critics: ClassVar[bool] = True
+    _noise: Any  # SampleNoise or None, or ActionNoise of a deterministic policy
 
     def __init__(
         self,
@@ -189,7 +198,12 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
         actor_network_ctor: Callable[..., Network],
         critic_network_ctor: Callable[..., CriticNetwork] = CriticNetwork,
         num_critics: int = 2,
+        num_target_critics: int | None = None,
+        return_model: ReturnHead | None = None,
         actor_update_period: int = 1,
+        dqda_clipping: float | None = None,
+        parameter_reset_period: int | None = None,
+        exploration_noise_ctor: Callable[..., SampleNoise] | None = None,
         actor_optimizer: Optimizer | None = None,
         critic_optimizer: Optimizer | None = None,
         **kwargs: Any,
@@ -203,7 +217,19 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
             critic_network_ctor: called as ``ctor(observation_spec, vector_size,
                 num_critics, output_shape)``; see :class:`CriticNetwork`.
             num_critics: n; the smallest of them is believed.
+            num_target_critics: how many of the target critics are asked, drawn anew for
+                every update, as in REDQ; None: all.
+            return_model: what each critic tells of the return, such as
+                ``QuantileHead()``; None: its expectation.
             actor_update_period: gradient updates between two of the actor.
+            dqda_clipping: limit of what the actor learns from: of every element of the
+                derivative of Q by the action, scaled to [-1, 1]; None: no limit.
+            parameter_reset_period: gradient updates after which the networks are
+                initialised anew, and learn again from the whole replay buffer (Nikishin
+                et al. 2022, arXiv:2205.07802); None: never.
+            exploration_noise_ctor: ``CorrelatedNoise`` or ``StateDependentNoise``,
+                called as ``ctor(action_size, feature_size)``, so that the samples that
+                the rollout takes hang together in time; None: each is independent.
             actor_optimizer: of the actor; None: ``optimizer`` trains it, too.
             critic_optimizer: of the critics; as above.
             **kwargs: see :class:`OffPolicyAlgorithm`.
@@ -211,8 +237,28 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
         """
+        if (
+            num_target_critics is not None
+            and not 1 <= num_target_critics <= num_critics
+        ):
+            raise ValueError(
+                f"num_target_critics must lie between 1 and num_critics={num_critics}, "
+                f"got {num_target_critics}"
+            )
+        check_positive(
+            dqda_clipping=dqda_clipping, parameter_reset_period=parameter_reset_period
+        )
         super().__init__(observation_spec, action_spec, **kwargs)
-        self._policy = self._make_policy(actor_network_ctor)
+        self._dqda_clipping = dqda_clipping
+        self._parameter_reset_period = parameter_reset_period
+        self._network_ctors = (
+            functools.partial(self._make_policy, actor_network_ctor),
+            functools.partial(
+                self._make_critic_network, critic_network_ctor, num_critics
+            ),
+        )
+        self._return_model = self._checked_return_model(return_model)
+        self._policy = self._network_ctors[0]()
         actor_state_spec = self._policy.state_spec
         critic_state_spec: NestedTensorSpec = ()
         self._actor_updates = UpdateCounter(
@@ -220,15 +266,26 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
         )
         self._claim(actor_optimizer, self._policy)
         if not self._is_eval:
-            network = make_critic_network(
-                *(critic_network_ctor, self._mask, self._actions.vector_size),
-                *(num_critics, self._critic_output_shape()),
+            network = self._network_ctors[1]()
+            self._critics = Critics(
+                network,
+                self._weigh,
+                return_model=return_model,
+                num_target_critics=num_target_critics,
+                has_targets=self._has_target_critics,
+                **self._target_update,
             )
-            self._critics = Critics(network, self._weigh, **self._target_update)
             self._claim(critic_optimizer, network)
             critic_state_spec = network.state_spec
+        train = OffPolicyState(actor_state_spec, critic_state_spec, critic_state_spec)
+        rollout, self._noise = train, None
+        if exploration_noise_ctor is not None:
+            self._noise = self._policy.make_noise(exploration_noise_ctor)
+            rollout = train._replace(noise=self._noise.state_spec)
         self._set_state_specs(
-            OffPolicyState(actor_state_spec, critic_state_spec, critic_state_spec),
+            # Where states are stored, training gets that of the noise with the others.
+            train=train if nest.is_empty(train) else rollout,
+            rollout=rollout,
             predict=OffPolicyState(actor=actor_state_spec),
         )
 
@@ -237,12 +294,43 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
     ) -> Policy | DeterministicPolicy:
         return Policy(actor_network_ctor, self.action_spec, self._mask)
 
+    def _make_critic_network(self, ctor: Callable[..., Any], num_critics: int) -> Any:
+        shape = self._critic_output_shape()
+        if self._return_model is not None:
+            shape = (*shape, self._return_model.num_outputs)
+        size = self._actions.vector_size
+        return make_critic_network(ctor, self._mask, size, num_critics, shape)
+
     def _critic_output_shape(self) -> tuple[int, ...]:
         """Of one critic: a value of every joint value of the discrete parts."""
         return (self._actions.num_joint_values, *self.reward_spec.shape)
 
+    def _checked_return_model(self, model: ReturnHead | None) -> ReturnHead | None:
+        """``model``, if this algorithm can do with it.
+
+        Raises:
+            ConfigError: if it cannot.
+        """
+        if model is None:
+            return None
+        problem = ""
+        if not isinstance(model, ReturnHead):
+            problem = f"expected a model such as QuantileHead(), got {model!r}"
+        elif self.has_multidim_reward:
+            problem = "a reward of several dimensions has no model of its return"
+        elif self._actions.num_joint_values > 1:
+            problem = "actions with discrete parts have none; use DqnAlgorithm"
+        if problem:
+            raise ConfigError(f"{self._name}: return_model: {problem}")
+        return model
+
     def _weigh(self, values: Tensor) -> Tensor:
-        """What is maximised: values [..., D] of a critic → [...]; [...] as it is."""
+        """What is maximised: [..., D] or [..., N] of a critic → [...]; [...] as it is.
+
+        N outputs stand for the return of a model, and what counts is its expectation.
+        """
+        if self._return_model is not None:
+            return self._return_model.mean(values)
         return self.scalar_reward(values)
 
     def _claim(self, optimizer: Optimizer | None, module: nn.Module) -> None:
@@ -261,7 +349,13 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
 
     def rollout_step(self, inputs: TimeStep, state: Any) -> AlgStep:
         """Samples an action. The replayed steps tell it; there is no info."""
-        action, actor_state = self._policy.sample(inputs.observation, state.actor)
+        if self._noise is None:
+            action, actor_state = self._policy.sample(inputs.observation, state.actor)
+        else:
+            _, action, actor_state, noise_state = self._policy.with_noise(
+                inputs.observation, state.actor, self._noise, state.noise
+            )
+            state = state._replace(noise=noise_state)
         return AlgStep(
             output=action, state=self._next_state(inputs, state, actor_state)
         )
@@ -290,3 +384,16 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
         """Moves the targets towards the networks."""
         self._actor_updates.advance()
         self._critics.update_targets()
+        period = self._parameter_reset_period
+        if period is not None and self._actor_updates.count % period == 0:
+            self._reset_parameters()
+
+    def _reset_parameters(self) -> None:
+        """Initialises the networks anew, and has the optimizers forget."""
+        for ctor, network in zip(
+            self._network_ctors, (self._policy, self._critics.online), strict=True
+        ):
+            network.load_state_dict(ctor().to(self.device).state_dict())
+        self._critics.target_updater.copy()
+        for _, optimizer in self.optimizers():
+            optimizer.forget()

@@ -6,8 +6,9 @@ Differences from the paper:
 
 1. The advantages are normalised in every mini-batch (``normalize_advantages``).
 2. Actor and value network are separate by default.
-3. Optional clipping of the value (``value_clip``) and early stop of the updates of an
-   iteration by the KL divergence (``target_kl``), both in wide use.
+3. Optional clipping of the value (``value_clip``), early stop of the updates of an
+   iteration by the KL divergence (``target_kl``) and learning rates that follow it
+   (``desired_kl``), all in wide use.
 4. A step that ends by a time limit is bootstrapped.
 5. Optionally (``off_policy_correction``) older parameters may have acted. Then there
    are three policies, as in Hilton, Cobbe and Schulman, "Batch size-invariance for
@@ -33,7 +34,9 @@ from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.learning.batch_loss import info_of_steps
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.parts.clipped_loss import ClippedLoss, PPOLossInfo
+from alf_lite.algorithms.parts.policy_gradient import NumpyLoss
 from alf_lite.algorithms.parts.policy_lag import ImportanceWeights, LagCorrector
+from alf_lite.algorithms.parts.trust_region import KlAdaptiveRate
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import (
     AlgStep,
@@ -44,7 +47,9 @@ from alf_lite.data_structures import (
     TimeStep,
 )
 from alf_lite.distributions import functions as distributions
-from alf_lite.utils import losses, value_ops
+from alf_lite.errors import ConfigError
+from alf_lite.optimizers.optimizers import Optimizer
+from alf_lite.utils import losses
 from alf_lite.utils.checks import check_positive
 from alf_lite.utils.summary import diagnostic
 
@@ -65,6 +70,8 @@ class PPOInfo(NamedTuple):
     action_distribution: Nest = ()  # [T, B, ...] π(·|s_t), with gradient
     value: Field = ()  # [T, B] or [T, B, D], V(s_t), with gradient
     weights: ImportanceWeights | tuple[()] = ()  # [T, B] π_prox/μ
+    old_distribution: Nest = ()  # [T, B, ...] π_old(·|s_t), if ``desired_kl`` is set
+    normalized_advantage: Field = ()  # [T, B], where a mini-batch is cut in parts
 
 
 @configurable(
@@ -102,6 +109,8 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         clip_epsilon: float = 0.2,
         value_clip: float | None = None,
         target_kl: float | None = None,
+        desired_kl: float | None = None,
+        log_prob_clip: float | None = None,
         off_policy_correction: OffPolicyCorrection = "none",
         rho_clip: float = 1.0,
         c_clip: float = 1.0,
@@ -114,6 +123,11 @@ class PPOAlgorithm(ActorCriticAlgorithm):
             value_clip: how far the value may move from the old one; None for no limit.
             target_kl: no more updates on this unroll once the approximate KL divergence
                 from the old policy exceeds 1.5 times this; None for no limit.
+            desired_kl: learning rates rise and fall, so that the updates on an unroll
+                move the policy about so far, see :class:`KlAdaptiveRate`; None: they
+                are those of the optimizers.
+            log_prob_clip: log-probabilities count as if they were in [-c, c]; None for
+                no limit.
             off_policy_correction: "vtrace" if older parameters may have acted, as in
                 asynchronous unrolls; costs one more evaluation of the unroll. "none"
                 takes the policy that acted for the one at the start of the updates.
@@ -129,7 +143,11 @@ class PPOAlgorithm(ActorCriticAlgorithm):
                 f"{get_args(OffPolicyCorrection)}, got {off_policy_correction!r}"
             )
         check_positive(
-            clip_epsilon=clip_epsilon, value_clip=value_clip, target_kl=target_kl
+            clip_epsilon=clip_epsilon,
+            value_clip=value_clip,
+            target_kl=target_kl,
+            desired_kl=desired_kl,
+            log_prob_clip=log_prob_clip,
         )
         super().__init__(*specs, **kwargs)
         self._clip_epsilon = clip_epsilon
@@ -142,6 +160,10 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         self._target_kl = target_kl
         if target_kl is not None:
             self.stops_updates_early = True
+        self._log_prob_clip = log_prob_clip
+        self._adaptive_rate: KlAdaptiveRate | None = None
+        if desired_kl is not None and not self._is_eval:
+            self._adaptive_rate = KlAdaptiveRate(desired_kl)
         corrector = LagCorrector(self._td_lambda, rho_clip, c_clip)
         self._correct_lag = corrector if off_policy_correction == "vtrace" else None
 
@@ -177,6 +199,8 @@ class PPOAlgorithm(ActorCriticAlgorithm):
             experience = experience._replace(
                 rollout_info=info._replace(rollout_log_prob=log_prob)
             )
+        if self._adaptive_rate is not None:
+            self._adaptive_rate.scale(self._own_optimizers())
         return super().preprocess(experience, valid, batch_info)
 
     def preprocess_experience(
@@ -193,9 +217,8 @@ class PPOAlgorithm(ActorCriticAlgorithm):
             )
             value, _ = self._value(flat)
             value = value.unflatten(0, root_inputs.step_type.shape)
-        log_prob = distributions.log_prob(
-            rollout_info.action_distribution, rollout_info.action
-        )
+        old_distribution = rollout_info.action_distribution
+        log_prob = distributions.log_prob(old_distribution, rollout_info.action)
         advantage, value_target, weights = self._advantages(
             root_inputs, value, log_prob, rollout_info.rollout_log_prob
         )
@@ -212,6 +235,7 @@ class PPOAlgorithm(ActorCriticAlgorithm):
             old_value=value,
             valid=valid,
             weights=weights,
+            old_distribution=() if self._adaptive_rate is None else old_distribution,
         )
         return root_inputs, info
 
@@ -226,15 +250,15 @@ class PPOAlgorithm(ActorCriticAlgorithm):
             log_prob: [B, T], log π_old(a_t|s_t).
             rollout_log_prob: [B, T], log μ(a_t|s_t); () if they are the same.
         """
-        discount = self._gamma * steps.discount
-        args = (steps.reward, value, steps.step_type, discount)
         if self._correct_lag is not None:
             assert isinstance(rollout_log_prob, Tensor)
             return self._correct_lag(
-                *args, log_prob, rollout_log_prob, time_major=False
+                *(steps.reward, value, steps.step_type, self._gamma * steps.discount),
+                *(log_prob, rollout_log_prob),
+                time_major=False,
             )
-        advantage = value_ops.generalized_advantage_estimation(
-            *args, self._td_lambda, time_major=False
+        advantage = self._generalized_advantage(
+            *(steps.reward, value, steps.step_type, steps.discount), time_major=False
         )
         return advantage, advantage + value[:, :-1], ()
 
@@ -255,12 +279,47 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         log_prob, entropy = distributions.log_prob_and_entropy(
             info.action_distribution, info.action
         )
-        advantage = info.advantage
-        if self._normalize_advantages:
-            advantage = losses.normalize(advantage, info.valid)
+        advantage = self._advantage_of(info)
+        if self._log_prob_clip is not None:
+            bounds = (-self._log_prob_clip, self._log_prob_clip)
+            log_prob = log_prob.clamp(*bounds)
+            info = info._replace(log_prob=info.log_prob.clamp(*bounds))
         loss, parts = self._clipped_loss(log_prob, info.value, entropy, advantage, info)
         extra = diagnostic(lambda: self._with_diagnostics(parts, log_prob, info))
         return LossInfo(loss=loss, extra=extra or parts)
+
+    def before_parts(self, rollout_info: PPOInfo) -> PPOInfo:
+        """Normalizes the advantages by the whole mini-batch."""
+        return rollout_info._replace(
+            normalized_advantage=self._advantage_of(rollout_info)
+        )
+
+    def quick_loss(self, batch: TrainingBatch) -> LossInfo | None:
+        if not self._learns_as(PPOAlgorithm) or len(batch.valid) > 1:
+            return None
+        if self._adaptive_rate is not None or self._log_prob_clip is not None:
+            return None
+        inputs, info, _ = batch.flattened()
+        if info.old_value.ndim > 1:  # of a reward of several dimensions
+            return None
+
+        def loss_of(log_prob: Tensor, value: Tensor) -> NumpyLoss:
+            return self._clipped_loss.in_numpy(self._advantage_of(info), info)
+
+        return self._quick_loss(
+            inputs.observation, info.action, batch.valid[0], loss_of
+        )
+
+    def _advantage_of(self, info: PPOInfo) -> Tensor:
+        """A_t, normalized and clipped if so configured."""
+        if isinstance(info.normalized_advantage, Tensor):
+            return info.normalized_advantage
+        advantage = info.advantage
+        if self._normalize_advantages:
+            advantage = losses.normalize(advantage, info.valid)
+        if self._advantage_clip is not None:
+            advantage = advantage.clamp(-self._advantage_clip, self._advantage_clip)
+        return advantage
 
     def _with_diagnostics(
         self, parts: PPOLossInfo, log_prob: Tensor, info: PPOInfo
@@ -276,12 +335,37 @@ class PPOAlgorithm(ActorCriticAlgorithm):
             policy_lag=info.weights.summarize() if info.weights else (),
         )
 
-    def should_stop_updates(self, loss_info: LossInfo, valid: Tensor) -> bool:
+    def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
+        """Adapts the learning rates by how far the policy was before the update."""
+        super().after_update(root_inputs, info)
+        if self._adaptive_rate is None:
+            return
+        with torch.no_grad():
+            kl = losses.batch_mean(
+                distributions.kl_divergence(
+                    info.old_distribution, info.action_distribution
+                ),
+                info.valid,
+            )
+        self._adaptive_rate.adapt(kl)
+        self._adaptive_rate.scale(self._own_optimizers())
+
+    def _own_optimizers(self) -> list[Optimizer]:
+        """Also of a part of a composition, whose root has the names."""
+        claims = [optimizer for optimizer, _ in self._claims]
+        if not claims:
+            raise ConfigError(
+                f"{self.name}.desired_kl changes the learning rate of an optimizer of "
+                f"its own: set {type(self).__name__}.optimizer = @Adam()"
+            )
+        return claims
+
+    def should_stop_updates(self, loss_info: LossInfo, valid: Tensor) -> bool | Tensor:
         """Stops once the policy moved 1.5 times as far as ``target_kl`` wants."""
         if self._target_kl is None:
             return False
-        approx_kl = losses.masked_mean(loss_info.extra.approx_kl, valid)
-        return bool(approx_kl > 1.5 * self._target_kl)
+        approx_kl = losses.batch_mean(loss_info.extra.approx_kl, valid)
+        return approx_kl > 1.5 * self._target_kl
 
 
 def _with_bootstrap_row(x: Tensor) -> Tensor:

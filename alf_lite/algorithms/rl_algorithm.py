@@ -13,7 +13,11 @@ from alf_lite.algorithms.algorithm import Algorithm, valid_steps
 from alf_lite.algorithms.learning.construction import AlgorithmMeta, BuiltFrom
 from alf_lite.algorithms.learning.learner import Learner
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
-from alf_lite.algorithms.parts.reward_weights import RewardWeights
+from alf_lite.algorithms.parts.return_streams import ReturnStream
+from alf_lite.algorithms.parts.reward_weights import (
+    RewardWeights,
+    make_reward_weights,
+)
 from alf_lite.algorithms.parts.transitions import sequence_priority
 from alf_lite.config import DefaultSettings, TrainerConfig
 from alf_lite.config.bindings import call_with_defaults
@@ -37,6 +41,7 @@ from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.unrollers.actor_copy import ActingState
 from alf_lite.utils import random_state, summary
 from alf_lite.utils.progress import Limits, Progress, follow_progress
+from alf_lite.utils.ranks import ranks
 
 Nest = Any
 
@@ -58,11 +63,12 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
     Args:
         observation_spec: of one observation after the data transformers.
         action_spec: of one action.
-        is_on_policy: which of the two paths ``train_iter`` takes.
+        is_on_policy: which of the two paths ``train_iter`` takes; None if it can take
+            either, and the algorithm that it is a part of says which.
         train_state_spec: see :class:`Algorithm`, as for the other states.
         reward_spec: rank 0, or rank 1 for a reward of several dimensions.
         reward_weights: for a reward of several dimensions, the weight of each in what
-            is maximised; ones by default.
+            is maximised, or :class:`LagrangianRewardWeights`; ones by default.
         env: the batched environment to train in; only the root needs it.
         config: of the training run; only the root needs it.
         is_eval: build only what ``predict_step`` needs.
@@ -74,6 +80,15 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
     # γ: a float, which a subclass that discounts sets
     _gamma: Any = None
 
+    # Off-policy: η of the priority of a sequence, see sequence_priority
+    _max_priority_weight: float = 0.9
+
+    # Off-policy: whether BatchInfo.episode_returns are wanted
+    uses_episode_returns: bool = False
+
+    # Off-policy: whether new windows get the priority of priority_of_new_steps
+    prioritizes_new_steps: bool = False
+
     # How it is published, for confs that leave that out
     default_settings: ClassVar[DefaultSettings] = DefaultSettings()
 
@@ -81,13 +96,13 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         self,
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
-        is_on_policy: bool,
+        is_on_policy: bool | None,
         train_state_spec: NestedTensorSpec = (),
         rollout_state_spec: NestedTensorSpec | None = None,
         predict_state_spec: NestedTensorSpec | None = None,
         *,
         reward_spec: TensorSpec = TensorSpec(()),
-        reward_weights: Sequence[float] | None = None,
+        reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
         env: Environment | None = None,
         config: TrainerConfig | None = None,
         optimizer: Optimizer | None = None,
@@ -96,15 +111,15 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None:
-        if not isinstance(is_on_policy, bool):
+        if not isinstance(is_on_policy, bool | None):
             raise ConfigError(
                 f"{name or type(self).__name__}: is_on_policy must be True or False, "
                 f"got {is_on_policy!r}. True trains on every unroll and drops it, "
-                "False trains from a replay buffer."
+                "False trains from a replay buffer, and None leaves it to the parent."
             )
-        if config is not None:
+        if config is not None and is_on_policy is not None:
             name_shown = name or type(self).__name__
-            num_environments = None if env is None else env.batch_size
+            num_environments = None if env is None else env.batch_size * ranks.size
             config = config.counted(is_on_policy, num_environments, name_shown)
         super().__init__(
             train_state_spec=train_state_spec,
@@ -126,7 +141,7 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
             config is not None and config.overwrite_policy_output
         )
         self._env = env
-        self._reward_weights = RewardWeights(reward_spec, reward_weights)
+        self._reward_weights = make_reward_weights(reward_spec, reward_weights)
         # Replaced afterwards if the configuration names transformers.
         self.data_transformer: DataTransformer = IdentityDataTransformer(
             observation_spec
@@ -160,7 +175,51 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
 
     @property
     def on_policy(self) -> bool:
+        """Whether it trains on every unroll; else it does from a replay buffer.
+
+        Raises:
+            ConfigError: if that was left to a parent, and there is none.
+        """
+        if self._on_policy is None:
+            raise ConfigError(
+                f"{self._name} can train on-policy and off-policy (is_on_policy=None), "
+                "and no parent has said which. Give it is_on_policy=True or False, or "
+                "make it the rl_algorithm_ctor of an Agent with is_on_policy."
+            )
         return self._on_policy
+
+    def set_on_policy(self, is_on_policy: bool) -> None:
+        """Decides for an algorithm that was built with ``is_on_policy=None``.
+
+        Raises:
+            ConfigError: if it is of the other kind.
+        """
+        if self._on_policy not in (None, is_on_policy):
+            kinds = "off-policy", "on-policy"
+            raise ConfigError(
+                f"{self._name} is {kinds[not is_on_policy]}, but its parent wants to "
+                f"train it {kinds[is_on_policy]} (is_on_policy={is_on_policy})"
+            )
+        self._on_policy = is_on_policy
+
+    def set_return_streams(self, streams: Sequence[ReturnStream]) -> None:
+        """Decides how each of the D dimensions of the reward is summed.
+
+        A parent does so for a reward that it is itself a part of, before training.
+
+        Raises:
+            ConfigError: if the algorithm sums all of them alike.
+        """
+        raise ConfigError(
+            f"{self._name} sums all rewards with one γ and up to the end of the "
+            "episode; a γ of its own for some of them (Agent.intrinsic_gamma) needs an "
+            "on-policy actor-critic such as PPOAlgorithm"
+        )
+
+    @property
+    def rl_algorithm(self) -> RLAlgorithm:
+        """The one that acts: itself, or the part of a composition that does."""
+        return self
 
     @property
     def corrects_policy_lag(self) -> bool:
@@ -213,6 +272,10 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         """
         self._reward_weights.set(reward_weights)
 
+    def observe_rewards(self, new_steps: TimeStep) -> None:
+        """Shows raw steps [T, B, ...] to the weights, which may follow the rewards."""
+        self._reward_weights.observe(new_steps)
+
     def scalar_reward(self, values: Tensor) -> Tensor:
         """Rewards, values or advantages [..., D] weighted to [...]; [...] as it is."""
         if not self.has_multidim_reward:
@@ -244,7 +307,10 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
 
     @property
     def num_env_steps(self) -> int:
-        """Steps taken in the training environments, FIRST steps not counted."""
+        """Steps taken in the training environments, FIRST steps not counted.
+
+        Those of all ranks, as far as the others were heard after the last iteration.
+        """
         return self.metrics.tracker.num_env_steps
 
     @property
@@ -306,6 +372,7 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         progress.global_counter += 1
         summary.set_global_counter(progress.global_counter)
         steps = learner.train_iter()
+        self.metrics.share()
         progress.move_to(progress.iterations + 1, self.num_env_steps, self.limits)
         if steps and summary.should_record():
             num_updates = learner.updates.num_updates
@@ -398,7 +465,8 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         """Loads what ``TrainerConfig.offline_buffer_dir`` names; nothing if done.
 
         Raises:
-            ConfigError: if the algorithm is on-policy.
+            ConfigError: if the algorithm is on-policy and no part of it learns from
+                recorded steps.
             DataError: if a source cannot be read or does not fit the environment.
         """
         if self._config is not None and self._config.offline_sources:
@@ -454,14 +522,26 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
             return ()
         if not isinstance(td_error, Tensor):
             td_error = td_error()
-        return sequence_priority(td_error, valid_steps(step_type))
+        return sequence_priority(
+            td_error, valid_steps(step_type), self._max_priority_weight
+        )
+
+    def priority_of_new_steps(self, experience: Experience) -> Tensor:
+        """What new windows are drawn by until they are trained, [B].
+
+        Asked if it ``prioritizes_new_steps``; else they have the largest priority.
+
+        Args:
+            experience: [B, T, ...], from the replay buffer, transformed.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no priority of new steps")
 
     # Set-up and state
 
     @property
     def unrolls_with_grad(self) -> bool:
         """Whether the loss is computed from what ``rollout_step`` returned."""
-        return self._on_policy and (
+        return self.on_policy and (
             self.trains_on_rollout_info or self._config.unroll_with_grad
         )
 
@@ -496,6 +576,12 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         """As of :class:`Algorithm`; if there is none, Adam by ``default_settings``."""
         if self._optimizers is not None:
             return self._optimizers
+        self._claim_default_optimizer()
+        # Those that were added since it was built follow it, too.
+        self.follow_progress(self.progress)
+        return super().optimizers()
+
+    def _claim_default_optimizer(self) -> None:
         defaults = self.default_settings
         if defaults.lr is not None and not self._has_optimizer():
             adam = call_with_defaults(
@@ -503,9 +589,6 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
                 {"lr": defaults.lr, "gradient_clipping": defaults.gradient_clipping},
             )
             self._claims.append((adam, None))
-        # Those that were added since it was built follow it, too.
-        self.follow_progress(self.progress)
-        return super().optimizers()
 
     def follow_progress(self, progress: Progress) -> None:
         """Has all schedules in the modules of this algorithm follow ``progress``."""
@@ -539,7 +622,8 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         config = self._config
         is_new = self.progress.iterations == 0
         if is_new and config is not None and config.random_seed is not None:
-            seed = random_state.derive_seed(config.random_seed, "environments", 0)
+            own_seed = ranks.seed_of(config.random_seed)
+            seed = random_state.derive_seed(own_seed, "environments", 0)
             self.reset_environment(seed)
         self._episodes_have_begun = True
 

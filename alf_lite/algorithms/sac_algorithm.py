@@ -28,17 +28,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from alf_lite import nest
 from alf_lite.algorithms.off_policy_algorithm import (
     OffPolicyActorCriticAlgorithm,
     OffPolicyState,
 )
-from alf_lite.algorithms.parts.temperature import Temperatures
+from alf_lite.algorithms.parts.critics import with_clipped_slope
+from alf_lite.algorithms.parts.policy import Policy
+from alf_lite.algorithms.parts.return_heads import ReturnHead
+from alf_lite.algorithms.parts.temperature import TargetEntropy, Temperatures
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
+from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_vectors import Entropies, PolicySample
+from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import SquashedActorNetwork
+from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer
+from alf_lite.utils.checks import check_positive
 from alf_lite.utils.summary import diagnostic
 
 Nest = Any
@@ -69,6 +77,14 @@ class SacEvaluation(NamedTuple):
     next_policy: Nest  # π(·|s_{t+m}), no gradient; () in a sequence
     features: Tensor  # [B, F], of the critics for s_t
     values: Tensor  # [B, n, A, ...] Q_k(s_t, ·), given the vector that was taken
+
+
+class Following(NamedTuple):
+    """What a step bootstraps from."""
+
+    observation: Nest  # [B, ...] s_{t+m}, or with memory s_t
+    policy: Nest  # π of it
+    target_state: Nest  # of the target critics
 
 
 class SacLossInfo(NamedTuple):
@@ -109,8 +125,12 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
         *specs: Any,
         initial_alpha: float = 1.0,
         learn_alpha: bool = True,
-        target_entropy: float | None = None,
+        max_log_alpha: float | None = None,
+        target_entropy: TargetEntropy | None = None,
         discrete_target_entropy: float | None = None,
+        use_entropy_reward: bool = True,
+        prior_actor_ctor: Callable[..., Network] | None = None,
+        target_kld_per_dim: float = 3.0,
         alpha_optimizer: Optimizer | None = None,
         **kwargs: Any,
     ) -> None:
@@ -120,12 +140,20 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
             *specs: of one observation, and of one action: any nest of bounded specs.
             initial_alpha: of both temperatures.
             learn_alpha: False keeps them.
+            max_log_alpha: the largest log of a temperature; None: any.
             target_entropy: of the continuous part; None: −1 for each element, with its
-                range scaled to [-1, 1].
+                range scaled to [-1, 1]. A function such as ``concentrated_entropy`` is
+                called with the actions.
             discrete_target_entropy: of the discrete part; None: that of a policy which
                 takes one of the A joint values in 90 percent of the cases and the
                 others alike. A mask changes A from state to state. A number holds for
                 every state; masks should leave enough values to reach it on average.
+            use_entropy_reward: False leaves the entropy out of the targets: it is asked
+                of the policy, and not of what follows.
+            prior_actor_ctor: called as ``actor_network_ctor``, for a policy without
+                memory that stays as it is. The policy then keeps near to that one:
+                −KL(π ‖ prior) takes the place of the entropy. For continuous actions.
+            target_kld_per_dim: of it, for each element; in place of ``target_entropy``.
             alpha_optimizer: of the temperatures; None: ``optimizer`` trains them, too.
             **kwargs: see :class:`OffPolicyActorCriticAlgorithm`. The continuous
                 distributions of ``actor_network_ctor`` must be reparametrised and
@@ -135,6 +163,13 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
             ValueError: if the action is not supported or a coefficient is out of range.
         """
         super().__init__(*specs, **kwargs)
+        self._use_entropy_reward = use_entropy_reward
+        self._initial_alpha = initial_alpha
+        self._prior: Policy | None = None
+        if prior_actor_ctor is not None and not self._is_eval:
+            self._prior = self._make_prior(prior_actor_ctor)
+            check_positive(target_kld_per_dim=target_kld_per_dim)
+            target_entropy = -target_kld_per_dim * self._actions.vector_size
         is_default = discrete_target_entropy is None
         self._has_target_for_each_mask = is_default and self._mask.exists
         if not self._is_eval:
@@ -142,8 +177,32 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
                 *(self._actions, target_entropy, discrete_target_entropy),
                 initial_value=initial_alpha,
                 is_learnt=learn_alpha,
+                max_log_alpha=max_log_alpha,
             )
             self._claim(alpha_optimizer, self._temperatures)
+
+    def _make_prior(self, prior_actor_ctor: Callable[..., Network]) -> Policy:
+        prior = Policy(prior_actor_ctor, self.action_spec, self._mask)
+        if self._actions.has_discrete:
+            raise ConfigError(
+                f"{self._name}: prior_actor_ctor needs continuous actions, got "
+                f"{self.action_spec}"
+            )
+        if not nest.is_empty(prior.state_spec):
+            raise ConfigError(
+                f"{self._name}: prior_actor_ctor must build a network without memory, "
+                f"got one with the state {prior.state_spec}"
+            )
+        return prior.requires_grad_(False)
+
+    def _checked_return_model(self, model: ReturnHead | None) -> ReturnHead | None:
+        model = super()._checked_return_model(model)
+        if model is not None and not model.outputs_are_returns:
+            raise ConfigError(
+                f"{self._name}: return_model: the entropy is added to returns, which "
+                f"{type(model).__name__} cannot; use QuantileHead()"
+            )
+        return model
 
     def _critic_output_shape(self) -> tuple[int, ...]:
         """With D' values for a reward of D dimensions, the last of them the entropy."""
@@ -151,15 +210,16 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
         return (self._actions.num_joint_values, *dims)
 
     def _weigh(self, values: Tensor) -> Tensor:
-        """What is maximised: [..., D'] → [...]; [...] as it is."""
+        """What is maximised: [..., D'] or [..., N] → [...]; [...] as it is."""
         if not self.has_multidim_reward:
-            return values
+            return super()._weigh(values)
         return self.scalar_reward(values[..., :-1]) + values[..., -1]
 
     @property
     def training_only_modules(self) -> list[nn.Module]:
-        """The temperatures, too."""
-        return [*super().training_only_modules, self._temperatures]
+        """The temperatures and the prior, too."""
+        prior = [] if self._prior is None else [self._prior]
+        return [*super().training_only_modules, self._temperatures, *prior]
 
     # Learning
 
@@ -169,24 +229,22 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
         """Values the actions that were taken and those that the policy would take."""
         observation, action = inputs.observation, rollout_info.action
         policy, actor_state = self._policy(observation, state.actor)
-        sample = self._actions.sample(policy) if self._actor_updates.is_due else None
+        sample = None
+        if self._actor_updates.is_due:
+            sample = self._sample(observation, policy)
         features, critic_state = self._critics.online.encode(observation, state.critic)
-        values = self._critics.online.evaluate(
-            features, self._actions.to_vector(action)
-        )  # [B, n, A, ...]
+        next_policy: Nest = ()
         if self._is_recurrent:
             # calc_loss moves the value of a step to those that bootstrap from it.
-            next_policy: Nest = ()
-            next_value, target_state = self._next_value(
-                observation, policy, state.target_critic
-            )
+            following = Following(observation, policy, state.target_critic)
         else:
             next_observation = rollout_info.next_observation
             with torch.no_grad():
                 next_policy, _ = self._policy(next_observation)
-            next_value, target_state = self._next_value(
-                next_observation, next_policy, state.target_critic
-            )
+            following = Following(next_observation, next_policy, state.target_critic)
+        values, next_value, target_state = self._evaluate(
+            features, self._actions.to_vector(action), following
+        )
         info = SacInfo(
             q=self._actions.values_of(action, values),
             policy_value=self._policy_value(features, values, sample),
@@ -203,9 +261,19 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
         evaluation = SacEvaluation(observation, policy, next_policy, features, values)
         return AlgStep(
             output=action,
-            state=OffPolicyState(actor_state, critic_state, target_state),
+            state=OffPolicyState(actor_state, critic_state, target_state, state.noise),
             info=self._extend_info(info, rollout_info, evaluation),
         )
+
+    def _sample(self, observation: Nest, policy: Nest) -> PolicySample:
+        """What π(·|s) would do; with a prior, the entropy is relative to that."""
+        sample = self._actions.sample(policy)
+        if self._prior is None:
+            return sample
+        prior, _ = self._prior(observation)
+        action = self._actions.to_action(sample.vector)
+        relative = sample.entropies.continuous + distributions.log_prob(prior, action)
+        return sample._replace(entropies=sample.entropies._replace(continuous=relative))
 
     def _extend_info(
         self, info: SacInfo, transition: Transition, evaluation: SacEvaluation
@@ -229,7 +297,30 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
             values = values.detach()
         else:
             values = self._critics.evaluate_frozen(features, sample.vector)
-        return self._weigh(sample.expectation(self._critics.smallest(values)))
+        value = self._weigh(sample.expectation(self._opinion(values)))
+        if sample.vector is None:
+            return value
+        return with_clipped_slope(value, sample.vector, self._dqda_clipping)
+
+    def _opinion(self, values: Tensor) -> Tensor:
+        """What the actor believes, of all critics: [B, n, ...] → [B, ...]."""
+        return self._critics.smallest(values)
+
+    def _evaluate(
+        self, features: Tensor, vector: Tensor | None, following: Following
+    ) -> tuple[Tensor, Tensor, Nest]:
+        """Q_k(s_t, ·) and, without gradient, V(s_{t+m}).
+
+        Args:
+            features: [B, F], of the critics for s_t.
+            vector: [B, vector_size], that was taken.
+            following: s_{t+m}.
+
+        Returns:
+            [B, n, A, ...], [B] or [B, D'], the new state of the target critics.
+        """
+        values = self._critics.online.evaluate(features, vector)
+        return values, *self._next_value(*following)
 
     @torch.no_grad()
     def _next_value(
@@ -256,12 +347,21 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
         Returns:
             [B] or [B, D'].
         """
-        sample = self._actions.sample(policy)
-        values = self._critics.target.evaluate(features, sample.vector)
-        value = sample.expectation(self._critics.smallest(values))
+        sample = self._sample(observation, policy)
+        return self._soft_value(
+            sample, self._critics.target.evaluate(features, sample.vector)
+        )
+
+    def _soft_value(self, sample: PolicySample, values: Tensor) -> Tensor:
+        """The same, of a sample of the policy and its values [B, n, A, ...]."""
+        value = sample.expectation(self._critics.smallest_target(values))
+        if not self._use_entropy_reward:
+            return value
         bonus = self._temperatures.bonus(sample.entropies)
         if self.has_multidim_reward:
             bonus = F.pad(bonus.unsqueeze(-1), (value.shape[-1] - 1, 0))
+        elif self._return_model is not None:
+            bonus = bonus.unsqueeze(-1)  # it moves every quantile
         return value + bonus
 
     def calc_loss(self, info: SacInfo) -> LossInfo:
@@ -297,3 +397,12 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
     def _actor_loss(self, info: SacInfo) -> Tensor:
         """Eq. 7: E_π [α log π − min_k Q_k(s_t, ·)]."""
         return -self._temperatures.bonus(info.entropies) - info.policy_value
+
+    def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
+        """Moves the targets, and keeps the temperatures within their limit."""
+        super().after_update(root_inputs, info)
+        self._temperatures.limit()
+
+    def _reset_parameters(self) -> None:
+        super()._reset_parameters()
+        self._temperatures.reset(self._initial_alpha)

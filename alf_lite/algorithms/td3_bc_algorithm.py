@@ -38,7 +38,7 @@ from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import Field, LossInfo
-from alf_lite.utils.losses import masked_mean
+from alf_lite.utils.losses import batch_mean
 
 Nest = Any
 
@@ -128,5 +128,5 @@ class Td3BcAlgorithm(Td3Algorithm):
     def _actor_loss(self, info: DdpgInfo) -> Tensor:
         """−λ Q_0(s_t, μ(s_t)), [T-n, B]."""
         size = info.policy_value.detach().abs()
-        scale = masked_mean(size, valid_steps(info.step_type)).clamp(min=_MIN_SCALE)
+        scale = batch_mean(size, valid_steps(info.step_type)).clamp(min=_MIN_SCALE)
         return -self._bc_alpha / scale * info.policy_value

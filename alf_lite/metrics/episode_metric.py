@@ -168,10 +168,19 @@ class RecentEpisodes:
         self.name = metric.name
         self._fold = EpisodeFold(metric, batch_size)
         self._recent = RecentRows(buffer_size, 1)
+        self._elsewhere = np.zeros(2)
 
     def result(self) -> float:
         """NaN while no episode has ended."""
-        return float(self._recent.mean()[0])
+        return float(self._recent.mean(*self._elsewhere)[0])
+
+    def shares(self) -> np.ndarray:
+        """[2], what the other ranks are told: the number of episodes, and their sum."""
+        return np.array([len(self._recent), self._recent.sum()[0]])
+
+    def take_in(self, elsewhere: np.ndarray) -> None:
+        """Counts the episodes of the other ranks, [2]."""
+        self._elsewhere = elsewhere
 
     def observe(self, time_step: TimeStep, env_ids: np.ndarray) -> None:
         """Takes in raw time steps [T, B, ...] of these environments [B]."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -113,8 +113,19 @@ class RecentRows:
         self.rows[positions[-capacity:] % capacity] = rows[-capacity:]
         self.num_appended += len(rows)
 
-    def mean(self) -> np.ndarray:
-        """[C], NaN without rows."""
+    def sum(self) -> np.ndarray:
+        """[C]."""
+        return self.rows[: len(self)].sum(axis=0)
+
+    def mean(self, more: float = 0, sum_of_more: Any = 0.0) -> np.ndarray:
+        """[C], NaN without rows.
+
+        Args:
+            more: rows that are elsewhere.
+            sum_of_more: [C], of these.
+        """
+        if more:
+            return (self.sum() + sum_of_more) / (len(self) + more)
         if not len(self):
             return np.full(self.rows.shape[1], np.nan)
         return self.rows[: len(self)].mean(axis=0)

@@ -171,8 +171,32 @@ class EpisodeTracker:
             buffer_size,
         )
         self._latest: _Records | None = None  # with what waits, if somebody has asked
-        self.num_env_steps = 0
-        self.num_episodes = 0  # LAST steps seen
+        self._num_env_steps = 0
+        self._num_episodes = 0
+        # Of the other ranks, when they were last asked: their numbers of steps and of
+        # episodes, and of the recorded ones the number and the sums.
+        self._elsewhere = np.zeros(3 + sum(self._records.record_sizes))
+
+    @property
+    def num_env_steps(self) -> int:
+        """Steps that are not FIRST, of all ranks."""
+        return self._num_env_steps + int(self._elsewhere[0])
+
+    @property
+    def num_episodes(self) -> int:
+        """LAST steps, of all ranks."""
+        return self._num_episodes + int(self._elsewhere[1])
+
+    def shares(self) -> np.ndarray:
+        """[K], what the other ranks are told of this one's episodes."""
+        self._catch_up()
+        recorded = self._records.recorded
+        counts = (self._num_env_steps, self._num_episodes, len(recorded))
+        return np.concatenate((counts, recorded.sum()))
+
+    def take_in(self, elsewhere: np.ndarray) -> None:
+        """Counts what the other ranks have seen, the sum [K] of their shares."""
+        self._elsewhere = elsewhere
 
     def observe(self, time_step: TimeStep) -> None:
         """Takes in raw time steps [T, B, ...], each step once and in its order.
@@ -188,8 +212,8 @@ class EpisodeTracker:
         steps = self._reader.read(time_step)
         if steps.is_first.size == 0:
             return
-        self.num_env_steps += int(np.count_nonzero(~steps.is_first))
-        self.num_episodes += int(np.count_nonzero(steps.is_last))
+        self._num_env_steps += int(np.count_nonzero(~steps.is_first))
+        self._num_episodes += int(np.count_nonzero(steps.is_last))
         self._latest = None
         if self._waiting and not self._are_waiting(steps.env_ids):
             self._catch_up()
@@ -227,7 +251,8 @@ class EpisodeTracker:
         """The means over the recorded episodes."""
         records = self._up_to_now()
         length, *returns, info_mean, info_last = _split(
-            records.recorded.mean(), records.record_sizes
+            records.recorded.mean(self._elsewhere[2], self._elsewhere[3:]),
+            records.record_sizes,
         )
         shape = tuple(self._reward_spec.shape)
         total, discounted, per_step, from_start = [r.reshape(shape) for r in returns]
@@ -267,13 +292,14 @@ class EpisodeTracker:
         """Forgets everything."""
         self._drop_waiting()
         self._records.clear()
-        self.num_env_steps = self.num_episodes = 0
+        self._num_env_steps = self._num_episodes = 0
+        self._elsewhere = np.zeros_like(self._elsewhere)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that later results depend on, as ints and tensors."""
         return {
-            "num_env_steps": self.num_env_steps,
-            "num_episodes": self.num_episodes,
+            "num_env_steps": self._num_env_steps,
+            "num_episodes": self._num_episodes,
             "num_recorded": self._records.recorded.num_appended,
             **self._waiting_state(),
         } | {name: torch.tensor(a) for name, a in self._records.arrays().items()}
@@ -305,8 +331,8 @@ class EpisodeTracker:
         waiting = self._read_waiting(state_dict["waiting"], state_dict["waiting_ids"])
         for name, array in arrays.items():
             array[...] = state_dict[name].numpy()
-        self.num_env_steps = int(state_dict["num_env_steps"])
-        self.num_episodes = int(state_dict["num_episodes"])
+        self._num_env_steps = int(state_dict["num_env_steps"])
+        self._num_episodes = int(state_dict["num_episodes"])
         self._records.recorded.num_appended = int(state_dict["num_recorded"])
         self._drop_waiting()
         if waiting is not None:

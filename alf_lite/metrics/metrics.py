@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from alf_lite import nest
@@ -24,6 +25,7 @@ from alf_lite.metrics.episode_metric import EpisodeMetric, RecentEpisodes
 from alf_lite.metrics.episode_tracker import EpisodeTracker
 from alf_lite.nest import leaf_name
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.ranks import ranks
 
 Nest = Any
 
@@ -165,6 +167,19 @@ class MetricSet(Sequence[Metric]):
             for path, value in nest.flatten_with_path(metric.result())
         }
         return {name: value for name, value in named.items() if not math.isnan(value)}
+
+    def share(self) -> None:
+        """Makes the numbers those of all ranks, which call it at the same time."""
+        if ranks.size == 1:
+            return
+        parts: list[EpisodeTracker | RecentEpisodes] = [self.tracker, *self._own]
+        shares = [part.shares() for part in parts]
+        own = np.concatenate(shares)
+        elsewhere = ranks.sum_(torch.from_numpy(own.copy())).numpy() - own
+        begin = 0
+        for part, share in zip(parts, shares, strict=True):
+            part.take_in(elsewhere[begin : begin + len(share)])
+            begin += len(share)
 
     def drop_open_episodes(self) -> None:
         """Forgets the episodes that have not ended, as after a reset."""

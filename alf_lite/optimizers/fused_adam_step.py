@@ -48,6 +48,7 @@ class FusedAdamStep:
         self._states = [optimizer.state[parameter] for parameter in self._parameters]
         numbers = torch.stack([state["step"] for state in self._states]).tolist()
         self._kinds: list[Any] = numbers  # those of one kind share a counter
+        self.layout = 0  # counts how often the counters were made anew
         self._share_counters()
         # By which parameters have a gradient; an actor may be updated more rarely.
         self._parts: dict[tuple[bool, ...], _Part] = {}
@@ -57,8 +58,11 @@ class FusedAdamStep:
         )
 
     @torch.no_grad()
-    def __call__(self) -> bool:
+    def __call__(self, skip: Tensor | None = None) -> bool:
         """Moves the parameters by their gradients, as ``optimizer.step()`` does.
+
+        Args:
+            skip: [] float32 on their device; at 1 everything stays as it is.
 
         Returns:
             Whether it could: not if a hook may change things.
@@ -88,8 +92,10 @@ class FusedAdamStep:
                 amsgrad=group["amsgrad"],
                 maximize=group["maximize"],
                 grad_scale=None,
-                found_inf=None,
+                found_inf=skip,
             )
+            if skip is not None:
+                torch._foreach_sub_(part.counters, [skip] * len(part.counters))
         for hook in itertools.chain(
             optimizer._optimizer_step_post_hooks.values(),
             _POST_HOOKS.values(),
@@ -122,6 +128,7 @@ class FusedAdamStep:
 
     def _share_counters(self) -> None:
         """Gives parameters of one kind, with as many steps each, one counter."""
+        self.layout += 1
         counters: dict[Any, Tensor] = {}
         for kind, state in zip(self._kinds, self._states, strict=True):
             if kind not in counters:

@@ -30,6 +30,7 @@ _find_non_finite: Any = getattr(
     torch, "_amp_foreach_non_finite_check_and_unscale_", None
 )
 _DEVICES_WITH_KERNEL = ("cpu", "cuda")
+_ADAM = (torch.optim.Adam, torch.optim.AdamW)
 
 
 class Optimizer(FollowsProgress):
@@ -66,6 +67,7 @@ class Optimizer(FollowsProgress):
         self._torch_class = torch_class
         self._learning_rate = as_scheduler(lr)
         self._has_constant_rate = isinstance(self._learning_rate, ConstantScheduler)
+        self._rate_factor: float | Tensor = 1.0
         self._gradient_clipping = gradient_clipping
         self._hyperparameters = hyperparameters
         self._named_parameters: list[tuple[str, Parameter]] = []
@@ -83,7 +85,24 @@ class Optimizer(FollowsProgress):
         Raises:
             ValueError: if the scheduler returns a negative or no number.
         """
-        return self._checked(float(self._learning_rate()))
+        return self._checked(float(self._rate_factor) * float(self._learning_rate()))
+
+    def scale_learning_rate(self, factor: float | Tensor) -> None:
+        """From now on, the learning rate is ``factor`` times what the conf says.
+
+        A factor [] on a GPU is not waited for by Adam.
+        """
+        self._rate_factor = factor
+        self._has_constant_rate = False  # every step sets it anew
+
+    def _next_rate(self) -> float | Tensor:
+        """The learning rate of the next step."""
+        scheduled: Any = self._learning_rate()
+        if isinstance(scheduled, Tensor):  # it is captured for a GPU to repeat
+            return (self._rate_factor * scheduled).float()
+        if isinstance(self._rate_factor, Tensor) and self._torch_class in _ADAM:
+            return (self._rate_factor * self._checked(float(scheduled))).float()
+        return self._checked(float(self._rate_factor) * float(scheduled))
 
     def _checked(self, lr: float) -> float:
         if not 0 <= lr < math.inf:
@@ -176,9 +195,24 @@ class Optimizer(FollowsProgress):
             return torch.zeros(())
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         if self._gradient_clipping is not None:
-            scale = self._gradient_clipping / (norm + _CLIPPING_EPSILON)
-            torch._foreach_mul_(gradients, scale.clamp_(max=1.0))
+            if norm.is_cpu:  # there is nothing to wait for
+                scale = self._gradient_clipping / (norm.item() + _CLIPPING_EPSILON)
+                if scale < 1:
+                    torch._foreach_mul_(gradients, scale)
+                return norm
+            scales = self._gradient_clipping / (norm + _CLIPPING_EPSILON)
+            torch._foreach_mul_(gradients, scales.clamp_(max=1.0))
         return norm
+
+    @property
+    def can_be_captured(self) -> bool:
+        """Whether a GPU can repeat a step as it is: Adam's."""
+        return self._torch_class in _ADAM
+
+    @property
+    def layout(self) -> int:
+        """Changes when steps come to use other memory than before."""
+        return 0 if self._fast_step is None else self._fast_step.layout
 
     @property
     def clips_gradients(self) -> bool:
@@ -201,14 +235,48 @@ class Optimizer(FollowsProgress):
         # Also multiplies the gradients with the last argument.
         _find_non_finite(gradients, mark, self._one)
 
-    def apply_gradients(self) -> None:
-        """Moves the parameters by their gradients, as they are."""
+    def apply_gradients(self, skip: Tensor | None = None) -> None:
+        """Moves the parameters by their gradients, as they are.
+
+        Args:
+            skip: [] float32 on the device of the parameters; at 1 they stay where they
+                are, with all that the optimizer keeps. Nobody waits for it.
+        """
         optimizer = self._torch_optimizer or self._require_setup()
         if not self._has_constant_rate:
-            optimizer.param_groups[0]["lr"] = self.learning_rate
-        if self._fast_step is None or not self._fast_step():
+            optimizer.param_groups[0]["lr"] = self._next_rate()
+        if self._fast_step is not None and self._fast_step(skip):
+            return
+        if skip is None:
             optimizer.step()
-            self._fast_step = fused_adam_step(optimizer)
+        else:
+            self._step_unless(skip, optimizer)
+        self._fast_step = fused_adam_step(optimizer)
+
+    def _step_unless(self, skip: Tensor, optimizer: Any) -> None:
+        """A step of torch that changes nothing if ``skip`` [] is 1."""
+        if optimizer.param_groups[0].get("fused") and self._torch_class in _ADAM:
+            optimizer.grad_scale, optimizer.found_inf = None, skip
+            optimizer.step()
+            del optimizer.grad_scale, optimizer.found_inf
+            return
+        if not optimizer.state and skip.item():  # there is nothing to go back to yet
+            return
+        tensors = [p.detach() for p in self._parameters] + [
+            value
+            for state in optimizer.state.values()
+            for value in state.values()
+            if isinstance(value, Tensor) and value.device == skip.device
+        ]
+        before = [tensor.clone() for tensor in tensors]
+        optimizer.step()
+        for tensor, old in zip(tensors, before, strict=True):
+            tensor.copy_(torch.where(skip != 0, old, tensor))
+
+    def forget(self) -> None:
+        """Begins anew, as if no step had been made."""
+        self._require_setup().state.clear()
+        self._fast_step = None
 
     def state_dict(self) -> dict[str, Any]:
         """What the next step depends on, by parameter name; the tensors themselves.

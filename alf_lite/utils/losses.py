@@ -7,7 +7,10 @@ even NaN.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from alf_lite.errors import ConfigError
 from alf_lite.utils.numpy_function import Pullback, by_numpy, is_quick
+from alf_lite.utils.ranks import ranks
 from alf_lite.utils.tensor_utils import expand_dims_as
 
 _ROUNDING = 4 * float(np.finfo(np.float32).eps)
@@ -130,17 +135,74 @@ class NumpyMean:
         return (np.multiply(self._valid, share, dtype=np.float32),)
 
 
+class _Parts(threading.local):
+    """Whether a loss is that of a part of a batch, in this thread."""
+
+    count = 0
+
+
+_parts = _Parts()
+
+
+@contextlib.contextmanager
+def losses_of_part() -> Iterator[None]:
+    """In the block a statistic over a batch is refused: only a part of it is there."""
+    _parts.count += 1
+    try:
+        yield
+    finally:
+        _parts.count -= 1
+
+
+def _check_whole(what: str) -> None:
+    if _parts.count:
+        raise ConfigError(
+            f"TrainerConfig.gradient_accumulation: the loss takes {what} over its "
+            "batch, which a part of it does not have. Set gradient_accumulation = 1, "
+            "or change the algorithm's settings so that it does not."
+        )
+
+
+@torch.no_grad()
+def batch_mean(x: Tensor, valid: Tensor | None = None) -> Tensor:
+    """As :func:`masked_mean` without gradient, over the batches of all ranks.
+
+    For what decides about an update, or scales it, and must be equal on all ranks.
+
+    Args:
+        x: [T, B] or [T, B, ...].
+        valid: [T, B] bool; None: all.
+
+    Raises:
+        ConfigError: if there is only a part of the batch.
+    """
+    _check_whole("a mean")
+    if ranks.size == 1:
+        return masked_mean(x, valid)
+    valid = torch.ones_like(x, dtype=torch.bool) if valid is None else valid
+    sums = torch.stack(_masked_sum_and_count(x.double(), valid))
+    total, count = ranks.sum_(sums)
+    return (total / count.clamp(min=1)).to(x.dtype)
+
+
 def normalize(x: Tensor, valid: Tensor | None = None, epsilon: float = 1e-8) -> Tensor:
     """(x − mean) / (std + ε) over the valid steps; 0 at the others.
 
     The standard deviation is the population's, so that a single step gives 0, not NaN.
-    Entries that are all equal give 0 too.
+    Entries that are all equal give 0 too. With several ranks, mean and deviation are
+    those of the batches of all.
 
     Args:
         x: [T, B] or any other shape.
         valid: bool, of the shape of ``x`` or its first dimensions; None: all.
         epsilon: ε, against division by almost 0.
+
+    Raises:
+        ConfigError: if there is only a part of the batch.
     """
+    _check_whole("mean and deviation")
+    if ranks.size > 1:
+        return _normalized_by_all(x, valid, epsilon)
     is_constant = not (x.requires_grad and torch.is_grad_enabled())
     if valid is not None and x.shape == valid.shape and is_constant and is_quick(x):
         array = _normalized(x.detach().numpy(), valid.numpy(), epsilon)
@@ -165,6 +227,23 @@ def _normalized(x: np.ndarray, valid: np.ndarray, epsilon: float) -> np.ndarray:
         if not std > _ROUNDING * abs(mean):
             return np.zeros_like(deviation)
         return deviation * np.float32(1 / (std + epsilon))
+
+
+def _normalized_by_all(x: Tensor, valid: Tensor | None, epsilon: float) -> Tensor:
+    """:func:`normalize` over the batches of all ranks; no gradient through the sums."""
+    valid = torch.ones_like(x, dtype=torch.bool) if valid is None else valid
+    mask = expand_dims_as(valid, x)
+    with torch.no_grad():
+        exact = torch.where(mask, x, 0.0).double()  # so that the squares can be summed
+        count = torch.where(mask, torch.ones_like(exact), 0.0).sum()
+        sums = ranks.sum_(torch.stack((exact.sum(), exact.square().sum(), count)))
+        total, squares, count = sums[0], sums[1], sums[2].clamp(min=1)
+        mean = total / count
+        std = (squares / count - mean.square()).clamp(min=0).sqrt()
+        std = torch.where(std > _ROUNDING * mean.abs(), std, 0.0)
+    deviation = torch.where(mask, x - mean.to(x.dtype), 0.0)
+    scale = torch.where(std > 0, 1 / (std + epsilon), 0.0)
+    return deviation * scale.to(x.dtype)
 
 
 def explained_variance(

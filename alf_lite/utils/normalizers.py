@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.errors import ConfigError
 from alf_lite.nest import path_parts
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.devices import DeviceFlag, moved_tensor
+from alf_lite.utils.ranks import ranks
+from alf_lite.utils.shared_statistics import SharedStatistics
 
 Nest = Any
 NormalizerMode = Literal["running", "adaptive", "moving"]
@@ -26,7 +29,7 @@ class NotFiniteError(ValueError):
     """A batch for statistics holds a NaN or an infinity; the message says where."""
 
 
-class Normalizer(nn.Module):
+class Normalizer(SharedStatistics):
     """Brings every element of a nest to mean 0 and standard deviation 1.
 
     :meth:`update` merges a batch of n vectors, with mean m and variance v, into the
@@ -90,22 +93,27 @@ class Normalizer(nn.Module):
         self._speed = speed
         self._update_rate = update_rate
         num_elements = sum(leaf.numel for _, leaf in self._named_specs)
+        # What this rank has seen since all took in what was new: number, mean, variance
+        self._pending: list[tuple[int, Tensor, Tensor]] = []
         self.register_buffer("mean", torch.zeros(num_elements, dtype=torch.float64))
         self.register_buffer("variance", torch.ones(num_elements, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self._not_finite: DeviceFlag | None = None  # of batches on a GPU
         self._seen_mean: Tensor | None = None
         self._seen_version = -1
         self._leaf_scalings: list[tuple[Tensor, Tensor]] = []
 
     @torch.no_grad()
-    def update(self, batch: Nest) -> None:
+    def update(self, batch: Nest, counted: Tensor | None = None) -> None:
         """Merges a batch into the statistics.
 
         Args:
             batch: [..., *spec.shape] in every leaf, with the same leading dimensions.
+            counted: bool with the leading dimensions; the others are left out.
 
         Raises:
-            NotFiniteError: if there is a NaN or an infinity.
+            NotFiniteError: if there is a NaN or an infinity. On a GPU, if there was one
+                in an earlier batch.
             ValueError: if shapes differ from the specs.
             Then the statistics have not changed.
         """
@@ -113,24 +121,103 @@ class Normalizer(nn.Module):
         leaves = nest.flatten(batch)
         rows = torch.cat(
             [
-                _to_rows(name, leaf, tuple(spec.shape)).to(self.mean)
+                moved_tensor(
+                    _to_rows(name, leaf, tuple(spec.shape)), self.mean.device
+                ).to(self.mean.dtype)
                 for (name, spec), leaf in zip(self._named_specs, leaves, strict=True)
             ],
             dim=1,
         )  # [n, elements], float64
         if len(rows) == 0:
             return
+        if not rows.is_cpu and ranks.size == 1:
+            self._update_on_device(rows, None if counted is None else counted.flatten())
+            return
+        if counted is not None:
+            rows = rows[counted.flatten()]
+            if len(rows) == 0:
+                return
         batch_mean = rows.mean(dim=0)
         batch_variance = (rows - batch_mean).square().mean(dim=0)
         if not torch.isfinite(batch_mean + batch_variance).all():
             raise NotFiniteError(_where_not_finite(self._named_specs, leaves))
+        if ranks.size > 1:
+            self._pending.append((len(rows), batch_mean, batch_variance))
+        else:
+            self._merge(len(rows), batch_mean, batch_variance)
 
-        weight = self._weight(len(rows))
-        delta = batch_mean - self.mean
-        self.variance.lerp_(batch_variance, weight)
+    def _merge(self, count: int, mean: Tensor, variance: Tensor) -> None:
+        """Takes in so many vectors, of this mean and variance."""
+        weight = self._weight(count)
+        delta = mean - self.mean
+        self.variance.lerp_(variance, weight)
         self.variance.add_(delta.square(), alpha=weight * (1.0 - weight))
         self.mean.add_(delta, alpha=weight)
-        self.count.add_(len(rows))
+        self.count.add_(count)
+
+    def take_pending(self) -> Tensor:
+        pending, self._pending = self._pending, []
+        count, mean, variance = _together(pending, self.mean)
+        return torch.cat([count[None], mean, variance])
+
+    def take_in(self, pending: Tensor) -> None:
+        """As one batch, so that the weight of it is that of one rank with all."""
+        size = len(self.mean)
+        parts = [
+            (int(part[0]), part[1 : 1 + size], part[1 + size :])
+            for part in pending.to(self.mean.device)
+        ]
+        count, mean, variance = _together(parts, self.mean)
+        if count:
+            self._merge(int(count), mean, variance)
+
+    def _update_on_device(self, rows: Tensor, counted: Tensor | None) -> None:
+        """As :meth:`update`, without waiting for the device of [n, elements].
+
+        What is not finite changes nothing, and is told by a later update.
+        """
+        num_new: Tensor = torch.full_like(self.count, len(rows))
+        mask = torch.ones_like(rows[:, :1])
+        if counted is not None:
+            num_new, mask = counted.sum(), counted.to(rows.dtype).unsqueeze(1)
+            rows = torch.where(counted.unsqueeze(1), rows, 0.0)
+        size = num_new.clamp(min=1)
+        batch_mean = rows.sum(dim=0) / size
+        batch_variance = ((rows - batch_mean).square() * mask).sum(dim=0) / size
+        is_finite = torch.isfinite(batch_mean + batch_variance).all()
+        if self._mode == "moving":
+            weight = 1.0 - (1.0 - self._update_rate) ** num_new.double()
+            weight = torch.where(self.count == 0, 1.0, weight)
+        else:
+            speed = self._speed if self._mode == "adaptive" else 1.0
+            total = (self.count + num_new).clamp(min=1)
+            weight = 1.0 - (self.count / total).double() ** speed
+        counts = is_finite & (num_new > 0)
+        weight = torch.where(counts, weight, 0.0)
+        delta = torch.where(counts, batch_mean - self.mean, 0.0)
+        self.variance.lerp_(torch.where(counts, batch_variance, self.variance), weight)
+        self.variance.add_(delta.square() * (weight * (1.0 - weight)))
+        self.mean.add_(delta * weight)
+        self.count.add_(torch.where(counts, num_new, 0))
+        flag = self._not_finite
+        if flag is None or flag.state.device != rows.device:
+            flag = self._not_finite = DeviceFlag(rows.device)
+        flag.add(~is_finite)
+        if flag.glance():
+            self._raise_late()
+
+    def raise_late_errors(self) -> None:
+        """Waits for a GPU; raises NotFiniteError if a batch there was not finite."""
+        if self._not_finite is not None and self._not_finite.look():
+            self._raise_late()
+
+    def _raise_late(self) -> NoReturn:
+        assert self._not_finite is not None
+        self._not_finite.clear()
+        raise NotFiniteError(
+            "a NaN, an infinity or numbers so large that their variance overflows, in "
+            f"{' or '.join(name for name, _ in self._named_specs)}, in an earlier batch"
+        )
 
     def _weight(self, num_new: int) -> float:
         """α, the weight of ``num_new`` vectors against all before them."""
@@ -199,6 +286,22 @@ class Normalizer(nn.Module):
             )
             begin += spec.numel
         return scalings
+
+
+def _together(
+    parts: list[tuple[int, Tensor, Tensor]], like: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Number [], mean and variance, as ``like``, of all vectors of the parts."""
+    count, mean, variance = like.new_zeros(()), like.new_zeros(like.shape), like * 0
+    for number, its_mean, its_variance in parts:
+        if number:
+            count = count + number
+            weight = number / count
+            delta = its_mean - mean
+            variance = variance + weight * (its_variance - variance)
+            variance = variance + weight * (1 - weight) * delta.square()
+            mean = mean + weight * delta
+    return count, mean, variance
 
 
 def _to_rows(name: str, leaf: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -38,8 +38,8 @@ def is_quick(x: Tensor) -> bool:
     return (
         x.is_cpu
         and x.dtype is torch.float32
+        and not is_traced()  # before the size, which has no value in a graph
         and (x.numel() <= _MAX_SIZE or torch.get_num_threads() == 1)
-        and not is_traced()
     )
 
 
@@ -84,6 +84,7 @@ def _differentiable(
     ctx: Any, inputs: tuple[Tensor, ...], gradients: tuple[Any, ...]
 ) -> list[Tensor | None]:
     """The gradients of the inputs, by torch."""
+    inputs = tuple([x.view_as(x) for x in inputs])  # one may depend on another
     outputs = ctx.plain(*inputs)
     if isinstance(outputs, Tensor):
         outputs = (outputs,)

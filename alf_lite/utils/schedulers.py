@@ -15,6 +15,7 @@ its counters: "percent" in [0, 1], "iterations", "env_steps" or "global_counter"
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from alf_lite.config import configurable
@@ -261,13 +263,20 @@ class Schedule(FollowsProgress):
         self._progress = progress
 
     def __call__(self) -> float:
-        """The value now."""
+        """The value now; [] float32 on a GPU, while what asks for it is captured."""
         if self._progress is None:
             raise RuntimeError(
                 f"{self.scheduler!r} follows the progress of no run yet. An algorithm "
                 "has its attributes and those of its modules follow its own when it "
                 "is built; elsewhere call follow(progress)."
             )
+        if _tensors is not None:
+            captured: Any = _tensors.of(self)
+            return captured
+        return self.value()
+
+    def value(self) -> float:
+        """The value now, whoever asks."""
         x = getattr(self._progress, self.scheduler.progress_type)
         # Some are asked at every step, while progress is made once per iteration.
         if self._last[0] != x:
@@ -276,6 +285,50 @@ class Schedule(FollowsProgress):
 
     def __repr__(self) -> str:
         return repr(self.scheduler)
+
+
+class ScheduleTensors:
+    """The values of schedules on a device, for operations that are repeated there.
+
+    Args:
+        schedules: all that may be asked for.
+        device: where the values are.
+    """
+
+    def __init__(self, schedules: Iterable[Schedule], device: torch.device) -> None:
+        self._filled: dict[int, tuple[Schedule, Tensor, float]] = {}
+        for schedule in schedules:
+            value = schedule.value()
+            with torch.inference_mode(False):
+                tensor = torch.full((), value, device=device)
+            self._filled[id(schedule)] = schedule, tensor, value
+
+    def of(self, schedule: Schedule) -> Tensor:
+        """[], filled with the value of the schedule, now and by :meth:`refresh`."""
+        return self._filled[id(schedule)][1]
+
+    def refresh(self) -> None:
+        """Fills the tensors with what the schedules say now."""
+        for key, (schedule, tensor, last) in self._filled.items():
+            value = schedule.value()
+            if value != last:
+                tensor.fill_(value)
+                self._filled[key] = schedule, tensor, value
+
+
+# Of what is captured now, if anything is.
+_tensors: ScheduleTensors | None = None
+
+
+@contextlib.contextmanager
+def schedules_as_tensors(tensors: ScheduleTensors) -> Iterator[None]:
+    """In it, schedules are tensors on a device."""
+    global _tensors
+    _tensors = tensors
+    try:
+        yield
+    finally:
+        _tensors = None
 
 
 def find_schedules(values: Iterable[Any]) -> Iterator[Schedule]:

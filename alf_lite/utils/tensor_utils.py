@@ -32,6 +32,13 @@ def expand_dims_as(x: Tensor, y: Tensor) -> Tensor:
     return x if x.ndim == y.ndim else x.reshape(x.shape + (1,) * (y.ndim - x.ndim))
 
 
+def unflatten_last(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """[..., N] → [..., *shape], which has N elements."""
+    if len(shape) == 1:
+        return x
+    return x.squeeze(-1) if not shape else x.unflatten(-1, shape)
+
+
 def select(values: Tensor, indices: Tensor) -> Tensor:
     """One entry of the last dimension per row, such as Q(s, a) out of Q(s, ·).
 

@@ -15,18 +15,24 @@ The target of step t reads index t+1, so the results are for the first T-1 steps
 last step only bootstraps. A time limit is LAST with discount γ, hence bootstraps from
 the value of the final observation. A LAST step itself has no transition: its return is
 its value and its advantage is 0, whatever follows. Results carry no gradient, and the
-inputs are left as they were.
+inputs are left as they were. Those of the λ-return are computed in numpy where that is
+faster, by the same operations.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from alf_lite.data_structures import StepType
+from alf_lite.utils.numpy_function import is_quick
 from alf_lite.utils.tensor_utils import expand_dims_as
+
+Array = Any  # a tensor or an array of numpy
 
 _LAST = int(StepType.LAST)
 
@@ -41,16 +47,16 @@ class VTraceReturns(NamedTuple):
 class _Transitions(NamedTuple):
     """Inputs by transition: from step t to step t+1, for t < T-1. Time-major."""
 
-    next_rewards: Tensor  # [T-1, B, ...], r_{t+1}
-    next_discounts: Tensor  # [T-1, B, ...] or [T-1, B, 1], γ_{t+1}
-    values: Tensor  # [T-1, B, ...], V(s_t)
-    next_values: Tensor  # [T-1, B, ...], V(s_{t+1})
-    valid: Tensor  # [T-1, B, ...] or [T-1, B, 1] bool, step t is not LAST
+    next_rewards: Array  # [T-1, B, ...], r_{t+1}
+    next_discounts: Array  # [T-1, B, ...] or [T-1, B, 1], γ_{t+1}
+    values: Array  # [T-1, B, ...], V(s_t)
+    next_values: Array  # [T-1, B, ...], V(s_{t+1})
+    valid: Array  # [T-1, B, ...] or [T-1, B, 1] bool, step t is not LAST
 
 
 def reverse_linear_scan(
-    increments: Tensor, multipliers: Tensor, final: Tensor | None = None
-) -> Tensor:
+    increments: Array, multipliers: Array, final: Array | None = None
+) -> Array:
     """Solves a first-order linear recurrence backwards along the first dimension.
 
         x_t = increments_t + multipliers_t · x_{t+1},   x_T = final
@@ -61,14 +67,15 @@ def reverse_linear_scan(
     and multiplies, so it is as exact as the loop.
 
     Args:
-        increments: [T, ...].
+        increments: [T, ...], a tensor or an array of numpy, as the others are.
         multipliers: [T, ...], broadcasts to ``increments``.
         final: [...]; None means 0.
 
     Returns:
         [T, ...].
     """
-    x = increments.clone()
+    is_numpy = isinstance(increments, np.ndarray)
+    x = increments.copy() if is_numpy else increments.clone()
     if final is not None:
         x[-1] += multipliers[-1] * final
     # At distance k, x_t has summed the increments of t … t+k-1, and weights_t is the
@@ -85,7 +92,6 @@ def reverse_linear_scan(
     return x
 
 
-@torch.no_grad()
 def one_step_discounted_return(
     rewards: Tensor,
     values: Tensor,
@@ -107,7 +113,6 @@ def one_step_discounted_return(
     return _restore(_backup(steps, steps.next_values), time_major)
 
 
-@torch.no_grad()
 def n_step_return(
     rewards: Tensor,
     values: Tensor,
@@ -142,7 +147,6 @@ def n_step_return(
     return _restore(returns, time_major)
 
 
-@torch.no_grad()
 def lambda_return(
     rewards: Tensor,
     values: Tensor,
@@ -165,13 +169,8 @@ def lambda_return(
         ValueError: if λ is not in [0, 1], T < 2, or the shapes do not fit.
     """
     _check_lambda(td_lambda, "lambda_return")
-    steps = _transitions(rewards, values, step_types, discounts, time_major)
-    returns = reverse_linear_scan(
-        _backup(steps, (1 - td_lambda) * steps.next_values),
-        torch.where(steps.valid, td_lambda * steps.next_discounts, 0.0),
-        final=steps.next_values[-1],
-    )
-    return _restore(returns, time_major)
+    steps = _transitions(rewards, values, step_types, discounts, time_major, True)
+    return _solve(_lambda_return, steps, td_lambda, time_major)
 
 
 def discounted_return(
@@ -195,7 +194,6 @@ def discounted_return(
     return lambda_return(rewards, values, step_types, discounts, 1.0, time_major)
 
 
-@torch.no_grad()
 def generalized_advantage_estimation(
     rewards: Tensor,
     values: Tensor,
@@ -218,15 +216,10 @@ def generalized_advantage_estimation(
         ValueError: if λ is not in [0, 1], T < 2, or the shapes do not fit.
     """
     _check_lambda(td_lambda, "generalized_advantage_estimation")
-    steps = _transitions(rewards, values, step_types, discounts, time_major)
-    advantages = reverse_linear_scan(
-        _td_errors(steps),
-        torch.where(steps.valid, td_lambda * steps.next_discounts, 0.0),
-    )
-    return _restore(advantages, time_major)
+    steps = _transitions(rewards, values, step_types, discounts, time_major, True)
+    return _solve(_advantages, steps, td_lambda, time_major)
 
 
-@torch.no_grad()
 def vtrace(
     rewards: Tensor,
     values: Tensor,
@@ -276,7 +269,9 @@ def vtrace(
             raise ValueError(f"vtrace: {name} must be positive, got {clip}")
     _check_shape("importance_ratios", importance_ratios, step_types)
     steps = _transitions(rewards, values, step_types, discounts, time_major)
-    ratios = importance_ratios if time_major else importance_ratios.transpose(0, 1)
+    ratios = importance_ratios.detach()
+    if not time_major:
+        ratios = ratios.transpose(0, 1)
     ratios = expand_dims_as(ratios[:-1], steps.values)
     # The action at LAST is ignored, so its ratio may be anything, even NaN.
     ratios = torch.where(steps.valid, ratios, 0.0)
@@ -307,13 +302,47 @@ def action_importance_ratio(
     return log_ratio.clamp(-max_log_ratio, max_log_ratio).exp()
 
 
-def _backup(steps: _Transitions, next_returns: Tensor) -> Tensor:
+def _solve(
+    equation: Callable[[_Transitions, float], Array],
+    steps: _Transitions,
+    td_lambda: float,
+    time_major: bool,
+) -> Tensor:
+    """What the equation gives, [T-1, B, ...]."""
+    if isinstance(steps.values, Tensor):
+        return _restore(equation(steps, td_lambda), time_major)
+    with np.errstate(all="ignore"):  # torch does not warn either
+        array = equation(steps, float(td_lambda))
+    return _restore(torch.from_numpy(array), time_major)
+
+
+def _lambda_return(steps: _Transitions, td_lambda: float) -> Array:
+    return reverse_linear_scan(
+        _backup(steps, (1 - td_lambda) * steps.next_values),
+        _where(steps.valid, td_lambda * steps.next_discounts, 0.0),
+        final=steps.next_values[-1],
+    )
+
+
+def _advantages(steps: _Transitions, td_lambda: float) -> Array:
+    return reverse_linear_scan(
+        _td_errors(steps),
+        _where(steps.valid, td_lambda * steps.next_discounts, 0.0),
+    )
+
+
+def _backup(steps: _Transitions, next_returns: Array) -> Array:
     """r_{t+1} + γ_{t+1} G_{t+1}, or V(s_t) where step t is LAST."""
     returns = steps.next_rewards + steps.next_discounts * next_returns
-    return torch.where(steps.valid, returns, steps.values)
+    return _where(steps.valid, returns, steps.values)
 
 
-def _td_errors(steps: _Transitions) -> Tensor:
+def _where(condition: Array, x: Array, y: Array) -> Array:
+    is_numpy = isinstance(condition, np.ndarray)
+    return (np.where if is_numpy else torch.where)(condition, x, y)
+
+
+def _td_errors(steps: _Transitions) -> Array:
     """δ_t = r_{t+1} + γ_{t+1} V(s_{t+1}) − V(s_t), or 0 where step t is LAST."""
     return _backup(steps, steps.next_values) - steps.values
 
@@ -324,7 +353,31 @@ def _transitions(
     step_types: Tensor,
     discounts: Tensor,
     time_major: bool,
+    in_numpy: bool = False,
 ) -> _Transitions:
+    """Views of the inputs, without gradient; of arrays if asked for, and faster."""
+    inputs = rewards, values, step_types, discounts
+    _check_shapes(*inputs, time_major)
+    arrays: Sequence[Array] = [x.detach() for x in inputs]
+    are_equal = rewards.dtype == values.dtype == discounts.dtype
+    if in_numpy and are_equal and all(x.is_cpu for x in inputs) and is_quick(values):
+        arrays = [x.numpy() for x in arrays]
+    if not time_major:
+        arrays = [x.swapaxes(0, 1) for x in arrays]
+    r, v, step, discount = arrays
+    next_discounts, valid = discount[1:], step[:-1] != _LAST
+    if r.ndim > step.ndim:  # [T-1, B] → [T-1, B, 1]
+        next_discounts, valid = next_discounts[..., None], valid[..., None]
+    return _Transitions(r[1:], next_discounts, v[:-1], v[1:], valid)
+
+
+def _check_shapes(
+    rewards: Tensor,
+    values: Tensor,
+    step_types: Tensor,
+    discounts: Tensor,
+    time_major: bool,
+) -> None:
     if values.shape != rewards.shape:
         raise ValueError(
             f"values {list(values.shape)} and rewards {list(rewards.shape)} must have "
@@ -336,28 +389,17 @@ def _transitions(
             f"step_types {list(step_types.shape)} must have the shape [T, B] that "
             f"rewards {list(rewards.shape)} begin with"
         )
-    if not time_major:
-        if step_types.ndim < 2:
-            raise ValueError(
-                "time_major=False needs step_types [B, T], got shape "
-                f"{list(step_types.shape)}"
-            )
-        rewards, values, step_types, discounts = (
-            t.transpose(0, 1) for t in (rewards, values, step_types, discounts)
-        )
-    if rewards.shape[0] < 2:
+    if not time_major and step_types.ndim < 2:
         raise ValueError(
-            f"needs at least T=2 steps, got T={rewards.shape[0]}: the target of a step "
+            "time_major=False needs step_types [B, T], got shape "
+            f"{list(step_types.shape)}"
+        )
+    num_steps = rewards.shape[0 if time_major else 1]
+    if num_steps < 2:
+        raise ValueError(
+            f"needs at least T=2 steps, got T={num_steps}: the target of a step "
             "reads the next one"
         )
-    next_rewards = rewards[1:]
-    return _Transitions(
-        next_rewards=next_rewards,
-        next_discounts=expand_dims_as(discounts[1:], next_rewards),
-        values=values[:-1],
-        next_values=values[1:],
-        valid=expand_dims_as(step_types[:-1] != _LAST, next_rewards),
-    )
 
 
 def _restore(x: Tensor, time_major: bool) -> Tensor:

@@ -34,6 +34,8 @@ class Stateless(Algorithm):
 class Parent(Algorithm):
     """A child algorithm with parameters, and some of its own."""
 
+    forwarded_children = ("child",)
+
     def __init__(self, child: Algorithm, **kwargs) -> None:
         super().__init__(**kwargs)
         self.child = child
@@ -120,6 +122,30 @@ def test_a_child_with_optimizer_keeps_its_parameters():
 def test_a_parameter_that_nobody_trains_is_named():
     with pytest.raises(ConfigError, match=r"no optimizer: net\.weight"):
         Parent(Child(optimizer=SGD(lr=1.0))).optimizers()
+
+
+class Forgetful(Algorithm):
+    """Calls the methods of nothing below ``helpers``, and says so of ``child``."""
+
+    forwarded_children = ("child",)
+
+    def __init__(self, child: Algorithm, *helpers: Algorithm) -> None:
+        super().__init__(optimizer=SGD(lr=1.0))
+        self.child = child
+        self.helpers = nn.ModuleList(helpers)
+
+
+@pytest.mark.parametrize(
+    ("parent", "message"),
+    [
+        (Forgetful(Child(), Child()), r"helpers\.0 \(Child\)"),
+        (Forgetful(Forgetful(Child(), Counter())), r"helpers\.0 \(Counter\)"),
+    ],
+)
+def test_a_child_that_nobody_trains_is_named(parent, message):
+    with pytest.raises(ConfigError, match=f"nobody trains .*{message}") as error:
+        parent.setup_training()
+    assert "forwarded_children = ('helpers',)" in str(error.value)
 
 
 def saved(tmp_path, algorithm: Algorithm) -> str:

@@ -387,7 +387,7 @@ def test_squashed_policies_learn_from_actions_on_their_bounds():
     steps = windows(BOX)
     steps.prev_action[:] = torch.tensor(BOX.maximum)
     loss_info, info = batch_loss(algorithm, batch_of(algorithm, steps))
-    assert (info.log_prob.abs() < 100).all()
+    assert (info.log_prob.abs() < 1000).all()
     loss_info.loss.backward()
     assert all(
         p.grad is None or p.grad.isfinite().all() for p in algorithm.parameters()

@@ -166,7 +166,7 @@ def test_actions_on_their_bounds_have_a_finite_likelihood_and_gradient(ctor):
     steps.prev_action[:, 1] = edge
     loss_info, info = batch_loss(algorithm, batch_of(algorithm, steps))
     loss_info.loss.backward()
-    assert (info.imitation_loss.abs() < 100).all()
+    assert (info.imitation_loss.abs() < 1000).all()
     for parameter in algorithm.parameters():
         assert parameter.grad.isfinite().all()
 

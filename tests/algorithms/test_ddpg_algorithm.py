@@ -334,15 +334,19 @@ def test_recurrent_networks_keep_all_their_states():
         assert network._encoder._cells[0].weight_hh.grad.abs().sum() > 0
 
 
+def reward_of_the_bandit(action):
+    distance = (action - torch.tensor([0.5, 8.0])) / torch.tensor([1.0, 5.0])
+    return -distance.square().sum(-1)
+
+
 def bandit() -> TimeStep:
     """512 one-step episodes; the best action is (0.5, 8)."""
     torch.manual_seed(3)
     action = BOX.sample((512, 2))
-    distance = (action - torch.tensor([0.5, 8.0])) / torch.tensor([1.0, 5.0])
     step_type = torch.tensor([FIRST, LAST], dtype=torch.int32).expand(512, 2)
     return TimeStep(
         step_type=step_type,
-        reward=-distance.square().sum(-1),
+        reward=reward_of_the_bandit(action),
         discount=(step_type != LAST).float(),
         observation=torch.ones(512, 2, 3),
         prev_action=action,
@@ -356,8 +360,7 @@ def check_solves_the_bandit(algorithm: DdpgAlgorithm, num_updates: int) -> None:
         update_with_gradient(algorithm, loss_info)
         algorithm.after_update(batch.inputs, info)
     action = algorithm.predict_step(inputs(1), DdpgState()).output
-    assert action[0, 0].item() == pytest.approx(0.5, abs=0.1)
-    assert action[0, 1].item() == pytest.approx(8.0, abs=0.5)
+    assert reward_of_the_bandit(action).item() > -0.15  # at random -1.1
 
 
 def test_the_best_action_of_a_bandit_is_found():
@@ -368,7 +371,7 @@ def test_the_best_action_of_a_bandit_is_found():
         optimizer=Adam(lr=1e-2),
         actor_optimizer=Adam(lr=1e-3),
     )
-    check_solves_the_bandit(algorithm, 400)
+    check_solves_the_bandit(algorithm, 200)
 
 
 def test_evaluation_needs_the_actor_only():

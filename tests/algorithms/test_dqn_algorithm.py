@@ -312,16 +312,21 @@ def optimize(algorithm: DqnAlgorithm, steps: TimeStep, num_updates: int) -> Tens
     return algorithm._return_model.mean(outputs)[:, 0].detach()
 
 
+QUANTILES = QuantileHead(num_quantiles=5)
+CATEGORIES = CategoricalHead(v_min=-2.0, v_max=8.0, num_atoms=21)
+
+
 @pytest.mark.parametrize(
-    "return_model",
+    ("return_model", "dueling"),
     [
-        None,
-        QuantileHead(num_quantiles=5),
-        CategoricalHead(v_min=-2.0, v_max=8.0, num_atoms=21),
+        pytest.param(None, False, id="expected"),
+        pytest.param(None, True, id="expected-dueling"),
+        pytest.param(QUANTILES, False, id="quantiles", marks=pytest.mark.slow),
+        pytest.param(QUANTILES, True, id="quantiles-dueling"),
+        pytest.param(CATEGORIES, False, id="categories"),
+        pytest.param(CATEGORIES, True, id="categories-dueling", marks=pytest.mark.slow),
     ],
-    ids=["expected", "quantiles", "categories"],
 )
-@pytest.mark.parametrize("dueling", [False, True])
 def test_the_values_of_a_small_chain_are_learnt(return_model, dueling):
     """0 → 1 → 2 → end; action 0 goes on, action 1 stops with reward 1, 2 stays."""
     torch.manual_seed(0)

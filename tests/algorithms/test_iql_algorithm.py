@@ -356,7 +356,7 @@ def test_squashed_policies_learn_from_actions_on_their_bounds():
     steps = windows(BOX)
     steps.prev_action[:] = torch.tensor(BOX.maximum)
     loss_info, info = batch_loss(algorithm, batch_of(algorithm, steps))
-    assert (info.log_prob.abs() < 100).all()
+    assert (info.log_prob.abs() < 1000).all()
     loss_info.loss.backward()
     assert all(
         p.grad is None or p.grad.isfinite().all() for p in algorithm.parameters()
@@ -442,8 +442,15 @@ def test_the_best_actions_are_found_in_random_data(kind):
     )
 
 
-@pytest.mark.parametrize("is_continuous", [False, True])
-@pytest.mark.parametrize("n_step", [1, 2])
+@pytest.mark.parametrize(
+    ("is_continuous", "n_step"),
+    [
+        pytest.param(False, 1, marks=pytest.mark.slow),
+        (True, 1),
+        (False, 2),
+        pytest.param(True, 2, marks=pytest.mark.slow),
+    ],
+)
 def test_steps_are_put_together_to_what_no_random_policy_does(is_continuous, n_step):
     ctor = functools.partial(TwoStepsEnv, is_continuous)
     trained_on_random_steps(

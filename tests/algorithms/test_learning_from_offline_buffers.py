@@ -110,7 +110,7 @@ def at_random(space: spaces.Space, observation: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("ctor", "env_ctor", "at_least"),
     [
-        pytest.param(CQL, CONTINUOUS, 3.3, id="cql"),
+        pytest.param(CQL, CONTINUOUS, 3.3, id="cql", marks=pytest.mark.slow),
         pytest.param(CqlDqnAlgorithm, DISCRETE, 3.8, id="cql_dqn"),
         pytest.param(TD3_BC, CONTINUOUS, 3.3, id="td3_bc"),
     ],

@@ -52,15 +52,17 @@ TD3_BC = functools.partial(
     Td3BcAlgorithm, actor_network_ctor=Deterministic, critic_network_ctor=Critic
 )
 
+SLOW = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("algorithm_ctor", "env_ctor", "at_least"),
     [
         pytest.param(CQL, CONTINUOUS, 3.4, id="cql-continuous"),
-        pytest.param(LAGRANGE, CONTINUOUS, 3.4, id="cql-with-threshold"),
-        pytest.param(CQL, DISCRETE, 3.8, id="cql-discrete"),
+        pytest.param(*(LAGRANGE, CONTINUOUS, 3.4), id="cql-with-threshold", marks=SLOW),
+        pytest.param(CQL, DISCRETE, 3.8, id="cql-discrete", marks=SLOW),
         pytest.param(CQL, NestedEnv, 3.0, id="cql-mixed"),
-        pytest.param(CQL_DQN, DISCRETE, 3.8, id="cql_dqn"),
+        pytest.param(CQL_DQN, DISCRETE, 3.8, id="cql_dqn", marks=SLOW),
         pytest.param(CQL_DQN, COMPONENTS, 3.8, id="cql_dqn-components"),
         pytest.param(TD3_BC, CONTINUOUS, 3.4, id="td3_bc"),
     ],

@@ -27,6 +27,7 @@ from alf_lite.networks.value_networks import QNetwork, ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.masked_environment import ForbiddenActionEnv
 from alf_lite.trainers.evaluator import evaluate
+from alf_lite.utils.summary import diagnostics_if
 
 LSTM = functools.partial(
     LSTMEncodingNetwork, hidden_size=(16,), fc_layer_params=(16,), activation="tanh"
@@ -154,16 +155,16 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "space", "num_iterations"),
     [
-        pytest.param(FEED_FORWARD_PPO, None, 20, id="ppo"),
+        pytest.param(FEED_FORWARD_PPO, None, 20, id="ppo", marks=SLOW),
         pytest.param(FEED_FORWARD_PPO, MULTI, 20, id="ppo-multi", marks=SLOW),
         pytest.param(FEED_FORWARD_PPO, MIXED, 20, id="ppo-mixed"),
         pytest.param(PPO(recurrent=True), None, 20, id="ppo-recurrent"),
-        pytest.param(A2C, None, 80, id="a2c"),
-        pytest.param(IMPALA, None, 80, id="impala"),
+        pytest.param(A2C, None, 80, id="a2c", marks=SLOW),
+        pytest.param(IMPALA, None, 80, id="impala", marks=SLOW),
         pytest.param(DQN, None, 50, id="dqn"),
         pytest.param(DQN, MULTI, 50, id="dqn-multi", marks=SLOW),
         pytest.param(RECURRENT_DQN, None, 60, id="dqn-recurrent", marks=SLOW),
-        pytest.param(sac(), None, 20, id="sac"),
+        pytest.param(sac(), None, 20, id="sac", marks=SLOW),
         pytest.param(sac(), MIXED, 25, id="sac-mixed"),
         pytest.param(sac(LSTM, **RECURRENT), None, 40, id="sac-recurrent", marks=SLOW),
     ],
@@ -185,6 +186,21 @@ def test_the_best_of_what_is_allowed_is_learnt_without_ever_being_forbidden(
                 break
     assert Recorded.num_forbidden == 0
     assert trained > threshold
+
+
+@pytest.mark.parametrize(
+    "build", [FEED_FORWARD_PPO, A2C, DQN], ids=["ppo", "a2c", "dqn"]
+)
+def test_masks_hold_in_updates_that_nobody_looks_at(build):
+    states = []
+    for looks in (False, True):
+        torch.manual_seed(0)
+        algorithm = build(make_env())
+        with diagnostics_if(looks):
+            algorithm.train_iter()
+        states.append(algorithm.state_dict())
+    for name, value in states[0].items():
+        torch.testing.assert_close(value, states[1][name], msg=name)
 
 
 def evaluated(algorithm, space) -> float:

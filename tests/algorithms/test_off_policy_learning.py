@@ -7,13 +7,21 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+from alf_lite.algorithms.crossq_algorithm import CrossqAlgorithm
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.munchausen_dqn_algorithm import MunchausenDqnAlgorithm
+from alf_lite.algorithms.oac_algorithm import OacAlgorithm
 from alf_lite.algorithms.parts.return_heads import CategoricalHead, QuantileHead
+from alf_lite.algorithms.redq_algorithm import RedqAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
+from alf_lite.algorithms.sarsa_algorithm import SarsaAlgorithm
+from alf_lite.algorithms.taac_algorithm import TaacAlgorithm
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.distributions.exploration import GaussianNoise, OrnsteinUhlenbeckNoise
+from alf_lite.distributions.sample_noise import StateDependentNoise
 from alf_lite.networks.actor_networks import ActorNetwork, SquashedActorNetwork
+from alf_lite.networks.batch_norm import BatchNorm
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
 from alf_lite.networks.value_networks import QNetwork
@@ -24,16 +32,24 @@ from alf_lite.testing.learning_contract import (
     Feature,
     OffPolicyLearningContract,
 )
+from tests.algorithms.slow_probes import slow_but_for
 
 LSTM = functools.partial(
     LSTMEncodingNetwork, hidden_size=(32,), fc_layer_params=(32,), activation="tanh"
 )
+
+# Of variants whose parent does the whole contract.
+VALUE = "test_learns_a_discounted_value"
+POLICY = "test_learns_the_action_that_the_observation_asks_for"
+TIME_LIMIT = "test_a_time_limit_keeps_bootstrapping"
+SEED = "test_the_same_seed_gives_the_same_parameters"
 
 
 class OffPolicyLearning(OffPolicyLearningContract):
     """How the algorithms here are built; each names its class and its networks."""
 
     algorithm: ClassVar[Any]
+    targets: ClassVar[dict[str, Any]] = {"target_update_tau": 0.2}
 
     def options(self, encoder: dict[str, Any]) -> dict[str, Any]:
         """Arguments of the algorithm; networks get ``encoder``."""
@@ -48,7 +64,7 @@ class OffPolicyLearning(OffPolicyLearningContract):
             config=config,
             optimizer=Adam(lr=1e-2),
             gamma=GAMMA,
-            target_update_tau=0.2,
+            **self.targets,
             **self.options({"encoding_network_ctor": LSTM} if recurrent else {}),
         )
 
@@ -73,6 +89,7 @@ class TestDqn(OffPolicyLearning):
         return algorithm._return_model.mean(outputs).amax((1, 2))
 
 
+@slow_but_for(SEED, VALUE, POLICY, TIME_LIMIT)
 class TestDqnWithEverything(TestDqn):
     """Dueling, three steps, quantiles."""
 
@@ -88,6 +105,7 @@ class TestDqnWithEverything(TestDqn):
         }
 
 
+@slow_but_for(SEED, VALUE, POLICY)
 class TestDqnWithCategories(TestDqn):
     features = Feature.DISCRETE_ACTIONS
 
@@ -96,14 +114,29 @@ class TestDqnWithCategories(TestDqn):
         return {**super().options(encoder), "return_model": model}
 
 
+@slow_but_for(SEED, VALUE, POLICY)
 class TestDqnWithPriorities(TestDqn):
     features = Feature.DISCRETE_ACTIONS
     settings: ClassVar = {"priority_replay": True}
 
 
+@slow_but_for(SEED, VALUE, POLICY)
+class TestMunchausenDqn(TestDqn):
+    algorithm = MunchausenDqnAlgorithm
+    features = Feature.DISCRETE_ACTIONS
+
+
+@slow_but_for(SEED, VALUE, POLICY, TIME_LIMIT)
+class TestSarsa(TestDqn):
+    algorithm = SarsaAlgorithm
+    features = Feature.DISCRETE_ACTIONS
+    settings: ClassVar = {"mini_batch_length": 3}
+
+
 class TestSac(OffPolicyLearning):
     algorithm = SacAlgorithm
     features = ~Feature.RECURRENT_NETWORKS
+    num_policy_iterations = 39
     learns_alpha = False
 
     def options(self, encoder):
@@ -129,6 +162,11 @@ class TestSac(OffPolicyLearning):
         values = algorithm._critics.online.evaluate(features, sample.vector)
         return sample.expectation(values.amin(1))
 
+    @pytest.mark.slow  # the mixed ones are in a nest, too
+    def test_learns_a_nest_of_continuous_actions(self):
+        super().test_learns_a_nest_of_continuous_actions()
+
+    @pytest.mark.slow  # test_sac_algorithm.py has a quick one
     def test_learns_the_temperature_of_the_entropy_that_is_asked_for(self):
         self.learns_alpha = True
         env = self._create(probes.ObservationPolicyEnv)
@@ -145,6 +183,78 @@ class TestSac(OffPolicyLearning):
 @pytest.mark.slow
 class TestSacWithMemory(TestSac):
     features = Feature.DISCRETE_ACTIONS | Feature.RECURRENT_NETWORKS
+
+
+@slow_but_for(SEED, VALUE, "test_learns_the_better_action")
+class TestQuantileSacWithLastingNoise(TestSac):
+    features = Feature.CONTINUOUS_ACTIONS
+    test_learns_the_temperature_of_the_entropy_that_is_asked_for = None  # discrete
+
+    def options(self, encoder):
+        return {
+            **super().options(encoder),
+            "return_model": QuantileHead(num_quantiles=4),
+            "exploration_noise_ctor": StateDependentNoise,
+        }
+
+    def value(self, algorithm, observation):
+        policy, _ = algorithm._policy(observation)
+        sample = algorithm._actions.sample(policy)
+        outputs, _ = algorithm._critics.online((observation, sample.vector))
+        return outputs.mean(-1).squeeze(-1).amin(1)
+
+
+@pytest.mark.slow
+class TestCrossq(TestSac):
+    algorithm = CrossqAlgorithm
+    features = Feature.CONTINUOUS_ACTIONS
+    targets: ClassVar = {}
+    num_policy_iterations = 60
+
+    def options(self, encoder):
+        norm = functools.partial(BatchNorm, momentum=0.9)
+        critic = functools.partial(
+            CriticNetwork, joint_fc_layer_params=(64,), batch_norm=norm
+        )
+        return {
+            **super().options(encoder),
+            "critic_network_ctor": critic,
+            "actor_update_period": 2,
+        }
+
+    def value(self, algorithm, observation):
+        algorithm.eval()
+        return super().value(algorithm, observation)
+
+
+@pytest.mark.slow
+class TestRedq(TestSac):
+    algorithm = RedqAlgorithm
+    features = Feature.DISCRETE_ACTIONS | Feature.CONTINUOUS_ACTIONS
+
+    def options(self, encoder):
+        return {**super().options(encoder), "num_critics": 4, "actor_update_period": 1}
+
+
+@pytest.mark.slow
+class TestOac(TestSac):
+    algorithm = OacAlgorithm
+    features = Feature.CONTINUOUS_ACTIONS
+    test_learns_the_temperature_of_the_entropy_that_is_asked_for = None  # discrete
+
+
+@slow_but_for(SEED, VALUE, "test_learns_continuous_actions")
+class TestTaac(TestSac):
+    algorithm = TaacAlgorithm
+    num_policy_iterations = 70
+    features = Feature.CONTINUOUS_ACTIONS
+    settings: ClassVar = {"mini_batch_length": 4}
+    test_learns_the_temperature_of_the_entropy_that_is_asked_for = None  # discrete
+
+    def value(self, algorithm, observation):
+        action = algorithm._propose(observation, torch.zeros(len(observation), 1)).mode
+        values, _ = algorithm._critics.online((observation, action))
+        return values[..., 0].amin(1)
 
 
 class TestDdpg(OffPolicyLearning):
@@ -172,6 +282,10 @@ class TestDdpg(OffPolicyLearning):
         values, _ = algorithm._critics.online((observation, action))
         return values.amin(1)
 
+    @pytest.mark.slow  # SAC learns a nest with the same vectors of actions
+    def test_learns_a_nest_of_continuous_actions(self):
+        super().test_learns_a_nest_of_continuous_actions()
+
 
 @pytest.mark.slow
 class TestDdpgWithGaussianNoise(TestDdpg):
@@ -183,6 +297,7 @@ class TestDdpgWithMemory(TestDdpg):
     features = Feature.CONTINUOUS_ACTIONS | Feature.RECURRENT_NETWORKS
 
 
+@slow_but_for(SEED, VALUE, "test_learns_continuous_actions")
 class TestTd3(TestDdpg):
     algorithm = Td3Algorithm
     noise = functools.partial(GaussianNoise, std=0.3)

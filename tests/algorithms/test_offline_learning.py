@@ -90,11 +90,24 @@ def offline_buffer(share_of_right: float) -> ReplayBuffer:
     return buffer
 
 
-@pytest.mark.parametrize(
-    ("phase", "recurrent"),
-    [*((phase, False) for phase in PHASES), ("offline", True)],
-)
-@pytest.mark.parametrize("algorithm_class", OPTIONS, ids=lambda c: c.__name__)
+def cases():
+    """All learn with and without memory; every phase is quickly seen of one of them."""
+    quick = {
+        "pre-training": IqlAlgorithm,
+        "mixed": AwacAlgorithm,
+        "prioritised": AwacAlgorithm,
+    }
+    for algorithm_class in OPTIONS:
+        for phase, recurrent in (*((p, False) for p in PHASES), ("offline", True)):
+            is_quick = quick.get(phase, algorithm_class) is algorithm_class
+            yield pytest.param(
+                *(algorithm_class, phase, recurrent),
+                id=f"{algorithm_class.__name__}-{phase}{'-memory' * recurrent}",
+                marks=() if is_quick else pytest.mark.slow,
+            )
+
+
+@pytest.mark.parametrize(("algorithm_class", "phase", "recurrent"), [*cases()])
 def test_the_best_is_learnt_from_what_others_did(algorithm_class, phase, recurrent):
     algorithm = build(
         algorithm_class,

@@ -14,9 +14,15 @@ from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.lagging_policy import lagging
 from alf_lite.testing.learning_contract import GAMMA, OnPolicyLearningContract
+from tests.algorithms.slow_probes import slow_but_for
 
 LaggingImpala = lagging(ImpalaAlgorithm, num_iterations=2)
 LaggingPPO = lagging(PPOAlgorithm, num_iterations=2)
+
+# Of variants whose parent does the whole contract.
+VALUE = "test_learns_a_discounted_value"
+POLICY = "test_learns_the_action_that_the_observation_asks_for"
+SEED = "test_the_same_seed_gives_the_same_parameters"
 
 
 def build(cls, env, config, *, recurrent, lr, **arguments):
@@ -59,7 +65,19 @@ class TestPPO(OnPolicyLearningContract):
     def make(self, env, config, *, recurrent):
         return build(PPOAlgorithm, env, config, recurrent=recurrent, lr=3e-3)
 
+    @pytest.mark.slow  # the mixed ones are in a nest, too
+    def test_learns_a_nest_of_continuous_actions(self):
+        super().test_learns_a_nest_of_continuous_actions()
 
+
+@slow_but_for(  # PPO does the others with the same networks
+    SEED,
+    VALUE,
+    POLICY,
+    "test_a_time_limit_keeps_bootstrapping",
+    "test_learns_continuous_actions",
+    "test_remembers_with_a_recurrent_network",
+)
 class TestActorCritic(OnPolicyLearningContract):
     num_iterations = 150
     num_policy_iterations = 220
@@ -67,42 +85,11 @@ class TestActorCritic(OnPolicyLearningContract):
     def make(self, env, config, *, recurrent):
         return build(ActorCriticAlgorithm, env, config, recurrent=recurrent, lr=5e-3)
 
-    # PPO learns these whenever the tests run.
 
-    @pytest.mark.slow
-    def test_learns_a_nest_of_continuous_actions(self):
-        super().test_learns_a_nest_of_continuous_actions()
-
-    @pytest.mark.slow
-    def test_learns_a_nest_of_mixed_actions(self):
-        super().test_learns_a_nest_of_mixed_actions()
-
-
+@slow_but_for(SEED, VALUE, POLICY)  # without a lag it is A2C
 class TestImpala(TestActorCritic):
     def make(self, env, config, *, recurrent):
         return build(ImpalaAlgorithm, env, config, recurrent=recurrent, lr=5e-3)
-
-    # Without a lag it is A2C, which learns these whenever the tests run.
-
-    @pytest.mark.slow
-    def test_learns_a_nest_of_continuous_actions(self):
-        super().test_learns_a_nest_of_continuous_actions()
-
-    @pytest.mark.slow
-    def test_learns_a_nest_of_mixed_actions(self):
-        super().test_learns_a_nest_of_mixed_actions()
-
-    @pytest.mark.slow
-    def test_learns_several_discrete_actions(self):
-        super().test_learns_several_discrete_actions()
-
-    @pytest.mark.slow
-    def test_learns_binary_actions(self):
-        super().test_learns_binary_actions()
-
-    @pytest.mark.slow
-    def test_remembers_with_a_recurrent_network(self):
-        super().test_remembers_with_a_recurrent_network()
 
 
 @pytest.mark.slow

@@ -133,7 +133,14 @@ def improvement(algorithm, steps: Experience) -> Tensor:
 TRUE_IMPROVEMENT = torch.tensor([0.25 * (0.9 - 0.3), 0.5 * 0.09 * 1.0])
 
 
-@pytest.mark.parametrize("td_lambda", [0.0, 0.9, 1.0])
+@pytest.mark.parametrize(
+    "td_lambda",
+    [
+        pytest.param(0.0, marks=pytest.mark.slow),
+        0.9,
+        pytest.param(1.0, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(
     ("cls", "options", "expected"),
     [

@@ -222,3 +222,13 @@ def test_prediction_is_greedy_and_needs_no_value_network():
 def test_coefficients_out_of_range_are_refused(argument, value):
     with pytest.raises(ValueError, match=argument):
         ppo(**{argument: value})
+
+
+def test_advantages_and_log_probs_are_clipped_where_that_is_asked_for():
+    algorithm = ppo(normalize_advantages=False, advantage_clip=1.5, log_prob_clip=0.5)
+    loss = algorithm.calc_loss(info([1.1, 1.1], [4.0, -1.0], *[[0.0] * 2] * 3))
+    # log 0.5 is below -0.5, and so is the old one, log 0.5 - log 1.1: the ratio is 1.
+    torch.testing.assert_close(loss.extra.policy_loss, torch.tensor([[-1.5, 1.0]]))
+    for name in ("advantage_clip", "log_prob_clip", "desired_kl", "max_policy_kl"):
+        with pytest.raises(ValueError, match=name):
+            ppo(**{name: -1.0})

@@ -451,7 +451,18 @@ def test_a_parameter_without_optimizer_is_named():
 
 def test_whether_it_is_on_policy_must_be_said():
     with pytest.raises(ConfigError, match="is_on_policy must be True or False, got"):
-        RLAlgorithm(TensorSpec((1,)), TensorSpec((1,)), is_on_policy=None)
+        RLAlgorithm(TensorSpec((1,)), TensorSpec((1,)), is_on_policy="both")
+
+
+def test_who_can_do_both_needs_a_parent_that_decides():
+    specs = TensorSpec((1,)), TensorSpec((1,))
+    algorithm = RLAlgorithm(*specs, is_on_policy=None)
+    with pytest.raises(ConfigError, match="no parent has said which"):
+        _ = algorithm.on_policy
+    algorithm.set_on_policy(False)
+    assert not algorithm.on_policy
+    with pytest.raises(ConfigError, match="is off-policy, but its parent"):
+        algorithm.set_on_policy(True)
 
 
 def test_a_conf_can_have_the_executed_action_stored():

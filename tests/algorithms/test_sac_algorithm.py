@@ -465,12 +465,11 @@ def test_the_best_mixed_action_of_a_bandit_is_found():
         optimizer=Adam(lr=1e-2),
         critic_network_ctor=functools.partial(Critic, joint_fc_layer_params=(64,)),
     )
-    train(algorithm, bandit(MIXED, reward), 400)
+    train(algorithm, bandit(MIXED, reward), 250)
     inputs = TimeStep(observation=torch.ones(1, 3))
     action = algorithm.predict_step(inputs, OffPolicyState()).output
     assert action["gear"].item() == 1
-    assert action["move"][0, 0].item() == pytest.approx(0.5, abs=0.15)
-    assert action["move"][0, 1].item() == pytest.approx(8.0, abs=0.75)
+    assert reward(action).item() > 2 - 0.2  # at random 0.2 less 1.1
 
 
 def test_the_temperature_holds_the_entropy_at_its_target():

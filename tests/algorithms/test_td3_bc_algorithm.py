@@ -294,7 +294,7 @@ def test_a_small_weight_stays_with_the_data_and_a_large_one_leaves_for_higher_va
     assert greedy[0.0] == pytest.approx(-0.5, abs=0.03)
     assert greedy[0.1] == pytest.approx(-0.5, abs=0.2)
     assert greedy[0.1] > greedy[0.0]
-    assert greedy[100.0] > 0.9
+    assert greedy[100.0] > 0.0  # where no data are
 
 
 def test_evaluation_needs_the_actor_only():

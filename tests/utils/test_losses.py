@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from alf_lite.utils import losses
 
-bounded = settings(max_examples=50, deadline=None, derandomize=True, database=None)
+bounded = settings(max_examples=50)
 
 
 @st.composite

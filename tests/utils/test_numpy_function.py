@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from alf_lite.algorithms.parts import clipped_loss
+from alf_lite.algorithms.parts import clipped_loss, policy_gradient
 from alf_lite.algorithms.parts.clipped_loss import ClippedLoss
+from alf_lite.algorithms.parts.policy_gradient import PolicyGradientLoss
 from alf_lite.distributions import continuous, discrete
 from alf_lite.distributions.continuous import DiagonalNormal
 from alf_lite.distributions.discrete import Categorical
@@ -16,7 +17,7 @@ from alf_lite.utils import losses
 from alf_lite.utils.numpy_function import is_quick
 
 SHAPE = (3, 20)
-MODULES = (losses, discrete, continuous, clipped_loss)
+MODULES = (losses, discrete, continuous, clipped_loss, policy_gradient)
 
 
 def both_ways(monkeypatch, function, *inputs, order=1):
@@ -77,6 +78,19 @@ def test_the_clipped_loss(monkeypatch, order, value_clip, is_weighted):
         return total
 
     both_ways(monkeypatch, function, *inputs, order=order)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_the_policy_gradient_loss(monkeypatch, order):
+    torch.manual_seed(0)
+    advantage, target = torch.randn(2, *SHAPE)
+    loss = PolicyGradientLoss(0.5, 0.1)
+
+    def function(log_prob, value, entropy):
+        entropy = entropy * log_prob.exp()
+        return loss(log_prob, value, entropy, advantage, target)[0]
+
+    both_ways(monkeypatch, function, *torch.randn(3, *SHAPE), order=order)
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -145,3 +159,19 @@ def test_numpy_is_left_alone_where_it_cannot_be_used():
     assert not is_quick(x.double())
     torch.func.grad(function)(x)
     assert asked == [False]
+
+
+def test_a_graph_for_any_batch_is_not_asked_for_its_size():
+    class Doubles(torch.nn.Module):
+        def forward(self, x):
+            return x + x if is_quick(x) else 2 * x
+
+    with torch.no_grad():
+        program = torch.export.export(
+            Doubles(),
+            (torch.ones(2, 3),),
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            strict=False,
+        )
+    x = torch.randn(20_000, 3)
+    torch.testing.assert_close(program.module()(x), 2 * x)

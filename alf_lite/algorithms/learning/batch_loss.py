@@ -20,6 +20,7 @@ from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
 from alf_lite.networks.lean_layers import hidden_layers_in
 from alf_lite.networks.network import whole_sequences
 from alf_lite.utils.losses import masked_mean
+from alf_lite.utils.ranks import ranks
 from alf_lite.utils.summary import diagnostics_are_due
 from alf_lite.utils.tensor_utils import reset_state
 
@@ -48,6 +49,7 @@ class LossFunction:
         self._precision = (
             torch.float32 if config is None else getattr(torch, config.precision)
         )
+        self._is_of_part = config is not None and config.gradient_accumulation > 1
         self._is_plain = self._precision == torch.float32 and not self.burn_in_length
 
     def __call__(self, batch: TrainingBatch) -> tuple[LossInfo, Nest]:
@@ -63,12 +65,27 @@ class LossFunction:
             if self._at_once and not self._offline and not diagnostics_are_due():
                 loss_info = algorithm.quick_loss(batch)
                 if loss_info is not None:
-                    return loss_info, ()
+                    return self._counted(loss_info, batch), ()
             info, _ = self.info(batch)
         else:
             batch, info = self._after_burn_in(batch)
         weights = batch.batch_info.importance_weights
-        return aggregate_loss(calc_loss(info), batch.valid, weights), info
+        loss_info = calc_loss(info)
+        return (
+            aggregate_loss(loss_info, batch.valid, weights, counts=self._counts()),
+            info,
+        )
+
+    def _counts(self) -> bool:
+        """Whether the loss is averaged with others: of other ranks, or other parts."""
+        return self._is_of_part or ranks.size > 1
+
+    def _counted(self, loss_info: LossInfo, batch: TrainingBatch) -> LossInfo:
+        """With ``num_valid``: a quick loss of several steps is without the last one."""
+        if not self._counts():
+            return loss_info
+        valid = batch.valid if len(batch.valid) == 1 else batch.valid[:-1]
+        return loss_info._replace(num_valid=valid.count_nonzero())
 
     def compiled(self, **options: Any) -> Callable[..., tuple[LossInfo, Nest]]:
         """The same by ``torch.compile``, in one graph; with its options."""
@@ -118,13 +135,16 @@ def info_of_steps(algorithm: Algorithm, batch: TrainingBatch) -> Nest:
     return transpose(LossFunction(algorithm).info(time_major(batch))[0])
 
 
-def aggregate_loss(loss_info: LossInfo, valid: Tensor, weights: Field = ()) -> LossInfo:
+def aggregate_loss(
+    loss_info: LossInfo, valid: Tensor, weights: Field = (), *, counts: bool = False
+) -> LossInfo:
     """Reduces the loss to one number: the mean over the valid steps.
 
     Args:
         loss_info: ``loss`` [T, B] or [T-1, B], or () if there is a scalar_loss.
         valid: [T, B] bool; its first rows belong to those of the loss.
         weights: [B], importance weights.
+        counts: whether to say of how many valid steps, as ``num_valid``.
 
     Returns:
         ``loss`` [] and ``extra``, detached but not reduced: most of it is never
@@ -134,6 +154,11 @@ def aggregate_loss(loss_info: LossInfo, valid: Tensor, weights: Field = ()) -> L
         ValueError: if there is no loss.
     """
     total: Tensor | float = 0.0
+    if counts:
+        rows = valid
+        if not isinstance(loss_info.loss, tuple):
+            rows = valid[: loss_info.loss.shape[0]]
+        loss_info = loss_info._replace(num_valid=rows.count_nonzero())
     if not isinstance(loss_info.loss, tuple):
         num_rows = loss_info.loss.shape[0]
         total = masked_mean(

@@ -20,6 +20,7 @@ from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
 from alf_lite.algorithms.learning.off_policy_learner import OffPolicyLearner
 from alf_lite.algorithms.learning.on_policy_learner import OnPolicyLearner
+from alf_lite.algorithms.learning.rank_share import become_a_rank, share_of_rank
 from alf_lite.config import TrainerConfig
 from alf_lite.data_transformers.create_data_transformer import create_data_transformer
 from alf_lite.data_transformers.data_transformer import DataTransformer
@@ -28,6 +29,7 @@ from alf_lite.environments.specs_only_environment import RemoteEnvironment
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.replay_settings import check_replay_settings
 from alf_lite.utils import random_state
+from alf_lite.utils.ranks import ranks
 from alf_lite.utils.schedulers import find_schedules
 from alf_lite.utils.threads import set_num_threads
 
@@ -73,13 +75,16 @@ class AlgorithmMeta(abc.ABCMeta):
         config: Any = kwargs.get("config")
         _check_given(cls, args, env, config)
         if env is None:
-            algorithm = super().__call__(*args, **kwargs)
+            algorithm = super().__call__(*args, **_without_unknown(cls, kwargs))
             algorithm.follow_progress(algorithm.progress)
             return algorithm
         given = config
-        config = _config_for(cls, config)
+        config = _config_for(cls, kwargs)
         is_eval = kwargs.get("is_eval", False)
+        whole_config = config
         if not is_eval:
+            ranks.join()
+            config = share_of_rank(config)
             _prepare_process(config, env)
         transformer = create_data_transformer(
             config.data_transformer_ctor,
@@ -95,8 +100,10 @@ class AlgorithmMeta(abc.ABCMeta):
         arguments = _with_specs(cls, args, kwargs, specs)
         arguments.update(env=None if is_eval else env, config=config)
         algorithm = super().__call__(**arguments)
-        algorithm.built_from = BuiltFrom(given, config, _own_arguments(kwargs))
+        own_arguments = _own_arguments(kwargs)
+        algorithm.built_from = BuiltFrom(given, whole_config, own_arguments)
         if not is_eval:
+            algorithm.check_children()
             _check_settings(algorithm, config, env, transformer)
         elif algorithm.on_policy:
             _check_on_policy(cls.__name__, config, transformer)
@@ -109,6 +116,7 @@ class AlgorithmMeta(abc.ABCMeta):
             algorithm.make_learner = functools.partial(
                 learner, algorithm, algorithm.config, env
             )
+            become_a_rank(algorithm)
         return algorithm
 
 
@@ -203,8 +211,9 @@ def _check_given(cls: type, args: tuple[Any, ...], env: Any, config: Any) -> Non
         )
 
 
-def _config_for(cls: type, config: TrainerConfig) -> TrainerConfig:
+def _config_for(cls: type, kwargs: dict[str, Any]) -> TrainerConfig:
     """The configuration with what this algorithm declares."""
+    config: TrainerConfig = kwargs["config"]
     named = config.algorithm_ctor
     while isinstance(named, functools.partial):
         named = named.func
@@ -215,15 +224,20 @@ def _config_for(cls: type, config: TrainerConfig) -> TrainerConfig:
             f"{cls.__name__} is built with a config whose algorithm_ctor is "
             f"{named.__name__}. Leave algorithm_ctor out."
         )
+    settings_of = getattr(cls, "settings_of", None)
+    if settings_of in kwargs:
+        given = {settings_of: kwargs[settings_of]}
+        return config.declared_for(functools.partial(cls, **given))
     return config.declared_for(cls)
 
 
 def _prepare_process(config: TrainerConfig, env: Environment) -> None:
     device = torch.device(config.device)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        of_rank = "" if ranks.size == 1 else f" (for rank {ranks.index})"
         raise ConfigError(
-            f"device {config.device!r} was asked for, but torch sees no such device "
-            "here. Use --device=cpu."
+            f"device {config.device!r} was asked for{of_rank}, but torch sees no such "
+            "device here. Use --device=cpu."
         )
     if config.async_unroll and not isinstance(env, RemoteEnvironment):
         raise ConfigError(
@@ -233,6 +247,7 @@ def _prepare_process(config: TrainerConfig, env: Environment) -> None:
         )
     set_num_threads(config.num_threads)
     if config.random_seed is not None:
+        # The same on all ranks: what is built shall be the same.
         random_state.seed_everything(config.random_seed)
 
 
@@ -255,6 +270,12 @@ def _with_specs(
                 "out: it is taken from env."
             )
         arguments[name] = spec
+    return _without_unknown(cls, arguments)
+
+
+def _without_unknown(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Leaves out what every constructor may be given and not every one has."""
+    known = _parameters(cls)
     return {
         name: value
         for name, value in arguments.items()
@@ -277,15 +298,33 @@ def _check_settings(
     transformer: DataTransformer,
 ) -> None:
     """Refuses settings that the algorithm or the environment gives no meaning."""
+    if (
+        config.summarize_action_distributions
+        and not algorithm.tells_action_distribution
+    ):
+        raise ConfigError(
+            f"TrainerConfig.summarize_action_distributions: {type(algorithm).__name__} "
+            "tells no action_distribution in training. Leave it out; an algorithm of "
+            "yours says tells_action_distribution = True if the info of its train_step "
+            "has it."
+        )
     if not algorithm.on_policy:
-        counted = config.counted(False, env.batch_size, type(algorithm).__name__)
+        if config.unroll_episodes is not None:
+            raise ConfigError(
+                f"TrainerConfig.unroll_episodes is {config.unroll_episodes}, but "
+                f"{type(algorithm).__name__} is off-policy and trains on steps of any "
+                "episode. Leave it out, or use an on-policy algorithm."
+            )
+        num_environments = env.batch_size * ranks.size
+        counted = config.counted(False, num_environments, type(algorithm).__name__)
         check_replay_settings(counted, env.batch_size, transformer.num_history_steps)
         return
     _check_on_policy(type(algorithm).__name__, config, transformer)
-    has_train_step = type(algorithm).train_step is not Algorithm.train_step
+    acting = type(algorithm.rl_algorithm)
+    has_train_step = acting.train_step is not Algorithm.train_step
     if not (has_train_step or algorithm.unrolls_with_grad):
         raise ConfigError(
-            f"{type(algorithm).__name__} has no train_step. Write one, or set the "
+            f"{acting.__name__} has no train_step. Write one, or set the "
             "class attribute trains_on_rollout_info = True if calc_loss takes what "
             "rollout_step returns, with its graph."
         )

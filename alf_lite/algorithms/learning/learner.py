@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.algorithms.algorithm import Algorithm
+from alf_lite.algorithms.learning.captured_update import schedules_of
 from alf_lite.algorithms.learning.updates import UpdateLoop
 from alf_lite.checkpoints.files import Stream
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import AlgStep, Experience, TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.specs_only_environment import RemoteEnvironment
+from alf_lite.environments.torch_vector_env import TorchVectorEnv
 from alf_lite.errors import AlfLiteError, CheckpointError, ConfigError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.unrollers.async_unroller import AsyncUnroller
+from alf_lite.unrollers.compiled_unroller import CompiledUnroller
 from alf_lite.unrollers.sync_unroller import SyncUnroller
 from alf_lite.unrollers.unroll import Unroll, UnrollJoiner
 from alf_lite.utils import random_state, summary
+from alf_lite.utils.device_graphs import CapturedFunction
 from alf_lite.utils.interruption import interruption
+from alf_lite.utils.shared_statistics import (
+    SharedStatistics,
+    share_statistics,
+    sharing_modules,
+)
 
 if TYPE_CHECKING:
     from alf_lite.algorithms.rl_algorithm import RLAlgorithm
@@ -89,6 +100,19 @@ class Learner(ABC):
         """See ``RLAlgorithm.add_offline_replay_buffer``."""
         raise self._has_no_replay()
 
+    @property
+    @abstractmethod
+    def has_recorded_steps(self) -> bool:
+        """Whether there are offline buffers."""
+
+    def _parts_with_recorded_steps(self) -> list[Algorithm]:
+        """The algorithm and those below it that learn from recorded steps."""
+        return [
+            part
+            for part in self._algorithm.modules()
+            if isinstance(part, Algorithm) and part.needs_recorded_steps
+        ]
+
     def _has_no_replay(self) -> ConfigError:
         return ConfigError(
             f"{self._algorithm.name} is on-policy: it has no replay buffer and cannot "
@@ -96,11 +120,27 @@ class Learner(ABC):
         )
 
     def set_up(self) -> None:
-        """Compiles acting, if the configuration says so."""
+        """Compiles acting, if the configuration says so.
+
+        Raises:
+            ConfigError: if recorded steps are needed, and there are none.
+        """
+        for part in self._parts_with_recorded_steps():
+            if not self.has_recorded_steps:
+                raise ConfigError(
+                    f"{part.name} learns from recorded steps, and there are none. Name "
+                    "them in TrainerConfig.offline_buffer_dir."
+                )
+        if self._steps_in_compiled_code(self._env):
+            return  # with or without acting, as is faster
         if self._config.compile and self._acts_in_large_batches():
             # With eager's random numbers, so that both act alike.
             self._rollout_step = torch.compile(
                 self._algorithm.rollout_step, options={"fallback_random": True}
+            )
+        if self._config.cuda_graphs:
+            self._rollout_step = captured_rollout_step(
+                self._algorithm, self._rollout_step
             )
 
     def _compiles(self) -> bool:
@@ -139,6 +179,15 @@ class Learner(ABC):
                     algorithm.acting_state().capture,
                     on_policy=algorithm.on_policy,
                 )
+            elif self._steps_in_compiled_code(env):
+                self._unroller = CompiledUnroller(
+                    env,
+                    algorithm,
+                    rollout_step=self._act,
+                    acts_in_graph=algorithm.device.type != "cpu",
+                    acts_otherwise=lambda: self._fills_replay,
+                    overwrite_policy_output=algorithm.overwrite_policy_output,
+                )
             else:
                 self._unroller = SyncUnroller(
                     env,
@@ -148,6 +197,12 @@ class Learner(ABC):
                     overwrite_policy_output=algorithm.overwrite_policy_output,
                 )
         return self._unroller
+
+    def _steps_in_compiled_code(self, env: Environment) -> TypeGuard[TorchVectorEnv]:
+        if not self._config.compile or self._algorithm.unrolls_with_grad:
+            return False
+        device = self._algorithm.device
+        return isinstance(env, TorchVectorEnv) and env.device == device
 
     def unroll(self, length: int) -> Experience:
         """See ``RLAlgorithm.unroll``."""
@@ -162,7 +217,14 @@ class Learner(ABC):
                 unrolls = unroller.unroll(length)
         finally:
             interruption.is_harmless = before
-        return self._take_in(unrolls)
+        experience = self._take_in(unrolls)
+        share_statistics(self._sharing_modules)
+        return experience
+
+    @functools.cached_property
+    def _sharing_modules(self) -> list[SharedStatistics]:
+        """What keeps statistics of the whole run, beside the metrics."""
+        return sharing_modules(self._algorithm)
 
     def unroll_what_is_there(self, at_least: int, at_most: int) -> Experience | None:
         """See ``RLAlgorithm.unroll_what_is_there``."""
@@ -204,20 +266,31 @@ class Learner(ABC):
             if unroll.new_columns:
                 self._observe(_first_steps(unroll, list(unroll.new_columns)))
             num_rows = unroll.time_steps.step_type.shape[0]
-            self._observe(unroll.rows(first_row, num_rows))
+            new_steps = unroll.rows(first_row, num_rows)
+            there = None
+            if isinstance(unroll.taken_steps, TimeStep):
+                there = nest.narrow(unroll.taken_steps, first_row, num_rows)
+            self._observe(new_steps, there)
             self.store(unroll)
         seconds = sum(unroll.env_step_seconds for unroll in unrolls)
         summary.scalar("time/unroll_env_step", seconds)
         return self._joiner.join(unrolls)
 
-    def _observe(self, new_steps: TimeStep) -> None:
-        """Shows [T, B, ...] to the metrics and to the statistics of transformers."""
+    def _observe(self, new_steps: TimeStep, there: TimeStep | None = None) -> None:
+        """Shows [T, B, ...] to the metrics and to the statistics of transformers.
+
+        Args:
+            new_steps: as the environment returned them.
+            there: the same on the device of the policy, if that is another one.
+        """
         algorithm = self._algorithm
         if algorithm.unrolls_with_grad:
             new_steps = nest.map_structure(Tensor.detach, new_steps)
         algorithm.metrics.observe(new_steps)
+        if algorithm.has_multidim_reward:
+            algorithm.observe_rewards(new_steps)
         if not algorithm.data_transformer.is_identity:
-            algorithm.data_transformer.observe(new_steps)
+            algorithm.data_transformer.observe(new_steps if there is None else there)
 
     def store(self, unroll: Unroll) -> None:  # noqa: B027 - on-policy, nobody does
         """Keeps the steps of an unroll, if they are trained on later."""
@@ -328,6 +401,18 @@ class Learner(ABC):
         self, files: Mapping[str, Path]
     ) -> None:
         """Restores what ``files`` returned: name -> where it is."""
+
+
+def captured_rollout_step(
+    algorithm: RLAlgorithm, rollout_step: Callable[[TimeStep, Nest], AlgStep]
+) -> Callable[[TimeStep, Nest], AlgStep]:
+    """``rollout_step`` by a CUDA graph; its result is overwritten by the next call."""
+    captured = CapturedFunction(
+        lambda inputs: rollout_step(*inputs),
+        f"rollout_step of {algorithm.name}",
+        schedules=lambda: schedules_of(algorithm),
+    )
+    return lambda inputs, state: captured((inputs, state))
 
 
 def _first_steps(unroll: Unroll, columns: list[int]) -> TimeStep:

@@ -35,6 +35,7 @@ from alf_lite.data_structures import BatchInfo, Experience
 from alf_lite.data_transformers.data_transformer import WindowOrigin
 from alf_lite.datasets.offline_buffers import OfflineBuffers
 from alf_lite.environments.environment import Environment
+from alf_lite.replay_buffers.episode_returns import EpisodeReturns
 from alf_lite.replay_buffers.own_replay import OwnReplay, ReplayMonitor
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_mixture import (
@@ -46,6 +47,8 @@ from alf_lite.replay_buffers.replay_mixture import (
 from alf_lite.replay_buffers.replay_settings import draws_per_iteration
 from alf_lite.unrollers.rate_limiter import TrainingPace
 from alf_lite.unrollers.unroll import Unroll
+from alf_lite.utils.devices import moved
+from alf_lite.utils.ranks import ranks
 from alf_lite.utils.summary import timed
 
 if TYPE_CHECKING:
@@ -81,8 +84,13 @@ class OffPolicyLearner(Learner):
                 self.replay.mini_batch_size * self._num_updates,
                 self.replay.least_length,
             )
+        self._all_can_train = False  # for good; not asked alone
         self._updates_per_draw, _ = draws_per_iteration(config)
         self._num_iterations = 0
+        # Of the buffers that were drawn from, if the algorithm wants them.
+        self._episode_returns: dict[ReplayBuffer, EpisodeReturns] = {}
+        if algorithm.uses_episode_returns:
+            algorithm.data_transformer.transform_rewards(torch.zeros(1))  # checks
 
     # One iteration
 
@@ -100,7 +108,7 @@ class OffPolicyLearner(Learner):
         if iteration >= config.rl_train_after_update_steps:
             with timed("time/unroll"):
                 experience = self._collect()
-            if not self.replay.can_train:
+            if not self._can_train():
                 return 0
             with_own_steps = iteration % config.rl_train_every_update_steps == 0
         if with_own_steps and self._pace and not self._pace.begin_training():
@@ -114,6 +122,17 @@ class OffPolicyLearner(Learner):
                     experience.time_step, experience.rollout_info
                 )
         return steps
+
+    def _can_train(self) -> bool:
+        """Whether there is enough to draw from, on all ranks of the run."""
+        if ranks.size == 1:
+            return self.replay.can_train
+        if not self._all_can_train:
+            can_train = ranks.all(self.replay.can_train)
+            # What may be used up, or become too old, is asked for each time.
+            self._all_can_train = can_train and self.replay.stays_trainable
+            return can_train
+        return True
 
     def _collect(self) -> Experience | None:
         """Unrolls as ``unroll_length`` says; None if there is nothing to unroll.
@@ -148,10 +167,11 @@ class OffPolicyLearner(Learner):
     def store(self, unroll: Unroll) -> None:
         """Appends the steps of an unroll to the run's own buffer."""
         num_rows, num_columns = unroll.time_steps.step_type.shape
+        device = self.replay.device
         experience = Experience(
             # The last row is the first one of the next unroll.
-            time_step=unroll.rows(0, num_rows - 1),
-            action=unroll.experience.action,
+            time_step=unroll.rows_on(device, 0, num_rows - 1),
+            action=unroll.action_on(device),
             rollout_info=without_executed_action(unroll.experience.rollout_info),
             state=unroll.experience.state if self._config.use_rollout_state else (),
         )
@@ -161,8 +181,56 @@ class OffPolicyLearner(Learner):
             buffer.mark_truncated_end(unroll.env_ids)
         elif unroll.new_columns:
             buffer.mark_truncated_end(np.array(unroll.new_columns))
-        buffer.add_batch(experience, unroll.env_ids, time_major=True)
+        if self._algorithm.prioritizes_new_steps:
+            num_before = buffer.end_positions
+            buffer.add_batch(experience, unroll.env_ids, time_major=True)
+            self._prioritize_since(num_before, buffer)
+        else:
+            buffer.add_batch(experience, unroll.env_ids, time_major=True)
         self._monitor.add((num_rows - 1) * num_columns)
+
+    def _prioritize_since(self, ends: Tensor, buffer: ReplayBuffer) -> None:
+        """Gives the windows that have become complete their first priorities.
+
+        Args:
+            ends: [E], of the steps that were stored before.
+            buffer: the run's own.
+        """
+        algorithm, length = self._algorithm, self.replay.mini_batch_length
+        if not buffer.num_windows(length):
+            return
+        first = torch.maximum(
+            ends - length + 1, buffer.begin_positions + self._num_history_steps
+        )
+        counts = (buffer.end_positions - length + 1 - first).clamp(min=0)
+        env_ids = torch.arange(len(ends)).repeat_interleave(counts)
+        offsets = torch.cat([torch.arange(count) for count in counts.tolist()])
+        info = BatchInfo(env_ids, first[env_ids] + offsets)
+        if not len(env_ids):
+            return
+        with torch.no_grad():
+            experience = read_windows(buffer, info, length, algorithm)
+            burn_in = self._config.burn_in_length
+            trained = nest.narrow(experience, burn_in, None, dim=1)
+            priority = algorithm.priority_of_new_steps(trained)
+        buffer.update_priority(env_ids, info.positions, priority)
+
+    def _with_returns(
+        self, info: BatchInfo, buffer: ReplayBuffer, length: int
+    ) -> BatchInfo:
+        """Adds the returns [B, length] that followed, if the algorithm wants them."""
+        algorithm = self._algorithm
+        if not algorithm.uses_episode_returns:
+            return info
+        if buffer not in self._episode_returns:
+            gamma, transformer = algorithm.gamma, algorithm.data_transformer
+            assert gamma is not None, "an algorithm with targets has one"
+            self._episode_returns[buffer] = EpisodeReturns(
+                buffer, gamma, transformer.transform_rewards
+            )
+        returns = self._episode_returns[buffer]
+        windows = returns.windows(info.env_ids, info.positions, length)
+        return info._replace(episode_returns=windows.to(algorithm.device))
 
     def train_from_replay_buffer(self, *, with_own_steps: bool) -> int:
         """See ``RLAlgorithm.train_from_replay_buffer``."""
@@ -180,9 +248,12 @@ class OffPolicyLearner(Learner):
         num_bootstrap_steps = algorithm.num_bootstrap_steps
         info, num_skipped = self.replay.covering_windows(num_bootstrap_steps)
         buffer = self.replay.require_buffer()
-        experience = read_windows(
-            buffer, info, self.replay.mini_batch_length, algorithm
-        )
+        if ranks.size > 1:  # as many updates on all of them
+            least = int(ranks.least(len(info.env_ids)))
+            info, num_skipped = nest.narrow((info, num_skipped), 0, least)
+        length = self.replay.mini_batch_length
+        experience = read_windows(buffer, info, length, algorithm)
+        info = self._with_returns(info, buffer, length)
         valid = valid_steps(experience.time_step.step_type)
         row = torch.arange(valid.shape[1], device=valid.device)
         valid &= row >= num_skipped.to(valid.device).unsqueeze(1)
@@ -213,13 +284,22 @@ class OffPolicyLearner(Learner):
         replay, algorithm = self.replay, self._algorithm
         buffer, size = replay.require_buffer(), replay.mini_batch_size
         experience, info = buffer.get_batch(
-            size * num_updates, replay.mini_batch_length
+            size * num_updates, replay.mini_batch_length, self._batch_device
         )
         self._monitor.draw([(True, info)], replay.mini_batch_length)
+        info = self._with_returns(info, buffer, replay.mini_batch_length)
         experience = _transform(experience, info, buffer, algorithm)
         valid = valid_steps(experience.time_step.step_type)
         batch = algorithm.preprocess(experience, valid, info)
         return consecutive_mini_batches(batch, size)
+
+    @property
+    def _batch_device(self) -> torch.device | None:
+        """Where windows shall be made; None: where they are stored.
+
+        There the steps before a window are put in front of it, if it needs some.
+        """
+        return None if self._num_history_steps else self._algorithm.device
 
     @functools.cached_property
     def _takes_pairs(self) -> bool:
@@ -259,9 +339,14 @@ class OffPolicyLearner(Learner):
             part._replace(
                 experience=_transform(
                     part.experience, part.batch_info, buffer, algorithm
-                )
+                ),
+                batch_info=self._with_returns(
+                    part.batch_info, buffer, self.replay.mini_batch_length
+                ),
             )
-            for part, buffer in self._mixture.draw(num_updates, with_own=with_own_steps)
+            for part, buffer in self._mixture.draw(
+                num_updates, with_own=with_own_steps, device=self._batch_device
+            )
         ]
         parts = self._mixture.weighted(parts, num_updates, algorithm.device)
         drawn = [(part.is_own, part.batch_info) for part in parts]
@@ -312,8 +397,13 @@ class OffPolicyLearner(Learner):
         """Adds one more source, which the data transformer observes first."""
         transformer = self._algorithm.data_transformer
         observe = transformer.observe if transformer.has_statistics else None
-        self.offline.add(buffer, observe)
+        with ranks.alone():  # all have the same recorded steps
+            self.offline.add(buffer, observe)
         self._mixture = self._make_mixture()
+
+    @property
+    def has_recorded_steps(self) -> bool:
+        return bool(self.offline)
 
     def _make_mixture(self) -> ReplayMixture:
         priority = self.replay.options.priority
@@ -368,6 +458,7 @@ class OffPolicyLearner(Learner):
         return self.replay.files()
 
     def load_files(self, files: Mapping[str, Path]) -> None:
+        self._episode_returns.clear()  # of other steps
         self.replay.load_files(files)
 
 
@@ -392,10 +483,8 @@ def _transform(
         experience, origin = origin.with_history(
             experience, transformer.num_history_steps
         )
-    if buffer.device != device:
-        experience = nest.map_structure(
-            lambda t: t.to(device, non_blocking=True), experience
-        )
+    if experience.time_step.reward.device != device:
+        experience = moved(experience, device)
     if not transformer.is_identity:
         experience = transformer.transform_experience(experience, origin)
     rollout_info = with_executed_action(experience.rollout_info, experience.action)

@@ -167,6 +167,22 @@ def paired_batch(
     )
 
 
+def parts_of(batch: TrainingBatch, number: int) -> Iterator[TrainingBatch]:
+    """A mini-batch [T, B, ...] in parts of about B / ``number`` columns each."""
+    num_columns = batch.valid.shape[1]
+    for columns in torch.arange(num_columns).tensor_split(min(number, num_columns)):
+        begin, end = int(columns[0]), int(columns[-1]) + 1
+        inputs, rollout_info, state, valid = nest.narrow(batch[:4], begin, end, dim=1)
+        batch_info = nest.narrow(batch.batch_info, begin, end)
+        flat = nest.map_structure(
+            lambda t, b=begin, e=end: t.unflatten(0, (-1, num_columns))[:, b:e].flatten(
+                0, 1
+            ),
+            batch.flat,
+        )
+        yield TrainingBatch(inputs, rollout_info, state, valid, batch_info, flat)
+
+
 def with_executed_action(rollout_info: Nest, action: Nest) -> Nest:
     """``rollout_info`` with the action that was executed in its field ``action``.
 

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from alf_lite.algorithms.parts.policy_gradient import NumpyLoss
 from alf_lite.algorithms.parts.policy_lag import LagSummary
 from alf_lite.data_structures import Field
 from alf_lite.utils import losses
-from alf_lite.utils.numpy_function import Pullback, by_numpy, is_quick
+from alf_lite.utils.numpy_function import by_numpy, is_quick
 
 
 class PPOLossInfo(NamedTuple):
@@ -75,7 +76,7 @@ class ClippedLoss:
             return self._weighted_sum(parts)
 
         if log_prob.shape == advantage.shape == value.shape and is_quick(log_prob):
-            quick = self._in_numpy(advantage, info)
+            quick = self.in_numpy(advantage, info)
             (loss,) = by_numpy(quick, in_torch, log_prob, value, entropy)
             policy_loss, value_loss = (torch.from_numpy(x) for x in quick.parts)
             return loss, PPOLossInfo(policy_loss, value_loss, entropy)
@@ -110,71 +111,42 @@ class ClippedLoss:
             value_loss = value_loss.sum(-1)  # of a reward of several dimensions
         return PPOLossInfo(policy_loss, value_loss, entropy)
 
-    def _in_numpy(self, advantage: Tensor, info: Any) -> _NumpyLoss:
+    def in_numpy(self, advantage: Tensor, info: Any) -> NumpyLoss:
+        """The same of arrays, with advantages and values of one shape."""
+        clip = self._value_clip
         return _NumpyLoss(
             advantage.numpy(),
-            info.log_prob.numpy(),
-            info.old_value.numpy(),
             info.value_target.numpy(),
-            info.weights.truncated.numpy() if info.weights else None,
-            np.array(self._bounds, np.float32),
-            None if self._value_clip is None else np.float32(self._value_clip),
             np.float32(self._value_weight),
             np.float32(self._entropy_weight) if self._entropy_weight else None,
+            old_log_prob=info.log_prob.numpy(),
+            old_value=info.old_value.numpy(),
+            weights=info.weights.truncated.numpy() if info.weights else None,
+            bounds=np.array(self._bounds, np.float32),
+            value_clip=None if clip is None else np.float32(clip),
         )
 
 
-class _NumpyLoss:
-    """The loss in numpy, as :func:`by_numpy` wants it."""
+class _NumpyLoss(NumpyLoss):
+    """The loss in numpy."""
 
     def __init__(
         self,
-        advantage: np.ndarray,
+        *args: Any,
         old_log_prob: np.ndarray,
         old_value: np.ndarray,
-        target: np.ndarray,
         weights: np.ndarray | None,
         bounds: np.ndarray,
         value_clip: np.floating | None,
-        value_weight: np.floating,
-        entropy_weight: np.floating | None,
     ) -> None:
-        self._advantage = advantage
+        super().__init__(*args)
         self._old_log_prob = old_log_prob
         self._old_value = old_value
-        self._target = target
         self._weights = weights
         self._bounds = bounds
         self._value_clip = value_clip
-        self._value_weight = value_weight
-        self._entropy_weight = entropy_weight
-        # Losses of policy and value
-        self.parts: tuple[np.ndarray, np.ndarray]
-
-    def __call__(
-        self, log_prob: np.ndarray, value: np.ndarray, entropy: np.ndarray
-    ) -> tuple[tuple[np.ndarray], Pullback]:
-        policy_loss, policy_slope = self._policy_loss(log_prob)
-        value_loss, value_slope = self._value_loss(value)
-        self.parts = policy_loss, value_loss
-        loss = self._value_weight * value_loss
-        loss += policy_loss
-        entropy_weight = self._entropy_weight
-        if entropy_weight is not None:
-            loss -= entropy_weight * entropy
-
-        def pullback(gradient: Any) -> tuple[np.ndarray | None, ...]:
-            to_value = value_slope * gradient
-            to_value *= self._value_weight
-            to_entropy = None
-            if entropy_weight is not None:
-                to_entropy = gradient * -entropy_weight
-            return policy_slope * gradient, to_value, to_entropy
-
-        return (loss,), pullback
 
     def _policy_loss(self, log_prob: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The loss and its derivative."""
         ratio = np.exp(log_prob - self._old_log_prob)
         low, high = self._bounds
         clipped = np.minimum(np.maximum(ratio, low), high)
@@ -189,7 +161,6 @@ class _NumpyLoss:
         return np.negative(loss, out=loss), np.negative(slope, out=slope)
 
     def _value_loss(self, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The loss and its derivative."""
         error = value - self._target
         loss = error * error
         slope = error + error

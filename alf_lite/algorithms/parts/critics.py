@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from alf_lite.algorithms.parts.return_heads import ReturnHead
 from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.networks.critic_networks import ParallelMLP
 from alf_lite.networks.network import Network, as_critic_network
 from alf_lite.utils import losses
+from alf_lite.utils.schedulers import Scheduled, as_scheduler, value_at_start
 from alf_lite.utils.tensor_utils import expand_dims_as
 
 Nest = Any
@@ -31,24 +33,37 @@ class Critics(nn.Module):
         weigh: values [..., D] to [...], what is maximised; of one value, itself.
         tau: see :class:`TargetUpdater`.
         period: likewise.
+        return_model: what the outputs of a critic [..., N] stand for, if it is not the
+            expected return itself.
+        num_target_critics: M, see :meth:`smallest_target`; None: all of them.
+        has_targets: False: there is no ``target``.
     """
+
+    target: Any
 
     def __init__(
         self,
         network: Any,
         weigh: Callable[[Tensor], Tensor],
         *,
-        tau: float,
-        period: int,
+        tau: Scheduled,
+        period: Scheduled,
+        return_model: ReturnHead | None = None,
+        num_target_critics: int | None = None,
+        has_targets: bool = True,
     ) -> None:
         super().__init__()
         self.online = network
-        self.target = target_copy(network)
+        self.target = target_copy(network) if has_targets else None
         self.target_updater = TargetUpdater(
-            [network], [self.target], tau=tau, period=period
+            *([network], [self.target]) if has_targets else ([], []),
+            tau=tau,
+            period=period,
         )
         self._ensembles = [m for m in network.modules() if isinstance(m, ParallelMLP)]
         self._weigh = weigh
+        self._return_model = return_model
+        self._num_target_critics = num_target_critics
         self._trained: list[nn.Parameter] | None = None
         # In a tuple, which makes it no part of this module.
         self._evaluation = (_Evaluation(network),)
@@ -103,6 +118,17 @@ class Critics(nn.Module):
         critic = expand_dims_as(weighted.argmin(1, keepdim=True), values[:, :1])
         return values.gather(1, critic.expand_as(values[:, :1])).squeeze(1)
 
+    def smallest_target(self, values: Tensor) -> Tensor:
+        """The same of target critics, M of which are asked, others every time.
+
+        Chen et al. 2021 (arXiv:2101.05982): of many critics, the smallest value is far
+        too small; that of M of them is not, and differs from update to update.
+        """
+        if self._num_target_critics is None:
+            return self.smallest(values)
+        chosen = torch.randperm(values.shape[1], device=values.device)
+        return self.smallest(values[:, chosen[: self._num_target_critics]])
+
     def td_loss(
         self,
         q: Tensor,
@@ -115,15 +141,27 @@ class Critics(nn.Module):
         """Σ_k (G_t + Γ_t V(s_{t+m}) − Q_k(s_t, a_t))², and what computes mean_k |δ_k|.
 
         Both [T, B]; few need the latter. Of values of several dimensions, the squares
-        are summed over them, and δ is weighted.
+        are summed over them, and δ is weighted. Of a model of the return, the sum is
+        that of its own loss, and δ that of the expected returns.
 
         Args:
-            q: [T, B, n] or [T, B, n, D], with gradient.
+            q: [T, B, n], [T, B, n, D] or [T, B, n, N], with gradient.
             reward: [T, B] or [T, B, D], G_t.
             discount: [T, B] Γ_t.
-            next_value: [T, B] or [T, B, D], V(s_{t+m}).
+            next_value: [T, B], [T, B, D] or [T, B, N], V(s_{t+m}).
             halved: ½ of each square.
         """
+        model = self._return_model
+        if model is not None:
+            each = q.shape[:-1]  # [T, B, n]
+            outputs = next_value.unsqueeze(2).expand_as(q)
+            reward, discount = (x.unsqueeze(2).expand(each) for x in (reward, discount))
+
+            def td_error() -> Tensor:
+                target = reward + discount * model.mean(outputs)
+                return model.td_error(model.mean(q.detach()), target).abs().mean(2)
+
+            return model.loss(q, outputs, reward, discount).sum(2), td_error
         discount = expand_dims_as(discount, reward)
         target = (reward + discount * next_value).unsqueeze(2).expand_as(q)
         squares = losses.squared(q, target)
@@ -133,6 +171,21 @@ class Critics(nn.Module):
     def update_targets(self) -> None:
         """Counts one update and moves the targets if it is due."""
         self.target_updater.forward()
+
+
+def with_clipped_slope(value: Tensor, vector: Tensor, limit: float | None) -> Tensor:
+    """``value`` itself, whose derivative by the vector is clipped to ±limit.
+
+    Args:
+        value: [B], row by row a function of the vector.
+        vector: [B, size], of an action.
+        limit: of every element; None: there is none.
+    """
+    if limit is None:
+        return value
+    (slope,) = torch.autograd.grad(value.sum(), vector, retain_graph=True)
+    excess = slope - slope.clamp(-limit, limit)
+    return value - (excess * (vector - vector.detach())).sum(-1)
 
 
 class _Evaluation(nn.Module):
@@ -202,19 +255,25 @@ class UpdateCounter(nn.Module):
 
     Args:
         period: updates from one that is due to the next; the first one that is due is
-            the one with this number.
+            the one with this number. With a schedule, those are due whose number is a
+            multiple of what the period is then.
         name: of the period in messages.
     """
 
-    def __init__(self, period: int = 1, *, name: str = "period") -> None:
+    def __init__(self, period: Scheduled = 1, *, name: str = "period") -> None:
         super().__init__()
-        if not isinstance(period, int) or isinstance(period, bool) or period < 1:
+        is_number = isinstance(period, int | float | str)
+        if is_number and (not isinstance(period, int) or isinstance(period, bool)):
             raise ValueError(f"{name} must be a positive integer, got {period!r}")
-        self._period = period
+        self._schedule = None if isinstance(period, int) else as_scheduler(period)
+        start = period if self._schedule is None else value_at_start(self._schedule)
+        if not start >= 1:
+            raise ValueError(f"{name} must be a positive integer, got {period!r}")
+        self._period = int(start)
         self._count = 0
         # A flag beside the count: a compiled function that asks for it is compiled
         # anew for each of two values, not for every count.
-        self.is_due = period == 1
+        self.is_due = self._period == 1
 
     @property
     def count(self) -> int:
@@ -232,6 +291,8 @@ class UpdateCounter(nn.Module):
 
     def _set(self, count: int) -> None:
         # Not through the module's own, which looks for parameters first.
+        if self._schedule is not None:
+            object.__setattr__(self, "_period", max(1, round(self._schedule())))
         object.__setattr__(self, "_count", count)
         object.__setattr__(self, "is_due", (count + 1) % self._period == 0)
 
@@ -261,8 +322,9 @@ class TargetUpdater(nn.Module):
     Args:
         sources: the modules that are trained.
         targets: their targets, of the same structure.
-        tau: τ in (0, 1].
+        tau: τ in (0, 1], or a schedule of it.
         period: calls between two updates: gradient updates, if called after each.
+            Likewise.
 
     Raises:
         ValueError: if ``tau`` or ``period`` is out of range, or the modules differ.
@@ -273,16 +335,16 @@ class TargetUpdater(nn.Module):
         sources: Sequence[nn.Module],
         targets: Sequence[nn.Module],
         *,
-        tau: float = 1.0,
-        period: int = 1,
+        tau: Scheduled = 1.0,
+        period: Scheduled = 1,
     ) -> None:
         super().__init__()
-        if not 0 < tau <= 1:
+        self._tau = as_scheduler(tau)
+        if not 0 < value_at_start(self._tau) <= 1:
             raise ValueError(f"target_update_tau must lie in (0, 1], got {tau}")
         # Tuples, because modules in attributes would become parts of this one.
         self._sources: tuple[nn.Module, ...] = ()
         self._targets: tuple[nn.Module, ...] = ()
-        self._tau = tau
         self._counter = UpdateCounter(period, name="target_update_period")
         self.add(sources, targets)
 
@@ -302,7 +364,11 @@ class TargetUpdater(nn.Module):
     def forward(self) -> None:
         """Counts one update and moves the targets if it is due."""
         if self._counter.advance():
-            self._move(self._tau)
+            self._move(self._tau())
+
+    def copy(self) -> None:
+        """Makes the targets equal to their sources, whatever τ."""
+        self._move(1.0)
 
     @torch.no_grad()
     def _move(self, tau: float) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from alf_lite import nest
 from alf_lite.config import configurable
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.distributions.action_vectors import BoxActions
+from alf_lite.distributions.sample_noise import SampleNoise
+from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.network import Network, as_network
 from alf_lite.tensor_specs import NestedTensorSpec
@@ -49,6 +53,11 @@ class Policy(Network):
         self._is_masked = mask.exists
         self._network = network
 
+    @property
+    def unmasked_network(self) -> Network | None:
+        """All that the policy is; None if a mask belongs to it."""
+        return None if self._is_masked else self._network
+
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Nest, Nest]:
         """Observations [B, ...] → (π(·|s), new state)."""
         if not self._is_masked:
@@ -56,6 +65,22 @@ class Policy(Network):
         observation, allowed = self.mask.split(inputs)
         distribution, state = self._network(observation, state)
         return self.mask.apply(distribution, allowed), state
+
+    @property
+    def network(self) -> Network:
+        """From observations without the mask to distributions."""
+        return self._network
+
+    def with_features(
+        self, observation: Nest, state: Nest = ()
+    ) -> tuple[Nest, Tensor, Nest]:
+        """π(·|s), the features [B, F] of a network that tells them, the new state."""
+        network: Any = self._network
+        if not self._is_masked:
+            return network.with_features(observation, state)
+        observation, allowed = self.mask.split(observation)
+        distribution, features, state = network.with_features(observation, state)
+        return self.mask.apply(distribution, allowed), features, state
 
     def act(
         self, observation: Nest, state: Nest, epsilon: float = 0.0
@@ -68,6 +93,60 @@ class Policy(Network):
         """An action drawn from π(·|s), and the new state."""
         distribution, state = self.forward(observation, state)
         return distributions.sample(distribution), state
+
+    def make_noise(self, noise_ctor: Callable[..., SampleNoise]) -> SampleNoise:
+        """Noise that fits this policy, for :meth:`with_noise`.
+
+        Args:
+            noise_ctor: called as ``ctor(action_size, feature_size)``.
+
+        Raises:
+            ConfigError: if there is none, or this policy cannot use it.
+        """
+        zeros = nest.zeros(self.mask.remaining_spec, (1,))
+        network: Any = self._network
+        state = network.initial_state(1)
+        feature_size = 0
+        with torch.no_grad():
+            if hasattr(network, "with_features"):
+                distribution, features, _ = network.with_features(zeros, state)
+                feature_size = features.shape[-1]
+            else:
+                distribution, _ = network(zeros, state)
+        try:
+            size = distributions.noise_size(distribution)
+        except ValueError as error:
+            raise ConfigError(
+                f"exploration_noise_ctor: {error}. Only normal distributions, squashed "
+                "or not, take it: leave it out, or choose another actor_network_ctor"
+            ) from error
+        noise = noise_ctor(size, feature_size)
+        if not isinstance(noise, SampleNoise):
+            raise ConfigError(
+                "exploration_noise_ctor must build CorrelatedNoise or "
+                "StateDependentNoise for a policy that draws its actions, got "
+                f"{type(noise).__name__}"
+            )
+        if noise.uses_features and not feature_size:
+            raise ConfigError(
+                f"exploration_noise_ctor: {type(noise).__name__} needs features, but "
+                f"{type(network).__name__} has no with_features. Derive the network "
+                "from ActorDistributionNetwork, or use CorrelatedNoise"
+            )
+        return noise
+
+    def with_noise(
+        self, observation: Nest, state: Nest, noise: SampleNoise, noise_state: Nest
+    ) -> tuple[Nest, Nest, Nest, Nest]:
+        """π(·|s), a sample drawn with this noise, the new states of both."""
+        features: Nest = ()
+        if noise.uses_features:
+            distribution, features, state = self.with_features(observation, state)
+        else:
+            distribution, state = self.forward(observation, state)
+        epsilon, noise_state = noise.draw(features, noise_state)
+        action = distributions.sample_with_noise(distribution, epsilon)
+        return distribution, action, state, noise_state
 
 
 class DeterministicPolicy(Network):

@@ -70,7 +70,7 @@ def mean_td_loss(
     network, target_network = networks
     if type(network) is not QNetwork or type(target_network) is not QNetwork:
         return None
-    if type(head) is not ExpectedReturnHead:
+    if not isinstance(head, ExpectedReturnHead) or not head.has_slope:
         return None
     layers = network.chain.arrays(observation)
     target_layers = target_network.chain.arrays(transition.next_observation)

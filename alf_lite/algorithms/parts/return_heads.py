@@ -6,6 +6,7 @@ the loss against the return one or several steps later:
 | head                 | outputs of an action                      | paper  |
 |----------------------|-------------------------------------------|--------|
 | `ExpectedReturnHead` | one number, the expected return           | DQN    |
+| `RescaledReturnHead` | one number, h of the expected return      | R2D2   |
 | `QuantileHead`       | N quantiles of the return                 | QR-DQN |
 | `CategoricalHead`    | N logits, of the return being near atom i | C51    |
 """
@@ -13,6 +14,7 @@ the loss against the return one or several steps later:
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -20,15 +22,21 @@ from torch import Tensor
 
 from alf_lite.config import configurable
 from alf_lite.utils import losses
+from alf_lite.utils.checks import check_positive
 from alf_lite.utils.tensor_utils import DeviceConstants
+
+# (values, targets) → the loss of each, of their shape
+ElementwiseLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 class ReturnHead(abc.ABC):
     """See the top of this module."""
 
     num_outputs: int  # N, for every action
-    # The output, the only one, is the expected return.
-    is_expected_return: bool = False
+    # There is one output, and the larger it is, the larger is the expected return.
+    ranks_by_output: bool = False
+    # Outputs that are c larger stand for a return that is c larger.
+    outputs_are_returns: bool = True
 
     @abc.abstractmethod
     def mean(self, outputs: Tensor) -> Tensor:
@@ -50,6 +58,10 @@ class ReturnHead(abc.ABC):
             [...].
         """
 
+    def td_error(self, value: Tensor, target: Tensor) -> Tensor:
+        """δ [...] of expected returns, what priorities are made of."""
+        return target - value
+
 
 @configurable
 class ExpectedReturnHead(ReturnHead):
@@ -58,15 +70,28 @@ class ExpectedReturnHead(ReturnHead):
     Args:
         huber_delta: where the loss goes from quadratic to linear; None: the squared
             error, not halved.
+        loss_fn: another loss, called as ``loss_fn(values, targets)`` with two tensors
+            of one shape; gives the loss of every element. ``huber_delta`` has no
+            meaning then.
+
+    Raises:
+        ValueError: if it gives something else, or ``huber_delta`` is not positive.
     """
 
     num_outputs = 1
-    is_expected_return = True
+    ranks_by_output = True
 
-    def __init__(self, huber_delta: float | None = 1.0) -> None:
+    def __init__(
+        self,
+        huber_delta: float | None = 1.0,
+        loss_fn: ElementwiseLoss | None = None,
+    ) -> None:
         if huber_delta is not None and not huber_delta > 0:
             raise ValueError(f"huber_delta must be positive or None, got {huber_delta}")
+        if loss_fn is not None:
+            _check_elementwise(loss_fn)
         self._huber_delta = huber_delta
+        self._loss_fn = loss_fn
 
     def mean(self, outputs: Tensor) -> Tensor:
         return outputs.squeeze(-1)
@@ -75,9 +100,19 @@ class ExpectedReturnHead(ReturnHead):
         self, outputs: Tensor, next_outputs: Tensor, reward: Tensor, discount: Tensor
     ) -> Tensor:
         target = reward + discount * self.mean(next_outputs)
+        return self._distance(outputs.squeeze(-1), target)
+
+    def _distance(self, value: Tensor, target: Tensor) -> Tensor:
+        if self._loss_fn is not None:
+            return self._loss_fn(value, target)
         if self._huber_delta is None:
-            return losses.squared(self.mean(outputs), target)
-        return losses.huber(self.mean(outputs), target, self._huber_delta)
+            return losses.squared(value, target)
+        return losses.huber(value, target, self._huber_delta)
+
+    @property
+    def has_slope(self) -> bool:
+        """Whether :meth:`loss_and_slope` knows the loss."""
+        return type(self) is ExpectedReturnHead and self._loss_fn is None
 
     def loss_and_slope(
         self, value: np.ndarray, target: np.ndarray
@@ -93,6 +128,48 @@ class ExpectedReturnHead(ReturnHead):
             np.float32(delta) * (size - np.float32(0.5 * delta)),
         )
         return loss, np.clip(error, np.float32(-delta), np.float32(delta))
+
+
+@configurable
+class RescaledReturnHead(ExpectedReturnHead):
+    """The expected return, rescaled so that large ones are not much larger.
+
+    Pohlen et al. 2018 (arXiv:1805.11593), section 3.2, as R2D2 has it. The output is
+    h of the return, and what it is fitted to
+
+        h(G + Γ h⁻¹(next output)),    h(x) = sign(x) (√(|x| + 1) − 1) + ε x
+
+    Rewards need not be clipped then. δ is the difference of the outputs.
+
+    Args:
+        epsilon: ε, which keeps h⁻¹ from growing faster and faster.
+        huber_delta: see :class:`ExpectedReturnHead`, as for the last one.
+        loss_fn: of the rescaled values.
+    """
+
+    outputs_are_returns = False
+
+    def __init__(
+        self,
+        epsilon: float = 1e-3,
+        huber_delta: float | None = None,
+        loss_fn: ElementwiseLoss | None = None,
+    ) -> None:
+        check_positive(epsilon=epsilon)
+        super().__init__(huber_delta, loss_fn)
+        self._epsilon = epsilon
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        return unscaled(outputs.squeeze(-1), self._epsilon)
+
+    def loss(
+        self, outputs: Tensor, next_outputs: Tensor, reward: Tensor, discount: Tensor
+    ) -> Tensor:
+        target = reward + discount * self.mean(next_outputs)
+        return self._distance(outputs.squeeze(-1), rescaled(target, self._epsilon))
+
+    def td_error(self, value: Tensor, target: Tensor) -> Tensor:
+        return rescaled(target, self._epsilon) - rescaled(value, self._epsilon)
 
 
 @configurable
@@ -136,6 +213,8 @@ class CategoricalHead(ReturnHead):
         num_atoms: N, at equal distances.
     """
 
+    outputs_are_returns = False
+
     def __init__(
         self, v_min: float = -10.0, v_max: float = 10.0, num_atoms: int = 51
     ) -> None:
@@ -161,6 +240,33 @@ class CategoricalHead(ReturnHead):
 
     def _support_on(self, outputs: Tensor) -> Tensor:
         return self._support.on(outputs.device)[0]
+
+
+def rescaled(x: Tensor, epsilon: float) -> Tensor:
+    """h(x) = sign(x) (√(|x| + 1) − 1) + ε x, without the rounding of a small |x|."""
+    return x / ((x.abs() + 1).sqrt() + 1) + epsilon * x
+
+
+def unscaled(y: Tensor, epsilon: float) -> Tensor:
+    """The inverse of :func:`rescaled`.
+
+    With w = √(|x| + 1) − 1, |y| = ε w² + (1 + 2ε) w. Its solution and |x| = w (w + 2)
+    are written so that no difference of near numbers occurs, as in the paper's form.
+    """
+    slope = 1 + 2 * epsilon
+    w = 2 * y.abs() / (slope + (slope**2 + 4 * epsilon * y.abs()).sqrt())
+    return y.sign() * (w * (w + 2))
+
+
+def _check_elementwise(loss_fn: ElementwiseLoss) -> None:
+    loss = loss_fn(torch.zeros(2, 1), torch.ones(2, 1))
+    if not isinstance(loss, Tensor) or loss.shape != (2, 1):
+        got = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+        raise ValueError(
+            "loss_fn: expected a function of two tensors [2, 1] that gives the loss of "
+            f"every element, [2, 1]; got {got}. Those of torch reduce it unless they "
+            "are told reduction='none'."
+        )
 
 
 def mean_of_components(x: Tensor) -> Tensor:

@@ -52,6 +52,8 @@ class Transition(NamedTuple):
     num_steps: Field = ()  # [B, T-n] int64, m; 0 where t is LAST; only in a sequence
     next_observation: Nest = ()  # [B, T-n, ...] s_{t+m}; () in a sequence
     is_offline: Field = ()  # [B, T-n] bool, if a loss asks for it: mark_offline
+    episode_return: Field = ()  # [B, T-n] of the rest of the episode, likewise
+    next_action: Nest = ()  # [B, T-n, ...], likewise: see next_action
 
 
 def to_transitions(
@@ -80,6 +82,27 @@ def to_transitions(
         num_steps=(),
         next_observation=_steps_ahead(time_step.observation, transition.num_steps, n),
     )
+
+
+def next_action(time_step: TimeStep, n: int, gamma: float) -> tuple[Nest, Tensor]:
+    """What was done at the ends of transitions.
+
+    Args:
+        time_step: [B, T, ...], a window with one step more than transitions need.
+        n: of the n-step return.
+        gamma: γ.
+
+    Returns:
+        a_{t+m} [B, T-1-n, ...]; and [B, T-1-n] bool, whether s_{t+m} is the LAST of its
+        episode, where nothing was done.
+    """
+    length = time_step.step_type.shape[1]
+    steps = nest.narrow(time_step, 0, length - 1, dim=1)
+    num_steps = _returns(steps, n, gamma).num_steps
+    assert isinstance(num_steps, Tensor)
+    following = nest.narrow(time_step.prev_action, 1, None, dim=1)
+    ends = following, steps.step_type == _LAST
+    return _steps_ahead(ends, num_steps, n)
 
 
 def _steps_ahead(values: Nest, num_steps: Tensor, n: int) -> Nest:
@@ -330,7 +353,9 @@ def check_coefficients(
     check_windows(config, n_step)
 
 
-def check_windows(config: TrainerConfig | None, n_step: int) -> None:
+def check_windows(
+    config: TrainerConfig | None, n_step: int, what: str = "n_step"
+) -> None:
     """Raises ConfigError if no step of a window has ``n_step`` steps ahead of it."""
     if config is None or config.mini_batch_length is None:
         return
@@ -339,6 +364,6 @@ def check_windows(config: TrainerConfig | None, n_step: int) -> None:
         burn_in = f" after burn_in_length={config.burn_in_length}"
         raise ConfigError(
             f"TrainerConfig.mini_batch_length={config.mini_batch_length} is too short: "
-            f"windows of steps that are seen {n_step} ahead (n_step)"
+            f"windows of steps that are seen {n_step} ahead ({what})"
             f"{burn_in if config.burn_in_length else ''} take {least} or more."
         )

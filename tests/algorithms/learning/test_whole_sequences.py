@@ -26,6 +26,7 @@ from alf_lite.networks.recurrent_networks import (
     GRUEncodingNetwork,
     LSTMEncodingNetwork,
 )
+from alf_lite.networks.transformer_networks import GTrXLEncodingNetwork
 from alf_lite.networks.value_networks import QNetwork, ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
 
@@ -33,12 +34,15 @@ LSTM = functools.partial(LSTMEncodingNetwork, hidden_size=(5, 4), fc_layer_param
 GRU = functools.partial(
     GRUEncodingNetwork, hidden_size=(6,), post_fc_layer_params=(5,), fc_layer_params=()
 )
+GTRXL = functools.partial(
+    GTrXLEncodingNetwork, size=8, memory_size=3, num_layers=2, feed_forward_size=8
+)
 # Short episodes, so that sequences have several beginnings.
 EPISODE_LENGTH = 5
 REPLAY = {
     "unroll_length": 9,
     "initial_collect_steps": 0,
-    "num_updates_per_train_iter": 3,
+    "num_updates_per_train_iter": 2,
     "mini_batch_length": 8,
     "mini_batch_size": 6,
 }
@@ -99,6 +103,7 @@ CASES = {
     ),
     "dqn": (dqn, GRU, REPLAY),
     "dqn burn-in": (dqn, LSTM, {**REPLAY, "burn_in_length": 3}),
+    "dqn transformer": (dqn, GTRXL, {**REPLAY, "burn_in_length": 3}),
     "ddpg": (ddpg, LSTM, {**REPLAY, "burn_in_length": 2}),
     "iql": (iql, GRU, REPLAY),
     "bc": (bc, LSTM, REPLAY),
@@ -124,25 +129,30 @@ def make(cls, options, settings):
     )
 
 
-@pytest.mark.parametrize("min_run", [1, 4, 100], ids=["runs", "either", "pieces"])
 @pytest.mark.parametrize("case", CASES)
-def test_whole_sequences_equal_one_step_after_the_other(case, min_run, monkeypatch):
-    monkeypatch.setattr(network, "_MIN_RUN", min_run)
+def test_whole_sequences_equal_one_step_after_the_other(case, monkeypatch):
     parts, memory, settings = CASES[case]
     cls, options = parts(memory)
     step_by_step = type(cls.__name__, (cls,), {"trains_on_sequences": False})
-    results = []
-    for each in (cls, step_by_step):
-        algorithm = make(each, options, settings)
-        assert takes_sequences(algorithm) is (each is cls)
-        for _ in range(3):
-            algorithm.train_iter()
-        results.append(dict(algorithm.named_parameters()))
-    ours, expected = results
-    for name, parameter in ours.items():
-        torch.testing.assert_close(
-            parameter, expected[name], rtol=1e-3, atol=2e-5, msg=name
-        )
+    expected = trained(step_by_step, options, settings)
+    # In runs, in either way as it suits, and in pieces.
+    for min_run in (1, 4, 100):
+        monkeypatch.setattr(network, "_MIN_RUN", min_run)
+        for name, parameter in trained(cls, options, settings).items():
+            torch.testing.assert_close(
+                *(parameter, expected[name]),
+                rtol=1e-3,
+                atol=2e-5,
+                msg=lambda text, said=(name, min_run): f"{said}: {text}",
+            )
+
+
+def trained(cls, options, settings):
+    algorithm = make(cls, options, settings)
+    assert takes_sequences(algorithm) is cls.trains_on_sequences
+    for _ in range(2):
+        algorithm.train_iter()
+    return dict(algorithm.named_parameters())
 
 
 def test_who_says_nothing_of_sequences_gets_one_step_after_the_other():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -9,9 +10,12 @@ from alf_lite.algorithms.parts.return_heads import (
     CategoricalHead,
     ExpectedReturnHead,
     QuantileHead,
+    RescaledReturnHead,
     cross_entropy,
     project_onto_support,
     quantile_huber,
+    rescaled,
+    unscaled,
 )
 
 REWARD = torch.tensor([1.0, -2.0])
@@ -202,3 +206,43 @@ def test_cross_entropy_by_hand_and_its_gradient_is_that_of_the_divergence():
     assert loss.item() == pytest.approx(-0.5 * math.log(0.25) - 0.5 * math.log(0.75))
     loss.sum().backward()
     torch.testing.assert_close(logits.grad, torch.tensor([[0.25 - 0.5, 0.75 - 0.5]]))
+
+
+def test_rescaling_and_its_inverse_are_those_of_the_paper():
+    x = torch.tensor([0.0, 1e-6, 0.5, 3.0, 99.0, 1e4, 1e7], dtype=torch.float64)
+    x = torch.cat([x, -x])
+    for epsilon in (1e-3, 1e-2, 1.0):
+        y = rescaled(x, epsilon)
+        expected = x.sign() * ((x.abs() + 1).sqrt() - 1) + epsilon * x
+        torch.testing.assert_close(y, expected)
+        root = (1 + 4 * epsilon * (y.abs() + 1 + epsilon)).sqrt()
+        inverse = y.sign() * (((root - 1) / (2 * epsilon)).square() - 1)
+        torch.testing.assert_close(unscaled(y, epsilon), inverse, atol=1e-8, rtol=1e-7)
+        torch.testing.assert_close(unscaled(y, epsilon), x)
+        # In single precision, where the paper's form has 1e-4 left of a small one.
+        back = unscaled(rescaled(x.float(), epsilon), epsilon)
+        torch.testing.assert_close(back, x.float(), rtol=2e-6, atol=0.0)
+
+
+def test_by_hand_a_rescaled_head_bootstraps_from_what_the_outputs_stand_for():
+    model = RescaledReturnHead(epsilon=1.0)
+    # h(3) = 1 + 3, h(8) = 2 + 8
+    outputs, next_outputs = torch.tensor([[4.0]]), torch.tensor([[10.0]])
+    assert model.mean(outputs).tolist() == pytest.approx([3.0])
+    loss = model.loss(outputs, next_outputs, torch.tensor([-1.0]), torch.tensor([0.5]))
+    assert loss.tolist() == [pytest.approx(0.0, abs=1e-10)]  # -1 + 0.5 · 8 = 3
+    nothing = torch.tensor([0.0])
+    loss = model.loss(outputs, next_outputs, torch.tensor([8.0]), nothing)
+    assert loss.tolist() == pytest.approx([36.0])
+    error = model.td_error(torch.tensor([3.0]), torch.tensor([8.0]))
+    assert error.tolist() == pytest.approx([6.0])
+
+
+def test_another_loss_is_any_function_of_values_and_targets():
+    outputs, next_outputs = torch.tensor([[2.5], [1.0]]), torch.tensor([[4.0], [9.0]])
+    absolute = functools.partial(torch.nn.functional.l1_loss, reduction="none")
+    model = ExpectedReturnHead(loss_fn=absolute)
+    loss = model.loss(outputs, next_outputs, REWARD, DISCOUNT)
+    assert loss.tolist() == [0.5, 3.0]
+    with pytest.raises(ValueError, match=r"loss_fn: expected .* got shape \[\]"):
+        ExpectedReturnHead(loss_fn=torch.nn.functional.l1_loss)

@@ -1,0 +1,426 @@
+"""Algorithms that are trained together: one that acts, and others beside it.
+
+An iteration of a composition is that of its RL algorithm, with the other parts in every
+place of it. The parts run in the order in which they are given:
+
+    rollout_step           those that make observations, then the RL algorithm
+    preprocess_experience  the same; the others say what they are trained on
+    train_step, calc_loss  every part on its own info; the losses are added
+    after_update, …        every part
+
+and each gets the step as the earlier ones have left it. States and infos are dicts by
+the names of the parts, as are summaries, optimizers (``parts.NAME``) and checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from alf_lite import nest
+from alf_lite.algorithms.algorithm import Algorithm
+from alf_lite.algorithms.learning.batch_loss import aggregate_loss, info_at_once
+from alf_lite.algorithms.learning.joint_training import (
+    part_of_batch,
+    sum_of_losses,
+    with_rows,
+)
+from alf_lite.algorithms.learning.training_batches import (
+    TrainingBatch,
+    with_executed_action,
+)
+from alf_lite.algorithms.parts.observation_parts import ObservationPart
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.config import configurable
+from alf_lite.data_structures import (
+    AlgStep,
+    BatchInfo,
+    Experience,
+    LossInfo,
+    TimeStep,
+)
+from alf_lite.errors import ConfigError
+from alf_lite.tensor_specs import NestedTensorSpec
+
+Nest = Any
+Infos = dict[str, Nest]  # by the names of the parts
+
+# What the RL algorithm does itself if there is nothing beside it.
+_LEFT_TO_IT = (
+    *("predict_step", "rollout_step", "preprocess", "transitions_to", "train_step"),
+    *("calc_loss", "quick_loss", "train_step_offline", "calc_loss_offline"),
+    *("should_stop_updates", "after_update", "after_train_iter"),
+    *("action_distribution", "priority_of_new_steps"),
+)
+
+
+@configurable(denylist=["rl_algorithm", "before", "after", "changes_steps"])
+class Composition(RLAlgorithm):
+    """An RL algorithm and the parts that are trained with it.
+
+    Parts are algorithms of any kind. An :class:`ObservationPart` acts before the RL
+    algorithm; the others only train. What comes after the RL algorithm is trained on
+    the info of its ``train_step``; what comes before it, on what its own
+    ``preprocess_experience`` returned, cut to the steps that the RL algorithm trains.
+
+    Without other parts, everything is left to the RL algorithm, at no cost.
+    """
+
+    # As the parts say, once they are known
+    has_offline_loss = True
+    stops_updates_early = True
+
+    _rl: RLAlgorithm
+    _named: dict[str, Any]  # all parts in their order
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        action_spec: NestedTensorSpec,
+        *,
+        rl_algorithm: RLAlgorithm,
+        before: Sequence[tuple[str, Algorithm]] = (),
+        after: Sequence[tuple[str, Algorithm]] = (),
+        changes_steps: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """Takes the parts.
+
+        Args:
+            observation_spec: of one observation.
+            action_spec: of one action.
+            rl_algorithm: acts, and says whether training is on-policy. Its name among
+                the parts is "rl".
+            before: names and parts, in the order in which they come before it.
+            after: likewise, after it.
+            changes_steps: whether ``_preprocess_before`` of a subclass does more than
+                the parts do, so that nothing is left to the RL algorithm alone.
+            **kwargs: see :class:`RLAlgorithm`.
+
+        Raises:
+            ConfigError: if two parts have the same name, a part has parameters that no
+                optimizer trains, or the parts do not fit each other.
+        """
+        super().__init__(
+            observation_spec,
+            action_spec,
+            is_on_policy=rl_algorithm.on_policy,
+            **kwargs,
+        )
+        named = [*before, ("rl", rl_algorithm), *after]
+        self.parts = _by_name(self._name, named)
+        # Found faster here than in nn.Module, and not twice in checkpoints.
+        vars(self).update(_rl=rl_algorithm, _named=dict(named))
+        self._before = tuple(name for name, _ in before)
+        self._after = tuple(name for name, _ in after)
+        self._acting = tuple(
+            name for name, part in before if isinstance(part, ObservationPart)
+        )
+        self._is_alone = len(named) == 1 and not changes_steps
+        if self._config is not None:
+            rl_algorithm._config = self._config  # with the updates of an iteration
+        self._check_parts()
+        self._take_what_the_parts_say()
+        if self._is_alone:
+            self._leave_it_alone()
+
+    def _check_parts(self) -> None:
+        if self._trains_from_graph() and not self._is_alone:
+            raise ConfigError(
+                f"{self._name}: {self._rl.name} computes its loss from the graph of "
+                "rollout_step, before other parts and weights of rewards could change "
+                "what it is trained on. Use an algorithm that has a train_step."
+            )
+        if self._rl.uses_episode_returns and not self._is_alone:
+            raise ConfigError(
+                f"{self._name}: lower_bound_targets of {self._rl.name} are returns of "
+                "the environment's reward, and other parts may change what it is "
+                "trained on. Leave them out, or train it on its own."
+            )
+        for name in (*self._before, *self._after):
+            part = self._named[name]
+            who = f"{self._name}: the part {name!r} ({type(part).__name__})"
+            if not nest.is_empty(part.train_state_spec):
+                raise ConfigError(
+                    f"{who} has a train_state_spec, but only the RL algorithm may "
+                    "remember something in training"
+                )
+            parameters = [n for n, p in part.named_parameters() if p.requires_grad]
+            has_optimizer = bool(self._claims) or part._has_optimizer()
+            if parameters and not has_optimizer and not self._is_eval:
+                raise ConfigError(
+                    f"{who} has parameters, such as {parameters[0]}, but no optimizer. "
+                    f"Give it one, in a conf {type(part).__name__}.optimizer = @Adam()"
+                )
+
+    def _trains_from_graph(self) -> bool:
+        rl, config = self._rl, self._config
+        unrolls_with_grad = config is not None and config.unroll_with_grad
+        return rl.on_policy and (rl.trains_on_rollout_info or unrolls_with_grad)
+
+    def _take_what_the_parts_say(self) -> None:
+        rl, parts = self._rl, list(self._named.values())
+        self.num_bootstrap_steps = rl.num_bootstrap_steps
+        self.trains_on_rollout_info = rl.trains_on_rollout_info
+        self.trains_on_sequences = rl.trains_on_sequences
+        self.stops_updates_early = rl.stops_updates_early
+        self.tells_action_distribution = rl.tells_action_distribution
+        self.has_offline_loss = any(part.has_offline_loss for part in parts)
+        self.overwrite_policy_output |= rl.overwrite_policy_output
+        self.uses_episode_returns = rl.uses_episode_returns
+        self.prioritizes_new_steps = rl.prioritizes_new_steps
+        if self._is_alone:
+            self._train_state_spec = rl.train_state_spec
+            self._rollout_state_spec = rl.rollout_state_spec
+            self._predict_state_spec = rl.predict_state_spec
+            return
+        acting = {name: self._named[name] for name in (*self._acting, "rl")}
+        self._train_state_spec = self._states(rl.train_state_spec)
+        self._rollout_state_spec = {n: p.rollout_state_spec for n, p in acting.items()}
+        self._predict_state_spec = {n: p.predict_state_spec for n, p in acting.items()}
+
+    def _leave_it_alone(self) -> None:
+        for name in _LEFT_TO_IT:
+            # What a subclass has written anew holds.
+            if getattr(type(self), name) is getattr(Composition, name):
+                setattr(self, name, getattr(self._rl, name))
+
+    # What others may ask
+
+    def trains_child(self, path: str) -> bool:
+        """The parts; others only if a subclass says that it forwards to them."""
+        return path.startswith("parts.") or super().trains_child(path)
+
+    @property
+    def rl_algorithm(self) -> RLAlgorithm:
+        return self._rl.rl_algorithm
+
+    @property
+    def gamma(self) -> float | None:
+        return self._rl.gamma
+
+    @property
+    def corrects_policy_lag(self) -> bool:
+        return self._rl.corrects_policy_lag
+
+    @property
+    def training_only_modules(self) -> list[nn.Module]:
+        """Of the RL algorithm, and the parts that do not act."""
+        modules = [*self._rl.training_only_modules]
+        for name in (*self._before, *self._after):
+            part = self._named[name]
+            modules += part.training_only_modules if name in self._acting else [part]
+        return modules
+
+    @property
+    def predict_epsilon(self) -> float:
+        return self._rl.predict_epsilon
+
+    @predict_epsilon.setter
+    def predict_epsilon(self, epsilon: float) -> None:
+        self._rl.predict_epsilon = epsilon
+
+    @property
+    def reward_weights(self) -> Tensor | None:
+        """Of the environment's reward; what the RL algorithm sees may be another."""
+        return self._rl.reward_weights if self.has_multidim_reward else None
+
+    def set_reward_weights(self, reward_weights: Tensor | Sequence[float]) -> None:
+        if self.has_multidim_reward:
+            self._rl.set_reward_weights(reward_weights)
+        else:
+            super().set_reward_weights(reward_weights)  # says that there are none
+
+    def observe_rewards(self, new_steps: TimeStep) -> None:
+        self._rl.observe_rewards(new_steps)
+
+    def scalar_reward(self, values: Tensor) -> Tensor:
+        return self._rl.scalar_reward(values) if self.has_multidim_reward else values
+
+    @property
+    def only_pairs_steps(self) -> bool:
+        return self._is_alone and self._rl.only_pairs_steps
+
+    def random_action(self, inputs: TimeStep) -> Nest:
+        return self._rl.random_action(inputs)
+
+    def _claim_default_optimizer(self) -> None:
+        """Of the RL algorithm alone: other parts say how they are trained."""
+        if not self._claims:
+            self._rl._claim_default_optimizer()
+
+    def _states(self, state: Nest) -> dict[str, Nest]:
+        """In training, only the RL algorithm has one."""
+        return {**dict.fromkeys(self._acting, ()), "rl": state}
+
+    # Acting
+
+    def predict_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
+        """The action of the RL algorithm [B, ...], after those that come before it."""
+        return self._act("predict_step", inputs, state)
+
+    def rollout_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
+        """As above; the info is that of every part that acts, by name."""
+        return self._act("rollout_step", inputs, state)
+
+    def _act(self, method: str, inputs: TimeStep, state: Nest) -> AlgStep:
+        states, infos = {}, {}
+        for name in self._acting:
+            part = self._named[name]
+            step = getattr(part, method)(inputs, state[name])
+            inputs = part.pass_on(inputs, step.output)
+            states[name], infos[name] = step.state, step.info
+        step = getattr(self._rl, method)(inputs, state["rl"])
+        states["rl"], infos["rl"] = step.state, step.info
+        return AlgStep(step.output, states, infos)
+
+    # Learning
+
+    def preprocess(
+        self, experience: Experience, valid: Tensor, batch_info: BatchInfo
+    ) -> TrainingBatch:
+        """Stored experience [B, T, ...] as every part wants it, without gradient."""
+        of_rl, infos = self._as_rl_sees(experience, batch_info)
+        batch = self._rl.preprocess(of_rl, valid, batch_info)
+        num_steps = batch.inputs.step_type.shape[1]
+        infos = {name: with_rows(info, num_steps) for name, info in infos.items()}
+        return batch._replace(
+            rollout_info={**infos, "rl": batch.rollout_info},
+            state=self._states(batch.state) if experience.state else (),
+        )
+
+    def priority_of_new_steps(self, experience: Experience) -> Tensor:
+        """That of the RL algorithm, with the rewards as they are now."""
+        of_rl, _ = self._as_rl_sees(experience, BatchInfo())
+        return self._rl.priority_of_new_steps(of_rl)
+
+    @torch.no_grad()
+    def _as_rl_sees(
+        self, experience: Experience, batch_info: BatchInfo
+    ) -> tuple[Experience, Infos]:
+        """Stored steps [B, T, ...] as the RL algorithm sees them, and other infos."""
+        stored = experience.rollout_info
+        if not isinstance(stored, dict):  # of offline buffers, () in most cases
+            stored = {"rl": stored}
+        inputs, infos = self._preprocess_before(
+            experience.time_step, stored, batch_info
+        )
+        of_rl = Experience(
+            time_step=inputs,
+            action=experience.action,
+            rollout_info=with_executed_action(stored.get("rl", ()), experience.action),
+            state=experience.state["rl"] if experience.state else (),
+        )
+        return of_rl, infos
+
+    def _preprocess_before(
+        self, inputs: TimeStep, stored: Infos, batch_info: BatchInfo
+    ) -> tuple[TimeStep, Infos]:
+        """What the RL algorithm sees of steps [B, T, ...], and infos of the others."""
+        infos = {}
+        for name in self._before:
+            inputs, infos[name] = self._named[name].preprocess_experience(
+                inputs, stored.get(name, ()), batch_info
+            )
+        return inputs, infos
+
+    def train_step(self, inputs: TimeStep, state: Nest, rollout_info: Infos) -> AlgStep:
+        """Those of all parts, each with its own info."""
+        return self._train("train_step", inputs, state, rollout_info)
+
+    def train_step_offline(
+        self, inputs: TimeStep, state: Nest, rollout_info: Infos
+    ) -> AlgStep:
+        return self._train("train_step_offline", inputs, state, rollout_info)
+
+    def _train(
+        self, method: str, inputs: TimeStep, state: Nest, rollout_info: Infos
+    ) -> AlgStep:
+        infos = {
+            name: getattr(self._named[name], method)(
+                inputs, (), rollout_info[name]
+            ).info
+            for name in self._before
+        }
+        step = getattr(self._rl, method)(inputs, state["rl"], rollout_info["rl"])
+        infos["rl"] = step.info
+        for name in self._after:
+            infos[name] = getattr(self._named[name], method)(inputs, (), step.info).info
+        return AlgStep(step.output, self._states(step.state), infos)
+
+    def before_parts(self, rollout_info: Infos) -> Infos:
+        return {**rollout_info, "rl": self._rl.before_parts(rollout_info["rl"])}
+
+    def calc_loss(self, info: Infos) -> LossInfo:
+        """The sum of the losses of all parts, of the rows that the RL algorithm has."""
+        return sum_of_losses(
+            {n: part.calc_loss(info[n]) for n, part in self._named.items()}
+        )
+
+    def quick_loss(self, batch: TrainingBatch) -> LossInfo | None:
+        """That of the RL algorithm, if nobody needs its info, and the other losses."""
+        others = [self._named[name] for name in self._before]
+        if self._after or any(
+            type(part).after_update is not Algorithm.after_update
+            and part.uses_info_after_update
+            for part in others
+        ):
+            return None
+        loss_info = self._rl.quick_loss(part_of_batch(batch, "rl"))
+        if loss_info is None:
+            return None
+        loss = loss_info.loss
+        for name, part in zip(self._before, others, strict=True):
+            own = part_of_batch(batch, name)
+            info, _ = info_at_once(part.train_step, own, part.get_initial_train_state)
+            own_loss = part.calc_loss(info)
+            if not all(isinstance(x, tuple) for x in own_loss[:2]):
+                weights = batch.batch_info.importance_weights
+                loss = loss + aggregate_loss(own_loss, batch.valid, weights).loss
+        return loss_info._replace(loss=loss)
+
+    def calc_loss_offline(self, info: Infos) -> LossInfo:
+        return sum_of_losses(
+            {n: part.calc_loss_offline(info[n]) for n, part in self._named.items()}
+        )
+
+    def action_distribution(self, info: Infos) -> Nest:
+        return self._rl.action_distribution(info["rl"])
+
+    def should_stop_updates(self, loss_info: LossInfo, valid: Tensor) -> bool | Tensor:
+        """As the RL algorithm says of its own part of the loss."""
+        own = loss_info._replace(extra=loss_info.extra["rl"])
+        return self._rl.should_stop_updates(own, valid)
+
+    def after_update(self, root_inputs: TimeStep, info: Infos) -> None:
+        for name, part in self._named.items():
+            part.after_update(root_inputs, info[name] if info else ())
+
+    def after_train_iter(self, root_inputs: TimeStep, rollout_info: Infos) -> None:
+        """That of every part, with the unroll [T, B, ...] as it has seen it."""
+        for name, part in self._named.items():
+            info = rollout_info.get(name, ())
+            part.after_train_iter(root_inputs, info)
+            if name in self._acting:
+                output = part.replayed_output(root_inputs, info)
+                root_inputs = part.pass_on(root_inputs, output)
+
+
+def _by_name(owner: str, named: Sequence[tuple[str, Algorithm]]) -> nn.ModuleDict:
+    parts = nn.ModuleDict()
+    for name, part in named:
+        if name in parts:
+            raise ConfigError(
+                f"{owner}: two parts are named {name!r}: {parts[name].name} and "
+                f"{part.name}. Give one of them another name."
+            )
+        if not name.isidentifier() or hasattr(parts, name):
+            raise ConfigError(
+                f"{owner}: {name!r} cannot be the name of a part ({part.name}). Take "
+                'another word, such as "novelty".'
+            )
+        parts[name] = part
+    return parts

@@ -1,0 +1,85 @@
+"""CrossQ: batch normalization in place of target networks.
+
+Bhatt et al., "CrossQ: Batch Normalization in Deep Reinforcement Learning for Greater
+Sample Efficiency and Simplicity", arXiv:1902.05605. It is SAC with two changes: the
+critics are batch-normalized; and there are no target critics. One forward pass values
+(s_t, a_t) and (s_{t+m}, a), so that both are normalized by the statistics of all rows;
+the values of the latter are targets of the former.
+
+Differences from the paper: those of :mod:`~alf_lite.algorithms.sac_algorithm`; the
+actor has no batch normalization unless its network is given one, and the critics are as
+wide as those of SAC. ``CriticNetwork`` and ``BatchNorm`` tell what else they offer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.algorithms.sac_algorithm import Following, SacAlgorithm
+from alf_lite.config import configurable
+from alf_lite.errors import ConfigError
+from alf_lite.networks.batch_norm import normalizes_by_batch
+from alf_lite.networks.critic_networks import CriticNetwork
+
+Nest = Any
+
+
+@configurable(defaults={"batch_norm": True})
+class NormalizedCriticNetwork(CriticNetwork):
+    """Critics with batch normalization; see :class:`CriticNetwork`."""
+
+
+@configurable(
+    denylist=["num_target_critics", "target_update_period", "target_update_tau"],
+    defaults={
+        "critic_network_ctor": NormalizedCriticNetwork,
+        "actor_update_period": 3,
+    },
+)
+class CrossqAlgorithm(SacAlgorithm):
+    """CrossQ for nests of continuous and discrete actions."""
+
+    _has_target_critics: ClassVar[bool] = False
+
+    def __init__(self, *specs: Any, **kwargs: Any) -> None:
+        """Builds the networks; see :class:`SacAlgorithm`.
+
+        Raises:
+            ConfigError: if the critics are not batch-normalized, or have a memory.
+        """
+        super().__init__(*specs, **kwargs)
+        if self._is_eval:
+            return
+        network = self._critics.online
+        if not any(normalizes_by_batch(m) for m in network.modules()):
+            raise ConfigError(
+                f"{self._name} needs critics with batch normalization, which takes the "
+                "place of target networks: use NormalizedCriticNetwork, or "
+                "CriticNetwork.batch_norm=True"
+            )
+        if not nest.is_empty(network.state_spec):
+            raise ConfigError(
+                f"{self._name}: critic_network_ctor must build a network without "
+                f"memory, got one with the state {network.state_spec}"
+            )
+
+    def _evaluate(
+        self, features: Tensor, vector: Tensor | None, following: Following
+    ) -> tuple[Tensor, Tensor, Nest]:
+        """Values of both steps of a transition, from one pass through the critics."""
+        critics = self._critics.online
+        with torch.no_grad():
+            sample = self._sample(following.observation, following.policy)
+            next_features, _ = critics.encode(following.observation)
+        vectors = None
+        if vector is not None:
+            assert sample.vector is not None
+            vectors = torch.cat([vector, sample.vector])
+        joint = critics.evaluate(torch.cat([features, next_features]), vectors)
+        values, next_values = joint.chunk(2)
+        next_value = self._soft_value(sample, next_values.detach())
+        return values, next_value.detach(), following.target_state

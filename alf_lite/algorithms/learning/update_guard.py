@@ -1,0 +1,115 @@
+"""Keeps updates on a device from the parameters, without the host looking at them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from alf_lite.errors import DivergedError
+from alf_lite.optimizers.optimizer import Optimizer
+from alf_lite.utils.devices import DeviceFlag
+
+
+class UpdateGuard:
+    """Says on the device which updates change nothing.
+
+    On the CPU, a loss that is not finite raises before a parameter has changed, and
+    early stopping leaves a loop. On a GPU either would wait for every update. There the
+    optimizers are told, on the device, to leave everything as it is: for good after the
+    first loss or gradient that is not finite, and for the rest of an iteration after
+    its updates were stopped.
+
+    Args:
+        device: of the parameters.
+        checks_finite: whether a loss or gradient that is not finite is looked for.
+        interval: updates between two glances at what was found.
+    """
+
+    def __init__(
+        self, device: torch.device, *, checks_finite: bool, interval: int
+    ) -> None:
+        self.checks_finite = checks_finite
+        self._interval = interval
+        self._num_unseen = 0  # updates since the last glance
+        self._diverged = DeviceFlag(device)
+        with torch.inference_mode(False):
+            self._stopped = torch.zeros((), device=device)
+        self._may_be_stopped = False
+
+    @property
+    def looks_at_once(self) -> bool:
+        """Whether every update is waited for, so that messages say what was wrong."""
+        return self.checks_finite and self._interval == 1
+
+    def begin(self) -> None:
+        """The updates of an iteration begin: none of them is stopped."""
+        if self._may_be_stopped:
+            self._stopped.zero_()
+
+    def stop(self, now: Tensor) -> None:
+        """Has all updates skipped until :meth:`begin`, if ``now`` [] is true."""
+        self._may_be_stopped = True
+        self._stopped.copy_(torch.maximum(self._stopped, now.to(torch.float32)))
+
+    def skip(
+        self, loss: Tensor, norms: Sequence[Tensor], optimizers: Sequence[Optimizer]
+    ) -> Tensor | None:
+        """Whether an update shall change nothing, after its backward pass.
+
+        Args:
+            loss: [], detached.
+            norms: [] each, of the gradients of every optimizer, if they are known.
+            optimizers: whose gradients are looked at otherwise.
+
+        Returns:
+            [] float32 on the device, 0 or 1; None if none is ever skipped.
+        """
+        skip = self._stopped if self._may_be_stopped else None
+        if not self.checks_finite:
+            return skip
+        if norms:
+            numbers = torch.stack([loss, *norms])
+            happens = numbers.isfinite().all().logical_not()
+        else:
+            mark = 0 * loss  # NaN if it is not finite
+            for optimizer in optimizers:
+                optimizer.mark_non_finite(mark)
+            happens = mark != 0
+        diverged = self._diverged.add(happens)
+        return diverged if skip is None else torch.maximum(diverged, skip)
+
+    def glance(self, name: str) -> None:
+        """After an update: says if one is known to have diverged. Does not wait.
+
+        Args:
+            name: of the algorithm.
+
+        Raises:
+            DivergedError: up to twice the interval after it has happened.
+        """
+        if not self.checks_finite:
+            return
+        self._num_unseen += 1
+        if self._num_unseen >= self._interval:
+            self._num_unseen = 0
+            if self._diverged.glance():
+                self._raise(name)
+
+    def look(self, name: str) -> None:
+        """As :meth:`glance`, and waits for all updates."""
+        if self.checks_finite and self._diverged.look():
+            self._raise(name)
+
+    def _raise(self, name: str) -> NoReturn:
+        self._diverged.clear()  # whoever goes on all the same shall be able to
+        raise DivergedError(
+            f"{name}: the loss or a gradient was not finite in one of the last "
+            f"{2 * self._interval} updates. Likely causes: a too large learning rate, "
+            "unscaled rewards or observations, no gradient clipping. No parameter was "
+            "changed by that update or by a later one. "
+            "TrainerConfig.check_finite_interval = 1 looks at each and says what was "
+            "not finite, and waits for the device each time."
+        )

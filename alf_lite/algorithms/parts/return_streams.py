@@ -1,0 +1,109 @@
+"""Returns of several rewards, each with its own γ and its own end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from alf_lite.data_structures import StepType
+from alf_lite.utils import value_ops
+from alf_lite.utils.checks import check_unit_interval
+
+
+class ReturnStream(NamedTuple):
+    """How one dimension of a reward is summed."""
+
+    gamma: float | None = None  # None: that of the algorithm
+    is_continuing: bool = False  # whether it is summed on when an episode has ended
+
+
+class ReturnStreams:
+    """Advantages of a reward of D dimensions, one :class:`ReturnStream` for each.
+
+    What continues knows no end, terminal or not: a LAST step leads to the FIRST step of
+    the next episode as every other step leads to the one after it, with γ and, at
+    FIRST, a reward of 0. The value of a LAST step is never learned, so it is what
+    follows from that of the next one,
+
+        V(s_t) = γ V(s_{t+1}) where step t is LAST,
+
+    and only at the end of a sequence what the network says.
+
+    Args:
+        streams: D of them.
+        gamma: of those that have none of their own.
+
+    Raises:
+        ValueError: if a γ is not in [0, 1].
+    """
+
+    def __init__(self, streams: Sequence[ReturnStream], gamma: float) -> None:
+        self._streams = [
+            (gamma if own is None else own, is_continuing)
+            for own, is_continuing in streams
+        ]
+        for d, (own, _) in enumerate(self._streams):
+            check_unit_interval(**{f"gamma of reward {d}": own})
+
+    def advantages(
+        self,
+        rewards: Tensor,
+        values: Tensor,
+        step_types: Tensor,
+        discounts: Tensor,
+        td_lambda: float,
+        time_major: bool = True,
+    ) -> Tensor:
+        """Generalized advantage estimates of the first T-1 steps.
+
+        Args:
+            rewards: [T, B, D]; [B, T, D] if not ``time_major``, as for the others.
+            values: [T, B, D], V(s_t).
+            step_types: [T, B].
+            discounts: [T, B], of the environment, without γ.
+            td_lambda: λ.
+            time_major: see above.
+
+        Returns:
+            [T-1, B, D], without gradient. Those of LAST steps do not count.
+        """
+        return torch.stack(
+            [
+                _advantage(
+                    *(rewards[..., d], values[..., d], step_types, discounts),
+                    *(gamma, is_continuing, td_lambda, time_major),
+                )
+                for d, (gamma, is_continuing) in enumerate(self._streams)
+            ],
+            dim=-1,
+        )
+
+
+def _advantage(
+    reward: Tensor,
+    value: Tensor,
+    step_type: Tensor,
+    discount: Tensor,
+    gamma: float,
+    is_continuing: bool,
+    td_lambda: float,
+    time_major: bool,
+) -> Tensor:
+    """Of one reward, all [T, B]."""
+    if is_continuing:
+        time = 0 if time_major else 1
+        num_steps = value.shape[time] - 1
+        before = value.narrow(time, 0, num_steps)
+        after = value.narrow(time, 1, num_steps)
+        is_last = step_type.narrow(time, 0, num_steps) == int(StepType.LAST)
+        before = torch.where(is_last, gamma * after, before)
+        value = torch.cat([before, value.narrow(time, num_steps, 1)], dim=time)
+        step_type = torch.full_like(step_type, int(StepType.MID))
+        discount = torch.ones_like(discount)
+    return value_ops.generalized_advantage_estimation(
+        *(reward, value, step_type, gamma * discount, td_lambda),
+        time_major=time_major,
+    )

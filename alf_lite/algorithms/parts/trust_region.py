@@ -1,0 +1,120 @@
+"""How far updates may move a policy: by taking steps back, or by their length."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from alf_lite.optimizers.optimizer import Optimizer
+
+# KL grows with the square of a small step; a little less, so that one try is enough.
+_SAFETY = 0.9
+_MAX_TRIES = 8
+
+
+class TrustRegion:
+    """Takes back what an update moved a policy too far.
+
+        θ ← θ_old + c (θ − θ_old),   the first c of 1, c₁, c₂, …, 0 with KL <= limit
+
+    where c shrinks by 0.9 √(limit / KL), to a tenth at least. The momentum of the
+    optimizer stays as it is.
+
+    Args:
+        policy: whose parameters are moved back; the others stay.
+        max_kl: the largest mean divergence of one update.
+    """
+
+    def __init__(self, policy: nn.Module, max_kl: float) -> None:
+        self._parameters: list[Tensor] = [
+            p for p in policy.parameters() if p.requires_grad
+        ]
+        self._max_kl = max_kl
+        self._old: list[Tensor] = []
+        self.num_shortened = 0  # updates that were not taken as they were
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """Remembers the parameters that the next update starts from."""
+        if not self._old:
+            self._old = [p.detach().clone() for p in self._parameters]
+        torch._foreach_copy_(self._old, self._parameters)
+
+    @torch.no_grad()
+    def limit(self, kl: Callable[[], Tensor]) -> float:
+        """Shortens the step since :meth:`begin`, and begins anew.
+
+        Args:
+            kl: [], the mean of KL(π_old ‖ π) for the parameters as they are now.
+
+        Returns:
+            c, the share of the step that is left.
+        """
+        moved, share = float(kl()), 1.0
+        if not moved <= self._max_kl:
+            self.num_shortened += 1
+            step = [
+                new - old for new, old in zip(self._parameters, self._old, strict=True)
+            ]
+            for _ in range(_MAX_TRIES):
+                if moved <= self._max_kl:
+                    break
+                shrink = 0.1
+                if moved < math.inf:
+                    shrink = max(_SAFETY * math.sqrt(self._max_kl / moved), 0.1)
+                share *= shrink
+                self._go(step, share)
+                moved = float(kl())
+            if not moved <= self._max_kl:
+                share = 0.0
+                self._go(step, share)
+        self.begin()
+        return share
+
+    def _go(self, step: list[Tensor], share: float) -> None:
+        torch._foreach_copy_(self._parameters, self._old)
+        if share:
+            torch._foreach_add_(self._parameters, step, alpha=share)
+
+
+class KlAdaptiveRate(nn.Module):
+    """A factor of learning rates that follows how far the policy has moved.
+
+    As in rsl_rl (Schwarke et al. 2025, arXiv:2509.10771): after an update the factor is
+    divided by 1.5 if the divergence from the old policy is more than twice the desired
+    one, and multiplied by 1.5 if it is less than half of it.
+
+    Args:
+        desired_kl: mean KL(π_old ‖ π) that the updates on an unroll shall keep.
+        max_factor: the factor stays between this and its inverse.
+    """
+
+    _factor: Tensor  # [] float64, checkpointed
+
+    def __init__(self, desired_kl: float, max_factor: float = 30.0) -> None:
+        super().__init__()
+        self._desired_kl = desired_kl
+        self._max_factor = max_factor
+        self.register_buffer("_factor", torch.ones((), dtype=torch.float64))
+
+    @property
+    def factor(self) -> float:
+        return float(self._factor)
+
+    @torch.no_grad()
+    def adapt(self, kl: Tensor) -> None:
+        """Takes in the divergence [] after an update. Does not wait for a device."""
+        kl, factor = kl.double(), self._factor
+        smaller, larger = factor / 1.5, factor * 1.5
+        factor = torch.where(kl < 0.5 * self._desired_kl, larger, factor)
+        factor = torch.where(kl > 2 * self._desired_kl, smaller, factor)
+        self._factor.copy_(factor.clamp_(1 / self._max_factor, self._max_factor))
+
+    def scale(self, optimizers: Sequence[Optimizer]) -> None:
+        """Has the learning rates of the optimizers multiplied by the factor."""
+        factor = self.factor if self._factor.is_cpu else self._factor
+        for optimizer in optimizers:
+            optimizer.scale_learning_rate(factor)

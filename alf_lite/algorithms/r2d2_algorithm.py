@@ -1,0 +1,81 @@
+"""R2D2: recurrent DQN from prioritised sequences.
+
+Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning",
+ICLR 2019. A sequence starts from the state that was stored when its first step was
+acted on. Its first steps only bring that up to date (burn-in); the others are trained
+on n-step targets of double Q-learning with rescaled values,
+
+    y_t = h(G_t + Γ_t h⁻¹(Q(s_{t+n}, a*; θ⁻))),   h(x) = sign(x) (√(|x| + 1) − 1) + ε x
+
+and the priority of a sequence is η max_t |δ_t| + (1 − η) mean_t |δ_t|.
+
+What is recurrent here, DQN can do, too. This class has what the paper adds to it, and
+declares its settings: the stored state, the burn-in and priorities.
+
+Differences from the paper:
+
+1. A sequence may begin at every step, not at every fortieth.
+2. η holds for priorities alone. Importance weights multiply the loss of every step.
+3. The loss is δ², averaged over all steps.
+4. An ε for each of many actors: ``rollout_epsilon_greedy`` takes a list of them, one
+   for each environment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.parts.return_heads import RescaledReturnHead, ReturnHead
+from alf_lite.config import DefaultSettings, configurable
+from alf_lite.errors import ConfigError
+from alf_lite.utils.checks import check_unit_interval
+
+
+@configurable(defaults={"n_step": 5, "gamma": 0.997})
+class R2d2Algorithm(DqnAlgorithm):
+    """R2D2 for nests of discrete actions."""
+
+    # Table 2 of the paper; sequences are 40 + 80 steps and those of the last target.
+    default_settings = DefaultSettings(
+        num_updates_per_train_iter=1,
+        unroll_length=8,
+        mini_batch_size=64,
+        mini_batch_length=125,
+        burn_in_length=40,
+        use_rollout_state=True,
+        priority_replay=True,
+        initial_collect_steps=5000,
+        lr=1e-4,
+        gradient_clipping=40.0,
+    )
+
+    def __init__(
+        self,
+        *specs: Any,
+        return_model: ReturnHead | None = None,
+        max_priority_weight: float = 0.9,
+        **kwargs: Any,
+    ) -> None:
+        """Builds the networks; see :class:`DqnAlgorithm` for what is not here.
+
+        Args:
+            return_model: None: the rescaled return.
+            max_priority_weight: η.
+
+        Raises:
+            ValueError: if the action is not discrete or a coefficient is out of range.
+            ConfigError: if the network has no memory.
+        """
+        check_unit_interval(max_priority_weight=max_priority_weight)
+        super().__init__(
+            *specs, return_model=return_model or RescaledReturnHead(), **kwargs
+        )
+        self._max_priority_weight = max_priority_weight
+        if not self._is_recurrent:
+            raise ConfigError(
+                f"{self._name} needs a network with memory, which "
+                f"{type(self._q_network).__name__} has not. Set "
+                "QNetwork.encoding_network_ctor = @LSTMEncodingNetwork, or take "
+                "DqnAlgorithm."
+            )

@@ -1,0 +1,188 @@
+"""Training by graphs that are captured once, on a device that is none."""
+
+from __future__ import annotations
+
+import functools
+import logging
+
+import pytest
+import torch
+
+import alf_lite
+from alf_lite import DqnAlgorithm, PPOAlgorithm, SacAlgorithm
+from alf_lite.algorithms.r2d2_algorithm import R2d2Algorithm
+from alf_lite.algorithms.td3_algorithm import Td3Algorithm
+from alf_lite.errors import ConfigError
+from alf_lite.optimizers.optimizers import Adam, RMSprop
+from alf_lite.testing.stand_in_device import StandInDevice
+from alf_lite.utils import device_graphs, random_state
+from alf_lite.utils.device_graphs import CapturedFunction
+from alf_lite.utils.progress import Progress
+from alf_lite.utils.schedulers import LinearScheduler, as_scheduler
+
+ON_POLICY = {
+    "unroll_length": 4,
+    "epochs": 1,
+    "mini_batch_size": 4,
+    "mini_batch_length": 1,
+}
+OFF_POLICY = {
+    "unroll_length": 4,
+    "num_updates_per_train_iter": 2,
+    "initial_collect_steps": 8,
+    "mini_batch_size": 4,
+    "replay_buffer_length": 100,
+}
+FALLING = ((0.0, 1e-2), (1.0, 0.0))
+
+
+@pytest.fixture(autouse=True)
+def _generators_stay():
+    with random_state.preserved():
+        yield
+
+
+@pytest.fixture
+def device():
+    with StandInDevice() as device:
+        yield device
+
+
+def make(algorithm, device, settings, *, env="Pendulum-v1", **kwargs):
+    config = alf_lite.TrainerConfig(
+        random_seed=1, num_iterations=20, device=device, **settings
+    )
+    return algorithm(env=alf_lite.create_environment(env, 2), config=config, **kwargs)
+
+
+CART_POLE = functools.partial(make, env="CartPole-v1")
+FALLING_RATE = {"optimizer": lambda: Adam(lr=FALLING, gradient_clipping=0.5)}
+RATE = {"optimizer": lambda: Adam(lr=1e-3)}
+CASES = {
+    "PPO, falling rate": (CART_POLE, PPOAlgorithm, ON_POLICY, FALLING_RATE),
+    "PPO, both limits of KL": (
+        make,
+        PPOAlgorithm,
+        ON_POLICY,
+        {**RATE, "target_kl": 1e-4, "desired_kl": 0.01},
+    ),
+    "SAC": (make, SacAlgorithm, OFF_POLICY, RATE),
+    "TD3": (make, Td3Algorithm, OFF_POLICY, RATE),
+    "DQN": (
+        CART_POLE,
+        DqnAlgorithm,
+        OFF_POLICY,
+        {
+            **RATE,
+            "rollout_epsilon_greedy": lambda: as_scheduler(
+                LinearScheduler([(0.0, 1.0), (1.0, 0.0)])
+            ),
+        },
+    ),
+}
+
+
+def trained(name, device, num_iterations=6, **settings):
+    build, algorithm, config, kwargs = CASES[name]
+    kwargs = {k: v() if callable(v) else v for k, v in kwargs.items()}
+    built = build(algorithm, device.name, {**config, **settings}, **kwargs)
+    for _ in range(num_iterations):
+        built.train_iter()
+    return built
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_graphs_compute_the_same_numbers(name, device):
+    plain = trained(name, device)
+    captured = trained(name, device, cuda_graphs=True)
+    assert captured.num_updates == plain.num_updates
+    assert captured.learner.updates.num_graphs == (2 if name == "TD3" else 1)
+    assert plain.learner.updates.num_graphs == 0
+    expected = plain.state_dict()
+    for key, value in captured.state_dict().items():
+        if isinstance(value, torch.Tensor):
+            # A rate that changes is float32 there.
+            tolerance = 1e-4 if name == "PPO, falling rate" else 0.0
+            torch.testing.assert_close(
+                value.cpu(), expected[key].cpu(), rtol=tolerance, atol=0.1 * tolerance
+            )
+
+
+def test_a_graph_repeats_operations_and_not_python(device):
+    calls = []
+    schedule = as_scheduler(LinearScheduler([(0.0, 1.0), (1.0, 0.0)]))
+    progress = Progress()
+    schedule.follow(progress)
+    total = torch.zeros(2, device=device.name)
+
+    def function(x):
+        calls.append(None)
+        total.add_(x)
+        return total * schedule() + len(calls)
+
+    captured = CapturedFunction(function, "it", schedules=lambda: [schedule])
+    results = []
+    for i in range(6):
+        progress.percent = 0.1 * i
+        x = torch.full((2,), float(i)).to(device.name, non_blocking=True)
+        results.append(captured(x)[0].item())
+    assert len(calls) == 4  # three to warm up and the capture
+    sums = [0, 1, 3, 6, 10, 15]
+    expected = [s * (1 - 0.1 * i) + min(i + 1, 4) for i, s in enumerate(sums)]
+    assert results == pytest.approx(expected)
+    assert captured.num_graphs == 1
+    # Another shape is another graph.
+    captured(torch.ones(1, device=device.name))
+    assert len(calls) == 5
+
+
+def test_what_reads_a_number_cannot_be_captured(device):
+    captured = CapturedFunction(lambda x: x * x.sum().item(), "a square")
+    x = torch.ones(2, device=device.name)
+    for _ in range(3):
+        captured(x)
+    with pytest.raises(ConfigError, match=r"a square cannot be captured.*waits"):
+        captured(x)
+    assert device.recording is None
+
+
+def test_too_many_graphs_are_said_once(device, monkeypatch, caplog):
+    monkeypatch.setattr(device_graphs, "_MAX_GRAPHS", 1)
+    captured = CapturedFunction(lambda x: x + 1, "more")
+    with caplog.at_level(logging.WARNING):
+        for size in (1, 2):
+            for _ in range(6):
+                x = torch.ones(size, device=device.name)
+                assert captured(x).tolist() == [2.0] * size
+    assert captured.num_graphs == 1
+    assert len(caplog.records) == 1
+
+
+def test_a_cpu_has_no_graphs():
+    with pytest.raises(ConfigError, match=r"cuda_graphs.*device is 'cpu'"):
+        make(PPOAlgorithm, "cpu", {**ON_POLICY, "cuda_graphs": True}).setup_training()
+
+
+def test_what_cannot_be_captured_is_said_before_training(device):
+    def build(algorithm, settings, **kwargs):
+        settings = {**settings, "cuda_graphs": True}
+        CART_POLE(algorithm, device.name, settings, **kwargs).setup_training()
+
+    with pytest.raises(ConfigError, match=r"RMSprop.*cannot be captured"):
+        algorithm = CART_POLE(
+            PPOAlgorithm,
+            device.name,
+            {**ON_POLICY, "cuda_graphs": True},
+            optimizer=RMSprop(),
+        )
+        algorithm.train_iter()
+    with pytest.raises(ConfigError, match="gradient_accumulation"):
+        build(PPOAlgorithm, {**ON_POLICY, "gradient_accumulation": 2})
+    with pytest.raises(ConfigError, match="rollout_step"):
+        build(alf_lite.ActorCriticAlgorithm, {"unroll_with_grad": True})
+    recurrent = functools.partial(
+        alf_lite.networks.QNetwork,
+        encoding_network_ctor=alf_lite.networks.LSTMEncodingNetwork,
+    )
+    with pytest.raises(ConfigError, match="network with memory"):
+        build(R2d2Algorithm, {}, q_network_ctor=recurrent)

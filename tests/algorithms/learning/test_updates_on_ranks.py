@@ -1,0 +1,265 @@
+"""N ranks with 1/N of a batch each make the update of one rank with all of it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from alf_lite import nest
+from alf_lite.algorithms.actor_critic_algorithm import (
+    ActorCriticAlgorithm,
+    ActorCriticInfo,
+)
+from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
+from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.learning.training_batches import (
+    TrainingBatch,
+    cut_sequences,
+    parts_of,
+    time_major,
+)
+from alf_lite.algorithms.learning.updates import Update, UpdateLoop
+from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.algorithms.sac_algorithm import SacAlgorithm
+from alf_lite.algorithms.td3_bc_algorithm import Td3BcAlgorithm
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import BatchInfo, Experience, LossInfo
+from alf_lite.errors import ConfigError, DivergedError
+from alf_lite.networks.critic_networks import CriticNetwork
+from alf_lite.optimizers.gradient_average import GradientAverage
+from alf_lite.optimizers.optimizers import SGD, Adam
+from alf_lite.tensor_specs import BoundedTensorSpec
+from alf_lite.utils.ranks import ranks
+from tests.rank_processes import on_ranks
+from tests.replayed_steps import BOX, CHOICE, LAST, OBSERVATION, batch_of, windows
+
+UNIT = BoundedTensorSpec((2,), torch.float32, -1.0, 1.0)
+NUM_ROWS = 12
+
+
+def on_policy(cls, **kwargs) -> tuple[RLAlgorithm, TrainingBatch]:
+    torch.manual_seed(3)
+    algorithm = cls(OBSERVATION, CHOICE, optimizer=optimizer(), **kwargs)
+    steps = windows(CHOICE, length=5, batch_size=NUM_ROWS)
+    with torch.no_grad():
+        policy, _ = algorithm._policy(steps.observation.flatten(0, 1))
+        policy = nest.map_structure(lambda t: t.unflatten(0, (NUM_ROWS, 5)), policy)
+        info = ActorCriticInfo(steps.prev_action, policy if cls is PPOAlgorithm else ())
+        valid = steps.step_type != LAST
+        valid[:, -1] = False
+        batch = algorithm.preprocess(Experience(steps, (), info), valid, BatchInfo())
+    return algorithm, batch
+
+
+def ppo(**kwargs) -> tuple[RLAlgorithm, TrainingBatch]:
+    return on_policy(PPOAlgorithm, **kwargs)
+
+
+def ppo_of_single_steps() -> tuple[RLAlgorithm, TrainingBatch]:
+    algorithm, batch = ppo()
+    return algorithm, cut_sequences(batch, 4, 1)
+
+
+def a2c(**kwargs) -> tuple[RLAlgorithm, TrainingBatch]:
+    return on_policy(ActorCriticAlgorithm, **kwargs)
+
+
+def off_policy(cls, action_spec, **kwargs) -> tuple[RLAlgorithm, TrainingBatch]:
+    torch.manual_seed(3)
+    algorithm = cls(OBSERVATION, action_spec, optimizer=optimizer(), **kwargs)
+    batch = batch_of(algorithm, windows(action_spec, 3, NUM_ROWS))
+    weights = BatchInfo(importance_weights=torch.linspace(0.2, 1.0, NUM_ROWS))
+    return algorithm, batch._replace(batch_info=weights)
+
+
+CASES = {
+    "ppo": ppo,
+    "ppo of single steps": ppo_of_single_steps,
+    "ppo that stops": functools.partial(ppo, target_kl=1e-4),
+    "ppo with a rate by KL": functools.partial(ppo, desired_kl=1e-3),
+    "a2c": a2c,
+    "a2c in a trust region": functools.partial(
+        a2c, max_policy_kl=1e-4, normalize_advantages=True
+    ),
+    "dqn": functools.partial(off_policy, DqnAlgorithm, CHOICE),
+    "ddpg": functools.partial(off_policy, DdpgAlgorithm, UNIT),
+    "td3_bc": functools.partial(off_policy, Td3BcAlgorithm, UNIT, target_noise_std=0.0),
+}
+
+
+def optimizer() -> Adam:
+    # With the usual ε, gradients that are 0 but for rounding move parameters.
+    return Adam(lr=0.01, gradient_clipping=0.1, eps=1e-3)
+
+
+def updated(case: str, **settings) -> list[np.ndarray]:
+    """The parameters after some updates, of this rank's part of the batch."""
+    algorithm, batch = CASES[case]()
+    config = TrainerConfig(mini_batch_length=2, **settings)
+    algorithm._config = config.declared_for(type(algorithm))
+    if not algorithm.on_policy:
+        mini_batch = batch  # time-major
+    else:
+        mini_batch = time_major(batch)
+    rows = torch.arange(mini_batch.valid.shape[1])
+    part = list(parts_of(mini_batch, ranks.size))[ranks.index]
+    assert len(rows) >= ranks.size
+    loop = UpdateLoop(algorithm, algorithm._config)
+    loop.run(map(Update, [part] * 4))
+    parameters = [p.detach().numpy().copy() for p in algorithm.parameters()]
+    return [*parameters, np.array(loop.num_updates)]
+
+
+def updated_cases(cases: list[str]) -> dict[str, list[np.ndarray]]:
+    return {case: updated(case) for case in cases}
+
+
+def all_on_two_ranks() -> dict[str, Any]:
+    return {
+        "cases": updated_cases([*CASES]),
+        "by hand": gradients_by_hand(),
+        "divergence": sac_and_divergence(),
+    }
+
+
+@pytest.fixture(scope="module")
+def two_ranks() -> list[dict[str, Any]]:
+    """All that is asked of two ranks: processes take time to start."""
+    return on_ranks(all_on_two_ranks, 2)
+
+
+def test_two_ranks_with_parts_of_a_batch_update_as_one_with_all_of_it(two_ranks):
+    check_cases([of_rank["cases"] for of_rank in two_ranks])
+
+
+def test_four_ranks_with_parts_of_a_batch_update_as_one_with_all_of_it():
+    check_cases(on_ranks(updated_cases, 4, ["ppo", "dqn"]))
+
+
+def check_cases(together: list[dict[str, list[np.ndarray]]]) -> None:
+    alone = updated_cases([*together[0]])
+    for case, expected in alone.items():
+        start = [p.detach().numpy() for p in CASES[case]()[0].parameters()]
+        moved = max(np.abs(a - b).max() for a, b in zip(start, expected, strict=False))
+        assert moved > 1e-4, (case, moved)
+        for of_rank in together:
+            for found, wanted in zip(of_rank[case], expected, strict=True):
+                np.testing.assert_allclose(found, wanted, atol=1e-6, err_msg=case)
+
+
+class Line(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(()))
+        self.unused = nn.Parameter(torch.zeros(2))
+        self.only_on_the_first = nn.Parameter(torch.zeros(3))
+
+
+def gradients_by_hand() -> list[float]:
+    line = Line()
+    sgd = SGD(lr=0.01)
+    sgd.setup(list(line.named_parameters()))
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])[ranks.index]
+    loss = (line.w * x - x).square().mean()
+    if ranks.is_first:
+        loss = loss + line.only_on_the_first.sum()
+    loss.backward()
+    own = line.w.grad.item()
+    mean = GradientAverage(list(line.parameters()))(loss, len(x)).item()
+    assert line.unused.grad is None
+    assert line.only_on_the_first.grad.tolist() == [0.5] * 3
+    averaged = line.w.grad.item()
+    sgd.step()
+    return [own, averaged, line.w.item(), mean]
+
+
+def test_gradients_by_hand(two_ranks):
+    first, second = (of_rank["by hand"] for of_rank in two_ranks)
+    assert (first[0], second[0]) == (-5.0, -25.0)
+    for of_rank in (first, second):
+        assert of_rank[1] == -15.0
+        assert of_rank[2] == pytest.approx(0.15)
+        assert of_rank[3] == 7.5  # the mean of 1, 4, 9 and 16
+
+
+def sac_and_divergence() -> tuple[list[np.ndarray], str]:
+    """Unequal batches with actions of one's own; then one rank has a bad step."""
+    algorithm, batch = off_policy(
+        SacAlgorithm,
+        UNIT,
+        critic_network_ctor=functools.partial(
+            CriticNetwork, joint_fc_layer_params=(8,)
+        ),
+    )
+    columns = [slice(0, 3), slice(3, 12)][ranks.index]
+    parts = list(parts_of(batch, NUM_ROWS))[columns]
+    part = nest.map_structure(
+        lambda *leaves: torch.cat(leaves, min(1, leaves[0].ndim - 1)), *parts
+    )
+    algorithm._config = TrainerConfig(mini_batch_length=2).declared_for(SacAlgorithm)
+    loop = UpdateLoop(algorithm, algorithm._config)
+    torch.manual_seed(ranks.index)
+    loop.run(map(Update, [part] * 3))
+    parameters = [p.detach().numpy().copy() for p in algorithm.parameters()]
+    if ranks.index == 1:
+        reward = part.rollout_info
+        nest.map_structure(
+            lambda t: t.fill_(torch.nan) if t.is_floating_point() else t, reward
+        )
+    with pytest.raises(DivergedError) as error:
+        loop.run([Update(part)])
+    after = [p.detach().numpy() for p in algorithm.parameters()]
+    for a, b in zip(parameters, after, strict=True):
+        np.testing.assert_array_equal(a, b)
+    return parameters, str(error.value)
+
+
+def test_all_optimizers_stay_equal_and_a_bad_step_of_one_rank_stops_all(two_ranks):
+    (first, said), (second, also_said) = (r["divergence"] for r in two_ranks)
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert said == also_said
+    assert said.startswith("Rank 1: SacAlgorithm: the loss is nan")
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c not in ("td3_bc",)])
+def test_a_batch_in_parts_gives_the_update_of_the_whole(case):
+    if case == "a2c in a trust region":
+        with pytest.raises(ConfigError, match="gradient_accumulation = 1"):
+            updated(case, gradient_accumulation=5)
+        return
+    whole, in_parts = updated(case), updated(case, gradient_accumulation=5)
+    for found, wanted in zip(in_parts, whole, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+def test_batch_normalization_needs_whole_batches():
+    algorithm, _ = off_policy(
+        SacAlgorithm,
+        BOX,
+        critic_network_ctor=functools.partial(CriticNetwork, batch_norm=True),
+    )
+    config = TrainerConfig(gradient_accumulation=2).declared_for(SacAlgorithm)
+    with pytest.raises(ConfigError, match="BatchNorm"):
+        UpdateLoop(algorithm, config)
+
+
+def test_priorities_of_parts_are_those_of_the_whole_batch():
+    algorithm, batch = off_policy(DqnAlgorithm, CHOICE)
+    config = TrainerConfig(priority_replay=True, gradient_accumulation=5)
+    algorithm._config = config.declared_for(DqnAlgorithm)
+    found = []
+    loop = UpdateLoop(algorithm, algorithm._config)
+    whole = UpdateLoop(algorithm, TrainerConfig().declared_for(DqnAlgorithm))
+    loss = whole._losses_of(Update(batch), looks=False)[0].loss_info
+    loop.run([Update(batch)], update_priority=lambda info, p: found.append((info, p)))
+    assert isinstance(loss, LossInfo)
+    ((info, priority),) = found
+    torch.testing.assert_close(priority, loss.priority)
+    assert info is batch.batch_info

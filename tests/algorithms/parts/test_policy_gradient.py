@@ -1,0 +1,148 @@
+"""The loss of an update in one go is that of its parts, to the bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from alf_lite import nest
+from alf_lite.algorithms.actor_critic_algorithm import (
+    ActorCriticAlgorithm,
+    ActorCriticInfo,
+)
+from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
+from alf_lite.algorithms.learning.batch_loss import LossFunction
+from alf_lite.algorithms.learning.training_batches import TrainingBatch
+from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm, PPOInfo
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import LossInfo, StepType, TimeStep
+from alf_lite.networks.network import Network
+from alf_lite.optimizers.optimizers import Adam
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.utils.summary import diagnostics_if
+
+SIZE, NUM_STEPS, BATCH_SIZE = 3, 6, 16
+OBSERVATION = TensorSpec((SIZE,))
+CHOICE = BoundedTensorSpec((), torch.int64, 1, 4)
+VECTOR = BoundedTensorSpec((2,), torch.float32, -1, 1)
+CONFIG = TrainerConfig(unroll_length=NUM_STEPS - 1)
+
+
+class OwnLoss(ActorCriticAlgorithm):
+    def calc_loss(self, info) -> LossInfo:
+        return super().calc_loss(info)
+
+
+class OwnTrainStep(PPOAlgorithm):
+    def train_step(self, inputs, state, rollout_info):
+        return super().train_step(inputs, state, rollout_info)
+
+
+def build(kind, action_spec=CHOICE, **kwargs):
+    torch.manual_seed(0)
+    arguments = {"config": CONFIG, "optimizer": Adam(), **kwargs}
+    return kind(OBSERVATION, action_spec, **arguments)
+
+
+def a_batch(algorithm: ActorCriticAlgorithm, num_steps: int) -> TrainingBatch:
+    """Random steps, some of which are the last ones of their episodes."""
+    shape = num_steps, BATCH_SIZE
+    step_type = torch.where(torch.rand(shape) < 0.2, StepType.LAST, 1).int()
+    action = algorithm.action_spec.sample(shape)
+    steps = TimeStep(
+        step_type=step_type,
+        reward=torch.randn(shape),
+        discount=(torch.rand(shape) > 0.1).float(),
+        observation=torch.randn(*shape, SIZE),
+        prev_action=action,
+    )
+    valid = step_type != StepType.LAST
+    if isinstance(algorithm, PPOAlgorithm):
+        numbers = torch.randn(4, *shape)
+        info = PPOInfo(action, -numbers[0].abs(), *numbers[1:], valid=valid)
+    else:
+        valid[-1] = False
+        info = ActorCriticInfo(action)
+        if isinstance(algorithm, ImpalaAlgorithm):
+            info = info._replace(rollout_log_prob=-torch.rand(shape))
+    return TrainingBatch(steps, info, (), valid)
+
+
+def loss_and_gradients(algorithm, batch: TrainingBatch, looks: bool):
+    with diagnostics_if(looks):
+        loss_info, _ = LossFunction(algorithm)(batch)
+    parameters = [p for p in algorithm.parameters() if p.requires_grad]
+    return loss_info, [
+        loss_info.loss,
+        *torch.autograd.grad(loss_info.loss, parameters),
+    ]
+
+
+@pytest.mark.parametrize("action_spec", [CHOICE, VECTOR])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (ActorCriticAlgorithm, {}),
+        (ActorCriticAlgorithm, {"use_gae": False, "normalize_advantages": True}),
+        (ActorCriticAlgorithm, {"entropy_regularization": 0.0}),
+        (ImpalaAlgorithm, {}),
+        (PPOAlgorithm, {"entropy_regularization": 0.02}),
+        (PPOAlgorithm, {"advantage_clip": 0.5}),
+        (PPOAlgorithm, {"value_clip": 0.1, "normalize_advantages": False}),
+    ],
+)
+def test_the_loss_is_the_same_whether_or_not_somebody_looks(kind, options, action_spec):
+    algorithm = build(kind, action_spec, **options)
+    batch = a_batch(algorithm, 1 if kind is PPOAlgorithm else NUM_STEPS)
+    assert algorithm.quick_loss(batch) is not None
+    quick, found = loss_and_gradients(algorithm, batch, looks=False)
+    looked_at, expected = loss_and_gradients(algorithm, batch, looks=True)
+    assert quick.extra == ()
+    assert looked_at.extra != ()
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_what_is_frozen_gets_no_gradient():
+    algorithm = build(ActorCriticAlgorithm)
+    batch = a_batch(algorithm, NUM_STEPS)
+    for network in (algorithm._policy, algorithm._value_network):
+        network.requires_grad_(False)
+        _, found = loss_and_gradients(algorithm, batch, looks=False)
+        _, expected = loss_and_gradients(algorithm, batch, looks=True)
+        for a, b in zip(found, expected, strict=True):
+            assert torch.equal(a, b)
+        network.requires_grad_(True)
+
+
+def test_the_loss_of_others_is_not_short_cut():
+    def is_quick(algorithm, num_steps=NUM_STEPS, batch=None) -> bool:
+        if batch is None:
+            batch = a_batch(algorithm, num_steps)
+        return algorithm.quick_loss(batch) is not None
+
+    assert is_quick(build(ActorCriticAlgorithm))
+    assert not is_quick(build(OwnLoss))
+    assert not is_quick(build(OwnTrainStep), 1)
+    assert not is_quick(build(PPOAlgorithm), 2)
+    assert not is_quick(build(PPOAlgorithm, log_prob_clip=3.0), 1)
+    assert not is_quick(build(PPOAlgorithm, desired_kl=0.01), 1)
+    assert not is_quick(build(ActorCriticAlgorithm, max_policy_kl=0.1))
+    reward = TensorSpec((2,))
+    assert not is_quick(build(ActorCriticAlgorithm, reward_spec=reward))
+
+    def own_policy(*specs) -> Network:
+        return torch.nn.Linear(SIZE, 4)
+
+    assert not is_quick(build(ActorCriticAlgorithm, actor_network_ctor=own_policy))
+    algorithm = build(ActorCriticAlgorithm)
+    with torch.no_grad():
+        assert not is_quick(algorithm)
+    algorithm.calc_loss = lambda info: LossInfo(loss=torch.zeros(1, BATCH_SIZE))
+    assert not is_quick(algorithm)
+    algorithm = build(ActorCriticAlgorithm)
+    batch = a_batch(algorithm, NUM_STEPS)
+    steps = nest.map_structure(
+        lambda t: t.transpose(0, 1).contiguous().transpose(0, 1), batch.inputs
+    )
+    assert not is_quick(algorithm, batch=batch._replace(inputs=steps))

@@ -1,0 +1,492 @@
+"""Options of off-policy actor-critics: what each changes, against numbers by hand."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import pytest
+import torch
+
+from alf_lite import nest
+from alf_lite.algorithms.awac_algorithm import AwacAlgorithm
+from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
+from alf_lite.algorithms.learning.batch_loss import LossFunction
+from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
+from alf_lite.algorithms.oac_algorithm import OacAlgorithm
+from alf_lite.algorithms.parts.critics import (
+    TargetUpdater,
+    UpdateCounter,
+    with_clipped_slope,
+)
+from alf_lite.algorithms.parts.return_heads import (
+    CategoricalHead,
+    QuantileHead,
+    quantile_huber,
+)
+from alf_lite.algorithms.parts.temperature import concentrated_entropy
+from alf_lite.algorithms.redq_algorithm import RedqAlgorithm
+from alf_lite.algorithms.sac_algorithm import SacAlgorithm
+from alf_lite.algorithms.td3_algorithm import Td3Algorithm
+from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.distributions import functions as distributions
+from alf_lite.distributions.action_vectors import Entropies, PolicySample
+from alf_lite.distributions.exploration import GaussianNoise
+from alf_lite.distributions.sample_noise import CorrelatedNoise, StateDependentNoise
+from alf_lite.errors import ConfigError
+from alf_lite.networks.actor_networks import (
+    ActorDistributionNetwork,
+    ActorNetwork,
+    SquashedActorNetwork,
+)
+from alf_lite.networks.critic_networks import CriticNetwork
+from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
+from alf_lite.optimizers.optimizers import Adam
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.utils.progress import Progress
+from alf_lite.utils.schedulers import LinearScheduler
+
+OBSERVATION = TensorSpec((3,))
+BOX = BoundedTensorSpec((2,), torch.float32, [-1.0, 0.0], [1.0, 10.0])
+CHOICE = BoundedTensorSpec((), torch.int64, 0, 2)
+MIXED = {"gear": CHOICE, "move": BOX}
+GAMMA = 0.9
+
+Actor = functools.partial(SquashedActorNetwork, fc_layer_params=(16,))
+Critic = functools.partial(CriticNetwork, joint_fc_layer_params=(16,))
+
+
+def make(cls=SacAlgorithm, action_spec=BOX, **kwargs):
+    """With random parameters, so that no two networks agree."""
+    torch.manual_seed(0)
+    actor = Actor
+    if issubclass(cls, DdpgAlgorithm):
+        actor = functools.partial(ActorNetwork, fc_layer_params=(16,))
+    arguments = {
+        "gamma": GAMMA,
+        "actor_network_ctor": actor,
+        "critic_network_ctor": Critic,
+        "optimizer": Adam(lr=3e-3),
+        **kwargs,
+    }
+    algorithm = cls(OBSERVATION, action_spec, **arguments)
+    with torch.no_grad():
+        for name, parameter in algorithm.named_parameters():
+            if "temperature" not in name:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return algorithm
+
+
+def windows(action_spec=BOX, batch_size: int = 5) -> TimeStep:
+    """[B, 2] of random steps; the second row terminates."""
+    torch.manual_seed(1)
+    step_type = torch.full((batch_size, 2), StepType.MID, dtype=torch.int32)
+    step_type[1, 1] = StepType.LAST
+    discount = torch.ones(batch_size, 2)
+    discount[1, 1] = 0.0
+    return TimeStep(
+        step_type=step_type,
+        reward=torch.randn(batch_size, 2),
+        discount=discount,
+        observation=torch.randn(batch_size, 2, 3),
+        prev_action=nest.map_structure(
+            lambda spec: spec.sample((batch_size, 2)), action_spec
+        ),
+    )
+
+
+def info_of(algorithm, steps: TimeStep, seed: int = 2):
+    """What ``train_step`` hands to ``calc_loss``, [1, B, ...]."""
+    with torch.no_grad():
+        inputs, info = algorithm.preprocess_experience(steps, (), BatchInfo())
+    inputs, info, valid = transpose((inputs, info, steps.step_type != StepType.LAST))
+    batch = TrainingBatch(inputs, info, (), valid)
+    torch.manual_seed(seed)
+    return LossFunction(algorithm).info(batch, algorithm.get_initial_train_state(5))[0]
+
+
+def first_step(observation: torch.Tensor) -> TimeStep:
+    batch_size = len(observation)
+    return TimeStep(
+        step_type=torch.full((batch_size,), StepType.FIRST, dtype=torch.int32),
+        reward=torch.zeros(batch_size),
+        discount=torch.ones(batch_size),
+        observation=observation,
+        prev_action=torch.zeros(batch_size, 2),
+    )
+
+
+# Models of the return
+
+
+def test_a_quantile_critic_of_sac_fits_the_quantiles_of_the_pessimistic_target():
+    algorithm = make(return_model=QuantileHead(num_quantiles=4), initial_alpha=0.3)
+    steps = windows()
+    info = info_of(algorithm, steps)
+    assert info.q.shape == (1, 5, 2, 4)
+    # By hand: of both target critics, the one with the smaller mean.
+    torch.manual_seed(2)
+    algorithm._actions.sample(algorithm._policy(steps.observation[:, 0])[0])
+    policy, _ = algorithm._policy(steps.observation[:, 1])
+    action, log_prob = policy.rsample_and_log_prob()
+    vector = algorithm._actions.to_vector(action)
+    outputs = algorithm._critics.target((steps.observation[:, 1], vector))[0][:, :, 0]
+    for b in range(5):
+        chosen = min(outputs[b], key=lambda quantiles: quantiles.mean().item())
+        value = chosen - 0.3 * log_prob[b]
+        torch.testing.assert_close(info.next_value[0, b], value)
+    # ... and each of the critics is drawn to it.
+    target = (
+        steps.reward[:, 1, None]
+        + GAMMA * steps.discount[:, 1, None] * (info.next_value[0])
+    )
+    expected = sum(quantile_huber(info.q[0, :, k], target) for k in range(2))
+    loss, td_error = algorithm._critic_loss(info)
+    torch.testing.assert_close(loss[0], expected)
+    distance = target.mean(-1, keepdim=True) - info.q[0].mean(-1)
+    torch.testing.assert_close(td_error()[0], distance.abs().mean(1))
+    assert algorithm.calc_loss(info).loss.shape == (1, 5)
+
+
+@pytest.mark.parametrize("cls", [DdpgAlgorithm, Td3Algorithm])
+def test_a_deterministic_policy_follows_the_mean_of_a_model(cls):
+    algorithm = make(cls, return_model=CategoricalHead(-2.0, 2.0, num_atoms=5))
+    steps = windows()
+    algorithm._actor_updates.is_due = True
+    info = info_of(algorithm, steps)
+    vector, _ = algorithm._policy(steps.observation[:, 0])
+    outputs, _ = algorithm._critics.online((steps.observation[:, 0], vector))
+    support = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
+    mean = outputs[:, 0].softmax(-1) @ support
+    torch.testing.assert_close(info.policy_value[0], mean)
+    assert algorithm.calc_loss(info).loss.shape == (1, 5)
+
+
+def test_models_that_do_not_fit_are_refused():
+    with pytest.raises(ConfigError, match="return_model: the entropy is added"):
+        make(return_model=CategoricalHead())
+    with pytest.raises(ConfigError, match="return_model: actions with discrete parts"):
+        make(action_spec=CHOICE, return_model=QuantileHead())
+    with pytest.raises(ConfigError, match="return_model: expected a model such as"):
+        make(return_model=QuantileHead)
+    with pytest.raises(ConfigError, match="return_model: a reward of several"):
+        make(return_model=QuantileHead(), reward_spec=TensorSpec((2,)))
+    with pytest.raises(TypeError, match="return_model"):
+        make(AwacAlgorithm, return_model=QuantileHead())
+
+
+# Ensembles
+
+
+def test_the_target_is_the_smallest_of_a_few_random_critics():
+    critics = make(RedqAlgorithm, num_critics=5)._critics
+    values = torch.randn(3, 5, 1)
+    seen = set()
+    for seed in range(60):
+        torch.manual_seed(seed)
+        smallest = critics.smallest_target(values)
+        torch.manual_seed(seed)
+        chosen = torch.randperm(5)[:2].tolist()
+        torch.testing.assert_close(smallest, values[:, chosen].amin(1))
+        seen.add(tuple(sorted(chosen)))
+    assert len(seen) == 10  # all pairs
+
+
+def test_the_actor_of_redq_follows_the_mean_of_all_critics():
+    algorithm = make(RedqAlgorithm, num_critics=3, actor_update_period=1)
+    observation = torch.randn(5, 3)
+    policy, _ = algorithm._policy(observation)
+    sample = algorithm._actions.sample(policy)
+    critics = algorithm._critics
+    features, _ = critics.online.encode(observation)
+    values = critics.online.evaluate(features, sample.vector)
+    value = algorithm._policy_value(features, values, sample)
+    torch.testing.assert_close(value, values.mean(1).squeeze(1))
+
+
+def test_redq_updates_the_actor_as_often_as_it_acts():
+    defaults = RedqAlgorithm.default_settings
+    assert defaults.updates_per_env_step == 20
+    algorithm = make(RedqAlgorithm)
+    due = []
+    for _ in range(40):
+        due.append(algorithm._actor_updates.is_due)
+        algorithm._actor_updates.advance()
+    assert [i for i, is_due in enumerate(due, 1) if is_due] == [20, 40]
+
+
+def test_a_subset_is_not_larger_than_the_ensemble():
+    with pytest.raises(ValueError, match="between 1 and num_critics=2, got 3"):
+        make(num_target_critics=3)
+
+
+# The slope of the critic
+
+
+def test_a_clipped_slope_leaves_the_value_alone():
+    vector = torch.tensor([[1.0, 2.0], [-0.1, 0.3]], requires_grad=True)
+    value = vector.square().sum(-1)
+    clipped = with_clipped_slope(value, vector, 1.0)
+    torch.testing.assert_close(clipped, value)
+    weights = torch.tensor([0.5, 2.0])
+    (slope,) = torch.autograd.grad((weights * clipped).sum(), vector)
+    expected = weights.unsqueeze(1) * torch.tensor([[1.0, 1.0], [-0.2, 0.6]])
+    torch.testing.assert_close(slope, expected)
+
+
+@pytest.mark.parametrize("cls", [SacAlgorithm, DdpgAlgorithm])
+def test_the_actor_learns_from_clipped_slopes(cls):
+    """With a limit so small that all are clipped, a step is ±limit per element."""
+    algorithm = make(cls, dqda_clipping=1e-3)
+    observation = torch.randn(5, 3)
+    features, _ = algorithm._critics.online.encode(observation)
+    vector = torch.zeros(5, 2, requires_grad=True)
+    if cls is SacAlgorithm:
+        sample = PolicySample(vector, None, Entropies())
+        value = algorithm._policy_value(features, torch.zeros(0), sample)
+    else:
+        algorithm._policy.forward = lambda inputs, state=(): (vector, state)
+        _, value, _ = algorithm._evaluate_policy(observation, features, ())
+    (slope,) = torch.autograd.grad(value.sum(), vector)
+    assert slope.abs().max().item() == pytest.approx(1e-3, rel=1e-3)
+    assert (slope.abs() > 0.99e-3).float().mean() > 0.8
+
+
+# Entropy
+
+
+def test_the_entropy_may_be_left_out_of_the_target():
+    steps = windows()
+    full = info_of(make(initial_alpha=0.3), steps)
+    without = info_of(make(initial_alpha=0.3, use_entropy_reward=False), steps)
+    torch.manual_seed(2)
+    algorithm = make(initial_alpha=0.3)
+    torch.manual_seed(2)
+    algorithm._actions.sample(algorithm._policy(steps.observation[:, 0])[0])
+    sample = algorithm._actions.sample(algorithm._policy(steps.observation[:, 1])[0])
+    torch.testing.assert_close(
+        full.next_value[0] - without.next_value[0],
+        0.3 * sample.entropies.continuous,
+    )
+
+
+def test_the_target_entropy_of_alf_by_hand():
+    # A tenth of the range of each element: log 0.2 and log 1 in units of actions.
+    algorithm = make(target_entropy=concentrated_entropy)
+    target = algorithm._temperatures["continuous"].target_entropy
+    assert target == pytest.approx(math.log(0.2) + math.log(1.0))
+    with pytest.raises(ValueError, match="share must lie in"):
+        concentrated_entropy(algorithm._actions, share=0.0)
+
+
+def test_log_alpha_has_a_limit():
+    algorithm = make(max_log_alpha=-1.0, initial_alpha=1.0)
+    algorithm.after_update((), ())
+    alpha = algorithm._temperatures.alpha.continuous
+    assert alpha.item() == pytest.approx(math.exp(-1.0))
+
+
+def test_a_policy_keeps_near_to_its_prior():
+    prior = functools.partial(SquashedActorNetwork, fc_layer_params=(4,))
+    algorithm = make(prior_actor_ctor=prior, target_kld_per_dim=0.5)
+    assert not any(p.requires_grad for p in algorithm._prior.parameters())
+    assert algorithm._temperatures["continuous"].target_entropy == -1.0
+    observation = torch.randn(2000, 3) * 0 + torch.randn(3)
+    policy, _ = algorithm._policy(observation)
+    known, _ = algorithm._prior(observation)
+    relative = algorithm._sample(observation, policy).entropies.continuous
+    kl = distributions.kl_divergence(policy, known)[0]
+    assert relative.mean().item() == pytest.approx(-kl.item(), abs=0.1)
+    # The own policy as prior: nothing to pay.
+    algorithm._prior.forward = algorithm._policy.forward
+    same = algorithm._sample(observation, policy).entropies.continuous
+    torch.testing.assert_close(same, torch.zeros(2000), atol=1e-3, rtol=0.0)
+
+
+def test_priors_that_do_not_fit_are_refused():
+    with pytest.raises(ConfigError, match="prior_actor_ctor needs continuous actions"):
+        make(action_spec=MIXED, prior_actor_ctor=Actor)
+    memory = functools.partial(Actor, encoding_network_ctor=GRUEncodingNetwork)
+    with pytest.raises(ConfigError, match="without memory"):
+        make(prior_actor_ctor=memory)
+
+
+# Schedules and resets
+
+
+def test_tau_and_periods_follow_schedules():
+    progress = Progress()
+    source, target = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    tau = LinearScheduler(((0.0, 0.5), (1.0, 0.1)), "percent")
+    updater = TargetUpdater([source], [target], tau=tau)
+    updater._tau.follow(progress)
+    for percent, expected in ((0.0, 0.5), (1.0, 0.1)):
+        progress.percent = percent
+        with torch.no_grad():
+            source.weight.fill_(1.0)
+            target.weight.fill_(0.0)
+        updater()
+        assert target.weight.item() == pytest.approx(expected)
+    counter = UpdateCounter(LinearScheduler(((0.0, 2.0), (1.0, 3.0)), "percent"))
+    counter._schedule.follow(progress)
+    progress.percent = 0.0
+    assert [counter.advance() for _ in range(4)] == [False, True, False, True]
+    progress.percent = 1.0
+    counter.advance()
+    assert [counter.advance() for _ in range(4)] == [True, False, False, True]
+    with pytest.raises(ValueError, match="target_update_tau must lie in"):
+        TargetUpdater([source], [target], tau=LinearScheduler(((0, 2.0), (1, 1.0))))
+
+
+@pytest.mark.parametrize("cls", [SacAlgorithm, DdpgAlgorithm])
+def test_networks_begin_anew_once_in_a_period(cls):
+    algorithm = make(cls, parameter_reset_period=2)
+    algorithm.setup_training()
+    before = [p.clone() for p in algorithm.parameters()]
+    loss = sum(p.square().sum() for p in algorithm.parameters() if p.requires_grad)
+    loss.backward()
+    (_, optimizer), *_ = algorithm.optimizers()
+    optimizer.apply_gradients()
+    for at_least, at_most in ((0.0, 0.1), (0.9, 1.0)):
+        algorithm.after_update((), ())
+        changed = [
+            not torch.allclose(a, b, atol=0.01)
+            for a, b in zip(before, algorithm.parameters(), strict=True)
+            if b.numel() > 8
+        ]
+        assert at_least <= sum(changed) / len(changed) <= at_most
+    assert not optimizer._torch_optimizer.state
+    online, target = algorithm._critics.online, algorithm._critics.target
+    for a, b in zip(online.parameters(), target.parameters(), strict=True):
+        assert torch.equal(a, b)
+    with pytest.raises(ValueError, match="parameter_reset_period must be positive"):
+        make(parameter_reset_period=0)
+
+
+# Exploration
+
+
+@pytest.mark.parametrize("noise_ctor", [CorrelatedNoise, StateDependentNoise])
+def test_the_rollout_draws_with_noise_that_lasts(noise_ctor):
+    algorithm = make(exploration_noise_ctor=noise_ctor)
+    assert nest.is_empty(algorithm.train_state_spec)  # nothing is stored
+    inputs = first_step(torch.randn(1, 3).expand(400, 3))
+    state = algorithm.get_initial_rollout_state(400)
+    torch.manual_seed(0)
+    drawn = []
+    for _ in range(2):
+        step = algorithm.rollout_step(inputs, state)
+        drawn.append(step.output[:, 0].atanh())
+        state = step.state
+    correlation = torch.corrcoef(torch.stack(drawn))[0, 1].item()
+    assert correlation == pytest.approx(
+        0.9 if noise_ctor is CorrelatedNoise else 1.0, abs=0.05
+    )
+    policy, _ = algorithm._policy(inputs.observation)
+    assert drawn[1].mean().item() == pytest.approx(policy.loc[0, 0].item(), abs=0.1)
+    assert drawn[1].std().item() == pytest.approx(policy.scale[0, 0].item(), rel=0.1)
+
+
+def test_noise_of_a_policy_with_memory_and_discrete_parts():
+    actor = functools.partial(Actor, encoding_network_ctor=GRUEncodingNetwork)
+    algorithm = make(
+        action_spec=MIXED,
+        actor_network_ctor=actor,
+        exploration_noise_ctor=StateDependentNoise,
+    )
+    state = algorithm.get_initial_rollout_state(2)
+    nest.assert_same_structure(state, algorithm.train_state_spec)
+    step = algorithm.rollout_step(first_step(torch.randn(2, 3)), state)
+    assert step.output["gear"].shape == (2,)
+    assert step.state.noise.age.tolist() == [1.0, 1.0]
+
+
+def test_noise_that_does_not_fit_is_refused():
+    with pytest.raises(ConfigError, match="no part of the action is continuous"):
+        make(action_spec=CHOICE, exploration_noise_ctor=StateDependentNoise)
+    with pytest.raises(ConfigError, match="must build CorrelatedNoise or"):
+        make(exploration_noise_ctor=lambda *sizes: GaussianNoise(sizes[0]))
+    beta = functools.partial(ActorDistributionNetwork, continuous_projection="beta")
+    with pytest.raises(ConfigError, match="Only normal distributions"):
+        make(actor_network_ctor=beta, exploration_noise_ctor=CorrelatedNoise)
+    with pytest.raises(ConfigError, match="GaussianNoise or OrnsteinUhlenbeckNoise"):
+        make(DdpgAlgorithm, exploration_noise_ctor=lambda n: CorrelatedNoise(n, 0))
+
+    class Plain(torch.nn.Module):
+        def forward(self, observation):
+            return ActorDistributionNetwork(OBSERVATION, BOX)(observation)[0]
+
+    with pytest.raises(ConfigError, match="needs features"):
+        make(
+            actor_network_ctor=lambda *specs: Plain(),
+            exploration_noise_ctor=StateDependentNoise,
+        )
+
+
+def test_optimism_moves_the_mean_along_the_slope_of_the_upper_bound():
+    smooth = functools.partial(Critic, activation="tanh")
+    algorithm = make(
+        OacAlgorithm,
+        critic_network_ctor=smooth,
+        optimism=2.0,
+        max_divergence=0.3,
+    )
+    observation = torch.randn(4, 3)
+    policy, _ = algorithm._policy(observation)
+    critic = algorithm._critics.online
+    moved = algorithm._optimistic(policy, critic.encode(observation)[0])
+
+    def upper_bound(u):
+        first, second = critic((observation, u.tanh()))[0].squeeze(-1).unbind(1)
+        return (first + second) / 2 + 2.0 * (first - second).abs() / 2
+
+    loc, variance = policy.loc.detach(), policy.scale.detach().square()
+    slope = torch.zeros_like(loc)
+    for i in range(2):
+        by = torch.zeros(2)
+        by[i] = 1e-2
+        slope[:, i] = (upper_bound(loc + by) - upper_bound(loc - by)).detach() / 2e-2
+    norm = (slope.square() * variance).sum(1, keepdim=True).sqrt()
+    expected = loc + math.sqrt(0.6) * variance * slope / norm
+    torch.testing.assert_close(moved.loc, expected, atol=2e-2, rtol=2e-2)
+    torch.testing.assert_close(moved.scale, policy.scale.detach())
+    # The divergence of the two is δ.
+    kl = distributions.kl_divergence(moved, distributions.detach(policy))
+    torch.testing.assert_close(kl, torch.full((4,), 0.3), atol=1e-3, rtol=0.0)
+    step = algorithm.rollout_step(
+        first_step(observation), algorithm.get_initial_rollout_state(4)
+    )
+    assert step.output.shape == (4, 2)
+
+
+def test_optimism_needs_continuous_actions():
+    with pytest.raises(ConfigError, match="moves the mean of continuous actions"):
+        make(OacAlgorithm, action_spec=MIXED)
+
+
+def test_some_actions_of_ddpg_are_random_and_large_ones_cost():
+    algorithm = make(
+        DdpgAlgorithm,
+        rollout_random_action=0.25,
+        exploration_noise_ctor=functools.partial(GaussianNoise, std=0.0),
+    )
+    observation = torch.randn(3).expand(2000, 3)
+    state = algorithm.get_initial_rollout_state(2000)
+    torch.manual_seed(0)
+    action = algorithm.rollout_step(first_step(observation), state).output
+    greedy = algorithm.predict_step(first_step(observation), state).output
+    is_random = (action != greedy).any(1)
+    assert is_random.float().mean().item() == pytest.approx(0.25, abs=0.03)
+    spread = action[is_random, 1]
+    assert spread.mean().item() == pytest.approx(5.0, abs=0.5)  # in [0, 10]
+    assert spread.std().item() == pytest.approx(10 / math.sqrt(12), abs=0.3)
+
+    steps = windows()
+    plain = info_of(make(DdpgAlgorithm), steps)
+    costly = info_of(make(DdpgAlgorithm, action_l2=0.5), steps)
+    vector, _ = make(DdpgAlgorithm)._policy(steps.observation[:, 0])
+    torch.testing.assert_close(
+        plain.policy_value[0] - costly.policy_value[0], 0.5 * vector.square().sum(1)
+    )
+    with pytest.raises(ValueError, match="rollout_random_action must lie in"):
+        make(DdpgAlgorithm, rollout_random_action=2.0)

@@ -1,0 +1,483 @@
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import pytest
+import torch
+
+import alf_lite
+from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf_lite.algorithms.agent import Agent
+from alf_lite.algorithms.composition import Composition
+from alf_lite.algorithms.cql_dqn_algorithm import CqlDqnAlgorithm
+from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
+from alf_lite.algorithms.parts.intrinsic_reward import IntrinsicReward
+from alf_lite.algorithms.parts.observation_parts import RandomGoal
+from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.algorithms.rnd_reward import RndReward
+from alf_lite.algorithms.sac_algorithm import SacAlgorithm
+from alf_lite.config import TrainerConfig
+from alf_lite.config import files as config_files
+from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, TimeStep
+from alf_lite.environments.creation import create_environment
+from alf_lite.errors import ConfigError
+from alf_lite.optimizers.optimizers import SGD, Adam
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.testing.probe_environments import PolicyEnv
+from alf_lite.trainers.trainer import Trainer
+from tests.algorithms.agent_toys import Bias, full_agent
+from tests.trainers.async_toys import async_algorithm, env_fn
+
+SETTINGS = {
+    PPOAlgorithm: ("CartPole-v1", 1, {"unroll_length": 16}),
+    DqnAlgorithm: ("CartPole-v1", 15, {"initial_collect_steps": 20}),
+    SacAlgorithm: ("Pendulum-v1", 15, {"initial_collect_steps": 20}),
+}
+SPECS = TensorSpec((3,)), BoundedTensorSpec((), torch.int64, 0, 1)
+
+
+def trained(algorithm, ctor, num_iterations=None, settings=None, **arguments):
+    """After some iterations in the algorithm's environment."""
+    env_name, iterations, more = SETTINGS[algorithm]
+    config = TrainerConfig(
+        num_iterations=100, random_seed=3, **more, **(settings or {})
+    )
+    result = ctor(env=create_environment(env_name, 2), config=config, **arguments)
+    for _ in range(num_iterations or iterations):
+        result.train_iter()
+    return result
+
+
+# An agent with nothing in it
+
+
+@pytest.mark.parametrize("algorithm", SETTINGS)
+def test_with_nothing_in_it_it_is_the_algorithm_bit_for_bit(algorithm):
+    plain = trained(algorithm, algorithm)
+    agent = trained(algorithm, Agent, rl_algorithm_ctor=algorithm)
+    parameters = dict(agent.named_parameters())
+    for name, parameter in plain.named_parameters():
+        assert torch.equal(parameters.pop(f"parts.rl.{name}"), parameter), name
+    assert not parameters
+    for said in (
+        "gamma",
+        "only_pairs_steps",
+        "num_bootstrap_steps",
+        "train_state_spec",
+    ):
+        assert getattr(agent, said) == getattr(plain, said), said
+    # Its settings are those that the algorithm declares.
+    settings = [
+        dataclasses.replace(c, algorithm_ctor=None)
+        for c in (agent.config, plain.config)
+    ]
+    assert settings[0] == settings[1]
+
+
+def test_a_weight_of_its_reward_holds_with_nothing_else_in_it():
+    agent = Agent(*SPECS, rl_algorithm_ctor=PPOAlgorithm, extrinsic_reward_weight=0.5)
+    steps = some_steps()
+    inputs, _ = agent._preprocess_before(steps, {}, BatchInfo())
+    assert torch.equal(inputs.reward, 0.5 * steps.reward)
+    assert not agent.only_pairs_steps
+
+
+# Its parts
+
+
+@pytest.mark.parametrize("algorithm", SETTINGS)
+def test_every_part_is_trained_by_its_own_optimizer(algorithm):
+    agent = trained(
+        algorithm, full_agent(algorithm), 3 if algorithm is PPOAlgorithm else 15
+    )
+    names = ["parts.representation", "parts.one", "parts.other", "parts.rl"]
+    assert [name for name, _ in agent.optimizers()] == names
+    assert list(agent.learner.state_dict()["optimizers"]) == names
+    for name in ("one", "other"):
+        part = agent.parts[name]
+        assert 0.3 < part.bias.item() < 1.1  # most steps are MID, which is 1
+        assert part.num_calls["after_update"] == agent.num_updates
+        assert part.num_calls["after_train_iter"] > 0
+        assert part.seen["observation"].shape[-1] == 3  # of the representation
+        assert part.seen["goal"].shape[-1] == 4
+
+
+def test_goals_change_when_they_shall_and_are_stored_with_the_steps():
+    agent = trained(DqnAlgorithm, full_agent(DqnAlgorithm), 30)
+    experience, _ = agent.replay_buffer.gather_all()
+    goal, step_type = experience.rollout_info["goal"], experience.time_step.step_type
+    assert torch.equal(goal.sum(-1), torch.ones_like(step_type, dtype=torch.float32))
+    for row, types in zip(goal, step_type, strict=True):
+        age = 0
+        for t in range(1, len(types)):
+            age = 0 if types[t] == 0 else age + 1
+            if age % 5:
+                assert torch.equal(row[t], row[t - 1]), t
+    assert (goal[:, 1:] != goal[:, :-1]).any()
+
+
+def test_rewards_are_weighted_and_the_raw_one_stays():
+    agent = trained(
+        *(DqnAlgorithm, Agent, 20),
+        rl_algorithm_ctor=DqnAlgorithm,
+        intrinsic_rewards={"bias": Bias, "more": Bias},
+        extrinsic_reward_weight=0.5,
+        intrinsic_reward_weights={"bias": ((0.0, 10.0), (1.0, 0.0))},
+    )
+    experience, info = agent.replay_buffer.gather_all()
+    before = experience.time_step.reward.clone()
+    step_type = experience.time_step.step_type
+    inputs, _ = agent._preprocess_before(
+        experience.time_step, experience.rollout_info, info
+    )
+    assert torch.equal(experience.time_step.reward, before)
+    # After 20 of 100 iterations one weight is 8, the other 1.
+    expected = 0.5 * before + (8.0 + 1.0) * 2.0 * (step_type != 0)
+    assert torch.allclose(inputs.reward[:, 1:], expected[:, 1:])
+    assert before.max() == 1.0  # of CartPole
+
+
+@pytest.mark.parametrize("algorithm", [PPOAlgorithm, ActorCriticAlgorithm])
+def test_intrinsic_rewards_have_a_value_of_their_own(algorithm):
+    agent = trained(
+        *(PPOAlgorithm, Agent, 3),
+        rl_algorithm_ctor=algorithm,
+        intrinsic_rewards={"bias": Bias, "more": Bias},
+        intrinsic_reward_weights={"bias": 10.0},
+        extrinsic_reward_weight=0.5,
+        intrinsic_gamma=0.25,
+        optimizer=SGD(lr=0.01),
+    )
+    steps = some_steps()
+    inputs, _ = agent._preprocess_before(steps, {}, BatchInfo())
+    own = torch.full((2, 4), 22.0)
+    own[:, 0] = 0.0
+    assert torch.equal(inputs.reward, torch.stack([0.5 * steps.reward, own], -1))
+    rl = agent.rl_algorithm
+    value, _ = rl._value(torch.rand(2, 4))
+    assert value.shape == (2, 2)
+    values = torch.zeros(2, 4, 2)
+    advantage = rl._generalized_advantage(
+        *(inputs.reward, values, steps.step_type, torch.zeros(2, 4)), time_major=False
+    )
+    assert torch.equal(advantage[..., 0], 0.5 * steps.reward[:, 1:])  # all terminal
+    share = 0.25 * rl._td_lambda
+    expected = torch.tensor([22 * (1 + share + share**2), 22 * (1 + share), 22.0])
+    torch.testing.assert_close(advantage[..., 1], expected.expand(2, 3))
+    # Of the outside, it is a reward of one dimension.
+    assert agent.reward_spec == TensorSpec(())
+    assert agent.reward_weights is None
+    assert agent.scalar_reward(steps.reward) is steps.reward
+    with pytest.raises(ValueError, match="only one dimension"):
+        agent.set_reward_weights([1.0, 1.0])
+
+
+class Chosen(IntrinsicReward):
+    """1 for action 1."""
+
+    def calc_reward(self, steps, batch_info):
+        return steps.prev_action.float()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "gamma"),
+    [(PPOAlgorithm, None), (PPOAlgorithm, 0.9), (DqnAlgorithm, None)],
+)
+def test_learns_from_an_intrinsic_reward_alone(algorithm, gamma):
+    env = create_environment(env_ctor=PolicyEnv, num_parallel_environments=8)
+    settings = {"unroll_length": 8}
+    if algorithm is DqnAlgorithm:
+        settings |= {"initial_collect_steps": 64, "num_updates_per_train_iter": 8}
+    agent = Agent(
+        env=env,
+        config=TrainerConfig(num_iterations=30, random_seed=0, **settings),
+        rl_algorithm_ctor=algorithm,
+        intrinsic_rewards=lambda *specs: Chosen(*specs, name="chosen"),
+        intrinsic_gamma=gamma,
+        extrinsic_reward_weight=-0.25,  # by which alone action 0 would be better
+        optimizer=Adam(lr=0.01),
+    )
+    for _ in range(30):
+        agent.train_iter()
+    actions = agent.predict_step(env.reset(), agent.get_initial_predict_state(8)).output
+    assert (actions == 1).all()
+
+
+# With everything around it
+
+
+@pytest.mark.parametrize("algorithm", [DqnAlgorithm, CqlDqnAlgorithm])
+def test_offline_steps_are_trained_by_every_part(algorithm):
+    recorded = trained(DqnAlgorithm, DqnAlgorithm)
+    agent = trained(
+        *(DqnAlgorithm, Agent, 5),
+        {"use_rollout_state": True},
+        rl_algorithm_ctor=algorithm,
+        intrinsic_rewards={"bias": Bias},
+    )
+    agent.add_offline_replay_buffer(recorded.replay_buffer)
+    assert agent.has_offline_loss == algorithm.has_offline_loss
+    for _ in range(10):
+        agent.train_iter()
+    assert 0.3 < agent.parts["bias"].bias.item() < 1.1
+    before = agent.parts["bias"].bias.item()
+    assert agent.train_from_replay_buffer(with_own_steps=False) > 0
+    assert agent.parts["bias"].bias.item() != before
+
+
+@pytest.mark.parametrize("algorithm", [PPOAlgorithm, DqnAlgorithm])
+def test_the_quick_way_to_the_loss_changes_nothing(algorithm, monkeypatch):
+    parts = {"rnd": functools.partial(RndReward, num_features=4)}
+    runs = []
+    for is_quick in (True, False):
+        if not is_quick:
+            monkeypatch.setattr(Composition, "quick_loss", lambda self, batch: None)
+        agent = trained(
+            *(algorithm, Agent),
+            rl_algorithm_ctor=algorithm,
+            intrinsic_rewards=parts,
+            optimizer=SGD(lr=0.01),
+        )
+        runs.append(dict(agent.named_parameters()))
+    for name, parameter in runs[0].items():
+        assert torch.allclose(parameter, runs[1][name], atol=1e-5), name
+
+
+def test_new_steps_are_prioritized_by_the_reward_that_is_trained():
+    agent = trained(
+        *(DqnAlgorithm, Agent, 5),
+        {"priority_replay": True},
+        rl_algorithm_ctor=functools.partial(DqnAlgorithm, prioritize_new_steps=True),
+        intrinsic_rewards={"bias": Bias},
+        intrinsic_reward_weights=1000.0,
+    )
+    assert agent.replay_buffer.total_size > 20
+    steps, _ = agent.replay_buffer.get_batch(8, 2)
+    assert (agent.priority_of_new_steps(steps) > 500).any()
+
+
+def test_unroll_workers_act_with_every_part():
+    settings = {"unroll_length": 10, "initial_collect_steps": 20}
+    agent = async_algorithm(
+        env_fn(),
+        algorithm_ctor=full_agent(DqnAlgorithm),
+        num_iterations=10,
+        num_updates_per_train_iter=1,
+        **settings,
+    )
+    try:
+        for _ in range(4):
+            agent.train_iter()
+    finally:
+        agent.finish_train()
+    replay = agent.replay_buffer
+    for row in range(replay.num_environments):
+        begin, length = replay.begin_positions[row : row + 1], int(replay.sizes[row])
+        steps = replay.get_windows(torch.tensor([row]), begin, length)
+        goal, time_step = steps.rollout_info["goal"][0], steps.time_step
+        assert (goal.sum(-1) == 1).all()
+        is_new = (goal[1:] != goal[:-1]).any(-1)
+        age = time_step.observation[0, 1:, 0]  # FaultEnv: the number of the step
+        assert not is_new[age % 5 != 0].any()
+    assert agent.num_updates > 0
+
+
+CONF = """
+create_environment.env_name = "CartPole-v1"
+create_environment.num_parallel_environments = 2
+TrainerConfig.algorithm_ctor = @Agent
+TrainerConfig.num_iterations = 1
+Agent.rl_algorithm_ctor = @PPOAlgorithm
+Agent.intrinsic_rewards = {"bias": @tests.algorithms.agent_toys.Bias}
+Agent.intrinsic_reward_weights = {"bias": @LinearScheduler()}
+LinearScheduler.schedule = ((0.0, 1.0), (1.0, 0.0))
+PPOAlgorithm.clip_epsilon = 0.1
+"""
+
+
+def test_a_conf_names_the_parts_and_needs_the_settings_of_none(tmp_path):
+    config_files.parse_config_text(CONF)
+    config = TrainerConfig()
+    assert config.unroll_length == PPOAlgorithm.default_settings.unroll_length
+    Trainer(config, tmp_path / "run").train()
+    text = (tmp_path / "run" / "operative.gin").read_text()
+    assert "Adam.lr = ((0.0, 0.0003), (1.0, 0.0))" in text
+    config_files.reset()
+    config_files.parse_config(str(tmp_path / "run" / "operative.gin"))
+    assert TrainerConfig().epochs == PPOAlgorithm.default_settings.epochs
+    config_files.reset()
+    policy = alf_lite.load_policy(tmp_path / "run")
+    assert policy.predict(torch.zeros(3, 4).numpy()).shape == (3,)
+
+
+def test_a_run_built_in_python_is_played_from_its_directory(tmp_path):
+    agent = trained(PPOAlgorithm, full_agent(PPOAlgorithm), 1)
+    root = tmp_path / "run"
+    Trainer(agent, root).train()
+    config_files.reset()
+    policy = alf_lite.load_policy(root)
+    first = policy.predict(torch.zeros(3, 4).numpy())
+    assert first.shape == (3,)
+
+
+@pytest.mark.slow  # the compiler takes seconds
+def test_a_run_built_in_python_is_exported(tmp_path):
+    agent = trained(PPOAlgorithm, full_agent(PPOAlgorithm), 1)
+    root = tmp_path / "run"
+    Trainer(agent, root).train()
+    config_files.reset()
+    alf_lite.export_policy(root, tmp_path / "policy", file_format="torch", num_steps=20)
+    assert list((tmp_path / "policy").glob("*.pt2"))
+
+
+# Who is trained by whom
+
+
+class Either(RLAlgorithm):
+    """Learns nothing, on-policy or off-policy."""
+
+    def __init__(self, *specs, is_on_policy=None, **kwargs):
+        super().__init__(*specs, is_on_policy=is_on_policy, **kwargs)
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+
+    def rollout_step(self, inputs, state):
+        return AlgStep(self.random_action(inputs))
+
+    def train_step(self, inputs, state, rollout_info):
+        return AlgStep(info=self.weight * inputs.discount)
+
+    def calc_loss(self, info):
+        return LossInfo(loss=info)
+
+
+@pytest.mark.parametrize("is_on_policy", [True, False])
+def test_the_agent_decides_for_an_algorithm_that_can_do_both(is_on_policy):
+    env = create_environment("CartPole-v1", 2)
+    config = TrainerConfig(num_iterations=5, unroll_length=2, mini_batch_length=2)
+    agent = Agent(
+        env=env,
+        config=config,
+        rl_algorithm_ctor=Either,
+        is_on_policy=is_on_policy,
+        intrinsic_rewards={"bias": Bias},
+        optimizer=SGD(lr=0.1),
+    )
+    agent.train_iter()
+    agent.train_iter()
+    assert agent.on_policy == agent.rl_algorithm.on_policy == is_on_policy
+    assert (agent.replay_buffer is None) == is_on_policy
+    assert agent.rl_algorithm.weight.item() < 0
+    for ctor in (Either, functools.partial(Agent, rl_algorithm_ctor=Either)):
+        with pytest.raises(
+            ConfigError, match=r"Either can train .* no parent has said"
+        ):
+            ctor(env=env, config=config, optimizer=SGD(lr=0.1))
+
+
+def some_steps(num_rows: int = 2, length: int = 4) -> TimeStep:
+    shape = num_rows, length
+    return TimeStep(
+        step_type=torch.ones(shape, dtype=torch.int32),
+        reward=torch.rand(shape),
+        discount=torch.ones(shape),
+        observation=torch.rand(*shape, 3),
+        prev_action=torch.zeros(shape, dtype=torch.int64),
+    )
+
+
+class Wrong(IntrinsicReward):
+    """Of the next step only."""
+
+    def calc_reward(self, steps, batch_info):
+        return steps.reward[:, 1:]
+
+
+def test_an_intrinsic_reward_of_the_wrong_shape_is_named():
+    message = r"Late\.calc_reward: expected a reward \[B, T\] = \[2, 3\].*got \[2, 2\]"
+    with pytest.raises(ValueError, match=message):
+        Agent(
+            *SPECS,
+            rl_algorithm_ctor=PPOAlgorithm,
+            intrinsic_rewards={"w": functools.partial(Wrong, name="Late")},
+        )
+
+
+NO_OPTIMIZER = functools.partial(Bias, lr=None)
+VECTOR = TensorSpec((2,))
+NO_PARAMETERS = {"x": lambda *specs: Chosen(*specs, name="x")}
+TWO_VALUES = {"intrinsic_rewards": NO_PARAMETERS, "intrinsic_gamma": 0.9}
+ERRORS = [
+    (
+        {"intrinsic_rewards": {"novelty": NO_OPTIMIZER}},
+        r"'novelty' \(Bias\) has parameters, such as bias, but no optimizer",
+    ),
+    ({"intrinsic_rewards": [Bias, Bias]}, "two parts are named 'Bias'"),
+    ({"intrinsic_rewards": {"rl": Bias}}, "two parts are named 'rl'"),
+    ({"intrinsic_rewards": {"a b": Bias}}, "'a b' cannot be the name of a part"),
+    (
+        {"intrinsic_rewards": {"x": functools.partial(RandomGoal, num_categories=2)}},
+        "'x' to be a IntrinsicReward, got",
+    ),
+    (
+        {"intrinsic_rewards": {"x": Bias}, "intrinsic_reward_weights": {"y": 1.0}},
+        "there is no intrinsic reward 'y'",
+    ),
+    (
+        {"intrinsic_rewards": {"x": Bias}, "reward_spec": VECTOR},
+        "a reward of one dimension",
+    ),
+    ({"goal_generator_ctor": RandomGoal}, "RandomGoal has no goal space"),
+    ({"goal_generator_ctor": Bias}, "'goal' to be a GoalGenerator, got a Bias"),
+    ({"rl_algorithm_ctor": lambda *_, **__: ()}, "'rl' to be a RLAlgorithm, got a tu"),
+    ({"is_on_policy": False}, "PPOAlgorithm is on-policy, but its parent"),
+    ({"intrinsic_gamma": 0.9}, "intrinsic_gamma is given, but there are no intrinsic"),
+    (
+        {**TWO_VALUES, "reward_weights": [1.0, 2.0]},
+        r"reward_weights=\[1.0, 2.0\] given, but the reward",
+    ),
+    (
+        {**TWO_VALUES, "rl_algorithm_ctor": DqnAlgorithm},
+        r"DqnAlgorithm sums all rewards with one γ .*on-policy actor-critic",
+    ),
+    (
+        {**TWO_VALUES, "rl_algorithm_ctor": ImpalaAlgorithm},
+        r"ImpalaAlgorithm: the correction of a policy lag .*Agent\.intrinsic_gamma",
+    ),
+    (
+        {
+            **TWO_VALUES,
+            "rl_algorithm_ctor": functools.partial(ActorCriticAlgorithm, use_gae=False),
+        },
+        "ActorCriticAlgorithm: use_gae=False has one γ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), ERRORS)
+def test_what_does_not_fit_is_refused_when_it_is_built(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        Agent(*SPECS, **{"rl_algorithm_ctor": PPOAlgorithm, **arguments})
+
+
+class WithHelper(Composition):
+    """Has a part, and a child that it has forgotten."""
+
+    def __init__(self, observation_spec, action_spec, **kwargs):
+        specs = observation_spec, action_spec
+        super().__init__(*specs, rl_algorithm=PPOAlgorithm(*specs), **kwargs)
+        self.helper = Bias(*specs)
+
+
+def test_a_forgotten_child_is_named_when_the_root_is_built():
+    env = create_environment("CartPole-v1", 2)
+    with pytest.raises(ConfigError, match=r"nobody trains its child .* helper \(Bias"):
+        WithHelper(env=env, config=TrainerConfig(num_iterations=1))
+
+
+@pytest.fixture(autouse=True)
+def no_configuration():
+    yield
+    config_files.reset()

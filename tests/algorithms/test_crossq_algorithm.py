@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+from alf_lite.algorithms.crossq_algorithm import (
+    CrossqAlgorithm,
+    NormalizedCriticNetwork,
+)
+from alf_lite.algorithms.sac_algorithm import Following
+from alf_lite.errors import ConfigError
+from alf_lite.networks.actor_networks import SquashedActorNetwork
+from alf_lite.networks.critic_networks import CriticNetwork
+from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
+from alf_lite.optimizers.optimizers import Adam
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+
+OBSERVATION = TensorSpec((3,))
+BOX = BoundedTensorSpec((2,), torch.float32, -1.0, 1.0)
+CHOICE = BoundedTensorSpec((), torch.int64, 0, 2)
+
+Critic = functools.partial(NormalizedCriticNetwork, joint_fc_layer_params=(16,))
+
+
+def crossq(action_spec=BOX, **kwargs) -> CrossqAlgorithm:
+    torch.manual_seed(0)
+    arguments = {
+        "actor_network_ctor": functools.partial(
+            SquashedActorNetwork, fc_layer_params=(16,)
+        ),
+        "critic_network_ctor": Critic,
+        "initial_alpha": 0.3,
+        "optimizer": Adam(),
+        **kwargs,
+    }
+    return CrossqAlgorithm(OBSERVATION, action_spec, **arguments)
+
+
+@pytest.mark.parametrize("action_spec", [BOX, CHOICE], ids=["box", "choice"])
+def test_one_pass_normalizes_both_steps_by_the_statistics_of_all_rows(action_spec):
+    algorithm, other = crossq(action_spec), crossq(action_spec)
+    observation, next_observation = torch.randn(6, 3), 5 + torch.randn(6, 3)
+    vector = torch.rand(6, 2) if action_spec is BOX else None
+    with torch.no_grad():
+        policy, _ = algorithm._policy(next_observation)
+    torch.manual_seed(1)
+    values, next_value, _ = algorithm._evaluate(
+        observation, vector, Following(next_observation, policy, ())
+    )
+    assert values.requires_grad
+    assert not next_value.requires_grad
+    # By hand: all rows at once through the same critics, which take statistics anew.
+    torch.manual_seed(1)
+    sample = other._actions.sample(policy)
+    rows = torch.cat([observation, next_observation])
+    vectors = None if vector is None else torch.cat([vector, sample.vector])
+    joint = other._critics.online.evaluate(rows, vectors)
+    torch.testing.assert_close(values, joint[:6])
+    smallest = sample.expectation(joint[6:].amin(1))
+    bonus = 0.3 * sum(e for e in sample.entropies if isinstance(e, torch.Tensor))
+    torch.testing.assert_close(next_value, (smallest + bonus).detach())
+    # The statistics are those of both.
+    alone = crossq(action_spec)._critics.online.evaluate(observation, vector)
+    assert not torch.allclose(alone, values, atol=0.05)
+
+
+def test_there_are_no_targets():
+    algorithm = crossq()
+    assert algorithm._critics.target is None
+    assert not any("critics.target." in name for name in algorithm.state_dict())
+    before = [p.clone() for p in algorithm.parameters()]
+    algorithm.after_update((), ())
+    for a, b in zip(before, algorithm.parameters(), strict=True):
+        assert torch.equal(a, b)
+    with pytest.raises(TypeError, match="target_update_tau"):
+        crossq(target_update_tau=0.1)
+
+
+def test_critics_that_do_not_fit_are_refused():
+    with pytest.raises(ConfigError, match="needs critics with batch normalization"):
+        crossq(critic_network_ctor=CriticNetwork)
+    memory = functools.partial(Critic, encoding_network_ctor=GRUEncodingNetwork)
+    with pytest.raises(ConfigError, match="without memory"):
+        crossq(critic_network_ctor=memory)

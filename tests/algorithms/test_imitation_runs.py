@@ -1,0 +1,117 @@
+"""GAIL finds its demonstrations, whichever way its RL algorithm is trained."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+from alf_lite.algorithms.agent import Agent
+from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.gail_reward import GailReward
+from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.config import TrainerConfig
+from alf_lite.datasets.loading import load_replay_buffer
+from alf_lite.datasets.writing import write_source
+from alf_lite.environments.creation import create_environment
+from alf_lite.errors import ConfigError, DataError
+from alf_lite.optimizers.optimizers import Adam
+from alf_lite.testing.structured_environments import CountingEnv
+from alf_lite.trainers.collector import NumSteps, RandomPolicy, collect
+
+SETTINGS = {
+    PPOAlgorithm: {"unroll_length": 6, "epochs": 2, "mini_batch_size": 4},
+    DqnAlgorithm: {
+        "unroll_length": 6,
+        "initial_collect_steps": 0,
+        "num_updates_per_train_iter": 2,
+        "mini_batch_size": 8,
+    },
+}
+with_both = pytest.mark.parametrize("algorithm", SETTINGS, ids=lambda cls: cls.__name__)
+
+
+def make_env(*lengths: int):
+    ctor = functools.partial(CountingEnv, episode_lengths=lengths)
+    return create_environment(env_ctor=ctor, num_parallel_environments=2, seed=0)
+
+
+def agent(algorithm, **settings) -> Agent:
+    config = TrainerConfig(
+        num_iterations=3, random_seed=0, **SETTINGS[algorithm], **settings
+    )
+    return Agent(
+        env=make_env(4),
+        config=config,
+        rl_algorithm_ctor=functools.partial(algorithm, optimizer=Adam(lr=1e-3)),
+        intrinsic_rewards={
+            "gail": functools.partial(GailReward, optimizer=Adam(lr=1e-3))
+        },
+        extrinsic_reward_weight=0.0,
+    )
+
+
+def recorded(path, *lengths: int, seed: int = 0):
+    """A file with steps of episodes of other lengths, known by their numbers."""
+    env = make_env(*lengths)
+    write_source(collect(env, RandomPolicy(env), NumSteps(80)), env, path, "alf_lite")
+    env.close()
+    return str(path)
+
+
+@with_both
+def test_both_sides_reach_the_discriminator(algorithm, tmp_path, monkeypatch):
+    seen = {True: set(), False: set()}
+    losses = GailReward._losses
+
+    def spy(self, steps, is_expert):
+        for step, expert in zip(steps.observation, is_expert, strict=True):
+            seen[bool(expert)].add(int(step) % 100)
+        return losses(self, steps, is_expert)
+
+    monkeypatch.setattr(GailReward, "_losses", spy)
+    sources = [recorded(tmp_path / f"{n}.replay", n) for n in (7, 9)]
+    imitator = agent(algorithm, offline_buffer_dir=sources)
+    before = [p.clone() for p in imitator.parts["gail"]._h.parameters()]
+    for iteration in range(60):
+        imitator.train_iter()
+        if iteration >= 5 and {5, 6, 7, 8} <= seen[True]:
+            break
+    # Own episodes have 4 transitions, those of the two sources 7 and 9.
+    assert seen[False] <= set(range(5))
+    assert {5, 6, 7, 8} <= seen[True]
+    after = list(imitator.parts["gail"]._h.parameters())
+    assert all(not torch.equal(a, b) for a, b in zip(after, before, strict=True))
+    imitator.finish_train()
+
+
+@with_both
+def test_no_demonstrations_are_an_error_before_anything_is_trained(algorithm):
+    imitator = agent(algorithm)
+    with pytest.raises(
+        ConfigError, match=r"GailReward learns from recorded steps.*offline"
+    ):
+        imitator.train_iter()
+    assert imitator.num_env_steps == 0
+    imitator.finish_train()
+
+
+@with_both
+def test_demonstrations_may_be_given_in_python(algorithm, tmp_path):
+    imitator = agent(algorithm)
+    buffer = load_replay_buffer(recorded(tmp_path / "x.replay", 7), make_env(4))
+    imitator.add_offline_replay_buffer(buffer)
+    assert imitator.train_iter() > 0
+    imitator.finish_train()
+
+
+@with_both
+def test_demonstrations_of_another_environment_are_refused(algorithm, tmp_path):
+    env = create_environment("CartPole-v1", seed=0)
+    path = tmp_path / "other.replay"
+    write_source(collect(env, RandomPolicy(env), NumSteps(40)), env, path, "alf_lite")
+    imitator = agent(algorithm, offline_buffer_dir=str(path))
+    with pytest.raises(DataError, match="does not fit"):
+        imitator.train_iter()
+    imitator.finish_train()

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from alf_lite.algorithms.agent import Agent
+from alf_lite.algorithms.parts.reward_weights import LagrangianRewardWeights
+from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.algorithms.sac_algorithm import SacAlgorithm
+from alf_lite.config import TrainerConfig
+from alf_lite.environments.creation import create_environment
+from alf_lite.optimizers.optimizers import Adam
+from alf_lite.testing.structured_environments import ConstrainedEnv
+from alf_lite.trainers.evaluator import evaluate
+
+WEIGHTS = functools.partial(
+    LagrangianRewardWeights,
+    thresholds=[None, -0.25],
+    initial_weights=[1.0, 0.1],
+    learning_rate=0.2,
+)
+
+
+def environment():
+    return create_environment(
+        env_ctor=ConstrainedEnv, num_parallel_environments=8, vectorization_mode="sync"
+    )
+
+
+def build(cls, **settings):
+    config = TrainerConfig(num_iterations=70, random_seed=0, **settings)
+    return cls(env=environment(), config=config)
+
+
+def test_ppo_earns_as_much_as_its_constraint_allows():
+    ctor = functools.partial(
+        PPOAlgorithm, optimizer=Adam(lr=0.01), gamma=0.5, reward_weights=WEIGHTS
+    )
+    algorithm = build(
+        functools.partial(Agent, rl_algorithm_ctor=ctor),
+        unroll_length=16,
+        epochs=2,
+        mini_batch_length=1,
+        mini_batch_size=64,
+    )
+    for _ in range(70):
+        algorithm.train_iter()
+    (episode,) = evaluate(algorithm, environment(), num_episodes=1).episodes
+    earned, cost = episode.return_vector
+    # The mode is 0.5 less what the noise costs; the weights become alike.
+    assert earned / 8 == pytest.approx(0.5, abs=0.15)
+    assert -cost / 8 <= 0.3
+    first, second = algorithm.reward_weights.tolist()
+    assert first + second == pytest.approx(1.0)
+    assert 0.2 < second < 0.8
+
+
+def test_off_policy_unrolls_move_the_weights_too():
+    algorithm = build(
+        functools.partial(
+            SacAlgorithm, optimizer=Adam(lr=1e-3), reward_weights=WEIGHTS
+        ),
+        unroll_length=4,
+        mini_batch_size=8,
+    )
+    before = algorithm.reward_weights.clone()
+    for _ in range(3):
+        algorithm.train_iter()
+    assert algorithm.reward_weights[1] != before[1]
+    assert "_reward_weights._multipliers" in algorithm.state_dict()

@@ -1,0 +1,380 @@
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import alf_lite
+from alf_lite import nest
+from alf_lite.algorithms.learning.batch_loss import LossFunction
+from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
+from alf_lite.algorithms.parts.return_heads import QuantileHead
+from alf_lite.algorithms.taac_algorithm import TaacAlgorithm, TaacInfo, compare_through
+from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.errors import ConfigError
+from alf_lite.networks.actor_networks import SquashedActorNetwork
+from alf_lite.networks.critic_networks import CriticNetwork
+from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
+from alf_lite.optimizers.optimizers import Adam
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+
+OBSERVATION = TensorSpec((3,))
+BOX = BoundedTensorSpec((2,), torch.float32, [-1.0, 0.0], [1.0, 10.0])
+NEST = {"a": BOX, "b": BoundedTensorSpec((), torch.float32, -2.0, 2.0)}
+CHOICE = BoundedTensorSpec((), torch.int64, 0, 2)
+FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
+GAMMA, ALPHA = 0.9, 0.3
+T, B = 5, 64
+
+Actor = functools.partial(SquashedActorNetwork, fc_layer_params=(16,))
+Critic = functools.partial(CriticNetwork, joint_fc_layer_params=(16,))
+
+
+def taac(action_spec=BOX, **kwargs) -> TaacAlgorithm:
+    """With random parameters, so that no two networks agree."""
+    torch.manual_seed(0)
+    arguments = {
+        "gamma": GAMMA,
+        "actor_network_ctor": Actor,
+        "critic_network_ctor": Critic,
+        "initial_alpha": ALPHA,
+        "optimizer": Adam(lr=3e-3),
+        **kwargs,
+    }
+    algorithm = TaacAlgorithm(OBSERVATION, action_spec, **arguments)
+    with torch.no_grad():
+        for name, parameter in algorithm.named_parameters():
+            if "temperature" not in name:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return algorithm
+
+
+def windows(action_spec=BOX, reward_dims=()) -> TimeStep:
+    """[B, T]; half of the actions are those before, a third of the episodes end."""
+    torch.manual_seed(1)
+    step_type = torch.full((B, T), MID, dtype=torch.int32)
+    step_type[: B // 3, 2], step_type[: B // 3, 3] = LAST, FIRST
+    discount = torch.ones(B, T)
+    discount[: B // 6, 2] = 0.0  # the others hit a time limit
+    action = nest.map_structure(lambda spec: spec.sample((B, T)), action_spec)
+    repeats = torch.rand(B, T) < 0.5
+    repeats[: B // 3, 3:] = False
+    for t in range(1, T):
+        for leaf in nest.flatten(action):
+            same = repeats[:, t]
+            leaf[same, t] = leaf[same, t - 1]
+    for leaf in nest.flatten(action):
+        leaf[: B // 3, 3] = 0.0
+    return TimeStep(
+        step_type=step_type,
+        reward=torch.randn(B, T, *reward_dims),
+        discount=discount,
+        observation=torch.randn(B, T, 3),
+        prev_action=action,
+    )
+
+
+def info_of(algorithm: TaacAlgorithm, steps: TimeStep, seed: int = 2) -> TaacInfo:
+    with torch.no_grad():
+        inputs, info = algorithm.preprocess_experience(steps, (), BatchInfo())
+    inputs, info, valid = transpose((inputs, info, steps.step_type != LAST))
+    torch.manual_seed(seed)
+    return LossFunction(algorithm).info(TrainingBatch(inputs, info, (), valid))[0]
+
+
+def vector_of(action) -> torch.Tensor:
+    """[..., vector_size] in [-1, 1], of BOX and NEST."""
+    box = action["a"] if isinstance(action, dict) else action
+    columns = [box[..., 0], box[..., 1] / 5 - 1]
+    if isinstance(action, dict):
+        columns.append(action["b"] / 2)
+    return torch.stack(columns, -1)
+
+
+# Compare-through
+
+
+@pytest.mark.parametrize("dims", [(), (2,)])
+def test_targets_run_through_what_the_policy_would_have_done(dims):
+    torch.manual_seed(3)
+    reward, value = torch.randn(T, B, *dims), torch.randn(T, B, *dims)
+    discount, goes_on = torch.rand(T, B), torch.rand(T, B) < 0.6
+    g, product, bootstrap = compare_through(reward, discount, value, goes_on)
+    lengths = set()
+    for b in range(B):
+        for t in range(T - 1):
+            total, weight, k = torch.zeros(dims), 1.0, t
+            while True:
+                total = total + weight * reward[k, b]
+                weight *= discount[k, b].item()
+                k += 1
+                if k == T - 1 or not goes_on[k, b]:
+                    break
+            torch.testing.assert_close(g[t, b], total)
+            assert product[t, b].item() == pytest.approx(weight, abs=1e-6)
+            assert torch.equal(bootstrap[t, b], value[k, b])
+            lengths.add(k - t)
+    assert lengths == {1, 2, 3, 4}
+
+
+def test_two_steps_are_the_least():
+    row = torch.zeros(2, 1)
+    g, product, value = compare_through(row + 1, row + 0.5, row + 3, row > 0)
+    assert (g.item(), product.item(), value.item()) == (1.0, 0.5, 3.0)
+    with pytest.raises(ValueError, match="at least 2 steps, got 1"):
+        compare_through(row[:1], row[:1], row[:1], row[:1] > 0)
+
+
+# The losses
+
+
+@pytest.mark.parametrize("spec", [BOX, NEST], ids=["box", "nest"])
+@pytest.mark.parametrize("num_critics", [1, 3])
+def test_the_losses_are_those_of_a_naive_computation(spec, num_critics):
+    algorithm = taac(spec, num_critics=num_critics)
+    online, target = algorithm._critics.online, algorithm._critics.target
+    target_entropy = (math.log(5) - 2) if spec is BOX else (math.log(10) - 3)
+    h_bar = -0.9 * math.log(0.9) - 0.1 * math.log(0.1)
+    steps = windows(spec)
+    loss = algorithm.calc_loss(info_of(algorithm, steps))
+    # The same random numbers in the same order, [T·B] with time first.
+    observation = steps.observation.transpose(0, 1)
+    before = nest.map_structure(lambda t: t.transpose(0, 1), steps.prev_action)
+    old = vector_of(before)
+    torch.manual_seed(2)
+    flat = {"observation": observation.flatten(0, 1), "prev_action": old.flatten(0, 1)}
+    policy, _ = algorithm._policy(flat)
+    parts = [p.rsample_and_log_prob() for p in nest_parts(policy)]
+    candidate = [action for action, _ in parts]
+    log_prob = sum(lp for _, lp in parts).view(T, B)
+    action = candidate[0] if spec is BOX else dict(zip("ab", candidate, strict=True))
+    new = vector_of(action).view(T, B, -1)
+    uniform = torch.rand(T * B).view(T, B)
+
+    def q(critic, t, vector):
+        return critic.evaluate(critic.encode(observation[t])[0], vector)[..., 0]
+
+    rows = {name: torch.zeros(T - 1, B) for name in ("actor", "critic", "alpha")}
+    error = torch.zeros(T - 1, B)
+    value, goes_on = torch.zeros(T, B), torch.zeros(T, B, dtype=torch.bool)
+    with torch.no_grad():
+        for t in range(T):
+            q_old, q_new = (q(online, t, v[t]).amin(1) for v in (old, new))
+            q_target = [q(target, t, v[t]).amin(1) for v in (old, new)]
+            for b in range(B):
+                is_first = steps.step_type[b, t] == FIRST
+                weights = np.exp([q_old[b] / ALPHA, q_new[b] / ALPHA])
+                beta = np.array([0.0, 1.0]) if is_first else weights / weights.sum()
+                takes_new = bool(uniform[t, b] < beta[1])
+                value[t, b] = q_target[takes_new][b]
+                if t < T - 1:
+                    same = bool((old[t, b] == old[t + 1, b]).all())
+                    is_last = steps.step_type[b, t] == LAST
+                    goes_on[t, b] = same and not takes_new and not is_last
+                    h = 0.0 if is_first else -(beta * np.log(beta)).sum()
+                    j = beta[0] * q_old[b] + beta[1] * q_new[b] + ALPHA * h
+                    rows["actor"][t, b] = -(j - ALPHA * log_prob[t, b])
+                    lack = 0.0 if is_first else h - h_bar
+                    lack += -log_prob[t, b] - target_entropy
+                    rows["alpha"][t, b] = math.log(ALPHA) * lack
+        discount = GAMMA * steps.discount.T[1:]
+        columns = steps.reward.T[1:], discount, value[1:], goes_on
+        for b in range(B):
+            for t in range(T - 1):
+                y, weight, k = 0.0, 1.0, t
+                while True:
+                    y, weight = y + weight * columns[0][k, b], weight * columns[1][k, b]
+                    k += 1
+                    if k == T - 1 or not goes_on[k, b]:
+                        break
+                y = y + weight * value[k, b]
+                errors = q(online, t, old[t + 1])[b] - y
+                rows["critic"][t, b] = 0.5 * (errors**2).sum()
+                error[t, b] = errors.abs().mean()
+    assert goes_on.any(0).any()
+    valid = steps.step_type.T[:-1] != LAST
+    extra = loss.extra
+    for name, expected in rows.items():
+        got = getattr(extra, f"{name}_loss")
+        torch.testing.assert_close(got[valid], expected[valid], atol=1e-4, rtol=1e-4)
+    error *= valid
+    mean = error.sum(0) / valid.sum(0)
+    torch.testing.assert_close(loss.priority, 0.9 * error.amax(0) + 0.1 * mean)
+    expected = sum(rows.values())
+    torch.testing.assert_close(loss.loss[valid], expected[valid], atol=2e-4, rtol=1e-4)
+
+
+def nest_parts(policy) -> list:
+    return [policy["a"], policy["b"]] if isinstance(policy, dict) else [policy]
+
+
+def test_beta_is_the_best_one_for_its_objective():
+    algorithm = taac()
+    pair = algorithm._pair(
+        TimeStep(step_type=torch.full((4,), int(MID), dtype=torch.int32)),
+        torch.randn(4, 3), BOX.sample((4,)), BOX.sample((4,)),
+    )  # fmt: skip
+    best, entropy = algorithm._objective(pair)
+    old, new = pair.values
+    p = torch.linspace(1e-4, 1 - 1e-4, 9999)[:, None]
+    h = -(p * p.log() + (1 - p) * (1 - p).log())
+    objective = (1 - p) * old + p * new + ALPHA * h  # of every β there is
+    highest, index = objective.max(0)
+    torch.testing.assert_close(best, highest, atol=1e-4, rtol=1e-4)
+    beta = algorithm._logit(pair).sigmoid()
+    torch.testing.assert_close(beta, p[index, 0], atol=2e-3, rtol=0.0)
+    torch.testing.assert_close(entropy, h[index, 0], atol=5e-3, rtol=0.0)
+
+
+def test_the_slope_of_the_objective_is_that_of_q_times_how_often_it_is_taken():
+    algorithm = taac(dqda_clipping=0.05)
+    inputs = TimeStep(step_type=torch.tensor([FIRST, MID, MID, MID], dtype=torch.int32))
+    features, before = torch.randn(4, 3), BOX.sample((4,))
+    candidate = BOX.sample((4,)).requires_grad_()
+    pair = algorithm._pair(inputs, features, before, candidate)
+    (slope,) = torch.autograd.grad(
+        pair.values[1].sum(), pair.vectors[1], retain_graph=True
+    )
+    (got,) = torch.autograd.grad(algorithm._objective(pair)[0].sum(), pair.vectors[1])
+    beta = algorithm._logit(pair).sigmoid()[:, None]
+    assert beta[0] == 1.0  # at FIRST
+    assert slope.abs().max() > 0.05
+    torch.testing.assert_close(got, beta * slope.clamp(-0.05, 0.05))
+
+
+@pytest.mark.parametrize(
+    ("loss_name", "modules"),
+    [
+        ("critic_loss", {"_critics"}),
+        ("actor_loss", {"_policy"}),
+        ("alpha_loss", {"_temperatures"}),
+    ],
+)
+def test_every_loss_reaches_its_own_parameters_only(loss_name, modules):
+    algorithm = taac()
+    loss = algorithm.calc_loss(info_of(algorithm, windows()))
+    getattr(loss.extra, loss_name).sum().backward()
+    found = {
+        name.split(".")[0]
+        for name, p in algorithm.named_parameters()
+        if p.grad is not None and p.grad.abs().sum() > 0
+    }
+    assert found == modules
+    targets = algorithm._critics.target.parameters()
+    assert all(p.grad is None for p in targets)
+
+
+def test_rewards_of_several_dimensions_and_quantiles_have_targets_of_their_own():
+    algorithm = taac(reward_spec=TensorSpec((2,)), reward_weights=[1.0, -2.0])
+    info = info_of(algorithm, windows(reward_dims=(2,)))
+    assert info.q.shape == (T, B, 2, 2)
+    assert info.value.shape == (T, B, 2)
+    assert info.policy_value.shape == (T, B)
+    assert algorithm.calc_loss(info).loss.shape == (T - 1, B)
+    algorithm = taac(return_model=QuantileHead(num_quantiles=4))
+    info = info_of(algorithm, windows())
+    assert info.value.shape == (T, B, 4)
+    assert algorithm.calc_loss(info).loss.shape == (T - 1, B)
+
+
+def test_between_updates_of_the_actor_only_the_critics_learn():
+    algorithm = taac(actor_update_period=2)
+    loss = algorithm.calc_loss(info_of(algorithm, windows()))
+    loss.loss.sum().backward()
+    assert all(p.grad is None for p in algorithm._policy.parameters())
+    algorithm.after_update((), ())
+    loss = algorithm.calc_loss(info_of(algorithm, windows()))
+    loss.loss.sum().backward()
+    assert all(p.grad is not None for p in algorithm._policy.parameters())
+
+
+# Acting
+
+
+def acting_step(step_type: int, num_rows: int = 256) -> TimeStep:
+    torch.manual_seed(4)
+    return TimeStep(
+        step_type=torch.full((num_rows,), step_type, dtype=torch.int32),
+        reward=torch.zeros(num_rows),
+        discount=torch.ones(num_rows),
+        observation=torch.randn(num_rows, 3),
+        prev_action=BOX.sample((num_rows,)),
+    )
+
+
+def repeated(action, step: TimeStep) -> torch.Tensor:
+    return (action == step.prev_action).all(1)
+
+
+@torch.no_grad()
+def test_the_rollout_repeats_as_often_as_beta_says_but_not_at_first():
+    algorithm = taac()
+    step = acting_step(int(MID), 4096)
+    again = repeated(algorithm.rollout_step(step, ()).output, step)
+    policy = algorithm._propose(step.observation, step.prev_action)
+    pair = algorithm._pair(step, step.observation, step.prev_action, policy.sample())
+    expected = 1 - algorithm._logit(pair).sigmoid().mean()
+    assert again.float().mean().item() == pytest.approx(expected.item(), abs=0.04)
+    first = acting_step(int(FIRST))
+    assert not repeated(algorithm.rollout_step(first, ()).output, first).any()
+    step = acting_step(int(MID), 1024)
+    random = repeated(algorithm.random_action(step), step).float().mean().item()
+    assert random == pytest.approx(0.5, abs=0.08)
+    assert not repeated(algorithm.random_action(first), first).any()
+
+
+@torch.no_grad()
+def test_evaluation_takes_the_better_of_the_two_and_keeps_it():
+    algorithm = taac()
+    step = acting_step(int(MID))
+    before = step.prev_action
+    action = algorithm.predict_step(step._replace(prev_action=()), before)
+    candidate = algorithm._propose(step.observation, before).mode
+    old, new = algorithm._pair(step, step.observation, before, candidate).values
+    expected = torch.where((new > old)[:, None], candidate, before)
+    assert torch.equal(action.output, expected)
+    assert torch.equal(action.state, expected)
+    assert 0 < repeated(action.output, step).sum() < len(expected)
+    first = acting_step(int(FIRST))
+    assert not repeated(algorithm.predict_step(first, before).output, first).any()
+    algorithm.predict_epsilon = 1.0
+    drawn = algorithm.predict_step(step, before).output
+    assert 0 < repeated(drawn, step).sum() < len(expected)
+
+
+def test_what_acts_is_built_for_evaluation_and_loaded(tmp_path):
+    path = tmp_path / "short.gin"
+    path.write_text(
+        "create_environment.env_name = 'Pendulum-v1'\n"
+        "TrainerConfig.algorithm_ctor = @TaacAlgorithm\n"
+        "TrainerConfig.num_iterations = 12\n"
+        "TrainerConfig.initial_collect_steps = 8\n"
+        "TrainerConfig.mini_batch_size = 4\n"
+    )
+    run = str(tmp_path / "run")
+    alf_lite.train(str(path), run, seed=0)
+    policy = alf_lite.load_policy(run)
+    names = {name.split(".")[0] for name, _ in policy._algorithm.named_parameters()}
+    assert names == {"_policy", "_critics", "_temperatures"}
+    assert policy._algorithm._critics.target is None
+    observation = np.array([1.0, 0.0, 0.0], np.float32)
+    assert policy.predict(observation).shape == (1,)
+    torch.manual_seed(0)
+    drawn = [policy.predict(observation, deterministic=False) for _ in range(40)]
+    assert any((a == b).all() for a, b in itertools.pairwise(drawn))
+
+
+def test_what_it_cannot_do_is_refused():
+    with pytest.raises(ValueError, match="Use SacAlgorithm for actions with discrete"):
+        taac(CHOICE)
+    memory = functools.partial(Actor, encoding_network_ctor=GRUEncodingNetwork)
+    with pytest.raises(ConfigError, match="networks with memory are not implemented"):
+        taac(actor_network_ctor=memory)
+    with pytest.raises(TypeError, match="n_step"):
+        taac(n_step=2)
+    with pytest.raises(ValueError, match="initial_alpha must be positive"):
+        taac(initial_alpha=0.0)
