@@ -127,7 +127,7 @@ def main(
         pass
     except BaseException as error:  # SystemExit and the like must not pass silently
         with contextlib.suppress(OSError):
-            connection.send_bytes(_last_words(error))
+            connection.send_bytes(last_words(error))
     # Although something in the process, such as a thread, may still run.
     sys.stdout.flush()
     sys.stderr.flush()
@@ -146,6 +146,8 @@ def _prepare(stacks: Connection) -> None:
     # The parent blocked them while this process started.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PARENT_SIGNALS)
     make_best_effort()
+    # Whatever a rank of a run starts is no rank (alf_lite.utils.ranks).
+    os.environ.pop("RANK", None)
     # Threads of several processes would only compete with each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # A GPU context per process would fill the GPU.
@@ -172,8 +174,8 @@ def _end_soon() -> NoReturn:
     raise StopRequested
 
 
-def _last_words(error: BaseException) -> bytes:
-    """As text, because not every exception can be pickled."""
+def last_words(error: BaseException) -> bytes:
+    """The message for ``error_of``: text, as not every exception can be pickled."""
     kinds = (kind for kind, of in _ERROR_KINDS.items() if isinstance(error, of))
     kind = next(kinds, _RAISED)
     text = failure_text(error) if kind == _RAISED else str(error)

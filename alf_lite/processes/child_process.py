@@ -29,6 +29,7 @@ from alf_lite.processes.child_main import CLOSE_SECONDS, Serve
 _DEATH_SECONDS = 1.0  # for the system to say how a process ended
 _STACK_SECONDS = 1.0  # for a process that hangs to begin to write its Python stack
 _GRACE_SECONDS = 0.5  # after a deadline: the whole program may have been stopped
+_MAX_DESCRIPTORS = 65_536  # of a program: enough for ten thousand children
 _start_lock = threading.Lock()
 _MAIN_HINT = (
     " It runs the program itself again, whose class or function it needs: put what "
@@ -287,6 +288,7 @@ def start_server(preload: Sequence[str]) -> None:
     Args:
         preload: modules that it imports.
     """
+    raise_descriptor_limit()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([child_main.__name__, *preload])
     name = "OMP_NUM_THREADS"
@@ -298,6 +300,21 @@ def start_server(preload: Sequence[str]) -> None:
     finally:
         if not is_set:
             del os.environ[name]
+
+
+def raise_descriptor_limit() -> None:
+    """Allows as many open files as the system does: a child takes up to five."""
+    try:
+        import resource
+    except ImportError:  # there is no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < min(most, _MAX_DESCRIPTORS):
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(
+                resource.RLIMIT_NOFILE, (min(most, _MAX_DESCRIPTORS), hard)
+            )
 
 
 @contextlib.contextmanager

@@ -98,6 +98,16 @@ class SharedMemory:
         """Maps the memory behind ``descriptor``, which may be closed afterwards."""
         self._buffer = mmap.mmap(descriptor, self.num_bytes)
 
+    def create_here(self, num_copies: int = 1) -> None:
+        """As :meth:`create`, for this process alone."""
+        os.close(self.create(num_copies))
+
+    @property
+    def bytes_of_all(self) -> np.ndarray:
+        """The whole block, uint8 [num_bytes]."""
+        assert self._buffer is not None, "neither created nor attached"
+        return np.frombuffer(self._buffer, np.uint8, self.num_bytes)
+
     def arrays(self) -> list[np.ndarray]:
         """The parts, whose dtypes are numpy's."""
         assert self._buffer is not None, "neither created nor attached"

@@ -16,9 +16,11 @@ from alf_lite.data_structures import AlgStep, TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.specs_only_environment import RemoteEnvironment
 from alf_lite.errors import ConfigError
+from alf_lite.processes.ray_cluster import check_reachable
+from alf_lite.unrollers.process_pool import warm_up
 from alf_lite.unrollers.unroll_worker import WorkerParts
-from alf_lite.unrollers.worker_pool import warm_up
 from alf_lite.utils.random_state import derive_seed
+from alf_lite.utils.ranks import ranks
 
 Nest = Any
 RootAlgorithm = Any  # an RLAlgorithm, which is made of unrollers
@@ -117,6 +119,7 @@ class ActorRecipe:
 
     def __call__(self, seed: int) -> WorkerParts:
         """The environment and the policy of one worker."""
+        ranks.stay_alone()
         config = dataclasses.replace(
             self.config,
             algorithm_ctor=self.algorithm_ctor,
@@ -158,8 +161,11 @@ def create_remote_environment(
             f"their processes: {type(error).__name__}: {error}. Use classes and "
             "functions defined at the top level of a module, or bind them in a conf."
         ) from error
-    # While it imports the library, the algorithm is built here.
-    warm_up(_PRELOADED)
+    if config.unroll_engine == "ray":
+        check_reachable(config.ray_address)
+    else:
+        # While it imports the library, the algorithm is built here.
+        warm_up(_PRELOADED)
     return RemoteEnvironment(
         create_env(seed=seed), config.num_unroll_workers, dumped, _PRELOADED
     )
@@ -168,7 +174,7 @@ def create_remote_environment(
 def config_in_worker(config: TrainerConfig) -> TrainerConfig:
     """What a worker must know of the config: it acts on the CPU, and trains nothing."""
     return dataclasses.replace(
-        config,
+        without_evaluation(config),
         algorithm_ctor=None,
         data_transformer_ctor=None,
         hook_ctors=(),
@@ -182,11 +188,18 @@ def config_in_worker(config: TrainerConfig) -> TrainerConfig:
         rl_train_every_update_steps=1,
         mixing_ratios=None,
         source_loss_weights=None,
+        metric_ctors=(),
+    )
+
+
+def without_evaluation(config: TrainerConfig) -> TrainerConfig:
+    """The config of a process that leaves evaluations to another one."""
+    return dataclasses.replace(
+        config,
         evaluate=False,
         async_eval=False,
         evaluation_buffer_dir=None,
         data_metrics=(),
-        metric_ctors=(),
         eval_interval=0,
         early_stop_return=None,
         early_stop_patience=None,

@@ -1,7 +1,9 @@
-"""Collects experience in worker processes while this one trains."""
+"""Collects experience in workers while this process trains."""
 
 from __future__ import annotations
 
+import bisect
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -12,135 +14,18 @@ from torch import Tensor
 
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.specs_only_environment import RemoteEnvironment
+from alf_lite.processes.ray_cluster import RayCluster
+from alf_lite.unrollers.in_flight import InFlight, InFlightUnrolls
+from alf_lite.unrollers.process_pool import ProcessPool
+from alf_lite.unrollers.ray_pool import RayPool
 from alf_lite.unrollers.unroll import Unroll
 from alf_lite.unrollers.unroll_worker import PoolOptions, UnrollReport
-from alf_lite.unrollers.worker_pool import Finished, Lost, Ready, WorkerPool
+from alf_lite.unrollers.worker_pool import CreatePool, Finished, Lost, Ready
 from alf_lite.utils import summary
 from alf_lite.utils.random_state import new_seed
 
 # () → everything that acting depends on, by name, as it is now.
 Capture = Callable[[], dict[str, Tensor]]
-
-
-class InFlight(NamedTuple):
-    """An unroll that a worker was asked for."""
-
-    worker: int
-    slot: int
-    version: int  # of the newest parameters when it was asked; it may act with newer
-
-
-class InFlightUnrolls:
-    """The slots of all workers, and the unrolls that are begun and not yet taken.
-
-    Every unroll has a policy lag: how many versions newer the parameters are when it is
-    taken for training than those that acted. With ``max_lag`` k and at least n unrolls
-    taken per version, k·n unrolls may be in flight, beside those still to be taken for
-    the present version. Each has a deadline, k versions after it was asked for.
-    If none is taken whose place others need to meet theirs (:meth:`can_take`), the lag
-    never exceeds k.
-
-    Args:
-        num_workers: how many.
-        slots_per_worker: unrolls of one worker that are under way, finished or in use.
-        max_lag: k; None for no limit but the slots.
-        per_version: n.
-    """
-
-    def __init__(
-        self,
-        num_workers: int,
-        slots_per_worker: int,
-        max_lag: int | None,
-        per_version: int,
-    ) -> None:
-        self._free = [set(range(slots_per_worker)) for _ in range(num_workers)]
-        self._begun: dict[tuple[int, int], InFlight] = {}
-        self._max_lag = max_lag
-        self._per_version = per_version
-        self._ready: set[int] = set()  # workers that can be asked
-
-    def add_worker(self, worker: int) -> None:
-        """From now on ``worker`` may be asked for unrolls."""
-        self._ready.add(worker)
-
-    @property
-    def has_all_workers(self) -> bool:
-        """Whether every worker can be asked."""
-        return len(self._ready) == len(self._free)
-
-    def begin(self, version: int, num_to_take: int) -> list[InFlight]:
-        """As many new unrolls as are allowed, of the workers with the fewest first.
-
-        Args:
-            version: of the newest parameters.
-            num_to_take: how many more unrolls will be taken for this version.
-        """
-        begun: list[InFlight] = []
-        room = self._room(num_to_take)
-        while room is None or len(begun) < room:
-            candidates = [worker for worker in self._ready if self._free[worker]]
-            if not candidates:
-                break
-            worker = max(candidates, key=lambda w: (len(self._free[w]), -w))
-            slot = min(self._free[worker])
-            self._free[worker].remove(slot)
-            unroll = InFlight(worker, slot, version)
-            self._begun[worker, slot] = unroll
-            begun.append(unroll)
-        return begun
-
-    def _room(self, num_to_take: int) -> int | None:
-        if self._max_lag is None:
-            return None
-        limit = self._max_lag * self._per_version + num_to_take
-        return limit - len(self._begun)
-
-    def in_slot(self, worker: int, slot: int) -> InFlight:
-        """The unroll in a slot that is being filled, or is filled and not taken."""
-        return self._begun[worker, slot]
-
-    def can_take(self, unroll: InFlight, version: int, num_to_take: int) -> bool:
-        """Whether all others still meet their deadlines if this unroll is taken now.
-
-        Args:
-            unroll: that would be taken.
-            version: for which it would be taken.
-            num_to_take: how many may be taken for it, with this one.
-        """
-        if self._max_lag is None:
-            return num_to_take > 0
-        places = num_to_take - 1
-        for due in range(version, self.deadline(unroll)):
-            if sum(self.deadline(u) <= due for u in self._begun.values()) > places:
-                return False
-            places += self._per_version
-        return num_to_take > 0
-
-    def deadline(self, unroll: InFlight) -> int:
-        """The last version for which the unroll may be taken; 0 if there is none."""
-        return 0 if self._max_lag is None else unroll.version + self._max_lag
-
-    def take(self, unroll: InFlight) -> None:
-        """The unroll is used for training from now on."""
-        del self._begun[unroll.worker, unroll.slot]
-
-    def release(self, unroll: InFlight) -> None:
-        """The slot of an unroll that was taken may be overwritten."""
-        self._free[unroll.worker].add(unroll.slot)
-
-    def lose_worker(self, worker: int, finished: set[InFlight]) -> None:
-        """``worker`` is gone: what it has not finished is not to come.
-
-        Args:
-            worker: which.
-            finished: unrolls that are complete, of this worker and others.
-        """
-        self._ready.discard(worker)
-        for unroll in [u for u in self._begun.values() if u.worker == worker]:
-            if unroll not in finished:
-                self.take(unroll)
-                self.release(unroll)
 
 
 class _Queued(NamedTuple):
@@ -151,7 +36,7 @@ class _Queued(NamedTuple):
 
 
 class AsyncUnroller:
-    """Lets N worker processes unroll, and hands over what they have finished.
+    """Lets N workers unroll, and hands over what they have finished.
 
     Every worker acts in B/N environments of its own with the parameters that were
     published last; parameters never change within an unroll. A worker goes on unrolling
@@ -166,6 +51,7 @@ class AsyncUnroller:
         env: of all workers together, with the recipe for that of one.
         capture: what the workers must know of the algorithm that is trained.
         on_policy: unrolls have a bootstrap row, and the policy lag is bounded.
+        create_pool: the workers; those that the config says by default.
 
     Raises:
         ConfigError: if there is not enough memory.
@@ -178,6 +64,7 @@ class AsyncUnroller:
         capture: Capture,
         *,
         on_policy: bool,
+        create_pool: CreatePool | None = None,
     ) -> None:
         length = config.unroll_length
         # What is taken step by step is unrolled step by step.
@@ -209,11 +96,12 @@ class AsyncUnroller:
             timeout_seconds=config.worker_timeout_seconds,
             max_restarts=config.max_worker_restarts,
         )
-        self._pool = WorkerPool(env.recipe, env.recipe_module, options, capture())
+        self._pool = (create_pool or pool_of(config, env))(options, capture())
         self.is_started = False
         self._num_calls = 0
         self._num_to_take = 0  # how many more unrolls this call waits for
-        self._queue: list[_Queued] = []  # in the order in which they were finished
+        # By deadline, and then in the order in which they were finished.
+        self._queue: list[_Queued] = []
         self._in_use: list[InFlight] = []  # of the unrolls that were returned last
 
     def reset(self, seed: int | None = None) -> None:
@@ -293,16 +181,14 @@ class AsyncUnroller:
     def _take(self, at_most: int) -> list[_Queued]:
         """Takes finished unrolls out of the queue, those with the least time first."""
         in_flight, version = self._in_flight, self._pool.version
-        self._queue.sort(key=lambda queued: in_flight.deadline(queued.unroll))
         taken: list[_Queued] = []
-        kept: list[_Queued] = []
         for queued in self._queue:
-            if in_flight.can_take(queued.unroll, version, at_most - len(taken)):
-                taken.append(queued)
-                in_flight.take(queued.unroll)
-            else:
-                kept.append(queued)
-        self._queue = kept
+            # Where one has to wait, those with more time have to, too.
+            if not in_flight.can_take(queued.unroll, version, at_most - len(taken)):
+                break
+            taken.append(queued)
+            in_flight.take(queued.unroll)
+        del self._queue[: len(taken)]
         self._num_to_take = max(0, self._num_to_take - len(taken))
         return taken
 
@@ -312,7 +198,8 @@ class AsyncUnroller:
         for event in events:
             if isinstance(event, Finished):
                 unroll = self._in_flight.in_slot(event.worker, event.report.slot)
-                self._queue.append(_Queued(unroll, event.report))
+                queued = _Queued(unroll, event.report)
+                bisect.insort(self._queue, queued, key=self._deadline)
             elif isinstance(event, Lost):
                 finished = {queued.unroll for queued in self._queue}
                 self._in_flight.lose_worker(event.worker, finished)
@@ -321,6 +208,9 @@ class AsyncUnroller:
         if any(isinstance(event, Ready) for event in events):
             # After all events: some who could be asked before may be lost.
             self._request()
+
+    def _deadline(self, queued: _Queued) -> int:
+        return self._in_flight.deadline(queued.unroll)
 
     def _request(self) -> None:
         for unroll in self._in_flight.begin(self._pool.version, self._num_to_take):
@@ -340,3 +230,14 @@ class AsyncUnroller:
         summary.scalar("async/policy_lag/max", float(max(lags)))
         speeds = [self._worker_length / queued.report.seconds for queued in taken]
         summary.scalar("async/worker_steps_per_second", float(np.mean(speeds)))
+
+
+def pool_of(config: TrainerConfig, env: RemoteEnvironment) -> CreatePool:
+    """Creates the workers that the config asks for."""
+    if config.unroll_engine == "processes":
+        return functools.partial(ProcessPool, env.recipe, env.recipe_module)
+    cpus = config.ray_cpus_per_worker
+    connect = functools.partial(
+        RayCluster, config.ray_address, num_cpus=cpus * config.num_unroll_workers
+    )
+    return functools.partial(RayPool, env.recipe, connect, cpus)

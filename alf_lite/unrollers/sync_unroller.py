@@ -13,6 +13,7 @@ from alf_lite import nest
 from alf_lite.data_structures import AlgStep, Experience, TimeStep
 from alf_lite.environments.environment import Environment, StepRow
 from alf_lite.errors import CheckpointError
+from alf_lite.unrollers.staged_rows import StagedRows
 from alf_lite.unrollers.unroll import (
     ActingPolicy,
     PreallocatedRows,
@@ -52,7 +53,7 @@ class SyncUnroller:
         self._rollout_step = rollout_step or policy.rollout_step
         self._with_grad = with_grad
         self._overwrite_policy_output = overwrite_policy_output
-        self._rows: UnrollRows = RowsWithGradient() if with_grad else PreallocatedRows()
+        self._rows: UnrollRows | None = None
         self._time_step: Any = None  # TimeStep, after reset
         self._is_fresh = True
         self._new_columns: tuple[int, ...] = ()  # see Unroll
@@ -87,12 +88,12 @@ class SyncUnroller:
         is_first_unroll, self._is_fresh = self._is_fresh, False
         new_columns, self._new_columns = self._new_columns, ()
         self._is_unrolling = True
-        rows = self._rows if rows is None else rows
+        if rows is None:
+            rows = self._rows = self._rows or self._make_rows()
         with torch.inference_mode(not self._with_grad):
             env_seconds = self._run(length, bootstrap, rows)
             # Without a bootstrap row, nobody acted on the last step yet.
-            last_step = None if bootstrap else to_device(self._time_step, self._device)
-            time_steps, experience = rows.end(last_step)
+            time_steps, experience = rows.end(None if bootstrap else self._time_step)
         self._is_unrolling = False
         return Unroll(
             experience,
@@ -101,7 +102,18 @@ class SyncUnroller:
             is_first_unroll,
             new_columns=() if is_first_unroll else new_columns,
             kept_rows=rows.read_time_steps,
+            taken_steps=rows.read_taken(length + 1),
         )
+
+    def _make_rows(self) -> UnrollRows:
+        if self._with_grad:
+            return RowsWithGradient(self._device)
+        return StagedRows(self._device) if self._moves else PreallocatedRows()
+
+    @property
+    def _moves(self) -> bool:
+        """Whether steps go from the environment to the policy on another device."""
+        return self._time_step.reward.device != self._device
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs to go on from the last step, as plain data.
@@ -156,14 +168,15 @@ class SyncUnroller:
             The seconds spent in the environment.
         """
         policy, env, act = self._policy, self._env, self._rollout_step
-        transform, device = policy.transform_timestep, self._device
+        transform, moves = policy.transform_timestep, self._moves
         initial_state, _ = self._zeros()
         has_state = self._has_policy_state
         env_seconds = 0.0
-        moves = self._time_step.reward.device != device
-        next_step = to_device(self._time_step, device)
+        next_step = self._time_step
         step_rows = self._begin(length, rows, next_step)
-        if step_rows is not None:
+        if moves:
+            next_step = rows.take(0, next_step)
+        elif step_rows is not None:
             next_step = step_rows[0].time_step
         for t in range(length + bootstrap):
             time_step, state = next_step, self._policy_state
@@ -183,7 +196,7 @@ class SyncUnroller:
                 env_seconds += time.perf_counter() - begin
                 self._time_step = next_step
                 if moves:
-                    next_step = to_device(next_step, device)
+                    next_step = rows.take(t + 1, next_step)
                 self._policy_state = step.state
                 self._transform_state = transform_state
                 if self._overwrite_policy_output:
@@ -233,13 +246,6 @@ def _unpack(leaves: Sequence[Tensor], like: Nest, device: torch.device) -> Nest:
             f"{[tuple(x.shape) for x in expected]}"
         )
     return nest.pack_sequence_as(like, [leaf.to(device) for leaf in leaves])
-
-
-def to_device(time_step: TimeStep, device: torch.device) -> TimeStep:
-    """``time_step`` on ``device``; itself if it is there."""
-    if time_step.reward.device == device:
-        return time_step
-    return nest.map_structure(lambda t: t.to(device, non_blocking=True), time_step)
 
 
 def _cloned(values: Nest) -> Nest:

@@ -14,6 +14,7 @@ from alf_lite import nest
 from alf_lite.data_structures import AlgStep, Experience, TimeStep
 from alf_lite.environments.environment import Environment, StepRow
 from alf_lite.errors import ConfigError
+from alf_lite.utils.devices import moved
 from alf_lite.utils.free_memory import check_ram
 
 Nest = Any
@@ -60,12 +61,31 @@ class Unroll(NamedTuple):
     new_columns: tuple[int, ...] = ()
     # (begin, end) → these rows of ``time_steps``, if they are views that are kept.
     kept_rows: Callable[[int, int], TimeStep] | None = None
+    # [T+1, B, ...] ``time_steps`` where the policy is, if that is another device.
+    taken_steps: TimeStep | tuple[()] = ()
 
     def rows(self, begin: int, end: int) -> TimeStep:
         """``time_steps[begin:end]``."""
         if self.kept_rows is None:
             return nest.narrow(self.time_steps, begin, end)
         return self.kept_rows(begin, end)
+
+    def rows_on(self, device: torch.device, begin: int, end: int) -> TimeStep:
+        """As :meth:`rows`, those that are on ``device`` if there are such."""
+        taken = self.taken_steps
+        if isinstance(taken, TimeStep) and taken.reward.device == device:
+            return nest.narrow(taken, begin, end)
+        return self.rows(begin, end)
+
+    def action_on(self, device: torch.device) -> Nest:
+        """The actions [T, B, ...] of the experience, where they need not be moved.
+
+        On the host these are the ones that the environment was given: none after the
+        end of an episode.
+        """
+        if self.taken_steps == () or device.type != "cpu":
+            return self.experience.action
+        return self.rows(1, len(self.time_steps.step_type)).prev_action
 
 
 class UnrollJoiner:
@@ -169,8 +189,8 @@ class PreallocatedRows:
             experience: its ``time_step`` is () if the policy saw the raw one.
         """
         row = self._num_added
-        if row > 0 and self._step_rows is None:
-            self._steps.write(row, time_step, self._length + 1)
+        if self._step_rows is None:
+            self._add_step(row, time_step)
         # Several rows are written almost as fast as one.
         self._kept.append(experience)
         self._num_added = row + 1
@@ -178,6 +198,19 @@ class PreallocatedRows:
             self._write_kept()
         if self._first_rows is not None:
             self._look_at(self._first_rows, experience)
+
+    def _add_step(self, row: int, time_step: TimeStep) -> None:
+        """Of an environment that does not write its steps itself."""
+        if row > 0:
+            self._steps.write(row, time_step, self._length + 1)
+
+    def take(self, row: int, time_step: TimeStep) -> TimeStep:
+        """What the environment returned, where the policy is; asked if it is not."""
+        raise NotImplementedError("StagedRows are for policies on another device")
+
+    def read_taken(self, num_time_steps: int) -> TimeStep | tuple[()]:
+        """What :meth:`take` returned, [T+1, B, ...]; () if it was not asked."""
+        return ()
 
     def _look_at(self, first_rows: list[Experience], experience: Experience) -> None:
         """Takes in one of the first rows; decides after the last of them."""
@@ -208,7 +241,7 @@ class PreallocatedRows:
         if self._kept:
             self._write_kept()
         if last_step is not None and self._step_rows is None:
-            self._steps.write(self._num_added, last_step, self._length + 1)
+            self._add_step(self._num_added, last_step)
         return self.read(self._length + 1, self._num_added)
 
     def read_time_steps(self, begin: int, end: int) -> TimeStep:
@@ -219,21 +252,40 @@ class PreallocatedRows:
         """Views of raw steps and of rows of experience, as :meth:`end` returns them."""
         experience: Experience = self._rest.read(0, num_rows)
         if experience.time_step == ():
-            inputs = self._steps.read(0, num_rows)
+            inputs = self._read_inputs(num_rows)
             experience = experience._replace(time_step=inputs)
         return self._steps.read(0, num_time_steps), experience
 
+    def _read_inputs(self, num_rows: int) -> TimeStep:
+        """What the policy saw, if it saw the raw steps."""
+        return self._steps.read(0, num_rows)
+
 
 class RowsWithGradient:
-    """As ``PreallocatedRows``, but keeps the rows themselves, with their gradient."""
+    """As ``PreallocatedRows``, but keeps the rows themselves, with their gradient.
 
-    def __init__(self) -> None:
+    Args:
+        device: of the policy.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._raw_steps: list[TimeStep] = []  # those that were taken
+        self._taken: TimeStep | tuple[()] = ()  # of the last unroll
         self._time_steps: list[TimeStep] = []
         self._experience: list[Experience] = []
 
     def begin(self, length: int, env: Environment, first_step: TimeStep) -> None:
         # The environment's tensors are kept as they are.
         self._forget()
+
+    def take(self, row: int, time_step: TimeStep) -> TimeStep:
+        self._raw_steps.append(time_step)
+        return moved(time_step, self.device)
+
+    def read_taken(self, num_time_steps: int) -> TimeStep | tuple[()]:
+        taken, self._taken = self._taken, ()
+        return taken
 
     def add(self, time_step: TimeStep, experience: Experience) -> None:
         self._time_steps.append(time_step)
@@ -245,16 +297,20 @@ class RowsWithGradient:
             self._time_steps.append(last_step)
         time_steps = nest.stack(self._time_steps)
         experience = nest.stack(self._experience)
+        raw_steps = time_steps
+        if self._raw_steps:
+            raw_steps, self._taken = nest.stack(self._raw_steps), time_steps
         # The unroller may live on: nothing shall keep the graph alive.
         self._forget()
         if experience.time_step == ():
             inputs = nest.map_structure(lambda t: t[:num_rows], time_steps)
             experience = experience._replace(time_step=inputs)
-        return time_steps, experience
+        return raw_steps, experience
 
     read_time_steps = None  # nothing is kept
 
     def _forget(self) -> None:
+        self._raw_steps = []
         self._time_steps = []
         self._experience = []
 

@@ -1,16 +1,11 @@
-"""The worker's own side: builds its environments, and acts in them as it is asked to.
-
-Trainer and worker say short messages on one pipe, of which the first byte says what
-they are. The data lies in shared memory.
-"""
+"""What an unroll worker does: builds its environments and acts in them as asked."""
 
 from __future__ import annotations
 
 import struct
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing import reduction
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gin
 import numpy as np
@@ -22,29 +17,16 @@ from alf_lite.data_structures import AlgStep, Experience, TimeStep
 from alf_lite.environments.environment import Environment, StepRow
 from alf_lite.environments.specs_only_environment import WithSpecsOf
 from alf_lite.errors import ConfigError
-from alf_lite.processes.child_main import Parent, StopRequested
+from alf_lite.processes.child_main import StopRequested
 from alf_lite.tensor_specs import TensorSpec
-from alf_lite.unrollers.sync_unroller import SyncUnroller, to_device
-from alf_lite.unrollers.unroll import ActingPolicy
-from alf_lite.unrollers.worker_memory import (
-    ParameterStore,
-    RowSpecs,
-    UnrollSlots,
-    control_memory,
-    row_specs,
-)
+from alf_lite.unrollers.sync_unroller import SyncUnroller
+from alf_lite.unrollers.unroll import ActingPolicy, PreallocatedRows
+from alf_lite.unrollers.worker_memory import RowSpecs, row_specs
 from alf_lite.utils import random_state
-from alf_lite.utils.threads import set_num_threads
+from alf_lite.utils.devices import moved
 
 Nest = Any
 
-# To the worker
-ATTACH = b"a"  # the descriptor of the slots' memory follows
-UNROLL = b"u"  # and the slot, as one int32
-# From the worker, beside its last words
-READY = b"r"  # and a pickled WorkerDescription
-DONE = b"d"  # and an UnrollReport
-SLOT = struct.Struct("=i")
 _REPORT = struct.Struct("=iqidd")
 
 
@@ -58,7 +40,7 @@ class UnrollReport(NamedTuple):
     seconds: float  # for the whole unroll
 
     def pack(self) -> bytes:
-        return DONE + _REPORT.pack(*self)
+        return _REPORT.pack(*self)
 
     @classmethod
     def unpack(cls, content: bytes) -> UnrollReport:
@@ -129,102 +111,92 @@ class WorkerDescription(NamedTuple):
     config_use: Any  # what building took from the configuration
 
 
-def serve(settings: WorkerSettings, trainer: Parent) -> NoReturn:
-    """Unrolls until the trainer asks it to stop or is gone.
+# (tensors to overwrite, the version that they hold) → the version that they hold now.
+ReadParameters = Callable[[Sequence[Tensor], int], int]
+
+
+class UnrollWorker:
+    """The environments of one worker and a copy of the algorithm that acts in them.
 
     Args:
-        settings: what to do.
-        trainer: first sends the descriptors of the control memory and of the parameter
-            store.
+        settings: what to build.
+        read_parameters: takes over the newest ones.
+        heartbeat: int64 [1]; counts resets and steps.
+        stop: int64 [1]; not 0 once the worker shall end.
+
+    Raises:
+        ConfigError: if it cannot be built, or otherwise than in the trainer.
+        EnvError: if an environment fails.
     """
-    set_num_threads(1)
-    worker = _Worker(settings, trainer)
-    try:
-        worker.start()
-        worker.serve()
-    except StopRequested:
-        worker.close()
-        raise
 
-
-class _Worker:
-    def __init__(self, settings: WorkerSettings, trainer: Parent) -> None:
-        self._settings = settings
-        self._trainer = trainer
-        self._env: Environment | None = None
-
-    def start(self) -> None:
-        """Builds everything and describes it."""
-        settings, options = self._settings, self._settings.options
-        control = control_memory(options.num_workers)
-        self._trainer.attach(control)
-        stop, heartbeats = control.arrays()
-        self._store = ParameterStore(list(settings.tensor_specs.values()))
-        self._trainer.attach(self._store)
-
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        read_parameters: ReadParameters,
+        heartbeat: np.ndarray,
+        stop: np.ndarray,
+    ) -> None:
+        self._options = settings.options
+        self._read_parameters = read_parameters
+        self._version = 0
         random_state.seed_everything(settings.seed)
         parts = _build(settings)
-        self._env = env = WorkerEnvironment(
+        self._env = WorkerEnvironment(
             parts.env,
             first_env_id=settings.worker_index * parts.env.batch_size,
-            step_interval=options.step_interval,
-            heartbeat=heartbeats[settings.worker_index : settings.worker_index + 1],
+            step_interval=settings.options.step_interval,
+            heartbeat=heartbeat,
             stop=stop,
         )
         self._actor = actor = parts.actor
         self._tensors = _in_order(actor.tensors, settings.tensor_specs)
-        self._version = 0
         self._refresh()
         self._unroller = SyncUnroller(
-            env,
+            self._env,
             actor.policy,
             rollout_step=actor.act,
             overwrite_policy_output=actor.overwrite_policy_output,
         )
-        self._unroller.reset(random_state.derive_seed(settings.seed, "environments"))
-        rows = _first_row(env, actor)
-        description = WorkerDescription(
-            rows, env.batch_size, config_shipping.export_config_use()
+        self._seed = settings.seed
+
+    def begin_episodes(self) -> WorkerDescription:
+        """Resets the environments; says what one row of an unroll consists of."""
+        self._unroller.reset(random_state.derive_seed(self._seed, "environments"))
+        return WorkerDescription(
+            _first_row(self._env, self._actor),
+            self._env.batch_size,
+            config_shipping.export_config_use(),
         )
-        dumped = reduction.ForkingPickler.dumps(description)
-        self._trainer.send(READY + bytes(dumped))
-        self._slots = UnrollSlots(
-            rows, options.slots_per_worker, options.unroll_length, options.bootstrap
-        )
 
-    def serve(self) -> NoReturn:
-        """Answers requests until the connection ends."""
-        while True:
-            message = self._trainer.receive()
-            if message[:1] == ATTACH:
-                self._trainer.attach(self._slots)
-            else:
-                assert message[:1] == UNROLL, message
-                self._unroll(SLOT.unpack(message[1:])[0])
+    def unroll(self, slot: int, rows: PreallocatedRows) -> UnrollReport:
+        """Unrolls with the newest parameters into ``rows``.
 
-    def close(self) -> None:
-        if self._env is not None:
-            self._env.close()
+        Args:
+            slot: for the report.
+            rows: where the unroll is written.
 
-    def _unroll(self, slot: int) -> None:
+        Raises:
+            StopRequested: if the worker shall end.
+        """
         begin = time.perf_counter()
         self._refresh()
-        options = self._settings.options
-        unroll = self._unroller.unroll(
-            options.unroll_length, options.bootstrap, self._slots.rows(slot)
-        )
-        report = UnrollReport(
+        options = self._options
+        unroll = self._unroller.unroll(options.unroll_length, options.bootstrap, rows)
+        return UnrollReport(
             slot=slot,
             version=self._version,
             is_first=unroll.is_first_unroll,
             env_step_seconds=unroll.env_step_seconds,
             seconds=time.perf_counter() - begin,
         )
-        self._trainer.send(report.pack())
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._env.close()
 
     def _refresh(self) -> None:
         """Takes over the newest parameters."""
-        version = self._store.read(self._tensors, self._version)
+        version = self._read_parameters(self._tensors, self._version)
         if version != self._version:
             self._version = version
             self._actor.after_refresh()
@@ -265,7 +237,7 @@ def _first_row(env: Environment, actor: Actor) -> RowSpecs:
     """What one row of an unroll consists of, seen without a step."""
     policy, batch_size = actor.policy, env.batch_size
     with torch.inference_mode():
-        time_step = to_device(env.current_time_step, policy.device)
+        time_step = moved(env.current_time_step, policy.device)
         state: Nest = policy.get_initial_rollout_state(batch_size)
         inputs, _ = policy.transform_timestep(
             time_step, policy.get_initial_transform_state(batch_size)

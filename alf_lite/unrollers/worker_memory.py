@@ -6,7 +6,7 @@ Parameters go to the workers and unrolls come back without a copy or a lock.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +32,15 @@ def control_memory(num_workers: int) -> SharedMemory:
         "unroll workers",
         "Free some memory.",
     )
+
+
+def flat_parameters(specs: Iterable[TensorSpec]) -> SharedMemory:
+    """Memory of this process in which tensors lie as in that of any other one."""
+    memory = SharedMemory(
+        list(specs), "the parameters for unroll workers", "Use a smaller network."
+    )
+    memory.create_here()
+    return memory
 
 
 class ParameterStore(SharedMemory):

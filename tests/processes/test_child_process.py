@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -206,3 +208,17 @@ def test_other_children_of_the_server_hear_the_signals_that_end_them(group):
     ending.start()
     ending.join(20)
     assert not ending.is_alive()
+
+
+def test_the_limit_of_open_files_is_raised_as_far_as_the_system_allows():
+    code = (
+        "import resource\n"
+        "from alf_lite.processes import child_process\n"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))\n"
+        "child_process.raise_descriptor_limit()\n"
+        "soft, after = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "assert after == hard\n"
+        "assert soft == (65536 if hard < 0 else min(hard, 65536)), (soft, hard)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -21,6 +21,7 @@ from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.unrollers.actor_copy import ActingState
 from alf_lite.utils.progress import Progress
+from tests.algorithms.agent_toys import full_agent
 
 
 def build() -> nn.Module:
@@ -142,6 +143,7 @@ CASES = [
     (CqlAlgorithm, None, {}),
     (DdpgAlgorithm, None, {}),
     (Td3Algorithm, None, {}),
+    (full_agent(SacAlgorithm), 2, {}),
 ]
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import random
-import types
 from typing import Any, NamedTuple
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alf_lite.config import TrainerConfig
-from alf_lite.unrollers import async_unroller
-from alf_lite.unrollers.async_unroller import AsyncUnroller, InFlight, InFlightUnrolls
+from alf_lite.unrollers.async_unroller import AsyncUnroller
+from alf_lite.unrollers.in_flight import InFlight, InFlightUnrolls
 from alf_lite.unrollers.unroll_worker import PoolOptions, UnrollReport
 from alf_lite.unrollers.worker_pool import Event, Finished, Lost, Ready
 
@@ -133,21 +131,18 @@ class _Trainer:
     def __init__(self, seed: int, *, on_policy: bool, **config: Any) -> None:
         pools = []
 
-        def create_pool(
-            recipe: bytes, module: str, options: PoolOptions, tensors: Any
-        ) -> SimulatedPool:
+        def create_pool(options: PoolOptions, tensors: Any) -> SimulatedPool:
             pools.append(SimulatedPool(options, random.Random(seed)))
             return pools[0]
 
-        env: Any = types.SimpleNamespace(recipe=b"", recipe_module="")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(async_unroller, "WorkerPool", create_pool)
-            self.unroller = AsyncUnroller(
-                TrainerConfig(async_unroll=True, num_iterations=1, **config),
-                env,
-                dict,
-                on_policy=on_policy,
-            )
+        env: Any = None
+        self.unroller = AsyncUnroller(
+            TrainerConfig(async_unroll=True, num_iterations=1, **config),
+            env,
+            dict,
+            on_policy=on_policy,
+            create_pool=create_pool,
+        )
         self.pool = pools[0]
         self.rng = random.Random(seed + 1)
         self.lags: list[int] = []
@@ -187,7 +182,7 @@ class _Trainer:
 seeds = st.integers(0, 2**31)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     seed=seeds,
     num_workers=st.integers(1, 5),
@@ -221,7 +216,7 @@ def test_no_unroll_is_older_than_the_policy_lag_allows(
     assert max(trainer.lags) <= max_lag
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     seed=seeds,
     num_workers=st.integers(1, 5),
@@ -262,7 +257,7 @@ def test_waiting_for_more_than_there_are_slots_ends_when_they_are_full():
         assert len(unrolls) == 2 * trainer.pool.options.slots_per_worker
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=seeds, num_workers=st.integers(1, 5), on_policy=st.booleans())
 def test_without_lag_nothing_is_begun_while_the_trainer_trains(
     seed, num_workers, on_policy
@@ -282,7 +277,7 @@ def test_without_lag_nothing_is_begun_while_the_trainer_trains(
     assert set(trainer.lags) == {0}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=seeds, num_workers=st.integers(1, 4), period=st.integers(2, 4))
 def test_rarely_published_parameters_lag_no_more_versions(seed, num_workers, period):
     trainer = _Trainer(
@@ -389,3 +384,51 @@ def test_a_lost_worker_keeps_what_it_had_finished_and_gives_back_the_rest():
     assert unrolls.begin(2, 2) == []  # it is not there
     unrolls.add_worker(0)
     assert unrolls.begin(2, 2) == [InFlight(0, 1, 2)]
+
+
+def naive_can_take(begun, unroll, version, num_to_take, max_lag, per_version) -> bool:
+    """Counts, for every version before the unroll is due, those that are due then."""
+    places = num_to_take - 1
+    for due in range(version, unroll.version + max_lag):
+        if sum(u.version + max_lag <= due for u in begun) > places:
+            return False
+        places += per_version
+    return num_to_take > 0
+
+
+@settings(max_examples=60)
+@given(seed=seeds, num_workers=st.integers(1, 4), max_lag=st.integers(0, 3))
+def test_the_scheduler_decides_as_one_that_counts_everything(
+    seed, num_workers, max_lag
+):
+    rng = random.Random(seed)
+    slots, n = rng.randint(1, 4), rng.randint(1, 4)
+    unrolls = ready(num_workers, slots, max_lag, n)
+    free = [set(range(slots)) for _ in range(num_workers)]
+    begun: list[InFlight] = []
+    used: list[InFlight] = []
+    for version in range(1, 15):
+        places = rng.randint(0, n)
+        expected = []
+        for _ in range(max_lag * n + places - len(begun)):
+            if not any(free):
+                break
+            # The worker with the fewest under way, and its lowest slot.
+            worker = max(range(num_workers), key=lambda w: (len(free[w]), -w))
+            slot = min(free[worker])
+            free[worker].remove(slot)
+            expected.append(InFlight(worker, slot, version))
+        assert unrolls.begin(version, places) == expected
+        begun += expected
+        for unroll in rng.sample(begun, len(begun)):
+            allowed = naive_can_take(begun, unroll, version, places, max_lag, n)
+            assert unrolls.can_take(unroll, version, places) == allowed
+            if allowed:
+                unrolls.take(unroll)
+                begun.remove(unroll)
+                used.append(unroll)
+                places -= 1
+        for unroll in rng.sample(used, rng.randint(0, len(used))):
+            unrolls.release(unroll)
+            free[unroll.worker].add(unroll.slot)
+            used.remove(unroll)

@@ -17,7 +17,7 @@ SPECS = [
     TensorSpec((0,)),
     TensorSpec((2000,), dtype=torch.float64),
 ]
-NUM_READS = 10_000
+NUM_READS = 5_000
 
 
 def constants(number: int) -> list[torch.Tensor]:
@@ -140,7 +140,11 @@ def test_no_reader_ever_sees_tensors_of_two_versions():
     with other_process(_publish_until_told_to_stop, descriptor) as connection:
         while reader.version == 0:
             time.sleep(0.001)
-        for _ in range(NUM_READS):
+        deadline, num_reads = time.monotonic() + 120, 0
+        # On a busy machine, the writer may stand still for many reads.
+        while num_reads < NUM_READS or num_new < 10:
+            assert time.monotonic() < deadline, (num_reads, num_new)
+            num_reads += 1
             version = reader.read(into)
             assert version >= known
             num_new += version != known
@@ -152,4 +156,3 @@ def test_no_reader_ever_sees_tensors_of_two_versions():
     os.close(descriptor)
     assert reader.read(into, known) == newest
     torch.testing.assert_close(into, constants(newest))
-    assert num_new > 3

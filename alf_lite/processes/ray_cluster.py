@@ -1,0 +1,325 @@
+"""A connection to Ray: actors on the machines of a cluster, or on this one.
+
+Ray is imported when a connection is made: without it everything else works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, ClassVar
+
+import numpy as np
+
+from alf_lite.errors import ConfigError, exception_text
+
+_logger = logging.getLogger(__name__)
+
+_CONNECT_SECONDS = 5.0
+_LOCAL = "local"  # a Ray of this machine alone, as Ray names it
+_LOCAL_VARIABLES = {
+    # Whoever reaches a port of it may run code: only with its token.
+    "RAY_AUTH_MODE": "token",
+    # Otherwise 15: actors would get hardly any time beside anything else that runs.
+    "RAY_worker_niceness": "0",
+}
+# What a client of HTTP/2, on which Ray's services talk, says first, and the type of
+# frame that is answered.
+_HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+_HTTP2_SETTINGS = 4
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class ActorLostError(Exception):
+    """An actor is gone, with its process or with its machine.
+
+    Args:
+        message: what Ray says about it.
+        is_start: whether it could not be started, because its class cannot be loaded.
+    """
+
+    def __init__(self, message: str, *, is_start: bool = False) -> None:
+        super().__init__(message)
+        self.is_start = is_start
+
+
+class RayActor:
+    """An object in a process somewhere in the cluster.
+
+    Calls of one group are carried out one at a time, in their order.
+
+    Args:
+        handle: Ray's.
+    """
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+        self._methods: dict[tuple[str, str, int], Any] = {}
+
+    def ask(
+        self,
+        method: str,
+        *arguments: Any,
+        group: str,
+        then: Callable[[Future[Any]], None],
+    ) -> None:
+        """Calls a method; ``then`` is called with the answer, by another thread.
+
+        Args:
+            method: its name.
+            *arguments: plain data; what :meth:`RayCluster.put` returned arrives as the
+                array itself.
+            group: in which it is carried out.
+            then: gets a future whose result is there, see :func:`answer_of`.
+        """
+        reference = self._method(method, group, 1).remote(*arguments)
+        reference.future().add_done_callback(then)
+
+    def tell(self, method: str, *arguments: Any, group: str) -> None:
+        """Calls a method that returns nothing; whether it works is seen elsewhere."""
+        self._method(method, group, 0).remote(*arguments)
+
+    def kill(self) -> None:
+        """Ends the process now."""
+        ray = _import_ray()
+        with contextlib.suppress(Exception):  # it is gone already, as may be Ray
+            ray.kill(self._handle, no_restart=True)
+
+    def _method(self, name: str, group: str, num_returns: int) -> Any:
+        key = name, group, num_returns
+        if key not in self._methods:
+            self._methods[key] = getattr(self._handle, name).options(
+                concurrency_group=group, num_returns=num_returns
+            )
+        return self._methods[key]
+
+
+def answer_of(future: Future[Any]) -> Any:
+    """What an actor has answered.
+
+    Raises:
+        ActorLostError: if it is gone.
+        Exception: what the method raised.
+    """
+    error = future.exception()
+    if error is None:
+        return future.result()
+    errors = getattr(sys.modules.get("ray"), "exceptions", None)
+    if errors is None or not isinstance(error, errors.RayError):
+        raise error
+    if isinstance(error, errors.RayTaskError):
+        raise error
+    is_start = bool(getattr(error, "actor_init_failed", False)) or isinstance(
+        error, errors.RuntimeEnvSetupError
+    )
+    raise ActorLostError(str(error).strip(), is_start=is_start)
+
+
+class RayCluster:
+    """A connection of this process to Ray; all that are open at a time are one.
+
+    If Ray is connected already, by the program around, that is used and left as it is.
+
+    Args:
+        address: of the cluster, ``host:port``; None for the one that the environment
+            variable ``RAY_ADDRESS`` names, or else a Ray of this machine alone, which
+            ends with the last connection, or with this process.
+        num_cpus: that a Ray of this machine shall offer, at least.
+
+    Raises:
+        ConfigError: if Ray is not installed, or the cluster cannot be reached.
+    """
+
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _num_open: ClassVar[int] = 0
+    _is_ours: ClassVar[bool] = False
+
+    def __init__(self, address: str | None, num_cpus: float = 1.0) -> None:
+        check_reachable(address)
+        address = address or os.environ.get("RAY_ADDRESS") or _LOCAL
+        if address == _LOCAL and "ray" not in sys.modules:
+            # Ray reads these when it is imported, and its processes when they start.
+            for variable, value in _LOCAL_VARIABLES.items():
+                os.environ.setdefault(variable, value)
+        self._ray = _import_ray()
+        self._is_open = False
+        self._classes: dict[type, Any] = {}  # as Ray has made them actors
+        with RayCluster._lock:
+            if not self._ray.is_initialized():
+                _connect(self._ray, address, num_cpus)
+                RayCluster._is_ours, RayCluster._num_open = True, 0
+            RayCluster._num_open += 1
+            self._is_open = True
+
+    def start_actor(
+        self,
+        cls: type,
+        *,
+        num_cpus: float,
+        num_gpus: float = 0.0,
+        groups: Sequence[str],
+    ) -> RayActor:
+        """Starts an actor as soon as a machine has room for it, wherever that is.
+
+        It ends with this process, and is not started again by Ray.
+
+        Args:
+            cls: at the top level of a module, which all machines have.
+            num_cpus: of a machine, that nobody else may take.
+            num_gpus: likewise.
+            groups: of calls.
+        """
+        if cls not in self._classes:
+            make = self._ray.remote(
+                max_restarts=0,
+                max_task_retries=0,
+                concurrency_groups=dict.fromkeys(groups, 1),
+                scheduling_strategy="SPREAD",
+            )
+            self._classes[cls] = make(cls)
+        return RayActor(
+            self._classes[cls].options(num_cpus=num_cpus, num_gpus=num_gpus).remote()
+        )
+
+    def put(self, array: np.ndarray) -> Any:
+        """Stores a copy once, for all actors: see :meth:`RayActor.ask`."""
+        return self._ray.put(array)
+
+    def resources_text(self) -> str:
+        """The CPUs of the cluster and how many are free."""
+        total = self._ray.cluster_resources().get("CPU", 0.0)
+        free = self._ray.available_resources().get("CPU", 0.0)
+        nodes = [node for node in self._ray.nodes() if node["Alive"]]
+        return f"{len(nodes)} machines with {total:g} CPUs, of which {free:g} are free"
+
+    def num_places(self, wanted: Mapping[str, float]) -> int:
+        """How many actors that take ``wanted``, by resource, there is room for in all.
+
+        Machines that are busy now count like those that are free.
+        """
+        places = 0
+        for node in self._ray.nodes():
+            resources = node["Resources"] if node["Alive"] else {}
+            counts = [
+                int(resources.get(name, 0.0) / amount)
+                for name, amount in wanted.items()
+                if amount > 0
+            ]
+            places += min(counts, default=0)
+        return places
+
+    def close(self) -> None:
+        """Ends the connection; may be called more than once."""
+        with RayCluster._lock:
+            if not self._is_open:
+                return
+            self._is_open = False
+            RayCluster._num_open -= 1
+            if RayCluster._is_ours and not RayCluster._num_open:
+                RayCluster._is_ours = False
+                with contextlib.suppress(Exception):  # the cluster is gone
+                    self._ray.shutdown()
+
+
+def check_reachable(address: str | None) -> None:
+    """Finds within seconds that Ray cannot be used.
+
+    Args:
+        address: see ``RayCluster``.
+
+    Raises:
+        ConfigError: if Ray is not installed, or nothing answers at the address.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError("Ray is not installed: pip install 'alf_lite[ray]'")
+    address = address or os.environ.get("RAY_ADDRESS")
+    if not address or address in ("auto", _LOCAL):
+        return
+    host, _, port = address.rpartition(":")
+    if "://" in address or not host or not port.isdigit() or int(port) > 65_535:
+        raise ConfigError(
+            f"the address of Ray is {address!r}, expected HOST:PORT, such as "
+            "10.0.0.1:6379, of a cluster that this machine has joined with "
+            "ray start --address=HOST:PORT"
+        )
+    why = _why_unreachable(host.strip("[]"), int(port))
+    if why:
+        raise ConfigError(
+            f"there is no Ray at {address}: {why}. Start it with ray start --head "
+            "--port=PORT, or correct TrainerConfig.ray_address or RAY_ADDRESS."
+        )
+
+
+def _why_unreachable(host: str, port: int) -> str:
+    try:
+        with socket.create_connection((host, port), _CONNECT_SECONDS) as connection:
+            connection.settimeout(_CONNECT_SECONDS)
+            connection.sendall(_HTTP2_HELLO)
+            frame = connection.recv(9)
+    except OSError as error:
+        return f"{error}"
+    if len(frame) < 4 or frame[3] != _HTTP2_SETTINGS:
+        return "what answers there is something else"
+    return ""
+
+
+def _import_ray() -> Any:
+    return importlib.import_module("ray")
+
+
+def _connect(ray: Any, address: str, num_cpus: float) -> None:
+    options: dict[str, Any] = {}
+    if address == _LOCAL:
+        cores = os.cpu_count() or 1
+        options = {
+            "num_cpus": max(cores, math.ceil(num_cpus)),
+            "include_dashboard": False,
+        }
+    try:
+        with _kept_signals():
+            ray.init(
+                address=address,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                configure_logging=True,
+                **options,
+            )
+    except Exception as error:
+        hint = (
+            "A cluster wants this machine to have joined it (ray start --address=...), "
+            "the same versions of Ray and Python, and its token (RAY_AUTH_MODE=token "
+            "and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH)."
+        )
+        if address == _LOCAL:
+            hint = (
+                "If the machine was too busy to start it in time, try again. The logs "
+                "are in /tmp/ray/session_latest/logs."
+            )
+        raise ConfigError(
+            f"Ray at {address!r} cannot be used: {exception_text(error)}. {hint}"
+        ) from error
+
+
+@contextlib.contextmanager
+def _kept_signals() -> Iterator[None]:
+    """Ray handles some signals its own way: what is there shall stay."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)
