@@ -6,7 +6,9 @@ inside of a library in C, with an error that says something else.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -27,6 +29,9 @@ def _install_in_program() -> None:
     )
     # A child that multiprocessing has started has the arguments of its parent, too.
     is_program |= _is_script() and sys.argv[0] in sys.orig_argv
+    if is_program:
+        # Python's last search for garbage takes most of a second, for nothing.
+        atexit.register(gc.freeze)
     # It may be ignored, as in the background of a shell.
     if is_program and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _handle)

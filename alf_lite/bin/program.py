@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 import textwrap
 import traceback
@@ -67,14 +68,43 @@ def _run(program: Program, arguments: Sequence[str]) -> int:
     try:
         values = parse_flags(program, arguments)
         with _log_lines():
-            return program.run(values)
+            exit_code = program.run(values)
+        _leave_ranks()
+        return exit_code
     except AlfLiteError as error:
+        if _is_told_by_another_rank():
+            return error.exit_code
         notes = getattr(error, "__notes__", [])
         print("\n".join([f"error: {error}", *notes]), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except Exception:
+        if _is_told_by_another_rank():
+            return 1
+        raise
+
+
+def _is_told_by_another_rank() -> bool:
+    """Whether this is one of several ranks, and not the first to say what is wrong."""
+    if not is_rank():
+        return False
+    from alf_lite.utils.ranks import ranks
+
+    return not ranks.speaks_first()
+
+
+def _leave_ranks() -> None:
+    if is_rank():
+        from alf_lite.utils.ranks import ranks
+
+        ranks.leave()
+
+
+def is_rank() -> bool:
+    """Whether torchrun has started this process beside others."""
+    return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") not in ("0", "1")
 
 
 def parse_flags(program: Program, arguments: Sequence[str]) -> flags.FlagValues:
@@ -156,7 +186,9 @@ def _log_lines() -> Iterator[None]:
     logger = logging.getLogger("alf_lite")
     handler, level = _StderrHandler(), logger.level
     logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    # What all ranks say is said by the first one.
+    is_other_rank = is_rank() and os.environ["RANK"] != "0"
+    logger.setLevel(logging.ERROR if is_other_rank else logging.INFO)
     try:
         yield
     finally:

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
@@ -30,7 +31,7 @@ _MAX_RUNS = 1000
 _TRAIN = (sys.executable, "-m", "alf_lite.bin.train")
 _POLL_SECONDS = 0.1
 _QUESTION_SECONDS = 1.0
-_END_SECONDS = 15.0  # longer than a run takes to save what it can and to end
+END_SECONDS = 15.0  # longer than a run takes to save what it can and to end
 _REDRAW_SECONDS = 0.5
 _LINE_SECONDS = 30.0  # between two lines of a run where there is no terminal
 _TAIL_BYTES = 4096
@@ -69,38 +70,31 @@ class RunEnd(NamedTuple):
         return self.record.get("average_return") if evaluation is None else evaluation
 
 
-class _Process:
-    """A run that goes on."""
+class RunInProgress(ABC):
+    """A run that goes on, here or elsewhere; what it prints is in its directory.
+
+    Args:
+        run: which.
+    """
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._parent = os.getpid()
         self._next_question = 0.0
         run.root_dir.mkdir(parents=True, exist_ok=True)
         self._output = run.root_dir / OUTPUT_FILE
-        command = [*_TRAIN, *run.arguments, f"--root_dir={run.root_dir}"]
-        with self._output.open("ab") as file:
-            self._begin = file.tell()
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                # Ctrl-C reaches this process alone, which passes it on once.
-                process_group=0,
-                preexec_fn=self._end_with_parent,
-                env={"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **os.environ},
-            )
+        self._begin = self._output.stat().st_size if self._output.exists() else 0
 
-    def _end_with_parent(self) -> None:
-        """Has the operating system stop the run if this process is killed, on Linux."""
-        if sys.platform.startswith("linux"):
-            import ctypes
+    @abstractmethod
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None if it goes on."""
 
-            set_parent_death_signal = 1
-            ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
-            if os.getppid() != self._parent:  # it died before the line above
-                os._exit(1)
+    @abstractmethod
+    def signal(self, number: int) -> None:
+        """Sends it a signal."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Until it has ended; not for ever."""
 
     def last_line(self) -> str:
         """What the run has printed last."""
@@ -118,14 +112,6 @@ class _Process:
             return []
         return [line.strip() for line in text.splitlines() if line.strip()]
 
-    def signal(self, number: int) -> None:
-        self._process.send_signal(number)
-
-    def wait(self) -> None:
-        """Until it has ended; not for ever."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_SECONDS)
-
     def stop_unless(self, may_go_on: Callable[[Run], bool]) -> None:
         """Asks once a second, and not again after a no."""
         now = time.monotonic()
@@ -137,7 +123,7 @@ class _Process:
 
     def end(self) -> RunEnd | None:
         """How it ended; None if it goes on."""
-        exit_code = self._process.poll()
+        exit_code = self.poll()
         if exit_code is None:
             return None
         if exit_code < 0:  # as a shell says it
@@ -150,6 +136,55 @@ class _Process:
             if math.isinf(self._next_question):
                 message = "stopped, it may not go on"
         return RunEnd(self.run, exit_code, read_record(self.run.root_dir), message)
+
+
+class RunInProcess(RunInProgress):
+    """As a child of this process."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._process = start_training(run.root_dir, run.arguments)
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def wait(self) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_SECONDS)
+
+
+def start_training(root_dir: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Starts ``train``, which is stopped if this process is killed, on Linux.
+
+    Args:
+        root_dir: of the run, where its output goes, too.
+        arguments: see ``Run``.
+    """
+    parent = os.getpid()
+
+    def end_with_parent() -> None:
+        if sys.platform.startswith("linux"):
+            import ctypes
+
+            set_parent_death_signal = 1
+            ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+            if os.getppid() != parent:  # it died before the line above
+                os._exit(1)
+
+    with (root_dir / OUTPUT_FILE).open("ab") as file:
+        return subprocess.Popen(
+            [*_TRAIN, *arguments, f"--root_dir={root_dir}"],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            # Ctrl-C reaches this process alone, which passes it on once.
+            process_group=0,
+            preexec_fn=end_with_parent,
+            env={"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **os.environ},
+        )
 
 
 def read_record(root_dir: Path) -> dict[str, Any]:
@@ -168,6 +203,7 @@ def train_all(
     on_end: Callable[[RunEnd], None] = lambda end: None,
     may_go_on: Callable[[Run], bool] = lambda run: True,
     are_alike: bool = True,
+    start: Callable[[Run], RunInProgress] = RunInProcess,
     stream: TextIO | None = None,
 ) -> list[RunEnd]:
     """Trains all, ``jobs`` at a time; shows how far each of them is.
@@ -183,6 +219,7 @@ def train_all(
         may_go_on: asked about every run once a second; False stops it.
         are_alike: whether what is wrong with the flags or the conf of the first runs is
             wrong for those that have not begun, too: then they are not started.
+        start: begins a run.
         stream: where the progress is shown; stderr by default.
 
     Returns:
@@ -193,13 +230,13 @@ def train_all(
     """
     display = _Display(sys.stderr if stream is None else stream)
     waiting = _Waiting(runs, are_alike)
-    running: list[_Process] = []
+    running: list[RunInProgress] = []
     ends: dict[str, RunEnd] = {}
     with _noted_signals() as signals, display:
         try:
             while True:
                 while len(running) < jobs and not signals and (run := waiting.next()):
-                    running.append(_Process(run))
+                    running.append(start(run))
                 if not running:
                     break
                 time.sleep(_POLL_SECONDS)
@@ -227,7 +264,7 @@ def train_all(
     return [ends.get(r.name, RunEnd(r, None, {}, not_started)) for r in waiting.seen]
 
 
-def _end(processes: Sequence[_Process]) -> None:
+def _end(processes: Sequence[RunInProgress]) -> None:
     for process in processes:
         process.signal(signal.SIGTERM)
     for process in processes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,15 @@ from alf_lite.bin import program
 from alf_lite.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
+    from alf_lite.bin.several_runs import Run, RunInProgress
     from alf_lite.bin.sweep_trials import Setup, Trial, Trials
     from alf_lite.config.search_space import Dimension
 
+    StartRun = Callable[[Run], RunInProgress]
+
 _NUM_TRIALS = 20
 _NUM_SHOWN = 10
+_PER_TRIAL = {"cpus": 1.0, "gpus": 0.0}
 
 
 def define_flags() -> flags.FlagValues:
@@ -63,13 +68,42 @@ def define_flags() -> flags.FlagValues:
     flags.DEFINE_multi_string(
         "gin_param", [], "A setting of all trials.", flag_values=values
     )
+    flags.DEFINE_enum(
+        "engine",
+        "processes",
+        ["processes", "ray"],
+        "Where the runs are: processes of this machine, or on the machines of a cluster"
+        " of Ray, which share root_dir (needs pip install 'alf_lite[ray]').",
+        flag_values=values,
+    )
+    flags.DEFINE_string(
+        "ray_address",
+        None,
+        "Of the cluster, HOST:PORT. Default: RAY_ADDRESS of the environment, or else a "
+        "Ray of this machine.",
+        flag_values=values,
+    )
+    for name, amount in _PER_TRIAL.items():
+        flags.DEFINE_float(
+            f"{name}_per_trial",
+            amount,
+            f"With --engine=ray: {name.upper()[:-1]}s that Ray keeps for a run. "
+            f"Default: {amount:g}.",
+            lower_bound=0.0,
+            flag_values=values,
+        )
     integers: dict[str, tuple[int | None, int, str]] = {
         "num_trials": (
             None,
             1,
             f"Trials in all. Default: {_NUM_TRIALS}; of a grid, all combinations.",
         ),
-        "jobs": (None, 1, "Runs at a time. Default: as many as there are cores."),
+        "jobs": (
+            None,
+            1,
+            "Runs at a time. Default: as many as there are cores, or as Ray has room "
+            "for.",
+        ),
         "grid_points": (3, 2, "Values of a range in a grid. Default: 3."),
         "sampler_seed": (0, 0, "Seed of what is tried. Default: 0."),
     }
@@ -96,6 +130,7 @@ def sweep(values: flags.FlagValues) -> int:
         raise ConfigError("--conf is missing: what should be trained?")
     if not values.root_dir:
         raise ConfigError("--root_dir is missing: where should the runs be stored?")
+    _check_engine(values)
     space = read_space(values.space, values.search)
     root_dir = Path(values.root_dir).expanduser()
     setup = Setup(
@@ -120,16 +155,18 @@ def sweep(values: flags.FlagValues) -> int:
     arguments = [f"--conf={setup.conf}"]
     arguments += [f"--gin_param={parameter}" for parameter in setup.gin_params]
     sweeping = Sweeping(trials, setup, method, num_trials, arguments)
-    jobs = values.jobs or several_runs.num_cores()
-    print(f"Trials in {root_dir}, {jobs} runs at a time.", file=sys.stderr)
     try:
-        several_runs.train_all(
-            sweeping.runs(),
-            jobs,
-            on_end=sweeping.on_end,
-            may_go_on=sweeping.may_go_on,
-            are_alike=False,
-        )
+        with _engine(values) as (num_at_once, start):
+            jobs = values.jobs or num_at_once
+            print(f"Trials in {root_dir}, {jobs} runs at a time.", file=sys.stderr)
+            several_runs.train_all(
+                sweeping.runs(),
+                jobs,
+                on_end=sweeping.on_end,
+                may_go_on=sweeping.may_go_on,
+                are_alike=False,
+                start=start,
+            )
     except several_runs.StoppedError as error:
         print("\n".join(table(trials)))
         print(f"Stopped by {error}. The same command continues.")
@@ -182,6 +219,42 @@ def check(setup: Setup, space: Sequence[Dimension]) -> None:
             "--prune needs evaluations while a run goes on: give --gin_param="
             "'TrainerConfig.eval_interval = 10', in iterations"
         )
+
+
+def _check_engine(values: flags.FlagValues) -> None:
+    """Finds settings of Ray without it, and whether there is one, within seconds.
+
+    Raises:
+        ConfigError: see there.
+    """
+    from alf_lite.processes.ray_cluster import check_reachable
+
+    if values.engine == "ray":
+        check_reachable(values.ray_address)
+        return
+    defaults = {f"{name}_per_trial": n for name, n in _PER_TRIAL.items()}
+    for name, default in {"ray_address": None, **defaults}.items():
+        if values[name].value != default:
+            raise ConfigError(f"--{name} needs --engine=ray")
+
+
+@contextlib.contextmanager
+def _engine(values: flags.FlagValues) -> Iterator[tuple[int, StartRun]]:
+    """How many runs there is room for, and what starts one."""
+    from alf_lite.bin import several_runs
+
+    if values.engine == "processes":
+        yield several_runs.num_cores(), several_runs.RunInProcess
+        return
+    from alf_lite.bin.sweep_ray import TrialCluster
+
+    cluster = TrialCluster(
+        values.ray_address, values.cpus_per_trial, values.gpus_per_trial
+    )
+    try:
+        yield cluster.num_at_once, cluster.start
+    finally:
+        cluster.close()
 
 
 def _method(setup: Setup, space: Sequence[Dimension], root_dir: Path) -> Any:

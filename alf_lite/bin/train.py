@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from absl import flags
 
@@ -100,7 +101,6 @@ def train(values: flags.FlagValues) -> int:
     if conf is None and not values.gin_param:
         raise ConfigError(_no_conf())
 
-    from alf_lite.bin import report
     from alf_lite.config import TrainerConfig
     from alf_lite.config import files as config_files
 
@@ -116,16 +116,28 @@ def train(values: flags.FlagValues) -> int:
     if values.force_torch_deterministic:
         random_state.force_deterministic()
     result = Trainer(config, root_dir, display=True).train()
-    print("\n".join(report.training_lines(result)))
-    if result.stop_signal is not None:
-        return result.exit_code
-    return 0
+    _report(result)
+    return 0 if result.stop_signal is None else result.exit_code
+
+
+def _report(result: Any) -> None:
+    """Prints how the run ended."""
+    from alf_lite.bin import report
+    from alf_lite.utils.ranks import ranks
+
+    if ranks.is_first:
+        print("\n".join(report.training_lines(result)))
 
 
 def _train_seeds(values: flags.FlagValues) -> int:
     """Starts a run for each seed with the other flags."""
     from alf_lite.bin import several_runs
 
+    if program.is_rank():
+        raise ConfigError(
+            "--seeds trains several runs, and torchrun one run on several ranks: give "
+            "--seed, or leave torchrun out"
+        )
     seeds = several_runs.parse_seeds(values.seeds)
     if values.seed is not None:
         raise ConfigError("--seed and --seeds contradict each other: give one of them")

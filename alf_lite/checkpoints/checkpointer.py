@@ -45,7 +45,9 @@ __all__ = [
 
 _logger = logging.getLogger(__name__)
 
-# A reader without the lock may meet a checkpoint that is being replaced or deleted.
+# A reader without the lock may meet a checkpoint that is being replaced or deleted: it
+# looks again for so many seconds, and so often where there is none.
+_READ_SECONDS = 20.0
 _READ_ATTEMPTS = 20
 _CORRUPT = re.compile(r"ckpt-(\d+)\.corrupt(\d*)")
 # How many of those are kept once there is a newer valid checkpoint.
@@ -180,9 +182,11 @@ class Checkpointer:
                 Never returns an empty state.
         """
         failures: list[str] = []
-        for attempt in range(_READ_ATTEMPTS):
+        deadline, num_empty = time.monotonic() + _READ_SECONDS, 0
+        while True:
             failures.clear()
             candidates = self._preferred(step)
+            num_empty = 0 if candidates else num_empty + 1
             # A writer may just be putting one checkpoint in place of another.
             changed = self._read_only and not candidates and self._directory.is_dir()
             for path in candidates:
@@ -200,10 +204,17 @@ class Checkpointer:
                     continue
                 if loaded is not None:
                     return loaded
-            if not changed:
+            is_over = num_empty == _READ_ATTEMPTS or time.monotonic() > deadline
+            if is_over or not changed:
                 break
-            time.sleep(0.001 * attempt)
+            time.sleep(0.001 * num_empty)
         raise CheckpointError(self._explain_none(step, parts, resumable, failures))
+
+    def drop_after(self, step: int) -> None:
+        """Deletes checkpoints of later steps: the run goes on from an earlier one."""
+        for later, path in self._paths():
+            if later > step:
+                checkpoint_files.remove(path)
 
     def has_checkpoint(self) -> bool:
         """Whether there is or was any checkpoint, damaged ones included."""

@@ -16,6 +16,7 @@ from alf_lite.algorithms.learning.construction import create_algorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.config import shipping as config_shipping
+from alf_lite.config.bindings import evaluation_scope
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
@@ -124,9 +125,10 @@ def create_eval_env(
         ConfigError: if they cannot be stepped, or drawn and are to be recorded.
     """
     drawing = {} if recording is None else {"render_mode": "rgb_array"}
-    env = create_env(
-        num_parallel_environments=config.num_eval_environments, seed=seed, **drawing
-    )
+    with evaluation_scope():
+        env = create_env(
+            num_parallel_environments=config.num_eval_environments, seed=seed, **drawing
+        )
     if not env.can_step:
         env.close()
         raise ConfigError(

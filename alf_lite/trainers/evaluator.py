@@ -17,8 +17,8 @@ from alf_lite.data_structures import TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.metrics.episode_metric import EpisodeFold, EpisodeMetric
 from alf_lite.nest import path_parts
-from alf_lite.unrollers.sync_unroller import to_device
 from alf_lite.utils import random_state, summary
+from alf_lite.utils.devices import moved
 from alf_lite.utils.statistics import bootstrap_ci95
 from alf_lite.utils.tensor_utils import reset_state
 
@@ -183,7 +183,7 @@ class PredictActor:
 
     def act(self, time_step: TimeStep) -> Nest:
         """The actions [B, ...] at the newest time steps [B, ...], untransformed."""
-        time_step = to_device(time_step, self._algorithm.device)
+        time_step = moved(time_step, self._algorithm.device)
         state = reset_state(self._state, self._initial_state, time_step.is_first())
         inputs, self._transform_state = self._algorithm.transform_timestep(
             time_step, self._transform_state

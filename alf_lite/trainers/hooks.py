@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.checkpoints.files import new_output
@@ -61,6 +61,10 @@ class Hook:
     Args:
         priority: lower comes first; equal ones in the order they were given.
     """
+
+    # With several ranks: whether each has it, as what changes its environments. The
+    # others are those of the first rank, which writes and evaluates.
+    on_all_ranks: ClassVar[bool] = False
 
     # What it wants to have recorded of evaluations; of several hooks the first decides.
     recording: VideoSettings | None = None

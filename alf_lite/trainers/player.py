@@ -17,6 +17,7 @@ import numpy as np
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
+from alf_lite.config.bindings import evaluation_scope
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
@@ -101,7 +102,7 @@ def play(
         config = dataclasses.replace(config, device=device)
     loaded = load_policy_checkpoint(root_dir, checkpoint)
     with contextlib.ExitStack() as stack:
-        with config_files.gin_errors():
+        with config_files.gin_errors(), evaluation_scope():
             env = create_env(
                 num_parallel_environments=num_environments,
                 seed=seed,

@@ -214,6 +214,14 @@ class ConfWriter:
             if None in items:
                 return None
             return f"[{', '.join(filter(None, items))}]"
+        if isinstance(value, Mapping):
+            named = {
+                key: self._expression(f"{scope}_{key}", item, statements)
+                for key, item in value.items()
+            }
+            if None in named.values() or not all(map(bindings.is_literal, named)):
+                return None
+            return f"{{{', '.join(f'{key!r}: {named[key]}' for key in named)}}}"
         if isinstance(value, functools.partial) and not value.args:
             return self._reference(scope, value.func, value.keywords, statements)
         if inspect.isclass(value) or inspect.isfunction(value):

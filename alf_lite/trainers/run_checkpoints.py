@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from alf_lite.algorithms.learning.rank_share import equal_on_all_ranks
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer, LoadedCheckpoint
 from alf_lite.config import files as config_files
@@ -17,6 +18,13 @@ from alf_lite.environments.specs_only_environment import saved_spaces
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.trainers import training_state
 from alf_lite.trainers.hooks import Hooks
+from alf_lite.trainers.rank_checkpoints import (
+    RANKS,
+    load_together,
+    part_of_rank,
+    ranks_entry,
+    write_together,
+)
 from alf_lite.trainers.run_directory import (
     INOPERATIVE_CONFIG,
     OPERATIVE_CONFIG,
@@ -28,6 +36,7 @@ from alf_lite.trainers.signals import StopSignals
 from alf_lite.trainers.training_state import RunState
 from alf_lite.utils import event_writer, random_state, row_log, summary
 from alf_lite.utils.plain_data import check_like, check_numbers
+from alf_lite.utils.ranks import ranks
 
 _logger = logging.getLogger(__name__)
 # A full disk may be emptied; a run is not ended by one checkpoint that failed.
@@ -63,6 +72,9 @@ class RunCheckpoints:
         self._is_kept = is_kept
         self._given = given
         self._checkpointer = Checkpointer(run_directory.checkpoints, keep_latest)
+        # Where those of the run are; a rank has parts of its own.
+        root = run_directory.path if ranks.is_first else run_directory.path.parents[1]
+        self._of_run = root / run_directory.checkpoints.name
         self._run_id = event_writer.new_run_id()
         self._event_files: dict[str, int] = {}
         self._log_sizes: dict[str, int] = {}
@@ -99,22 +111,27 @@ class RunCheckpoints:
         Raises:
             CheckpointError: if there are checkpoints but none can be used.
         """
-        if not self._checkpointer.has_checkpoint():
+        if not ranks.broadcast_data(self._checkpointer.has_checkpoint()):
+            if not ranks.is_first:
+                self._checkpointer.drop_after(-1)  # of another run
             # A run that died before its first checkpoint begins anew.
             earlier = run_id_of(self._run_directory.read_run_file())
             self._run_id = earlier or self._run_id
             self._is_new = earlier is None
             return None
-        loaded = self._checkpointer.load("latest", resumable=True)
+        loaded = load_together(self._checkpointer, self._of_run, algorithm)
         run_id, sizes, log_sizes = _event_files_of(loaded)
         hook_states = _hook_states_of(loaded)
         run = training_state.restore(algorithm, loaded)
+        equal_on_all_ranks(algorithm)
+        algorithm.metrics.share()
         # The best policy may have been saved after this checkpoint.
         for info in self._checkpointer.list_checkpoints():
             is_later = info.step > run.iterations
             if is_later and _is_better(info.best_score, run.best_score):
                 run.best_score, run.best_iteration = info.best_score, info.step
-        self._last_path, self._last_iteration = loaded.path, run.iterations
+        self._last_path = self._of_run / loaded.path.name
+        self._last_iteration = run.iterations
         self._run_id, self._event_files = run_id or self._run_id, sizes
         self._log_sizes = log_sizes
         hooks.load_state_dict(hook_states)
@@ -188,8 +205,15 @@ class RunCheckpoints:
         log_sizes = {name: row_log.row_log_size(path) for name, path in logs}
         files = {"run_id": run_id, "sizes": sizes, "log_sizes": log_sizes}
         state = training_state.capture(algorithm, run, files, hook_states)
+        state[training_state.TRAINER][RANKS] = ranks_entry(algorithm)
+        if not ranks.is_first:
+            state = part_of_rank(state, algorithm)
+        score = _score_of(run) if ranks.is_first else None
         try:
-            path = self._write(algorithm, run, state, _score_of(run), resumable=True)
+            path = write_together(
+                lambda: self._write(algorithm, run, state, score, resumable=True),
+                self._of_run,
+            )
         except CheckpointError as error:
             self._failures += 1
             if required or self._failures >= _MAX_FAILURES:
@@ -201,6 +225,7 @@ class RunCheckpoints:
 
     def _check(self, algorithm: RLAlgorithm) -> None:
         self._run_directory.lock.check()
+        algorithm.raise_late_errors()
         training_state.check_finite(algorithm)
 
     def save_if_best(self, algorithm: RLAlgorithm, run: RunState) -> None:
@@ -210,6 +235,8 @@ class RunCheckpoints:
         on undisturbed by an evaluation.
         """
         if run.best_iteration != run.iterations or not self._is_kept:
+            return
+        if not ranks.is_first:
             return
         with self._signals.held_off():
             self._check(algorithm)
@@ -266,7 +293,8 @@ class RunCheckpoints:
 
     def begin_episodes(self, algorithm: RLAlgorithm, run: RunState) -> None:
         """Starts the first episodes of a run, or continues those of the checkpoint."""
-        seed = random_state.derive_seed(run.seed, "environments", run.iterations)
+        own_seed = ranks.seed_of(run.seed)
+        seed = random_state.derive_seed(own_seed, "environments", run.iterations)
         if self._last_path is None:
             algorithm.reset_environment(seed)
             return

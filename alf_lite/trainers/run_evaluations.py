@@ -22,7 +22,9 @@ from alf_lite.trainers.evaluator import EvalResult
 from alf_lite.trainers.signals import StopSignals
 from alf_lite.trainers.training_state import RunState
 from alf_lite.trainers.videos import VideoSettings
+from alf_lite.unrollers.actor_copy import without_evaluation
 from alf_lite.utils import random_state, summary
+from alf_lite.utils.ranks import ranks
 
 _logger = logging.getLogger(__name__)
 
@@ -65,6 +67,8 @@ class RunEvaluations:
         score: Callable[[EvalResult], float],
         recording: VideoSettings | None = None,
     ) -> None:
+        if not ranks.is_first:  # which evaluates for all
+            config = without_evaluation(config)
         self._config = config
         self._create_env = create_env
         self._env_seed = random_state.derive_seed(seed, "evaluation")

@@ -12,18 +12,21 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from alf_lite.algorithms.learning.construction import create_algorithm
+from alf_lite.algorithms.learning.rank_share import share_of_rank
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig, default_settings
 from alf_lite.config import files as config_files
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.specs_only_environment import RemoteEnvironment
+from alf_lite.environments.torch_vector_env import TorchVectorEnv
 from alf_lite.errors import ConfigError
 from alf_lite.trainers import rebuilding
 from alf_lite.trainers.hooks import Hook
 from alf_lite.unrollers.actor_copy import create_remote_environment
 from alf_lite.utils import random_state
 from alf_lite.utils.progress import Limits
+from alf_lite.utils.ranks import ranks
 
 _logger = logging.getLogger(__name__)
 
@@ -87,7 +90,12 @@ class RunPlan:
         if create_env is create_environment:
             defaults = default_settings(self.config.algorithm_ctor)
             create_env = functools.partial(
-                create_env, default_num_environments=defaults.num_parallel_environments
+                create_env,
+                default_num_environments=defaults.num_parallel_environments,
+                # Unroll workers act on the CPU.
+                default_device="cpu"
+                if self.config.async_unroll
+                else self.config.device,
             )
         self.create_env = create_env
 
@@ -118,7 +126,8 @@ class RunPlan:
         env, left = algorithm.env, [math.inf]
         if self.limits.num_iterations:
             left.append(self.limits.num_iterations - iterations)
-        num_env_steps = self.config.unroll_length * (env.batch_size if env else 1)
+        num_environments = ranks.size * (env.batch_size if env else 1)
+        num_env_steps = self.config.unroll_length * num_environments
         if self.limits.num_env_steps and num_env_steps:
             left.append((self.limits.num_env_steps - env_steps) / num_env_steps)
         for line in slow_settings(self.config, min(left), algorithm):
@@ -131,7 +140,7 @@ class RunPlan:
             stack: closes what was built.
         """
         if self.config.random_seed is None:
-            seed = random_state.new_seed()
+            seed = ranks.broadcast_data(random_state.new_seed())
             self.config = dataclasses.replace(self.config, random_seed=seed)
         algorithm = self._algorithm
         if algorithm is not None:
@@ -143,11 +152,15 @@ class RunPlan:
                 )
             stack.callback(algorithm.finish_train)
             return algorithm
-        random_state.seed_everything(self.seed)
-        env_seed = random_state.derive_seed(self.seed, "environments")
+        own_seed = ranks.seed_of(self.seed)
+        random_state.seed_everything(own_seed)
+        env_seed = random_state.derive_seed(own_seed, "environments")
         env: Environment
         if self.config.async_unroll:  # what is known of those of the workers
-            env = create_remote_environment(self.config, self.create_env, env_seed)
+            config = share_of_rank(self.config)
+            env = create_remote_environment(config, self.create_env, env_seed)
+        elif ranks.size > 1 and _is_divided(self.create_env):
+            env = self.create_env(seed=env_seed, num_ranks=ranks.size)
         else:
             env = self.create_env(seed=env_seed)
         stack.callback(env.close)
@@ -156,6 +169,13 @@ class RunPlan:
         if isinstance(env, RemoteEnvironment):
             env.release()
         return algorithm
+
+
+def _is_divided(create_env: Callable[..., Environment]) -> bool:
+    """Whether it builds the environments of the whole run, unless told otherwise."""
+    while isinstance(create_env, functools.partial):
+        create_env = create_env.func
+    return create_env is create_environment
 
 
 @contextlib.contextmanager
@@ -214,9 +234,14 @@ def slow_settings(
             "longer than they work. Set num_threads = 1."
         )
     env = algorithm.env
+    if isinstance(env, TorchVectorEnv) and env.device != algorithm.device:
+        yield (
+            f"{env.name} is on {env.device}, but the networks are on "
+            f"{algorithm.device}: every step is copied. Name no device for it."
+        )
     if env is None or env.batch_size > 1 or not env.can_step:
         return
-    usual = default_settings(type(algorithm)).num_parallel_environments
+    usual = algorithm.rl_algorithm.default_settings.num_parallel_environments
     if (env.created_with or {}).get("vectorization_mode") == "async":
         yield (
             "create_environment.vectorization_mode is 'async' with one environment: "
@@ -234,7 +259,7 @@ def _rows_of_an_update(config: TrainerConfig, algorithm: RLAlgorithm) -> float:
     """About how many time steps go through the networks at once."""
     num_environments = 1 if algorithm.env is None else algorithm.env.batch_size
     length = config.mini_batch_length or config.unroll_length
-    return length * (config.mini_batch_size or num_environments)
+    return length * (config.mini_batch_size or num_environments) / ranks.size
 
 
 def _checked_algorithm(what: Any) -> RLAlgorithm | None:

@@ -35,6 +35,7 @@ from alf_lite.trainers.signals import BrokenOffError
 from alf_lite.trainers.training_state import RunState
 from alf_lite.utils import summary
 from alf_lite.utils.interruption import interruption
+from alf_lite.utils.ranks import ranks
 
 _logger = logging.getLogger(__name__)
 # Recorded even before they are imported.
@@ -338,8 +339,8 @@ def keep_what_is_whole(
         The note.
     """
     text = f"Stopped in iteration {iterations + 1}."
-    if isinstance(error, _NOT_TO_BE_SAVED) or iterations == 0:
-        pass
+    if isinstance(error, _NOT_TO_BE_SAVED) or iterations == 0 or ranks.size > 1:
+        pass  # ranks save together or not at all
     elif interruption.parameters_changed:
         text += " Its updates had begun, and half of them cannot be saved."
     else:

@@ -142,6 +142,8 @@ class Curriculum(Hook):
         priority: see :class:`Hook`.
     """
 
+    on_all_ranks = True
+
     def __init__(
         self,
         levels: Sequence[Mapping[str, Any]],

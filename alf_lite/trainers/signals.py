@@ -20,6 +20,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from alf_lite.utils.interruption import interruption
+from alf_lite.utils.ranks import ranks
 
 _logger = logging.getLogger(__name__)
 
@@ -59,6 +60,9 @@ class StopSignals:
     * SIGUSR1: the stacks of all Python threads, to stderr and to a file.
     * SIGUSR2: a checkpoint after this iteration.
 
+    One of several ranks goes on to the end of its iteration: the others stop with it,
+    at the same place, whichever of them was asked.
+
     A thread waits for the signals, so that they work even if the main thread hangs in
     a library. Processes that are forked meanwhile handle signals as before.
 
@@ -81,6 +85,11 @@ class StopSignals:
     def received(self) -> signal.Signals | None:
         """The first one that asked to stop."""
         return self._received
+
+    def hear_of(self, number: int) -> None:
+        """Another rank of the run has received this signal."""
+        if self._received is None:
+            self._received = signal.Signals(number)
 
     def take_checkpoint_request(self) -> bool:
         """Whether SIGUSR2 came since the last call."""
@@ -162,6 +171,8 @@ class StopSignals:
     def _may_break_off(self, watch: _Watch) -> bool:
         if self._is_held_off or watch.num_wanted <= self.num_broken_off:
             return False
+        if ranks.size > 1:  # the others would wait for this one
+            return False
         return interruption.is_harmless or watch.is_in_haste
 
 
@@ -226,7 +237,9 @@ class _Watch:
         if self._first is None:
             self._first = signal.Signals(number), now
             return
-        is_same = number != signal.SIGINT and number == self._first[0]
+        # Of Ctrl-C a rank hears twice, from the terminal and from torchrun.
+        may_be_same = number != signal.SIGINT or ranks.size > 1
+        is_same = may_be_same and number == self._first[0]
         if is_same and now - self._first[1] < _SAME_SIGNAL_SECONDS:
             return
         if self._second_time is None:

@@ -30,11 +30,18 @@ from alf_lite.trainers.run_checkpoints import RunCheckpoints
 from alf_lite.trainers.run_directory import RunDirectory
 from alf_lite.trainers.run_evaluations import RunEvaluations
 from alf_lite.trainers.run_plan import RunPlan, trainable
+from alf_lite.trainers.run_ranks import (
+    agree,
+    check_same_config,
+    directory_of_rank,
+    hooks_of_rank,
+)
 from alf_lite.trainers.run_record import TrainResult
 from alf_lite.trainers.signals import STACKS_FILE, BrokenOffError, StopSignals
 from alf_lite.trainers.training_state import RunState
 from alf_lite.utils import summary
 from alf_lite.utils.interruption import interruption
+from alf_lite.utils.ranks import ranks
 
 _logger = logging.getLogger(__name__)
 
@@ -70,18 +77,21 @@ class Trainer:
         display: ProgressDisplay | bool | None = None,
         create_env: Callable[..., Environment] | None = None,
     ) -> None:
+        ranks.join()
         self._plan = RunPlan(what, root_dir, hooks, create_env)
         root_dir, self._temporary = self._plan.root_dir, None
         if not root_dir:
             # For what hooks write.
             self._temporary = tempfile.TemporaryDirectory(prefix="alf_lite-")
             root_dir = self._temporary.name
+        root_dir = directory_of_rank(Path(root_dir))
         self._run_directory = RunDirectory(root_dir)
         self.root_dir = self._run_directory.path
         self._plan.config = dataclasses.replace(
             self._plan.config, root_dir=str(self.root_dir)
         )
-        self._hooks = Hooks(hooks)
+        self._hooks = Hooks(hooks_of_rank(hooks))
+        display = display if ranks.is_first else False
         self._display = RunDisplay(choose_display(display), self._status)
         self._signals = StopSignals()
         self._stop_reason = ""
@@ -177,6 +187,7 @@ class Trainer:
     def _build(self, stack: contextlib.ExitStack) -> None:
         """Builds everything and restores the run; writes nothing."""
         plan = self._plan
+        check_same_config(plan.given.statements, plan.config.random_seed)
         self._checkpoints = RunCheckpoints(
             self._run_directory,
             plan.config.keep_checkpoints,
@@ -186,7 +197,8 @@ class Trainer:
         )
         with config_files.gin_errors():
             self.algorithm = plan.build_algorithm(stack)
-            self._hooks = Hooks([*self._hooks, *build_hooks(plan.config.hook_ctors)])
+            hooks = hooks_of_rank(build_hooks(plan.config.hook_ctors))
+            self._hooks = Hooks([*self._hooks, *hooks])
             self._evaluations = RunEvaluations(
                 plan.eval_config,
                 plan.create_env,
@@ -198,7 +210,8 @@ class Trainer:
             )
             stack.callback(self._evaluations.close)
             self.algorithm.setup_training()
-            self._evaluations.set_up(self.algorithm)
+            with ranks.alone():
+                self._evaluations.set_up(self.algorithm)
         config_files.check_unused_bindings()
         done = self.algorithm.progress
         if done.iterations and self._checkpoints.has_any():
@@ -216,14 +229,15 @@ class Trainer:
         )
 
     def _is_finished(self) -> bool:
-        return self._plan.limits.are_reached(
+        is_finished = self._plan.limits.are_reached(
             self.run.iterations, self.run.env_steps
         ) or bool(self._evaluations.reason_to_stop(self.run))
+        return ranks.any(is_finished)
 
     def _begin(self, stack: contextlib.ExitStack) -> None:
         """Opens the summaries, writes down what runs here, handles signals."""
         run = self.run
-        if self._temporary is None:
+        if self._temporary is None and ranks.is_first:
             run_record.open_files(
                 stack, self._checkpoints, run, self._plan, self._result
             )
@@ -246,7 +260,9 @@ class Trainer:
         if self._evaluations.is_due(self.run):
             self._evaluate()
             self._checkpoints.mark_if_best(self.run)
-        while not self._must_stop():
+        self._must_stop()
+        # Ranks agree once in an iteration; alone, a signal may come at any time.
+        while not self._stop_reason and (ranks.size > 1 or not self._must_stop()):
             self._hooks.call("before_iter", self)
             self._iterate()
             self._take_late_result()
@@ -267,7 +283,7 @@ class Trainer:
         """One iteration of the algorithm, and its summaries."""
         iteration = self.run.iterations + 1
         with summary.record_if(train_summaries.is_due(iteration, self.config)):
-            begin = time.perf_counter()
+            begin, waited = time.perf_counter(), ranks.seconds
             interruption.begin_iteration()
             self.algorithm.train_iter()
             self.run.iterations = iteration
@@ -277,17 +293,28 @@ class Trainer:
             train_summaries.summarize_iteration(
                 self.algorithm, self._speed, time.perf_counter() - begin
             )
+            if ranks.size > 1:
+                summary.scalar("time/ranks", ranks.seconds - waited)
             interruption.end_iteration()
         if self._display.begin_measuring():
             # In the first one workers start and code is compiled.
             self._speed = SpeedMeter(self.run.env_steps)
-        if iteration == 1:
+        if iteration == 1 and ranks.is_first:
             # Only now is known what the parts that are built on first use have read.
             texts = self._checkpoints.update_config_texts()
             train_summaries.summarize_config(texts, self.config)
 
     def _must_stop(self) -> bool:
         run = self.run
+        if ranks.size > 1:
+            reason = self._stop_reason or self._evaluations.reason_to_stop(run)
+            agreed = agree(
+                self._signals,
+                stops=bool(reason),
+                wants_checkpoint=self._take_checkpoint_request(),
+            )
+            self._is_checkpoint_requested = agreed.wants_checkpoint
+            self._stop_reason = (reason or "as rank 0 says") if agreed.stops else ""
         if self._signals.received is not None:
             self._stop_reason = self._signals.received.name
         elif self._plan.limits.are_reached(run.iterations, run.env_steps):
@@ -299,7 +326,10 @@ class Trainer:
     # Evaluations and checkpoints
 
     def _evaluate(self, *, is_final: bool = False) -> None:
-        result = self._evaluations.evaluate(self.algorithm, self.run, is_final=is_final)
+        with ranks.alone():  # the others wait
+            result = self._evaluations.evaluate(
+                self.algorithm, self.run, is_final=is_final
+            )
         if result is not None:
             self._hooks.call("after_eval", self, result)
 

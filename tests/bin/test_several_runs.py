@@ -163,7 +163,7 @@ def test_runs_end_with_the_call_that_started_them(tmp_path, stub):
         time.sleep(0.05)
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     log = root_dir / "seed_0" / "output.log"
     while "Stopped by 15." not in log.read_text():
         assert time.monotonic() < deadline

@@ -45,7 +45,7 @@ if gamma == 0.5:
     print("error: a pole fell", flush=True)
     sys.exit(4)
 if gamma < 0.2 and (root / "began").read_text() == "x":
-    time.sleep(30)
+    time.sleep(300)
 record = {"evaluation": score, "exit_code": 0}
 (root / "run.json").write_text(json.dumps(record))
 """
@@ -120,7 +120,7 @@ def test_ctrl_c_stops_all_and_the_same_command_goes_on(tmp_path, search, capsys)
     waits_for = [tmp_path / "sweep" / f"trial_00{i}" / "metrics.jsonl" for i in (1, 2)]
 
     def interrupt() -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while not all(map(Path.exists, waits_for)) and time.monotonic() < deadline:
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
@@ -182,7 +182,7 @@ def test_pruned_trials_are_stopped_and_noted(tmp_path, search):
     begin = time.monotonic()
     assert search(*flags, "--num_trials=6") == 0
     patch.undo()
-    assert time.monotonic() - begin < 25
+    assert time.monotonic() - begin < 200
     assert [trial["state"] for trial in saved(tmp_path)] == ["finished"] * 5 + [
         "pruned"
     ]

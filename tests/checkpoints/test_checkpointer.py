@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import nn
 
+from alf_lite.checkpoints import checkpointer as checkpointer_module
 from alf_lite.checkpoints import files as checkpoint_files
 from alf_lite.checkpoints.checkpointer import Checkpointer, load_prefix
 from alf_lite.errors import CheckpointError
@@ -194,6 +195,24 @@ def test_empty_directory_is_an_error_and_never_an_empty_state(directory):
     assert not checkpointer.has_checkpoint()
     with pytest.raises(CheckpointError, match="there is none"):
         checkpointer.load()
+
+
+def test_a_reader_finds_what_is_replaced_again_and_again(directory, monkeypatch):
+    """As by a trainer that saves in every iteration, on a busy machine."""
+    writer = Checkpointer(directory, keep_latest=1)
+    writer.save(1, state_of(1.0))
+    reader, steps = Checkpointer(directory, read_only=True), []
+    read = checkpointer_module.read
+
+    def read_too_late(path, *args, **kwargs):
+        if len(steps) < 100:
+            steps.append(len(steps) + 2)
+            writer.save(steps[-1], state_of(steps[-1]))
+        return read(path, *args, **kwargs)
+
+    monkeypatch.setattr(checkpointer_module, "read", read_too_late)
+    assert value_of(reader.load()) == steps[-1]
+    assert len(steps) == 100
 
 
 # Damage

@@ -10,6 +10,7 @@ See :mod:`tests.reliability.trainer_process` for the other side.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import resource
@@ -44,6 +45,9 @@ PRELOADED = (
 def main() -> None:
     for name in PRELOADED:
         __import__(name)
+    # A copy shares this memory until it writes to it, as its garbage collector would.
+    gc.collect()
+    gc.freeze()
     _say("ready")
     for line in sys.stdin:
         if os.fork() == 0:

@@ -19,10 +19,11 @@ from tests.trainers.run_comparison import assert_same_run
 EXIT_CODES = {"SIGTERM": 143, "SIGINT": 130, "SIGHUP": 129, "SIGKILL": -9}
 
 
-def stop_and_compare(launcher, directory: Path, conf: Path, stops: list) -> None:
+def stop_and_compare(
+    launcher, straight, directory: Path, conf: Path, stops: list
+) -> None:
     """Trains twice: without a stop, and with all of them one after the other."""
     arguments = [f"--conf={conf}"]
-    straight = launcher.start(directory / "straight", arguments)
     root_dir = directory / "stopped"
     for iteration, name, seconds in stops:
         disturbed = launcher.start(
@@ -34,23 +35,30 @@ def stop_and_compare(launcher, directory: Path, conf: Path, stops: list) -> None
             # One that takes long is broken off, and the one before it saved.
             assert newest_step(root_dir) >= iteration - 1, stops
     launcher.start(root_dir, arguments).finish(seconds=600)
-    straight.finish(seconds=600)
-    assert_same_run(directory / "straight", root_dir)
+    assert_same_run(straight(conf), root_dir)
 
 
-@pytest.mark.parametrize("name", ["ppo", "sac"])
-def test_stopped_by_every_signal_in_turn(launcher, conf, tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("ppo", ["SIGTERM", "SIGKILL"]),
+        ("sac", ["SIGINT", "SIGHUP"]),
+        *(
+            pytest.param(name, list(EXIT_CODES), marks=pytest.mark.slow)
+            for name in ("ppo", "sac")
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else f"{len(value)} signals",
+)
+def test_stopped_by_every_signal_in_turn(
+    launcher, straight, conf, tmp_path, name, names
+):
     rng = random.Random(name)
     stops = [
-        (first + rng.randrange(8), signal_name, rng.random() / 200)
-        for first, signal_name in (
-            (3, "SIGTERM"),
-            (14, "SIGINT"),
-            (26, "SIGKILL"),
-            (38, "SIGHUP"),
-        )
+        (3 + 12 * i + rng.randrange(8), signal_name, rng.random() / 200)
+        for i, signal_name in enumerate(names)
     ]
-    stop_and_compare(launcher, tmp_path, conf[name], stops)
+    stop_and_compare(launcher, straight, tmp_path, conf[name], stops)
 
 
 SHORTENED = """
@@ -111,7 +119,7 @@ def random_steps(path: Path, directory: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONFS)
-def test_a_shipped_conf_stopped_at_random_moments(launcher, tmp_path, name):
+def test_a_shipped_conf_stopped_at_random_moments(launcher, straight, tmp_path, name):
     conf = shortened(REPOSITORY / "confs" / f"{name}.gin", tmp_path)
     rng = random.Random(name)
     moments = sorted(rng.sample(range(2, 38), 4))
@@ -119,4 +127,4 @@ def test_a_shipped_conf_stopped_at_random_moments(launcher, tmp_path, name):
     moments = [m for m, n in zip(moments, [*moments[1:], 99], strict=True) if n > m + 1]
     names = rng.sample(sorted(EXIT_CODES), len(moments))
     stops = [(m, n, rng.random() / 50) for m, n in zip(moments, names, strict=True)]
-    stop_and_compare(launcher, tmp_path, conf, stops)
+    stop_and_compare(launcher, straight, tmp_path, conf, stops)

@@ -22,21 +22,6 @@ from tests.reliability.trainer_process import (
 from tests.trainers.run_comparison import assert_same_run, points
 
 
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory):
-    """The root_dir of a run that nobody disturbed, made once for each conf."""
-    finished: dict[str, Path] = {}
-
-    def run(launcher: Launcher, name: str, conf: Path) -> Path:
-        if name not in finished:
-            root_dir = tmp_path_factory.mktemp(name) / "run"
-            launcher.start(root_dir, [f"--conf={conf}"]).finish()
-            finished[name] = root_dir
-        return finished[name]
-
-    return run
-
-
 def kill_after(trainer: Trainer, checkpoints: int, seconds: float) -> bool:
     """Kills it that long after it wrote so many checkpoints; False if it has ended."""
     begin = max(steps_of(trainer.root_dir), default=0)
@@ -120,8 +105,7 @@ def kill_runs(
 def test_a_run_that_is_killed_now_and_then_is_the_run_that_is_not(
     launcher, conf, tmp_path, straight, name
 ):
-    expected = straight(launcher, name, conf[name])
-    kill_runs(launcher, tmp_path, conf[name], expected, kills=2)
+    kill_runs(launcher, tmp_path, conf[name], straight(conf[name]), kills=2)
 
 
 @pytest.mark.slow
@@ -129,8 +113,7 @@ def test_a_run_that_is_killed_now_and_then_is_the_run_that_is_not(
 def test_a_run_that_is_killed_very_often_is_the_run_that_is_not(
     launcher, conf, tmp_path, straight, name
 ):
-    expected = straight(launcher, name, conf[name])
-    kill_runs(launcher, tmp_path, conf[name], expected, kills=120)
+    kill_runs(launcher, tmp_path, conf[name], straight(conf[name]), kills=120)
 
 
 @pytest.mark.slow

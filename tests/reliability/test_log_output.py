@@ -12,6 +12,9 @@ import pytest
 
 from tests.reliability.trainer_process import SECONDS, newest_step
 
+# It says something in each of two intervals.
+SHORT = ["TrainerConfig.num_iterations = 10", "TrainerConfig.num_checkpoints = 2"]
+
 
 def read_lines(path: Path, count: int | None) -> threading.Thread:
     """Reads that many lines of a FIFO, as ``head`` does; None for all."""
@@ -30,10 +33,11 @@ def read_lines(path: Path, count: int | None) -> threading.Thread:
 @pytest.mark.parametrize("where", ["output", "error"])
 def test_a_log_on_a_full_disk(launcher, conf, tmp_path, where):
     full = {where: Path("/dev/full")}
-    run = launcher.start(tmp_path / "run", [f"--conf={conf['ppo']}"], **full)
+    arguments = [f"--conf={conf['ppo']}"]
+    run = launcher.start(tmp_path / "run", arguments, settings=SHORT, **full)
     assert run.wait() == 0, run.error
     assert "Traceback" not in run.output + run.error
-    assert newest_step(tmp_path / "run") == 50
+    assert newest_step(tmp_path / "run") == 10
 
 
 @pytest.mark.parametrize(
@@ -44,7 +48,8 @@ def test_a_reader_that_goes_away(launcher, conf, tmp_path, output_lines, error_l
     pipes = {name: tmp_path / name for name in ("output", "error")}
     for path in pipes.values():
         os.mkfifo(path)
-    run = launcher.start(tmp_path / "run", [f"--conf={conf['ppo']}"], **pipes)
+    arguments = [f"--conf={conf['ppo']}"]
+    run = launcher.start(tmp_path / "run", arguments, settings=SHORT, **pipes)
     readers = [
         read_lines(pipes["output"], output_lines),
         read_lines(pipes["error"], error_lines),
@@ -52,7 +57,7 @@ def test_a_reader_that_goes_away(launcher, conf, tmp_path, output_lines, error_l
     assert run.wait() == 0
     for reader in readers:
         reader.join(SECONDS)
-    assert newest_step(tmp_path / "run") == 50
+    assert newest_step(tmp_path / "run") == 10
 
 
 def test_no_output_at_all(conf, tmp_path):

@@ -36,7 +36,7 @@ NOBODY = 65534
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory):
+def runs(tmp_path_factory: pytest.TempPathFactory, straight):
     """Builds (the finished run, the same killed after 42 of 50 iterations)."""
     made: list[Path] = []
 
@@ -44,12 +44,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory):
         if not made:
             directory = tmp_path_factory.mktemp("runs")
             arguments = [f"--conf={conf['sac']}"]
-            straight = launcher.start(directory / "straight", arguments)
             killing = environ(signals=[(43, "SIGKILL", 0)])
             killed = launcher.start(directory / "killed", arguments, environ=killing)
             assert killed.wait() == -9
-            straight.finish()
-            made.extend([directory / "straight", directory / "killed"])
+            made.extend([straight(conf["sac"]), directory / "killed"])
         return made[0], made[1]
 
     return build
@@ -227,24 +225,22 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     "name", ["replay_saver", pytest.param("ppo", marks=pytest.mark.slow)]
 )
 def test_a_disk_that_is_full_for_a_while_costs_nothing_but_what_it_had_no_room_for(
-    launcher, conf, disk, tmp_path, name
+    launcher, straight, conf, disk, name
 ):
     arguments = [f"--conf={conf[name]}"]
-    straight = launcher.start(tmp_path / "straight", arguments)
     # Two checkpoints fall into that time, with three the run would give up.
     filling = environ(fill=(str(disk / "filling"), 22, 32))
     run = launcher.start(disk / "run", arguments, environ=filling)
     run.finish()
     assert run.error.count("No space left") >= 2
     assert "Trying again at the next checkpoint" in run.error
-    straight.finish()
-    expected, got = points(tmp_path / "straight"), points(disk / "run")
+    expected, got = points(straight(conf[name])), points(disk / "run")
     for tag, curve in got.items():
         assert set(curve) <= set(expected[tag])
     curve = got["Metrics/EnvironmentSteps"]
     assert curve[-1] == expected["Metrics/EnvironmentSteps"][-1]
     assert len(curve) >= len(expected["Metrics/EnvironmentSteps"]) - 5
-    states = [final_state(root) for root in (tmp_path / "straight", disk / "run")]
+    states = [final_state(root) for root in (straight(conf[name]), disk / "run")]
     assert differences(*states, "") == []
 
 

@@ -9,6 +9,7 @@ import pytest
 from alf_lite.bin import inspect_buffer, play
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import files as config_files
+from tests.reliability.trainer_process import wait_until
 
 BUSY = [
     "TrainerConfig.num_iterations = 1_000_000",
@@ -56,11 +57,16 @@ def test_a_reader_never_meets_half_a_checkpoint(busy, times):
 @often(3, 100)
 def test_the_policy_is_played_while_it_is_trained(busy, times, capsys):
     steps = []
-    for _ in range(times):
+
+    def played_step() -> int:
         call(play, f"--root_dir={busy}", "--num_episodes=1", "--json")
         steps.append(json.loads(capsys.readouterr().out.splitlines()[-1])["step"])
+        return steps[-1]
+
+    for _ in range(times):
+        played_step()
+    wait_until(lambda: played_step() > steps[0], "a newer policy to play")
     assert steps == sorted(steps)
-    assert steps[-1] > steps[0]
 
 
 @often(10, 300)

@@ -16,7 +16,7 @@ from alf_lite.checkpoints.checkpointer import Checkpointer
 
 REPOSITORY = Path(__file__).parents[2]
 # What a machine that is busy with other things may need; nothing waits that long else.
-SECONDS = 120.0
+SECONDS = 300.0
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = SECONDS):
@@ -84,7 +84,7 @@ class Trainer:
     def wait(self, seconds: float = SECONDS) -> int:
         """The exit code, when it and all it started have ended."""
         wait_until(lambda: self.exit_code is not None, "it does not end", seconds)
-        wait_until(lambda: not living(self.pid), "a process is left", 10)
+        wait_until(lambda: not living(self.pid), "a process is left", 60)
         code = self.exit_code
         assert code is not None
         return code

@@ -54,6 +54,7 @@ ALLOWED = (
     r"trainer\['run'\]\['seconds'\] = negative",
     r"trainer\['event_files'\]",  # tested below
     r"trainer\['hooks'\] = (empty|missing)",
+    r"trainer\['ranks'\] = missing",  # it is older than ranks
     r"random\['python'\]\[2\] = (nothing|negative)",
     r"random\['numpy'\]\['cached_gaussian'\] = negative",
     # What was never updated has no moments.

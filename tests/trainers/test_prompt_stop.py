@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,24 +18,27 @@ from tests.trainers.toys import ToyAlgorithm
 
 
 class Stopped(ToyAlgorithm):
-    """This process gets signals after two iterations, when the environments hang."""
+    """This process gets signals in its third iteration, when an environment hangs."""
 
     numbers: tuple[signal.Signals, ...] = ()
+    path = Path()
 
     def after_train_iter(self, root_inputs, rollout_info):
         super().after_train_iter(root_inputs, rollout_info)
         if self.num_updates == 2:
-            threading.Timer(2.0, self._send).start()
+            threading.Thread(target=self._send, daemon=True).start()
 
     def _send(self) -> None:
-        for number in Stopped.numbers:
-            os.kill(os.getpid(), number)
+        while not Stopped.path.exists():
             time.sleep(0.05)
+        for number in Stopped.numbers:
+            time.sleep(0.5)  # two signals of one kind would count as one
+            os.kill(os.getpid(), number)
 
 
-def create(*, seed: int):
+def create(path: Path, *, seed: int):
     return create_environment(
-        env_ctor=Hangs,
+        env_ctor=functools.partial(Hangs, path),
         num_parallel_environments=2,
         vectorization_mode="async",
         seed=seed,
@@ -49,8 +54,9 @@ def test_hanging_processes_are_killed_and_the_run_is_saved(
     train, tmp_path, numbers, monkeypatch
 ):
     monkeypatch.setattr(signals, "PATIENCE_SECONDS", 0.3)
-    Stopped.numbers = numbers
-    result = train(create_env=create, algorithm_ctor=Stopped, num_checkpoints=1)
+    Stopped.numbers, Stopped.path = numbers, tmp_path / "hangs"
+    create_env = functools.partial(create, Stopped.path)
+    result = train(create_env=create_env, algorithm_ctor=Stopped, num_checkpoints=1)
     assert result.stop_signal == numbers[0]
     assert result.iterations == 2
     assert result.checkpoint == tmp_path / "run" / "checkpoints" / "ckpt-2"

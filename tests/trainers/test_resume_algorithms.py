@@ -34,6 +34,7 @@ from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.goal_environment import PointGoalEnv
 from alf_lite.utils.schedulers import LinearScheduler
+from tests.algorithms.agent_toys import full_agent
 from tests.trainers.run_comparison import (
     Dies,
     Stops,
@@ -123,6 +124,19 @@ CASES = {
         NORMALIZE,
     ),
     "impala": ("CartPole-v1", with_optimizer(ImpalaAlgorithm), {}),
+    "agent, off-policy": (
+        "CartPole-v1",
+        full_agent(DqnAlgorithm),
+        {**REPLAY, **EVALUATE, "use_rollout_state": True},
+    ),
+    "agent, recurrent ppo": (
+        "CartPole-v1",
+        full_agent(
+            functools.partial(PPOAlgorithm, **RECURRENT),
+            extrinsic_reward_weight=((0.0, 1.0), (1.0, 0.0)),
+        ),
+        {"mini_batch_length": None},
+    ),
 } | {
     algorithm.__name__: (
         "CartPole-v1" if algorithm is CqlDqnAlgorithm else "Pendulum-v1",

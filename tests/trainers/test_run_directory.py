@@ -58,9 +58,8 @@ def hold_and_be_killed(tmp_path, fork: str) -> int:
     code = (
         f"{TAKE_LOCK}\n"
         "lock.acquire()\n"
-        f"child = {fork}\n"
-        "if child == 0: time.sleep(600)\n"
-        "print(child, flush=True)\n"
+        # The child says so itself: it has let the lock go then, if it does.
+        f"if {fork} == 0: print(os.getpid(), flush=True)\n"
         "time.sleep(600)"
     )
     with subprocess.Popen(

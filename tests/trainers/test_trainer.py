@@ -505,8 +505,8 @@ def test_sigusr1_writes_the_stacks_and_the_run_goes_on(train, tmp_path):
 
     def ask(training) -> None:
         os.kill(os.getpid(), signal.SIGUSR1)
-        deadline = time.monotonic() + 20
-        while not path.exists() or "def" in path.read_text():
+        deadline = time.monotonic() + 120
+        while not path.exists() or "in ask" not in path.read_text():
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
