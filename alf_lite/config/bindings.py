@@ -7,6 +7,7 @@ since 2021.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import enum
 import sys
@@ -22,6 +23,7 @@ from alf_lite.config import configurables
 MACRO = "gin.macro"
 CONSTANT = "gin.constant"
 SINGLETON = "gin.singleton"
+_EVALUATION = "evaluation"
 
 
 class BindingKey(NamedTuple):
@@ -170,6 +172,15 @@ def call_with_defaults(configurable: Any, defaults: Mapping[str, Any]) -> Any:
     return result
 
 
+def bound_value(configurable: Any, parameter: str) -> Any:
+    """What a call would take from the bindings now; None if from nowhere."""
+    selector = configurables.selector_of(configurable)
+    if selector is None:
+        return None
+    value = _binding_in_force(gin.current_scope_str(), selector, parameter)
+    return copy.deepcopy(value)  # by which gin resolves references
+
+
 def why_unused(key: BindingKey) -> str | None:
     """Why no call has read this binding so far; None if one has.
 
@@ -230,6 +241,18 @@ def import_use(exported: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
         }
         with gin_config._OPERATIVE_CONFIG_LOCK:
             gin_config._OPERATIVE_CONFIG.setdefault((scope, selector), {}).update(found)
+
+
+def evaluation_scope() -> contextlib.AbstractContextManager[Any]:
+    """In which environments of evaluations are built, if a conf binds anything there.
+
+    ``evaluation/create_environment.wrappers = []``
+    """
+    is_used = any(
+        key.scope.split("/")[0] == _EVALUATION and key.selector != MACRO
+        for key in bound()
+    )
+    return gin.config_scope(_EVALUATION) if is_used else contextlib.nullcontext()
 
 
 class _Bound(enum.Enum):

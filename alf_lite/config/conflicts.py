@@ -14,6 +14,7 @@ Conflict = tuple[set[str], str]
 # Switch → what has a meaning only with it.
 _NEEDS_SWITCH = {
     "async_unroll": (
+        "unroll_engine",
         "num_unroll_workers",
         "max_unroll_length",
         "unroll_queue_size",
@@ -45,7 +46,7 @@ def conflicts(config: Any) -> Iterator[Conflict]:
 
     Fields of a wrong type may make some up; they are reported as such instead.
     """
-    for find in (_unread, _updates, _unrolls, _replay, _offline, _evaluation):
+    for find in (_unread, _updates, _engine, _unrolls, _replay, _offline, _evaluation):
         yield from find(config)
 
 
@@ -101,6 +102,19 @@ def _updates(config: Any) -> Iterator[Conflict]:
         )
 
 
+def _engine(config: Any) -> Iterator[Conflict]:
+    if config.unroll_engine == "ray":
+        return
+    for name, default in (("ray_address", None), ("ray_cpus_per_worker", 1.0)):
+        value = getattr(config, name)
+        if value != default:
+            yield (
+                {name, "unroll_engine"},
+                f"{name} is {value!r} but unroll_engine is {config.unroll_engine!r}: "
+                f"set unroll_engine = 'ray' or leave {name} out.",
+            )
+
+
 def _unrolls(config: Any) -> Iterator[Conflict]:
     takes_what_is_there = config.unroll_length == 0
     if not config.async_unroll:
@@ -125,6 +139,12 @@ def _unrolls(config: Any) -> Iterator[Conflict]:
             f"unrolled per iteration, and so does unroll_length={config.unroll_length}:"
             " set unroll_length = 0 and max_unroll_length, or leave "
             "samples_per_insert out.",
+        )
+    if config.unroll_episodes is not None:
+        yield (
+            {"async_unroll", "unroll_episodes"},
+            f"unroll_episodes={config.unroll_episodes} begins all episodes anew in each"
+            " iteration, which workers of async_unroll do not: set one of them.",
         )
     if config.unroll_with_grad:
         yield (

@@ -41,7 +41,9 @@ def unknown_configurable(name: str, shipped: Iterable[str] = ()) -> str:
     by_name = {shipped_name: shipped_name for shipped_name in shipped}
     for selector in configurables.names():
         by_name[selector.rpartition(".")[2]] = configurables.short_name(selector)
-    elsewhere = names_elsewhere()["configurables"].get(last)
+    elsewhere = names_elsewhere()["configurables"].get(last, "")
+    if elsewhere.startswith(" "):
+        return f"there is no configurable {name!r}.{elsewhere}"
     if elsewhere in by_name:
         suggestion = f" Here that is {elsewhere!r}."
     elif last in by_name:
@@ -62,7 +64,7 @@ def unknown_parameter(selector: str, parameter: str) -> str:
     name = configurables.short_name(selector)
     message = f"{name!r} has no parameter {parameter!r}."
     if selector.startswith("alf_lite."):
-        renamed = _renamed_parameter(parameter, known)
+        renamed = _renamed_parameter(name, parameter, known)
         if renamed is not None:
             return f"{message} {renamed}"
     bases = configurables.bases_with_parameter(target, parameter)
@@ -249,14 +251,16 @@ def names_elsewhere() -> dict[str, dict[str, str]]:
         return tomllib.load(file)
 
 
-def _renamed_parameter(parameter: str, known: list[str]) -> str | None:
+def _renamed_parameter(owner: str, parameter: str, known: list[str]) -> str | None:
     """What to say instead of ``parameter``; None if nobody has called it so.
 
     Args:
+        owner: what it was written for.
         parameter: as written.
-        known: parameters of what it was written for.
+        known: those that there are.
     """
-    here = names_elsewhere()["parameters"].get(parameter)
+    answers = names_elsewhere()["parameters"]
+    here = answers.get(f"{owner}.{parameter}", answers.get(parameter))
     if here is None:
         return None
     if here.startswith(" "):

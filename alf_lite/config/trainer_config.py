@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from alf_lite.config.bindings import note_used
+from alf_lite.config.bindings import bound_value, note_used
 from alf_lite.config.configurables import configurable
 from alf_lite.config.conflicts import conflicts
 from alf_lite.config.values import UNSET, declared, field_problems, ranged
@@ -34,6 +34,9 @@ class DefaultSettings(NamedTuple):
     replay_buffer_length: int = 100_000
     initial_collect_steps: int = 0
     initial_random_policy: bool = False
+    use_rollout_state: bool = False
+    burn_in_length: int = 0
+    priority_replay: bool = False
     # Of create_environment
     num_parallel_environments: int = 1
     # Of Adam, which trains where no optimizer is given; None: one must be given
@@ -42,9 +45,20 @@ class DefaultSettings(NamedTuple):
 
 
 def default_settings(algorithm_ctor: Any) -> DefaultSettings:
-    """What the class of an algorithm declares; a function declares nothing."""
-    if isinstance(algorithm_ctor, functools.partial):
+    """What the class of an algorithm declares; a function declares nothing.
+
+    A class with an attribute ``settings_of`` declares what the class does that the
+    parameter of this name is, as it is given or bound.
+    """
+    given: dict[str, Any] = {}
+    while isinstance(algorithm_ctor, functools.partial):
+        given = {**algorithm_ctor.keywords, **given}
         algorithm_ctor = algorithm_ctor.func
+    parameter = getattr(algorithm_ctor, "settings_of", None)
+    if parameter is not None:
+        return default_settings(
+            given.get(parameter) or bound_value(algorithm_ctor, parameter)
+        )
     return getattr(algorithm_ctor, "default_settings", DefaultSettings())
 
 
@@ -85,25 +99,37 @@ class TrainerConfig:
     precision: Literal["float32", "bfloat16"] = "float32"
     # torch.compile acting and updating, where that is faster: not off-policy on a CPU
     compile: bool = False
+    # On a GPU: act and update each as one CUDA graph, once they were captured
+    cuda_graphs: bool = False
     # Threads of torch; small networks need one
     num_threads: int = ranged(1, at_least=1, at_most=1_024)
     # Stop at the first NaN or infinite loss
     check_finite: bool = True
+    # On a GPU: updates between two looks at that; 1: at each, and waits for the GPU
+    check_finite_interval: int = ranged(100, at_least=1)
 
     # --- Unroll: how steps are collected
     # Steps per environment and iteration; 0: as max_unroll_length says
     unroll_length: float = declared(at_least=0, at_most=10_000_000)
+    # On-policy: whole episodes per iteration, in unrolls of that length; None: not
+    unroll_episodes: int | None = ranged(None, at_least=1, at_most=1_000_000)
     # Losses may reach back into rollout_step
     unroll_with_grad: bool = False
     # Train from the stored state, not from zeros
-    use_rollout_state: bool = False
+    use_rollout_state: bool = declared()
     # Store the action that the environment executed, as of scripted experts
     overwrite_policy_output: bool = False
 
     # --- Asynchronous unroll: workers collect while this process trains
     # Unroll in other processes; without it, the rest of this group has no meaning
     async_unroll: bool = False
-    # Processes, each with environments of its own
+    # What the workers are: processes of this machine, or actors of Ray on any
+    unroll_engine: Literal["processes", "ray"] = "processes"
+    # Of a cluster of Ray, host:port; None: RAY_ADDRESS, or a Ray of this machine
+    ray_address: str | None = None
+    # CPUs that Ray keeps for each worker
+    ray_cpus_per_worker: float = ranged(1.0, at_least=0)
+    # Processes or actors, each with environments of its own
     num_unroll_workers: int = ranged(1, at_least=1, at_most=1_000)
     # With unroll_length = 0: take what is there, at most so many steps
     max_unroll_length: int = ranged(0, at_least=0, at_most=10_000_000)
@@ -133,8 +159,10 @@ class TrainerConfig:
     mini_batch_size: int | None = declared(at_least=1, at_most=10_000_000)
     # Steps of a sequence or window; None: those of an unroll
     mini_batch_length: int | None = declared(at_least=1, at_most=1_000_000)
+    # Parts that the batch of an update is cut into, for want of memory
+    gradient_accumulation: int = ranged(1, at_least=1, at_most=10_000)
     # First steps of each that only build up the state of recurrent networks
-    burn_in_length: int = ranged(0, at_least=0)
+    burn_in_length: int = declared(at_least=0)
     # Train all steps of a batch in one call; None: if the algorithm has no state
     temporally_independent_train_step: bool | None = None
 
@@ -146,7 +174,7 @@ class TrainerConfig:
     # Act uniformly while collecting them
     initial_random_policy: bool = declared()
     # Draw by |δ|; options: PriorityOptions
-    priority_replay: bool = False
+    priority_replay: bool = declared()
     # Updates whose windows are drawn at once; None: 1 with priorities, else all
     updates_per_draw: int | None = ranged(None, at_least=1)
     # Each update is a pass over the whole buffer
@@ -223,8 +251,9 @@ class TrainerConfig:
     def __post_init__(self) -> None:
         self._take_declared()
         problems = field_problems(self)
-        if "device" not in problems and not re.fullmatch(
-            r"(cpu|cuda|mps|xpu)(:\d+)?", self.device
+        if "device" not in problems and not (
+            re.fullmatch(r"(cpu|cuda|mps|xpu)(:\d+)?", self.device)
+            or _is_of_another_backend(self.device)
         ):
             problems["device"] = (
                 f"got {self.device!r}, expected cpu, cuda, cuda:1 or mps"
@@ -317,6 +346,14 @@ class TrainerConfig:
     def evaluation_sources(self) -> tuple[str, ...]:
         """The paths of the held-out data."""
         return _as_paths(self.evaluation_buffer_dir)
+
+
+def _is_of_another_backend(device: str) -> bool:
+    """Whether a package has brought this device to torch."""
+    import torch
+
+    name = torch._C._get_privateuse1_backend_name()
+    return name != "privateuseone" and device.partition(":")[0] == name
 
 
 def _as_paths(paths: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -61,6 +61,23 @@ def test_a_setting_of_workers_without_workers_says_how_to_get_them(name, value):
     assert message.count("async_unroll") == 2  # and no other conflict
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("ray_address", "a:6379"), ("ray_cpus_per_worker", 0.5)]
+)
+def test_settings_of_ray_need_the_engine(name, value):
+    assert config(async_unroll=True, unroll_engine="ray", **{name: value})
+    message = problem_with(async_unroll=True, **{name: value})
+    assert f"{name} is {value!r} but unroll_engine is 'processes': set" in message
+
+
+def test_an_engine_needs_workers_and_is_one_that_there_is():
+    assert "unroll_engine is 'ray' but async_unroll" in problem_with(
+        unroll_engine="ray"
+    )
+    message = problem_with(async_unroll=True, unroll_engine="rya")
+    assert "unroll_engine: got 'rya'" in message
+
+
 def test_a_default_that_is_spelt_out_is_no_conflict():
     spelt_out = config(
         num_unroll_workers=1, max_policy_lag=None, worker_timeout_seconds=300.0

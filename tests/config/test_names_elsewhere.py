@@ -19,19 +19,23 @@ def parameters(name: str) -> list[str]:
 
 
 def test_every_name_of_the_tables_exists():
-    algorithms = {
+    parts = ("alf_lite.algorithms.", "alf_lite.networks.")
+    anywhere = {
         parameter
         for name, module in config_names.shipped().items()
-        if module.startswith("alf_lite.algorithms.") and importlib.import_module(module)
+        if module.startswith(parts) and importlib.import_module(module)
         for parameter in parameters(name)
     }
     for there, here in names_elsewhere()["parameters"].items():
         name, dot, parameter = here.partition(": ")[0].partition(".")
         if not here.startswith(" "):
-            known = parameters(name) if dot else algorithms
+            known = parameters(name) if dot else anywhere
             assert (parameter if dot else name) in known, there
-    for here in names_elsewhere()["configurables"].values():
-        assert config_names.complete_name(here)
+        owner, dot, _ = there.rpartition(".")
+        if dot and owner not in names_elsewhere()["configurables"]:
+            assert config_names.complete_name(owner), there
+    for there, here in names_elsewhere()["configurables"].items():
+        assert here.startswith(" ") or config_names.complete_name(here), there
 
 
 @pytest.mark.parametrize(
@@ -56,6 +60,21 @@ def test_every_name_of_the_tables_exists():
             "PPOLoss.gamma = 0.9",
             "no configurable 'PPOLoss'. Here that is 'PPOAlgorithm'",
         ),
+        ("DqnAlgorithm.q_network_cls = @QNetwork", "Here that is `q_network_ctor`."),
+        (
+            "ImageScaleTransformer.min = 0.0",
+            "Here that is `ImageScaleTransformer.minimum`.",
+        ),
+        (
+            "create_environment.for_evaluation = True",
+            "What is bound in the scope `evaluation/` holds for evaluations.",
+        ),
+        (
+            "ActorDistributionNetwork.input_preprocessors = None",
+            "Here that is `EncodingNetwork.input_preprocessors` (and encoding_",
+        ),
+        ("NonEpisodicAgent.discount = 1.0", "Here that is 'IgnoreTermination'."),
+        ("NormalizedAction.x = 1", "no configurable 'NormalizedAction'. Agents act in"),
         # Of other algorithms only.
         ("BcAlgorithm.tau = 0.1", "'BcAlgorithm' has no parameter 'tau'. "),
     ],
