@@ -49,6 +49,10 @@ COLLECTED = [
     "TrainerConfig.initial_collect_steps = 0",
     "TrainerConfig.unroll_length = 8",
 ]
+# Of confs with longer sequences than there are steps.
+SEQUENCES = ["TrainerConfig.burn_in_length = 2", "TrainerConfig.mini_batch_length = 8"]
+# Of confs with a thousand environments.
+FEW_ENVIRONMENTS = ["create_environment.num_parallel_environments = 8"]
 # Of confs that train on recorded steps.
 NEEDS_DATA = "DATA = %gin.REQUIRED"
 
@@ -102,6 +106,10 @@ def test_a_conf_trains_and_uses_every_binding(conf, tmp_path):
         pytest.skip(f"needs pip install 'alf_lite[{','.join(missing)}]'")
     shortened = SHORTENED + (ONE_EPOCH if "epochs = " in text else ONE_UPDATE)
     shortened += COLLECTED * ("initial_collect_steps" in text)
+    shortened += SEQUENCES * ("burn_in_length" in text)
+    if "epochs = " in text and "use_rollout_state" in text:
+        shortened += SEQUENCES[1:]
+    shortened += FEW_ENVIRONMENTS * ("num_parallel_environments = 1024" in text)
     if NEEDS_DATA in text:
         shortened = [*shortened, random_steps(ROOT / conf, tmp_path)]
     config_files.parse_config(str(ROOT / conf), shortened, strict=True)
