@@ -17,6 +17,7 @@ TYPE_CHECKING = False  # as in typing, which takes longer to import than all the
 if TYPE_CHECKING:
     from typing import Any
 
+    from alf_lite.algorithms.agent import Agent
     from alf_lite.algorithms.rl_algorithm import RLAlgorithm
     from alf_lite.config import TrainerConfig, configurable
     from alf_lite.data_structures import StepType, TimeStep
@@ -33,6 +34,7 @@ __version__ = "0.1.0"
 # Loaded when they are asked for: a program that only shows its help needs none.
 _MODULES = {
     "Adam": "optimizers.optimizers",
+    "Agent": "algorithms.agent",
     "TrainedPolicy": "trainers.trained_policy",
     "RLAlgorithm": "algorithms.rl_algorithm",
     "StepType": "data_structures",
@@ -50,6 +52,7 @@ _MODULES = {
 
 __all__ = [
     "Adam",
+    "Agent",
     "RLAlgorithm",
     "StepType",
     "TimeStep",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -13,19 +15,42 @@ import pytest
 import torch
 
 from alf_lite.config import files as config_files
+from alf_lite.testing import stand_in_device
 from alf_lite.utils import summary
 
 if TYPE_CHECKING:
     from tests.reliability.trainer_process import Launcher
 
 torch.set_num_threads(1)
+stand_in_device.register()
+with contextlib.suppress(ImportError):  # the tests of a GPU do without it
+    from hypothesis import settings
+
+    # The same examples in every run, however busy the machine is.
+    settings.register_profile("repeatable", deadline=None, derandomize=True)
+    settings.load_profile("repeatable")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With ``-n``, neighbours run in one process, which makes their fixtures once."""
+    if config.getoption("dist", None) == "load":
+        config.option.dist = "worksteal"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector the thousands of tests and all that is imported."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def _no_state_left():
-    """Bindings and the axis of summaries belong to the process, not to a test."""
+    """Bindings, generators and the axis of summaries belong to the process."""
     config_files.reset()
     summary.set_global_counter(0)
+    # What is drawn does not depend on the tests that ran before.
+    torch.manual_seed(0)
     yield
     config_files.reset()
 

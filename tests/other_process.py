@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
@@ -48,6 +49,19 @@ def answer(connection: Connection) -> Any:
     """What the other process sent."""
     assert connection.poll(_SECONDS), "no answer"
     return connection.recv()
+
+
+def shared_memory_left(before: set[str]) -> set[str]:
+    """Names of shared memory that were not there before and stay.
+
+    Other processes have some for a moment, and tests beside this one do, too.
+    """
+    deadline = time.monotonic() + _SECONDS
+    while left := set(os.listdir("/dev/shm")) - before:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    return left
 
 
 def is_alive(pid: int) -> bool:

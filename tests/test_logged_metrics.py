@@ -21,7 +21,10 @@ NOT_IN_THIS_RUN = (
     "AverageEnvInfo/",
     "ActorCriticAlgorithm/",
     "ImpalaAlgorithm/",
+    "PPGAlgorithm/",
+    "reward_weights/",
     "replay/",
+    "time/ranks",
 )
 
 

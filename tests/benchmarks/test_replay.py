@@ -18,6 +18,9 @@ BENCHMARKS = ROOT / "benchmarks"
 
 @pytest.fixture
 def replay(monkeypatch):
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")  # the module sets them; this puts them back
+    monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module("replay")
 
@@ -34,8 +37,11 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
-def test_every_workload_is_measured():
-    rates = json.loads(run("--measure=alf_lite", "--shrink=1000", "--seconds=0.01"))
+def test_every_workload_is_measured(replay, monkeypatch, capsys):
+    options = ["--measure=alf_lite", "--shrink=1000", "--seconds=0.01"]
+    monkeypatch.setattr(sys, "argv", ["replay.py", *options])
+    replay.main()
+    rates = json.loads(capsys.readouterr().out)
     assert set(rates) == {
         "add_1",
         "add_1_tensors",
