@@ -19,11 +19,15 @@ from tests.trainers.toys import NoiseEnvironment, ToyAlgorithm
 def process_state() -> Iterator[None]:
     """Each test starts with the same globals and leaves no trace in them."""
     NoiseEnvironment.steps_of_all_instances = 0
-    # A test run started in the background ignores SIGINT.
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A test run in the background ignores SIGINT, one under nohup SIGHUP.
+    previous = {
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+        signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    }
     with random_state.preserved():
         yield
-    signal.signal(signal.SIGINT, previous)
+    for number, handler in previous.items():
+        signal.signal(number, handler)
 
 
 def make_noise(
