@@ -77,6 +77,26 @@ def _off_policy(learning_starts: int, buffer_size: int, gamma: float = 0.99) -> 
     }
 
 
+def _dqn(
+    lr: float, epsilon: tuple[float, float], n_steps: int, period: int, capacity: int
+) -> dict:
+    """Of ε when it is lowest, and after which part of the run; steps of targets."""
+    return {
+        "learning_rate": lr,
+        "learning_starts": 1000,
+        "buffer_size": capacity,
+        "batch_size": 128,
+        "gamma": 0.99,
+        "n_steps": n_steps,
+        "target_update_interval": period,
+        "train_freq": 1,
+        "gradient_steps": -1,  # one for each step of an environment
+        "exploration_final_eps": epsilon[0],
+        "exploration_fraction": epsilon[1],
+        "max_grad_norm": 10.0,
+    }
+
+
 _WIDE = (256, 256)
 _CHEETAH = _ppo(3e-4, 256, 10, 64, gamma=0.98, gae_lambda=0.92)
 _SMALL, _MUJOCO = _off_policy(1000, 20_000), _off_policy(5000, 1_000_000)
@@ -109,6 +129,18 @@ TASKS = {
         normalizes=("obs", "reward"),
         log_std=-1.0,
         num_episodes=20,
+    ),
+    "dqn_cart_pole": Task(
+        *("DQN", "CartPole-v1", 50_000, _dqn(2.3e-3, (0.04, 0.16), 5, 128, 50_000)),
+    ),
+    "dqn_lunar_lander": Task(
+        *("DQN", "LunarLander-v3", 200_000, _dqn(1e-3, (0.01, 0.12), 3, 250, 200_000)),
+        num_envs=8,
+        hidden_sizes=(128, 128),
+    ),
+    # where our conf has correlated noise, the state-dependent one of this library
+    "sac_mountain_car_continuous": Task(
+        *("SAC", "MountainCarContinuous-v0", 10_000, {**_SMALL, "use_sde": True}),
     ),
     "sac_pendulum": Task("SAC", "Pendulum-v1", 20_000, _SMALL, hidden_sizes=_WIDE),
     "td3_pendulum": Task(
@@ -186,7 +218,7 @@ def _train_sb3(task: Task, seed: int) -> Policy:
     if task.normalizes:
         scaled = {f"norm_{what}": what in task.normalizes for what in ("obs", "reward")}
         env = VecNormalize(env, gamma=settings["gamma"], **scaled)
-    if task.algorithm == "PPO":
+    if task.algorithm in ("PPO", "DQN"):
         settings["learning_rate"] = _linear(settings["learning_rate"])
     if task.noise:
         low, high = env.action_space.low, env.action_space.high
