@@ -15,6 +15,7 @@ from alf_lite.checkpoints.files import Stream
 from alf_lite.data_structures import BatchInfo
 from alf_lite.replay_buffers import replay_file
 from alf_lite.replay_buffers.allocation import StorageKind
+from alf_lite.replay_buffers.priority_options import PriorityOptions
 from alf_lite.replay_buffers.replay_file import RawSteps, ReplayFile
 from alf_lite.replay_buffers.ring_storage import RingStorage
 from alf_lite.replay_buffers.row_layout import PackedSteps, RowLayout
@@ -25,7 +26,7 @@ from alf_lite.replay_buffers.stored_steps import (
     to_indices,
     to_stored_steps,
 )
-from alf_lite.replay_buffers.weighted_sampler import PriorityOptions, make_sampler
+from alf_lite.replay_buffers.weighted_sampler import make_sampler
 from alf_lite.replay_buffers.window_sampler import (
     SamplingOptions,
     WindowStarts,

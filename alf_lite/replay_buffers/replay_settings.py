@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from alf_lite.config import TrainerConfig
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.allocation import StorageOptions
+from alf_lite.replay_buffers.priority_options import PriorityOptions, check_options
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
-from alf_lite.replay_buffers.weighted_sampler import PriorityOptions, check_options
 from alf_lite.replay_buffers.window_sampler import SamplingOptions, all_windows
 
 

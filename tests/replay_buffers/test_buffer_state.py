@@ -11,8 +11,8 @@ import torch
 from alf_lite import nest
 from alf_lite.data_structures import StepType
 from alf_lite.errors import CheckpointError
+from alf_lite.replay_buffers.priority_options import PriorityOptions
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
-from alf_lite.replay_buffers.weighted_sampler import PriorityOptions
 from alf_lite.replay_buffers.window_sampler import SamplingOptions
 from alf_lite.tensor_specs import TensorSpec
 from tests.replay_buffers.marked_steps import (

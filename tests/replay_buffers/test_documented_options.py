@@ -10,7 +10,7 @@ import pytest
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
 from alf_lite.replay_buffers.allocation import StorageOptions
-from alf_lite.replay_buffers.weighted_sampler import PriorityOptions
+from alf_lite.replay_buffers.priority_options import PriorityOptions
 from alf_lite.replay_buffers.window_sampler import SamplingOptions
 from alf_lite.utils import schedulers  # noqa: F401 - the conf of the page uses one
 from alf_lite.utils.progress import Progress

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from alf_lite.replay_buffers.weighted_sampler import PriorityOptions
+from alf_lite.replay_buffers.priority_options import PriorityOptions
 from alf_lite.replay_buffers.window_sampler import SamplingOptions
 from tests.replay_buffers.marked_steps import assert_steps, make_buffer, saved, steps
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from alf_lite.replay_buffers.weighted_sampler import PriorityOptions
+from alf_lite.replay_buffers.priority_options import PriorityOptions
 
 PRIORITIES = np.array([1.0, 2.0, 4.0, 8.0])
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from alf_lite.replay_buffers.priority_options import PriorityOptions
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
-from alf_lite.replay_buffers.weighted_sampler import PriorityOptions
 from alf_lite.replay_buffers.window_sampler import SamplingOptions
 from tests.replay_buffers.marked_steps import fill, make_buffer, steps
 

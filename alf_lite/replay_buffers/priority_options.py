@@ -1,0 +1,137 @@
+"""How priorities become probabilities, and what corrects the loss for them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from alf_lite.config import configurable
+from alf_lite.replay_buffers.window_sampler import SamplingOptions
+from alf_lite.utils.progress import FollowsProgress
+from alf_lite.utils.ranks import ranks
+from alf_lite.utils.schedulers import as_scheduler
+
+Schedule = float | Callable[[], float]
+
+_NORMALIZATIONS = ("batch", "buffer", "none")
+
+# As unsigned numbers, the bits of all that is finite and not negative are below these.
+_BITS_OF_INFINITY = np.array(np.inf).view(np.uint64)
+
+
+@configurable
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PriorityOptions(FollowsProgress):
+    """How priorities become probabilities, and how the loss is corrected for them.
+
+    Proportional prioritised replay, Schaul et al. 2016 (arXiv:1511.05952).
+
+    With priority p_i, weight w_i = (p_i + eps)^alpha and n steps that can be drawn:
+
+        P(i) = w_i / Σ_j w_j          importance weight_i = (n · P(i))^−beta / scale
+
+    Args:
+        alpha: 0 draws uniformly, 1 in proportion to the priorities.
+        beta: 0 corrects nothing, 1 removes the bias. A number or a schedule.
+        eps: lets steps of priority 0 be drawn again.
+        initial_priority: of a step that was never trained on. None means the largest
+            one that can be drawn when the step comes, and at least 1.
+        normalization: the scale. "batch": the largest importance weight in the batch,
+            as in the paper; "buffer": the largest one of any step, so that the same
+            step has the same weight in every batch, but one step of a tiny priority
+            makes all weights tiny; "none": 1.
+    """
+
+    alpha: Schedule = 0.6
+    beta: Schedule = 0.4
+    eps: float = 1e-6
+    initial_priority: float | None = None
+    normalization: str = "batch"
+
+    def __post_init__(self) -> None:
+        if self.normalization not in _NORMALIZATIONS:
+            raise ValueError(
+                f"normalization must be one of {', '.join(_NORMALIZATIONS)}, got "
+                f"{self.normalization!r}"
+            )
+        if not self.eps >= 0:
+            raise ValueError(f"eps must not be negative, got {self.eps}")
+        initial = self.initial_priority
+        if initial is not None and not 0 < initial < np.inf:
+            raise ValueError(
+                f"initial_priority must be finite and above 0, got {initial}"
+            )
+        for name in ("alpha", "beta"):
+            value = getattr(self, name)
+            try:
+                schedule = as_scheduler(value)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{name}: {error}") from error
+            if callable(value):
+                object.__setattr__(self, name, schedule)  # it is frozen
+            elif not value >= 0:
+                raise ValueError(f"{name} must not be negative, got {value}")
+
+    def weights(self, priorities: np.ndarray) -> np.ndarray:
+        """w_i = (p_i + eps)^alpha.
+
+        Raises:
+            ValueError: if a priority is negative, infinite or NaN; says which.
+        """
+        if np.count_nonzero(priorities.view(np.uint64) >= _BITS_OF_INFINITY):
+            # Or else it is -0.0.
+            wrong = np.flatnonzero(~((priorities >= 0) & (priorities < np.inf)))
+            if len(wrong):
+                raise ValueError(
+                    f"priorities must be finite and not negative: {len(wrong)} of "
+                    f"{len(priorities)} are not, such as {priorities[wrong[0]]} at "
+                    f"index {wrong[0]}. Use |δ|, and look for a loss that diverges."
+                )
+        return (priorities + self.eps) ** _now(self.alpha)
+
+    def initial_weight(self) -> float | None:
+        """That of ``initial_priority``."""
+        if self.initial_priority is None:
+            return None
+        return (self.initial_priority + self.eps) ** _now(self.alpha)
+
+    def importance_weights(
+        self, weights: np.ndarray, mean_weight: float, least_weight: float
+    ) -> np.ndarray:
+        """(n · P(i))^−beta, normalised; [B] float32.
+
+        With several ranks, each draws an equal share of a batch from steps of its own,
+        so that w_i counts relative to the mean of these; the scale is that of all.
+
+        Args:
+            weights: [B], w_i of the steps drawn.
+            mean_weight: Σ_j w_j / n of all that could be drawn.
+            least_weight: the smallest w_j of all of them, for "buffer".
+        """
+        if ranks.size > 1:
+            weights, least_weight = weights / mean_weight, least_weight / mean_weight
+            mean_weight = 1.0
+        if self.normalization == "none":
+            scale = mean_weight
+        elif self.normalization == "batch":
+            scale = weights.min()
+        else:
+            # The largest importance weight is that of the least weight.
+            scale = least_weight
+        if ranks.size > 1 and self.normalization != "none":
+            scale = ranks.least(float(scale))
+        return ((weights / scale) ** -_now(self.beta)).astype(np.float32)
+
+
+def check_options(options: SamplingOptions, priority: PriorityOptions | None) -> None:
+    """Raises ValueError if the options contradict each other."""
+    if priority is not None and not options.with_replacement:
+        raise ValueError(
+            "prioritized sampling needs SamplingOptions.with_replacement=True"
+        )
+
+
+def _now(value: Schedule) -> float:
+    return value() if callable(value) else value
