@@ -67,8 +67,11 @@ class TensorSpec:
     def is_continuous(self) -> bool:
         return self._dtype.is_floating_point
 
-    def zeros(self, outer_dims: Sequence[int] = ()) -> Tensor:
-        return torch.zeros((*outer_dims, *self._shape), dtype=self._dtype)
+    def zeros(
+        self, outer_dims: Sequence[int] = (), device: torch.device | None = None
+    ) -> Tensor:
+        shape = (*outer_dims, *self._shape)
+        return torch.zeros(shape, dtype=self._dtype, device=device)
 
     def ones(self, outer_dims: Sequence[int] = ()) -> Tensor:
         return torch.ones((*outer_dims, *self._shape), dtype=self._dtype)

@@ -185,7 +185,7 @@ class Algorithm(nn.Module):
         if nest.is_empty(specs):
             return specs
         device = self.device
-        return nest.map_structure(lambda s: s.zeros((batch_size,)).to(device), specs)
+        return nest.map_structure(lambda s: s.zeros((batch_size,), device), specs)
 
     @property
     def is_temporally_independent(self) -> bool:

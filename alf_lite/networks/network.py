@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from alf_lite import nest
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.utils.devices import moved_tensor
 
 Nest = Any
 
@@ -55,13 +57,28 @@ class whole_sequences:  # noqa: N801 - used like a function
 _MIN_RUN = 4
 
 
+class Pieces(NamedTuple):
+    """Sequences cut at their resets, packed as those of torch's ``PackedSequence``.
+
+    Sorted by length, the longest first: the first steps of all, then all second ones.
+    """
+
+    # Of steps in T·B: which stand one after the other, and where each one stands
+    order: Tensor
+    place: Tensor
+    batch_sizes: Tensor  # how many pieces have a first step, a second one, …
+    # Of pieces: the row they belong to, and whether their state is zero [pieces, 1]
+    rows: Tensor
+    is_reset: Tensor
+    last: Tensor  # [B], the last piece of every row
+
+
 class Sequences:
     """B sequences of T steps, and how memory gets through them where it is reset.
 
     Where that is seldom, by ``runs`` of all rows from one reset to the next. Otherwise
-    every row is cut into pieces at its own resets. Pieces are sorted by their length,
-    the longest first, and stand as those of a ``PackedSequence`` of torch: the first
-    steps of all, then all second steps, ….
+    every row is cut into ``pieces`` at its own resets. To know that the host reads from
+    the device where the resets are; a network that needs neither has nobody wait.
 
     Args:
         is_first: [T, B] bool.
@@ -69,18 +86,28 @@ class Sequences:
 
     def __init__(self, is_first: Tensor) -> None:
         self.is_first = is_first
-        self.shape = num_steps, batch_size = tuple(is_first.shape)
-        resets = is_first.cpu().numpy()
-        starts = np.flatnonzero(np.append(True, resets[1:].any(1))).tolist()
-        # Begin, end, and which states are reset before, [B, 1]
-        self.runs: list[tuple[int, int, Tensor]] | None = None
-        if len(starts) * _MIN_RUN <= num_steps or num_steps == 1:
-            self.runs = [
-                (begin, end, is_first[begin].unsqueeze(1))
-                for begin, end in zip(starts, [*starts[1:], num_steps], strict=True)
-            ]
-            return
-        begins = resets.copy()
+        self.shape = tuple(is_first.shape)
+
+    @functools.cached_property
+    def _resets(self) -> np.ndarray:
+        return self.is_first.cpu().numpy()
+
+    @functools.cached_property
+    def runs(self) -> list[tuple[int, int, Tensor]] | None:
+        """Begin, end, and which states are reset before, [B, 1]; None: see pieces."""
+        num_steps = self.shape[0]
+        starts = np.flatnonzero(np.append(True, self._resets[1:].any(1))).tolist()
+        if len(starts) * _MIN_RUN > num_steps > 1:
+            return None
+        return [
+            (begin, end, self.is_first[begin].unsqueeze(1))
+            for begin, end in zip(starts, [*starts[1:], num_steps], strict=True)
+        ]
+
+    @functools.cached_property
+    def pieces(self) -> Pieces:
+        num_steps, batch_size = self.shape
+        begins = self._resets.copy()
         begins[0] = True
         rows, steps = np.nonzero(begins.T)  # row by row, in the order of time
         is_last = np.append(rows[1:] != rows[:-1], True)
@@ -92,17 +119,16 @@ class Sequences:
         order = (steps[piece] + step) * batch_size + rows[piece]
 
         def on_device(array: np.ndarray) -> Tensor:
-            return torch.from_numpy(array).to(is_first.device)
+            return moved_tensor(torch.from_numpy(array), self.is_first.device)
 
-        # Of steps in T·B: which stand one after the other, and where each one stands
-        self.order = on_device(order)
-        self.place = on_device(np.argsort(order))
-        self.batch_sizes = torch.from_numpy(np.bincount(step))  # pieces of each length
-        # Of pieces: the row they belong to, and whether their state is zero
-        self.rows = on_device(rows)
-        self.is_reset = on_device(resets[steps, rows]).unsqueeze(1)
-        # [B], the last piece of every row
-        self.last = on_device(np.argsort(by_length)[is_last])
+        return Pieces(
+            order=on_device(order),
+            place=on_device(np.argsort(order)),
+            batch_sizes=torch.from_numpy(np.bincount(step)),
+            rows=on_device(rows),
+            is_reset=on_device(self._resets[steps, rows]).unsqueeze(1),
+            last=on_device(np.argsort(by_length)[is_last]),
+        )
 
 
 # By thread: while one is training, another may act

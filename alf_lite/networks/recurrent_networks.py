@@ -87,16 +87,19 @@ class RecurrentEncodingNetwork(EncoderNetwork):
                 x = cell_state[0]
                 new_state.append(cell_state)
         else:
-            pieces = sequences.runs is None
-            if pieces:
-                x = x.index_select(0, sequences.order)
+            pieces = sequences.pieces if sequences.runs is None else None
+            if pieces is not None:
+                x = x.index_select(0, pieces.order)
             else:
                 x = x.unflatten(0, sequences.shape)
             for cell, cell_state in zip(self._cells, state, strict=True):
                 with _without_cudnn(x):
                     x, cell_state = self._steps(cell, x, cell_state, sequences)
                 new_state.append(cell_state)
-            x = x.index_select(0, sequences.place) if pieces else x.flatten(0, 1)
+            if pieces is not None:
+                x = x.index_select(0, pieces.place)
+            else:
+                x = x.flatten(0, 1)
         return self._mlp(x), tuple(new_state)
 
     def _steps(
@@ -109,12 +112,13 @@ class RecurrentEncodingNetwork(EncoderNetwork):
         """All steps of one cell, in order: their outputs, and the new state [B]."""
         weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
         if sequences.runs is None:
+            pieces = sequences.pieces
             before = [
-                torch.where(sequences.is_reset, 0.0, s[sequences.rows])[None]
+                torch.where(pieces.is_reset, 0.0, s[pieces.rows])[None]
                 for s in cell_state
             ]
-            output, after = self._run(weights, x, before, sequences.batch_sizes)
-            return output, tuple(s[0, sequences.last] for s in after)
+            output, after = self._run(weights, x, before, pieces.batch_sizes)
+            return output, tuple(s[0, pieces.last] for s in after)
         outputs = []
         for begin, end, is_reset in sequences.runs:
             before = [torch.where(is_reset, 0.0, s)[None] for s in cell_state]
