@@ -32,7 +32,9 @@ class WindowOrigin(NamedTuple):
     """
 
     buffer: ReplayBuffer
-    batch_info: BatchInfo  # env_ids and positions [B] of the first of the T steps
+    # env_ids and positions [B] of the first of the T steps; where the buffer is, if it
+    # draws by priorities there, and else on the CPU
+    batch_info: BatchInfo
     num_history_steps: int = 0  # H
 
     def positions(self, num_steps: int) -> Tensor:
@@ -42,7 +44,7 @@ class WindowOrigin(NamedTuple):
             num_steps: H+T.
         """
         offsets = torch.arange(num_steps) - self.num_history_steps
-        return self.batch_info.positions.unsqueeze(1) + offsets
+        return self.batch_info.positions.cpu().unsqueeze(1) + offsets
 
     def with_history(
         self, experience: Experience, num_history_steps: int

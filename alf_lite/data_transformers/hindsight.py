@@ -216,12 +216,12 @@ class HindsightExperienceTransformer(DataTransformer):
             num_steps: N, with the history.
         """
         buffer = source.buffer
-        env_ids = source.batch_info.env_ids.unsqueeze(1)  # [B, 1]
+        env_ids = source.batch_info.env_ids.cpu().unsqueeze(1)  # [B, 1]
         positions = source.positions(num_steps)  # [B, N]
         first, last = buffer.get_episode_bounds(env_ids, positions)
         # Where the part of the window in the step's episode begins. Steps of the
         # history share the goal of the window's first step, or are of earlier episodes.
-        begin = torch.maximum(first, source.batch_info.positions.unsqueeze(1))
+        begin = torch.maximum(first, positions[:, source.num_history_steps, None])
         index = begin - positions[:, :1]
         # One draw per part: that of its first step.
         coin, number = torch.rand((2, *positions.shape), dtype=torch.float64)

@@ -47,8 +47,9 @@ class EpisodeReturns:
         """R of the windows that begin at these steps: [B] and [B] → [B, length]."""
         self._look_at_new_steps()
         offsets = np.arange(length)
-        columns = (positions.numpy()[:, None] + offsets) % self._steps.max_length
-        return torch.from_numpy(self._returns[env_ids.numpy()[:, None], columns])
+        ids, first = env_ids.numpy(force=True), positions.numpy(force=True)
+        columns = (first[:, None] + offsets) % self._steps.max_length
+        return torch.from_numpy(self._returns[ids[:, None], columns])
 
     def _look_at_new_steps(self) -> None:
         begins = self._steps.begin_positions.numpy()

@@ -356,8 +356,8 @@ class ReplayMonitor:
         for is_own, info in self._drawn:
             if is_own:
                 assert buffer is not None, "something was drawn from it"
-                newest = buffer.end_positions[info.env_ids] - 1
-                _write("age", newest - info.positions)
+                newest = buffer.end_positions[info.env_ids.cpu()] - 1
+                _write("age", newest - info.positions.cpu())
             source = 0 if is_own else int(info.source[0])
             name = f"offline_{source}" if source else "own"
             summary.scalar(f"share/{name}", len(info.env_ids) / total)

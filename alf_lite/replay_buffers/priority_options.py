@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
+from torch import Tensor
 
 from alf_lite.config import configurable
 from alf_lite.replay_buffers.window_sampler import SamplingOptions
@@ -14,6 +16,8 @@ from alf_lite.utils.ranks import ranks
 from alf_lite.utils.schedulers import as_scheduler
 
 Schedule = float | Callable[[], float]
+_Array = TypeVar("_Array", np.ndarray, Tensor)
+_Number = float | Tensor
 
 _NORMALIZATIONS = ("batch", "buffer", "none")
 
@@ -42,6 +46,9 @@ class PriorityOptions(FollowsProgress):
             as in the paper; "buffer": the largest one of any step, so that the same
             step has the same weight in every batch, but one step of a tiny priority
             makes all weights tiny; "none": 1.
+        on_device: keep the priorities on the device of the replay buffer and draw
+            there, so that the host never waits for it. None: where that is a GPU and
+            nothing is dropped by max_use or max_staleness.
     """
 
     alpha: Schedule = 0.6
@@ -49,6 +56,7 @@ class PriorityOptions(FollowsProgress):
     eps: float = 1e-6
     initial_priority: float | None = None
     normalization: str = "batch"
+    on_device: bool | None = None
 
     def __post_init__(self) -> None:
         if self.normalization not in _NORMALIZATIONS:
@@ -89,6 +97,10 @@ class PriorityOptions(FollowsProgress):
                     f"{len(priorities)} are not, such as {priorities[wrong[0]]} at "
                     f"index {wrong[0]}. Use |δ|, and look for a loss that diverges."
                 )
+        return self.powers(priorities)
+
+    def powers(self, priorities: _Array) -> _Array:
+        """As :meth:`weights`, of priorities that nobody has looked at."""
         return (priorities + self.eps) ** _now(self.alpha)
 
     def initial_weight(self) -> float | None:
@@ -98,8 +110,8 @@ class PriorityOptions(FollowsProgress):
         return (self.initial_priority + self.eps) ** _now(self.alpha)
 
     def importance_weights(
-        self, weights: np.ndarray, mean_weight: float, least_weight: float
-    ) -> np.ndarray:
+        self, weights: _Array, mean_weight: _Number, least_weight: _Number
+    ) -> _Array:
         """(n · P(i))^−beta, normalised; [B] float32.
 
         With several ranks, each draws an equal share of a batch from steps of its own,
@@ -108,8 +120,10 @@ class PriorityOptions(FollowsProgress):
         Args:
             weights: [B], w_i of the steps drawn.
             mean_weight: Σ_j w_j / n of all that could be drawn.
-            least_weight: the smallest w_j of all of them, for "buffer".
+            least_weight: the smallest w_j of all of them, for "buffer". All three are
+                on the host, or all are tensors on a device, which is not waited for.
         """
+        scale: _Number
         if ranks.size > 1:
             weights, least_weight = weights / mean_weight, least_weight / mean_weight
             mean_weight = 1.0
@@ -121,8 +135,11 @@ class PriorityOptions(FollowsProgress):
             # The largest importance weight is that of the least weight.
             scale = least_weight
         if ranks.size > 1 and self.normalization != "none":
-            scale = ranks.least(float(scale))
-        return ((weights / scale) ** -_now(self.beta)).astype(np.float32)
+            scale = ranks.least(scale)
+        corrections = (weights / scale) ** -_now(self.beta)
+        if isinstance(corrections, Tensor):
+            return corrections.float()
+        return corrections.astype(np.float32)
 
 
 def check_options(options: SamplingOptions, priority: PriorityOptions | None) -> None:
@@ -130,6 +147,12 @@ def check_options(options: SamplingOptions, priority: PriorityOptions | None) ->
     if priority is not None and not options.with_replacement:
         raise ValueError(
             "prioritized sampling needs SamplingOptions.with_replacement=True"
+        )
+    if priority is not None and priority.on_device and options.has_limits:
+        raise ValueError(
+            "PriorityOptions.on_device=True cannot be combined with "
+            "SamplingOptions.max_use or max_staleness, which the host keeps account "
+            "of: leave one of them out"
         )
 
 

@@ -33,7 +33,7 @@ from alf_lite.replay_buffers.window_sampler import (
     all_windows,
 )
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils.devices import moved_tensor
+from alf_lite.utils.devices import moved, moved_tensor
 
 Nest = Any
 
@@ -250,7 +250,8 @@ class ReplayBuffer(StoredSteps):
             A nest of [B, T, ...] tensors on the device, all of them views of
             one new block of memory; and where the windows begin: environments and
             positions [B] int64 on the CPU and, with prioritized sampling, importance
-            weights [B] float32 on the device.
+            weights [B] float32 on the device. With ``PriorityOptions.on_device``
+            environments and positions are where the steps are stored.
 
         Raises:
             ValueError: if there are too few steps.
@@ -283,9 +284,9 @@ class ReplayBuffer(StoredSteps):
         drawn = self._sampler.draw(batch_size, batch_length)
         weights = drawn.importance_weights
         return drawn, BatchInfo(
-            torch.from_numpy(drawn.env_ids),
-            torch.from_numpy(drawn.positions),
-            moved_tensor(torch.from_numpy(weights), device or self.device)
+            torch.as_tensor(drawn.env_ids),
+            torch.as_tensor(drawn.positions),
+            moved_tensor(torch.as_tensor(weights), device or self.device)
             if len(weights)
             else (),
         )
@@ -330,17 +331,28 @@ class ReplayBuffer(StoredSteps):
             priorities: [B], finite and not negative.
 
         Raises:
-            ValueError: if sampling is not prioritized or a priority is invalid.
+            ValueError: if sampling is not prioritized or a priority is invalid. With
+                ``PriorityOptions.on_device`` a later call says the latter.
         """
-        ids, steps = to_env_ids(env_ids, self.num_environments), to_indices(positions)
-        values = priorities.numpy(force=True).astype(np.float64)
-        if not ids.shape == steps.shape == values.shape or ids.ndim != 1:
+        shapes = env_ids.shape, positions.shape, priorities.shape
+        if not shapes[0] == shapes[1] == shapes[2] or env_ids.ndim != 1:
             raise ValueError(
                 "update_priority: expected three tensors [B], got shapes "
-                f"{ids.shape}, {steps.shape} and {values.shape}"
+                "{}, {} and {}".format(*map(tuple, shapes))
             )
         self._storage.flush()
-        self._sampler.update_priorities(ids, steps, values)
+        is_seen = env_ids.device.type == "cpu"
+        if not self._sampler.is_on_device or is_seen:
+            to_env_ids(env_ids, self.num_environments)
+        if self._sampler.is_on_device:
+            tensors = env_ids, positions, priorities.detach()
+            self._sampler.update_priorities(*moved(tensors, self.device))
+        else:
+            self._sampler.update_priorities(
+                to_indices(env_ids),
+                to_indices(positions),
+                priorities.numpy(force=True).astype(np.float64),
+            )
 
     def num_uses(self, env_ids: Tensor, positions: Tensor) -> Tensor:
         """How often windows were drawn; counted with ``max_use`` or ``max_staleness``.
@@ -361,8 +373,13 @@ class ReplayBuffer(StoredSteps):
     # Files
 
     def sampling_state(self) -> dict[str, Any]:
-        """What is known of single steps: priorities, uses and ages."""
+        """What is known of single steps: priorities, uses and ages.
+
+        Raises:
+            ValueError: if a priority was invalid, and nothing has said so yet.
+        """
         self._storage.flush()
+        self._sampler.raise_late_errors()
         numbers = self._sampler.export()
         arrays = self._sampler.step_arrays().items()
         return {
@@ -393,8 +410,12 @@ class ReplayBuffer(StoredSteps):
         """The content of a file with the steps that are stored: a ``ReplayFile``.
 
         To be written before the buffer is used again.
+
+        Raises:
+            ValueError: if a priority was invalid, and nothing has said so yet.
         """
         self._storage.flush()
+        self._sampler.raise_late_errors()
         return replay_file.save(self._storage, self._sampler)
 
     def load(self, file: ReplayFile) -> None:

@@ -104,8 +104,11 @@ class ReplayMixture:
                 count * num_updates, self._own.mini_batch_length, device
             )
             if self.has_offline:
-                source = torch.full_like(info.env_ids, index)
-                info = info._replace(source=source)
+                env_ids, positions = info.env_ids.cpu(), info.positions.cpu()
+                source = torch.full_like(env_ids, index)
+                info = info._replace(
+                    env_ids=env_ids, positions=positions, source=source
+                )
             yield Windows(experience, info, count, is_own=index == 0), buffer
 
     def weighted(

@@ -8,7 +8,7 @@ one step for ever.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ _MAX_BYTES = 2**20
 # with one more dimension for the bytes.
 Rows = Any
 Nest = Any
+_Array = TypeVar("_Array", np.ndarray, Tensor)
 
 
 class _Place(NamedTuple):
@@ -177,7 +178,7 @@ class RingStorage:
         np.maximum(self.begin, self.end - num_kept, out=self.begin)
         self.num_writes += 1
 
-    def row_indices(self, env_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    def row_indices(self, env_ids: _Array, positions: _Array) -> _Array:
         """Where in :attr:`rows` the steps are. The arguments broadcast."""
         return env_ids * self.max_length + positions % self.max_length
 
@@ -203,19 +204,21 @@ class RingStorage:
         """Which of these steps are in the buffer now. The arguments broadcast."""
         return (positions >= self.begin[env_ids]) & (positions < self.end[env_ids])
 
-    def window_rows(
-        self, env_ids: np.ndarray, first_rows: np.ndarray, length: int
-    ) -> np.ndarray:
+    def window_rows(self, env_ids: _Array, first_rows: _Array, length: int) -> _Array:
         """The row indices [B, T] of windows of ``length`` steps.
 
         Args:
-            env_ids: [B].
+            env_ids: [B]; arrays, or tensors where the rows are.
             first_rows: [B], of the first steps.
             length: T.
         """
         rows = first_rows[:, None]
         if length == 1:
             return rows
+        if isinstance(first_rows, Tensor):
+            offsets = torch.arange(length, device=first_rows.device)
+            slots = rows % self.max_length
+            return rows - slots + (slots + offsets) % self.max_length
         rows = rows + np.arange(length)
         ring_ends = (env_ids + 1) * self.max_length
         if np.count_nonzero(rows[:, -1] >= ring_ends):
@@ -224,8 +227,8 @@ class RingStorage:
 
     def windows(
         self,
-        env_ids: np.ndarray,
-        first_rows: np.ndarray,
+        env_ids: _Array,
+        first_rows: _Array,
         length: int,
         device: torch.device | None = None,
     ) -> Nest:
@@ -237,6 +240,7 @@ class RingStorage:
             length == 1
             or length * self.layout.row_bytes > _MAX_BYTES
             or isinstance(self._whole_rows, Tensor)
+            or isinstance(first_rows, Tensor)
         ):
             taken = self._take(self.window_rows(env_ids, first_rows, length))
         else:
@@ -405,7 +409,7 @@ class RingStorage:
             return rows
         return rows.numpy().view(np.dtype((np.void, self.layout.row_bytes)))[..., 0]
 
-    def _take(self, row_indices: np.ndarray) -> Rows:
+    def _take(self, row_indices: np.ndarray | Tensor) -> Rows:
         if isinstance(self._whole_rows, Tensor):
             return self._whole_rows[self._to_device(row_indices)]
         return self._whole_rows.take(row_indices)
@@ -416,8 +420,8 @@ class RingStorage:
         else:
             self._whole_rows[row_indices] = rows
 
-    def _to_device(self, row_indices: np.ndarray) -> Tensor:
-        return moved_tensor(torch.from_numpy(row_indices), self.device)
+    def _to_device(self, row_indices: np.ndarray | Tensor) -> Tensor:
+        return moved_tensor(torch.as_tensor(row_indices), self.device)
 
 
 def _copy(leaves: Leaves, place: _Place) -> None:

@@ -238,12 +238,17 @@ class StoredSteps:
             A nest of [B, T, ...] tensors.
 
         Raises:
-            ValueError: if a step is not stored any more or not yet.
+            ValueError: if a step is not stored any more or not yet. Where ``env_ids``
+                and ``positions`` are with the steps on a GPU, nobody looks.
         """
-        self._storage.flush()
-        to_stored_steps(self._storage, env_ids, positions + (length - 1))
-        ids, first = to_stored_steps(self._storage, env_ids, positions)
-        return self._storage.windows(ids, self._storage.row_indices(ids, first), length)
+        storage = self._storage
+        storage.flush()
+        if not env_ids.is_cpu and self.device.type != "cpu":
+            rows = storage.row_indices(env_ids, positions)
+            return storage.windows(env_ids, rows, length)
+        to_stored_steps(storage, env_ids, positions + (length - 1))
+        ids, first = to_stored_steps(storage, env_ids, positions)
+        return storage.windows(ids, storage.row_indices(ids, first), length)
 
     def get_field(self, fields: Nest, env_ids: Tensor, positions: Tensor) -> Nest:
         """Reads parts of some stored steps.

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from alf_lite.replay_buffers.device_priority_sampler import DevicePrioritySampler
 from alf_lite.replay_buffers.priority_options import PriorityOptions, check_options
 from alf_lite.replay_buffers.ring_storage import RingStorage
 from alf_lite.replay_buffers.sampling_weights import SampleLimits, SamplingWeights
@@ -28,8 +29,13 @@ def make_sampler(
 ) -> UniformSampler:
     """The sampler that these options need; for the arguments, see WeightedSampler."""
     check_options(options, priority)
-    if priority is None and not options.has_limits:
+    if options.has_limits:
+        return WeightedSampler(storage, options, num_ignored, priority, iteration)
+    if priority is None:
         return UniformSampler(storage, options, num_ignored)
+    is_elsewhere = storage.device.type != "cpu"
+    if is_elsewhere if priority.on_device is None else priority.on_device:
+        return DevicePrioritySampler(storage, options, num_ignored, priority)
     return WeightedSampler(storage, options, num_ignored, priority, iteration)
 
 

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -121,12 +121,15 @@ class PositionRanges:
 
 
 class WindowStarts(NamedTuple):
-    """The starts of the windows of one batch."""
+    """The starts of the windows of one batch.
 
-    env_ids: np.ndarray  # [B] int64
-    positions: np.ndarray  # [B] int64
-    rows: np.ndarray  # [B] int64, where the starts are in the storage
-    importance_weights: np.ndarray | tuple = ()  # [B] float32
+    Arrays; tensors, if they were drawn on a device.
+    """
+
+    env_ids: Any  # [B] int64
+    positions: Any  # [B] int64
+    rows: Any  # [B] int64, where the starts are in the storage
+    importance_weights: Any = ()  # [B] float32
 
 
 class UniformSampler:
@@ -137,6 +140,8 @@ class UniformSampler:
         options: which windows may be drawn.
         num_ignored: how many of the oldest steps of an environment are no starts.
     """
+
+    is_on_device: ClassVar[bool] = False  # whether the host does not see what is drawn
 
     def __init__(
         self, storage: RingStorage, options: SamplingOptions, num_ignored: int
@@ -177,9 +182,11 @@ class UniformSampler:
         num_recent = self._num_recent(starts, batch_size)
         return size >= batch_size and self._recent(starts).size >= num_recent
 
-    def update_priorities(
-        self, env_ids: np.ndarray, positions: np.ndarray, priorities: np.ndarray
-    ) -> None:
+    def update_priorities(self, env_ids: Any, positions: Any, priorities: Any) -> None:
+        """Sets the priorities of starts [N].
+
+        Arrays; tensors on the device of the storage, if :attr:`is_on_device`.
+        """
         raise ValueError(
             "this replay buffer has no priorities: prioritized_sampling=False"
         )
@@ -220,6 +227,9 @@ class UniformSampler:
         Args:
             numbers: what is known in general.
         """
+
+    def raise_late_errors(self) -> None:
+        """Waits for the device and raises what was wrong there."""
 
     def check_valid(self) -> None:
         """Raises AssertionError if the account contradicts itself."""

@@ -41,6 +41,7 @@ _SIZES_DEPEND_ON_NUMBERS = (
     "aten::bincount",
 )
 _READS = ("aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero")
+_FILLS = ("aten::masked_fill", "aten::masked_fill_")
 _INDEXING = ("aten::index", "aten::index_put_", "aten::_index_put_impl_")
 
 
@@ -135,14 +136,19 @@ class StandInDevice(TorchDispatchMode):
             self._note("read", name)
         elif name in _SIZES_DEPEND_ON_NUMBERS:
             self._note("size", name)
+        elif name in _FILLS and isinstance(args[2], _OnDevice):
+            self._note("read", name)  # the value, for the kernel
         elif name in _INDEXING:
-            for index in args[1]:
-                if index is None:
-                    continue
-                if index.dtype in (torch.bool, torch.uint8):
-                    self._note("size", name)
-                if not isinstance(index, _OnDevice) and index.ndim:
-                    self._note("to device", name)
+            self._see_indices(name, args[1])
+
+    def _see_indices(self, name: str, indices: Any) -> None:
+        for index in indices:
+            if index is None:
+                continue
+            if index.dtype in (torch.bool, torch.uint8):
+                self._note("size", name)
+            if not isinstance(index, _OnDevice) and index.ndim:
+                self._note("to device", name)
 
     def _see_copies(self, name: str, to_device: bool, args: Any, kwargs: Any) -> None:
         if name == "aten::_to_copy":

@@ -207,10 +207,12 @@ class Ranks:
         """Whether it holds for all ranks."""
         return condition if self.size == 1 else self.total(condition)[0] == self.size
 
-    def least(self, number: float) -> float:
-        """The smallest one of all ranks."""
+    def least(self, number: float | Tensor) -> float | Tensor:
+        """The smallest one of all ranks; a tensor [] stays on its device."""
         if self.size == 1:
             return number
+        if isinstance(number, Tensor):
+            return self.gather(number).amin()
         return float(self.gather(torch.tensor(number, dtype=torch.float64)).min())
 
     def gather(self, tensor: Tensor) -> Tensor:

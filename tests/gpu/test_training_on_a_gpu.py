@@ -13,6 +13,7 @@ import torch
 import alf_lite
 from alf_lite import DqnAlgorithm, PPOAlgorithm, SacAlgorithm
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
+from alf_lite.config import files as config_files
 from alf_lite.errors import DivergedError
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.utils.device_graphs import CapturedFunction
@@ -40,11 +41,18 @@ CASES = {
     "SAC": (SacAlgorithm, "Pendulum-v1", OFF_POLICY),
     "TD3": (Td3Algorithm, "Pendulum-v1", OFF_POLICY),
     "DQN": (DqnAlgorithm, "CartPole-v1", OFF_POLICY),
+    "DQN, priorities": (
+        DqnAlgorithm,
+        "CartPole-v1",
+        {**OFF_POLICY, "priority_replay": True},
+    ),
 }
 
 
 def make(name, **settings):
     algorithm, env, config = CASES[name]
+    if "priorities" in name:
+        config_files.parse_config(None, ["StorageOptions.device = 'cuda'"])
     return algorithm(
         env=alf_lite.create_environment(env, 2),
         config=alf_lite.TrainerConfig(

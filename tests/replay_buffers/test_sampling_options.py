@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from alf_lite.replay_buffers.priority_options import PriorityOptions
+from alf_lite.utils.ranks import ranks
 
 PRIORITIES = np.array([1.0, 2.0, 4.0, 8.0])
 
@@ -52,6 +54,24 @@ def test_importance_weights_of_a_batch_are_scaled_by_buffer_or_batch():
     assert corrections(by_batch, PRIORITIES, drawn) == pytest.approx(
         [1, 0.846745], abs=1e-6
     )
+
+
+@pytest.mark.parametrize("normalization", ["buffer", "batch", "none"])
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_importance_weights_are_the_same_on_a_device(
+    monkeypatch, normalization, num_ranks
+):
+    # The other rank has half of the least weight.
+    monkeypatch.setattr(ranks, "size", num_ranks)
+    monkeypatch.setattr(ranks, "gather", lambda least: torch.stack([least, least / 2]))
+    options = PriorityOptions(normalization=normalization)
+    expected = corrections(options, PRIORITIES)
+    weights = options.powers(torch.tensor(PRIORITIES))
+    found = options.importance_weights(weights, weights.mean(), weights.amin())
+    assert found.dtype == torch.float32
+    assert found.numpy() == pytest.approx(expected)
+    if normalization != "none":
+        assert expected.max() == pytest.approx(0.5**0.4 if num_ranks == 2 else 1.0)
 
 
 def test_one_tiny_error_in_the_buffer_does_not_scale_the_losses_of_all_batches():

@@ -92,7 +92,7 @@ CASES = {
     "dqn on frame stacks": (
         "CartPole-v1",
         with_optimizer(DqnAlgorithm),
-        {**REPLAY, "data_transformer_ctor": [FrameStacker]},
+        {**REPLAY, "data_transformer_ctor": [FrameStacker], "priority_replay": True},
     ),
     "sac with normalizers": (
         "Pendulum-v1",
@@ -161,6 +161,7 @@ OPTIONS = {
         "SamplingOptions.max_use = 7",
         "SamplingOptions.max_staleness = 3",
     ),
+    "dqn on frame stacks": ("PriorityOptions.on_device = True",),
     "sac with normalizers": (
         "StorageOptions.storage = 'memmap'",
         "SamplingOptions.recent_data_ratio = 0.25",

@@ -360,7 +360,13 @@ class OffPolicyLearner(Learner):
         )
 
     def _update_priority(self, batch_info: BatchInfo, priority: Tensor) -> None:
-        self._mixture.update_priority(batch_info, priority)
+        try:
+            self._mixture.update_priority(batch_info, priority)
+        except ValueError:
+            algorithm, guard = self._algorithm, self._algorithm.update_guard
+            if guard is not None:  # a loss that has diverged says more
+                guard.look(algorithm.name)
+            raise
         self._monitor.prioritize(priority)
 
     def _updates_on(self, parts: list[Windows]) -> Iterator[Update]:

@@ -8,11 +8,18 @@ import pytest
 import torch
 
 import alf_lite
-from alf_lite import DqnAlgorithm, PPOAlgorithm, SacAlgorithm
+from alf_lite import DqnAlgorithm, PPOAlgorithm, R2d2Algorithm, SacAlgorithm
 from alf_lite.algorithms.learning.update_guard import UpdateGuard
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
-from alf_lite.data_transformers import ObservationNormalizer, RewardNormalizer
+from alf_lite.config import files as config_files
+from alf_lite.data_transformers import (
+    FrameStacker,
+    ObservationNormalizer,
+    RewardNormalizer,
+)
 from alf_lite.errors import DivergedError
+from alf_lite.networks import QNetwork
+from alf_lite.networks.transformer_networks import GTrXLEncodingNetwork
 from alf_lite.optimizers.optimizers import SGD, Adam, AdamW, RMSprop
 from alf_lite.testing.stand_in_device import StandInDevice, Wait
 from alf_lite.utils import random_state
@@ -66,6 +73,32 @@ def parameters(algorithm) -> list[torch.Tensor]:
 
 
 CART_POLE = functools.partial(make, env="CartPole-v1")
+PRIORITIES = {**OFF_POLICY, "priority_replay": True}
+SEQUENCES = {
+    **PRIORITIES,
+    "mini_batch_length": 6,
+    "burn_in_length": 2,
+    "use_rollout_state": True,
+}
+MEMORY = functools.partial(
+    QNetwork,
+    encoding_network_ctor=functools.partial(
+        GTrXLEncodingNetwork, size=4, memory_size=2, num_layers=1, num_heads=1
+    ),
+)
+
+
+def with_steps_there(algorithm, settings, device, on_device=None, **kwargs):
+    """All that is stored is on the device."""
+    config_files.reset()
+    bindings = [
+        f"StorageOptions.device = '{device}'",
+        f"PriorityOptions.on_device = {on_device}",
+    ]
+    config_files.parse_config(None, bindings)
+    return CART_POLE(algorithm, device, settings, **kwargs)
+
+
 CASES = {
     "PPO": lambda d: CART_POLE(PPOAlgorithm, d, ON_POLICY),
     "PPO, target_kl": lambda d: make(PPOAlgorithm, d, ON_POLICY, target_kl=0.01),
@@ -77,6 +110,22 @@ CASES = {
     "SAC": lambda d: make(SacAlgorithm, d, OFF_POLICY),
     "TD3": lambda d: make(Td3Algorithm, d, OFF_POLICY),
     "DQN": lambda d: CART_POLE(DqnAlgorithm, d, OFF_POLICY),
+    "DQN, priorities": functools.partial(with_steps_there, DqnAlgorithm, PRIORITIES),
+    "DQN, priorities of 3 steps, first ones": functools.partial(
+        with_steps_there,
+        DqnAlgorithm,
+        {**PRIORITIES, "mini_batch_length": 4},
+        n_step=3,
+        prioritize_new_steps=True,
+    ),
+    "DQN, priorities, frames": functools.partial(
+        with_steps_there,
+        DqnAlgorithm,
+        {**PRIORITIES, "data_transformer_ctor": (FrameStacker,)},
+    ),
+    "R2D2": functools.partial(
+        with_steps_there, R2d2Algorithm, SEQUENCES, n_step=2, q_network_ctor=MEMORY
+    ),
 }
 
 
@@ -99,12 +148,14 @@ def test_what_waits_is_counted(device):
     ones = torch.ones(3, device=device.name)
     bool(ones.sum() > 0)
     ones[ones > 0] = 2.0
+    ones.masked_fill(ones > 0, 2.0)
+    ones.masked_fill_(ones > 0, ones.sum())
     ones.cpu()
     ones.to("cpu", non_blocking=True)
     torch.zeros(3).to(device.name)
     torch.zeros(3).to(device.name, non_blocking=True)
     kinds = [wait.kind for wait in device.waits]
-    assert kinds == ["read", "size", "to host", "to device"]
+    assert kinds == ["read", "size", "read", "to host", "to device"]
     assert device.waits[0] == Wait("read", "aten::_local_scalar_dense", "elsewhere")
     with pytest.raises(RuntimeError, match="on one device"):
         ones + torch.ones(3)
@@ -122,6 +173,21 @@ def test_it_learns_the_same_as_on_the_cpu(name, device):
         results.append(parameters(algorithm))
     for there, here in zip(*results, strict=True):
         torch.testing.assert_close(there, here, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["DQN, priorities", "R2D2"])
+def test_it_learns_the_same_as_by_priorities_on_the_host(name, device):
+    results = []
+    for on_device in (None, False):
+        algorithm = CASES[name](device.name, on_device=on_device)
+        device.waits.clear()
+        for _ in range(5):
+            algorithm.train_iter()
+        results.append((parameters(algorithm), len(device.waits)))
+    (there, waits_there), (here, waits_here) = results
+    assert waits_there < waits_here
+    for a, b in zip(there, here, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
 def test_early_stopping_changes_the_same_parameters_without_looking(device):
@@ -184,6 +250,36 @@ def test_a_checkpoint_waits_for_errors(device):
     algorithm.train_iter()
     with pytest.raises(DivergedError, match="not finite"):
         algorithm.raise_late_errors()
+
+
+def test_a_priority_that_is_not_finite_is_told_later(device):
+    algorithm = CASES["DQN, priorities"](device.name)
+    plain = algorithm.calc_loss
+
+    def calc_loss(info):
+        loss_info = plain(info)
+        return loss_info._replace(priority=loss_info.priority * float("nan"))
+
+    algorithm.calc_loss = calc_loss
+    with pytest.raises(ValueError, match="priorities must be finite"):
+        for _ in range(6):
+            algorithm.train_iter()
+    assert algorithm.num_updates > 0
+
+
+def test_of_a_loss_that_diverged_with_its_priorities_the_loss_is_told(device):
+    algorithm = CASES["DQN, priorities"](device.name)
+    poison(algorithm, lambda i: float("nan"))
+    scaled = algorithm.calc_loss
+
+    def calc_loss(info):
+        loss_info = scaled(info)
+        return loss_info._replace(priority=loss_info.priority * float("nan"))
+
+    algorithm.calc_loss = calc_loss
+    with pytest.raises(DivergedError, match="the loss or a gradient was not finite"):
+        for _ in range(6):
+            algorithm.train_iter()
 
 
 @pytest.mark.parametrize("kind", [Adam, AdamW, SGD, RMSprop])
