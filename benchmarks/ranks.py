@@ -1,15 +1,17 @@
 """What it costs, and gains, that several processes train one run.
 
-    python benchmarks/ranks.py [--ranks 1 2] [--rounds 3] [--env_steps 40960]
+    python benchmarks/ranks.py [--ranks 1 2] [--mini_batch_sizes 64 256 512 1024]
+        [--rounds 3] [--env_steps 40960]
 
 PPO on HalfCheetah with the conf of the library, one thread per process. The variants
 take turns, each a fresh program; a first part of every run, while memory is allocated,
-is not counted. For every number of ranks:
+is not counted. For every size of mini-batches and every number of ranks:
 
 * wall and CPU seconds per 1000 environment steps, of all ranks together;
 * of the wall time, the share of *averaging*: as many collectives of that size as there
   were updates, measured when all ranks are ready; and of *waiting*: what else a rank
-  has spent in collectives, on the average.
+  has spent in collectives, on the average;
+* collectives per update.
 
 Wall times need as many free cores as ranks: the share of the processor that the process
 got is printed, too. CPU times are disturbed less.
@@ -54,6 +56,7 @@ def measure_rank(conf: str, parameters: list[str], env_steps: int) -> None:
                 time.perf_counter(),
                 time.process_time(),
                 ranks.seconds,
+                ranks.collectives,
                 algorithm.num_env_steps,
                 algorithm.num_updates,
             )
@@ -97,7 +100,7 @@ def measure_rank(conf: str, parameters: list[str], env_steps: int) -> None:
         # All ranks see the same directory.
         root_dir = ranks_directory(directory)
         Trainer(TrainerConfig(), root_dir, hooks=[meter], display=False).train()
-    names = ("wall", "cpu", "collectives", "env_steps", "updates")
+    names = ("wall", "cpu", "seconds", "collectives", "env_steps", "updates")
     spent = [e - b for b, e in zip(meter.begin, meter.end, strict=True)]
     figures = dict(zip(names, spent, strict=True))
     figures["average"] = figures["updates"] * meter.seconds_per_average
@@ -112,11 +115,13 @@ def ranks_directory(directory: str) -> str:
     return ranks.broadcast_data(directory)
 
 
-def measure(num_ranks: int, arguments: argparse.Namespace) -> dict[str, float]:
-    """The figures of one run with so many ranks."""
+def measure(
+    size: int, num_ranks: int, arguments: argparse.Namespace
+) -> dict[str, float]:
+    """The figures of one run with mini-batches of that size and so many ranks."""
     own = [str(Path(__file__).resolve()), "--as_rank"]
     own += ["--conf", arguments.conf, "--env_steps", str(arguments.env_steps)]
-    for parameter in arguments.gin_param:
+    for parameter in (f"TrainerConfig.mini_batch_size = {size}", *arguments.gin_param):
         own += ["--gin_param", parameter]
     launcher = [sys.executable]
     if num_ranks > 1:
@@ -144,12 +149,13 @@ def summarized(of_ranks: list[dict[str, float]]) -> dict[str, float]:
     cpu = sum(figures["cpu"] for figures in of_ranks)
     thousands = of_ranks[0]["env_steps"] / 1000
     average = statistics.mean(figures["average"] for figures in of_ranks)
-    collectives = statistics.mean(figures["collectives"] for figures in of_ranks)
+    seconds = statistics.mean(figures["seconds"] for figures in of_ranks)
     return {
         "wall": wall / thousands,
         "cpu": cpu / thousands,
         "averaging %": 100 * average / wall,
-        "waiting %": 100 * max(0.0, collectives - average) / wall,
+        "waiting %": 100 * max(0.0, seconds - average) / wall,
+        "per update": of_ranks[0]["collectives"] / of_ranks[0]["updates"],
         "processor %": 100 * cpu / (wall * len(of_ranks)),
     }
 
@@ -157,6 +163,7 @@ def summarized(of_ranks: list[dict[str, float]]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--mini_batch_sizes", type=int, nargs="+", default=[64])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--env_steps", type=int, default=40_960)
     parser.add_argument("--conf", default=CONF)
@@ -166,27 +173,33 @@ def main() -> None:
     if arguments.as_rank:
         measure_rank(arguments.conf, arguments.gin_param, arguments.env_steps)
         return
-    found: dict[int, list[dict[str, float]]] = {n: [] for n in arguments.ranks}
-    for _ in range(arguments.rounds):
-        for number in arguments.ranks:
-            found[number].append(measure(number, arguments))
-            print(number, found[number][-1], flush=True)
-    names = list(found[arguments.ranks[0]][0])
-    print(f"\n{arguments.conf}, seconds per 1000 steps, medians of {arguments.rounds}")
-    print("ranks  " + "  ".join(f"{name:>11}" for name in names))
-    medians = {
-        number: {n: statistics.median(f[n] for f in figures) for n in names}
-        for number, figures in found.items()
+    found: dict[tuple[int, int], list[dict[str, float]]] = {
+        (size, number): []
+        for size in arguments.mini_batch_sizes
+        for number in arguments.ranks
     }
-    for number, figures in medians.items():
-        print(f"{number:5}  " + "  ".join(f"{figures[n]:11.3f}" for n in names))
-    first = medians[arguments.ranks[0]]
-    for number in arguments.ranks[1:]:
-        print(
-            f"{number} beside {arguments.ranks[0]}: wall "
-            f"{first['wall'] / medians[number]['wall']:.2f} times as fast, CPU "
-            f"{medians[number]['cpu'] / first['cpu']:.2f} times as much"
-        )
+    for _ in range(arguments.rounds):
+        for variant, figures in found.items():
+            figures.append(measure(*variant, arguments))
+            print(*variant, figures[-1], flush=True)
+    print(f"\n{arguments.conf}, seconds per 1000 steps, medians of {arguments.rounds}")
+    report(found)
+
+
+def report(found: dict[tuple[int, int], list[dict[str, float]]]) -> None:
+    """Prints a table of the medians, beside those of the first number of ranks."""
+    medians = {
+        variant: {n: statistics.median(f[n] for f in figures) for n in figures[0]}
+        for variant, figures in found.items()
+    }
+    names = [*next(iter(medians.values())), "wall ratio", "CPU ratio"]
+    print("size  ranks  " + "  ".join(f"{name:>11}" for name in names))
+    first: dict[int, dict[str, float]] = {}
+    for (size, number), figures in medians.items():
+        alone = first.setdefault(size, figures)
+        row = [*figures.values(), alone["wall"] / figures["wall"]]
+        row.append(figures["cpu"] / alone["cpu"])
+        print(f"{size:4}  {number:5}  " + "  ".join(f"{x:11.3f}" for x in row))
 
 
 if __name__ == "__main__":

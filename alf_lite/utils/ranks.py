@@ -51,12 +51,14 @@ class Ranks:
     Attributes:
         index: of this rank, from 0.
         size: how many there are.
-        seconds: that this one has spent in collectives, waiting included.
+        collectives: how many there were, as this one counts them.
+        seconds: that this one has spent in them, waiting included.
     """
 
     def __init__(self) -> None:
         self.index = 0
         self.size = 1
+        self.collectives = 0
         self.seconds = 0.0
         self._store: Any = None
         self._stays_alone = False
@@ -84,6 +86,7 @@ class Ranks:
                 "without torch.distributed. Install another build, or train with one."
             )
         if not distributed.is_initialized():
+            _settle_on_cores()
             has_nccl = torch.cuda.is_available() and distributed.is_nccl_available()
             with self._together():
                 self._connect()
@@ -268,7 +271,29 @@ class Ranks:
                 f"({str(error).splitlines()[0]})"
             ) from error
         finally:
+            self.collectives += 1
             self.seconds += time.perf_counter() - begin
+
+
+def _settle_on_cores() -> None:
+    """Keeps ranks on one machine out of each other's way, where Linux can do so.
+
+    For this thread, and those that it starts from now on. Every rank has its share of
+    the cores: else that which answers is started on the core of that which asks. And no
+    thread interrupts another: one of gloo's would spin for the lock of that which it
+    has interrupted, up to the end of its time slice, 3 ms instead of 0.3.
+    """
+    if not hasattr(os, "SCHED_BATCH"):
+        return
+    size = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    index = int(os.environ.get("LOCAL_RANK") or 0)
+    cores = sorted(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError):  # not allowed, in some containers
+        if 1 < size <= len(cores):
+            begin, end = (len(cores) * k // size for k in (index, index + 1))
+            os.sched_setaffinity(0, cores[begin:end])
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 ranks = Ranks()  # of this process

@@ -16,13 +16,19 @@ HERE = Path(__file__).parent
 SECONDS = 300  # on a busy machine; torch is imported three times
 
 
-def torchrun(what: str, root_dir: Path, *arguments: str, restarts: int = 0) -> str:
+def torchrun(
+    what: str,
+    root_dir: Path,
+    *arguments: str,
+    conf: str = "ppo_cart_pole",
+    restarts: int = 0,
+) -> str:
     """What two ranks, and torchrun, have printed."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
             *("--nproc_per_node=2", f"--max-restarts={restarts}"),
-            *(str(HERE / "rank_program.py"), what, "--conf=ppo_cart_pole"),
+            *(str(HERE / "rank_program.py"), what, f"--conf={conf}"),
             *(f"--root_dir={root_dir}", "--seed=1"),
             "--gin_param=TrainerConfig.num_env_steps = 0",
             "--gin_param=TrainerConfig.num_iterations = 5",
@@ -64,6 +70,21 @@ def test_bad_input_is_told_once(tmp_path, what, arguments, message, exit_code):
     assert len(errors) == 1, said
     assert message in errors[0], said
     assert re.search(rf"exitcode *: {exit_code} ", said), said
+
+
+@pytest.mark.slow
+def test_ranks_have_unroll_workers_of_their_own(tmp_path):
+    root_dir, conf = tmp_path / "run", "async_ppo_cart_pole"
+    wrong = "--gin_param=TrainerConfig.num_unroll_workers = 3"
+    said = torchrun("async", root_dir, wrong, conf=conf)
+    assert said.count("error: TrainerConfig.num_unroll_workers is 3") == 1, said
+
+    said = torchrun("async", root_dir, conf=conf)
+    assert said.count("Trained 5 iterations") == 1, said
+    longer = "--gin_param=TrainerConfig.num_iterations = 7"
+    said = torchrun("async", root_dir, longer, conf=conf)
+    assert re.search(r"Resuming from .*ckpt-5:", said), said
+    assert said.count("Trained 7 iterations") == 1, said
 
 
 @pytest.mark.slow
