@@ -254,12 +254,20 @@ class Algorithm(nn.Module):
         """
         return info.action_distribution
 
-    def before_parts(self, rollout_info: Nest) -> Nest:
-        """Adds to the info of a mini-batch [T, B, ...] what takes all of its steps.
+    def add_batch_statistics(self, rollout_infos: Sequence[Nest]) -> Sequence[Nest]:
+        """Adds to the infos of mini-batches what takes all steps of each.
 
-        Called before it is cut in parts, by ``TrainerConfig.gradient_accumulation``.
+        Called where a loss sees only a part of its mini-batch: before it is cut in
+        parts by ``TrainerConfig.gradient_accumulation``, and with several ranks, for
+        many mini-batches at once, so that the ranks meet once for all.
+
+        Args:
+            rollout_infos: [T, B, ...] each.
+
+        Returns:
+            As many; one to which nothing is added is the same object.
         """
-        return rollout_info
+        return rollout_infos
 
     def quick_loss(self, batch: Any) -> LossInfo | None:
         """The mean loss of a mini-batch in one go, where that takes less time.

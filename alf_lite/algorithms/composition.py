@@ -351,8 +351,13 @@ class Composition(RLAlgorithm):
             infos[name] = getattr(self._named[name], method)(inputs, (), step.info).info
         return AlgStep(step.output, self._states(step.state), infos)
 
-    def before_parts(self, rollout_info: Infos) -> Infos:
-        return {**rollout_info, "rl": self._rl.before_parts(rollout_info["rl"])}
+    def add_batch_statistics(self, rollout_infos: Sequence[Infos]) -> Sequence[Infos]:
+        infos = [info["rl"] for info in rollout_infos]
+        completed = self._rl.add_batch_statistics(infos)
+        return [
+            {**info, "rl": of_rl}
+            for info, of_rl in zip(rollout_infos, completed, strict=True)
+        ]
 
     def calc_loss(self, info: Infos) -> LossInfo:
         """The sum of the losses of all parts, of the rows that the RL algorithm has."""

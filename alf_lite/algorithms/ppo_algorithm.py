@@ -19,6 +19,7 @@ Differences from the paper:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -71,7 +72,7 @@ class PPOInfo(NamedTuple):
     value: Field = ()  # [T, B] or [T, B, D], V(s_t), with gradient
     weights: ImportanceWeights | tuple[()] = ()  # [T, B] π_prox/μ
     old_distribution: Nest = ()  # [T, B, ...] π_old(·|s_t), if ``desired_kl`` is set
-    normalized_advantage: Field = ()  # [T, B], where a mini-batch is cut in parts
+    normalized_advantage: Field = ()  # [T, B], where a loss sees a part of the steps
 
 
 @configurable(
@@ -288,11 +289,19 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         extra = diagnostic(lambda: self._with_diagnostics(parts, log_prob, info))
         return LossInfo(loss=loss, extra=extra or parts)
 
-    def before_parts(self, rollout_info: PPOInfo) -> PPOInfo:
+    def add_batch_statistics(
+        self, rollout_infos: Sequence[PPOInfo]
+    ) -> Sequence[PPOInfo]:
         """Normalizes the advantages by the whole mini-batch."""
-        return rollout_info._replace(
-            normalized_advantage=self._advantage_of(rollout_info)
-        )
+        if not self._normalize_advantages:
+            return rollout_infos
+        batches = [(info.advantage, info.valid) for info in rollout_infos]
+        return [
+            info._replace(normalized_advantage=advantage)
+            for info, advantage in zip(
+                rollout_infos, losses.normalize_each(batches), strict=True
+            )
+        ]
 
     def quick_loss(self, batch: TrainingBatch) -> LossInfo | None:
         if not self._learns_as(PPOAlgorithm) or len(batch.valid) > 1:
@@ -312,10 +321,10 @@ class PPOAlgorithm(ActorCriticAlgorithm):
 
     def _advantage_of(self, info: PPOInfo) -> Tensor:
         """A_t, normalized and clipped if so configured."""
-        if isinstance(info.normalized_advantage, Tensor):
-            return info.normalized_advantage
         advantage = info.advantage
-        if self._normalize_advantages:
+        if isinstance(info.normalized_advantage, Tensor):
+            advantage = info.normalized_advantage
+        elif self._normalize_advantages:
             advantage = losses.normalize(advantage, info.valid)
         if self._advantage_clip is not None:
             advantage = advantage.clamp(-self._advantage_clip, self._advantage_clip)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from alf_lite.utils.numpy_function import Pullback, by_numpy, is_quick
 from alf_lite.utils.ranks import ranks
 from alf_lite.utils.tensor_utils import expand_dims_as
 
+_EPSILON = 1e-8  # against division by almost 0
 _ROUNDING = 4 * float(np.finfo(np.float32).eps)
 
 
@@ -185,7 +186,9 @@ def batch_mean(x: Tensor, valid: Tensor | None = None) -> Tensor:
     return (total / count.clamp(min=1)).to(x.dtype)
 
 
-def normalize(x: Tensor, valid: Tensor | None = None, epsilon: float = 1e-8) -> Tensor:
+def normalize(
+    x: Tensor, valid: Tensor | None = None, epsilon: float = _EPSILON
+) -> Tensor:
     """(x − mean) / (std + ε) over the valid steps; 0 at the others.
 
     The standard deviation is the population's, so that a single step gives 0, not NaN.
@@ -195,14 +198,14 @@ def normalize(x: Tensor, valid: Tensor | None = None, epsilon: float = 1e-8) -> 
     Args:
         x: [T, B] or any other shape.
         valid: bool, of the shape of ``x`` or its first dimensions; None: all.
-        epsilon: ε, against division by almost 0.
+        epsilon: ε.
 
     Raises:
         ConfigError: if there is only a part of the batch.
     """
     _check_whole("mean and deviation")
     if ranks.size > 1:
-        return _normalized_by_all(x, valid, epsilon)
+        return _normalized_by_all([(x, valid)], epsilon)[0]
     is_constant = not (x.requires_grad and torch.is_grad_enabled())
     if valid is not None and x.shape == valid.shape and is_constant and is_quick(x):
         array = _normalized(x.detach().numpy(), valid.numpy(), epsilon)
@@ -229,21 +232,54 @@ def _normalized(x: np.ndarray, valid: np.ndarray, epsilon: float) -> np.ndarray:
         return deviation * np.float32(1 / (std + epsilon))
 
 
-def _normalized_by_all(x: Tensor, valid: Tensor | None, epsilon: float) -> Tensor:
+@torch.no_grad()
+def normalize_each(batches: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """:func:`normalize` of each of several batches, without gradient.
+
+    Ranks meet once for all of them. That is what this is for: a collective takes about
+    as long as a small update.
+
+    Args:
+        batches: of numbers, and which of them are valid; of any shape, as there. All
+            ranks give as many.
+    """
+    if ranks.size == 1:
+        return [normalize(x, valid) for x, valid in batches]
+    return _normalized_by_all(batches, _EPSILON)
+
+
+def _normalized_by_all(
+    batches: Sequence[tuple[Tensor, Tensor | None]], epsilon: float
+) -> list[Tensor]:
     """:func:`normalize` over the batches of all ranks; no gradient through the sums."""
-    valid = torch.ones_like(x, dtype=torch.bool) if valid is None else valid
-    mask = expand_dims_as(valid, x)
+    parts = [part for part, _ in batches]
+    sizes = [part.numel() for part in parts]
+    x = torch.cat([part.flatten() for part in parts])
+    mask = torch.cat([_mask_of(part, valid).flatten() for part, valid in batches])
     with torch.no_grad():
         exact = torch.where(mask, x, 0.0).double()  # so that the squares can be summed
-        count = torch.where(mask, torch.ones_like(exact), 0.0).sum()
-        sums = ranks.sum_(torch.stack((exact.sum(), exact.square().sum(), count)))
-        total, squares, count = sums[0], sums[1], sums[2].clamp(min=1)
-        mean = total / count
-        std = (squares / count - mean.square()).clamp(min=0).sqrt()
-        std = torch.where(std > _ROUNDING * mean.abs(), std, 0.0)
-    deviation = torch.where(mask, x - mean.to(x.dtype), 0.0)
-    scale = torch.where(std > 0, 1 / (std + epsilon), 0.0)
-    return deviation * scale.to(x.dtype)
+        rows = torch.stack((exact, exact.square(), mask.double()), dim=1)
+        sums = torch.stack([of_part.sum(dim=0) for of_part in rows.split(sizes)])
+        total, squares, count = ranks.sum_(sums).unbind(dim=1)
+        mean = total / count.clamp(min=1)
+        std = (squares / count.clamp(min=1) - mean.square()).clamp(min=0).sqrt()
+        has_spread = (std > 0) & (std > _ROUNDING * mean.abs())
+        scale = torch.where(has_spread, 1 / (std + epsilon), 0.0)
+        # Of every entry
+        lengths = torch.tensor(sizes, device=x.device)
+        mean, scale = (n.to(x.dtype).repeat_interleave(lengths) for n in (mean, scale))
+    normalized = torch.where(mask, x - mean, 0.0) * scale
+    return [
+        result.view(part.shape)
+        for result, part in zip(normalized.split(sizes), parts, strict=True)
+    ]
+
+
+def _mask_of(x: Tensor, valid: Tensor | None) -> Tensor:
+    """``valid`` in the shape of ``x``."""
+    if valid is None:
+        return torch.ones_like(x, dtype=torch.bool)
+    return expand_dims_as(valid, x).expand_as(x)
 
 
 def explained_variance(

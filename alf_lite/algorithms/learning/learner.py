@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -14,8 +14,10 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
+from alf_lite.algorithms.learning.batch_statistics import with_batch_statistics
 from alf_lite.algorithms.learning.captured_update import schedules_of
-from alf_lite.algorithms.learning.updates import UpdateLoop
+from alf_lite.algorithms.learning.training_batches import TrainingBatch, passes
+from alf_lite.algorithms.learning.updates import Update, UpdateLoop
 from alf_lite.checkpoints.files import Stream
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import AlgStep, Experience, TimeStep
@@ -31,6 +33,7 @@ from alf_lite.unrollers.unroll import Unroll, UnrollJoiner
 from alf_lite.utils import random_state, summary
 from alf_lite.utils.device_graphs import CapturedFunction
 from alf_lite.utils.interruption import interruption
+from alf_lite.utils.ranks import ranks
 from alf_lite.utils.shared_statistics import (
     SharedStatistics,
     share_statistics,
@@ -164,6 +167,18 @@ class Learner(ABC):
             return False
         is_large = self._env.batch_size >= _MIN_BATCH_TO_COMPILE
         return is_large or self._algorithm.device.type != "cpu"
+
+    def _updates_of_passes(self, batch: TrainingBatch) -> Iterator[Update]:
+        """Those of an iteration on the mini-batches of sequences [N, T, ...]."""
+        mini_batches = passes(
+            batch,
+            self._num_updates,
+            self._config.mini_batch_size,
+            functools.partial(with_batch_statistics, self._algorithm)
+            if ranks.size > 1
+            else iter,
+        )
+        return map(Update, mini_batches)
 
     # Collecting
 

@@ -24,7 +24,6 @@ from alf_lite.algorithms.learning.training_batches import (
     TrainingBatch,
     consecutive_mini_batches,
     paired_batch,
-    passes,
     with_executed_action,
     without_executed_action,
 )
@@ -244,7 +243,7 @@ class OffPolicyLearner(Learner):
 
     def _train_on_everything(self) -> int:
         """Passes over windows that cover all that is stored."""
-        algorithm, config = self._algorithm, self._config
+        algorithm = self._algorithm
         num_bootstrap_steps = algorithm.num_bootstrap_steps
         info, num_skipped = self.replay.covering_windows(num_bootstrap_steps)
         buffer = self.replay.require_buffer()
@@ -262,7 +261,7 @@ class OffPolicyLearner(Learner):
             batch_info=BatchInfo()
         )
         return self.updates.run(
-            map(Update, passes(batch, self._num_updates, config.mini_batch_size)),
+            self._updates_of_passes(batch),
             num_bootstrap_rows=min(num_bootstrap_steps, valid.shape[1] - 1),
         )
 

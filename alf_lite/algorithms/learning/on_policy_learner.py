@@ -20,11 +20,9 @@ from alf_lite.algorithms.learning.off_policy_learner import read_windows
 from alf_lite.algorithms.learning.training_batches import (
     TrainingBatch,
     cut_sequences,
-    passes,
     transpose,
     with_executed_action,
 )
-from alf_lite.algorithms.learning.updates import Update
 from alf_lite.data_structures import BatchInfo, Experience, StepType
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.errors import ConfigError
@@ -117,7 +115,7 @@ class OnPolicyLearner(Learner):
         if length is not None:  # else a sequence is the unroll with its bootstrap row
             batch = cut_sequences(batch, num_steps, length)
         return self.updates.run(
-            map(Update, passes(batch, self._num_updates, config.mini_batch_size)),
+            self._updates_of_passes(batch),
             num_bootstrap_rows=int(length is None),
         )
 

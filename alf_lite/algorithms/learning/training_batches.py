@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,13 +39,7 @@ class TrainingBatch(NamedTuple):
 
     def flattened(self) -> Nest:
         """(inputs, rollout_info, state) of a mini-batch, with all steps in a row."""
-        if self.flat != ():
-            return self.flat
-        if self.valid.shape[0] == 1:  # takes half of the time of what follows
-            flatten = operator.methodcaller("squeeze", 0)
-        else:
-            flatten = operator.methodcaller("flatten", 0, 1)
-        return nest.map_structure(flatten, self[:3])
+        return flat_steps(self[:3]) if self.flat == () else self.flat
 
     def rows(self, begin: int, end: int | None) -> TrainingBatch:
         """Steps ``begin`` to ``end`` (exclusive) of a time-major mini-batch."""
@@ -55,6 +49,16 @@ class TrainingBatch(NamedTuple):
         steps = self._replace(batch_info=(), flat=())
         cut = nest.map_structure(lambda t: t[begin:end], steps)
         return cut._replace(batch_info=batch_info)
+
+
+def flat_steps(values: Nest) -> Nest:
+    """[T, B, ...] → [T·B, ...], views if possible."""
+
+    def flatten(leaf: Tensor) -> Tensor:
+        # A squeeze takes half of the time.
+        return leaf.squeeze(0) if len(leaf) == 1 else leaf.flatten(0, 1)
+
+    return nest.map_structure(flatten, values)
 
 
 def transpose(batch: Nest) -> Nest:
@@ -117,16 +121,28 @@ def shuffled_mini_batches(batch: Nest, mini_batch_size: int) -> Iterator[Nest]:
 
 
 def passes(
-    batch: TrainingBatch, number: int, mini_batch_size: int | None
+    batch: TrainingBatch,
+    number: int,
+    mini_batch_size: int | None,
+    prepare: Callable[[list[TrainingBatch]], Iterable[TrainingBatch]] = iter,
 ) -> Iterator[TrainingBatch]:
-    """The mini-batches of all passes over sequences [N, T, ...], time-major."""
+    """The mini-batches of all passes over sequences [N, T, ...], time-major.
+
+    Args:
+        batch: the sequences.
+        number: of passes.
+        mini_batch_size: how many of them are in a mini-batch, see
+            :func:`shuffled_mini_batches`; None: all.
+        prepare: is given all mini-batches of a pass, once if they stay the same.
+    """
     if mini_batch_size is not None and mini_batch_size < batch.valid.shape[0]:
         for _ in range(number):
-            yield from shuffled_mini_batches(batch, mini_batch_size)
+            yield from prepare([*shuffled_mini_batches(batch, mini_batch_size)])
         return
     mini_batch = time_major(batch)
     if number > 1 and nest.is_empty(batch.state):
         mini_batch = mini_batch._replace(flat=mini_batch.flattened())
+    (mini_batch,) = prepare([mini_batch])
     yield from itertools.repeat(mini_batch, number)
 
 

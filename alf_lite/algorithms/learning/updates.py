@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
 from alf_lite.algorithms.learning.batch_loss import LossFunction, aggregate_loss
+from alf_lite.algorithms.learning.batch_statistics import with_batch_statistics
 from alf_lite.algorithms.learning.captured_update import CapturedUpdate
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, parts_of
 from alf_lite.config import TrainerConfig
@@ -315,10 +316,7 @@ class UpdateLoop:
         parts: list[BatchLoss] = []
 
         def losses() -> Iterator[LossInfo]:
-            whole, info = batch, batch.rollout_info
-            if not nest.is_empty(info):
-                info = self._algorithm.before_parts(info)
-                whole = batch._replace(rollout_info=info, flat=())
+            (whole,) = with_batch_statistics(self._algorithm, [batch])
             for part in parts_of(whole, self._num_parts):
                 with losses_of_part():
                     (part_loss,) = self._losses_of(Update(part), looks)

@@ -17,10 +17,12 @@ from alf_lite.algorithms.actor_critic_algorithm import (
 )
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.learning.batch_statistics import with_batch_statistics
 from alf_lite.algorithms.learning.training_batches import (
     TrainingBatch,
     cut_sequences,
     parts_of,
+    passes,
     time_major,
 )
 from alf_lite.algorithms.learning.updates import Update, UpdateLoop
@@ -35,6 +37,7 @@ from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.gradient_average import GradientAverage
 from alf_lite.optimizers.optimizers import SGD, Adam
 from alf_lite.tensor_specs import BoundedTensorSpec
+from alf_lite.utils import losses
 from alf_lite.utils.ranks import ranks
 from tests.rank_processes import on_ranks
 from tests.replayed_steps import BOX, CHOICE, LAST, OBSERVATION, batch_of, windows
@@ -98,6 +101,36 @@ def optimizer() -> Adam:
     return Adam(lr=0.01, gradient_clipping=0.1, eps=1e-3)
 
 
+def updated_in_passes(mini_batch_size: int | None) -> list[np.ndarray]:
+    """The parameters after passes over this rank's part, as a learner makes them."""
+    algorithm, batch = ppo_of_single_steps()
+    size = len(batch.valid) // ranks.size
+    part = nest.narrow(batch, ranks.index * size, (ranks.index + 1) * size)
+    config = TrainerConfig(mini_batch_length=1, mini_batch_size=mini_batch_size)
+    algorithm._config = config.declared_for(PPOAlgorithm)
+    prepare = functools.partial(with_batch_statistics, algorithm)
+    before = ranks.collectives
+    mini_batches = passes(part, 3, mini_batch_size, prepare)
+    loop = UpdateLoop(algorithm, algorithm._config)
+    loop.run(map(Update, mini_batches))
+    parameters = [p.detach().numpy().copy() for p in algorithm.parameters()]
+    return [*parameters, np.array([loop.num_updates, ranks.collectives - before])]
+
+
+def normalized_batches() -> list[np.ndarray]:
+    """This rank's columns of three batches, normalized together."""
+    generator = torch.Generator().manual_seed(5)
+    batches = []
+    for size in (8, 6, 4):
+        x = torch.randn(2, size, generator=generator) + 3.0
+        valid = torch.rand(2, size, generator=generator) > 0.3
+        columns = slice(
+            *(size * k // ranks.size for k in (ranks.index, ranks.index + 1))
+        )
+        batches.append((x[:, columns], valid[:, columns]))
+    return [part.numpy() for part in losses.normalize_each(batches)]
+
+
 def updated(case: str, **settings) -> list[np.ndarray]:
     """The parameters after some updates, of this rank's part of the batch."""
     algorithm, batch = CASES[case]()
@@ -123,6 +156,9 @@ def updated_cases(cases: list[str]) -> dict[str, list[np.ndarray]]:
 def all_on_two_ranks() -> dict[str, Any]:
     return {
         "cases": updated_cases([*CASES]),
+        "passes": updated_in_passes(None),
+        "mini-batches": updated_in_passes(8),
+        "normalized": normalized_batches(),
         "by hand": gradients_by_hand(),
         "divergence": sac_and_divergence(),
     }
@@ -140,6 +176,26 @@ def test_two_ranks_with_parts_of_a_batch_update_as_one_with_all_of_it(two_ranks)
 
 def test_four_ranks_with_parts_of_a_batch_update_as_one_with_all_of_it():
     check_cases(on_ranks(updated_cases, 4, ["ppo", "dqn"]))
+
+
+def test_passes_on_ranks_meet_once_for_the_statistics_of_all_mini_batches(two_ranks):
+    *expected, _ = updated_in_passes(None)
+    for of_rank in two_ranks:
+        *found, counts = of_rank["passes"]
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-6)
+        assert counts.tolist() == [3, 3 + 1]  # the mini-batch stays the same
+        num_updates, num_collectives = of_rank["mini-batches"][-1]
+        assert num_updates == 9
+        assert num_collectives == num_updates + 3
+
+
+def test_batches_are_normalized_by_those_of_all_ranks(two_ranks):
+    together = zip(*(of_rank["normalized"] for of_rank in two_ranks), strict=True)
+    for parts, whole in zip(together, normalized_batches(), strict=True):
+        found = np.concatenate(parts, axis=1)
+        np.testing.assert_allclose(found, whole, atol=1e-6)
+        assert np.abs(whole).max() > 1
 
 
 def check_cases(together: list[dict[str, list[np.ndarray]]]) -> None:
