@@ -53,7 +53,7 @@ def _linear(value: float) -> Callable[[float], float]:
 
 
 def _ppo(lr: float, n_steps: int, n_epochs: int, batch_size: int, **more: Any) -> dict:
-    settings = {"gae_lambda": 0.95, "clip_range": 0.2, "ent_coef": 0.01, **more}
+    settings = {"gae_lambda": 0.95, "clip_range": 0.2, "ent_coef": 0.0, **more}
     return {
         "learning_rate": lr,
         "n_steps": n_steps,
@@ -120,7 +120,7 @@ TASKS = {
     ),
     "ppo_lunar_lander": Task(
         *("PPO", "LunarLander-v3", 1_000_000),
-        _ppo(5e-4, 1024, 4, 64, gamma=0.999, gae_lambda=0.98),
+        _ppo(5e-4, 1024, 4, 64, gamma=0.999, gae_lambda=0.98, ent_coef=0.01),
         num_envs=16,
     ),
     "ppo_half_cheetah": Task(
