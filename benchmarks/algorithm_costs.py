@@ -104,7 +104,11 @@ PAIRS = {
         _DQN, _algorithm("SarsaAlgorithm"), ("TrainerConfig.mini_batch_length = 7",)
     ),
     "qr_sac": Pair(_SAC, ("SacAlgorithm.return_model = @QuantileHead()",)),
-    "redq": Pair(_SAC, _algorithm("RedqAlgorithm")),
+    "redq": Pair(
+        _SAC,
+        _algorithm("RedqAlgorithm"),
+        ("TrainerConfig.num_updates_per_train_iter = 20",),
+    ),
     "droq": Pair(
         _SAC, ("CriticNetwork.dropout = 0.01", "CriticNetwork.layer_norm = True")
     ),
@@ -119,8 +123,8 @@ PAIRS = {
             "TrainerConfig.algorithm_ctor = @DynamicActionRepeatAgent",
             "DynamicActionRepeatAgent.rl_algorithm_ctor = @SacAlgorithm",
             "DynamicActionRepeatAgent.max_repeats = 3",
+            "TrainerConfig.mini_batch_length = 4",
         ),
-        ("TrainerConfig.mini_batch_length = 4",),
     ),
 }
 
