@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +27,14 @@ from alf_lite.utils.tensor_utils import reset_state
 Nest = Any
 # (inputs, state, rollout_info) → AlgStep
 TrainStep = Callable[[TimeStep, Nest, Nest], AlgStep]
+
+
+class BatchLoss(NamedTuple):
+    """What an update computed from one of its batches."""
+
+    batch: TrainingBatch
+    loss_info: LossInfo  # ``loss`` []
+    info: Nest  # [T, B, ...], from the train step
 
 
 class LossFunction:

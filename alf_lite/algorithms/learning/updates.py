@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
-from alf_lite.algorithms.learning.batch_loss import LossFunction, aggregate_loss
+from alf_lite.algorithms.learning.batch_loss import (
+    BatchLoss,
+    LossFunction,
+    aggregate_loss,
+)
 from alf_lite.algorithms.learning.batch_statistics import with_batch_statistics
 from alf_lite.algorithms.learning.captured_update import CapturedUpdate
+from alf_lite.algorithms.learning.gradient_step import (
+    accumulate_gradient,
+    apply_gradients,
+    update_with_gradient,
+)
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, parts_of
+from alf_lite.algorithms.learning.update_summaries import summarize_update
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Field, LossInfo
-from alf_lite.errors import ConfigError, DivergedError
-from alf_lite.nest import path_parts
+from alf_lite.errors import ConfigError
 from alf_lite.networks.batch_norm import normalizes_by_batch
-from alf_lite.optimizers.optimizer import Optimizer
 from alf_lite.utils import summary
-from alf_lite.utils.interruption import interruption
-from alf_lite.utils.losses import losses_of_part, masked_mean
+from alf_lite.utils.losses import losses_of_part
 from alf_lite.utils.ranks import ranks
 from alf_lite.utils.summary import diagnostics_if
 
 Nest = Any
-
-_MAX_NAMES = 5  # in messages
-# A private part of torch; where it is gone, the public way is taken.
-_ENGINE: Any = getattr(torch.autograd.Variable, "_execution_engine", None)
-_ones: dict[tuple[torch.device, torch.dtype], Tensor] = {}  # gradients of losses
 
 
 class Update(NamedTuple):
@@ -41,148 +42,6 @@ class Update(NamedTuple):
 
     batch: TrainingBatch | None  # for train_step and calc_loss
     offline_batch: TrainingBatch | None = None  # for the offline ones, if they differ
-
-
-class BatchLoss(NamedTuple):
-    """What an update computed from one of its batches."""
-
-    batch: TrainingBatch
-    loss_info: LossInfo  # ``loss`` []
-    info: Nest  # [T, B, ...], from the train step
-
-
-def update_with_gradient(
-    algorithm: Algorithm,
-    loss_info: LossInfo,
-    explain: Callable[[], LossInfo] | None = None,
-    *,
-    wants_norms: bool = True,
-    glances: bool = True,
-) -> list[Tensor]:
-    """One gradient step of every optimizer on ``loss_info.loss`` [].
-
-    With several ranks, on the mean over the valid steps of all of them: ``num_valid``
-    says how many there are here.
-
-    Args:
-        algorithm: whose parameters move.
-        loss_info: ``loss`` [], and for messages its parts in ``extra``.
-        explain: computes it again with parts that were left out.
-        wants_norms: whether somebody looks at what is returned.
-        glances: False if the caller does, see :meth:`UpdateGuard.glance`.
-
-    Returns:
-        The gradient norm [] of every optimizer before clipping; nothing if nobody
-        looks and none of them clips.
-
-    Raises:
-        DivergedError: if the loss or a gradient is NaN or infinite; no parameter
-            has changed then. On a GPU, if one of the last updates was so: it and those
-            after it have changed nothing, see :class:`UpdateGuard`.
-    """
-    for _, optimizer in algorithm.optimizers():
-        optimizer.zero_grad()
-    _backward(loss_info.loss)
-    norms = _step(algorithm, loss_info, explain, wants_norms=wants_norms)
-    guard = None if loss_info.loss.is_cpu else algorithm.update_guard
-    if guard is not None and glances:
-        guard.glance(algorithm.name)
-    return norms
-
-
-def accumulate_gradient(
-    algorithm: Algorithm, parts: Iterable[LossInfo]
-) -> tuple[Tensor, Tensor]:
-    """The gradient of the mean loss over all valid steps of the parts of a batch.
-
-    Args:
-        algorithm: whose parameters get it.
-        parts: ``loss`` [] and ``num_valid`` of each, computed when it is needed, so
-            that there is one graph at a time.
-
-    Returns:
-        The loss [], detached, and the number of valid steps [].
-    """
-    for _, optimizer in algorithm.optimizers():
-        optimizer.zero_grad()
-    total, count = torch.zeros(()), torch.zeros(())
-    for part in parts:
-        weighted = part.loss * part.num_valid
-        _backward(weighted)
-        total = total.to(weighted.device) + weighted.detach()
-        count = count.to(weighted.device) + part.num_valid
-    divisor = count.clamp(min=1)
-    gradients = [
-        parameter.grad
-        for _, optimizer in algorithm.optimizers()
-        for parameter in optimizer.parameters
-        if parameter.grad is not None
-    ]
-    torch._foreach_div_(gradients, divisor)
-    return total / divisor, count
-
-
-def _step(
-    algorithm: Algorithm,
-    loss_info: LossInfo,
-    explain: Callable[[], LossInfo] | None,
-    *,
-    wants_norms: bool,
-) -> list[Tensor]:
-    """Applies the gradients that there are; see :func:`update_with_gradient`."""
-    loss = loss_info.loss.detach()
-    optimizers = [optimizer for _, optimizer in algorithm.optimizers()]
-    if ranks.size > 1:
-        loss = algorithm.average_gradients(loss, loss_info.num_valid)
-    norms: list[Tensor] = []
-    if wants_norms or any(optimizer.clips_gradients for optimizer in optimizers):
-        norms = [optimizer.clip_gradients() for optimizer in optimizers]
-    guard = None if loss.is_cpu else algorithm.update_guard
-    skip: Tensor | None = None
-    if guard is not None:
-        skip = guard.skip(loss, norms, optimizers)
-    if guard is None or guard.looks_at_once:
-        config = algorithm.config
-        checks = config is None or config.check_finite
-        if checks and not _is_finite(loss, norms, optimizers):
-            raise DivergedError(_describe_divergence(algorithm, loss_info, explain))
-    interruption.parameters_changed = True
-    for optimizer in optimizers:
-        optimizer.apply_gradients(skip)
-    return norms
-
-
-def _is_finite(
-    loss: Tensor, norms: list[Tensor], optimizers: Sequence[Optimizer]
-) -> bool:
-    """One number tells of all, so that it is read once."""
-    if norms:
-        return math.isfinite(sum(norms, loss).item())
-    mark = 0 * loss  # NaN if it is not finite
-    for optimizer in optimizers:
-        optimizer.mark_non_finite(mark)
-    return mark.item() == 0
-
-
-def _backward(loss: Tensor) -> None:
-    """``loss.backward()``, without the half of its time that looks at its arguments."""
-    if (
-        _ENGINE is None
-        or type(loss) is not Tensor
-        or loss.shape
-        or not loss.requires_grad
-    ):
-        loss.backward()
-        return
-    one = _ones.get((loss.device, loss.dtype))
-    if one is None:
-        one = torch.ones((), dtype=loss.dtype, device=loss.device)
-        _ones[loss.device, loss.dtype] = one
-    keep_graph, create_graph, inputs, allow_unreachable = False, False, (), True
-    _ENGINE.run_backward(
-        *((loss,), (one,), keep_graph, create_graph, inputs, allow_unreachable),
-        accumulate_grad=True,
-    )
 
 
 class UpdateLoop:
@@ -268,7 +127,7 @@ class UpdateLoop:
             if algorithm.stops_updates_early and self._is_stopped_by(losses[0]):
                 break
         if records:
-            self._summarize(losses, norms)
+            summarize_update(algorithm, self._config, losses, norms)
         return num_steps
 
     def _is_stopped_by(self, part: BatchLoss) -> bool:
@@ -300,7 +159,9 @@ class UpdateLoop:
         algorithm.after_update(batch.inputs, info)
         self.num_updates += 1
         if records:
-            self._summarize([BatchLoss(batch, loss_info, info)], norms)
+            summarize_update(
+                algorithm, self._config, [BatchLoss(batch, loss_info, info)], norms
+            )
         return batch.valid[:-1].numel()
 
     def _update_by_parts(
@@ -330,7 +191,9 @@ class UpdateLoop:
             priority=_joined([part.loss_info.priority for part in parts]),
             num_valid=num_valid,
         )
-        norms = _step(self._algorithm, together, explain, wants_norms=wants_norms)
+        norms = apply_gradients(
+            self._algorithm, together, explain, wants_norms=wants_norms
+        )
         info = _joined([part.info for part in parts])
         return [BatchLoss(batch, together, info)], norms
 
@@ -370,43 +233,6 @@ class UpdateLoop:
                 for batch, function in zip(update, self._loss_functions, strict=True)
                 if batch is not None
             ]
-
-    # Summaries
-
-    def _summarize(self, losses: list[BatchLoss], norms: list[Tensor]) -> None:
-        """Writes what the last update was like, own steps and offline ones apart."""
-        guard = self._algorithm.update_guard
-        if guard is not None:  # what is recorded is read from the device anyway
-            guard.look(self._algorithm.name)
-        for part in losses:
-            with summary.scope(self._algorithm.name):
-                for name, valid in _valid_by_source(part.batch).items():
-                    _summarize_loss(part.loss_info, valid, name)
-            self._summarize_batch(part)
-        self._summarize_optimizers(norms)
-
-    def _summarize_batch(self, part: BatchLoss) -> None:
-        """Histograms, for those who look for a mistake."""
-        if self._config.debug_summaries:
-            inputs = part.batch.inputs
-            _histograms("batch/reward", inputs.reward)
-            _histograms("batch/observation", inputs.observation)
-            _histograms("batch/action", inputs.prev_action)
-        if self._config.summarize_action_distributions:
-            distribution = self._algorithm.action_distribution(part.info)
-            _histograms("action_distribution", distribution)
-
-    def _summarize_optimizers(self, norms: list[Tensor]) -> None:
-        """Writes the gradient norms [] and learning rates of one update."""
-        algorithm = self._algorithm
-        for (name, optimizer), norm in zip(algorithm.optimizers(), norms, strict=True):
-            summary.scalar(f"optimizer/{name}/gradient_norm", norm)
-            summary.scalar(f"optimizer/{name}/learning_rate", optimizer.learning_rate)
-        if self._config.summarize_grads_and_vars:
-            for name, parameter in algorithm.named_parameters():
-                summary.histogram(f"parameters/{name}", parameter)
-                if parameter.grad is not None:
-                    summary.histogram(f"gradients/{name}", parameter.grad)
 
 
 def _total_loss(losses: Sequence[BatchLoss]) -> LossInfo:
@@ -465,91 +291,3 @@ def _check_parts(algorithm: Algorithm) -> None:
             f"TrainerConfig.gradient_accumulation: {name} has a loss of its own for "
             "recorded steps, whose batches are not cut. Set gradient_accumulation = 1."
         )
-
-
-def _valid_by_source(batch: TrainingBatch) -> dict[str, Tensor]:
-    """The valid steps [T, B] of own rows and of offline ones, by the loss's name."""
-    source = batch.batch_info.source
-    if isinstance(source, tuple):
-        return {"loss": batch.valid}
-    own = (source == 0).to(batch.valid.device)
-    parts = {"loss": own, "loss_offline": ~own}
-    return {name: batch.valid & rows for name, rows in parts.items() if rows.any()}
-
-
-def _summarize_loss(loss_info: LossInfo, valid: Tensor, name: str) -> None:
-    """Writes ``loss`` []; of its parts in ``extra``, the means over the valid steps."""
-    summary.scalar(name, loss_info.loss)
-    for path, value in nest.flatten_with_path(loss_info.extra):
-        if value.ndim == 2:
-            value = masked_mean(value, valid[: value.shape[0]])
-        summary.scalar("/".join((name, *path_parts(path))), value)
-
-
-def _histograms(name: str, values: Nest) -> None:
-    for path, leaf in nest.flatten_with_path(values):
-        summary.histogram("/".join((name, *path_parts(path))), leaf.detach().float())
-
-
-# Messages
-
-
-def _describe_divergence(
-    algorithm: Algorithm,
-    loss_info: LossInfo,
-    explain: Callable[[], LossInfo] | None,
-) -> str:
-    if ranks.size > 1:
-        return _describe_on_ranks(algorithm, loss_info, explain)
-    if torch.isfinite(loss_info.loss):
-        return _describe_bad_gradient(algorithm.name, algorithm)
-    if explain is not None:
-        loss_info = loss_info._replace(extra=explain().extra)
-    return _describe_bad_loss(algorithm.name, algorithm, loss_info)
-
-
-def _describe_on_ranks(
-    algorithm: Algorithm,
-    loss_info: LossInfo,
-    explain: Callable[[], LossInfo] | None,
-) -> str:
-    """What the first rank says whose own loss is not finite, told by all."""
-    is_finite = torch.isfinite(loss_info.loss.detach()).float().cpu()
-    index = int(ranks.gather(is_finite).argmin())  # the first one, if all are finite
-    text = ""
-    if index == ranks.index:
-        with ranks.alone():
-            text = _describe_divergence(algorithm, loss_info, explain)
-    return f"Rank {index}: {ranks.broadcast_data(text, index)}"
-
-
-def _describe_bad_loss(name: str, module: nn.Module, loss_info: LossInfo) -> str:
-    """A non-finite loss: which of its parts and which parameters are not finite."""
-    parts = [
-        path
-        for path, value in nest.flatten_with_path(loss_info.extra)
-        if not torch.isfinite(value).all()
-    ]
-    parameters = [n for n, p in module.named_parameters() if not p.isfinite().all()]
-    return (
-        f"{name}: the loss is {loss_info.loss.item()}; non-finite loss parts: "
-        f"{parts or 'none'}; non-finite parameters: "
-        f"{parameters[:_MAX_NAMES] or 'none'}. Likely causes: a too large learning "
-        "rate, unscaled rewards or observations, no gradient clipping. No parameter "
-        "was changed."
-    )
-
-
-def _describe_bad_gradient(name: str, module: nn.Module) -> str:
-    """A non-finite gradient of a finite loss: of which parameters."""
-    parameters = [
-        n
-        for n, p in module.named_parameters()
-        if p.grad is not None and not p.grad.isfinite().all()
-    ]
-    return (
-        f"{name}: the loss is finite, but the gradient is not, of "
-        f"{parameters[:_MAX_NAMES]} ({len(parameters)} parameters). Likely causes: a "
-        "square root, logarithm or division at its limit, or a too large learning "
-        "rate. No parameter was changed."
-    )
