@@ -26,6 +26,7 @@ from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.optimizers.parameter_ownership import Claim, assign_parameters
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.normalizers import Normalizer, NotFiniteError
+from alf_lite.utils.shortcuts import is_outdated
 
 Nest = Any
 
@@ -39,6 +40,7 @@ _METHODS_WITH_FLAG = (
 
 
 _TRAIN_STEPS = ("train_step", "train_step_offline")
+_BEHIND_QUICK_LOSS = ("train_step", "calc_loss", "after_update")
 
 
 class Algorithm(nn.Module):
@@ -121,9 +123,10 @@ class Algorithm(nn.Module):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        has_train_step = not vars(cls).keys().isdisjoint(_TRAIN_STEPS)
-        if has_train_step and "trains_on_sequences" not in vars(cls):
+        if is_outdated(cls, "trains_on_sequences", *_TRAIN_STEPS):
             cls.trains_on_sequences = False  # whoever writes one has to say it anew
+        if is_outdated(cls, "quick_loss", *_BEHIND_QUICK_LOSS):
+            cls.quick_loss = Algorithm.quick_loss  # type: ignore[method-assign]
         for method, flag, value in _METHODS_WITH_FLAG:
             says_it = flag in vars(cls) or getattr(cls, flag) is value
             if method in vars(cls) and not says_it:

@@ -52,7 +52,8 @@ Infos = dict[str, Nest]  # by the names of the parts
 _LEFT_TO_IT = (
     *("predict_step", "rollout_step", "preprocess", "transitions_to", "train_step"),
     *("calc_loss", "quick_loss", "train_step_offline", "calc_loss_offline"),
-    *("should_stop_updates", "after_update", "after_train_iter"),
+    *("add_batch_statistics", "should_stop_updates", "after_update"),
+    "after_train_iter",
     *("action_distribution", "priority_of_new_steps"),
 )
 
@@ -119,7 +120,12 @@ class Composition(RLAlgorithm):
         self._acting = tuple(
             name for name, part in before if isinstance(part, ObservationPart)
         )
-        self._is_alone = len(named) == 1 and not changes_steps
+        # A subclass that has written some of it anew expects infos by name.
+        is_own = any(
+            getattr(type(self), method) is not getattr(Composition, method)
+            for method in _LEFT_TO_IT
+        )
+        self._is_alone = len(named) == 1 and not changes_steps and not is_own
         if self._config is not None:
             rl_algorithm._config = self._config  # with the updates of an iteration
         self._check_parts()
@@ -184,9 +190,7 @@ class Composition(RLAlgorithm):
 
     def _leave_it_alone(self) -> None:
         for name in _LEFT_TO_IT:
-            # What a subclass has written anew holds.
-            if getattr(type(self), name) is getattr(Composition, name):
-                setattr(self, name, getattr(self._rl, name))
+            setattr(self, name, getattr(self._rl, name))
 
     # What others may ask
 

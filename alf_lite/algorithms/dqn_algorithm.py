@@ -66,7 +66,10 @@ Nest = Any
 
 
 # Whoever writes one of them anew computes another loss, or wants what leads to it.
-_OF_LOSS = {"train_step", "calc_loss", "after_update", "_extend_info", "_bootstrap"}
+_OF_LOSS = {
+    *("train_step", "calc_loss", "after_update"),
+    *("_extend_info", "_bootstrap", "_reward_and_discount"),
+}
 
 
 class DqnState(NamedTuple):

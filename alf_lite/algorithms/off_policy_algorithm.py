@@ -35,9 +35,11 @@ from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_positive
 from alf_lite.utils.schedulers import Scheduled
+from alf_lite.utils.shortcuts import is_outdated
 
 Nest = Any
 _Info = TypeVar("_Info", bound=Any)
+_MAKE_TRANSITIONS = ("preprocess", "preprocess_experience", "transitions_to")
 
 
 @configurable
@@ -59,8 +61,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        preprocesses = "preprocess_experience" in vars(cls)
-        if preprocesses and "_has_plain_transitions" not in vars(cls):
+        if is_outdated(cls, "_has_plain_transitions", *_MAKE_TRANSITIONS):
             cls._has_plain_transitions = False  # whoever writes one has to say it anew
 
     def __init__(

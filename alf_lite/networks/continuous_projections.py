@@ -85,7 +85,7 @@ class NormalProjection(Projection):
         if action.dtype != torch.float32:
             return None
         scale = self._log_std.clamp(*self._log_std_bounds).exp()
-        action = action.flatten(1)
+        action = action.reshape(len(action), -1)
         return NumpyLikelihood(NumpyNormal(action, 1), (scale.expand_as(action),))
 
     def _distribution(self, loc: Tensor, log_std: Tensor) -> Any:
@@ -107,9 +107,6 @@ class CauchyProjection(NormalProjection):
 
     def _build(self, loc: Tensor, scale: Tensor) -> DiagonalCauchy:
         return DiagonalCauchy(loc, scale, self._spec.ndim)
-
-    def likelihood(self, action: Tensor) -> NumpyLikelihood | None:
-        return None
 
 
 class TruncatedNormalProjection(NormalProjection):

@@ -23,6 +23,7 @@ from alf_lite.networks.layers import Activation, mlp
 from alf_lite.networks.network import Network, leaf_name
 from alf_lite.networks.numpy_layers import NumpyChain
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.shortcuts import is_outdated
 
 Nest = Any
 
@@ -31,6 +32,12 @@ class EncoderNetwork(Network):
     """A network whose output is a vector of features."""
 
     output_size: int
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Whoever writes a ``forward`` has to say anew which layers it consists of."""
+        super().__init_subclass__(**kwargs)
+        if is_outdated(cls, "layers", "forward"):
+            cls.layers = EncoderNetwork.layers  # type: ignore[method-assign]
 
     def layers(self) -> list[nn.Module] | None:
         """What it consists of, if one layer simply follows the other."""
@@ -184,7 +191,7 @@ class EncodedNetwork(Network):
         super().__init__(observation_spec, encoder.state_spec)
         self._encoder = encoder
         # All layers up to where a subclass goes on itself, if they are one chain.
-        self.chain = NumpyChain(None)
+        self.chain = NumpyChain()
 
     def _set_chain(self, *head: nn.Module | None) -> None:
         """Says which layers follow the encoder, up to where a subclass goes on itself.
@@ -194,7 +201,7 @@ class EncodedNetwork(Network):
         layers = self._encoder.layers()
         following = [layer for layer in head if layer is not None]
         if layers is not None and len(following) == len(head):
-            self.chain = NumpyChain([*layers, *following])
+            self.chain = NumpyChain([*layers, *following], self)
 
 
 def _is_plain(spec: NestedTensorSpec) -> bool:

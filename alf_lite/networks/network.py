@@ -16,6 +16,7 @@ from alf_lite import nest
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.devices import moved_tensor
+from alf_lite.utils.shortcuts import is_outdated
 
 Nest = Any
 
@@ -159,7 +160,7 @@ class Network(nn.Module):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Whoever writes a ``forward`` has to say it anew."""
         super().__init_subclass__(**kwargs)
-        if "forward" in vars(cls) and "takes_sequences" not in vars(cls):
+        if is_outdated(cls, "takes_sequences", "forward"):
             cls.takes_sequences = False
 
     def __init__(

@@ -75,14 +75,23 @@ class NumpyChain:
     The results and gradients are those of torch but for rounding. Where they are not
     wanted (in several threads, on a GPU, in a graph that is compiled or exported, in
     another precision) or cannot be had (other layers than ``nn.Linear``, ReLU and
-    tanh), there are none. Hooks of the layers are not called.
+    tanh, or one that was put in the place of another), there are none. Hooks of the
+    layers are not called.
 
     Args:
         layers: parts of the network that asks; None if it is no such chain.
+        network: that asks.
     """
 
-    def __init__(self, layers: Iterable[nn.Module] | None) -> None:
-        self._layers = _as_steps([] if layers is None else list(layers))
+    def __init__(
+        self,
+        layers: Iterable[nn.Module] | None = None,
+        network: nn.Module | None = None,
+    ) -> None:
+        chosen = [] if layers is None else list(layers)
+        self._layers = _as_steps(chosen)
+        # Who holds each of them, by which name
+        self._places = [] if network is None else _places_of(chosen, network)
         self._arrays: list[Arrays] = []
         self._max_rows = 0
 
@@ -107,6 +116,10 @@ class NumpyChain:
         """
         if not self._layers or _is_traced():
             return None
+        for modules, name, layer in self._places:
+            if modules.get(name) is not layer:
+                self._layers = []  # not as it was built
+                return None
         for arrays in self._arrays:
             # Not by attribute, which nn.Module looks up in Python. What arrays are made
             # of is kept, so that no address is used twice.
@@ -237,6 +250,11 @@ class _Layers(torch.autograd.Function):
             return None, *pull_back(ctx.layers, ctx.inputs, gradient.numpy(), needs)
 
 
+def has_hooks(*networks: nn.Module) -> bool:
+    """Whether somebody wants to see what goes into or comes out of a network."""
+    return any(n._forward_hooks or n._forward_pre_hooks for n in networks)
+
+
 def pull_back(
     layers: list[Arrays],
     inputs: list[np.ndarray],
@@ -297,6 +315,29 @@ def _is_traced() -> bool:
         or torch._C._is_tracing()
         or torch._C._are_functorch_transforms_active()
     )
+
+
+def _places_of(
+    layers: list[nn.Module], network: nn.Module
+) -> list[tuple[dict[str, Any], str, nn.Module]]:
+    """The submodules of the holder, the name among them, and what is held.
+
+    Of the layers and of all that they are a part of, below the network.
+    """
+    found: list[tuple[dict[str, Any], str, nn.Module]] = []
+
+    def holds_layers(module: nn.Module) -> bool:
+        own = [
+            (module._modules, name, child)
+            for name, child in module._modules.items()
+            if child is not None and (child in wanted or holds_layers(child))
+        ]
+        found.extend(own)
+        return bool(own)
+
+    wanted = set(layers)
+    holds_layers(network)
+    return found
 
 
 def _as_steps(layers: list[nn.Module]) -> list[tuple[nn.Linear, Any]]:

@@ -31,10 +31,13 @@ from alf_lite.tensor_specs import (
     num_categories,
 )
 from alf_lite.utils.numpy_function import NumpyFunction
+from alf_lite.utils.shortcuts import is_outdated
 from alf_lite.utils.tensor_utils import unflatten_last
 
 Nest = Any
 
+# From features, or outputs of the layer
+_MAKE_DISTRIBUTIONS = ("forward", "from_outputs", "_distribution", "_build")
 # Nearly uniform at the start, whatever the observation.
 POLICY_GAIN = 0.01
 
@@ -50,6 +53,14 @@ class Projection(nn.Module):
     """From features to a distribution, by a linear layer and what follows from it."""
 
     _linear: nn.Linear
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Whoever makes another distribution has to say anew how likely actions are."""
+        super().__init_subclass__(**kwargs)
+        if is_outdated(cls, "likelihood", *_MAKE_DISTRIBUTIONS):
+            cls.likelihood = Projection.likelihood  # type: ignore[method-assign]
+        if is_outdated(cls, "single_layer", "forward"):
+            cls.single_layer = lambda self: None  # type: ignore[method-assign]
 
     def single_layer(self) -> nn.Linear | None:
         """The layer, if there is but one."""
@@ -123,6 +134,11 @@ class OneHotProjection(Projection):
         super().__init__()
         self._linear = linear(input_size, bounds.spec.numel, POLICY_GAIN)
         self._bounds = bounds
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether the vectors are numbers within bounds; else they are binary."""
+        return self._bounds.spec.is_continuous
 
     def from_outputs(self, outputs: Tensor) -> OneHotCategorical:
         return OneHotCategorical(outputs, self._bounds)

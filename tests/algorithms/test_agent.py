@@ -77,6 +77,29 @@ def test_with_nothing_in_it_it_is_the_algorithm_bit_for_bit(algorithm):
     assert settings[0] == settings[1]
 
 
+def test_with_nothing_in_it_its_batches_are_cut_as_those_of_the_algorithm():
+    settings = {"gradient_accumulation": 2}
+    plain = trained(PPOAlgorithm, PPOAlgorithm, settings=settings)
+    agent = trained(
+        PPOAlgorithm, Agent, settings=settings, rl_algorithm_ctor=PPOAlgorithm
+    )
+    for found, expected in zip(agent.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(found, expected)
+
+
+class OwnLoss(Agent):
+    num_calls = 0
+
+    def calc_loss(self, info):
+        self.num_calls += 1
+        return super().calc_loss(info)
+
+
+def test_a_loss_of_ones_own_is_asked_for():
+    agent = trained(PPOAlgorithm, OwnLoss, rl_algorithm_ctor=PPOAlgorithm)
+    assert agent.num_calls == agent.num_updates
+
+
 def test_a_weight_of_its_reward_holds_with_nothing_else_in_it():
     agent = Agent(*SPECS, rl_algorithm_ctor=PPOAlgorithm, extrinsic_reward_weight=0.5)
     steps = some_steps()

@@ -12,7 +12,10 @@ from torch import nn
 from alf_lite import nest
 from alf_lite.networks import numpy_layers
 from alf_lite.networks.actor_networks import ActorDistributionNetwork, ActorNetwork
+from alf_lite.networks.containers import Sequential
+from alf_lite.networks.encoding_networks import EncodingNetwork
 from alf_lite.networks.numpy_layers import NumpyChain
+from alf_lite.networks.projections import CategoricalProjection
 from alf_lite.networks.value_networks import QNetwork, ValueNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
@@ -121,6 +124,56 @@ def test_the_gradients_are_those_of_torch(kind, evaluated):
             gradients.append(torch.autograd.grad(loss_of(net, observations), wanted))
         assert_close(*gradients, atol=1e-3)
     assert evaluated == [1, 150, 7]
+
+
+class Doubling(EncodingNetwork):
+    def forward(self, inputs, state=()):
+        features, state = super().forward(inputs, state)
+        return 2 * features, state
+
+
+class Shifting(CategoricalProjection):
+    def forward(self, features):
+        return super().forward(features + 1)
+
+
+def with_other_layer(network):
+    network._advantage[0] = nn.Linear(64, 12)
+    return network
+
+
+def with_other_encoder(network):
+    network._encoder = EncodingNetwork(OBSERVATION)
+    return network
+
+
+def with_other_head(network):
+    network._head = Shifting(64, discrete((), 3))
+    network._set_chain(network._head.single_layer())
+    return network
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ValueNetwork(OBSERVATION, encoding_network_ctor=Doubling),
+        lambda: ValueNetwork(
+            OBSERVATION,
+            encoding_network_ctor=lambda spec: Sequential(spec, [Doubling]),
+        ),
+        lambda: with_other_head(NETWORKS["categorical"]()),
+        lambda: with_other_layer(QNetwork(OBSERVATION, (4,), 3)),
+        lambda: with_other_encoder(QNetwork(OBSERVATION, (4,), 3)),
+    ],
+    ids=["own forward", "in a container", "own head", "layer", "encoder"],
+)
+def test_what_is_not_a_chain_any_more_is_asked_itself(make, evaluated):
+    network = make()
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    for each in (network, copy.deepcopy(network)):
+        assert_alike(each)
+    assert evaluated == []
 
 
 def test_gradients_have_gradients():

@@ -21,7 +21,7 @@ from alf_lite.algorithms.parts.return_heads import ExpectedReturnHead, ReturnHea
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.distributions.exploration import choose_in_numpy
 from alf_lite.networks.network import Network
-from alf_lite.networks.numpy_layers import Arrays, pull_back, run
+from alf_lite.networks.numpy_layers import Arrays, has_hooks, pull_back, run
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.utils.losses import NumpyMean
 from alf_lite.utils.numpy_function import is_quick
@@ -38,7 +38,7 @@ def greedy_action(
         epsilon: ε.
         num_values: A.
     """
-    if type(network) is not QNetwork:
+    if type(network) is not QNetwork or has_hooks(network):
         return None
     layers = network.chain.arrays(observation)
     if layers is None:
@@ -69,6 +69,8 @@ def mean_td_loss(
     """
     network, target_network = networks
     if type(network) is not QNetwork or type(target_network) is not QNetwork:
+        return None
+    if has_hooks(*networks):
         return None
     if not isinstance(head, ExpectedReturnHead) or not head.has_slope:
         return None

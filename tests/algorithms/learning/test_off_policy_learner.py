@@ -285,6 +285,39 @@ class Preprocesses(DqnAlgorithm):
         return super().preprocess_experience(root_inputs, rollout_info, batch_info)
 
 
+class Mixin:
+    """Wants another reward, whatever it is mixed with."""
+
+    def preprocess_experience(self, root_inputs, rollout_info, batch_info):
+        root_inputs = root_inputs._replace(reward=root_inputs.reward + 100)
+        return super().preprocess_experience(root_inputs, rollout_info, batch_info)
+
+
+class Mixed(Mixin, DqnAlgorithm):
+    pass
+
+
+class OwnBatches(DqnAlgorithm):
+    def preprocess(self, experience, valid, batch_info):
+        batch = super().preprocess(experience, valid, batch_info)
+        transition = batch.rollout_info
+        return batch._replace(
+            rollout_info=transition._replace(reward=transition.reward + 100)
+        )
+
+
+@pytest.mark.parametrize("algorithm_ctor", [Mixed, OwnBatches])
+def test_whoever_changes_experience_is_asked_for_it(algorithm_ctor):
+    algorithm = make(algorithm_ctor, unroll_length=4, initial_collect_steps=0)
+    rewards = []
+    train_step = algorithm.train_step
+    algorithm.train_step = lambda inputs, state, transition: (
+        rewards.append(transition.reward.min()) or train_step(inputs, state, transition)
+    )
+    algorithm.train_iter()
+    assert min(rewards) > 50
+
+
 @pytest.mark.parametrize("num_updates", [1, 3])
 @pytest.mark.parametrize("prioritized", [False, True])
 def test_steps_that_are_only_paired_train_as_those_that_are_preprocessed(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from alf_lite.algorithms.parts.return_heads import ExpectedReturnHead, QuantileH
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, LossInfo, StepType, TimeStep
+from alf_lite.networks.encoding_networks import EncodingNetwork
+from alf_lite.networks.value_networks import QNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils.summary import diagnostics_if
@@ -25,6 +28,28 @@ CONFIG = TrainerConfig(
 class OwnLoss(DqnAlgorithm):
     def calc_loss(self, info) -> LossInfo:
         return super().calc_loss(info)
+
+
+class OwnTarget(DqnAlgorithm):
+    def _reward_and_discount(self, info):
+        return super()._reward_and_discount(info)
+
+
+class OwnStep:
+    def train_step(self, inputs, state, rollout_info):
+        return super().train_step(inputs, state, rollout_info)
+
+
+class Mixed(OwnStep, DqnAlgorithm):
+    pass
+
+
+class Scaling(EncodingNetwork):
+    """Its layers are not all that it does."""
+
+    def forward(self, inputs, state=()):
+        features, state = super().forward(inputs, state)
+        return 2 * features, state
 
 
 def dqn(kind=DqnAlgorithm, config=CONFIG, **kwargs) -> DqnAlgorithm:
@@ -87,13 +112,21 @@ def test_the_loss_of_others_is_not_short_cut():
     assert dqn(return_model=QuantileHead()).quick_loss(batch) is None
     prioritized = dataclasses.replace(CONFIG, priority_replay=True)
     assert dqn(config=prioritized).quick_loss(batch) is None
-    assert dqn(OwnLoss).quick_loss(batch) is None
+    for own in (OwnLoss, OwnTarget, Mixed):
+        assert dqn(own).quick_loss(batch) is None
     assert dqn().quick_loss(weighted) is None
     with torch.no_grad():
         assert dqn().quick_loss(batch) is None
     algorithm = dqn()
     algorithm.calc_loss = lambda info: LossInfo(loss=torch.zeros(1, BATCH_SIZE))
     assert algorithm.quick_loss(batch) is None
+    own_encoder = functools.partial(QNetwork, encoding_network_ctor=Scaling)
+    assert dqn(q_network_ctor=own_encoder).quick_loss(batch) is None
+    for register in ("register_forward_hook", "register_forward_pre_hook"):
+        algorithm = dqn()
+        assert algorithm.quick_loss(batch) is not None
+        getattr(algorithm._q_network, register)(lambda *args: None)
+        assert algorithm.quick_loss(batch) is None
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.4, 1.0])
