@@ -38,6 +38,7 @@ from torch.nn import functional
 from torch.nn.utils.parametrizations import spectral_norm
 
 from alf_lite import nest
+from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.parts.intrinsic_reward import IntrinsicReward
 from alf_lite.algorithms.parts.novelty import (
     ActionVectors,
@@ -202,9 +203,14 @@ class GailReward(IntrinsicReward):
         """Transitions of experts, [B, T, ...]."""
         assert self.recorded_steps is not None
         steps = self.recorded_steps(shape.numel(), 2).time_step
+        # Nothing was done at the end of an episode: others take these places.
+        is_valid = valid_steps(steps.step_type[:, 0])
+        places = torch.arange(shape.numel(), device=is_valid.device)
+        rows = is_valid.int().argsort(descending=True, stable=True)
+        rows = rows[places % is_valid.sum().clamp(min=1)]
         drawn = GailSteps(
-            nest.map_structure(lambda t: t[:, 0], steps.observation),
-            nest.map_structure(lambda t: t[:, 1], steps.prev_action),
+            nest.map_structure(lambda t: t[rows, 0], steps.observation),
+            nest.map_structure(lambda t: t[rows, 1], steps.prev_action),
         )
         return nest.map_structure(lambda t: t.unflatten(0, shape), drawn)
 

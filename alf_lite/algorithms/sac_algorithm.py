@@ -173,6 +173,13 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
         is_default = discrete_target_entropy is None
         self._has_target_for_each_mask = is_default and self._mask.exists
         if not self._is_eval:
+            if self._policy.has_one_hot_boxes and target_entropy is None:
+                raise ConfigError(
+                    f"{self._name}: target_entropy of a one-hot choice is from 0 to "
+                    f"log(n) of n elements, and the default that of a density. Set "
+                    f"{type(self).__name__}.target_entropy, such as 0.3, or one_hot = "
+                    "False"
+                )
             self._temperatures = Temperatures(
                 *(self._actions, target_entropy, discrete_target_entropy),
                 initial_value=initial_alpha,

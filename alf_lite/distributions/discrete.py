@@ -324,7 +324,7 @@ class NumpyChoice:
     ) -> tuple[tuple[np.ndarray, np.ndarray], Pullback]:
         shape = logits.shape
         # [n, N]: few categories make short rows, which take numpy long.
-        columns = np.ascontiguousarray(logits.reshape(-1, shape[-1]).T)
+        columns = np.array(logits.reshape(-1, shape[-1]).T, order="C")  # a copy
         places = self._index, np.arange(columns.shape[1])
         columns -= np.maximum.reduce(columns, axis=0)
         probs = np.exp(columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn import functional as F
@@ -9,6 +10,8 @@ from torch.nn import functional as F
 from alf_lite.distributions.action_distribution import ActionDistribution, SampleShape
 from alf_lite.distributions.continuous import ActionBounds
 from alf_lite.distributions.discrete import Categorical
+
+_LOG_OF_ZERO = -1e4
 
 
 class OneHotCategorical(ActionDistribution):
@@ -44,19 +47,28 @@ class OneHotCategorical(ActionDistribution):
 
     def rsample(self, sample_shape: SampleShape = ()) -> Tensor:
         sample = self.sample(sample_shape)
-        if not self.bounds.spec.is_continuous:
-            raise ValueError(f"{self!r} has integers, which no gradient goes through")
-        soft = self.bounds.from_unit(self.probs)
+        soft = self._checked().from_unit(self.probs)
         return sample + (soft - soft.detach())
 
+    def rsample_and_log_prob(self) -> tuple[Tensor, Tensor]:
+        """The log-probability has the gradient of minus the entropy, on average."""
+        index = Categorical(self.logits).sample()
+        log_probs = self.logits.log_softmax(-1)
+        probs = log_probs.exp()
+        chosen = F.one_hot(index, self.logits.shape[-1]) + (probs - probs.detach())
+        # Of what a mask rules out, the logarithm may be infinite.
+        log_prob = (chosen * log_probs.clamp(min=_LOG_OF_ZERO)).sum(-1)
+        return self._checked().from_unit(chosen), log_prob
+
     def log_prob(self, value: Tensor) -> Tensor:
-        return Categorical(self.logits).log_prob(self._index(value))
+        """−∞ of binary vectors that have not a single 1."""
+        log_prob = Categorical(self.logits).log_prob(self._index(value))
+        if self.bounds.spec.is_continuous:
+            return log_prob
+        return log_prob.masked_fill(value.sum(-1) != 1, -torch.inf)
 
     def entropy(self) -> Tensor:
         return Categorical(self.logits).entropy()
-
-    def log_prob_and_entropy(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        return Categorical(self.logits).log_prob_and_entropy(self._index(value))
 
     def kl_divergence(self, other: Distribution) -> Tensor:
         other = self._same_kind(other)
@@ -75,6 +87,12 @@ class OneHotCategorical(ActionDistribution):
         return OneHotCategorical(
             Categorical(self.logits).masked(allowed).logits, self.bounds
         )
+
+    def _checked(self) -> ActionBounds:
+        """Of vectors that a gradient may go through."""
+        if not self.bounds.spec.is_continuous:
+            raise ValueError(f"{self!r} has integers, which no gradient goes through")
+        return self.bounds
 
     def _vector(self, index: Tensor) -> Tensor:
         """[...] → [..., n]."""

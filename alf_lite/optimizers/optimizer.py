@@ -74,6 +74,7 @@ class Optimizer(FollowsProgress):
         self._parameters: list[Parameter] = []
         self._torch_optimizer: torch.optim.Optimizer | None = None
         self._fast_step: FusedAdamStep | None = None
+        self._num_beginnings = 0
         self._one: Tensor | None = None
         # torch checks the hyperparameters; a wrong one should fail where it is given.
         self._make_torch_optimizer([Parameter(torch.zeros(1))])
@@ -211,8 +212,16 @@ class Optimizer(FollowsProgress):
 
     @property
     def layout(self) -> int:
-        """Changes when steps come to use other memory than before."""
+        """Changes when steps come to use other memory than before.
+
+        Counts anew with every beginning, see ``num_beginnings``.
+        """
         return 0 if self._fast_step is None else self._fast_step.layout
+
+    @property
+    def num_beginnings(self) -> int:
+        """How often all that is kept for the parameters was forgotten or replaced."""
+        return self._num_beginnings
 
     @property
     def clips_gradients(self) -> bool:
@@ -276,7 +285,12 @@ class Optimizer(FollowsProgress):
     def forget(self) -> None:
         """Begins anew, as if no step had been made."""
         self._require_setup().state.clear()
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """After what is kept for the parameters has got other memory."""
         self._fast_step = None
+        self._num_beginnings += 1
 
     def state_dict(self) -> dict[str, Any]:
         """What the next step depends on, by parameter name; the tensors themselves.
@@ -303,7 +317,7 @@ class Optimizer(FollowsProgress):
         """
         optimizer = self._require_setup()
         self._check_state_dict(state_dict)
-        self._fast_step = None
+        self._begin_anew()
         states = state_dict["state"]
         optimizer.load_state_dict(
             {

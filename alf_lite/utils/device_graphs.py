@@ -76,6 +76,11 @@ class CapturedFunction:
         """How many were captured."""
         return len(self._graphs)
 
+    def forget(self) -> None:
+        """Begins anew: memory that the graphs use is used no more."""
+        self._graphs.clear()
+        self._num_warm_ups.clear()
+
     def __call__(self, inputs: Nest) -> Nest:
         """The result; that of a graph is overwritten by the next call.
 

@@ -338,12 +338,17 @@ def test_the_loss_of_gail_by_rows_of_a_batch_and_by_pairs(weight):
         time_step=nest.map_structure(lambda t: t[:n], expert)
     )
     paired = reward.calc_loss(train_info(reward, steps)).loss
+    # What begins at the end of an episode is no transition: others take its place.
+    last = expert.step_type[:, 0] == StepType.LAST
+    order = torch.cat([(~last).nonzero(), last.nonzero()]).squeeze(1)
+    rows = order[torch.arange(len(last)) % int((~last).sum())].tolist()
+    assert last.any()
     for b in range(batch_size):
         for t in range(LENGTH - 1):
             own = steps.observation[b, t], steps.prev_action[b, t + 1]
             expected = loss_of(*own, is_expert=b % 2 == 1)
             torch.testing.assert_close(mixed[t, b], expected)
-            n = b * (LENGTH - 1) + t
+            n = rows[b * (LENGTH - 1) + t]
             other = expert.observation[n, 0], expert.prev_action[n, 1]
             expected = 0.5 * (loss_of(*own, False) + loss_of(*other, True))
             torch.testing.assert_close(paired[t, b], expected)

@@ -11,6 +11,7 @@ from torch import distributions as td
 from alf_lite import nest
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.continuous import ActionBounds, SquashedNormal
+from alf_lite.distributions.discrete import NumpyChoice
 from alf_lite.distributions.location_scale import DiagonalCauchy, TruncatedNormal
 from alf_lite.distributions.mixtures import NormalMixture
 from alf_lite.distributions.one_hot import OneHotCategorical
@@ -216,6 +217,14 @@ def test_one_hot_samples_have_the_gradient_of_the_probabilities():
     (found,) = torch.autograd.grad((sample * weights).sum(), logits)
     expected = 2 * (logits.softmax(-1) * weights).sum()
     torch.testing.assert_close(found, torch.autograd.grad(expected, logits)[0])
+    # −log p of a differentiable sample has the gradient of the entropy, on average.
+    repeated = OneHotCategorical(logits.expand(20_000, -1, -1), bounds)
+    action, log_prob = repeated.rsample_and_log_prob()
+    assert set(action.detach().unique().tolist()) == {-1.0, 1.0}
+    torch.testing.assert_close(log_prob, repeated.log_prob(action))
+    (found,) = torch.autograd.grad(-log_prob.mean(0).sum(), logits)
+    (expected,) = torch.autograd.grad(p.entropy().sum(), logits)
+    torch.testing.assert_close(found, expected, atol=0.02, rtol=0)
     binary = ActionBounds(BoundedTensorSpec((3,), torch.int64, 0, 1))
     with pytest.raises(ValueError, match="integers, which no gradient goes through"):
         OneHotCategorical(logits, binary).rsample()
@@ -244,3 +253,15 @@ def test_they_are_nodes_of_nests():
     specs = nest.extract_spec(policies)
     nest.assert_same_structure(specs, policies)
     assert specs["mixture"].loc.shape == (3, 2)
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (4, 1), (4, 3)])
+def test_the_likelihood_in_numpy_leaves_logits_as_they_are(shape):
+    logits = torch.randn(*shape)
+    before = logits.clone()
+    (log_prob, entropy), _ = NumpyChoice(torch.zeros(shape[0]).long())(logits.numpy())
+    assert torch.equal(logits, before)
+    expected = td.Categorical(logits=before)
+    torch.testing.assert_close(torch.from_numpy(entropy), expected.entropy())
+    found = torch.from_numpy(log_prob)
+    torch.testing.assert_close(found, before.log_softmax(-1)[:, 0])

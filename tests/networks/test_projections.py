@@ -13,6 +13,7 @@ from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import StepType, TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.environments.creation import create_environment
+from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.impala_networks import ImpalaEncodingNetwork
 from alf_lite.networks.value_networks import ValueNetwork
@@ -106,6 +107,28 @@ def test_a_mask_rules_out_elements_of_a_one_hot_action():
     action = algorithm.rollout_step(step, algorithm.get_initial_rollout_state(200))
     assert action.output.sum(0)[1] == 0
     assert (action.output.sum(1) == 1).all()
+
+
+def one_hot_sac(action_spec, **kwargs):
+    return SacAlgorithm(
+        *(VECTOR, action_spec),
+        actor_network_ctor=functools.partial(ActorDistributionNetwork, one_hot=True),
+        optimizer=Adam(lr=1e-3),
+        **kwargs,
+    )
+
+
+def test_soft_actor_critic_knows_the_probabilities_of_one_hot_actions():
+    binary = one_hot_sac(BoundedTensorSpec((3,), torch.int64, 0, 1))
+    policy, _ = binary._policy(torch.randn(5, 4))
+    sample = binary._actions.sample(policy)
+    assert sample.probs.shape == (5, 2**3)
+    torch.testing.assert_close(sample.probs.sum(-1), torch.ones(5))
+    torch.testing.assert_close(sample.entropies.discrete, policy.entropy())
+    box = BoundedTensorSpec((3,), torch.float32, -1.0, 1.0)
+    with pytest.raises(ConfigError, match=r"SacAlgorithm\.target_entropy, such as"):
+        one_hot_sac(box)
+    one_hot_sac(box, target_entropy=0.3)
 
 
 def learned_return(env_ctor, num_iterations, at_least, lr=3e-3, settings=None, **actor):

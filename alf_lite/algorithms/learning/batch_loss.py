@@ -89,10 +89,14 @@ class LossFunction:
         return self._is_of_part or ranks.size > 1
 
     def _counted(self, loss_info: LossInfo, batch: TrainingBatch) -> LossInfo:
-        """With ``num_valid``: a quick loss of several steps is without the last one."""
+        """With ``num_valid``: a quick loss of several steps is without the last one.
+
+        With n-step returns, a batch has fewer steps than its windows have rows.
+        """
         if not self._counts():
             return loss_info
-        valid = batch.valid if len(batch.valid) == 1 else batch.valid[:-1]
+        num_steps = batch.inputs.step_type.shape[0]
+        valid = batch.valid[: max(1, num_steps - 1)]
         return loss_info._replace(num_valid=valid.count_nonzero())
 
     def compiled(self, **options: Any) -> Callable[..., tuple[LossInfo, Nest]]:

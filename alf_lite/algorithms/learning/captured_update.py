@@ -61,6 +61,7 @@ class CapturedUpdate:
             schedules=lambda: schedules_of(algorithm),
         )
         self._has_checked_optimizers = False
+        self._beginnings: list[int] = []  # of each optimizer
 
     @property
     def num_graphs(self) -> int:
@@ -74,6 +75,10 @@ class CapturedUpdate:
         if not self._has_checked_optimizers:
             self._check_optimizers()
             self._has_checked_optimizers = True
+        beginnings = [o.num_beginnings for _, o in self._algorithm.optimizers()]
+        if beginnings != self._beginnings:  # the graphs move forgotten moments
+            self._captured.forget()
+            self._beginnings = beginnings
         interruption.parameters_changed = True
         results = self._captured(tuple(map(_essentials, batches)))
         guard = self._algorithm.update_guard

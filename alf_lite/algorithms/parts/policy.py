@@ -17,6 +17,7 @@ from alf_lite.distributions.sample_noise import SampleNoise
 from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.network import Network, as_network
+from alf_lite.networks.projections import OneHotProjection
 from alf_lite.tensor_specs import NestedTensorSpec
 
 Nest = Any
@@ -65,6 +66,14 @@ class Policy(Network):
         observation, allowed = self.mask.split(inputs)
         distribution, state = self._network(observation, state)
         return self.mask.apply(distribution, allowed), state
+
+    @property
+    def has_one_hot_boxes(self) -> bool:
+        """Whether numbers within bounds are a choice of one of them."""
+        return any(
+            isinstance(module, OneHotProjection) and module.is_continuous
+            for module in self.modules()
+        )
 
     @property
     def network(self) -> Network:

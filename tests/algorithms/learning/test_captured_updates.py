@@ -108,6 +108,26 @@ def test_graphs_compute_the_same_numbers(name, device):
             )
 
 
+@pytest.mark.parametrize("algorithm", [SacAlgorithm, Td3Algorithm])
+def test_graphs_follow_networks_that_begin_anew(algorithm, device):
+    parameters = []
+    for cuda_graphs in (False, True):
+        built = make(
+            *(algorithm, device.name, {**OFF_POLICY, "cuda_graphs": cuda_graphs}),
+            optimizer=Adam(lr=1e-3),
+            parameter_reset_period=10,
+        )
+        num_graphs = []
+        for _ in range(16):
+            built.train_iter()
+            num_graphs.append(built.learner.updates.num_graphs)
+        parameters.append([p.detach().cpu() for p in built.parameters()])
+    assert built.num_updates > 2 * 10
+    assert max(num_graphs[10:]) > 0
+    for captured, plain in zip(*parameters, strict=True):
+        assert torch.equal(captured, plain)
+
+
 def test_a_graph_repeats_operations_and_not_python(device):
     calls = []
     schedule = as_scheduler(LinearScheduler([(0.0, 1.0), (1.0, 0.0)]))

@@ -73,6 +73,17 @@ def a2c(**kwargs) -> tuple[RLAlgorithm, TrainingBatch]:
     return on_policy(ActorCriticAlgorithm, **kwargs)
 
 
+def dqn_of_two_steps() -> tuple[RLAlgorithm, TrainingBatch]:
+    """By its quick loss; most episodes end within the windows."""
+    torch.manual_seed(3)
+    algorithm = DqnAlgorithm(OBSERVATION, CHOICE, optimizer=optimizer(), n_step=2)
+    steps = windows(CHOICE, 3, NUM_ROWS)
+    steps.step_type[: NUM_ROWS // 2 + 2, 1] = LAST
+    batch = batch_of(algorithm, steps)
+    assert len(batch.inputs.step_type) < len(batch.valid)
+    return algorithm, batch
+
+
 def off_policy(cls, action_spec, **kwargs) -> tuple[RLAlgorithm, TrainingBatch]:
     torch.manual_seed(3)
     algorithm = cls(OBSERVATION, action_spec, optimizer=optimizer(), **kwargs)
@@ -91,6 +102,7 @@ CASES = {
         a2c, max_policy_kl=1e-4, normalize_advantages=True
     ),
     "dqn": functools.partial(off_policy, DqnAlgorithm, CHOICE),
+    "dqn of two steps": dqn_of_two_steps,
     "ddpg": functools.partial(off_policy, DdpgAlgorithm, UNIT),
     "td3_bc": functools.partial(off_policy, Td3BcAlgorithm, UNIT, target_noise_std=0.0),
 }
