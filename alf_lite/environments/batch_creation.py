@@ -11,6 +11,7 @@ import torch
 from alf_lite import exports
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError, EnvError, did_you_mean
+from alf_lite.utils.devices import check_device
 
 _PREFIX = "torch/"  # of their ids
 _TASKS = "alf_lite.environments.torch_tasks"
@@ -79,5 +80,6 @@ def make_batch(
     if arguments["max_episode_steps"] is not None:
         options["max_episode_steps"] = int(arguments["max_episode_steps"])
     device = arguments["default_device"] or torch.get_default_device()
+    check_device(device)
     with torch.device(device):
         return kind(num_environments, seed=arguments["seed"], **options)

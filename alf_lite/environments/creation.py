@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes.util
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,8 @@ from alf_lite.environments.process_vector_env import ProcessVectorEnv
 from alf_lite.environments.serial_vector_env import SerialVectorEnv
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.utils.ranks import ranks
+
+_logger = logging.getLogger(__name__)
 
 _MAX_ENVIRONMENTS = 100_000
 
@@ -135,7 +138,7 @@ def create_environment(
             vector_env = _make_native(factory, num_environments)
         else:
             vector_env = _make_serial(
-                factory, num_environments, info_keys, size_is_given
+                factory, num_environments, info_keys, size_is_given, num_ranks
             )
     except EnvError as error:
         hint = env_ids.install_hint(env_name, error)
@@ -233,6 +236,7 @@ def _make_serial(
     num_environments: int,
     info_keys: InfoKeys,
     size_is_given: bool,
+    num_ranks: int,
 ) -> Any:
     """A SerialVectorEnv, or the batch that the user's own factory returns."""
     if factory.ctor is None:
@@ -255,10 +259,18 @@ def _make_serial(
     size = first.batch_size if is_ours else first.num_envs
     if size_is_given and num_environments not in (1, size):
         first.close()
+        of_ranks = ""
+        if num_ranks > 1:
+            of_ranks = f", {num_environments} for each of {num_ranks} ranks"
         raise ConfigError(
             f"env_ctor returned {size} environments, but num_parallel_environments is "
-            f"{num_environments}. Leave it out (for evaluation it is TrainerConfig."
-            "num_eval_environments)."
+            f"{num_environments * num_ranks}{of_ranks}. Leave it out (for evaluation "
+            "it is TrainerConfig.num_eval_environments)."
+        )
+    if num_ranks > 1 and ranks.is_first:
+        _logger.info(
+            "env_ctor returns %d environments for each of %d ranks, %d in all.",
+            *(size, num_ranks, size * num_ranks),
         )
     if factory.wrappers or factory.max_episode_steps is not None:
         first.close()

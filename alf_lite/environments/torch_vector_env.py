@@ -8,6 +8,7 @@ stepping can be compiled together (``unrollers.compiled_unroller``).
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import gymnasium
@@ -21,9 +22,15 @@ from alf_lite.environments.environment import EnvironmentWithSpecs
 from alf_lite.environments.single_env import vector_seed
 from alf_lite.environments.space_specs import RecordedValues
 from alf_lite.environments.space_tree import SpaceTree
+from alf_lite.environments.torch_env_checks import (
+    check_declared,
+    check_transition,
+    named,
+)
 from alf_lite.environments.torch_time_steps import TorchActionLeaf, expand_mask
 from alf_lite.errors import CheckpointError, ConfigError, DivergedError, EnvError
 from alf_lite.tensor_specs import TensorSpec
+from alf_lite.utils.devices import check_device
 
 Nest = Any
 # Steps between two looks at the numbers on a GPU, which has to be waited for.
@@ -143,6 +150,7 @@ class TorchVectorEnv(EnvironmentWithSpecs, abc.ABC):
         )
         self._seed = seed
         self._state: BatchState | None = None
+        self._is_view: Sequence[bool] = ()  # of each leaf of an observation
         self._is_new = True  # no step since the last reset
         self._interval = 1 if self._device.type == "cpu" else _GPU_CHECK_INTERVAL
         self._calls_until_check = 1
@@ -246,7 +254,7 @@ class TorchVectorEnv(EnvironmentWithSpecs, abc.ABC):
             step_type=1 + has_ended.int() - first.int(),
             reward=reward.float().masked_fill(first, 0.0),
             discount=1 - terminated.float(),
-            observation=self.observe(physics),
+            observation=self._without_views(self.observe(physics)),
             prev_action=self._action_tree.join(prev_action),
             env_id=self._env_id,
         )
@@ -260,13 +268,28 @@ class TorchVectorEnv(EnvironmentWithSpecs, abc.ABC):
         state = BatchState(physics, nothing, nothing.bool())
         zeros = [leaf.zeros() for leaf in self._actions]
         ones = torch.ones(self.batch_size, device=self._device)
+        observation = self.observe(physics)
+        self._is_view = _are_views(observation, physics)
         return state, TimeStep(
             step_type=torch.zeros_like(self._env_id),
             reward=torch.zeros_like(ones),
             discount=ones,
-            observation=self.observe(physics),
+            observation=self._without_views(observation),
             prev_action=self._action_tree.join(zeros),
             env_id=self._env_id,
+        )
+
+    def _without_views(self, observation: Nest) -> Nest:
+        """Copies what is the state's own memory, as the first step has shown."""
+        if not any(self._is_view):
+            return observation
+        leaves = nest.flatten(observation)
+        return nest.pack_sequence_as(
+            observation,
+            [
+                leaf.clone() if is_view else leaf
+                for leaf, is_view in zip(leaves, self._is_view, strict=True)
+            ],
         )
 
     def reset(self, seed: int | None = None) -> TimeStep:
@@ -285,7 +308,7 @@ class TorchVectorEnv(EnvironmentWithSpecs, abc.ABC):
                 )
                 num_steps = (share * self.max_episode_steps).int()
                 self._state = self._state._replace(num_steps=num_steps)
-        _check_declared(self, self._state, self._current)
+        check_declared(self, self._device, self._state.physics, self._current)
         return self._current
 
     def step(self, action: Nest) -> TimeStep:
@@ -299,7 +322,11 @@ class TorchVectorEnv(EnvironmentWithSpecs, abc.ABC):
         with torch.no_grad():
             result = self.next_step(state, own, self.draw(1)[0])
         if self._is_new:
-            _check_transition(self, state, *result)
+            new, time_step = result
+            check_declared(self, self._device, new.physics, time_step)
+            check_transition(
+                *(self, state.physics, new.physics, new.has_ended, time_step)
+            )
         self.go_on_from(*result, own)
         return self.current_time_step
 
@@ -321,7 +348,7 @@ class TorchVectorEnv(EnvironmentWithSpecs, abc.ABC):
         if self._calls_until_check > 0:
             return
         self._calls_until_check = self._interval
-        for leaf, path in _named(action, "action"):
+        for leaf, path in named(action, "action"):
             if leaf.is_floating_point() and not _is_finite(leaf):
                 raise DivergedError(
                     f"the policy chose {path} that is not finite: its parameters or "
@@ -329,7 +356,7 @@ class TorchVectorEnv(EnvironmentWithSpecs, abc.ABC):
                 )
         seen = (time_step.observation, time_step.reward)
         for values, name in zip(seen, ("observation", "reward"), strict=True):
-            for leaf, path in _named(values, name):
+            for leaf, path in named(values, name):
                 if leaf.is_floating_point() and not _is_finite(leaf):
                     rows = leaf.reshape(self.batch_size, -1).isfinite().all(1)
                     raise EnvError(
@@ -393,25 +420,24 @@ class TorchVectorEnv(EnvironmentWithSpecs, abc.ABC):
 
 def _generator(device: str | torch.device, name: str) -> torch.Generator:
     try:
-        generator = torch.Generator(device)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        text = str(error).splitlines()[0]
-        raise ConfigError(
-            f"{name}: device={str(device)!r} cannot be used: {text}"
-        ) from error
-    return generator
+        check_device(device)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
+    return torch.Generator(device)
+
+
+def _are_views(observation: Nest, state: Nest) -> list[bool]:
+    """Of each leaf, whether it is memory of the state."""
+    owned = [x for x in nest.flatten(state) if isinstance(x, Tensor)]
+    addresses = {x.untyped_storage().data_ptr() for x in owned}
+    return [
+        isinstance(x, Tensor) and x.untyped_storage().data_ptr() in addresses
+        for x in nest.flatten(observation)
+    ]
 
 
 def _is_finite(leaf: Tensor) -> bool:
     return bool(leaf.isfinite().all())
-
-
-def _named(values: Nest, name: str) -> list[tuple[Tensor, str]]:
-    return [
-        (leaf, name + path.removeprefix("<root>"))
-        for path, leaf in nest.flatten_with_path(values)
-    ]
 
 
 def _restored(leaves: list[Tensor], like: Nest, name: str) -> Nest:
@@ -426,75 +452,3 @@ def _restored(leaves: list[Tensor], like: Nest, name: str) -> Nest:
     device = nest.flatten(like)[0].device
     # Nobody else has them, and they are no tensors of an inference mode.
     return nest.pack_sequence_as(like, [x.to(device, copy=True) for x in leaves])
-
-
-# What a subclass must keep to
-
-
-def _check_declared(
-    env: TorchVectorEnv, state: BatchState, time_step: TimeStep
-) -> None:
-    """Raises EnvError, if states or observations are not what they must be."""
-    for leaf, path in _named(state.physics, "the state"):
-        _check_leaf(env, path, leaf, None)
-    try:
-        nest.assert_same_structure(env.observation_spec, time_step.observation)
-    except ValueError as error:
-        raise EnvError(f"{env.name}.observe(): {error}") from error
-    specs = nest.flatten(env.observation_spec)
-    owned = {leaf.data_ptr() for leaf in nest.flatten(state.physics)}
-    for (leaf, path), spec in zip(
-        _named(time_step.observation, "observation"), specs, strict=True
-    ):
-        _check_leaf(env, path, leaf, spec)
-        if leaf.data_ptr() in owned:
-            raise EnvError(
-                f"{env.name}.observe(): {path} is a tensor of the state itself; return "
-                "a new one, such as a clone()"
-            )
-
-
-def _check_leaf(
-    env: TorchVectorEnv, path: str, leaf: Any, spec: TensorSpec | None
-) -> None:
-    if not isinstance(leaf, Tensor):
-        raise EnvError(f"{env.name}: {path} is a {type(leaf).__name__}, not a tensor")
-    shape = (env.batch_size, *leaf.shape[1:])
-    if spec is not None:
-        shape = (env.batch_size, *spec.shape)
-        if leaf.dtype != spec.dtype:
-            raise EnvError(f"{env.name}: {path} is {leaf.dtype}, not {spec.dtype}")
-    if leaf.shape != shape:
-        raise EnvError(
-            f"{env.name}: {path} has the shape {tuple(leaf.shape)}, expected {shape}"
-        )
-    if leaf.device != env.device:
-        raise EnvError(
-            f"{env.name}: {path} is on {leaf.device}, the environment on {env.device}"
-        )
-
-
-def _check_transition(
-    env: TorchVectorEnv, before: BatchState, state: BatchState, time_step: TimeStep
-) -> None:
-    """The same of the first step, and that its state is like the one before."""
-    _check_declared(env, state, time_step)
-    for what, leaf in (
-        ("reward", time_step.reward),
-        ("terminated", state.has_ended),
-    ):
-        if leaf.shape != (env.batch_size,):
-            raise EnvError(
-                f"{env.name}.transition(): the {what} has the shape "
-                f"{tuple(leaf.shape)}, expected {(env.batch_size,)}"
-            )
-    for (old, path), (new, _) in zip(
-        _named(before.physics, "the state"),
-        _named(state.physics, "the state"),
-        strict=True,
-    ):
-        if (old.shape, old.dtype) != (new.shape, new.dtype):
-            raise EnvError(
-                f"{env.name}.transition(): {path} was {tuple(old.shape)} {old.dtype} "
-                f"and has become {tuple(new.shape)} {new.dtype}"
-            )

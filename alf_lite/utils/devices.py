@@ -15,8 +15,26 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.errors import ConfigError
 
 Nest = Any
+
+
+def check_device(device: torch.device | str, of_whom: str = "") -> None:
+    """Raises ConfigError, if torch cannot use it here.
+
+    Args:
+        device: that was asked for.
+        of_whom: for the message.
+    """
+    try:
+        torch.empty(1, device=device)
+    # Each kind of device that is missing raises another one.
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        raise ConfigError(
+            f"device {str(device)!r} was asked for{of_whom}, but torch sees no such "
+            "device here. Use --device=cpu."
+        ) from error
 
 
 def pinned_empty(

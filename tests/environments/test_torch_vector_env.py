@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from gymnasium import spaces
@@ -13,6 +15,7 @@ from alf_lite.environments.torch_tasks import TorchCartPole, TorchPendulum
 from alf_lite.environments.torch_vector_env import TorchVectorEnv
 from alf_lite.errors import CheckpointError, ConfigError, DivergedError, EnvError
 from alf_lite.testing.environment_contract import EnvironmentContract
+from tests.source_code import ROOT
 
 
 class Walk(TorchVectorEnv):
@@ -249,7 +252,7 @@ def test_what_does_not_fit_it_is_refused():
         ),
         ({"wrappers": [lambda env: env]}, "create_environment.wrappers"),
         ({"env_info_keys": ["x"]}, "create_environment.env_info_keys"),
-        ({"env_kwargs": {"device": "nowhere"}}, "device='nowhere' cannot be used"),
+        ({"env_kwargs": {"device": "nowhere"}}, "device 'nowhere' was asked for"),
         ({"num_parallel_environments": 0}, "must be a positive integer"),
     ]
     for arguments, message in cases:
@@ -326,16 +329,40 @@ def test_what_contradicts_the_spaces_is_an_error_at_the_first_step(
         env.step(torch.zeros(2, dtype=torch.int64))
 
 
-def test_a_tensor_of_the_state_is_no_observation():
+def test_the_documented_environment_is_one():
+    page = (ROOT / "docs/environments_in_torch.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```python\n(import torch\n.*?)```", page, re.DOTALL)
+    names: dict = {}
+    exec(text, names)
+    env = create_environment("walk", 64, 0, env_ctor=names["Walk"])
+    env.reset()
+    for _ in range(20):
+        time_step = env.step(env.action_spec.sample((64,)))
+    assert (time_step.observation.abs() <= 9).all()
+
+
+def test_an_observation_is_no_memory_of_the_state():
     class Shared(Undeclared):
-        observation_space = spaces.Box(0, 1, ())
+        observation_space = spaces.Dict(
+            same=spaces.Box(-9, 9, ()),
+            view=spaces.Box(-9, 9, (1,)),
+            own=spaces.Box(-9, 9),
+        )
         num_random_numbers = 1
 
         def observe(self, state):
-            return state
+            return {"same": state, "view": state[:, None], "own": state[:, None] + 1}
 
-    with pytest.raises(EnvError, match="a tensor of the state itself"):
-        Shared(2, seed=0).reset()
+    env = Shared(2, seed=0)
+    time_step = env.reset()
+    for _ in range(3):
+        state = env.state.physics
+        for leaf in time_step.observation.values():
+            leaf.fill_(7.0)
+        assert not (state == 7).any()
+        time_step = env.step(torch.zeros(2, dtype=torch.int64))
+        assert torch.equal(time_step.observation["view"][:, 0], env.state.physics)
+        assert torch.equal(time_step.observation["same"], env.state.physics)
 
 
 def test_numbers_that_are_not_finite_are_errors():

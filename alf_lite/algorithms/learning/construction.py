@@ -14,8 +14,6 @@ import functools
 import inspect
 from typing import Any, NamedTuple
 
-import torch
-
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
 from alf_lite.algorithms.learning.off_policy_learner import OffPolicyLearner
@@ -29,6 +27,7 @@ from alf_lite.environments.specs_only_environment import RemoteEnvironment
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.replay_settings import check_replay_settings
 from alf_lite.utils import random_state
+from alf_lite.utils.devices import check_device
 from alf_lite.utils.ranks import ranks
 from alf_lite.utils.schedulers import find_schedules
 from alf_lite.utils.threads import set_num_threads
@@ -232,13 +231,8 @@ def _config_for(cls: type, kwargs: dict[str, Any]) -> TrainerConfig:
 
 
 def _prepare_process(config: TrainerConfig, env: Environment) -> None:
-    device = torch.device(config.device)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        of_rank = "" if ranks.size == 1 else f" (for rank {ranks.index})"
-        raise ConfigError(
-            f"device {config.device!r} was asked for{of_rank}, but torch sees no such "
-            "device here. Use --device=cpu."
-        )
+    of_rank = "" if ranks.size == 1 else f" (for rank {ranks.index})"
+    check_device(config.device, of_rank)
     if config.async_unroll and not isinstance(env, RemoteEnvironment):
         raise ConfigError(
             "TrainerConfig.async_unroll: the workers build environments of their own. "
