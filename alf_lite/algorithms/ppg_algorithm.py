@@ -106,7 +106,10 @@ class PPGAlgorithm(PPOAlgorithm):
         check_not_negative(clone_weight=clone_weight)
         super().__init__(*specs, **kwargs)
         self._auxiliary_epochs = auxiliary_epochs
-        self._auxiliary_mini_batch_size = auxiliary_mini_batch_size
+        self._auxiliary_mini_batch_size = ranks.share_of(
+            auxiliary_mini_batch_size,
+            f"{type(self).__name__}.auxiliary_mini_batch_size",
+        )
         self._clone_weight = clone_weight
         self._latest: AuxiliaryRows | None = None  # of the unroll that is trained on
         self._memory: UnrollMemory | None = None
@@ -165,7 +168,7 @@ class PPGAlgorithm(PPOAlgorithm):
     def auxiliary_phase(self, rows: AuxiliaryRows) -> None:
         """E_aux passes over ``rows`` [rows, ...] in shuffled mini-batches."""
         num_rows = len(rows.valid)
-        size = max(1, self._auxiliary_mini_batch_size // ranks.size)
+        size = self._auxiliary_mini_batch_size
         with torch.no_grad():
             old = nest.cat(
                 [

@@ -149,7 +149,8 @@ def _identity(path: Path) -> int | None:
         return None
 
 
-def _examine(path: Path) -> CheckpointReport:
+def _examine(path: Path, *, is_of_run: bool = True) -> CheckpointReport:
+    """What there is; of the other ranks of a run it has less."""
     from alf_lite.checkpoints import data as checkpoint_data
     from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
     from alf_lite.trainers import training_state
@@ -174,14 +175,34 @@ def _examine(path: Path) -> CheckpointReport:
         assert loaded is not None
         if training_state.ALGORITHM in loaded.state:
             report = report._replace(num_parameters=_check_parameters(loaded))
-        if info.resumable:
+        if info.resumable and is_of_run:
             training_state.check_parts(loaded)
         if FILE_NAME in loaded.mapped_files:
             file = ReplayFile(loaded.mapped_files[FILE_NAME], verify=False)
             report = report._replace(num_stored_steps=len(file.rows))
+        if info.resumable and is_of_run:
+            for part in checkpoint_data.parts_of_other_ranks(path):
+                report = _with_part(report, _examine(part, is_of_run=False))
     except CheckpointError as error:
         return report._replace(problem=str(error))
     return report
+
+
+def _with_part(report: CheckpointReport, part: CheckpointReport) -> CheckpointReport:
+    """With what another rank of the run has written of it.
+
+    Raises:
+        CheckpointError: if that cannot be used.
+    """
+    if part.problem is not None:
+        raise CheckpointError(f"the part of another rank: {part.problem}")
+    counts = [c for c in (report.num_stored_steps, part.num_stored_steps) if c]
+    names = "/".join(part.path.parts[-4:-2])
+    files = {f"{names}/{name}": size for name, size in (part.files or {}).items()}
+    return report._replace(
+        num_stored_steps=sum(counts) if counts else report.num_stored_steps,
+        files={**(report.files or {}), **files},
+    )
 
 
 def _check_parameters(loaded: LoadedCheckpoint) -> int:

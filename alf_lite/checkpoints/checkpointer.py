@@ -39,6 +39,7 @@ __all__ = [
     "CheckpointInfo",
     "Checkpointer",
     "LoadedCheckpoint",
+    "NoCheckpointError",
     "load_module_state",
     "load_prefix",
 ]
@@ -54,6 +55,10 @@ _CORRUPT = re.compile(r"ckpt-(\d+)\.corrupt(\d*)")
 _KEEP_CORRUPT = 2
 
 State = Mapping[str, Any]
+
+
+class NoCheckpointError(CheckpointError):
+    """There is none that is wanted, or what there is is damaged."""
 
 
 class Checkpointer:
@@ -93,6 +98,7 @@ class Checkpointer:
         mapped_files: Mapping[str, checkpoint_files.Stream] | None = None,
         best_score: float | None = None,
         resumable: bool = True,
+        prunes: bool = True,
     ) -> Path:
         """Writes ``ckpt-<step>``, then deletes those that need not be kept.
 
@@ -107,6 +113,7 @@ class Checkpointer:
             best_score: the score, if it is the best so far.
             resumable: False for one that only serves to play, such as the best policy
                 between two scheduled checkpoints.
+            prunes: False keeps all others until :meth:`prune` is called.
 
         Returns:
             The directory.
@@ -137,7 +144,8 @@ class Checkpointer:
         checkpoint_files.write(path, contents, manifest)
         # Only now that the new one is safe.
         checkpoint_files.fault_point("before prune")
-        self._prune()
+        if prunes:
+            self.prune()
         return path
 
     def mark_best(self, step: int, score: float) -> bool:
@@ -153,7 +161,7 @@ class Checkpointer:
         if not path.is_dir():
             return False
         checkpoint_files.change_manifest(path, {"best_score": score})
-        self._prune()
+        self.prune()
         return True
 
     def load(
@@ -208,13 +216,19 @@ class Checkpointer:
             if is_over or not changed:
                 break
             time.sleep(0.001 * num_empty)
-        raise CheckpointError(self._explain_none(step, parts, resumable, failures))
+        raise NoCheckpointError(self._explain_none(step, parts, resumable, failures))
 
     def drop_after(self, step: int) -> None:
         """Deletes checkpoints of later steps: the run goes on from an earlier one."""
         for later, path in self._paths():
             if later > step:
                 checkpoint_files.remove(path)
+
+    def set_aside_after(self, step: int) -> None:
+        """As ``drop_after``, for those that may hold what is nowhere else."""
+        for later, path in self._paths():
+            if later > step:
+                self._set_aside(path)
 
     def has_checkpoint(self) -> bool:
         """Whether there is or was any checkpoint, damaged ones included."""
@@ -263,8 +277,10 @@ class Checkpointer:
 
     def _report(self, path: Path, error: CheckpointError, *, set_aside: bool) -> None:
         _logger.error("Damaged checkpoint: %s", error)
-        if self._read_only or not set_aside:
-            return
+        if set_aside and not self._read_only:
+            self._set_aside(path)
+
+    def _set_aside(self, path: Path) -> None:
         target = path.with_name(f"{path.name}.corrupt")
         number = 1
         while target.exists():
@@ -275,7 +291,7 @@ class Checkpointer:
         except OSError as rename_error:
             _logger.error("It could not be set aside: %s", rename_error)
         else:
-            _logger.error("It was set aside as %s", target)
+            _logger.error("%s was set aside as %s", path.name, target.name)
 
     def _explain_none(
         self,
@@ -309,7 +325,8 @@ class Checkpointer:
             lines.append(f"none of these holds {', '.join(parts)}")
         return "\n  ".join(lines)
 
-    def _prune(self) -> None:
+    def prune(self) -> None:
+        """Deletes those that need not be kept."""
         try:
             infos, corrupt = self.list_checkpoints(), self._corrupt_paths()
         except CheckpointError as error:

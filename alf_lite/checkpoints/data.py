@@ -23,6 +23,10 @@ NAME = re.compile(r"ckpt-(\d+)")
 PART_SUFFIX = ".pt"
 # Of files that are mapped into memory instead of being read with the checkpoint.
 MAPPED_SUFFIX = ".safetensors"
+# Of a run on several ranks: where all but the first one write, and in the metadata how
+# many they are.
+RANKS_FOLDER = "ranks"
+NUM_RANKS = "num_ranks"
 _MAX_LISTED = 20
 
 
@@ -61,6 +65,23 @@ def to_bytes(value: Any, name: str) -> memoryview:
     file = io.BytesIO()
     torch.save(plain_data.to_plain(value, name), file)
     return file.getbuffer()
+
+
+def parts_of_other_ranks(path: Path) -> list[Path]:
+    """Where the other ranks of a run keep what belongs to ``path``, there or not.
+
+    Args:
+        path: what the first rank has written in a directory below that of the run, a
+            checkpoint or a file with stored steps.
+    """
+    folder, ranks = path.parent.name, path.parent.parent / RANKS_FOLDER
+    num_ranks = None
+    if path.is_dir():
+        num_ranks = read_info(path).manifest["metadata"].get(NUM_RANKS)
+    if isinstance(num_ranks, int):
+        return [ranks / str(i) / folder / path.name for i in range(1, num_ranks)]
+    found = ranks.glob(f"[0-9]*/{folder}/{path.name}")
+    return sorted(found, key=lambda part: int(part.parents[1].name))
 
 
 def read_info(path: Path) -> CheckpointInfo:

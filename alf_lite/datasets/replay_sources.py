@@ -6,9 +6,10 @@ are mapped.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.checkpoints.data import NAME, read_info
+from alf_lite.checkpoints.data import NAME, parts_of_other_ranks, read_info
 from alf_lite.checkpoints.data_files import reading
 from alf_lite.checkpoints.files import MANIFEST_NAME
 from alf_lite.datasets.source import (
@@ -30,6 +31,8 @@ from alf_lite.errors import CheckpointError, DataError
 from alf_lite.nest import path_parts
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
+
+_logger = logging.getLogger(__name__)
 
 _OF_STEPS = (
     "step_type",
@@ -105,13 +108,58 @@ def _field(leaf: Tensor) -> RecordedField:
     return RecordedField(tuple(leaf.shape[1:]), leaf.numpy().dtype)
 
 
+class ReplayOfRanks(Source):
+    """What all ranks of a run have stored.
+
+    Args:
+        parts: of each rank.
+
+    Raises:
+        DataError: if they hold steps of different kinds.
+    """
+
+    is_in_environment_units = False
+
+    def __init__(self, parts: Sequence[ReplayCheckpoint]) -> None:
+        self._parts = parts
+        self.name, self.fields = parts[0].name, parts[0].fields
+        for part in parts[1:]:
+            if part.fields != self.fields:
+                raise DataError(f"{part.name}: other steps than {self.name}")
+        self.lengths = [length for part in parts for length in part.lengths]
+
+    def sequences(self) -> Iterator[StepSequence]:
+        num_before = 0
+        for part in self._parts:
+            for env_id, steps in part.sequences():
+                yield StepSequence(num_before + env_id, steps)
+            num_before += len(part.lengths)
+
+
+def _with_other_ranks(first: ReplayCheckpoint, path: Path, verify: bool) -> Source:
+    """The steps of all ranks, of which the first one's are at ``path``."""
+    parts = [first]
+    for other in parts_of_other_ranks(path):
+        if not other.exists():
+            _logger.warning(
+                "%s is missing: the steps of this rank are left out.", other
+            )
+        elif other.is_dir():
+            parts.append(_open_part(other, verify))
+        else:
+            parts.append(ReplayCheckpoint(other, verify))
+    return first if len(parts) == 1 else ReplayOfRanks(parts)
+
+
 def is_replay_file(begin: bytes) -> bool:
     """Whether a file that begins with these 9 bytes may be that of a buffer."""
     return begin[8:] == b"{"
 
 
-def open_newest(directory: Path, verify: bool = True) -> ReplayCheckpoint | None:
+def open_newest(directory: Path, verify: bool = True) -> Source | None:
     """The newest replay buffer of a run, which may live; None if it is no run's.
+
+    Of a run on several ranks, those of all of them.
 
     Args:
         directory: of a run, of its checkpoints or of one checkpoint, or with files of
@@ -134,7 +182,9 @@ def open_newest(directory: Path, verify: bool = True) -> ReplayCheckpoint | None
             try:
                 if checkpoint.is_dir():
                     return open_checkpoint(checkpoint, verify)
-                return ReplayCheckpoint(checkpoint, verify)
+                return _with_other_ranks(
+                    ReplayCheckpoint(checkpoint, verify), checkpoint, verify
+                )
             except DataError:
                 # Its owner may have replaced or deleted it meanwhile.
                 is_there = identity is not None and _identity(checkpoint) == identity
@@ -160,12 +210,16 @@ def _identity(path: Path) -> int | None:
         return None
 
 
-def open_checkpoint(directory: Path, verify: bool = True) -> ReplayCheckpoint:
-    """The replay buffer in one checkpoint.
+def open_checkpoint(directory: Path, verify: bool = True) -> Source:
+    """The replay buffer in one checkpoint, with the parts of all ranks.
 
     Raises:
         DataError: if there is none, or the checkpoint is damaged.
     """
+    return _with_other_ranks(_open_part(directory, verify), directory, verify)
+
+
+def _open_part(directory: Path, verify: bool) -> ReplayCheckpoint:
     try:
         info = read_info(directory)
     except CheckpointError as error:

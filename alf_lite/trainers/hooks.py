@@ -230,12 +230,15 @@ class ReplaySaver(Hook):
     Each is a source for ``TrainerConfig.offline_buffer_dir`` of another run. It appears
     when it is complete, and older ones are deleted only after that. The run goes on if
     one cannot be written. The last one is written when the run ends, however it does.
+    Every rank of a run writes its part, which are read together.
 
     Args:
         interval: iterations between two files; 0 writes only the last one.
         keep: how many files.
         priority: see :class:`Hook`.
     """
+
+    on_all_ranks = True
 
     def __init__(self, interval: int = 0, keep: int = 1, priority: int = 50) -> None:
         super().__init__(priority)

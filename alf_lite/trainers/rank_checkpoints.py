@@ -14,7 +14,11 @@ from typing import Any
 
 from alf_lite.algorithms.learning.rank_share import own_buffers
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.checkpoints.checkpointer import Checkpointer, LoadedCheckpoint
+from alf_lite.checkpoints.checkpointer import (
+    Checkpointer,
+    LoadedCheckpoint,
+    NoCheckpointError,
+)
 from alf_lite.errors import CheckpointError
 from alf_lite.trainers import training_state
 from alf_lite.trainers.training_state import ALGORITHM, RANDOM, TRAINER, TRAINING
@@ -46,7 +50,9 @@ def part_of_rank(state: dict[str, Any], algorithm: RLAlgorithm) -> dict[str, Any
 def load_together(
     own: Checkpointer, of_run: Path, algorithm: RLAlgorithm
 ) -> LoadedCheckpoint:
-    """The newest checkpoint of the run, as this rank goes on from it.
+    """The newest checkpoint of which all ranks have their parts, as this one goes on.
+
+    If there is none, the newest of the run: ranks without a part begin new episodes.
 
     Args:
         own: of this rank; that of the run, for the first one.
@@ -56,11 +62,9 @@ def load_together(
     Raises:
         CheckpointError: if there is none that can be used.
     """
-    loaded = own.load("latest", resumable=True) if ranks.is_first else None
-    step = ranks.broadcast_data(None if loaded is None else loaded.step)
-    if loaded is None:
-        loaded = Checkpointer(of_run, read_only=True).load(step, resumable=True)
-        own.drop_after(step)
+    found = own.load("latest", resumable=True) if ranks.is_first else None
+    newest = ranks.broadcast_data(None if found is None else found.step)
+    loaded = found or Checkpointer(of_run, read_only=True).load(newest, resumable=True)
     saved = _saved_ranks(loaded)
     if saved["size"] != ranks.size:
         _logger.warning(
@@ -70,19 +74,90 @@ def load_together(
             saved["size"],
             ranks.size,
         )
+        _leave_later_ones(own, newest)
         return _without_own_part(loaded, algorithm, saved)
+    whole = _load_whole(own, of_run, loaded)
+    if whole is not None:
+        _leave_later_ones(own, whole.step)
+        return whole
+    _leave_later_ones(own, newest)
+    part = loaded if ranks.is_first else _load_part(own, newest)
+    # What the others have counted, the first rank need not count as its own.
+    counts = [0.0, 0.0]
+    if part is not None and not ranks.is_first:
+        metrics = part.state[TRAINING]["metrics"]
+        counts = [metrics["num_env_steps"], metrics["num_episodes"]]
+    num_env_steps, num_episodes = map(int, ranks.total(*counts))
     if ranks.is_first:
-        return loaded
-    try:
-        part = own.load(step, resumable=True)
-    except CheckpointError as error:
-        _logger.error(
-            "Rank %d begins new episodes, and its stored steps are lost: its part of "
-            "the checkpoint cannot be used. %s",
-            ranks.index,
-            error,
+        training = loaded.state[TRAINING]
+        of_all = {
+            "num_env_steps": loaded.state[TRAINER]["run"]["env_steps"] - num_env_steps,
+            "num_episodes": saved["num_episodes"] - num_episodes,
+        }
+        training = {**training, "metrics": {**training["metrics"], **of_all}}
+        return loaded._replace(state={**loaded.state, TRAINING: training})
+    if part is not None:
+        return _joined(loaded, part)
+    _logger.error(
+        "Rank %d begins new episodes, and its stored steps are lost: there is no "
+        "checkpoint with the parts of all ranks.",
+        ranks.index,
+    )
+    return _without_own_part(loaded, algorithm, saved)
+
+
+def _load_whole(
+    own: Checkpointer, of_run: Path, newest: LoadedCheckpoint
+) -> LoadedCheckpoint | None:
+    """The newest checkpoint that all ranks can go on from; on all of them, or None."""
+    steps: list[int] = []
+    if ranks.is_first:
+        infos = own.list_checkpoints()
+        older = [i.step for i in infos if i.resumable and i.step < newest.step]
+        steps = [newest.step, *reversed(older)]
+    for step in ranks.broadcast_data(steps):
+        loaded: LoadedCheckpoint | None = newest
+        if step != newest.step:
+            loaded = _load_part(Checkpointer(of_run, read_only=True), step)
+        part = loaded if ranks.is_first else _load_part(own, step)
+        is_usable = (
+            loaded is not None
+            and part is not None
+            and _saved_ranks(loaded)["size"] == ranks.size
         )
-        return _without_own_part(loaded, algorithm, saved)
+        if not ranks.all(is_usable):
+            continue
+        assert loaded is not None
+        assert part is not None
+        if step != newest.step and ranks.is_first:
+            _logger.error(
+                "The run goes on from the checkpoint of step %d: a rank has no usable "
+                "part of that of step %d.",
+                step,
+                newest.step,
+            )
+        return loaded if ranks.is_first else _joined(loaded, part)
+    return None
+
+
+def _load_part(own: Checkpointer, step: int) -> LoadedCheckpoint | None:
+    """None if there is none, or a damaged one, which the log says then."""
+    try:
+        return own.load(step, resumable=True)
+    except NoCheckpointError:
+        return None
+
+
+def _leave_later_ones(own: Checkpointer, step: int) -> None:
+    """The run goes on from ``step``, and shall never come back to a later one."""
+    if ranks.is_first:
+        own.set_aside_after(step)
+    else:
+        own.drop_after(step)
+
+
+def _joined(loaded: LoadedCheckpoint, part: LoadedCheckpoint) -> LoadedCheckpoint:
+    """What the run has in common, and what is a rank's own."""
     state = {
         ALGORITHM: {**loaded.state[ALGORITHM], **part.state[ALGORITHM]},
         TRAINING: part.state[TRAINING],

@@ -13,6 +13,7 @@ from typing import Any
 from alf_lite.algorithms.learning.rank_share import equal_on_all_ranks
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer, LoadedCheckpoint
+from alf_lite.checkpoints.data import NUM_RANKS
 from alf_lite.config import files as config_files
 from alf_lite.environments.specs_only_environment import saved_spaces
 from alf_lite.errors import CheckpointError, ConfigError
@@ -220,6 +221,8 @@ class RunCheckpoints:
                 raise
             _logger.error("%s Trying again at the next checkpoint.", error)
             return
+        if not ranks.is_first:  # only now that the run has its checkpoint
+            self._checkpointer.prune()
         self._failures = 0
         self._last_path, self._last_iteration = path, run.iterations
 
@@ -326,6 +329,7 @@ class RunCheckpoints:
                 "environment": saved_spaces(algorithm.env),
                 "iterations": where.iterations,
                 "env_steps": where.env_steps,
+                **({NUM_RANKS: ranks.size} if ranks.is_first else {}),
                 "buffers": sorted(
                     # Parameters are what else there is in the state.
                     algorithm.state_dict().keys() - dict(parameters).keys()
@@ -334,6 +338,7 @@ class RunCheckpoints:
             best_score=best_score,
             mapped_files=algorithm.learner.files() if resumable else None,
             resumable=resumable,
+            prunes=ranks.is_first,
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from alf_lite.checkpoints.data import RANKS_FOLDER
 from alf_lite.config import files as config_files
 from alf_lite.errors import ConfigError
 from alf_lite.trainers.hooks import Hook
@@ -65,7 +66,7 @@ def check_same_config(given: Mapping[str, str], seed: int | None) -> None:
 
 def directory_of_rank(root_dir: Path) -> Path:
     """What this rank keeps for itself: that of the run, for the first one."""
-    return root_dir if ranks.is_first else root_dir / "ranks" / str(ranks.index)
+    return root_dir if ranks.is_first else root_dir / RANKS_FOLDER / str(ranks.index)
 
 
 def hooks_of_rank(hooks: Iterable[Hook]) -> list[Hook]:

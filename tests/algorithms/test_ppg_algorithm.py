@@ -20,6 +20,7 @@ from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.testing.probe_environments import ObservationPolicyEnv
 from alf_lite.trainers.evaluator import evaluate
+from alf_lite.utils.ranks import ranks
 
 OBSERVATION = TensorSpec((2,))
 ACTION = BoundedTensorSpec((), torch.int64, 0, 1)
@@ -159,3 +160,11 @@ def test_what_has_no_features_for_the_head_is_refused():
         PPGAlgorithm(OBSERVATION, ACTION, actor_network_ctor=plain)
     with pytest.raises(ValueError, match="auxiliary_period"):
         PPGAlgorithm(OBSERVATION, ACTION, auxiliary_period=0)
+
+
+def test_ranks_share_the_auxiliary_mini_batch(monkeypatch):
+    monkeypatch.setattr(ranks, "size", 2)
+    with pytest.raises(ConfigError, match=r"auxiliary_mini_batch_size is 33, .*Take 3"):
+        PPGAlgorithm(OBSERVATION, ACTION, auxiliary_mini_batch_size=33)
+    algorithm = PPGAlgorithm(OBSERVATION, ACTION, auxiliary_mini_batch_size=64)
+    assert algorithm._auxiliary_mini_batch_size == 32

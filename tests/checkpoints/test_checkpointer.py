@@ -167,6 +167,24 @@ def test_keeps_the_newest_and_the_best(directory):
     assert names(directory) == {"ckpt-2", "ckpt-5", "ckpt-6"}
 
 
+def test_others_stay_until_they_are_pruned(directory):
+    checkpointer = Checkpointer(directory, keep_latest=1)
+    for step in (1, 2):
+        checkpointer.save(step, state_of(step), prunes=False)
+    assert names(directory) == {"ckpt-1", "ckpt-2"}
+    checkpointer.prune()
+    assert names(directory) == {"ckpt-2"}
+
+
+def test_later_ones_are_set_aside(directory):
+    checkpointer = Checkpointer(directory)
+    for step in (1, 2, 3):
+        checkpointer.save(step, state_of(step))
+    checkpointer.set_aside_after(1)
+    assert names(directory) == {"ckpt-1", "ckpt-2.corrupt", "ckpt-3.corrupt"}
+    assert checkpointer.load().step == 1
+
+
 def test_playable_only_checkpoints_are_neither_resumed_nor_count_as_latest(directory):
     checkpointer = Checkpointer(directory, keep_latest=2)
     checkpointer.save(10, state_of(10.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.bin.verify_checkpoint import examine
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import TimeStep
@@ -21,12 +23,14 @@ from alf_lite.data_transformers.normalizing_transformers import (
     ObservationNormalizer,
     RewardNormalizer,
 )
+from alf_lite.datasets.formats import open_source
+from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.environments.creation import create_environment
-from alf_lite.errors import ConfigError
+from alf_lite.errors import ConfigError, DataError
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.value_networks import QNetwork, ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
-from alf_lite.trainers.hooks import Hook
+from alf_lite.trainers.hooks import Hook, ReplaySaver
 from alf_lite.trainers.trainer import Trainer
 from alf_lite.utils.ranks import RankLostError, ranks
 from tests.rank_processes import on_ranks
@@ -135,6 +139,7 @@ def run(kind: str, root: Path, num_iterations: int, *hooks: Hook) -> dict[str, A
         "checkpoint": str(result.checkpoint),
         "signal": result.stop_signal,
         "return": result.average_return,
+        "stored": getattr(algorithm.replay_buffer, "total_size", 0),
         "state": plain(algorithm.state_dict()),
         "learner": plain(learner),
         "random": plain(torch.get_rng_state()),
@@ -175,6 +180,18 @@ def runs_of_a_rank(root: Path) -> dict[str, Any]:
     found["dqn"] = run("dqn", root / "dqn", 6)
     run("dqn", root / "dqn again", 4)
     found["dqn resumed"] = run("dqn", root / "dqn again", 6)
+    before = run("dqn", root / "damaged", 4)
+    if ranks.index == 1:
+        parts = root / "damaged/ranks/1/checkpoints"
+        os.truncate(parts / "ckpt-4/replay_buffer.safetensors", 100)
+    found["dqn damaged"] = run("dqn", root / "damaged", 6)
+    found["dqn before"] = run("dqn", root / "lost", 4, ReplaySaver())
+    found["stored"] = found["dqn before"]["stored"]
+    assert before["env_steps"] == found["dqn before"]["env_steps"]
+    if ranks.index == 1:
+        shutil.copytree(root / "lost", root / "copy")
+        shutil.rmtree(root / "lost/ranks")
+    found["dqn lost"] = run("dqn", root / "lost", 5)
     found["terminated"] = run("ppo", root / "killed", 9, Kills(1, signal.SIGTERM))
     return found
 
@@ -227,6 +244,53 @@ def test_a_resumed_run_is_that_which_was_not_interrupted(found, kind):
             run_.pop("checkpoint", None)
             run_["learner"].pop("path", None)
         assert is_equal(straight, resumed) == []
+
+
+def test_without_a_part_of_a_rank_all_go_on_from_the_checkpoint_before(found, root):
+    for of_rank in found:
+        straight, resumed = of_rank["dqn"], of_rank["dqn damaged"]
+        for run_ in (straight, resumed):
+            run_.pop("checkpoint", None)
+            run_["learner"].pop("path", None)
+        assert is_equal(straight, resumed) == []
+    there = {path.name for path in (root / "damaged/checkpoints").iterdir()}
+    assert "ckpt-4.corrupt" in there
+
+
+def test_without_any_part_of_a_rank_counters_go_on(found):
+    first, second = (of_rank["dqn lost"] for of_rank in found)
+    before = found[0]["dqn before"]["env_steps"]
+    counted = [r["learner"]["metrics"]["num_env_steps"] for r in (first, second)]
+    assert first["env_steps"] == second["env_steps"] == sum(counted)
+    assert 0 < first["env_steps"] - before <= 4 * NUM_ENVIRONMENTS
+    assert 0 < counted[1] <= 4 * NUM_ENVIRONMENTS // 2
+
+
+def test_recorded_steps_are_those_of_all_ranks(found, root, caplog):
+    stored = sum(of_rank["stored"] for of_rank in found)
+    for place in ("copy", "copy/checkpoints", "copy/checkpoints/ckpt-4", "copy/replay"):
+        source = open_source(root / place)
+        assert sum(source.lengths) == stored
+        assert len(source.lengths) == NUM_ENVIRONMENTS
+        assert sum(len(s.fields["reward"]) for s in source.sequences()) == stored
+        assert [s.env_id for s in source.sequences()] == [*range(NUM_ENVIRONMENTS)]
+    env = CREATE_ENV()
+    assert load_replay_buffer(root / "copy", env).total_size == stored
+    assert caplog.text.count("left out") == 0
+    with pytest.raises(DataError, match="memory_map"):
+        load_replay_buffer(root / "copy", env, memory_map=True)
+    env.close()
+    path = root / "copy/checkpoints/ckpt-4"
+    assert examine(path).num_stored_steps == stored
+    part = root / "copy/ranks/1/checkpoints/ckpt-4"
+    os.truncate(part / "replay_buffer.safetensors", 100)
+    assert "the part of another rank: " in examine(path).problem
+    with pytest.raises(DataError, match="truncated"):
+        open_source(path)
+    shutil.rmtree(part)
+    assert "ranks/1" in examine(path).problem
+    assert sum(open_source(path).lengths) == found[0]["stored"]
+    assert "left out" in caplog.text
 
 
 def test_all_stop_and_save_once_if_one_is_told_to(found, root):
