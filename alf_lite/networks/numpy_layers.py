@@ -117,7 +117,7 @@ class NumpyChain:
         if not self._layers or _is_traced():
             return None
         for modules, name, layer in self._places:
-            if modules.get(name) is not layer:
+            if name not in modules or modules[name] is not layer:
                 self._layers = []  # not as it was built
                 return None
         for arrays in self._arrays:

@@ -45,6 +45,9 @@ ON_RAY = pytest.param(
     ],
 )
 
+# Each starts processes; the others say as much.
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+
 
 @pytest.fixture(scope="module")
 def ray_cluster():
@@ -212,7 +215,7 @@ def test_without_lag_workers_act_with_the_newest_parameters(make):
     assert all(made == known for made, known in seen_versions(algorithm, 20))
 
 
-@pytest.mark.parametrize("max_lag", [1, 3])
+@pytest.mark.parametrize("max_lag", [slow(1), 3])
 def test_the_policy_lag_is_bounded(make, max_lag):
     algorithm = on_policy(make, max_policy_lag=max_lag, num_unroll_workers=3)
     seen = seen_versions(algorithm, 40)
@@ -361,9 +364,9 @@ def heartbeat(pool) -> int:
         ("segmentation_fault", WorkerError, "fault_environment.py"),
         ("exit", WorkerError, "exited with code 0"),
         ("nan_observation", EnvError, "observation[3] = nan"),
-        ("short_observation", EnvError, "observation"),
-        ("system_exit", EnvError, "SystemExit"),
-        ("raise_unprintable", EnvError, "UnprintableError"),
+        slow("short_observation", EnvError, "observation"),
+        slow("system_exit", EnvError, "SystemExit"),
+        slow("raise_unprintable", EnvError, "UnprintableError"),
     ],
 )
 def test_a_fault_is_an_error_that_names_the_worker(tmp_path, mode, error, text):
@@ -379,7 +382,7 @@ def test_a_fault_is_an_error_that_names_the_worker(tmp_path, mode, error, text):
     assert not children()
 
 
-@pytest.mark.parametrize("mode", ["hang", "spin", "stop"])
+@pytest.mark.parametrize("mode", ["hang", slow("spin"), "stop"])
 def test_a_worker_that_hangs_is_ended(tmp_path, mode):
     create_env = env_fn(mode, at_step=12)
     trainer = make_trainer(
@@ -463,6 +466,7 @@ def test_survives_workers_killed_at_any_moment(tmp_path):
     assert results["AverageReturn"] == 10
 
 
+@pytest.mark.slow
 def test_memory_and_descriptors_do_not_leak(tmp_path):
     def num_descriptors() -> int:
         gc.collect()
