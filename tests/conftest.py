@@ -17,6 +17,13 @@ import torch
 from alf_lite.config import files as config_files
 from alf_lite.testing import stand_in_device
 from alf_lite.utils import summary
+from tests.skipped_tests import (  # noqa: F401 - hooks
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_collectreport,
+    pytest_runtest_logreport,
+    pytest_sessionfinish,
+)
 
 if TYPE_CHECKING:
     from tests.reliability.trainer_process import Launcher

@@ -1,0 +1,52 @@
+"""``--skipped-before``: only the tests that the last whole run has skipped.
+
+Most of them want a package that was not there. Once it is installed, they need not be
+run together with all the others again. Hooks of pytest, imported by ``conftest``.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+_KEY = "alf_lite/skipped"
+_skipped: set[str] = set()  # tests and, where nothing could be collected, files
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--skipped-before",
+        action="store_true",
+        help="run only the tests that the last run without this option skipped",
+    )
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped:
+        _skipped.add(report.nodeid)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.skipped:
+        _skipped.add(report.nodeid)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    config = session.config
+    is_worker = hasattr(config, "workerinput")
+    is_part = config.getoption("--skipped-before") or config.getoption("lf", False)
+    if config.cache is not None and not (is_worker or is_part):
+        config.cache.set(_KEY, sorted(_skipped))
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    if not config.getoption("--skipped-before") or config.cache is None:
+        return
+    wanted = set(config.cache.get(_KEY, []))
+    chosen, others = [], []
+    for item in items:
+        is_wanted = item.nodeid in wanted or item.nodeid.split("::")[0] in wanted
+        (chosen if is_wanted else others).append(item)
+    config.hook.pytest_deselected(items=others)
+    items[:] = chosen
