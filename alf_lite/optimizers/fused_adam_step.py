@@ -69,7 +69,7 @@ class FusedAdamStep:
         """
         optimizer, group = self._optimizer, self._group
         if optimizer._optimizer_step_pre_hooks or _PRE_HOOKS:
-            self._part_counters()
+            self.part_counters()
             return False
         part = self._whole
         gradients = [parameter.grad for parameter in self._parameters]
@@ -135,7 +135,7 @@ class FusedAdamStep:
                 counters[kind] = state["step"].clone()
             state["step"] = counters[kind]
 
-    def _part_counters(self) -> None:
+    def part_counters(self) -> None:
         """As torch's own step wants them: one for each parameter."""
         for state in self._states:
             state["step"] = state["step"].clone()

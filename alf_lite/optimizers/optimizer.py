@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -220,7 +220,7 @@ class Optimizer(FollowsProgress):
 
     @property
     def num_beginnings(self) -> int:
-        """How often all that is kept for the parameters was forgotten or replaced."""
+        """How often what is kept for the parameters was forgotten or replaced."""
         return self._num_beginnings
 
     @property
@@ -282,9 +282,28 @@ class Optimizer(FollowsProgress):
         for tensor, old in zip(tensors, before, strict=True):
             tensor.copy_(torch.where(skip != 0, old, tensor))
 
-    def forget(self) -> None:
-        """Begins anew, as if no step had been made."""
-        self._require_setup().state.clear()
+    def forget(self, parameters: Collection[Parameter] | None = None) -> None:
+        """Begins anew, as if no step had been made.
+
+        Args:
+            parameters: what is kept for others stays; None: for none.
+        """
+        state = self._require_setup().state
+        forgotten = [
+            p for p in self._parameters if parameters is None or p in parameters
+        ]
+        if len(forgotten) == len(self._parameters):
+            state.clear()
+        elif not forgotten:
+            return
+        if self._fast_step is not None:
+            self._fast_step.part_counters()  # the next step is torch's own
+        # Zeros are what torch begins with. Without them, its fused SGD cannot begin
+        # anew with some parameters while it goes on with others.
+        for parameter in forgotten:
+            for value in state.get(parameter, {}).values():
+                if isinstance(value, Tensor):
+                    value.zero_()
         self._begin_anew()
 
     def _begin_anew(self) -> None:

@@ -111,6 +111,48 @@ def test_missing_gradients_change_nothing_and_cost_no_speed(
         assert state["step"] == theirs.state[parameter]["step"]
 
 
+@pytest.mark.parametrize(("ours", "reference", "kwargs"), KINDS, ids=IDS)
+def test_of_some_parameters_it_may_begin_anew(ours, reference, kwargs):
+    network, expected = make_network(), make_network()
+    optimizer = set_up(ours(0.01, **kwargs), network)
+    # Each of theirs has what shall be forgotten together.
+    theirs = [reference(layer.parameters(), lr=0.01, **kwargs)
+              for layer in (expected[0], expected[2])]  # fmt: skip
+    for step in range(9):
+        network.zero_grad()
+        expected.zero_grad()
+        loss_of(network, step).backward()
+        loss_of(expected, step).backward()
+        optimizer.apply_gradients()
+        for its_optimizer in theirs:
+            its_optimizer.step()
+        if step in (1, 4, 5):
+            beginnings = optimizer.num_beginnings
+            optimizer.forget(set(make_network().parameters()))  # of another
+            assert optimizer.num_beginnings == beginnings
+            optimizer.forget(set(network[2].parameters()))
+            assert optimizer.num_beginnings == beginnings + 1
+            theirs[1].state.clear()
+    assert_equal_parameters(network, expected)
+    if ours is Adam:
+        steps = [float(s["step"]) for s in optimizer.state_dict()["state"].values()]
+        assert steps == [9, 9, 3, 3]
+
+
+@pytest.mark.parametrize(("ours", "reference", "kwargs"), KINDS, ids=IDS)
+def test_a_skipped_step_leaves_nothing_after_a_new_beginning(ours, reference, kwargs):
+    network, expected = make_network(), make_network()
+    for model, skips in ((network, True), (expected, False)):
+        optimizer = set_up(ours(0.01, **kwargs), model)
+        train(model, optimizer, range(3))
+        optimizer.forget(set(model[0].parameters()))
+        if skips:
+            (1e3 * loss_of(model, 3)).backward()
+            optimizer.apply_gradients(torch.ones(()))
+        train(model, optimizer, range(4, 6))
+    assert_equal_parameters(network, expected)
+
+
 def test_hooks_of_torch_see_every_step():
     network = make_network()
     optimizer = set_up(Adam(0.01), network)
