@@ -117,6 +117,9 @@ class Algorithm(nn.Module):
         if optimizer is not None:
             self._claims.append((_checked(optimizer), None))
         self._optimizers: list[tuple[str, Optimizer]] | None = None
+        # Of the root, in all algorithms below it
+        self._optimizers_of_run: list[tuple[str, Optimizer]] | None = None
+        self._part_of = ""  # the name of what it is trained by, if not by itself
         self._device: torch.device | None = None
         self._gradient_average: GradientAverage | None = None
         self._update_guard: UpdateGuard | None = None  # once it is needed
@@ -389,14 +392,43 @@ class Algorithm(nn.Module):
         """Every optimizer in this tree with the name of its owner.
 
         Raises:
-            ConfigError: if a parameter has no optimizer or more than one.
+            ConfigError: if a parameter has no optimizer or more than one, or if this is
+                only a part of what is trained.
         """
-        if self._optimizers is None:
-            self._optimizers = assign_parameters(
-                dict(self.named_parameters(remove_duplicate=False)),
-                self._collect_claims(),
+        if self._optimizers is not None:
+            return self._optimizers
+        if self._part_of:
+            raise ConfigError(
+                f"{self._name} is trained as a part of {self._part_of}, and has no "
+                "optimizers() of its own: ask the root, whose optimizers() train all "
+                "parts. begin_optimizers_anew() forgets what they keep for this one."
             )
+        self._complete_claims()
+        self._optimizers = assign_parameters(
+            dict(self.named_parameters(remove_duplicate=False)),
+            self._collect_claims(),
+        )
+        for module in self.modules():
+            if isinstance(module, Algorithm):
+                module._optimizers_of_run = self._optimizers
+                if module is not self:
+                    module._part_of = module._part_of or self._name
         return self._optimizers
+
+    def _complete_claims(self) -> None:
+        """Before the optimizers get their parameters."""
+
+    def begin_optimizers_anew(self) -> None:
+        """Has the optimizers forget all that they keep for the parameters below this.
+
+        They may be those of the root, and train others, too.
+        """
+        optimizers = self._optimizers_of_run
+        if optimizers is None:
+            optimizers = self.optimizers()
+        parameters = set(self.parameters())
+        for _, optimizer in optimizers:
+            optimizer.forget(parameters)
 
     def average_gradients(self, loss: Tensor, weight: Tensor) -> Tensor:
         """Makes the gradients those of all ranks, see :class:`GradientAverage`."""

@@ -115,6 +115,8 @@ class Composition(RLAlgorithm):
         self.parts = _by_name(self._name, named)
         # Found faster here than in nn.Module, and not twice in checkpoints.
         vars(self).update(_rl=rl_algorithm, _named=dict(named))
+        for _, part in named:
+            part._part_of = self._name
         self._before = tuple(name for name, _ in before)
         self._after = tuple(name for name, _ in after)
         self._acting = tuple(

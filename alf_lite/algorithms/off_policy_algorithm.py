@@ -396,5 +396,4 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
         ):
             network.load_state_dict(ctor().to(self.device).state_dict())
         self._critics.target_updater.copy()
-        for _, optimizer in self.optimizers():
-            optimizer.forget()
+        self.begin_optimizers_anew()

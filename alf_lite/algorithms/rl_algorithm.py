@@ -572,14 +572,11 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
             self.load_offline_replay_buffer()
             learner.set_up()
 
-    def optimizers(self) -> list[tuple[str, Optimizer]]:
-        """As of :class:`Algorithm`; if there is none, Adam by ``default_settings``."""
-        if self._optimizers is not None:
-            return self._optimizers
+    def _complete_claims(self) -> None:
+        """If there is no optimizer at all, Adam by ``default_settings``."""
         self._claim_default_optimizer()
         # Those that were added since it was built follow it, too.
         self.follow_progress(self.progress)
-        return super().optimizers()
 
     def _claim_default_optimizer(self) -> None:
         defaults = self.default_settings

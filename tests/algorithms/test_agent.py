@@ -87,6 +87,25 @@ def test_with_nothing_in_it_its_batches_are_cut_as_those_of_the_algorithm():
         assert torch.equal(found, expected)
 
 
+RESETTING_SAC = functools.partial(SacAlgorithm, parameter_reset_period=5)
+
+
+@pytest.mark.parametrize("optimizer_ctor", [None, functools.partial(Adam, lr=1e-3)])
+def test_with_nothing_in_it_its_networks_begin_anew_as_the_algorithm_s(optimizer_ctor):
+    runs = []
+    for ctor, more in (
+        (RESETTING_SAC, {}),
+        (Agent, {"rl_algorithm_ctor": RESETTING_SAC}),
+    ):
+        if optimizer_ctor is not None:
+            more = {"optimizer": optimizer_ctor(), **more}
+        runs.append(trained(SacAlgorithm, ctor, **more))
+    plain, agent = runs
+    assert plain.num_updates > 10
+    for found, expected in zip(agent.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(found, expected)
+
+
 class OwnLoss(Agent):
     num_calls = 0
 
@@ -126,6 +145,54 @@ def test_every_part_is_trained_by_its_own_optimizer(algorithm):
         assert part.num_calls["after_train_iter"] > 0
         assert part.seen["observation"].shape[-1] == 3  # of the representation
         assert part.seen["goal"].shape[-1] == 4
+
+
+@pytest.mark.parametrize("rnd_optimizer", [Adam, None])
+def test_only_the_part_that_begins_anew_is_forgotten(rnd_optimizer):
+    optimizers = {} if rnd_optimizer else {"optimizer": Adam(lr=1e-3)}
+    agent = trained(
+        SacAlgorithm,
+        Agent,
+        rl_algorithm_ctor=functools.partial(SacAlgorithm, parameter_reset_period=1000),
+        intrinsic_rewards={
+            "rnd": functools.partial(
+                RndReward,
+                predictor_update_period=1,
+                optimizer=rnd_optimizer and rnd_optimizer(),
+            )
+        },
+        **optimizers,
+    )
+    rl, rnd = agent.rl_algorithm, agent.parts["rnd"]
+    state = {}
+    for _, optimizer in agent.optimizers():
+        for name, parameter in optimizer.named_parameters:
+            state[name] = optimizer, parameter
+    num_updates = agent.num_updates
+    rl._reset_parameters()
+    for name, (optimizer, _) in state.items():
+        kept = optimizer.state_dict()["state"][name]
+        is_kept = bool(kept) and float(kept["step"]) > 0
+        assert is_kept == name.startswith("parts.rnd."), name
+    assert any(p.requires_grad for p in rnd.parameters())
+    agent.train_iter()
+    made = agent.num_updates - num_updates
+    for name, (optimizer, _) in state.items():
+        step = optimizer.state_dict()["state"][name]["step"]
+        is_rnd = name.startswith("parts.rnd.")
+        assert step == made + (num_updates if is_rnd else 0), name
+
+
+def test_a_part_has_no_optimizers_of_its_own():
+    agent = Agent(
+        *SPECS, rl_algorithm_ctor=PPOAlgorithm, intrinsic_rewards=RndReward,
+        optimizer=Adam(),
+    )  # fmt: skip
+    for _ in range(2):
+        for part in agent.parts.values():
+            with pytest.raises(ConfigError, match="trained as a part of Agent"):
+                part.optimizers()
+        agent.optimizers()
 
 
 def test_goals_change_when_they_shall_and_are_stored_with_the_steps():

@@ -209,6 +209,31 @@ def test_it_trains_what_the_algorithm_would_train_on_decisions():
     assert batch.valid.shape == (8, 2)
 
 
+@pytest.mark.parametrize("optimizer", [Adam, None])
+def test_its_networks_begin_anew(optimizer):
+    ctor = functools.partial(SMALL_SAC, parameter_reset_period=6, optimizer=None)
+    config = TrainerConfig(
+        num_iterations=20,
+        mini_batch_length=K + 1,
+        mini_batch_size=8,
+        initial_collect_steps=10,
+        random_seed=0,
+    )
+    algorithm = DynamicActionRepeatAgent(
+        env=create_environment("Pendulum-v1", 2),
+        config=config,
+        rl_algorithm_ctor=ctor,
+        max_repeats=K,
+        optimizer=optimizer and optimizer(),
+    )
+    while algorithm.learner.updates.num_updates < 12:
+        algorithm.train_iter()
+    num_steps = algorithm.num_updates % 6
+    for _, optimizer_ in algorithm.optimizers():
+        for state in optimizer_.state_dict()["state"].values():
+            assert float(state["step"] if state else 0) == num_steps
+
+
 def test_what_cannot_learn_from_decisions_is_refused():
     with pytest.raises(ConfigError, match="max_repeats must be a positive integer"):
         DynamicActionRepeatAgent(

@@ -10,7 +10,9 @@ import torch
 
 import alf_lite
 from alf_lite import DqnAlgorithm, PPOAlgorithm, SacAlgorithm
+from alf_lite.algorithms.agent import Agent
 from alf_lite.algorithms.r2d2_algorithm import R2d2Algorithm
+from alf_lite.algorithms.rnd_reward import RndReward
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import Adam, RMSprop
@@ -116,6 +118,28 @@ def test_graphs_follow_networks_that_begin_anew(algorithm, device):
             *(algorithm, device.name, {**OFF_POLICY, "cuda_graphs": cuda_graphs}),
             optimizer=Adam(lr=1e-3),
             parameter_reset_period=10,
+        )
+        num_graphs = []
+        for _ in range(16):
+            built.train_iter()
+            num_graphs.append(built.learner.updates.num_graphs)
+        parameters.append([p.detach().cpu() for p in built.parameters()])
+    assert built.num_updates > 2 * 10
+    assert max(num_graphs[10:]) > 0
+    for captured, plain in zip(*parameters, strict=True):
+        assert torch.equal(captured, plain)
+
+
+def test_graphs_follow_a_part_that_begins_anew(device):
+    parameters = []
+    for cuda_graphs in (False, True):
+        built = make(
+            *(Agent, device.name, {**OFF_POLICY, "cuda_graphs": cuda_graphs}),
+            rl_algorithm_ctor=functools.partial(
+                SacAlgorithm, parameter_reset_period=10
+            ),
+            intrinsic_rewards={"rnd": RndReward},
+            optimizer=Adam(lr=1e-3),
         )
         num_graphs = []
         for _ in range(16):
