@@ -26,6 +26,7 @@ from alf_lite.algorithms.learning.batch_loss import aggregate_loss, info_at_once
 from alf_lite.algorithms.learning.joint_training import (
     part_of_batch,
     sum_of_losses,
+    with_loss_of,
     with_rows,
 )
 from alf_lite.algorithms.learning.training_batches import (
@@ -367,9 +368,8 @@ class Composition(RLAlgorithm):
 
     def calc_loss(self, info: Infos) -> LossInfo:
         """The sum of the losses of all parts, of the rows that the RL algorithm has."""
-        return sum_of_losses(
-            {n: part.calc_loss(info[n]) for n, part in self._named.items()}
-        )
+        losses = {n: part.calc_loss(info[n]) for n, part in self._named.items()}
+        return sum_of_losses(self._named, losses)
 
     def quick_loss(self, batch: TrainingBatch) -> LossInfo | None:
         """That of the RL algorithm, if nobody needs its info, and the other losses."""
@@ -383,20 +383,21 @@ class Composition(RLAlgorithm):
         loss_info = self._rl.quick_loss(part_of_batch(batch, "rl"))
         if loss_info is None:
             return None
-        loss = loss_info.loss
+        loss, (num_steps, batch_size) = loss_info.loss, batch.valid.shape
+        # As many as the loss of the RL algorithm has, of which the mean is known
+        shape = max(1, num_steps - 1), batch_size
         for name, part in zip(self._before, others, strict=True):
             own = part_of_batch(batch, name)
             info, _ = info_at_once(part.train_step, own, part.get_initial_train_state)
-            own_loss = part.calc_loss(info)
+            own_loss = with_loss_of(shape, name, part, part.calc_loss(info))
             if not all(isinstance(x, tuple) for x in own_loss[:2]):
                 weights = batch.batch_info.importance_weights
                 loss = loss + aggregate_loss(own_loss, batch.valid, weights).loss
         return loss_info._replace(loss=loss)
 
     def calc_loss_offline(self, info: Infos) -> LossInfo:
-        return sum_of_losses(
-            {n: part.calc_loss_offline(info[n]) for n, part in self._named.items()}
-        )
+        losses = {n: part.calc_loss_offline(info[n]) for n, part in self._named.items()}
+        return sum_of_losses(self._named, losses)
 
     def action_distribution(self, info: Infos) -> Nest:
         return self._rl.action_distribution(info["rl"])

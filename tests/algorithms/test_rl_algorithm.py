@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 import shutil
 from typing import Any
 
@@ -327,6 +328,23 @@ def test_scalar_losses_are_added_to_the_mean():
     assert only.loss.item() == 0.5
     with pytest.raises(ValueError, match="without a loss"):
         aggregate_loss(LossInfo(), valid)
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (2, 3, 1), (3, 3), (2, 1), (2, 4)])
+def test_a_loss_that_has_not_one_number_for_each_step_is_refused(shape):
+    valid = torch.ones(2, 3, dtype=torch.bool)
+    message = re.escape(
+        "expected a loss [T, B] with T of at most 2 and B = 3, one number for each "
+        f"step, got {list(shape)}"
+    )
+    with pytest.raises(ValueError, match=message):
+        aggregate_loss(LossInfo(loss=torch.zeros(shape)), valid)
+
+
+def test_a_scalar_loss_is_one_number():
+    valid = torch.ones(2, 3, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"expected a scalar_loss \[\], got \[2, 3\]"):
+        aggregate_loss(LossInfo(scalar_loss=torch.zeros(2, 3)), valid)
 
 
 class NaNLoss(PPOAlgorithm):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -153,7 +153,7 @@ def aggregate_loss(
     """Reduces the loss to one number: the mean over the valid steps.
 
     Args:
-        loss_info: ``loss`` [T, B] or [T-1, B], or () if there is a scalar_loss.
+        loss_info: ``loss`` [T, B] or fewer rows, or () if there is a scalar_loss.
         valid: [T, B] bool; its first rows belong to those of the loss.
         weights: [B], importance weights.
         counts: whether to say of how many valid steps, as ``num_valid``.
@@ -163,29 +163,43 @@ def aggregate_loss(
         looked at.
 
     Raises:
-        ValueError: if there is no loss.
+        ValueError: if there is no loss, or it has another shape.
     """
     total: Tensor | float = 0.0
-    if counts:
-        rows = valid
-        if not isinstance(loss_info.loss, tuple):
-            rows = valid[: loss_info.loss.shape[0]]
-        loss_info = loss_info._replace(num_valid=rows.count_nonzero())
+    rows = valid
     if not isinstance(loss_info.loss, tuple):
-        num_rows = loss_info.loss.shape[0]
+        shape = loss_info.loss.shape
+        if shape != valid.shape:
+            _check_shape(shape, valid)
+            rows = valid[: shape[0]]
         total = masked_mean(
-            loss_info.loss,
-            valid if len(valid) == num_rows else valid[:num_rows],
-            None if isinstance(weights, tuple) else weights,
+            loss_info.loss, rows, None if isinstance(weights, tuple) else weights
         )
     if not isinstance(loss_info.scalar_loss, tuple):
         total = total + loss_info.scalar_loss
+    if counts:
+        loss_info = loss_info._replace(num_valid=rows.count_nonzero())
     if not isinstance(total, Tensor):
         raise ValueError(
             "calc_loss returned a LossInfo without a loss: set loss [T, B] or "
             "scalar_loss []"
         )
+    if total.ndim:
+        raise ValueError(
+            f"calc_loss: expected a scalar_loss [], got {list(total.shape)}. One number "
+            "for each step, [T, B], is a loss."
+        )
     return loss_info._replace(loss=total, extra=_detached(loss_info.extra))
+
+
+def _check_shape(shape: Sequence[int], valid: Tensor) -> None:
+    num_rows, batch_size = valid.shape
+    if len(shape) != 2 or shape[0] > num_rows or shape[1] != batch_size:
+        raise ValueError(
+            "calc_loss: expected a loss [T, B] with T of at most "
+            f"{num_rows} and B = {batch_size}, one number for each step, got "
+            f"{list(shape)}. A single number for all steps is a scalar_loss."
+        )
 
 
 def _detached(values: Nest) -> Nest:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.algorithms.algorithm import Algorithm
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.data_structures import LossInfo
 from alf_lite.utils.summary import diagnostic
@@ -42,23 +43,66 @@ def with_rows(info: Nest, num_rows: int) -> Nest:
     return nest.map_structure(cut, info)
 
 
-def sum_of_losses(losses: Mapping[str, LossInfo]) -> LossInfo:
-    """One loss; its diagnostics by name, with what each of the parts adds to it."""
-    by_step = [
-        part.loss for part in losses.values() if not isinstance(part.loss, tuple)
-    ]
+def sum_of_losses(
+    parts: Mapping[str, Algorithm], losses: Mapping[str, LossInfo]
+) -> LossInfo:
+    """One loss; its diagnostics by name, with what each of the parts adds to it.
+
+    It has the rows of the RL algorithm's. Of a part that has fewer, the others are 0,
+    so that what is left out there does not change how much a step counts.
+
+    Args:
+        parts: by name; "rl" is the RL algorithm.
+        losses: what ``calc_loss`` of each returned.
+
+    Raises:
+        ValueError: if a loss is not [T, B] with the B of the others.
+    """
+    order = ["rl", *(name for name in losses if name != "rl")]
+    like = next((x for n in order if isinstance(x := losses[n].loss, Tensor)), None)
+    if like is not None:
+        shape = like.shape
+        losses = {n: with_loss_of(shape, n, parts[n], x) for n, x in losses.items()}
+    by_step = [x.loss for x in losses.values() if isinstance(x.loss, Tensor)]
     scalars = [
-        part.scalar_loss
-        for part in losses.values()
-        if not isinstance(part.scalar_loss, tuple)
+        x.scalar_loss for x in losses.values() if isinstance(x.scalar_loss, Tensor)
     ]
-    num_rows = min(map(len, by_step), default=0)
     return LossInfo(
-        loss=total(loss[:num_rows] for loss in by_step) if by_step else (),
+        loss=total(by_step) if by_step else (),
         scalar_loss=total(scalars) if scalars else (),
-        extra=diagnostic(lambda: {n: _extra(n, part) for n, part in losses.items()}),
+        extra=diagnostic(lambda: {n: _extra(n, x) for n, x in losses.items()}),
         priority=losses["rl"].priority,
     )
+
+
+def with_loss_of(
+    shape: Sequence[int], name: str, part: Algorithm, loss_info: LossInfo
+) -> LossInfo:
+    """With ``loss`` of this shape [T, B]: cut, or 0 in the last rows; () stays.
+
+    Raises:
+        ValueError: if it has not one number for each step.
+    """
+    loss: Any = loss_info.loss
+    if isinstance(loss, tuple) and not loss:
+        return loss_info
+    fits = isinstance(loss, Tensor) and loss.ndim == 2 and len(shape) == 2
+    if not (fits and loss.shape[1] == shape[1]):
+        got = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        expected = "[T, B]"
+        if name != "rl":
+            expected += f" like that of the RL algorithm, {list(shape)}"
+        raise ValueError(
+            f"{type(part).__name__}.calc_loss (part {name!r}): expected a loss "
+            f"{expected}, one number for each step, got {got}. A single number for all "
+            "steps is a scalar_loss."
+        )
+    missing = shape[0] - len(loss)
+    if missing > 0:
+        loss = torch.cat([loss, loss.new_zeros(missing, shape[1])])
+    elif missing < 0:
+        loss = loss[: shape[0]]
+    return loss_info._replace(loss=loss)
 
 
 def _extra(name: str, loss_info: LossInfo) -> Nest:

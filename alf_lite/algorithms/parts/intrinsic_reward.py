@@ -24,7 +24,7 @@ class IntrinsicReward(Algorithm):
     It takes no part in acting. A subclass has :meth:`calc_reward`; one that learns also
     has ``preprocess_experience``, which returns the steps as they are and, in row t of
     an info [B, T-1, ...], what ``train_step`` needs of the transition t → t+1, and
-    ``calc_loss`` with loss [T, B].
+    ``calc_loss`` with loss [T, B]; rows that it has none for count as 0.
 
     Args:
         observation_spec: of one observation, as the RL algorithm sees it.
