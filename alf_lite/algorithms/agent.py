@@ -18,7 +18,8 @@ metrics see, is the reward of the environment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -35,6 +36,7 @@ from alf_lite.algorithms.parts.return_streams import ReturnStream
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig, configurable
 from alf_lite.data_structures import BatchInfo, TimeStep
+from alf_lite.distributions.action_masks import ActionMaskError
 from alf_lite.errors import ConfigError, did_you_mean
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import summary
@@ -134,13 +136,14 @@ class Agent(Composition):
         if has_two_values and not is_eval:
             _check_two_values(name, bool(rewards), reward_weights)
         given = {} if reward_weights is None else {"reward_weights": reward_weights}
-        rl = rl_algorithm_ctor(
-            *(spec, action_spec),
-            reward_spec=TensorSpec((2,)) if has_two_values else reward_spec,
-            config=config,
-            is_eval=is_eval,
-            **given,
-        )
+        with _told_who_hides_masks(name, before):
+            rl = rl_algorithm_ctor(
+                *(spec, action_spec),
+                reward_spec=TensorSpec((2,)) if has_two_values else reward_spec,
+                config=config,
+                is_eval=is_eval,
+                **given,
+            )
         _checked(name, "rl", RLAlgorithm, rl)
         if intrinsic_gamma is not None:
             own = ReturnStream(intrinsic_gamma, is_continuing=True)
@@ -209,6 +212,25 @@ def _checked(owner: str, name: str, kind: type, part: Any) -> Any:
     return part
 
 
+@contextlib.contextmanager
+def _told_who_hides_masks(
+    owner: str, before: Sequence[tuple[str, Algorithm]]
+) -> Iterator[None]:
+    """While the RL algorithm is built with what the parts make of observations."""
+    try:
+        yield
+    except ActionMaskError as error:
+        if not before:
+            raise
+        name, part = before[-1]
+        raise ConfigError(
+            f"{owner}: the RL algorithm looks for its action mask in what the part "
+            f"{name!r} ({type(part).__name__}) makes of the observation. Action masks "
+            "cannot be used with a representation learner or a goal generator: leave "
+            f"action_mask_key out, or the part. [{error}]"
+        ) from error
+
+
 def _check_two_values(
     owner: str, has_rewards: bool, reward_weights: Sequence[float] | None
 ) -> None:
@@ -256,6 +278,11 @@ def _weights(
 ) -> dict[str, Callable[[], float]]:
     """The schedule of every intrinsic reward."""
     if not isinstance(given, Mapping):
+        if not names and as_scheduler(given) != ConstantScheduler(1.0):
+            raise ConfigError(
+                f"{owner}.intrinsic_reward_weights is {given!r}, but there are no "
+                "intrinsic_rewards"
+            )
         given = dict.fromkeys(names, given)
     for name in given:
         if name not in names:

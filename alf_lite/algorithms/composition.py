@@ -135,6 +135,8 @@ class Composition(RLAlgorithm):
         self._take_what_the_parts_say()
         if self._is_alone:
             self._leave_it_alone()
+        if self._env is not None:
+            rl_algorithm.set_num_environments(self._env.batch_size)
 
     def _check_parts(self) -> None:
         if self._trains_from_graph() and not self._is_alone:
@@ -221,6 +223,9 @@ class Composition(RLAlgorithm):
             part = self._named[name]
             modules += part.training_only_modules if name in self._acting else [part]
         return modules
+
+    def set_num_environments(self, num_environments: int) -> None:
+        self._rl.set_num_environments(num_environments)
 
     @property
     def predict_epsilon(self) -> float:

@@ -56,6 +56,7 @@ from alf_lite.distributions.exploration import (
     masked_argmax,
     random_index,
 )
+from alf_lite.errors import ConfigError
 from alf_lite.networks.network import Network, as_network
 from alf_lite.networks.noisy_layers import exploring_by_noise
 from alf_lite.networks.value_networks import QNetwork
@@ -165,9 +166,9 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         self.uses_episode_returns = lower_bound_targets
         self.prioritizes_new_steps = prioritize_new_steps
         replay_options.check(self, self._return_model)
-        self._explore = EpsilonGreedy(
-            rollout_epsilon_greedy, None if self._env is None else self._env.batch_size
-        )
+        self._explore = EpsilonGreedy(rollout_epsilon_greedy)
+        if self._env is not None:
+            self.set_num_environments(self._env.batch_size)
         sizes, num_outputs = self._actions.sizes, self._return_model.num_outputs
         spec = self._mask.remaining_spec
         self._q_network = as_network(
@@ -192,6 +193,13 @@ class DqnAlgorithm(OffPolicyAlgorithm):
             self._update_target = TargetUpdater(
                 [self._q_network], [self._target_q_network], **self._target_update
             )
+
+    def set_num_environments(self, num_environments: int) -> None:
+        """There is one ε for all, or one for each."""
+        try:
+            self._explore.check_number(num_environments)
+        except ValueError as error:
+            raise ConfigError(f"{self.name}.rollout_epsilon_greedy: {error}") from error
 
     def _make_actions(self, action_spec: NestedTensorSpec) -> DiscreteActions:
         return DiscreteActions(action_spec)

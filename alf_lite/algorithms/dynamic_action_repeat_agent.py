@@ -47,6 +47,7 @@ from alf_lite.data_structures import (
     StepType,
     TimeStep,
 )
+from alf_lite.distributions.action_masks import ActionMaskError
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import (
     BoundedTensorSpec,
@@ -106,13 +107,20 @@ class DynamicActionRepeatAgent(Composition):
             )
         repeat = BoundedTensorSpec((), torch.int64, 0, max_repeats - 1)
         given = {} if reward_weights is None else {"reward_weights": reward_weights}
-        rl = rl_algorithm_ctor(
-            *(observation_spec, {"action": action_spec, "repeat": repeat}),
-            reward_spec=reward_spec,
-            config=config,
-            is_eval=is_eval,
-            **given,
-        )
+        try:
+            rl = rl_algorithm_ctor(
+                *(observation_spec, {"action": action_spec, "repeat": repeat}),
+                reward_spec=reward_spec,
+                config=config,
+                is_eval=is_eval,
+                **given,
+            )
+        except ActionMaskError as error:
+            raise ConfigError(
+                f"{name}: an action that is held may be ruled out meanwhile, and a "
+                "mask says nothing of its repeats, so action masks cannot be used "
+                f"here. Leave action_mask_key out. [{error}]"
+            ) from error
         _check(name, rl)
         super().__init__(
             observation_spec,
@@ -248,7 +256,12 @@ def _check(name: str, rl: RLAlgorithm) -> None:
             f"{name}: expected rl_algorithm_ctor to build an RLAlgorithm, got a "
             f"{type(rl).__name__}"
         )
-    if rl.on_policy:
+    if isinstance(rl, Composition):
+        problem = (
+            "is a composition, whose parts see single steps. Make a "
+            "DynamicActionRepeatAgent the RL algorithm of the composition"
+        )
+    elif rl.on_policy:
         problem = "is on-policy, but decisions are read from a replay buffer"
     elif rl.num_bootstrap_steps != 1:
         problem = "looks more than one decision ahead; set n_step = 1"

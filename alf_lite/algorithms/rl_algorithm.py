@@ -202,6 +202,13 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
             )
         self._on_policy = is_on_policy
 
+    def set_num_environments(self, num_environments: int) -> None:
+        """What a root tells the algorithm that acts in it, which has no ``env``.
+
+        Raises:
+            ValueError: if what it was given is for another number of them.
+        """
+
     def set_return_streams(self, streams: Sequence[ReturnStream]) -> None:
         """Decides how each of the D dimensions of the reward is summed.
 

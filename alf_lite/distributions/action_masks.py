@@ -14,6 +14,7 @@ from alf_lite.config import configurable
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_vectors import DiscreteActions
 from alf_lite.distributions.exploration import masked_argmax
+from alf_lite.errors import ConfigError
 from alf_lite.nest import at_path, leaf_name
 from alf_lite.tensor_specs import (
     BoundedTensorSpec,
@@ -24,6 +25,10 @@ from alf_lite.tensor_specs import (
 from alf_lite.utils.tensor_utils import DeviceConstants
 
 Nest = Any
+
+
+class ActionMaskError(ConfigError):
+    """There is no mask that fits the actions where one was expected."""
 
 
 @configurable
@@ -49,7 +54,8 @@ class ActionMask:
             see it.
 
     Raises:
-        ValueError: if there is no such entry, it has another size, or is not binary.
+        ActionMaskError: if there is no such entry, it has another size, or is not
+            binary.
     """
 
     def __init__(
@@ -74,7 +80,7 @@ class ActionMask:
             if _is_discrete(spec)
         }
         if not parts:
-            raise ValueError(f"action mask: no action is discrete: {action_spec}")
+            raise ActionMaskError(f"action mask: no action is discrete: {action_spec}")
         self._leaf_sizes = [part.total_values for part in parts.values()]
         self._actions = DiscreteActions(
             [spec for _, spec in leaves if _is_discrete(spec)]
@@ -84,7 +90,7 @@ class ActionMask:
         self._num_dims = [spec.ndim for spec in nest.flatten(mask_spec)]
         self.remaining_spec = self.remaining(observation_spec)
         if not self.remaining_spec:
-            raise ValueError(
+            raise ActionMaskError(
                 f"action mask: the observation has nothing but {key!r}. Set "
                 "ActionMask.visible_to_networks = True, or observe a constant."
             )
@@ -197,7 +203,7 @@ def _entry(observation_spec: NestedTensorSpec, key: str) -> NestedTensorSpec:
     if isinstance(observation_spec, dict):
         near = difflib.get_close_matches(key, map(str, observation_spec), n=1)
         hint = f". Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(
+    raise ActionMaskError(
         f"action mask: expected a dict of observations with the key {key!r}, got "
         f"{observation_spec}{hint}"
     )
@@ -216,7 +222,7 @@ def _check(
     leaves = nest.flatten_with_path(spec)
     paths = [path for path, _ in leaves]
     if paths != list(parts):
-        raise ValueError(
+        raise ActionMaskError(
             f"action mask: {name} must be one array or have the entries of the "
             f"discrete actions, {list(parts)}, got {paths}"
         )
@@ -226,7 +232,7 @@ def _check(
 
 def _check_leaf(name: str, spec: TensorSpec, actions: DiscreteActions) -> None:
     if not is_binary(spec):
-        raise ValueError(
+        raise ActionMaskError(
             f"action mask: {name} must be bool, or integers that are 0 or 1 such as "
             f"those of spaces.MultiBinary, got {spec}"
         )
@@ -234,7 +240,7 @@ def _check_leaf(name: str, spec: TensorSpec, actions: DiscreteActions) -> None:
     if spec.ndim > 1:
         fits &= actions.is_rectangular and spec.shape[-1] == actions.max_values
     if not fits:
-        raise ValueError(
+        raise ActionMaskError(
             f"action mask: {name} must have one entry for each of the "
             f"{actions.total_values} values of the action ({actions.sizes.tolist()}), "
             f"got {spec}"

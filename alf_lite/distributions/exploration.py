@@ -161,25 +161,18 @@ class EpsilonGreedy(FollowsProgress):
     Args:
         epsilon: a number in [0, 1] or a scheduler; or a sequence of them, one for each
             environment of a batch.
-        num_environments: if it is known already.
 
     Raises:
-        ValueError: if a number is out of range, or there is not one for each.
+        ValueError: if a number is out of range.
     """
 
-    def __init__(
-        self,
-        epsilon: Epsilon | Sequence[Epsilon],
-        num_environments: int | None = None,
-    ) -> None:
+    def __init__(self, epsilon: Epsilon | Sequence[Epsilon]) -> None:
         self._is_sequence = isinstance(epsilon, Sequence)
         entries = list(epsilon) if isinstance(epsilon, Sequence) else [epsilon]
         self._schedulers = [as_scheduler(entry) for entry in entries]
         self._table: tuple[list[float], Tensor | None] = ([], None)  # on a device
         for scheduler in self._schedulers:
             _checked(value_at_start(scheduler))
-        if num_environments is not None:
-            self._check_number(num_environments)
 
     def toss(
         self,
@@ -205,7 +198,7 @@ class EpsilonGreedy(FollowsProgress):
         if isinstance(env_ids, Tensor):
             epsilons = [epsilons[env_id] for env_id in env_ids.tolist()]
         else:
-            self._check_number(shape[0])
+            self.check_number(shape[0])
         return toss_coins(epsilons, shape, device)
 
     @property
@@ -213,7 +206,8 @@ class EpsilonGreedy(FollowsProgress):
         """ε at the current progress; None if every environment has its own."""
         return None if self._is_sequence else _checked(self._schedulers[0]())
 
-    def _check_number(self, num_environments: int) -> None:
+    def check_number(self, num_environments: int) -> None:
+        """Raises ValueError, if there is neither one ε nor one for each of them."""
         if self._is_sequence and len(self._schedulers) != num_environments:
             raise ValueError(
                 f"epsilon: {len(self._schedulers)} values were given for a batch of "
@@ -235,7 +229,7 @@ class EpsilonGreedy(FollowsProgress):
                 self._table = epsilons, table
         if isinstance(env_ids, Tensor):
             return table[env_ids.long()]
-        self._check_number(shape[0])
+        self.check_number(shape[0])
         return table
 
     def _current(self) -> list[float]:

@@ -256,10 +256,20 @@ def test_what_cannot_learn_from_decisions_is_refused():
             functools.partial(DqnAlgorithm, optimizer=Adam(), lower_bound_targets=True),
             "returns or priorities of single steps",
         ),
+        (
+            functools.partial(Agent, rl_algorithm_ctor=functools.partial(DqnAlgorithm)),
+            "Agent is a composition, .* Make a DynamicActionRepeatAgent the RL",
+        ),
         (lambda *specs, **_: torch.nn.Linear(1, 1), "to build an RLAlgorithm, got a L"),
     ):
         with pytest.raises(ConfigError, match=message):
             agent(CHOICE, ctor)
+    with pytest.raises(ConfigError, match="action masks cannot be used here"):
+        DynamicActionRepeatAgent(
+            {"mask": TensorSpec((2,), torch.bool), "position": OBSERVATION},
+            CHOICE,
+            rl_algorithm_ctor=functools.partial(DqnAlgorithm, action_mask_key="mask"),
+        )
     config = TrainerConfig(num_iterations=1, mini_batch_length=3)
     with pytest.raises(ConfigError, match="mini_batch_length = 5"):
         agent(config=config)

@@ -151,7 +151,7 @@ def test_every_environment_may_have_its_schedule():
     with pytest.raises(ValueError, match="2 values were given for a batch of 3"):
         explore.toss(torch.Size((3, 1)), CPU)
     with pytest.raises(ValueError, match="2 values were given for a batch of 3"):
-        EpsilonGreedy([0.0, 1.0], num_environments=3)
+        EpsilonGreedy([0.0, 1.0]).check_number(3)
 
 
 def test_some_of_the_environments_have_their_own_epsilon():

@@ -186,8 +186,8 @@ def aggregate_loss(
         )
     if total.ndim:
         raise ValueError(
-            f"calc_loss: expected a scalar_loss [], got {list(total.shape)}. One number "
-            "for each step, [T, B], is a loss."
+            f"calc_loss: expected a scalar_loss [], got {list(total.shape)}. What has "
+            "one number for each step, [T, B], is a loss."
         )
     return loss_info._replace(loss=total, extra=_detached(loss_info.extra))
 
