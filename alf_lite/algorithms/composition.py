@@ -297,8 +297,11 @@ class Composition(RLAlgorithm):
         """Stored experience [B, T, ...] as every part wants it, without gradient."""
         of_rl, infos = self._as_rl_sees(experience, batch_info)
         batch = self._rl.preprocess(of_rl, valid, batch_info)
-        num_steps = batch.inputs.step_type.shape[1]
-        infos = {name: with_rows(info, num_steps) for name, info in infos.items()}
+        shape = batch.inputs.step_type.shape
+        infos = {
+            name: with_rows(info, shape, name, self._named[name])
+            for name, info in infos.items()
+        }
         return batch._replace(
             rollout_info={**infos, "rl": batch.rollout_info},
             state=self._states(batch.state) if experience.state else (),

@@ -28,7 +28,7 @@ from alf_lite.optimizers.optimizers import SGD, Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.testing.probe_environments import PolicyEnv
 from alf_lite.trainers.trainer import Trainer
-from tests.algorithms.agent_toys import Bias, full_agent
+from tests.algorithms.agent_toys import Bias, LinearRepresentation, full_agent
 from tests.trainers.async_toys import async_algorithm, env_fn
 
 SETTINGS = {
@@ -519,6 +519,7 @@ ERRORS = [
         {"intrinsic_rewards": {"x": Bias}, "reward_spec": VECTOR},
         "a reward of one dimension",
     ),
+    ({"intrinsic_reward_weights": 0.5}, "weights is 0.5, but there are no intrinsic"),
     ({"goal_generator_ctor": RandomGoal}, "RandomGoal has no goal space"),
     ({"goal_generator_ctor": Bias}, "'goal' to be a GoalGenerator, got a Bias"),
     ({"rl_algorithm_ctor": lambda *_, **__: ()}, "'rl' to be a RLAlgorithm, got a tu"),
@@ -550,6 +551,109 @@ ERRORS = [
 def test_what_does_not_fit_is_refused_when_it_is_built(arguments, message):
     with pytest.raises(ConfigError, match=message):
         Agent(*SPECS, **{"rl_algorithm_ctor": PPOAlgorithm, **arguments})
+
+
+MASKED = {"action_mask": TensorSpec((2,), torch.bool), "position": TensorSpec((3,))}
+
+
+class LinearPosition(LinearRepresentation):
+    def __init__(self, observation_spec, action_spec) -> None:
+        super().__init__(observation_spec["position"], action_spec)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (
+            {"goal_generator_ctor": functools.partial(RandomGoal, num_categories=2)},
+            r"'goal' \(RandomGoal\)",
+        ),
+        (
+            {"representation_learner_ctor": LinearPosition},
+            r"'representation' \(LinearPosition\)",
+        ),
+    ],
+)
+def test_a_part_that_hides_the_action_mask_is_named(arguments, part):
+    ctor = functools.partial(PPOAlgorithm, action_mask_key="action_mask")
+    Agent(MASKED, SPECS[1], rl_algorithm_ctor=ctor)
+    with pytest.raises(ConfigError, match=f"{part} .*Action masks cannot be used with"):
+        Agent(MASKED, SPECS[1], rl_algorithm_ctor=ctor, **arguments)
+    with pytest.raises(
+        ConfigError, match="^action mask: expected a dict .* key 'mask'"
+    ):
+        Agent(
+            *(MASKED, SPECS[1]),
+            rl_algorithm_ctor=functools.partial(PPOAlgorithm, action_mask_key="mask"),
+        )
+
+
+@pytest.mark.parametrize("epsilons", [[0.1], [0.1, 0.2, 0.3]])
+@pytest.mark.parametrize("parts", [{}, {"intrinsic_rewards": {"bias": Bias}}])
+def test_there_is_an_epsilon_for_every_environment(parts, epsilons):
+    def build(ctor, epsilons):
+        rl = functools.partial(DqnAlgorithm, rollout_epsilon_greedy=epsilons)
+        return Agent(
+            env=create_environment("CartPole-v1", 2),
+            config=TrainerConfig(num_iterations=1),
+            rl_algorithm_ctor=functools.partial(ctor, rl_algorithm_ctor=rl),
+            **parts,
+        )
+
+    ctor = functools.partial(Agent, optimizer=Adam())
+    build(ctor, [0.1, 0.2])
+    message = f"DqnAlgorithm.rollout_epsilon_greedy: .* {len(epsilons)} values .* of 2"
+    with pytest.raises(ConfigError, match=message):
+        build(ctor, epsilons)
+
+
+# Parts of one's own whose output is not what they say
+
+
+class TooLong(LinearRepresentation):
+    representation_spec = TensorSpec((5,))
+
+
+class InADict(LinearRepresentation):
+    def encode(self, observation):
+        return {"x": super().encode(observation)}
+
+
+class WrongGoal(RandomGoal):
+    def draw(self, inputs):
+        return super().draw(inputs)[:, :2]
+
+
+class ShortInfo(Bias):
+    def preprocess_experience(self, root_inputs, rollout_info, batch_info):
+        return root_inputs, root_inputs.step_type[:, :-3].float()
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (
+            {"representation_learner_ctor": TooLong},
+            r"TooLong\.encode: expected \[B, \.\.\.\] = \[2, 5\], .* got \[2, 3\]",
+        ),
+        (
+            {"representation_learner_ctor": InADict},
+            r"InADict\.encode returned another nest: .* a dict with 1 leaves",
+        ),
+        (
+            {"goal_generator_ctor": functools.partial(WrongGoal, num_categories=3)},
+            r"WrongGoal\.draw: expected .* = \[2, 3\], .* got \[2, 2\]",
+        ),
+        (
+            {"intrinsic_rewards": {"short": ShortInfo}},
+            r"ShortInfo\.preprocess_experience \(part 'short'\): .* "
+            r"trains \[2, 17\], got \[2, 14\]",
+        ),
+    ],
+)
+def test_an_output_of_another_shape_is_named(parts, message):
+    with pytest.raises(ConfigError, match=message):
+        trained(PPOAlgorithm, Agent, rl_algorithm_ctor=PPOAlgorithm, **parts)
 
 
 class WithHelper(Composition):

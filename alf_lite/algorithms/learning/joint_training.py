@@ -12,6 +12,7 @@ from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.data_structures import LossInfo
+from alf_lite.errors import ConfigError
 from alf_lite.utils.summary import diagnostic
 from alf_lite.utils.tensor_utils import total
 
@@ -32,10 +33,28 @@ def part_of_batch(batch: TrainingBatch, name: str) -> TrainingBatch:
     return batch._replace(rollout_info=info, state=state, flat=flat)
 
 
-def with_rows(info: Nest, num_rows: int) -> Nest:
-    """[B, T or T-1, ...] → [B, num_rows, ...]; a last row too few is not trained."""
+def with_rows(info: Nest, shape: Sequence[int], name: str, part: Algorithm) -> Nest:
+    """[B, T or T-1, ...] → [B, T, ...] or less; a last row too few is not trained.
+
+    Args:
+        info: of ``preprocess_experience`` of a part.
+        shape: [B, T] of the steps that the RL algorithm trains.
+        name: of the part, for messages, as what follows.
+        part: whose info it is.
+
+    Raises:
+        ConfigError: if there are not so many rows.
+    """
+    batch_size, num_rows = shape
+    least = max(1, num_rows - 1)
 
     def cut(t: Tensor) -> Tensor:
+        if t.ndim < 2 or len(t) != batch_size or t.shape[1] < least:
+            raise ConfigError(
+                f"{type(part).__name__}.preprocess_experience (part {name!r}): "
+                "expected an info [B, T, ...] or [B, T-1, ...] of steps [B, T], of "
+                f"which the RL algorithm trains {list(shape)}, got {list(t.shape)}"
+            )
         if t.shape[1] == num_rows - 1:
             return torch.cat([t, t[:, -1:]], dim=1)
         return t[:, :num_rows]
@@ -56,7 +75,7 @@ def sum_of_losses(
         losses: what ``calc_loss`` of each returned.
 
     Raises:
-        ValueError: if a loss is not [T, B] with the B of the others.
+        ConfigError: if a loss is not [T, B] with the B of the others.
     """
     order = ["rl", *(name for name in losses if name != "rl")]
     like = next((x for n in order if isinstance(x := losses[n].loss, Tensor)), None)
@@ -81,7 +100,7 @@ def with_loss_of(
     """With ``loss`` of this shape [T, B]: cut, or 0 in the last rows; () stays.
 
     Raises:
-        ValueError: if it has not one number for each step.
+        ConfigError: if it has not one number for each step.
     """
     loss: Any = loss_info.loss
     if isinstance(loss, tuple) and not loss:
@@ -92,7 +111,7 @@ def with_loss_of(
         expected = "[T, B]"
         if name != "rl":
             expected += f" like that of the RL algorithm, {list(shape)}"
-        raise ValueError(
+        raise ConfigError(
             f"{type(part).__name__}.calc_loss (part {name!r}): expected a loss "
             f"{expected}, one number for each step, got {got}. A single number for all "
             "steps is a scalar_loss."

@@ -12,6 +12,7 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
 from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, StepType, TimeStep
+from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
@@ -64,7 +65,7 @@ class IntrinsicReward(Algorithm):
         """:meth:`calc_reward`, checked, and 0 where there is no transition: [B, T].
 
         Raises:
-            ValueError: if it is not a tensor of floats [B, T].
+            ConfigError: if it is not a tensor of floats [B, T].
         """
         reward = self.calc_reward(steps, batch_info)
         self._check_shape(reward, steps)
@@ -82,7 +83,7 @@ class IntrinsicReward(Algorithm):
             got: object = type(reward).__name__
             if isinstance(reward, Tensor):
                 got = f"{list(reward.shape)} of {reward.dtype}"
-            raise ValueError(
+            raise ConfigError(
                 f"{self.name}.calc_reward: expected a reward [B, T] = {list(shape)} of "
                 f"floats, one for every step, got {got}"
             )
@@ -91,7 +92,7 @@ class IntrinsicReward(Algorithm):
         """Tries a copy on steps drawn from the specs: a wrong shape is found at once.
 
         Raises:
-            ValueError: as :meth:`reward_of`.
+            ConfigError: as :meth:`reward_of`.
         """
         outer, generator = (2, 3), torch.Generator().manual_seed(0)
         observation, action = nest.map_structure(

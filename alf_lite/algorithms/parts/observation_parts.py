@@ -19,6 +19,7 @@ from alf_lite.algorithms.algorithm import Algorithm
 from alf_lite.config import configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.errors import ConfigError
+from alf_lite.nest import leaf_name
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
 
 Nest = Any
@@ -109,7 +110,14 @@ class RepresentationLearner(ObservationPart):
 
     def rollout_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
         """The representation of an observation [B, ...]."""
-        return AlgStep(output=self.encode(inputs.observation), state=state)
+        encoded = self._encode(inputs.observation, len(inputs.step_type))
+        return AlgStep(output=encoded, state=state)
+
+    def _encode(self, observation: Nest, num_rows: int) -> Tensor:
+        encoded = self.encode(observation)
+        spec = self.representation_spec
+        _check_output(f"{self.name}.encode", encoded, spec, num_rows)
+        return encoded
 
     def pass_on(self, inputs: TimeStep, output: Nest) -> TimeStep:
         return inputs._replace(observation=output)
@@ -118,7 +126,7 @@ class RepresentationLearner(ObservationPart):
     def replayed_output(self, inputs: TimeStep, rollout_info: Nest) -> Nest:
         shape = inputs.step_type.shape
         flat = nest.map_structure(lambda t: t.flatten(0, 1), inputs.observation)
-        return self.encode(flat).unflatten(0, shape)
+        return self._encode(flat, shape.numel()).unflatten(0, shape)
 
 
 class GoalState(NamedTuple):
@@ -176,6 +184,12 @@ class GoalGenerator(ObservationPart):
     def draw(self, inputs: TimeStep) -> Nest:
         """A new goal for every row of a step: [B, ...]."""
 
+    def _draw(self, inputs: TimeStep) -> Nest:
+        goal = self.draw(inputs)
+        num_rows = len(inputs.step_type)
+        _check_output(f"{self.name}.draw", goal, self._goal_spec, num_rows)
+        return goal
+
     @property
     def goal_spec(self) -> NestedTensorSpec:
         """Of one goal."""
@@ -194,7 +208,7 @@ class GoalGenerator(ObservationPart):
         if torch.compiler.is_compiling() or is_new.any():
             goal = nest.map_structure(
                 lambda new, old: torch.where(_like(is_new, old), new, old),
-                *(self.draw(inputs), goal),
+                *(self._draw(inputs), goal),
             )
             num_steps = torch.where(is_new, 0, num_steps)
         return AlgStep(output=goal, state=GoalState(goal, num_steps + 1), info=goal)
@@ -208,7 +222,7 @@ class GoalGenerator(ObservationPart):
         if not nest.is_empty(rollout_info):
             return rollout_info
         batch_size, length = inputs.step_type.shape
-        goal = self.draw(nest.map_structure(lambda t: t[:, 0], inputs))
+        goal = self._draw(nest.map_structure(lambda t: t[:, 0], inputs))
         return nest.map_structure(
             lambda t: t.unsqueeze(1).expand(batch_size, length, *t.shape[1:]), goal
         )
@@ -267,6 +281,34 @@ class RandomGoal(GoalGenerator):
         # Not by randint, whose numbers an exported policy cannot be given.
         index = (torch.rand_like(inputs.discount) * self._num_categories).long()
         return functional.one_hot(index, self._num_categories).float()
+
+
+def _check_output(
+    method: str, output: Nest, spec: NestedTensorSpec, num_rows: int
+) -> None:
+    """Compares what a subclass made of B steps with what it says of one.
+
+    Raises:
+        ConfigError: if the structure or a shape differs.
+    """
+    if torch.compiler.is_compiling():
+        return
+    if isinstance(output, Tensor) and isinstance(spec, TensorSpec):  # mostly
+        leaves = [("", spec)]
+    else:
+        try:
+            nest.assert_same_structure(spec, output)
+        except ValueError as error:
+            raise ConfigError(f"{method} returned another nest: {error}") from error
+        leaves = nest.flatten_with_path(spec)
+    for (path, leaf_spec), leaf in zip(leaves, nest.flatten(output), strict=True):
+        shape = (num_rows, *leaf_spec.shape)
+        if not isinstance(leaf, Tensor) or leaf.shape != shape:
+            got = list(leaf.shape) if isinstance(leaf, Tensor) else type(leaf).__name__
+            raise ConfigError(
+                f"{leaf_name(method, path)}: expected [B, ...] = {list(shape)}, a row "
+                f"for each step like {leaf_spec}, got {got}"
+            )
 
 
 def _like(is_new: Tensor, values: Tensor) -> Tensor:
