@@ -400,8 +400,8 @@ class Algorithm(nn.Module):
         if self._part_of:
             raise ConfigError(
                 f"{self._name} is trained as a part of {self._part_of}, and has no "
-                "optimizers() of its own: ask the root, whose optimizers() train all "
-                "parts. begin_optimizers_anew() forgets what they keep for this one."
+                "optimizers() of its own. Once that is set up, optimizers_of_run() are "
+                "those that train all parts."
             )
         self._complete_claims()
         self._optimizers = assign_parameters(
@@ -423,18 +423,21 @@ class Algorithm(nn.Module):
 
         They may be those of the root, and train others, too.
         """
-        optimizers = self._optimizers_of_run
-        if optimizers is None:
-            optimizers = self.optimizers()
         parameters = set(self.parameters())
-        for _, optimizer in optimizers:
+        for _, optimizer in self.optimizers_of_run():
             optimizer.forget(parameters)
+
+    def optimizers_of_run(self) -> list[tuple[str, Optimizer]]:
+        """Those of the root, which train this one and others: its ``optimizers()``."""
+        if self._optimizers_of_run is None:
+            return self.optimizers()
+        return self._optimizers_of_run
 
     def average_gradients(self, loss: Tensor, weight: Tensor) -> Tensor:
         """Makes the gradients those of all ranks, see :class:`GradientAverage`."""
         if self._gradient_average is None:
             self._gradient_average = GradientAverage(
-                [p for _, optimizer in self.optimizers() for p in optimizer.parameters]
+                [p for _, o in self.optimizers_of_run() for p in o.parameters]
             )
         return self._gradient_average(loss, weight)
 

@@ -105,6 +105,7 @@ class PPGAlgorithm(PPOAlgorithm):
         )
         check_not_negative(clone_weight=clone_weight)
         super().__init__(*specs, **kwargs)
+        self._auxiliary_period = auxiliary_period
         self._auxiliary_epochs = auxiliary_epochs
         self._auxiliary_mini_batch_size = ranks.share_of(
             auxiliary_mini_batch_size,
@@ -124,17 +125,23 @@ class PPGAlgorithm(PPOAlgorithm):
                 "num_features as ActorDistributionNetwork has them, or use that one."
             )
         self._auxiliary_head = linear(network.num_features, self.reward_spec.numel, 0.1)
-        if self._config is not None:
-            if self._env is None or self._config.unroll_episodes is not None:
-                raise ConfigError(
-                    f"{self.name} stores unrolls of one length and makes updates of "
-                    "its own: it cannot be a part of another algorithm, nor be trained "
-                    "with TrainerConfig.unroll_episodes"
-                )
-            num_rows = self._env.batch_size * int(self._config.unroll_length)
-            self._memory = UnrollMemory(
-                self._observation_spec, self.reward_spec, auxiliary_period, num_rows
+        if self._config is not None and self._config.unroll_episodes is not None:
+            raise ConfigError(
+                f"{self.name} stores unrolls of one length: it cannot be trained with "
+                "TrainerConfig.unroll_episodes"
             )
+        if self._env is not None:
+            self.set_num_environments(self._env.batch_size)
+
+    def set_num_environments(self, num_environments: int) -> None:
+        """Makes room for the unrolls of a period."""
+        if self._is_eval or self._config is None:
+            return
+        self._memory = UnrollMemory(
+            *(self._observation_spec, self.reward_spec),
+            num_unrolls=self._auxiliary_period,
+            num_rows=num_environments * int(self._config.unroll_length),
+        )
 
     @property
     def training_only_modules(self) -> list[nn.Module]:
@@ -157,6 +164,11 @@ class PPGAlgorithm(PPOAlgorithm):
     def after_train_iter(self, root_inputs: TimeStep, rollout_info: Nest) -> None:
         """Stores the unroll; after ``auxiliary_period`` of them, the phase."""
         super().after_train_iter(root_inputs, rollout_info)
+        if self._memory is None and self._config is not None:
+            raise ConfigError(
+                f"{self.name} stores unrolls and has not been told of how many "
+                "environments: call set_num_environments, as a Composition does"
+            )
         if self._memory is None or self._latest is None:
             return
         self._memory.add(self._latest)

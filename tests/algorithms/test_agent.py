@@ -580,7 +580,7 @@ def test_a_part_that_hides_the_action_mask_is_named(arguments, part):
     with pytest.raises(ConfigError, match=f"{part} .*Action masks cannot be used with"):
         Agent(MASKED, SPECS[1], rl_algorithm_ctor=ctor, **arguments)
     with pytest.raises(
-        ConfigError, match="^action mask: expected a dict .* key 'mask'"
+        ConfigError, match=r"^action mask: expected a dict .* key 'mask'"
     ):
         Agent(
             *(MASKED, SPECS[1]),

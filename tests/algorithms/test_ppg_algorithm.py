@@ -5,11 +5,14 @@ import functools
 import pytest
 import torch
 
+from alf_lite.algorithms.agent import Agent
+from alf_lite.algorithms.entropy_target import EntropyTarget
 from alf_lite.algorithms.ppg_algorithm import (
     AuxiliaryRows,
     PPGAlgorithm,
     UnrollMemory,
 )
+from alf_lite.algorithms.rnd_reward import RndReward
 from alf_lite.config import TrainerConfig
 from alf_lite.distributions.discrete import Categorical
 from alf_lite.environments.creation import create_environment
@@ -26,7 +29,7 @@ OBSERVATION = TensorSpec((2,))
 ACTION = BoundedTensorSpec((), torch.int64, 0, 1)
 
 
-def build(num_iterations=40, **arguments):
+def build(num_iterations=40, parts=None, **arguments):
     def make():
         return create_environment(
             env_ctor=ObservationPolicyEnv,
@@ -42,16 +45,16 @@ def build(num_iterations=40, **arguments):
         mini_batch_size=32,
         mini_batch_length=1,
     )
-    algorithm = PPGAlgorithm(
-        env=make(),
-        config=config,
+    ctor = functools.partial(
+        PPGAlgorithm,
         auxiliary_period=4,
         auxiliary_epochs=3,
         auxiliary_mini_batch_size=64,
-        optimizer=Adam(lr=3e-3),
         **arguments,
     )
-    return algorithm, make
+    if parts is not None:
+        ctor = functools.partial(Agent, rl_algorithm_ctor=ctor, **parts)
+    return ctor(env=make(), config=config, optimizer=Adam(lr=3e-3)), make
 
 
 def test_the_auxiliary_loss_is_that_of_the_paper():
@@ -126,6 +129,57 @@ def test_learns_what_the_observation_asks_for():
         algorithm.train_iter()
     result = evaluate(algorithm, make(), num_episodes=40)
     assert result.mean > 0.9
+
+
+def test_as_a_part_of_nothing_else_it_is_itself_bit_for_bit():
+    runs = []
+    for parts in (None, {}):
+        algorithm, _ = build(parts=parts)
+        for _ in range(9):
+            algorithm.train_iter()
+        runs.append(algorithm.state_dict())
+    plain, agent = runs
+    assert plain["_memory._num_unrolls"] == 1
+    for name, value in plain.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(agent.pop(f"parts.rl.{name}"), value), name
+
+
+@pytest.mark.parametrize("own_optimizer", [True, False])
+def test_as_a_part_its_phases_train_nothing_else(own_optimizer):
+    rnd = functools.partial(RndReward, optimizer=Adam() if own_optimizer else None)
+    agent, make = build(
+        parts={
+            "intrinsic_rewards": {"rnd": rnd},
+            "intrinsic_reward_weights": 0.01,
+            "intrinsic_gamma": 0.9,
+            "entropy_target_ctor": EntropyTarget,
+        }
+    )
+    ppg, moved = agent.rl_algorithm, []
+    train = ppg.auxiliary_phase
+
+    def auxiliary_phase(rows):
+        assert rows.value_target.shape == (4 * 8 * 8, 2)
+        before = {n: p.clone() for n, p in agent.named_parameters()}
+        train(rows)
+        moved.append(
+            {n for n, p in agent.named_parameters() if not torch.equal(p, before[n])}
+        )
+
+    ppg.auxiliary_phase = auxiliary_phase
+    for _ in range(30):
+        agent.train_iter()
+    own = {f"parts.rl.{n}" for n, p in ppg.named_parameters() if p.requires_grad}
+    assert moved == [own] * 7
+    assert evaluate(agent, make(), num_episodes=40).mean > 0.9
+
+
+def test_it_must_be_told_of_how_many_environments():
+    config = TrainerConfig(num_iterations=1)
+    algorithm = PPGAlgorithm(OBSERVATION, ACTION, config=config)
+    with pytest.raises(ConfigError, match="call set_num_environments"):
+        algorithm.after_train_iter((), ())
 
 
 def test_memory_of_nests_is_read_as_it_was_written():

@@ -37,7 +37,7 @@ def update_with_gradient(
     says how many there are here.
 
     Args:
-        algorithm: whose parameters move.
+        algorithm: whose parameters move, the root of a run or a part of it.
         loss_info: ``loss`` [], and for messages its parts in ``extra``.
         explain: computes it again with parts that were left out.
         wants_norms: whether somebody looks at what is returned.
@@ -52,7 +52,7 @@ def update_with_gradient(
             has changed then. On a GPU, if one of the last updates was so: it and those
             after it have changed nothing, see :class:`UpdateGuard`.
     """
-    for _, optimizer in algorithm.optimizers():
+    for _, optimizer in algorithm.optimizers_of_run():
         optimizer.zero_grad()
     _backward(loss_info.loss)
     norms = apply_gradients(algorithm, loss_info, explain, wants_norms=wants_norms)
@@ -75,7 +75,7 @@ def accumulate_gradient(
     Returns:
         The loss [], detached, and the number of valid steps [].
     """
-    for _, optimizer in algorithm.optimizers():
+    for _, optimizer in algorithm.optimizers_of_run():
         optimizer.zero_grad()
     total, count = torch.zeros(()), torch.zeros(())
     for part in parts:
@@ -86,7 +86,7 @@ def accumulate_gradient(
     divisor = count.clamp(min=1)
     gradients = [
         parameter.grad
-        for _, optimizer in algorithm.optimizers()
+        for _, optimizer in algorithm.optimizers_of_run()
         for parameter in optimizer.parameters
         if parameter.grad is not None
     ]
@@ -103,7 +103,7 @@ def apply_gradients(
 ) -> list[Tensor]:
     """Moves by the gradients that there are; see :func:`update_with_gradient`."""
     loss = loss_info.loss.detach()
-    optimizers = [optimizer for _, optimizer in algorithm.optimizers()]
+    optimizers = [optimizer for _, optimizer in algorithm.optimizers_of_run()]
     if ranks.size > 1:
         loss = algorithm.average_gradients(loss, loss_info.num_valid)
     norms: list[Tensor] = []
