@@ -391,7 +391,7 @@ class Composition(RLAlgorithm):
         loss_info = self._rl.quick_loss(part_of_batch(batch, "rl"))
         if loss_info is None:
             return None
-        loss, (num_steps, batch_size) = loss_info.loss, batch.valid.shape
+        loss, (num_steps, batch_size) = loss_info.loss, batch.inputs.step_type.shape
         # As many as the loss of the RL algorithm has, of which the mean is known
         shape = max(1, num_steps - 1), batch_size
         for name, part in zip(self._before, others, strict=True):

@@ -318,8 +318,13 @@ def test_offline_steps_are_trained_by_every_part(algorithm):
     assert agent.parts["bias"].bias.item() != before
 
 
-@pytest.mark.parametrize("algorithm", [PPOAlgorithm, DqnAlgorithm])
-def test_the_quick_way_to_the_loss_changes_nothing(algorithm, monkeypatch):
+@pytest.mark.parametrize(
+    ("algorithm", "num_steps"),
+    [(PPOAlgorithm, 1), (DqnAlgorithm, 1), (DqnAlgorithm, 2)],
+)
+def test_the_quick_way_to_the_loss_changes_nothing(algorithm, num_steps, monkeypatch):
+    several = {} if num_steps == 1 else {"n_step": num_steps}
+    settings = {} if num_steps == 1 else {"mini_batch_length": num_steps + 1}
     parts = {"rnd": functools.partial(RndReward, num_features=4)}
     runs = []
     for is_quick in (True, False):
@@ -327,7 +332,8 @@ def test_the_quick_way_to_the_loss_changes_nothing(algorithm, monkeypatch):
             monkeypatch.setattr(Composition, "quick_loss", lambda self, batch: None)
         agent = trained(
             *(algorithm, Agent),
-            rl_algorithm_ctor=algorithm,
+            settings=settings,
+            rl_algorithm_ctor=functools.partial(algorithm, **several),
             intrinsic_rewards=parts,
             optimizer=SGD(lr=0.01),
         )
