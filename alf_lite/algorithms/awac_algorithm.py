@@ -208,7 +208,7 @@ class AwacAlgorithm(OffPolicyActorCriticAlgorithm):
                 lambda t: t.repeat(num_samples, *(1,) * (t.ndim - 1)),
                 (policy, features),
             )
-        sample = self._actions.sample(policy)
+        sample = self._actions.draw(policy)
         vector = None if sample.vector is None else sample.vector.clamp(-1, 1)
         values = critic.evaluate(features, vector)
         value = sample.expectation(self._critics.smallest(values))

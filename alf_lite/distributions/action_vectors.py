@@ -103,6 +103,11 @@ class BoxActions:
         action, log_prob = distributions.rsample_and_log_prob(policy)
         return PolicySample(self.to_vector(action), None, Entropies(-log_prob))
 
+    def draw(self, policy: Nest) -> PolicySample:
+        """A sample of the vector without gradient and entropy, of any distribution."""
+        vector = self.to_vector(distributions.sample(policy))
+        return PolicySample(vector, None, Entropies())
+
     @torch.no_grad()
     def sample_vectors(self, policy: Nest, num_samples: int) -> tuple[Tensor, Tensor]:
         """Several vectors of every policy, and the log of their density.

@@ -140,6 +140,17 @@ class MixedActions:
             probs=probs, entropies=sample.entropies._replace(discrete=discrete)
         )
 
+    def draw(self, policy: Nest) -> PolicySample:
+        """As :meth:`sample`, without gradient and entropy, of any distribution."""
+        vector = probs = None
+        if self._boxes is not None:
+            boxes = self._select(distributions.parts(policy), False)
+            vector = self._boxes.draw(boxes).vector
+        if self._choices:
+            with torch.no_grad():
+                probs = self.joint_log_probs(policy).exp()
+        return PolicySample(vector, probs, Entropies())
+
     def sample_vectors(self, policy: Nest, num_samples: int) -> tuple[Tensor, Tensor]:
         """Of the continuous part, as :meth:`BoxActions.sample_vectors`."""
         assert self._boxes is not None

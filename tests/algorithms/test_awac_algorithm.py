@@ -13,7 +13,11 @@ from alf_lite.algorithms.off_policy_algorithm import OffPolicyState
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import TimeStep
 from alf_lite.distributions import functions as distributions
-from alf_lite.networks.actor_networks import NormalActorNetwork, SquashedActorNetwork
+from alf_lite.networks.actor_networks import (
+    ActorDistributionNetwork,
+    NormalActorNetwork,
+    SquashedActorNetwork,
+)
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.optimizers.optimizers import Adam
@@ -189,6 +193,18 @@ def test_several_samples_make_the_value_of_continuous_actions_more_certain():
         values = [info_of(algorithm, steps, seed).next_value for seed in range(30)]
         spread.append(torch.stack(values).std(0).mean())
     assert spread[1] < spread[0] / 2.5  # a quarter, up to chance
+
+
+@pytest.mark.parametrize("spec", [BOX, MIXED], ids=["box", "mixed"])
+@pytest.mark.parametrize("kind", ["mixture", "tanh_mixture"])
+@pytest.mark.parametrize("num_samples", [1, 3])
+def test_a_mixture_needs_no_gradient_of_its_samples(spec, kind, num_samples):
+    actor = functools.partial(ActorDistributionNetwork, continuous_projection=kind)
+    algorithm = awac(spec, actor_network_ctor=actor, num_action_samples=num_samples)
+    info = info_of(algorithm, windows(spec))
+    assert info.next_value.isfinite().all()
+    assert info.log_prob.requires_grad
+    update(algorithm, windows(spec))
 
 
 def test_actions_of_the_policy_are_valued_within_their_bounds():
