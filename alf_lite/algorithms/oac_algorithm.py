@@ -65,11 +65,8 @@ class OacAlgorithm(SacAlgorithm):
                 f"{self._name} moves the mean of continuous actions, got "
                 f"{self.action_spec}. Use SacAlgorithm."
             )
-        zeros = nest.zeros(self.observation_spec, (1,))
-        with torch.no_grad():
-            policy, _ = self._policy(zeros, self._policy.initial_state(1))
         try:
-            distributions.noise_size(policy)
+            distributions.noise_size([part for *_, part in self._policy.parts()])
         except ValueError as error:
             raise ConfigError(
                 f"{self._name} moves the mean of normal distributions, squashed or "

@@ -161,6 +161,8 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
 
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
+            ConfigError: for a policy that no gradient goes through, or that leaves the
+                bounds.
         """
         super().__init__(*specs, **kwargs)
         self._use_entropy_reward = use_entropy_reward
@@ -173,7 +175,8 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
         is_default = discrete_target_entropy is None
         self._has_target_for_each_mask = is_default and self._mask.exists
         if not self._is_eval:
-            if self._policy.has_one_hot_boxes and target_entropy is None:
+            boxes = self._policy.differentiable_boxes()
+            if boxes.has_choices and target_entropy is None:
                 raise ConfigError(
                     f"{self._name}: target_entropy of a one-hot choice is from 0 to "
                     f"log(n) of n elements, and the default that of a density. Set "

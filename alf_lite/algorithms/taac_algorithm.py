@@ -173,6 +173,8 @@ class TaacAlgorithm(OffPolicyActorCriticAlgorithm):
                 tau=1.0,
                 period=1,
             )
+        if not self._is_eval:
+            self._policy.differentiable_boxes()
         self._temperatures = Temperatures(
             make_actions((self.action_spec, _SWITCH)),
             *(target_entropy, switch_target_entropy),

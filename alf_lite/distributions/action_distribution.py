@@ -62,6 +62,11 @@ class ActionDistribution(Distribution):
         return shape[len(shape) - self._num_parameter_event_dims :]
 
     @property
+    def is_unbounded(self) -> bool:
+        """Whether samples may lie out of the bounds of an action."""
+        return False
+
+    @property
     def mode(self) -> Tensor:
         """[*batch, *event], the action to take when acting greedily."""
         raise NotImplementedError

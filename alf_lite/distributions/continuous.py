@@ -44,6 +44,10 @@ class DiagonalNormal(ActionDistribution):
         self.num_event_dims = num_event_dims
 
     @property
+    def is_unbounded(self) -> bool:
+        return True
+
+    @property
     def mode(self) -> Tensor:
         return self.loc
 

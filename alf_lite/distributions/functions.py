@@ -180,6 +180,13 @@ def parts(distributions: Nest) -> list[Distribution]:
     return _flatten(distributions)[0]
 
 
+def is_unbounded(distribution: Distribution) -> bool:
+    """Whether samples are known to lie anywhere, whatever the bounds of the action."""
+    if isinstance(distribution, ActionDistribution):
+        return distribution.is_unbounded
+    return torch_distributions.is_unbounded(distribution)
+
+
 def mask(distributions: Nest, allowed: Sequence[Tensor | None]) -> Nest:
     """The same distributions without the values that are not allowed.
 

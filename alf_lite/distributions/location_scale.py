@@ -41,6 +41,10 @@ class DiagonalCauchy(ActionDistribution):
         self.num_event_dims = num_event_dims
 
     @property
+    def is_unbounded(self) -> bool:
+        return True
+
+    @property
     def mode(self) -> Tensor:
         return self.loc
 

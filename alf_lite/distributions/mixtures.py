@@ -60,6 +60,10 @@ class NormalMixture(ActionDistribution):
         return self.shape
 
     @property
+    def is_unbounded(self) -> bool:
+        return self.bounds is None
+
+    @property
     def probs(self) -> Tensor:
         """[*batch, K], w."""
         return self.logits.softmax(-1)

@@ -126,6 +126,23 @@ def mode(distribution: td.Distribution) -> Tensor:
     return distribution.mode
 
 
+def is_unbounded(distribution: td.Distribution) -> bool:
+    """Whether samples are known to be any numbers.
+
+    Transformed distributions do not tell: the support of what is squashed and then
+    scaled is said to be the real line.
+    """
+    if isinstance(distribution, td.Independent):
+        return is_unbounded(distribution.base_dist)
+    if isinstance(distribution, td.TransformedDistribution):
+        return False
+    try:
+        support = distribution.support
+    except NotImplementedError:
+        return False
+    return support in (td.constraints.real, td.constraints.real_vector)
+
+
 def masked(distribution: td.Distribution, allowed: Tensor) -> Any:
     """As ``ActionDistribution.masked``.
 

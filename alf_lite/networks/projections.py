@@ -135,11 +135,6 @@ class OneHotProjection(Projection):
         self._linear = linear(input_size, bounds.spec.numel, POLICY_GAIN)
         self._bounds = bounds
 
-    @property
-    def is_continuous(self) -> bool:
-        """Whether the vectors are numbers within bounds; else they are binary."""
-        return self._bounds.spec.is_continuous
-
     def from_outputs(self, outputs: Tensor) -> OneHotCategorical:
         return OneHotCategorical(outputs, self._bounds)
 

@@ -10,7 +10,10 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.awac_algorithm import AwacAlgorithm
+from alf_lite.algorithms.cql_algorithm import CqlAlgorithm
+from alf_lite.algorithms.crossq_algorithm import CrossqAlgorithm
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
+from alf_lite.algorithms.iql_algorithm import IqlAlgorithm
 from alf_lite.algorithms.learning.batch_loss import LossFunction
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
 from alf_lite.algorithms.oac_algorithm import OacAlgorithm
@@ -27,6 +30,7 @@ from alf_lite.algorithms.parts.return_heads import (
 from alf_lite.algorithms.parts.temperature import concentrated_entropy
 from alf_lite.algorithms.redq_algorithm import RedqAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
+from alf_lite.algorithms.taac_algorithm import TaacAlgorithm
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.distributions import functions as distributions
@@ -309,6 +313,34 @@ def test_priors_that_do_not_fit_are_refused():
     memory = functools.partial(Actor, encoding_network_ctor=GRUEncodingNetwork)
     with pytest.raises(ConfigError, match="without memory"):
         make(prior_actor_ctor=memory)
+
+
+# Policies
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [
+        SacAlgorithm,
+        RedqAlgorithm,
+        OacAlgorithm,
+        CqlAlgorithm,
+        CrossqAlgorithm,
+        TaacAlgorithm,
+    ],
+)
+def test_policies_that_leave_the_bounds_are_refused_when_they_are_built(cls):
+    message = "actor_network_ctor: action: .* Take SquashedActorNetwork"
+    for kind in ("tanh_mixture", "normal"):
+        actor = functools.partial(ActorDistributionNetwork, continuous_projection=kind)
+        with pytest.raises(ConfigError, match=message):
+            cls(OBSERVATION, BOX, actor_network_ctor=actor)
+    cls(OBSERVATION, BOX, actor_network_ctor=actor, is_eval=True)  # of an older run
+
+
+def test_a_regression_on_actions_takes_any_policy():
+    for cls in (AwacAlgorithm, IqlAlgorithm):
+        make(cls, actor_network_ctor=ActorDistributionNetwork)
 
 
 # Schedules and resets

@@ -186,21 +186,3 @@ def test_the_impala_network_learns_from_images():
     env = functools.partial(ImageEnv, size=12)
     found = learned_return(env, 40, 3.6, encoding_network_ctor=encoder)
     assert found >= 3.6  # of 4; a random policy earns 1
-
-
-def test_soft_actor_critic_says_that_it_needs_a_reparametrised_sample():
-    actor = functools.partial(ActorDistributionNetwork, continuous_projection="mixture")
-    env = create_environment(
-        env_ctor=functools.partial(ObservationPolicyEnv, "continuous"),
-        num_parallel_environments=2,
-    )
-    algorithm = SacAlgorithm(
-        env.observation_spec,
-        env.action_spec,
-        env=env,
-        config=TrainerConfig(num_iterations=9, initial_collect_steps=8),
-        actor_network_ctor=actor,
-    )
-    with pytest.raises(ValueError, match=r"NormalMixture.* no reparametrised sample"):
-        for _ in range(9):
-            algorithm.train_iter()

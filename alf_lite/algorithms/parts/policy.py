@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from alf_lite import nest
 from alf_lite.config import configurable
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.distributions.action_vectors import BoxActions
+from alf_lite.distributions.continuous import ActionBounds
+from alf_lite.distributions.one_hot import OneHotCategorical
 from alf_lite.distributions.sample_noise import SampleNoise
 from alf_lite.errors import ConfigError
+from alf_lite.nest import leaf_name
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.network import Network, as_network
-from alf_lite.networks.projections import OneHotProjection
-from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
 
 Nest = Any
+
+
+class BoxSamples(NamedTuple):
+    """What is known of the numbers within bounds that a policy draws."""
+
+    max_entropy: float  # of all of them; no policy reaches it, but for a uniform one
+    has_choices: bool  # some are a choice of one of them, see OneHotCategorical
 
 
 class Policy(Network):
@@ -35,6 +46,7 @@ class Policy(Network):
             mask; builds a network from observations to a nest of distributions.
         action_spec: of one action.
         mask: of the observations.
+        ctor_name: of ``network_ctor`` in messages.
     """
 
     takes_sequences = True
@@ -44,13 +56,16 @@ class Policy(Network):
         network_ctor: Callable[..., Any],
         action_spec: NestedTensorSpec,
         mask: ActionMask,
+        ctor_name: str = "actor_network_ctor",
     ) -> None:
         network = as_network(
             network_ctor(mask.remaining_spec, action_spec),
-            *(mask.remaining_spec, "actor_network_ctor"),
+            *(mask.remaining_spec, ctor_name),
         )
         super().__init__(mask.observation_spec, network.state_spec)
         self.mask = mask
+        self._action_spec = action_spec
+        self._ctor_name = ctor_name
         self._is_masked = mask.exists
         self._network = network
 
@@ -66,14 +81,6 @@ class Policy(Network):
         observation, allowed = self.mask.split(inputs)
         distribution, state = self._network(observation, state)
         return self.mask.apply(distribution, allowed), state
-
-    @property
-    def has_one_hot_boxes(self) -> bool:
-        """Whether numbers within bounds are a choice of one of them."""
-        return any(
-            isinstance(module, OneHotProjection) and module.is_continuous
-            for module in self.modules()
-        )
 
     @property
     def network(self) -> Network:
@@ -103,6 +110,83 @@ class Policy(Network):
         distribution, state = self.forward(observation, state)
         return distributions.sample(distribution), state
 
+    def parts(self) -> list[tuple[str, TensorSpec, Distribution]]:
+        """Path, spec and, for some observation, distribution of all parts of an action.
+
+        Raises:
+            ConfigError: if the network gives anything else.
+        """
+        distribution, _ = self._look()
+        specs = nest.flatten_with_path(self._action_spec)
+        try:
+            parts = distributions.parts(distribution)
+        except (TypeError, ValueError) as error:
+            parts, cause = [], error
+        else:
+            cause = None
+        if len(parts) != len(specs):
+            raise ConfigError(
+                f"{self._ctor_name}: expected a network from observations to a "
+                f"distribution for each part of {self._action_spec}, got "
+                f"{type(self._network).__name__}. Take ActorDistributionNetwork or one "
+                "of its kind"
+            ) from cause
+        return [
+            (leaf_name("action", path), spec, part)
+            for (path, spec), part in zip(specs, parts, strict=True)
+        ]
+
+    def differentiable_boxes(self) -> BoxSamples:
+        """What is known of numbers that a gradient goes through, within their bounds.
+
+        Raises:
+            ConfigError: if it cannot go through them, or they leave their bounds.
+        """
+        boxes = [part for part in self.parts() if part[1].is_continuous]
+        max_entropy = 0.0
+        for name, spec, part in boxes:
+            problem = ""
+            if not part.has_rsample:
+                problem = "has no reparametrised sample"
+            elif distributions.is_unbounded(part):
+                problem = "leaves the bounds of the action"
+            if problem:
+                raise ConfigError(
+                    f"{self._ctor_name}: {name}: {type(part).__name__} {problem}. Take "
+                    "SquashedActorNetwork, or ActorDistributionNetwork with "
+                    "continuous_projection = 'tanh_normal', 'truncated_normal' or "
+                    "'beta'"
+                )
+            if isinstance(part, OneHotCategorical):
+                max_entropy += math.log(spec.numel)
+            else:
+                max_entropy += ActionBounds(cast(BoundedTensorSpec, spec)).log_volume
+        return BoxSamples(
+            max_entropy, any(isinstance(part, OneHotCategorical) for *_, part in boxes)
+        )
+
+    @torch.no_grad()
+    def _look(self) -> tuple[Nest, int]:
+        """π of an observation that there may be, and how many features it has.
+
+        0 of a network that does not tell them.
+        """
+        generator = torch.Generator().manual_seed(0)
+        observation = nest.map_structure(
+            lambda spec: spec.sample((1,), generator), self.mask.remaining_spec
+        )
+        network: Any = self._network
+        state = network.initial_state(1)
+        is_training = network.training
+        network.eval()  # statistics and dropout are none of this
+        try:
+            if not hasattr(network, "with_features"):
+                return network(observation, state)[0], 0
+            distribution, features, _ = network.with_features(observation, state)
+            return distribution, features.shape[-1]
+        finally:
+            network.train(is_training)
+
     def make_noise(self, noise_ctor: Callable[..., SampleNoise]) -> SampleNoise:
         """Noise that fits this policy, for :meth:`with_noise`.
 
@@ -112,16 +196,7 @@ class Policy(Network):
         Raises:
             ConfigError: if there is none, or this policy cannot use it.
         """
-        zeros = nest.zeros(self.mask.remaining_spec, (1,))
-        network: Any = self._network
-        state = network.initial_state(1)
-        feature_size = 0
-        with torch.no_grad():
-            if hasattr(network, "with_features"):
-                distribution, features, _ = network.with_features(zeros, state)
-                feature_size = features.shape[-1]
-            else:
-                distribution, _ = network(zeros, state)
+        distribution, feature_size = self._look()
         try:
             size = distributions.noise_size(distribution)
         except ValueError as error:
@@ -139,8 +214,8 @@ class Policy(Network):
         if noise.uses_features and not feature_size:
             raise ConfigError(
                 f"exploration_noise_ctor: {type(noise).__name__} needs features, but "
-                f"{type(network).__name__} has no with_features. Derive the network "
-                "from ActorDistributionNetwork, or use CorrelatedNoise"
+                f"{type(self._network).__name__} has no with_features. Derive the "
+                "network from ActorDistributionNetwork, or use CorrelatedNoise"
             )
         return noise
 

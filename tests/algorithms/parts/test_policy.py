@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import functools
+import math
 
+import pytest
 import torch
+from torch import distributions as td
 
 from alf_lite import nest
 from alf_lite.algorithms.parts.policy import (
@@ -14,7 +17,14 @@ from alf_lite.config import files as config_files
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.distributions.action_vectors import BoxActions
-from alf_lite.networks.actor_networks import ActorDistributionNetwork, ActorNetwork
+from alf_lite.errors import ConfigError
+from alf_lite.networks.actor_networks import (
+    ActorDistributionNetwork,
+    ActorNetwork,
+    SquashedActorNetwork,
+)
+from alf_lite.networks.encoding_networks import EncodingNetwork
+from alf_lite.networks.network import Network
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
@@ -128,3 +138,92 @@ def test_a_compiled_actor_is_masked():
     torch.testing.assert_close(
         compiled(observation)[0].logits, masked(observation)[0].logits
     )
+
+
+# What is known of a policy before it acts
+
+BOX = BoundedTensorSpec((2,), torch.float32, [-1.0, 0.0], [1.0, 10.0])
+MIXED = {"gear": CHOICE, "move": BOX}
+
+
+def policy_of(action_spec, observation_spec=STATE, **kwargs) -> Policy:
+    ctor = functools.partial(ActorDistributionNetwork, **kwargs)
+    return Policy(ctor, action_spec, ActionMask(observation_spec, action_spec, None))
+
+
+class TorchActor(Network):
+    """Whose policy is one of torch.distributions."""
+
+    def __init__(self, make, observation_spec, action_spec):
+        super().__init__(observation_spec)
+        self._make = make
+
+    def forward(self, inputs, state=()):
+        zeros = torch.zeros(len(inputs), 2)
+        return td.Independent(self._make(zeros, zeros + 1), 1), state
+
+
+@pytest.mark.parametrize("kind", ["tanh_normal", "truncated_normal", "beta"])
+def test_the_largest_entropy_of_boxes_is_the_log_of_their_volume(kind):
+    boxes = policy_of(MIXED, continuous_projection=kind).differentiable_boxes()
+    assert boxes.max_entropy == pytest.approx(math.log(2 * 10))
+    assert not boxes.has_choices
+
+
+def test_a_choice_of_an_element_has_the_entropy_of_a_choice():
+    boxes = policy_of((BOX, BOX), one_hot=True).differentiable_boxes()
+    assert boxes == (pytest.approx(2 * math.log(2)), True)
+
+
+def test_discrete_parts_need_no_gradient():
+    assert policy_of(CHOICE).differentiable_boxes() == (0.0, False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ("normal", "DiagonalNormal leaves the bounds"),
+        ("cauchy", "DiagonalCauchy leaves the bounds"),
+        ("mixture", "NormalMixture has no reparametrised sample"),
+        ("tanh_mixture", "NormalMixture has no reparametrised sample"),
+    ],
+)
+def test_samples_that_critics_cannot_judge_are_refused(kind, problem):
+    policy = policy_of(MIXED, continuous_projection=kind)
+    message = rf"actor_network_ctor: action\.move: {problem}.* SquashedActorNetwork"
+    with pytest.raises(ConfigError, match=message):
+        policy.differentiable_boxes()
+
+
+def test_distributions_of_torch_are_known_as_far_as_they_tell():
+    def squashed(loc, scale):
+        transforms = [td.TanhTransform(), td.AffineTransform(5.0, 5.0)]
+        return td.TransformedDistribution(td.Normal(loc, scale), transforms)
+
+    mask = ActionMask(STATE, BOX, None)
+    Policy(functools.partial(TorchActor, squashed), BOX, mask).differentiable_boxes()
+    for make in (td.Normal, td.Laplace):
+        policy = Policy(functools.partial(TorchActor, make), BOX, mask)
+        with pytest.raises(ConfigError, match="Independent leaves the bounds"):
+            policy.differentiable_boxes()
+
+
+def test_what_gives_no_distributions_is_no_policy():
+    mask = ActionMask(STATE, MIXED, None)
+    ctor = lambda spec, _: ActorNetwork(spec, 2)  # noqa: E731
+    with pytest.raises(ConfigError, match=r"my_ctor: expected .*, got ActorNetwork"):
+        Policy(ctor, MIXED, mask, "my_ctor").parts()
+    with pytest.raises(ConfigError, match="a distribution for each part"):
+        Policy(lambda o, _: SquashedActorNetwork(o, BOX), MIXED, mask).parts()
+
+
+def test_looking_at_a_policy_changes_nothing():
+    observation = BoundedTensorSpec((), torch.int64, 1, 3)  # zeros are none
+    encoder = functools.partial(EncodingNetwork, batch_norm=True)
+    policy = policy_of(CHOICE, observation, encoding_network_ctor=encoder)
+    before = nest.map_structure(torch.clone, policy.state_dict())
+    random_state = torch.get_rng_state()
+    policy.parts()
+    assert policy.training
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert all(torch.equal(policy.state_dict()[key], before[key]) for key in before)
