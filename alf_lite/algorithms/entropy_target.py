@@ -16,14 +16,20 @@ is added to it; usually it is 0 then.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm, valid_steps
-from alf_lite.algorithms.parts.temperature import entropy_of_mostly_one_value
+from alf_lite.algorithms.parts.temperature import (
+    check_reachable,
+    entropy_of_mostly_one_value,
+    largest_entropy,
+)
 from alf_lite.config import configurable
 from alf_lite.data_structures import AlgStep, LossInfo, TimeStep
 from alf_lite.distributions import functions as distributions
@@ -75,7 +81,13 @@ class _EntropyWeights(Algorithm):
         check_positive(initial_alpha=initial_alpha)
         targets = _targets(self.name, action_spec, target_entropy)
         paths = [path for path, _ in nest.flatten_with_path(action_spec)]
+        self._specs = nest.flatten(action_spec)
         self._names = [leaf_name("action", path) for path in paths]
+        # Of numbers within bounds, the policy tells what it can reach.
+        self._is_checked = target_entropy is None
+        if target_entropy is not None:
+            self._check_targets(targets, [None] * len(targets))
+            self._is_checked = all(spec.is_discrete for spec in self._specs)
         self.register_buffer("_target", torch.tensor(targets), persistent=False)
 
     @property
@@ -85,10 +97,11 @@ class _EntropyWeights(Algorithm):
 
     def train_step(self, inputs: TimeStep, state: Nest, rollout_info: Nest) -> AlgStep:
         """Takes the entropies [..., N] from the info of the RL algorithm."""
-        policy = rollout_info.action_distribution
-        entropies = [
-            distributions.entropy(part) for part in distributions.parts(policy)
-        ]
+        parts = distributions.parts(rollout_info.action_distribution)
+        if not self._is_checked:
+            self._check_targets(self._target.tolist(), parts)
+            self._is_checked = True
+        entropies = [distributions.entropy(part) for part in parts]
         entropy = torch.stack(entropies, dim=-1)
         return AlgStep(info=EntropyInfo(entropy, valid_steps(inputs.step_type)))
 
@@ -100,6 +113,14 @@ class _EntropyWeights(Algorithm):
             lambda: EntropyLossInfo(self._by_part(info.entropy), self._by_part(alpha))
         )
         return LossInfo(loss=loss, extra=extra)
+
+    def _check_targets(
+        self, targets: list[float], parts: Sequence[Distribution | None]
+    ) -> None:
+        rows = zip(self._names, targets, self._specs, parts, strict=True)
+        for name, target, spec, part in rows:
+            what = f"{self.name}: target_entropy of {name}"
+            check_reachable(what, target, largest_entropy(spec, part))
 
     def _by_part(self, values: Tensor) -> dict[str, Tensor]:
         """[..., N] → [...] each."""
@@ -125,7 +146,9 @@ class SGDEntropyTarget(_EntropyWeights):
             action_spec: of one action.
             target_entropy: H̄ of every part, a number or a nest of them like the action;
                 None: of a discrete one as much as if one of its values had 90 %, of a
-                continuous one −1 for each element of a box [-1, 1].
+                continuous one −1 for each element of a box [-1, 1]. It is smaller than
+                the entropy of a uniform policy; one that leaves the bounds has no
+                limit.
             initial_alpha: α at the start.
             optimizer: of log α; Adam with a learning rate of 0.01 by default.
             name: in summaries and messages.

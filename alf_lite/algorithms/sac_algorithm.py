@@ -46,7 +46,7 @@ from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer
-from alf_lite.utils.checks import check_positive
+from alf_lite.utils.checks import check_left_out, check_positive
 from alf_lite.utils.summary import diagnostic
 
 Nest = Any
@@ -130,7 +130,7 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
         discrete_target_entropy: float | None = None,
         use_entropy_reward: bool = True,
         prior_actor_ctor: Callable[..., Network] | None = None,
-        target_kld_per_dim: float = 3.0,
+        target_kld_per_dim: float | None = None,
         alpha_optimizer: Optimizer | None = None,
         **kwargs: Any,
     ) -> None:
@@ -153,7 +153,8 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
             prior_actor_ctor: called as ``actor_network_ctor``, for a policy without
                 memory that stays as it is. The policy then keeps near to that one:
                 −KL(π ‖ prior) takes the place of the entropy. For continuous actions.
-            target_kld_per_dim: of it, for each element; in place of ``target_entropy``.
+            target_kld_per_dim: of it, for each element, in place of ``target_entropy``;
+                None: 3.
             alpha_optimizer: of the temperatures; None: ``optimizer`` trains them, too.
             **kwargs: see :class:`OffPolicyActorCriticAlgorithm`. The continuous
                 distributions of ``actor_network_ctor`` must be reparametrised and
@@ -162,37 +163,63 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
             ConfigError: for a policy that no gradient goes through, or that leaves the
-                bounds.
+                bounds; for a target that no policy reaches, and for a setting that
+                would be ignored.
         """
         super().__init__(*specs, **kwargs)
         self._use_entropy_reward = use_entropy_reward
         self._initial_alpha = initial_alpha
         self._prior: Policy | None = None
-        if prior_actor_ctor is not None and not self._is_eval:
-            self._prior = self._make_prior(prior_actor_ctor)
-            check_positive(target_kld_per_dim=target_kld_per_dim)
-            target_entropy = -target_kld_per_dim * self._actions.vector_size
         is_default = discrete_target_entropy is None
         self._has_target_for_each_mask = is_default and self._mask.exists
-        if not self._is_eval:
-            boxes = self._policy.differentiable_boxes()
-            if boxes.has_choices and target_entropy is None:
-                raise ConfigError(
-                    f"{self._name}: target_entropy of a one-hot choice is from 0 to "
-                    f"log(n) of n elements, and the default that of a density. Set "
-                    f"{type(self).__name__}.target_entropy, such as 0.3, or one_hot = "
-                    "False"
-                )
-            self._temperatures = Temperatures(
-                *(self._actions, target_entropy, discrete_target_entropy),
-                initial_value=initial_alpha,
-                is_learnt=learn_alpha,
-                max_log_alpha=max_log_alpha,
+        if self._is_eval:
+            return
+        boxes = self._policy.differentiable_boxes()
+        if not self._actions.vector_size:
+            check_left_out(
+                "the action has no continuous part", dqda_clipping=self._dqda_clipping
             )
-            self._claim(alpha_optimizer, self._temperatures)
+        if not learn_alpha:
+            check_left_out(
+                "learn_alpha = False keeps the temperatures",
+                target_kld_per_dim=target_kld_per_dim,
+                alpha_optimizer=alpha_optimizer,
+            )
+        max_entropy = boxes.max_entropy
+        if prior_actor_ctor is None:
+            check_left_out(
+                "there is no prior_actor_ctor", target_kld_per_dim=target_kld_per_dim
+            )
+        else:
+            self._prior = self._make_prior(prior_actor_ctor)
+            check_left_out(
+                "prior_actor_ctor has target_kld_per_dim in its place",
+                target_entropy=target_entropy,
+            )
+            max_entropy = 0.0  # of −KL
+            if learn_alpha:
+                target_entropy = self._target_of_prior(target_kld_per_dim)
+        if boxes.has_choices and target_entropy is None and learn_alpha:
+            raise ConfigError(
+                f"{self._name}: target_entropy of a one-hot choice is from 0 to "
+                f"log(n) of n elements, and the default that of a density. Set "
+                f"{type(self).__name__}.target_entropy, such as 0.3, or one_hot = "
+                "False"
+            )
+        self._temperatures = Temperatures(
+            *(self._actions, target_entropy, discrete_target_entropy),
+            max_continuous=max_entropy,
+            initial_value=initial_alpha,
+            is_learnt=learn_alpha,
+            max_log_alpha=max_log_alpha,
+        )
+        self._claim(alpha_optimizer, self._temperatures)
 
     def _make_prior(self, prior_actor_ctor: Callable[..., Network]) -> Policy:
-        prior = Policy(prior_actor_ctor, self.action_spec, self._mask)
+        prior = Policy(
+            prior_actor_ctor, self.action_spec, self._mask, "prior_actor_ctor"
+        )
+        prior.parts()  # refuses what is no policy
         if self._actions.has_discrete:
             raise ConfigError(
                 f"{self._name}: prior_actor_ctor needs continuous actions, got "
@@ -204,6 +231,11 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
                 f"got one with the state {prior.state_spec}"
             )
         return prior.requires_grad_(False)
+
+    def _target_of_prior(self, target_kld_per_dim: float | None) -> float:
+        kld = 3.0 if target_kld_per_dim is None else target_kld_per_dim
+        check_positive(target_kld_per_dim=kld)
+        return -kld * self._actions.vector_size
 
     def _checked_return_model(self, model: ReturnHead | None) -> ReturnHead | None:
         model = super()._checked_return_model(model)

@@ -36,6 +36,7 @@ Differences from the paper:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -156,7 +157,8 @@ class TaacAlgorithm(OffPolicyActorCriticAlgorithm):
 
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
-            ConfigError: for a network with memory.
+            ConfigError: for a network with memory; for a policy that no gradient goes
+                through, or that leaves the bounds; for a target that no policy reaches.
         """
         super().__init__(*specs, **kwargs)
         if self._is_recurrent:
@@ -173,11 +175,14 @@ class TaacAlgorithm(OffPolicyActorCriticAlgorithm):
                 tau=1.0,
                 period=1,
             )
+        max_entropy = math.inf
         if not self._is_eval:
-            self._policy.differentiable_boxes()
+            max_entropy = self._policy.differentiable_boxes().max_entropy
         self._temperatures = Temperatures(
             make_actions((self.action_spec, _SWITCH)),
             *(target_entropy, switch_target_entropy),
+            max_continuous=max_entropy,
+            discrete_name="switch_target_entropy",
             initial_value=initial_alpha,
             is_learnt=learn_alpha,
         )

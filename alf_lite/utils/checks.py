@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
+
+from alf_lite.errors import ConfigError
 
 
 def check_unit_interval(**values: float) -> None:
@@ -20,6 +23,18 @@ def check_positive(**values: float | None) -> None:
     for name, value in values.items():
         if value is not None and not 0 < value < math.inf:
             raise ValueError(f"{name} must be positive and finite, got {value}")
+
+
+def check_left_out(reason: str, **settings: Any) -> None:
+    """Raises ConfigError, with its name, for a setting that would be ignored.
+
+    Args:
+        reason: why it has no effect.
+        **settings: None stands for one that is left out.
+    """
+    for name, value in settings.items():
+        if value is not None:
+            raise ConfigError(f"{name} has no effect: {reason}. Leave it out")
 
 
 def check_not_negative(**values: float) -> None:

@@ -45,6 +45,7 @@ from alf_lite.networks.actor_networks import (
 )
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
+from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils.progress import Progress
@@ -283,6 +284,80 @@ def test_the_target_entropy_of_alf_by_hand():
         concentrated_entropy(algorithm._actions, share=0.0)
 
 
+def test_targets_that_no_policy_reaches_are_refused():
+    largest = math.log(2 * 10)
+    make(target_entropy=0.99 * largest)
+    with pytest.raises(ConfigError, match=r"^target_entropy must be .* below 2\.996"):
+        make(target_entropy=1.01 * largest)
+    with pytest.raises(ConfigError, match=r"^target_entropy must be a number"):
+        make(target_entropy=-math.inf)
+    make(action_spec=MIXED, discrete_target_entropy=1.09)
+    with pytest.raises(ConfigError, match=r"^discrete_target_entropy .* below 1\.099"):
+        make(action_spec=MIXED, discrete_target_entropy=math.log(3))
+    with pytest.raises(ConfigError, match=r"^switch_target_entropy .* below 0\.6931"):
+        TaacAlgorithm(OBSERVATION, BOX, switch_target_entropy=0.7)
+    with pytest.raises(ConfigError, match=r"^target_entropy must be"):
+        TaacAlgorithm(OBSERVATION, BOX, target_entropy=3.0)
+    one_hot = functools.partial(ActorDistributionNetwork, one_hot=True)
+    with pytest.raises(ConfigError, match=r"^target_entropy .* below 0\.6931"):
+        make(actor_network_ctor=one_hot, target_entropy=0.7)
+
+
+@pytest.mark.parametrize(
+    ("action_spec", "settings", "message"),
+    [
+        (CHOICE, {"target_entropy": -1.0}, "target_entropy .* no continuous part"),
+        (CHOICE, {"dqda_clipping": 1.0}, "dqda_clipping .* no continuous part"),
+        (BOX, {"discrete_target_entropy": 0.1}, "discrete_target_entropy .* discrete"),
+        (
+            BOX,
+            {"target_kld_per_dim": -1.0},
+            "target_kld_per_dim .* no prior_actor_ctor",
+        ),
+        (
+            BOX,
+            {"prior_actor_ctor": Actor, "target_entropy": -1.0},
+            "target_entropy .* prior_actor_ctor",
+        ),
+        (
+            BOX,
+            {"learn_alpha": False, "target_entropy": -1.0},
+            "target_entropy .* keeps",
+        ),
+        (
+            CHOICE,
+            {"learn_alpha": False, "discrete_target_entropy": 0.1},
+            "discrete_target_entropy .* keeps",
+        ),
+        (
+            BOX,
+            {
+                "learn_alpha": False,
+                "prior_actor_ctor": Actor,
+                "target_kld_per_dim": 1.0,
+            },
+            "target_kld_per_dim .* keeps",
+        ),
+        (
+            BOX,
+            {"learn_alpha": False, "alpha_optimizer": Adam(lr=0.1)},
+            "alpha_optimizer .* keeps",
+        ),
+    ],
+)
+def test_settings_without_effect_are_refused(action_spec, settings, message):
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        make(action_spec=action_spec, **settings)
+
+
+def test_fixed_temperatures_need_no_target():
+    one_hot = functools.partial(ActorDistributionNetwork, one_hot=True)
+    make(actor_network_ctor=one_hot, learn_alpha=False)
+    make(prior_actor_ctor=Actor, learn_alpha=False)
+    with pytest.raises(ConfigError, match="switch_target_entropy has no effect"):
+        TaacAlgorithm(OBSERVATION, BOX, learn_alpha=False, switch_target_entropy=0.1)
+
+
 def test_log_alpha_has_a_limit():
     algorithm = make(max_log_alpha=-1.0, initial_alpha=1.0)
     algorithm.after_update((), ())
@@ -313,6 +388,8 @@ def test_priors_that_do_not_fit_are_refused():
     memory = functools.partial(Actor, encoding_network_ctor=GRUEncodingNetwork)
     with pytest.raises(ConfigError, match="without memory"):
         make(prior_actor_ctor=memory)
+    with pytest.raises(ConfigError, match=r"prior_actor_ctor: .* got ValueNetwork"):
+        make(prior_actor_ctor=lambda observation, _: ValueNetwork(observation))
 
 
 # Policies

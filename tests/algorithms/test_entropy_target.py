@@ -21,7 +21,11 @@ from alf_lite.algorithms.entropy_target import (
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import TimeStep
-from alf_lite.distributions.continuous import DiagonalNormal
+from alf_lite.distributions.continuous import (
+    ActionBounds,
+    DiagonalNormal,
+    SquashedNormal,
+)
 from alf_lite.distributions.discrete import Categorical
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
@@ -151,6 +155,31 @@ def test_the_first_stage_lowers_the_entropy_slowly():
 def test_actions_and_targets_that_do_not_fit_are_refused(spec, given, message):
     with pytest.raises(ConfigError, match=message):
         EntropyTarget(spec, target_entropy=given)
+
+
+@pytest.mark.parametrize("cls", [EntropyTarget, SGDEntropyTarget])
+def test_a_target_that_no_policy_reaches_is_refused(cls):
+    switch = TensorSpec((3,), torch.bool)
+    for spec, largest in ((CHOICE, math.log(3)), (switch, 3 * math.log(2))):
+        cls(spec, target_entropy=0.99 * largest)
+        message = rf"target_entropy of action must be .* below {largest:.4g}"
+        with pytest.raises(ConfigError, match=message):
+            cls(spec, target_entropy=largest)
+    with pytest.raises(ConfigError, match=r"target_entropy of action\.1 must be"):
+        cls((BOX, CHOICE), target_entropy=(9.0, 1.2))
+
+
+def test_only_a_policy_within_bounds_has_a_largest_entropy_of_numbers():
+    zeros, steps = torch.zeros(4, 2), TimeStep(step_type=torch.ones(4))
+    largest = 2 * math.log(4)
+    target = EntropyTarget(BOX, target_entropy=largest)
+    free = DiagonalNormal(zeros, zeros + 1)
+    target.train_step(steps, (), ActorCriticInfo(action_distribution=free))
+    squashed = SquashedNormal(zeros, zeros + 1, ActionBounds(BOX))
+    info = ActorCriticInfo(action_distribution=squashed)
+    EntropyTarget(BOX, target_entropy=0.99 * largest).train_step(steps, (), info)
+    with pytest.raises(ConfigError, match="target_entropy of action must be"):
+        EntropyTarget(BOX, target_entropy=largest).train_step(steps, (), info)
 
 
 def agent(rl, env_ctor, target_ctor, **settings):

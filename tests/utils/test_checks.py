@@ -6,7 +6,9 @@ import math
 
 import pytest
 
+from alf_lite.errors import ConfigError
 from alf_lite.utils.checks import (
+    check_left_out,
     check_not_negative,
     check_positive,
     check_unit_interval,
@@ -31,3 +33,9 @@ def test_what_must_not_be_negative_is_named(value):
     check_not_negative(low=0.0, high=math.inf)
     with pytest.raises(ValueError, match="clip must not be negative"):
         check_not_negative(clip=value, other=1.0)
+
+
+def test_what_would_be_ignored_is_named():
+    check_left_out("nothing learns", tau=None)
+    with pytest.raises(ConfigError, match="tau has no effect: nothing learns"):
+        check_left_out("nothing learns", beta=None, tau=0.0)

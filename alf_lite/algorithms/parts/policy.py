@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
 from alf_lite import nest
+from alf_lite.algorithms.parts.temperature import largest_entropy
 from alf_lite.config import configurable
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.distributions.action_vectors import BoxActions
-from alf_lite.distributions.continuous import ActionBounds
 from alf_lite.distributions.one_hot import OneHotCategorical
 from alf_lite.distributions.sample_noise import SampleNoise
 from alf_lite.errors import ConfigError
 from alf_lite.nest import leaf_name
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.network import Network, as_network
-from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
 
@@ -118,12 +117,11 @@ class Policy(Network):
         """
         distribution, _ = self._look()
         specs = nest.flatten_with_path(self._action_spec)
+        cause: Exception | None = None
         try:
             parts = distributions.parts(distribution)
         except (TypeError, ValueError) as error:
             parts, cause = [], error
-        else:
-            cause = None
         if len(parts) != len(specs):
             raise ConfigError(
                 f"{self._ctor_name}: expected a network from observations to a "
@@ -157,10 +155,7 @@ class Policy(Network):
                     "continuous_projection = 'tanh_normal', 'truncated_normal' or "
                     "'beta'"
                 )
-            if isinstance(part, OneHotCategorical):
-                max_entropy += math.log(spec.numel)
-            else:
-                max_entropy += ActionBounds(cast(BoundedTensorSpec, spec)).log_volume
+            max_entropy += largest_entropy(spec, part)
         return BoxSamples(
             max_entropy, any(isinstance(part, OneHotCategorical) for *_, part in boxes)
         )

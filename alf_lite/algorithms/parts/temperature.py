@@ -6,13 +6,26 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from alf_lite.config import configurable
 from alf_lite.data_structures import Field
+from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_vectors import BoxActions, Entropies
+from alf_lite.distributions.continuous import ActionBounds
 from alf_lite.distributions.mixed_actions import MixedActions
+from alf_lite.distributions.one_hot import OneHotCategorical
+from alf_lite.errors import ConfigError
+from alf_lite.tensor_specs import (
+    BoundedTensorSpec,
+    TensorSpec,
+    is_binary,
+    num_categories,
+)
+from alf_lite.utils.checks import check_left_out
 from alf_lite.utils.tensor_utils import total
 
 # A number, or a function of the parts of the action.
@@ -78,9 +91,14 @@ class Temperatures(nn.ModuleDict):
         continuous: H̄ of the continuous part; None for the default of SacAlgorithm, or
             a function of ``actions`` such as :func:`concentrated_entropy`.
         discrete: as above.
+        max_continuous: what no policy reaches in the continuous part.
+        discrete_name: of ``discrete`` in messages.
         initial_value: see :class:`Temperature`.
         is_learnt: likewise.
         max_log_alpha: likewise.
+
+    Raises:
+        ConfigError: naming a target that no policy reaches, or that has no effect.
     """
 
     def __init__(
@@ -89,11 +107,21 @@ class Temperatures(nn.ModuleDict):
         continuous: TargetEntropy | None = None,
         discrete: float | None = None,
         *,
+        max_continuous: float,
+        discrete_name: str = "discrete_target_entropy",
         initial_value: float = 1.0,
         is_learnt: bool = True,
         max_log_alpha: float | None = None,
     ) -> None:
+        given = {"target_entropy": continuous, discrete_name: discrete}
+        if not is_learnt:
+            check_left_out("learn_alpha = False keeps the temperatures", **given)
         targets = _target_entropies(actions, continuous, discrete)
+        if continuous is not None:
+            check_reachable("target_entropy", targets["continuous"], max_continuous)
+        if discrete is not None:
+            largest = math.log(actions.num_joint_values)
+            check_reachable(discrete_name, targets["discrete"], largest)
         super().__init__(
             {
                 part: Temperature(
@@ -144,12 +172,55 @@ class Temperatures(nn.ModuleDict):
         )
 
 
+def largest_entropy(spec: TensorSpec, distribution: Distribution | None) -> float:
+    """That of a uniform policy; ∞ where nothing keeps actions within bounds.
+
+    Args:
+        spec: of one part of an action.
+        distribution: of this part; None if it is not known.
+    """
+    if isinstance(distribution, OneHotCategorical):
+        return math.log(spec.numel)
+    if is_binary(spec):
+        return spec.numel * math.log(2)
+    if not isinstance(spec, BoundedTensorSpec):
+        return math.inf
+    if spec.is_discrete:
+        return float(np.log(num_categories(spec).astype(float)).sum())
+    is_box = distribution is not None and not distributions.is_unbounded(distribution)
+    return ActionBounds(spec).log_volume if is_box and spec.is_bounded else math.inf
+
+
+def check_reachable(name: str, target_entropy: Any, largest: float) -> None:
+    """Refuses what would let the temperature grow without end.
+
+    Args:
+        name: of the target in messages.
+        target_entropy: H̄.
+        largest: the entropy of a uniform policy, which no other has.
+
+    Raises:
+        ConfigError: if ``target_entropy`` is no number below it.
+    """
+    is_number = isinstance(target_entropy, int | float)
+    if not is_number or not -math.inf < target_entropy < largest:
+        raise ConfigError(
+            f"{name} must be a number below {largest:.4g}, the entropy of a uniform "
+            f"policy, got {target_entropy}: no other policy has as much"
+        )
+
+
 def _target_entropies(
     actions: BoxActions | MixedActions,
     continuous: TargetEntropy | None,
     discrete: float | None,
 ) -> dict[str, float]:
     targets = {}
+    part = "the action has no {} part"
+    if not actions.vector_size:
+        check_left_out(part.format("continuous"), target_entropy=continuous)
+    if not actions.has_discrete:
+        check_left_out(part.format("discrete"), discrete_target_entropy=discrete)
     if actions.vector_size:
         if continuous is None:
             continuous = actions.log_scale - actions.vector_size
