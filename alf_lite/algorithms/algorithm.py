@@ -475,10 +475,14 @@ class Algorithm(nn.Module):
     def load_checkpoint_parts(self) -> None:
         """Loads ``checkpoint="prefix@path"`` of this algorithm and of its children."""
         for path, module in self.named_modules():
-            if isinstance(module, Algorithm) and module._checkpoint:
-                part = checkpoints.load_prefix(module._checkpoint)
-                what = f"{path or type(module).__name__} from {module._checkpoint}"
-                load_module_state(module, part, what)
+            if isinstance(module, Algorithm):
+                module._load_own_checkpoints(path or type(module).__name__)
+
+    def _load_own_checkpoints(self, name: str) -> None:
+        """``checkpoint``, for a module that is called ``name`` in messages."""
+        if self._checkpoint:
+            part = checkpoints.load_prefix(self._checkpoint)
+            load_module_state(self, part, f"{name} from {self._checkpoint}")
 
 
 def _children(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Algorithm]]:

@@ -38,11 +38,13 @@ from alf_lite.algorithms.parts.policy import Policy
 from alf_lite.algorithms.parts.return_heads import ReturnHead
 from alf_lite.algorithms.parts.temperature import TargetEntropy, Temperatures
 from alf_lite.algorithms.parts.transitions import Transition
+from alf_lite.checkpoints import checkpointer as checkpoints
+from alf_lite.checkpoints.data import load_module_state
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_vectors import Entropies, PolicySample
-from alf_lite.errors import ConfigError
+from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer
@@ -130,6 +132,7 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
         discrete_target_entropy: float | None = None,
         use_entropy_reward: bool = True,
         prior_actor_ctor: Callable[..., Network] | None = None,
+        prior_checkpoint: str | None = None,
         target_kld_per_dim: float | None = None,
         alpha_optimizer: Optimizer | None = None,
         **kwargs: Any,
@@ -153,6 +156,10 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
             prior_actor_ctor: called as ``actor_network_ctor``, for a policy without
                 memory that stays as it is. The policy then keeps near to that one:
                 −KL(π ‖ prior) takes the place of the entropy. For continuous actions.
+            prior_checkpoint: ``"prefix@path"`` of the prior, such as
+                ``"_policy@runs/x"`` for the policy of another SacAlgorithm; loaded
+                before training starts, after ``checkpoint``. None: parameters are
+                random, or those that ``checkpoint`` has for them.
             target_kld_per_dim: of it, for each element, in place of ``target_entropy``;
                 None: 3.
             alpha_optimizer: of the temperatures; None: ``optimizer`` trains them, too.
@@ -170,6 +177,7 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
         self._use_entropy_reward = use_entropy_reward
         self._initial_alpha = initial_alpha
         self._prior: Policy | None = None
+        self._prior_checkpoint = prior_checkpoint
         is_default = discrete_target_entropy is None
         self._has_target_for_each_mask = is_default and self._mask.exists
         if self._is_eval:
@@ -188,7 +196,9 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
         max_entropy = boxes.max_entropy
         if prior_actor_ctor is None:
             check_left_out(
-                "there is no prior_actor_ctor", target_kld_per_dim=target_kld_per_dim
+                "there is no prior_actor_ctor",
+                prior_checkpoint=prior_checkpoint,
+                target_kld_per_dim=target_kld_per_dim,
             )
         else:
             self._prior = self._make_prior(prior_actor_ctor)
@@ -236,6 +246,18 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
         kld = 3.0 if target_kld_per_dim is None else target_kld_per_dim
         check_positive(target_kld_per_dim=kld)
         return -kld * self._actions.vector_size
+
+    def _load_own_checkpoints(self, name: str) -> None:
+        """The prior, too."""
+        super()._load_own_checkpoints(name)
+        if self._prior is None or self._prior_checkpoint is None:
+            return
+        try:
+            part = checkpoints.load_prefix(self._prior_checkpoint)
+        except CheckpointError as error:
+            raise CheckpointError(f"{name}: prior_checkpoint: {error}") from error
+        what = f"{name}: the prior from {self._prior_checkpoint}"
+        load_module_state(self._prior, part, what)
 
     def _checked_return_model(self, model: ReturnHead | None) -> ReturnHead | None:
         model = super()._checked_return_model(model)
