@@ -41,6 +41,7 @@ from alf_lite.tensor_specs import (
     is_binary,
     num_categories,
 )
+from alf_lite.utils.checks import check_left_out
 
 Nest = Any
 
@@ -75,7 +76,7 @@ class ActorDistributionNetwork(EncodedNetwork):
         state_dependent_std: whether σ depends on the observation; else it is a
             parameter for each element.
         initial_log_std: log σ at the start.
-        num_mixture_components: peaks of a mixture.
+        num_mixture_components: peaks of a mixture; None: 5.
         one_hot: whether vectors of binary actions, and of numbers within bounds, are a
             choice of one of their elements.
         last_initializer: of the weights of all heads; None: small orthogonal ones,
@@ -84,6 +85,7 @@ class ActorDistributionNetwork(EncodedNetwork):
 
     Raises:
         ValueError: if a spec is not supported; the message names its path.
+        ConfigError: if ``num_mixture_components`` is given without a mixture.
     """
 
     takes_sequences = True
@@ -96,12 +98,17 @@ class ActorDistributionNetwork(EncodedNetwork):
         continuous_projection: ContinuousProjection = "normal",
         state_dependent_std: bool = False,
         initial_log_std: float = 0.0,
-        num_mixture_components: int = 5,
+        num_mixture_components: int | None = None,
         one_hot: bool = False,
         last_initializer: Initializer | None = None,
         **encoder: Any,
     ) -> None:
         super().__init__(observation_spec, **encoder)
+        if "mixture" not in continuous_projection:
+            check_left_out(
+                f"{continuous_projection!r} has no components",
+                num_mixture_components=num_mixture_components,
+            )
         specs = nest.flatten_with_path(action_spec)
         if not specs:
             raise ValueError("action_spec: expected at least one TensorSpec, got none")
@@ -113,7 +120,9 @@ class ActorDistributionNetwork(EncodedNetwork):
                 continuous_projection=continuous_projection,
                 state_dependent_std=state_dependent_std,
                 initial_log_std=initial_log_std,
-                num_mixture_components=num_mixture_components,
+                num_mixture_components=(
+                    5 if num_mixture_components is None else num_mixture_components
+                ),
                 one_hot=one_hot,
             )
             for path, spec in specs

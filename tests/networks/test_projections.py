@@ -71,6 +71,11 @@ def test_mistakes_are_named():
         ActorDistributionNetwork(
             VECTOR, TensorSpec((2,)), continuous_projection="truncated_normal"
         )
+    for kind in ("normal", "beta"):
+        with pytest.raises(ConfigError, match="num_mixture_components has no effect"):
+            ActorDistributionNetwork(
+                VECTOR, BOX, continuous_projection=kind, num_mixture_components=2
+            )
     with pytest.raises(ValueError, match="num_mixture_components must be at least 1"):
         ActorDistributionNetwork(
             VECTOR, BOX, continuous_projection="mixture", num_mixture_components=0
