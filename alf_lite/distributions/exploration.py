@@ -15,7 +15,7 @@ from alf_lite.config import configurable
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils.devices import moved_tensor
 from alf_lite.utils.progress import FollowsProgress
-from alf_lite.utils.schedulers import Scheduled, as_scheduler, value_at_start
+from alf_lite.utils.schedulers import Scheduled, as_scheduler, extreme_values
 
 # So many coins are looked at: as a rule all explore, or nobody does.
 _MAX_TO_READ = 16
@@ -172,7 +172,8 @@ class EpsilonGreedy(FollowsProgress):
         self._schedulers = [as_scheduler(entry) for entry in entries]
         self._table: tuple[list[float], Tensor | None] = ([], None)  # on a device
         for scheduler in self._schedulers:
-            _checked(value_at_start(scheduler))
+            for value in extreme_values(scheduler):
+                _checked(value)
 
     def toss(
         self,
@@ -261,7 +262,8 @@ class ActionNoise(FollowsProgress, abc.ABC):
 
     def __init__(self, std: Scheduled) -> None:
         self._std = as_scheduler(std)
-        _checked_std(value_at_start(self._std))
+        for value in extreme_values(self._std):
+            _checked_std(value)
 
     def perturb(self, action: Tensor, state: Nest) -> tuple[Tensor, Nest]:
         """Adds noise and clips the result to [-1, 1].

@@ -13,7 +13,7 @@ from alf_lite.config import configurable
 from alf_lite.replay_buffers.window_sampler import SamplingOptions
 from alf_lite.utils.progress import FollowsProgress
 from alf_lite.utils.ranks import ranks
-from alf_lite.utils.schedulers import as_scheduler
+from alf_lite.utils.schedulers import Scheduler, as_scheduler, extreme_values
 
 Schedule = float | Callable[[], float]
 _Array = TypeVar("_Array", np.ndarray, Tensor)
@@ -79,7 +79,9 @@ class PriorityOptions(FollowsProgress):
                 raise ValueError(f"{name}: {error}") from error
             if callable(value):
                 object.__setattr__(self, name, schedule)  # it is frozen
-            elif not value >= 0:
+            # A function that is no scheduler is asked when its value is wanted.
+            tells = isinstance(value, Scheduler) or not callable(value)
+            if tells and not all(extreme >= 0 for extreme in extreme_values(schedule)):
                 raise ValueError(f"{name} must not be negative, got {value}")
 
     def weights(self, priorities: np.ndarray) -> np.ndarray:

@@ -41,6 +41,7 @@ __all__ = [
     "Scheduler",
     "StepScheduler",
     "as_scheduler",
+    "extreme_values",
     "find_schedules",
     "value_at_start",
 ]
@@ -64,6 +65,13 @@ class Scheduler(abc.ABC):
     @abc.abstractmethod
     def value_at(self, x: float) -> float:
         """The value when the counter is at ``x``."""
+
+    def extremes(self) -> tuple[float, ...]:
+        """Values between which all others lie, as far as the type tells.
+
+        Where it tells nothing, the value at the start.
+        """
+        return (self.value_at(0),)
 
     def _check(self, condition: bool, message: str) -> None:
         if not condition:
@@ -111,6 +119,9 @@ class _ScheduleScheduler(Scheduler):
             f"the progress of a schedule over {self.progress_type!r} must lie in "
             f"[0, {upper}], got {xs}",
         )
+
+    def extremes(self) -> tuple[float, ...]:
+        return tuple(value for _, value in self.schedule)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,6 +215,12 @@ class ExponentialScheduler(Scheduler):
         left = self.decay_rate ** (x / self.decay_time)
         return self.end_value + (self.initial_value - self.end_value) * left
 
+    def extremes(self) -> tuple[float, ...]:
+        if self.progress_type == "percent" or self.decay_rate == 1:
+            return self.initial_value, self.value_at(1)
+        # It comes as near to its end as one likes, and never there.
+        return self.initial_value, math.nextafter(self.end_value, self.initial_value)
+
 
 @configurable
 @dataclasses.dataclass(frozen=True)
@@ -245,6 +262,9 @@ class CyclicalScheduler(Scheduler):
         else:
             fraction = 1 - abs(1 - phase)
         return (1 - fraction) * self.base_value + fraction * self.bound_value
+
+    def extremes(self) -> tuple[float, ...]:
+        return self.base_value, self.bound_value
 
 
 class Schedule(FollowsProgress):
@@ -345,6 +365,17 @@ def value_at_start(value: Callable[[], float]) -> float:
     if isinstance(value, Schedule):
         return float(value.scheduler.value_at(0))
     return float(value())
+
+
+def extreme_values(value: Callable[[], float]) -> tuple[float, ...]:
+    """Of what :func:`as_scheduler` returned, those that a range has to hold.
+
+    All values lie between them, as far as the scheduler tells. Another function is
+    asked for the value now.
+    """
+    if isinstance(value, Schedule):
+        return value.scheduler.extremes()
+    return (float(value()),)
 
 
 # A number, the (percent, value) points of a LinearScheduler, or any scheduler.

@@ -161,10 +161,18 @@ def test_some_of_the_environments_have_their_own_epsilon():
     assert explores.tolist() == [[True], [False]]
 
 
-@pytest.mark.parametrize("epsilon", [-0.1, 1.1, [0.5, 2.0]])
+@pytest.mark.parametrize(
+    "epsilon",
+    [-0.1, 1.1, [0.5, 2.0], LinearScheduler([(0.0, 1.0), (0.5, -0.1), (1.0, 0.1)])],
+)
 def test_an_epsilon_out_of_range_is_refused(epsilon):
     with pytest.raises(ValueError, match=r"epsilon must lie in \[0, 1\]"):
         EpsilonGreedy(epsilon)
+
+
+def test_a_deviation_that_becomes_negative_is_refused():
+    with pytest.raises(ValueError, match=r"std must not be negative, got -0\.1"):
+        GaussianNoise(3, std=((0.0, 0.5), (1.0, -0.1)))
 
 
 def test_gaussian_noise_has_its_deviation_and_no_state():

@@ -8,6 +8,7 @@ import torch
 
 from alf_lite.replay_buffers.priority_options import PriorityOptions
 from alf_lite.utils.ranks import ranks
+from alf_lite.utils.schedulers import LinearScheduler
 
 PRIORITIES = np.array([1.0, 2.0, 4.0, 8.0])
 
@@ -119,6 +120,7 @@ def test_a_priority_that_is_no_magnitude_is_refused(wrong):
         {"normalization": "max"},
         {"eps": -1.0},
         {"alpha": -0.1},
+        {"alpha": LinearScheduler([(0.0, 0.6), (1.0, -0.1)])},
         {"beta": float("nan")},
         {"initial_priority": 0.0},
     ],

@@ -16,6 +16,7 @@ from alf_lite.utils.schedulers import (
     LinearScheduler,
     StepScheduler,
     as_scheduler,
+    extreme_values,
     value_at_start,
 )
 
@@ -137,6 +138,35 @@ def test_a_scheduler_is_shared_by_runs_that_do_not_disturb_each_other():
     (first, progress), (second, _) = followed(scheduler), followed(scheduler)
     progress.percent = 0.25
     assert (first(), second()) == (0.75, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("scheduled", "low", "high"),
+    [
+        (0.5, 0.5, 0.5),
+        (((0.0, 0.5), (0.5, 3.0), (1.0, 0.1)), 0.1, 3.0),
+        (StepScheduler([(0.5, 2.0), (1.0, -1.0)]), -1.0, 2.0),
+        (CyclicalScheduler(1.0, 4.0, 0.25), 1.0, 4.0),
+        (ExponentialScheduler(8.0, 0.5, decay_rate=0.5), 2.0, 8.0),
+        (ExponentialScheduler(8.0, 5, decay_rate=1.0), 8.0, 8.0),
+    ],
+)
+def test_all_values_lie_between_the_extreme_ones(scheduled, low, high):
+    schedule = as_scheduler(scheduled)
+    values = extreme_values(schedule)
+    assert (min(values), max(values)) == (low, high)
+    if not isinstance(schedule, ConstantScheduler):
+        for percent in (0.0, 0.1, 0.25, 0.4, 0.5, 0.9, 1.0):
+            assert low <= schedule.scheduler.value_at(percent) <= high
+
+
+def test_a_decay_comes_near_to_its_end_and_never_there():
+    decay = ExponentialScheduler(0.5, 100, progress_type="iterations")
+    low, high = sorted(extreme_values(as_scheduler(decay)))
+    assert high == 0.5
+    assert 0 < low < 1e-300
+    rise = ExponentialScheduler(0.5, 100, end_value=3.0, progress_type="iterations")
+    assert max(extreme_values(as_scheduler(rise))) == pytest.approx(3.0)
 
 
 def test_without_a_run_there_is_no_value_now():

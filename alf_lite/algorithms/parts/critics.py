@@ -15,7 +15,12 @@ from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.networks.critic_networks import ParallelMLP
 from alf_lite.networks.network import Network, as_critic_network
 from alf_lite.utils import losses
-from alf_lite.utils.schedulers import Scheduled, as_scheduler, value_at_start
+from alf_lite.utils.schedulers import (
+    Scheduled,
+    as_scheduler,
+    extreme_values,
+    value_at_start,
+)
 from alf_lite.utils.tensor_utils import expand_dims_as
 
 Nest = Any
@@ -265,11 +270,11 @@ class UpdateCounter(nn.Module):
         is_number = isinstance(period, int | float | str)
         if is_number and (not isinstance(period, int) or isinstance(period, bool)):
             raise ValueError(f"{name} must be a positive integer, got {period!r}")
-        self._schedule = None if isinstance(period, int) else as_scheduler(period)
-        start = period if self._schedule is None else value_at_start(self._schedule)
-        if not start >= 1:
+        schedule = as_scheduler(period)
+        if not all(value >= 1 for value in extreme_values(schedule)):
             raise ValueError(f"{name} must be a positive integer, got {period!r}")
-        self._period = int(start)
+        self._schedule = None if isinstance(period, int) else schedule
+        self._period = int(value_at_start(schedule))
         self._count = 0
         # A flag beside the count: a compiled function that asks for it is compiled
         # anew for each of two values, not for every count.
@@ -340,7 +345,7 @@ class TargetUpdater(nn.Module):
     ) -> None:
         super().__init__()
         self._tau = as_scheduler(tau)
-        if not 0 < value_at_start(self._tau) <= 1:
+        if not all(0 < value <= 1 for value in extreme_values(self._tau)):
             raise ValueError(f"target_update_tau must lie in (0, 1], got {tau}")
         # Tuples, because modules in attributes would become parts of this one.
         self._sources: tuple[nn.Module, ...] = ()

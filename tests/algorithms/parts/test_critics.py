@@ -321,6 +321,10 @@ def test_bad_arguments_are_refused():
         pair(tau=0.0)
     with pytest.raises(ValueError, match="tau must lie"):
         pair(tau=1.5)
+    with pytest.raises(ValueError, match="target_update_tau must lie"):
+        pair(tau=((0.0, 0.5), (1.0, 3.0)))
+    with pytest.raises(ValueError, match="period must be a positive integer"):
+        pair(period=((0.0, 2.0), (1.0, 0.0)))
     with pytest.raises(ValueError, match="period must be a positive integer, got 0"):
         pair(period=0)
     with pytest.raises(ValueError, match="must have the same parameters"):
