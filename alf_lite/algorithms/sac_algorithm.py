@@ -28,23 +28,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from alf_lite import nest
 from alf_lite.algorithms.off_policy_algorithm import (
     OffPolicyActorCriticAlgorithm,
     OffPolicyState,
 )
 from alf_lite.algorithms.parts.critics import with_clipped_slope
-from alf_lite.algorithms.parts.policy import Policy
+from alf_lite.algorithms.parts.prior import Prior
 from alf_lite.algorithms.parts.return_heads import ReturnHead
 from alf_lite.algorithms.parts.temperature import TargetEntropy, Temperatures
 from alf_lite.algorithms.parts.transitions import Transition
-from alf_lite.checkpoints import checkpointer as checkpoints
-from alf_lite.checkpoints.data import load_module_state
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_vectors import Entropies, PolicySample
-from alf_lite.errors import CheckpointError, ConfigError
+from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer
@@ -176,8 +173,7 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
         super().__init__(*specs, **kwargs)
         self._use_entropy_reward = use_entropy_reward
         self._initial_alpha = initial_alpha
-        self._prior: Policy | None = None
-        self._prior_checkpoint = prior_checkpoint
+        self._prior: Prior | None = None
         is_default = discrete_target_entropy is None
         self._has_target_for_each_mask = is_default and self._mask.exists
         if self._is_eval:
@@ -201,7 +197,9 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
                 target_kld_per_dim=target_kld_per_dim,
             )
         else:
-            self._prior = self._make_prior(prior_actor_ctor)
+            self._prior = Prior(
+                prior_actor_ctor, self.action_spec, self._mask, prior_checkpoint
+            )
             check_left_out(
                 "prior_actor_ctor has target_kld_per_dim in its place",
                 target_entropy=target_entropy,
@@ -225,23 +223,6 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
         )
         self._claim(alpha_optimizer, self._temperatures)
 
-    def _make_prior(self, prior_actor_ctor: Callable[..., Network]) -> Policy:
-        prior = Policy(
-            prior_actor_ctor, self.action_spec, self._mask, "prior_actor_ctor"
-        )
-        prior.parts()  # refuses what is no policy
-        if self._actions.has_discrete:
-            raise ConfigError(
-                f"{self._name}: prior_actor_ctor needs continuous actions, got "
-                f"{self.action_spec}"
-            )
-        if not nest.is_empty(prior.state_spec):
-            raise ConfigError(
-                f"{self._name}: prior_actor_ctor must build a network without memory, "
-                f"got one with the state {prior.state_spec}"
-            )
-        return prior.requires_grad_(False)
-
     def _target_of_prior(self, target_kld_per_dim: float | None) -> float:
         kld = 3.0 if target_kld_per_dim is None else target_kld_per_dim
         check_positive(target_kld_per_dim=kld)
@@ -250,14 +231,8 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
     def _load_own_checkpoints(self, name: str) -> None:
         """The prior, too."""
         super()._load_own_checkpoints(name)
-        if self._prior is None or self._prior_checkpoint is None:
-            return
-        try:
-            part = checkpoints.load_prefix(self._prior_checkpoint)
-        except CheckpointError as error:
-            raise CheckpointError(f"{name}: prior_checkpoint: {error}") from error
-        what = f"{name}: the prior from {self._prior_checkpoint}"
-        load_module_state(self._prior, part, what)
+        if self._prior is not None:
+            self._prior.load(name)
 
     def _checked_return_model(self, model: ReturnHead | None) -> ReturnHead | None:
         model = super()._checked_return_model(model)

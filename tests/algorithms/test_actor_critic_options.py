@@ -430,7 +430,7 @@ def test_a_prior_that_cannot_be_loaded_is_an_error(tmp_path):
         load(f"_polcy@{tmp_path}")
     with pytest.raises(CheckpointError, match=r"prior_checkpoint: .*prefix@path"):
         load(str(tmp_path))
-    with pytest.raises(CheckpointError, match=r"prior from .* does not fit Policy"):
+    with pytest.raises(CheckpointError, match=r"prior from .* does not fit Prior"):
         load(f"_policy@{tmp_path}", functools.partial(Actor, fc_layer_params=(4,)))
     with pytest.raises(ConfigError, match="prior_checkpoint has no effect: there is"):
         make(prior_checkpoint=f"_policy@{tmp_path}")

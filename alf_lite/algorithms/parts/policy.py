@@ -172,7 +172,7 @@ class Policy(Network):
         )
         network: Any = self._network
         state = network.initial_state(1)
-        is_training = network.training
+        trained = [module for module in network.modules() if module.training]
         network.eval()  # statistics and dropout are none of this
         try:
             if not hasattr(network, "with_features"):
@@ -180,7 +180,8 @@ class Policy(Network):
             distribution, features, _ = network.with_features(observation, state)
             return distribution, features.shape[-1]
         finally:
-            network.train(is_training)
+            for module in trained:
+                module.training = True
 
     def make_noise(self, noise_ctor: Callable[..., SampleNoise]) -> SampleNoise:
         """Noise that fits this policy, for :meth:`with_noise`.

@@ -221,9 +221,11 @@ def test_looking_at_a_policy_changes_nothing():
     observation = BoundedTensorSpec((), torch.int64, 1, 3)  # zeros are none
     encoder = functools.partial(EncodingNetwork, batch_norm=True)
     policy = policy_of(CHOICE, observation, encoding_network_ctor=encoder)
+    frozen = policy.network._encoder.eval()
     before = nest.map_structure(torch.clone, policy.state_dict())
     random_state = torch.get_rng_state()
     policy.parts()
     assert policy.training
+    assert not frozen.training
     assert torch.equal(torch.get_rng_state(), random_state)
     assert all(torch.equal(policy.state_dict()[key], before[key]) for key in before)
