@@ -33,6 +33,7 @@ from alf_lite.algorithms.parts.observation_parts import (
     RepresentationLearner,
 )
 from alf_lite.algorithms.parts.return_streams import ReturnStream
+from alf_lite.algorithms.parts.reward_weights import RewardWeights
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig, configurable
 from alf_lite.data_structures import BatchInfo, TimeStep
@@ -69,7 +70,7 @@ class Agent(Composition):
         intrinsic_gamma: float | None = None,
         is_on_policy: bool | None = None,
         reward_spec: TensorSpec = TensorSpec(()),
-        reward_weights: Sequence[float] | None = None,
+        reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
         config: TrainerConfig | None = None,
         is_eval: bool = False,
         name: str | None = None,

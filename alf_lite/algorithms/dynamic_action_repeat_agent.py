@@ -38,6 +38,7 @@ from alf_lite import nest
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.composition import Composition
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
+from alf_lite.algorithms.parts.reward_weights import RewardWeights
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig, configurable
 from alf_lite.data_structures import (
@@ -74,7 +75,7 @@ class DynamicActionRepeatAgent(Composition):
         rl_algorithm_ctor: Callable[..., Any],
         max_repeats: int = 5,
         reward_spec: TensorSpec = TensorSpec(()),
-        reward_weights: Sequence[float] | None = None,
+        reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
         config: TrainerConfig | None = None,
         is_eval: bool = False,
         name: str | None = None,

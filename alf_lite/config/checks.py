@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-import typing
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -107,22 +106,20 @@ def _leaves(value: Any) -> Iterator[Any]:
 def _wrong_types(bindings: Bindings) -> Iterator[str]:
     for binding in bindings.values():
         value, parameter = binding.value, binding.key.parameter
-        annotations = _annotations(binding.key.selector)
+        annotation = _annotation(binding.key.selector, parameter)
         if parameter.endswith("_ctor") and _is_instance(value):
             reference = repr(value).removesuffix("()")
             yield (
                 f"{binding}: {parameter} is called later. Write `{reference}` without "
                 "the parentheses."
             )
-        elif parameter in annotations and not _is_default(binding):
-            annotation = annotations[parameter]
-            if not config_values.fits(_known(value), annotation):
-                expected = config_values.describe(annotation)
-                is_class = (
-                    isinstance(value, ConfigurableReference) and not value.evaluate
-                )
-                hint = f" Write `{value!r}()` to call it." if is_class else ""
-                yield f"{binding}: expected {expected}.{hint}"
+        elif not (
+            config_values.fits(_known(value), annotation) or _is_default(binding)
+        ):
+            expected = config_values.describe(annotation)
+            is_class = isinstance(value, ConfigurableReference) and not value.evaluate
+            hint = f" Write `{value!r}()` to call it." if is_class else ""
+            yield f"{binding}: expected {expected}.{hint}"
 
 
 def _is_default(binding: Binding) -> bool:
@@ -158,22 +155,19 @@ def _is_instance(value: Any) -> bool:
     )
 
 
-def _annotations(selector: str) -> dict[str, Any]:
-    """Parameter → its type, as far as known.
+def _annotation(selector: str, parameter: str) -> Any:
+    """The type of a parameter; Any where it is not known.
 
     A class with ``__post_init__`` checks its values itself, all at once. Annotations of
     what was not written for confs are not always meant to the letter.
     """
     target = configurables.target(selector)
     if target is None or hasattr(target, "__post_init__"):
-        return {}
+        return Any
     if configurables.imported_by_name(selector) is not None:
-        return {}
-    function = inspect.unwrap(configurables.construction_function(target))
-    try:
-        return typing.get_type_hints(function)
-    except Exception:  # a name that is imported for type checkers only
-        return {}
+        return Any
+    annotation = configurables.annotation(target, parameter)
+    return Any if annotation is inspect.Parameter.empty else annotation
 
 
 def _warn_of_repeated_calls(bindings: Bindings) -> None:

@@ -11,7 +11,8 @@ import functools
 # gin uses importlib.util without importing it and then fails on a missing file.
 import importlib.util  # noqa: F401
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+import typing
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 import gin
@@ -24,6 +25,9 @@ _Enum = TypeVar("_Enum", bound=type[enum.Enum])
 
 # What was registered because a conf refers to it by its complete name.
 _imported: dict[str, Callable[..., Any]] = {}
+
+# Attribute of a constructor that stands in for another: that one.
+_WRITTEN = "_alf_lite_written"
 
 
 def names() -> list[str]:
@@ -125,6 +129,54 @@ def parameter_names(function_or_class: Any) -> list[str] | None:
     return [
         p.name for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     ]
+
+
+def annotation(function_or_class: Any, parameter: str) -> Any:
+    """The type of a parameter; ``inspect.Parameter.empty`` where it is not known.
+
+    It is that of the constructor which has written the parameter down, and means what
+    it means in the module of that one.
+    """
+    for function in _written_functions(function_or_class):
+        found = inspect.signature(function).parameters.get(parameter)
+        if found is not None and found.kind not in (
+            found.VAR_POSITIONAL,
+            found.VAR_KEYWORD,
+        ):
+            return _resolved(function, parameter)
+    return inspect.Parameter.empty
+
+
+def _written_functions(function_or_class: Any) -> Iterator[Callable[..., Any]]:
+    """The functions as in the source; of a class its constructors, from it upwards."""
+    if not inspect.isclass(function_or_class):
+        yield _as_written(function_or_class)
+        return
+    for base in function_or_class.__mro__[:-1]:
+        for name in ("__init__", "__new__"):
+            if name in base.__dict__:
+                yield _as_written(getattr(base, name))
+
+
+def _as_written(function: Callable[..., Any]) -> Callable[..., Any]:
+    function = inspect.unwrap(function)
+    while hasattr(function, _WRITTEN):
+        function = inspect.unwrap(getattr(function, _WRITTEN))
+    return function
+
+
+def _resolved(function: Any, parameter: str) -> Any:
+    annotations = getattr(function, "__annotations__", {})
+    if parameter not in annotations:
+        return inspect.Parameter.empty
+
+    def only_this() -> None: ...
+
+    only_this.__annotations__ = {parameter: annotations[parameter]}
+    try:
+        return typing.get_type_hints(only_this, function.__globals__)[parameter]
+    except Exception:  # a name that is imported for type checkers only
+        return inspect.Parameter.empty
 
 
 def bases_with_parameter(function_or_class: Any, parameter: str) -> list[str]:
@@ -292,6 +344,7 @@ def _inherit_parameters(
 
     # gin would look through it and find **kwargs.
     del construct.__wrapped__
+    setattr(construct, _WRITTEN, constructor)
     construct.__signature__ = complete  # type: ignore[attr-defined]
     _leave_defaults_to(construct, [p.name for p in inherited if p.name not in defaults])
     target.__init__ = construct

@@ -65,6 +65,49 @@ def test_a_value_of_the_wrong_type(statement, expected):
     assert f"{statement}: expected {expected}." in refused(statement)
 
 
+def test_a_name_for_type_checkers_costs_one_parameter():
+    assert "expected an int" in refused("unresolvable.size = 'big'")
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("SacAlgorithm.use_entropy_reward = 'False'", "True or False"),
+        ("SacAlgorithm.parameter_reset_period = 2.5", "an int or None"),
+        ("SacAlgorithm.max_log_alpha = '1.0'", "a number or None"),
+        ("SacAlgorithm.target_entropy = 'auto'", "a number or a callable or None"),
+        ("SacAlgorithm.gamma = '0.9'", "a number"),
+        ("RedqAlgorithm.use_entropy_reward = 'False'", "True or False"),
+        ("DqnAlgorithm.double = 'False'", "True or False"),
+        ("CriticNetwork.layer_norm = 'False'", "True or False"),
+        ("Adam.betas = [0.9, '0.999']", "a list, each item a number"),
+    ],
+)
+def test_the_types_of_the_library_are_judged(statement, expected):
+    assert f"{statement}: expected {expected}." in refused(statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SacAlgorithm.gamma = 1",
+        "SacAlgorithm.target_entropy = -1",
+        "SacAlgorithm.target_update_tau = [(0.0, 1), (1.0, 0.01)]",
+        "SacAlgorithm.target_update_tau = @LinearScheduler()",
+        "SacAlgorithm.optimizer = @Adam()",
+        "SacAlgorithm.critic_network_ctor = @critic/CriticNetwork",
+        "SacAlgorithm.reward_weights = @LagrangianRewardWeights",
+        "SacAlgorithm.reward_weights = (1, 2.0)",
+        "Agent.reward_weights = @LagrangianRewardWeights",
+        "DynamicActionRepeatAgent.reward_weights = @LagrangianRewardWeights",
+        "CriticNetwork.activation = @torch.nn.ReLU",
+        "CriticNetwork.activation = @torch.nn.ReLU()",
+    ],
+)
+def test_what_the_library_takes_is_accepted(statement):
+    config_files.parse_config(None, [statement])
+
+
 def test_a_forgotten_call_is_recognised():
     assert "Write `@Valve()` to call it" in refused("Valve.inner = @Valve")
 
@@ -99,7 +142,7 @@ def test_all_wrong_types_are_named_at_once():
         "Valve.inner = @Valve()",
         "Valve.inner_ctor = @a/Valve",
         "Valve.odd_default = None",
-        "unresolvable.size = 'not judged, its annotations cannot be resolved'",
+        "unresolvable.amount = 'not judged, its annotation cannot be resolved'",
     ],
 )
 def test_what_fits_is_accepted(statement):

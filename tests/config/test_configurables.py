@@ -1,6 +1,9 @@
 """Names and parameters of what gin knows."""
 
+import inspect
+
 from alf_lite.config import configurable, configurables
+from alf_lite.config import names as config_names
 
 
 @configurable
@@ -37,3 +40,46 @@ def test_a_class_built_by_new_has_its_parameters():
             return super().__new__(cls, (first, second))
 
     assert configurables.parameter_names(Pair) == ["first", "second"]
+
+
+class Petrol:
+    """Only known in this module."""
+
+
+@configurable
+class Engine:
+    def __init__(self, *, fuel: "Petrol | None" = None, power: "int" = 1, free=None):
+        self.fuel, self.power = fuel, power
+
+
+@configurable(defaults={"power": 2})
+class Turbine(Engine):
+    pass
+
+
+@configurable
+class LoudTurbine(Turbine):
+    def __init__(self, *, power: float = 3.0, volume: "Missing" = 1, **kwargs):  # noqa: F821
+        super().__init__(**kwargs)
+
+
+def test_the_annotation_of_a_parameter_is_that_of_the_class_which_wrote_it():
+    unknown = inspect.Parameter.empty
+    assert configurables.annotation(Engine, "fuel") == Petrol | None
+    assert configurables.annotation(Turbine, "power") is int
+    assert configurables.annotation(LoudTurbine, "power") is float
+    assert configurables.annotation(LoudTurbine, "fuel") == Petrol | None
+    assert configurables.annotation(LoudTurbine, "free") is unknown
+    assert configurables.annotation(LoudTurbine, "volume") is unknown
+    assert configurables.annotation(LoudTurbine, "kwargs") is unknown
+
+
+def test_every_annotation_of_the_library_is_known():
+    unknown = [
+        f"{name}.{parameter.name}"
+        for name in config_names.shipped()
+        for target in [configurables.target(config_names.complete_name(name))]
+        for parameter in configurables.parameters(target)
+        if configurables.annotation(target, parameter.name) is parameter.empty
+    ]
+    assert unknown == []
