@@ -124,6 +124,40 @@ def test_what_is_bound_beats_what_is_declared(tmp_path):
     assert "Adam.gradient_clipping = 0.5" in text
 
 
+def test_what_has_no_optimizer_beside_others_gets_the_default_one():
+    value = "IqlAlgorithm.value_optimizer = @Adam()"
+    config = read(
+        "Pendulum-v1", "IqlAlgorithm", 9_999, value, "Adam.betas = (0.8, 0.99)"
+    )
+    env = create_environment()
+    algorithm = config.algorithm_ctor(env=env, config=config)
+    (_, of_value), (_, rest) = algorithm.optimizers()
+    env.close()
+    lr = type(algorithm).default_settings.lr
+    assert lr != of_value.learning_rate == 1e-3
+    assert rest.learning_rate == lr
+    text = config_files.operative_config_text()
+    assert "Adam.lr = 0.001" in text
+    assert f"default/Adam.lr = {lr}" in text
+    config_files.reset()
+    config_files.parse_config_text(text)
+    env = create_environment()
+    algorithm = TrainerConfig().algorithm_ctor(env=env, config=TrainerConfig())
+    rates = [optimizer.learning_rate for _, optimizer in algorithm.optimizers()]
+    assert rates == [1e-3, lr]
+    env.close()
+
+
+def test_a_default_optimizer_is_not_made_where_nothing_is_left():
+    parts = ("actor", "critic", "alpha")
+    own = [f"SacAlgorithm.{part}_optimizer = @Adam()" for part in parts]
+    config = read("Pendulum-v1", "SacAlgorithm", 9_999, *own)
+    env = create_environment()
+    algorithm = config.algorithm_ctor(env=env, config=config)
+    assert len(algorithm.optimizers()) == 3
+    env.close()
+
+
 def batch_of_three():
     return gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="vector_entry_point")
 

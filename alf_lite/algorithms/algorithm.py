@@ -23,7 +23,11 @@ from alf_lite.data_structures import (
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.optimizers.gradient_average import GradientAverage
 from alf_lite.optimizers.optimizers import Optimizer
-from alf_lite.optimizers.parameter_ownership import Claim, assign_parameters
+from alf_lite.optimizers.parameter_ownership import (
+    Claim,
+    assign_parameters,
+    unclaimed,
+)
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.normalizers import Normalizer, NotFiniteError
 from alf_lite.utils.shortcuts import is_outdated
@@ -447,6 +451,11 @@ class Algorithm(nn.Module):
             isinstance(module, Algorithm) and bool(module._claims)
             for module in self.modules()
         )
+
+    def _has_unclaimed_parameters(self) -> bool:
+        """Whether something is left that no optimizer in this tree asks for."""
+        parameters = dict(self.named_parameters(remove_duplicate=False))
+        return bool(unclaimed(parameters, self._collect_claims()))
 
     def _collect_claims(self) -> list[Claim]:
         paths = {id(module): path for path, module in self.named_modules()}

@@ -580,19 +580,22 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
             learner.set_up()
 
     def _complete_claims(self) -> None:
-        """If there is no optimizer at all, Adam by ``default_settings``."""
+        """What has no optimizer gets Adam by ``default_settings``."""
         self._claim_default_optimizer()
         # Those that were added since it was built follow it, too.
         self.follow_progress(self.progress)
 
     def _claim_default_optimizer(self) -> None:
         defaults = self.default_settings
-        if defaults.lr is not None and not self._has_optimizer():
-            adam = call_with_defaults(
-                Adam,
-                {"lr": defaults.lr, "gradient_clipping": defaults.gradient_clipping},
-            )
-            self._claims.append((adam, None))
+        has_others = self._has_optimizer()
+        if defaults.lr is None or (has_others and not self._has_unclaimed_parameters()):
+            return
+        adam = call_with_defaults(
+            Adam,
+            {"lr": defaults.lr, "gradient_clipping": defaults.gradient_clipping},
+            scope="default" if has_others else "",
+        )
+        self._claims.append((adam, None))
 
     def follow_progress(self, progress: Progress) -> None:
         """Has all schedules in the modules of this algorithm follow ``progress``."""

@@ -157,8 +157,20 @@ def note_used(configurable: Any, values: Mapping[str, Any]) -> None:
         used.update(values)
 
 
-def call_with_defaults(configurable: Any, defaults: Mapping[str, Any]) -> Any:
-    """Calls a configurable with defaults that are not its own; bindings beat them."""
+def call_with_defaults(
+    configurable: Any, defaults: Mapping[str, Any], scope: str = ""
+) -> Any:
+    """Calls a configurable with defaults that are not its own; bindings beat them.
+
+    Args:
+        configurable: a function or class.
+        defaults: by parameter.
+        scope: for a call beside others with other defaults, which the operative config
+            could not tell from it.
+    """
+    if scope:
+        with gin.config_scope(scope):
+            return call_with_defaults(configurable, defaults)
     selector, scope = configurables.selector_of(configurable), gin.current_scope_str()
     assert selector is not None, configurable
     given = {

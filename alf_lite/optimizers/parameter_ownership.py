@@ -104,6 +104,17 @@ def resolve_claims(
     return owned
 
 
+def unclaimed(
+    named_parameters: Mapping[str, Parameter], claims: Sequence[Claim]
+) -> list[str]:
+    """Names of the trainable parameters that no claim asks for."""
+    return [
+        names[0]
+        for names, _ in _names_of_parameters(named_parameters)
+        if not _winners(names, claims, ())
+    ]
+
+
 def _names_of_parameters(
     named_parameters: Mapping[str, Parameter],
 ) -> list[tuple[list[str], Parameter]]:

@@ -455,13 +455,18 @@ def test_without_environment_there_is_nothing_to_unroll():
         PPOAlgorithm(TensorSpec((1,)), make_env().action_spec, env=make_env())
 
 
+class PPOWithoutRate(PPOAlgorithm):
+    """Declares no learning rate, so that no optimizer steps in."""
+
+    default_settings = DefaultSettings()
+
+
 def test_a_parameter_without_optimizer_is_named():
     env = make_env()
     config = TrainerConfig(num_iterations=1)
-    algorithm = PPOAlgorithm(
+    algorithm = PPOWithoutRate(
         env.observation_spec, env.action_spec, env=env, config=config
     )
-    # One is given, so that the declared one does not step in.
     algorithm.add_optimizer(Adam(lr=0.1), [algorithm._value_network])
     with pytest.raises(ConfigError, match="_policy"):
         algorithm.train_iter()
