@@ -437,6 +437,13 @@ class Algorithm(nn.Module):
             return self.optimizers()
         return self._optimizers_of_run
 
+    def check_optimizers(self) -> None:
+        """Refuses optimizers that do not suit this algorithm, once all are known.
+
+        Raises:
+            ConfigError: saying which are needed.
+        """
+
     def average_gradients(self, loss: Tensor, weight: Tensor) -> Tensor:
         """Makes the gradients those of all ranks, see :class:`GradientAverage`."""
         if self._gradient_average is None:
@@ -479,6 +486,9 @@ class Algorithm(nn.Module):
             return
         self.check_children()
         self.optimizers()
+        for module in self.modules():
+            if isinstance(module, Algorithm):
+                module.check_optimizers()
         self.load_checkpoint_parts()
 
     def load_checkpoint_parts(self) -> None:

@@ -359,6 +359,11 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         self._adaptive_rate.adapt(kl)
         self._adaptive_rate.scale(self._own_optimizers())
 
+    def check_optimizers(self) -> None:
+        """``desired_kl`` needs one of its own."""
+        if self._adaptive_rate is not None:
+            self._own_optimizers()
+
     def _own_optimizers(self) -> list[Optimizer]:
         """Also of a part of a composition, whose root has the names."""
         claims = [optimizer for optimizer, _ in self._claims]

@@ -662,6 +662,20 @@ def test_an_output_of_another_shape_is_named(parts, message):
         trained(PPOAlgorithm, Agent, rl_algorithm_ctor=PPOAlgorithm, **parts)
 
 
+def test_a_rate_by_the_kl_needs_an_optimizer_of_its_own_before_anything_runs():
+    env = create_environment("CartPole-v1", 2)
+    ctor = functools.partial(PPOAlgorithm, desired_kl=0.01)
+    agent = Agent(
+        env=env,
+        config=TrainerConfig(num_iterations=1),
+        rl_algorithm_ctor=ctor,
+        optimizer=Adam(lr=1e-3),
+    )
+    with pytest.raises(ConfigError, match=r"set PPOAlgorithm\.optimizer = @Adam"):
+        agent.setup_training()
+    env.close()
+
+
 class WithHelper(Composition):
     """Has a part, and a child that it has forgotten."""
 
