@@ -22,6 +22,9 @@ _IN_CALL = re.compile(r"\n  In call to configurable '([^']+)' \(")
 _MISSING = re.compile(
     r"Required bindings for `(.+?)` not provided in config: \[(.+?)\]"
 )
+_NOT_GIVEN = re.compile(
+    r"(\w+)(?:\.__init__)?\(\) missing \d+ required .*arguments?: (.+)"
+)
 _NO_VALUES = re.compile(
     r"\n  No values supplied by Gin or caller for arguments: \[(.+?)\]"
 )
@@ -230,15 +233,23 @@ def missing_value(error: BaseException) -> str | None:
     missing = _MISSING.search(str(error))
     if missing:
         name, parameters = missing[1], missing[2]
-    else:
-        called = said_of_calls(error)
-        missing = _NO_VALUES.search(called[0]) if called else None
-        if missing is None:
+    elif called_configurables(error):
+        name = called_configurables(error)[0]
+        missing = _NO_VALUES.search(said_of_calls(error)[0])
+        parameters = missing[1] if missing else _not_given(error, name)
+        if not parameters:
             return None
-        name, parameters = called_configurables(error)[0], missing[1]
+    else:
+        return None
     names = re.findall(r"'(\w+)'", parameters)
     shown = " and ".join(f"`{name}.{parameter}`" for parameter in names)
     return f"{shown} must be set, in the conf or by --gin_param."
+
+
+def _not_given(error: BaseException, name: str) -> str:
+    """Keyword-only parameters without value, of which gin says nothing; "" if none."""
+    said = _NOT_GIVEN.fullmatch(str(error)) if isinstance(error, TypeError) else None
+    return said[2] if said and said[1] == name.rpartition(".")[2] else ""
 
 
 # What the settings of ALF and DI-engine are called here

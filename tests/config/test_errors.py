@@ -35,6 +35,17 @@ def needs_length(length=gin.REQUIRED):
 
 
 @configurable
+class Tap:
+    def __init__(self, *, width, length, colour="grey"):
+        self.width = width
+
+
+@configurable
+class Faucet(Tap):
+    """Has no constructor of its own."""
+
+
+@configurable
 def fail_with(error):
     raise error
 
@@ -181,12 +192,24 @@ def test_a_config_error_names_the_lines_of_all_wrong_fields():
 
 
 @pytest.mark.parametrize(
-    ("function", "parameter"), [(connect, "connect.pump"), (needs_length, "length")]
+    ("function", "parameter"),
+    [
+        (connect, "connect.pump"),
+        (needs_length, "length"),
+        (Tap, "`Tap.width` and `Tap.length"),
+        (Faucet, "Tap.length"),
+    ],
 )
 def test_a_missing_value_is_named(function, parameter):
     with pytest.raises(ConfigError, match=rf"{parameter}` must be set") as error:
         build(function)
     assert str(error.value).count("\n") == 0
+
+
+def test_a_missing_value_of_what_no_conf_can_bind_is_no_missing_value():
+    message = "helper() missing 1 required keyword-only argument: 'size'"
+    with pytest.raises(ConfigError, match="helper"):
+        build(fail_with, TypeError(message))
 
 
 def test_typed_errors_pass_without_gins_additions():

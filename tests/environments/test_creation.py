@@ -100,6 +100,20 @@ def test_sync_and_async_give_the_same_bits():
     assert torch.equal(run("sync"), run("async"))
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_wrapper_whose_parameter_no_conf_sets_is_a_wrong_conf(mode):
+    config_files.parse_config(
+        None,
+        [
+            'create_environment.env_name = "CartPole-v1"',
+            "create_environment.wrappers = [@ActionRepeat]",
+            f"create_environment.vectorization_mode = '{mode}'",
+        ],
+    )
+    with pytest.raises(ConfigError, match=r"`ActionRepeat\.num_repeats` must be set"):
+        create_environment()
+
+
 def test_wrappers_are_applied_in_order():
     wrappers = [
         gymnasium.wrappers.TimeAwareObservation,
