@@ -42,6 +42,11 @@ def test_every_name_of_the_tables_exists():
     ("statement", "answer"),
     [
         (
+            "Agent.reward_weight_algorithm_cls = @LagrangianRewardWeights",
+            "'Agent' has no parameter 'reward_weight_algorithm_cls'. Here that is "
+            "`Agent.reward_weights = @LagrangianRewardWeights`.",
+        ),
+        (
             "TrainerConfig.num_evals = 3",
             "'TrainerConfig' has no parameter 'num_evals'. Here that is "
             "`TrainerConfig.eval_interval` (iterations from one to the next).",
