@@ -19,6 +19,7 @@ metrics see, is the reward of the environment.
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -45,7 +46,14 @@ from alf_lite.utils.losses import masked_mean
 from alf_lite.utils.schedulers import ConstantScheduler, Scheduled, as_scheduler
 
 Nest = Any
-PartCtor = Callable[..., Any]
+RewardCtor = Callable[..., IntrinsicReward]
+
+# Part -> what gives it; all others are intrinsic rewards.
+_PARAMETERS = {
+    "rl": "rl_algorithm_ctor",
+    "representation": "representation_learner_ctor",
+    "goal": "goal_generator_ctor",
+}
 
 
 @configurable(denylist=["rl_algorithm", "before", "after", "changes_steps"])
@@ -60,11 +68,13 @@ class Agent(Composition):
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
         *,
-        rl_algorithm_ctor: PartCtor,
-        representation_learner_ctor: PartCtor | None = None,
-        goal_generator_ctor: PartCtor | None = None,
-        intrinsic_rewards: PartCtor | Sequence[PartCtor] | Mapping[str, PartCtor] = (),
-        entropy_target_ctor: PartCtor | None = None,
+        rl_algorithm_ctor: Callable[..., RLAlgorithm],
+        representation_learner_ctor: Callable[..., RepresentationLearner] | None = None,
+        goal_generator_ctor: Callable[..., GoalGenerator] | None = None,
+        intrinsic_rewards: RewardCtor
+        | Sequence[RewardCtor]
+        | Mapping[str, RewardCtor] = (),
+        entropy_target_ctor: Callable[..., Algorithm] | None = None,
         extrinsic_reward_weight: Scheduled = 1.0,
         intrinsic_reward_weights: Scheduled | Mapping[str, Scheduled] = 1.0,
         intrinsic_gamma: float | None = None,
@@ -118,7 +128,8 @@ class Agent(Composition):
             ("goal", GoalGenerator, goal_generator_ctor),
         ):
             if ctor is not None:
-                made = ctor(spec, action_spec)
+                _check_class(name, part, kind, ctor)
+                made: Any = ctor(spec, action_spec)
                 before.append((part, _checked(name, part, kind, made)))
                 spec = made.output_spec
         rewards = (
@@ -135,8 +146,9 @@ class Agent(Composition):
             _checked(name, part, IntrinsicReward, reward).check_reward(reward_spec)
         has_two_values = intrinsic_gamma is not None
         if has_two_values and not is_eval:
-            _check_two_values(name, bool(rewards), reward_weights)
+            _check_two_values(name, bool(rewards), reward_weights is not None)
         given = {} if reward_weights is None else {"reward_weights": reward_weights}
+        _check_class(name, "rl", RLAlgorithm, rl_algorithm_ctor)
         with _told_who_hides_masks(name, before):
             rl = rl_algorithm_ctor(
                 *(spec, action_spec),
@@ -204,12 +216,15 @@ class Agent(Composition):
         return inputs._replace(reward=intrinsic), infos
 
 
+def _check_class(owner: str, name: str, kind: type, ctor: Callable[..., Any]) -> None:
+    """As ``_checked``, before a constructor is called with what it does not take."""
+    if inspect.isclass(ctor) and not issubclass(ctor, kind):
+        raise ConfigError(_other_kind(owner, name, kind, ctor))
+
+
 def _checked(owner: str, name: str, kind: type, part: Any) -> Any:
     if not isinstance(part, kind):
-        raise ConfigError(
-            f"{owner}: expected the part {name!r} to be a {kind.__name__}, got a "
-            f"{type(part).__name__}"
-        )
+        raise ConfigError(_other_kind(owner, name, kind, type(part)))
     return part
 
 
@@ -232,18 +247,24 @@ def _told_who_hides_masks(
         ) from error
 
 
-def _check_two_values(
-    owner: str, has_rewards: bool, reward_weights: Sequence[float] | None
-) -> None:
+def _other_kind(owner: str, name: str, kind: type, got: type) -> str:
+    example = ", such as @PPOAlgorithm" if kind is RLAlgorithm else ""
+    return (
+        f"{owner}.{_PARAMETERS.get(name, 'intrinsic_rewards')}: expected the part "
+        f"{name!r} to be a {kind.__name__}{example}, got a {got.__name__}"
+    )
+
+
+def _check_two_values(owner: str, has_rewards: bool, has_reward_weights: bool) -> None:
     if not has_rewards:
         raise ConfigError(
             f"{owner}.intrinsic_gamma is given, but there are no intrinsic_rewards"
         )
-    if reward_weights is not None:
+    if has_reward_weights:
         raise ConfigError(
-            f"{owner}: reward_weights={list(reward_weights)} given, but the reward of "
-            "this environment has only one dimension; intrinsic rewards have "
-            "intrinsic_reward_weights"
+            f"{owner}.reward_weights is given, but with intrinsic_gamma the reward of "
+            "the environment has only one dimension. Leave it out; intrinsic rewards "
+            "have intrinsic_reward_weights"
         )
 
 
@@ -260,18 +281,20 @@ def _check_tells_policy(owner: str, rl: RLAlgorithm) -> None:
 
 def _built_rewards(
     owner: str,
-    ctors: PartCtor | Sequence[PartCtor] | Mapping[str, PartCtor],
+    ctors: RewardCtor | Sequence[RewardCtor] | Mapping[str, RewardCtor],
     *specs: NestedTensorSpec,
 ) -> list[tuple[str, Algorithm]]:
     """The intrinsic rewards with their names."""
-    if isinstance(ctors, Mapping):
-        named = {name: ctor(*specs) for name, ctor in ctors.items()}
-        return [(n, _checked(owner, n, IntrinsicReward, p)) for n, p in named.items()]
-    rewards = [
-        _checked(owner, "intrinsic_rewards", IntrinsicReward, ctor(*specs))
-        for ctor in ([ctors] if callable(ctors) else ctors)
-    ]
-    return [(reward.name, reward) for reward in rewards]
+    if callable(ctors):
+        ctors = [ctors]
+    given = ctors.items() if isinstance(ctors, Mapping) else [("", c) for c in ctors]
+    rewards = []
+    for name, ctor in given:
+        shown = name or "intrinsic_rewards"
+        _check_class(owner, shown, IntrinsicReward, ctor)
+        reward = _checked(owner, shown, IntrinsicReward, ctor(*specs))
+        rewards.append((name or reward.name, reward))
+    return rewards
 
 
 def _weights(

@@ -28,6 +28,7 @@ Differences from ALF, which stores the steps of decisions only:
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -72,7 +73,7 @@ class DynamicActionRepeatAgent(Composition):
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
         *,
-        rl_algorithm_ctor: Callable[..., Any],
+        rl_algorithm_ctor: Callable[..., RLAlgorithm],
         max_repeats: int = 5,
         reward_spec: TensorSpec = TensorSpec(()),
         reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
@@ -108,6 +109,8 @@ class DynamicActionRepeatAgent(Composition):
             )
         repeat = BoundedTensorSpec((), torch.int64, 0, max_repeats - 1)
         given = {} if reward_weights is None else {"reward_weights": reward_weights}
+        if inspect.isclass(rl_algorithm_ctor):
+            _check_class(name, rl_algorithm_ctor)
         try:
             rl = rl_algorithm_ctor(
                 *(observation_spec, {"action": action_spec, "repeat": repeat}),
@@ -249,14 +252,18 @@ def _run_length(steps: TimeStep) -> Tensor:
     return run
 
 
+def _check_class(name: str, built: type) -> None:
+    if not issubclass(built, RLAlgorithm):
+        raise ConfigError(
+            f"{name}: expected rl_algorithm_ctor to build an RLAlgorithm, such as "
+            f"@DqnAlgorithm, got a {built.__name__}"
+        )
+
+
 def _check(name: str, rl: RLAlgorithm) -> None:
     """Raises ConfigError for an algorithm that cannot learn from decisions."""
     problem = ""
-    if not isinstance(rl, RLAlgorithm):
-        raise ConfigError(
-            f"{name}: expected rl_algorithm_ctor to build an RLAlgorithm, got a "
-            f"{type(rl).__name__}"
-        )
+    _check_class(name, type(rl))
     if isinstance(rl, Composition):
         problem = (
             "is a composition, whose parts see single steps. Make a "

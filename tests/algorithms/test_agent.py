@@ -15,6 +15,7 @@ from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
 from alf_lite.algorithms.parts.intrinsic_reward import IntrinsicReward
 from alf_lite.algorithms.parts.observation_parts import RandomGoal
+from alf_lite.algorithms.parts.reward_weights import LagrangianRewardWeights
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.rnd_reward import RndReward
@@ -528,12 +529,27 @@ ERRORS = [
     ({"intrinsic_reward_weights": 0.5}, "weights is 0.5, but there are no intrinsic"),
     ({"goal_generator_ctor": RandomGoal}, "RandomGoal has no goal space"),
     ({"goal_generator_ctor": Bias}, "'goal' to be a GoalGenerator, got a Bias"),
-    ({"rl_algorithm_ctor": lambda *_, **__: ()}, "'rl' to be a RLAlgorithm, got a tu"),
+    (
+        {"rl_algorithm_ctor": lambda *_, **__: ()},
+        "'rl' to be a RLAlgorithm, .*, got a tu",
+    ),
     ({"is_on_policy": False}, "PPOAlgorithm is on-policy, but its parent"),
     ({"intrinsic_gamma": 0.9}, "intrinsic_gamma is given, but there are no intrinsic"),
     (
         {**TWO_VALUES, "reward_weights": [1.0, 2.0]},
-        r"reward_weights=\[1.0, 2.0\] given, but the reward",
+        r"Agent\.reward_weights is given, but with intrinsic_gamma",
+    ),
+    (
+        {**TWO_VALUES, "reward_weights": LagrangianRewardWeights},
+        r"Agent\.reward_weights is given, but with intrinsic_gamma",
+    ),
+    (
+        {"rl_algorithm_ctor": RndReward},
+        r"Agent\.rl_algorithm_ctor: .* a RLAlgorithm, such as @PPOAlgorithm, got a Rnd",
+    ),
+    (
+        {"intrinsic_rewards": [PPOAlgorithm]},
+        r"Agent\.intrinsic_rewards: .* to be a IntrinsicReward, got a PPOAlgorithm",
     ),
     (
         {**TWO_VALUES, "rl_algorithm_ctor": DqnAlgorithm},

@@ -139,13 +139,19 @@ def create_algorithm(
             "TrainerConfig.algorithm_ctor is not set. Name an algorithm in the conf, "
             "such as: TrainerConfig.algorithm_ctor = @PPOAlgorithm"
         )
+    if inspect.isclass(config.algorithm_ctor):
+        _check_class(config.algorithm_ctor)
     algorithm = config.algorithm_ctor(env=env, config=config, is_eval=is_eval)
-    if not isinstance(type(algorithm), AlgorithmMeta):
-        raise ConfigError(
-            "TrainerConfig.algorithm_ctor must build an RLAlgorithm, got a "
-            f"{type(algorithm).__name__}"
-        )
+    _check_class(type(algorithm))
     return algorithm
+
+
+def _check_class(built: type) -> None:
+    if not isinstance(built, AlgorithmMeta):
+        raise ConfigError(
+            "TrainerConfig.algorithm_ctor must build an RLAlgorithm, such as "
+            f"@PPOAlgorithm, got a {built.__name__}"
+        )
 
 
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:

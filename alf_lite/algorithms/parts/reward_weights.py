@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,11 @@ class RewardWeights(nn.Module):
         super().__init__()
         if reward_spec.ndim > 1:
             raise ConfigError(f"reward_spec must have rank 0 or 1, got {reward_spec}")
+        if weights is not None and not _are_numbers(weights):
+            raise ConfigError(
+                "reward_weights must be a list with a number for each dimension of "
+                f"the reward, or @LagrangianRewardWeights, got {weights!r}"
+            )
         if reward_spec.ndim == 0:
             if weights is not None:
                 raise ConfigError(
@@ -78,6 +84,13 @@ class RewardWeights(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         """Rewards, values or advantages [..., D] → [...]; [...] as it is."""
         return values if self.weights is None else values @ self.weights
+
+
+def _are_numbers(weights: Any) -> bool:
+    try:
+        return torch.as_tensor(weights, dtype=torch.float32).ndim == 1
+    except (TypeError, ValueError, RuntimeError):
+        return False
 
 
 @configurable

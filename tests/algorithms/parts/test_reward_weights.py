@@ -46,6 +46,13 @@ def test_weights_rise_while_a_part_is_below_its_threshold_and_fall_above():
     assert weights.weights.tolist() == pytest.approx([0.25, 0.25, 0.5])
 
 
+@pytest.mark.parametrize("spec", [TensorSpec(()), SPEC])
+@pytest.mark.parametrize("weights", [2.0, "abc", [[1.0]], ["a", "b", "c"]])
+def test_weights_that_are_no_numbers_are_refused(spec, weights):
+    with pytest.raises(ConfigError, match="must be a list with a number for each"):
+        make_reward_weights(spec, weights)
+
+
 @pytest.mark.parametrize(
     ("spec", "thresholds", "initial", "message"),
     [
