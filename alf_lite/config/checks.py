@@ -6,13 +6,14 @@ import inspect
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gin.config import ConfigurableReference
 
 from alf_lite.config import bindings as config_bindings
 from alf_lite.config import configurables
+from alf_lite.config import names as config_names
 from alf_lite.config import values as config_values
 from alf_lite.config.bindings import CONSTANT, MACRO, SINGLETON, Binding, BindingKey
 from alf_lite.errors import ConfigError, did_you_mean
@@ -105,21 +106,43 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 def _wrong_types(bindings: Bindings) -> Iterator[str]:
     for binding in bindings.values():
-        value, parameter = binding.value, binding.key.parameter
+        value, parameter = _known(binding.value), binding.key.parameter
         annotation = _annotation(binding.key.selector, parameter)
-        if parameter.endswith("_ctor") and _is_instance(value):
-            reference = repr(value).removesuffix("()")
-            yield (
-                f"{binding}: {parameter} is called later. Write `{reference}` without "
-                "the parentheses."
-            )
-        elif not (
-            config_values.fits(_known(value), annotation) or _is_default(binding)
+        made = [v for v in _leaves(value) if isinstance(v, config_values.InstanceOf)]
+        fits = config_values.fits(value, annotation) or _is_default(binding)
+        if made and (
+            parameter.endswith(("_ctor", "_ctors"))
+            or (not fits and config_values.fits(_uncalled(value), annotation))
         ):
+            yield (
+                f"{binding}: {parameter} is called later. Write "
+                f"`{made[0].reference.removesuffix('()')}` without the parentheses."
+            )
+        elif not fits:
             expected = config_values.describe(annotation)
-            is_class = isinstance(value, ConfigurableReference) and not value.evaluate
-            hint = f" Write `{value!r}()` to call it." if is_class else ""
-            yield f"{binding}: expected {expected}.{hint}"
+            yield f"{binding}: expected {expected}.{_hint(binding.value, annotation)}"
+
+
+def _uncalled(value: Any) -> Any:
+    """What is known of ``value``, with constructors where it calls them."""
+    if isinstance(value, config_values.InstanceOf):
+        return value.cls
+    return _map(_uncalled, value)
+
+
+def _hint(value: Any, annotation: Any) -> str:
+    """How to write what was probably meant."""
+    if isinstance(value, str) and config_values.fits(callable, annotation):
+        return f" Write `@{value}`, without quotes." if _is_name(value) else ""
+    if not isinstance(value, ConfigurableReference) or value.evaluate:
+        return ""
+    if config_values.fits([_known(value)], annotation):
+        return f" Write `[{value!r}]`."
+    return f" Write `{value!r}()` to call it."
+
+
+def _is_name(text: str) -> bool:
+    return bool(configurables.matches(text)) or text in config_names.shipped()
 
 
 def _is_default(binding: Binding) -> bool:
@@ -134,25 +157,26 @@ def _is_default(binding: Binding) -> bool:
 
 
 def _known(value: Any) -> Any:
-    """``value`` with macros replaced by their values and calls by UNKNOWN."""
-    if isinstance(value, ConfigurableReference):
-        if not value.evaluate:
-            return value.scoped_configurable_fn
-        for name in config_bindings.macros_in(value):
-            return _known(config_bindings.macro_value(name))
-        return config_values.UNKNOWN
+    """``value`` with macros replaced by their values, and calls by what they make."""
+    if not isinstance(value, ConfigurableReference):
+        return _map(_known, value)
+    if not value.evaluate:
+        return value.scoped_configurable_fn
+    for name in config_bindings.macros_in(value):
+        return _known(config_bindings.macro_value(name))
+    called = value.configurable.wrapped
+    if isinstance(called, type):
+        return config_values.InstanceOf(called, repr(value))
+    return config_values.UNKNOWN
+
+
+def _map(function: Callable[[Any], Any], value: Any) -> Any:
+    """``function`` of each item of a list or dict; ``value`` if it is none."""
     if isinstance(value, (list, tuple)):
-        return type(value)([_known(item) for item in value])
+        return type(value)([function(item) for item in value])
+    if isinstance(value, dict):
+        return {key: function(item) for key, item in value.items()}
     return value
-
-
-def _is_instance(value: Any) -> bool:
-    """Whether ``value`` constructs an object of a class, as ``@Class()`` does."""
-    return (
-        isinstance(value, ConfigurableReference)
-        and value.evaluate
-        and isinstance(value.configurable.wrapped, type)
-    )
 
 
 def _annotation(selector: str, parameter: str) -> Any:

@@ -14,11 +14,21 @@ from typing import Any, Literal, Union
 # Stands for what is only known once a configurable is called; fits every annotation.
 UNKNOWN = object()
 
+
+@dataclasses.dataclass(frozen=True)
+class InstanceOf:
+    """Stands for an object that is made later, of which the class is known."""
+
+    cls: type
+    reference: str  # as in the conf: "@Name()"
+
+
 # The default of a setting that the algorithm declares, see ``declared``.
 UNSET = object()
 
 _SEQUENCES = (list, tuple, collections.abc.Sequence, collections.abc.Iterable)
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+_ABSTRACT = {int: numbers.Integral, float: numbers.Real}
 _NAMES = {
     int: "an int",
     float: "a number",
@@ -32,7 +42,8 @@ def fits(value: Any, annotation: Any) -> bool:
     """Whether ``value`` is what ``annotation`` asks for.
 
     A bool is not a number, an int is a float, a list is a tuple. Annotations that
-    cannot be judged at run time (type variables, protocols, strings) fit everything.
+    cannot be judged at run time (type variables, protocols, strings) fit everything. An
+    object is no constructor of its like, though it may be callable.
     """
     if value is UNKNOWN or annotation in (Any, object):
         return True
@@ -45,7 +56,30 @@ def fits(value: Any, annotation: Any) -> bool:
         return any(type(a) is type(value) and a == value for a in arguments)
     if origin is typing.Annotated:
         return fits(value, arguments[0])
+    if isinstance(value, InstanceOf):
+        return _instance_fits(value.cls, origin or annotation, arguments)
     return _fits_class(value, origin or annotation, arguments)
+
+
+def _instance_fits(cls: type, expected: Any, arguments: tuple[Any, ...]) -> bool:
+    if expected is collections.abc.Callable:
+        made = _made_by(arguments)
+        makes_its_like = made is not None and _is_subclass(cls, made)
+        return issubclass(cls, collections.abc.Callable) and not makes_its_like
+    return _is_subclass(cls, _ABSTRACT.get(expected, expected))
+
+
+def _made_by(arguments: tuple[Any, ...]) -> type | None:
+    """The class of what a callable of this annotation returns, where it says so."""
+    made = arguments[-1] if arguments else Any
+    return made if inspect.isclass(made) and made not in (Any, object) else None
+
+
+def _is_subclass(cls: type, expected: Any) -> bool:
+    try:
+        return issubclass(cls, expected)
+    except TypeError:  # a protocol, or no class
+        return True
 
 
 def _fits_class(value: Any, cls: Any, arguments: tuple[Any, ...]) -> bool:
@@ -58,7 +92,10 @@ def _fits_class(value: Any, cls: Any, arguments: tuple[Any, ...]) -> bool:
     if cls in _SEQUENCES:
         return isinstance(value, (list, tuple)) and _items_fit(value, arguments)
     if cls in _MAPPINGS:
-        return isinstance(value, collections.abc.Mapping)
+        return isinstance(value, collections.abc.Mapping) and all(
+            fits(key, arguments[0]) and fits(item, arguments[1])
+            for key, item in (value.items() if arguments else ())
+        )
     if not inspect.isclass(cls):
         return True
     try:
@@ -79,11 +116,17 @@ def describe(annotation: Any) -> str:
     """The annotation in words, for "expected …"."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (Union, types.UnionType):
-        return " or ".join(describe(argument) for argument in arguments)
+        words = [describe(argument) for argument in arguments]
+        commas = [", " in word for word in words[:-1]]  # ends what a list consists of
+        ends = ["," * has_comma + " or " for has_comma in commas]
+        return "".join(map("".join, zip(words, [*ends, ""], strict=True)))
     if origin is Literal:
         return " or ".join(map(repr, arguments))
     cls = origin or annotation
     if cls is collections.abc.Callable:
+        made = _made_by(arguments)
+        if made is not None and arguments[0] is Ellipsis:
+            return f"a constructor of {made.__name__}"
         return "a callable"
     if cls in _SEQUENCES and arguments:
         return f"a list, each item {describe(arguments[0])}"

@@ -117,6 +117,47 @@ def test_a_constructor_that_is_called_too_early_is_recognised():
     assert "Write `@inner/Valve` without the parentheses" in message
 
 
+@pytest.mark.parametrize(
+    ("statement", "advice"),
+    [
+        (
+            "Agent.reward_weights = @LagrangianRewardWeights()",
+            "@LagrangianRewardWeights",
+        ),
+        ("Agent.intrinsic_rewards = @RndReward()", "@RndReward"),
+        ("Agent.intrinsic_rewards = [@x/RndReward()]", "@x/RndReward"),
+        ("Agent.intrinsic_rewards = {'a': @RndReward()}", "@RndReward"),
+        ("SacAlgorithm.critic_network_ctor = @CriticNetwork()", "@CriticNetwork"),
+        ("TrainerConfig.metric_ctors = [@Rate()]", "@Rate"),
+    ],
+)
+def test_what_calls_a_parameter_decides_whether_it_is_a_constructor(statement, advice):
+    statement = statement.replace("@Rate", f"@{__name__}.Rate")
+    advice = advice.replace("@Rate", f"@{__name__}.Rate")
+    message = refused(statement)
+    assert f"is called later. Write `{advice}` without the parentheses." in message
+
+
+def test_a_constructor_outside_of_a_list_is_recognised():
+    message = refused("create_environment.wrappers = @ActionObservation")
+    assert message.endswith("Write `[@ActionObservation]`.")
+
+
+def test_a_constructor_in_quotes_is_recognised():
+    message = refused("Agent.rl_algorithm_ctor = 'PPOAlgorithm'")
+    assert message.endswith(
+        "expected a constructor of RLAlgorithm. Write `@PPOAlgorithm`, without quotes."
+    )
+    assert refused("Agent.rl_algorithm_ctor = 'nothing'").endswith("RLAlgorithm.")
+
+
+def test_an_object_of_another_class_is_refused():
+    message = refused("SacAlgorithm.gamma = @LinearScheduler()")
+    assert "SacAlgorithm.gamma = @LinearScheduler(): expected a number." in message
+    message = refused("SacAlgorithm.optimizer = @CriticNetwork()")
+    assert "expected Optimizer or None." in message
+
+
 def test_a_function_may_make_a_constructor():
     config_files.parse_config(None, ["Valve.inner_ctor = @make_valve_ctor()"])
 

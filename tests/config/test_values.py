@@ -11,6 +11,7 @@ import pytest
 
 from alf_lite.config.values import (
     UNKNOWN,
+    InstanceOf,
     Range,
     describe,
     field_problems,
@@ -22,6 +23,10 @@ from alf_lite.config.values import (
 
 class Colour(enum.Enum):
     RED = 1
+
+
+class Tone:
+    def __call__(self): ...
 
 
 class Speaker(Protocol):
@@ -58,6 +63,14 @@ class Speaker(Protocol):
         ("anything", Speaker),
         ("anything", "a string"),
         (UNKNOWN, int),
+        ({"a": [1]}, Mapping[str, Sequence[int]]),
+        (InstanceOf(Tone, "@Tone()"), Tone),
+        (InstanceOf(Tone, "@Tone()"), Any),
+        (InstanceOf(Tone, "@Tone()"), Speaker),
+        (InstanceOf(Tone, "@Tone()"), float | Callable[[], float]),
+        (InstanceOf(Tone, "@Tone()"), Callable[..., Any]),
+        (InstanceOf(Tone, "@Tone()"), Callable[..., Tone] | Tone),
+        (InstanceOf(np.float32, "@numpy.float32()"), float),
     ],
 )
 def test_a_value_that_fits(value, annotation):
@@ -88,6 +101,12 @@ def test_a_value_that_fits(value, annotation):
         ("RED", Colour),
         ("x", Path),
         ("0.1", float | Path),
+        ({"a": "1"}, dict[str, int]),
+        ({1: 1}, dict[str, int]),
+        (InstanceOf(Tone, "@Tone()"), float | None),
+        (InstanceOf(Tone, "@Tone()"), Sequence[float] | Callable[..., Tone]),
+        ([InstanceOf(Tone, "@Tone()")], Sequence[Callable[..., Tone]]),
+        (InstanceOf(Colour, "@Colour()"), Callable[..., Any]),
     ],
 )
 def test_a_value_that_does_not_fit(value, annotation):
@@ -100,6 +119,11 @@ def test_a_value_that_does_not_fit(value, annotation):
         (int | None, "an int or None"),
         (tuple[int, ...], "a list, each item an int"),
         (Callable[..., Any] | float, "a callable or a number"),
+        (Callable[..., Path] | None, "a constructor of Path or None"),
+        (
+            list[int] | str | None,
+            "a list, each item an int, or a string in quotes or None",
+        ),
         (Literal["a", "b"], "'a' or 'b'"),
         (Path, "Path"),
         (dict[str, int], "dict"),
