@@ -42,36 +42,36 @@ def test_a_class_built_by_new_has_its_parameters():
     assert configurables.parameter_names(Pair) == ["first", "second"]
 
 
-class Petrol:
+class Firewood:
     """Only known in this module."""
 
 
 @configurable
-class Engine:
-    def __init__(self, *, fuel: "Petrol | None" = None, power: "int" = 1, free=None):
+class Stove:
+    def __init__(self, *, fuel: "Firewood | None" = None, power: "int" = 1, free=None):
         self.fuel, self.power = fuel, power
 
 
 @configurable(defaults={"power": 2})
-class Turbine(Engine):
+class GasStove(Stove):
     pass
 
 
 @configurable
-class LoudTurbine(Turbine):
+class LoudGasStove(GasStove):
     def __init__(self, *, power: float = 3.0, volume: "Missing" = 1, **kwargs):  # noqa: F821
         super().__init__(**kwargs)
 
 
 def test_the_annotation_of_a_parameter_is_that_of_the_class_which_wrote_it():
     unknown = inspect.Parameter.empty
-    assert configurables.annotation(Engine, "fuel") == Petrol | None
-    assert configurables.annotation(Turbine, "power") is int
-    assert configurables.annotation(LoudTurbine, "power") is float
-    assert configurables.annotation(LoudTurbine, "fuel") == Petrol | None
-    assert configurables.annotation(LoudTurbine, "free") is unknown
-    assert configurables.annotation(LoudTurbine, "volume") is unknown
-    assert configurables.annotation(LoudTurbine, "kwargs") is unknown
+    assert configurables.annotation(Stove, "fuel") == Firewood | None
+    assert configurables.annotation(GasStove, "power") is int
+    assert configurables.annotation(LoudGasStove, "power") is float
+    assert configurables.annotation(LoudGasStove, "fuel") == Firewood | None
+    assert configurables.annotation(LoudGasStove, "free") is unknown
+    assert configurables.annotation(LoudGasStove, "volume") is unknown
+    assert configurables.annotation(LoudGasStove, "kwargs") is unknown
 
 
 def test_every_annotation_of_the_library_is_known():
