@@ -85,6 +85,7 @@ class _EntropyWeights(Algorithm):
         self._names = [leaf_name("action", path) for path in paths]
         # Of numbers within bounds, the policy tells what it can reach.
         self._is_checked = target_entropy is None
+        self._targets = targets
         if target_entropy is not None:
             self._check_targets(targets, [None] * len(targets))
             self._is_checked = all(spec.is_discrete for spec in self._specs)
@@ -98,8 +99,8 @@ class _EntropyWeights(Algorithm):
     def train_step(self, inputs: TimeStep, state: Nest, rollout_info: Nest) -> AlgStep:
         """Takes the entropies [..., N] from the info of the RL algorithm."""
         parts = distributions.parts(rollout_info.action_distribution)
-        if not self._is_checked:
-            self._check_targets(self._target.tolist(), parts)
+        if not self._is_checked and not torch.compiler.is_compiling():
+            self._check_targets(self._targets, parts)
             self._is_checked = True
         entropies = [distributions.entropy(part) for part in parts]
         entropy = torch.stack(entropies, dim=-1)

@@ -225,10 +225,10 @@ class Checkpointer:
                 checkpoint_files.remove(path)
 
     def set_aside_after(self, step: int) -> None:
-        """As ``drop_after``, for those that may hold what is nowhere else."""
-        for later, path in self._paths():
-            if later > step:
-                self._set_aside(path)
+        """Sets later ones aside that a run would be resumed from; policies stay."""
+        for info in self.list_checkpoints():
+            if info.step > step and info.resumable:
+                self._set_aside(info.path)
 
     def has_checkpoint(self) -> bool:
         """Whether there is or was any checkpoint, damaged ones included."""

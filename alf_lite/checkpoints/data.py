@@ -77,7 +77,7 @@ def parts_of_other_ranks(path: Path) -> list[Path]:
     folder, ranks = path.parent.name, path.parent.parent / RANKS_FOLDER
     num_ranks = None
     if path.is_dir():
-        num_ranks = read_info(path).manifest["metadata"].get(NUM_RANKS)
+        num_ranks = read_info(path).manifest.get("metadata", {}).get(NUM_RANKS)
     if isinstance(num_ranks, int):
         return [ranks / str(i) / folder / path.name for i in range(1, num_ranks)]
     found = ranks.glob(f"[0-9]*/{folder}/{path.name}")

@@ -138,8 +138,12 @@ class ReplayOfRanks(Source):
 
 def _with_other_ranks(first: ReplayCheckpoint, path: Path, verify: bool) -> Source:
     """The steps of all ranks, of which the first one's are at ``path``."""
+    try:
+        others = parts_of_other_ranks(path)
+    except CheckpointError as error:  # a run that lives has just deleted it
+        raise DataError(str(error)) from error
     parts = [first]
-    for other in parts_of_other_ranks(path):
+    for other in others:
         if not other.exists():
             _logger.warning(
                 "%s is missing: the steps of this rank are left out.", other

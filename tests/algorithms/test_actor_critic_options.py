@@ -471,7 +471,9 @@ def test_policies_that_leave_the_bounds_are_refused_when_they_are_built(cls):
 
 def test_a_regression_on_actions_takes_any_policy():
     for cls in (AwacAlgorithm, IqlAlgorithm):
-        make(cls, actor_network_ctor=ActorDistributionNetwork)
+        algorithm = make(cls, actor_network_ctor=ActorDistributionNetwork)
+        ((_, _, part),) = algorithm._policy.parts()
+        assert distributions.is_unbounded(part)
 
 
 # Schedules and resets

@@ -45,6 +45,13 @@ BOX = BoundedTensorSpec((2,), torch.float32, -1.0, 1.0)
 CHOICE = BoundedTensorSpec((), torch.int64, 0, 1)
 FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
 K = 4
+SHORT_RUN = TrainerConfig(
+    num_iterations=20,
+    mini_batch_length=K + 1,
+    mini_batch_size=8,
+    initial_collect_steps=10,
+    random_seed=0,
+)
 
 SMALL_SAC = functools.partial(
     SacAlgorithm,
@@ -212,16 +219,9 @@ def test_it_trains_what_the_algorithm_would_train_on_decisions():
 @pytest.mark.parametrize("optimizer", [Adam, None])
 def test_its_networks_begin_anew(optimizer):
     ctor = functools.partial(SMALL_SAC, parameter_reset_period=6, optimizer=None)
-    config = TrainerConfig(
-        num_iterations=20,
-        mini_batch_length=K + 1,
-        mini_batch_size=8,
-        initial_collect_steps=10,
-        random_seed=0,
-    )
     algorithm = DynamicActionRepeatAgent(
         env=create_environment("Pendulum-v1", 2),
-        config=config,
+        config=SHORT_RUN,
         rl_algorithm_ctor=ctor,
         max_repeats=K,
         optimizer=optimizer and optimizer(),
@@ -276,16 +276,9 @@ def test_what_cannot_learn_from_decisions_is_refused():
 
 
 def test_it_may_be_a_part_of_an_agent_and_stores_no_more_than_the_steps():
-    config = TrainerConfig(
-        num_iterations=20,
-        mini_batch_length=K + 1,
-        mini_batch_size=8,
-        initial_collect_steps=10,
-        random_seed=0,
-    )
     whole = Agent(
         env=create_environment("Pendulum-v1", 2),
-        config=config,
+        config=SHORT_RUN,
         rl_algorithm_ctor=functools.partial(
             DynamicActionRepeatAgent, rl_algorithm_ctor=SMALL_SAC, max_repeats=K
         ),

@@ -180,9 +180,13 @@ def test_later_ones_are_set_aside(directory):
     checkpointer = Checkpointer(directory)
     for step in (1, 2, 3):
         checkpointer.save(step, state_of(step))
+    checkpointer.save(4, state_of(4), best_score=1.0, resumable=False)
     checkpointer.set_aside_after(1)
-    assert names(directory) == {"ckpt-1", "ckpt-2.corrupt", "ckpt-3.corrupt"}
-    assert checkpointer.load().step == 1
+    assert names(directory) == {
+        *("ckpt-1", "ckpt-2.corrupt", "ckpt-3.corrupt", "ckpt-4"),
+    }
+    assert checkpointer.load("best").step == 4
+    assert checkpointer.load(resumable=True).step == 1
 
 
 def test_playable_only_checkpoints_are_neither_resumed_nor_count_as_latest(directory):

@@ -106,6 +106,8 @@ def test_the_types_of_the_library_are_judged(statement, expected):
 )
 def test_what_the_library_takes_is_accepted(statement):
     config_files.parse_config(None, [statement])
+    name = statement.partition(" = ")[0]
+    assert f"{name.rpartition('.')[2]} = " in config_files.user_config_text()
 
 
 def test_a_forgotten_call_is_recognised():
@@ -160,6 +162,7 @@ def test_an_object_of_another_class_is_refused():
 
 def test_a_function_may_make_a_constructor():
     config_files.parse_config(None, ["Valve.inner_ctor = @make_valve_ctor()"])
+    assert "@make_valve_ctor()" in config_files.user_config_text()
 
 
 def test_types_are_judged_through_macros():

@@ -180,6 +180,15 @@ def test_final_evaluation_is_not_done_twice(train):
     assert len(marks.eval_env.seeds) == 3
 
 
+def test_a_best_policy_of_later_than_the_last_checkpoint_stays(train, tmp_path):
+    train(num_iterations=4)
+    checkpointer = Checkpointer(tmp_path / "run" / "checkpoints")
+    policy = {"algorithm": checkpointer.load(4).state["algorithm"]}
+    checkpointer.save(6, policy, best_score=9.0, resumable=False)
+    assert train(num_iterations=5).iterations == 5
+    assert checkpointer.load("best", ["algorithm"]).step == 6
+
+
 def test_best_policy_is_kept_and_only_a_strictly_better_one_replaces_it(
     train, tmp_path
 ):

@@ -110,37 +110,29 @@ def test_graphs_compute_the_same_numbers(name, device):
             )
 
 
-@pytest.mark.parametrize("algorithm", [SacAlgorithm, Td3Algorithm])
-def test_graphs_follow_networks_that_begin_anew(algorithm, device):
-    parameters = []
-    for cuda_graphs in (False, True):
-        built = make(
-            *(algorithm, device.name, {**OFF_POLICY, "cuda_graphs": cuda_graphs}),
-            optimizer=Adam(lr=1e-3),
-            parameter_reset_period=10,
-        )
-        num_graphs = []
-        for _ in range(16):
-            built.train_iter()
-            num_graphs.append(built.learner.updates.num_graphs)
-        parameters.append([p.detach().cpu() for p in built.parameters()])
-    assert built.num_updates > 2 * 10
-    assert max(num_graphs[10:]) > 0
-    for captured, plain in zip(*parameters, strict=True):
-        assert torch.equal(captured, plain)
-
-
-def test_graphs_follow_a_part_that_begins_anew(device):
-    parameters = []
-    for cuda_graphs in (False, True):
-        built = make(
-            *(Agent, device.name, {**OFF_POLICY, "cuda_graphs": cuda_graphs}),
-            rl_algorithm_ctor=functools.partial(
+BEGINNING_ANEW = {
+    "SAC": (SacAlgorithm, {"parameter_reset_period": 10}),
+    "TD3": (Td3Algorithm, {"parameter_reset_period": 10}),
+    "SAC, part of an agent": (
+        Agent,
+        {
+            "rl_algorithm_ctor": functools.partial(
                 SacAlgorithm, parameter_reset_period=10
             ),
-            intrinsic_rewards={"rnd": RndReward},
-            optimizer=Adam(lr=1e-3),
-        )
+            "intrinsic_rewards": {"rnd": RndReward},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BEGINNING_ANEW)
+def test_graphs_follow_networks_that_begin_anew(name, device):
+    algorithm, kwargs = BEGINNING_ANEW[name]
+    parameters = []
+    for cuda_graphs in (False, True):
+        settings = {**OFF_POLICY, "cuda_graphs": cuda_graphs}
+        optimizer = Adam(lr=1e-3)
+        built = make(algorithm, device.name, settings, optimizer=optimizer, **kwargs)
         num_graphs = []
         for _ in range(16):
             built.train_iter()
