@@ -148,6 +148,24 @@ def test_what_has_no_optimizer_beside_others_gets_the_default_one():
     env.close()
 
 
+def test_a_part_and_the_rl_algorithm_beside_it_keep_their_rates():
+    config = read(
+        "CartPole-v1",
+        "Agent",
+        9_999,
+        "Agent.rl_algorithm_ctor = @PPOAlgorithm",
+        'Agent.intrinsic_rewards = {"rnd": @RndReward}',
+        "RndReward.optimizer = @Adam()",
+    )
+    env = create_environment()
+    algorithm = config.algorithm_ctor(env=env, config=config)
+    algorithm.optimizers()
+    env.close()
+    text = config_files.operative_config_text()
+    assert "\nAdam.lr = 0.001" in text
+    assert f"default/Adam.lr = {PPOAlgorithm.default_settings.lr}" in text
+
+
 def test_a_default_optimizer_is_not_made_where_nothing_is_left():
     parts = ("actor", "critic", "alpha")
     own = [f"SacAlgorithm.{part}_optimizer = @Adam()" for part in parts]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite import nest
+from alf_lite.algorithms.learning.optimizer_owner import OptimizerOwner
 from alf_lite.algorithms.learning.update_guard import UpdateGuard
 from alf_lite.checkpoints import checkpointer as checkpoints
 from alf_lite.checkpoints.data import load_module_state
@@ -21,13 +22,7 @@ from alf_lite.data_structures import (
     TimeStep,
 )
 from alf_lite.errors import ConfigError, EnvError
-from alf_lite.optimizers.gradient_average import GradientAverage
 from alf_lite.optimizers.optimizers import Optimizer
-from alf_lite.optimizers.parameter_ownership import (
-    Claim,
-    assign_parameters,
-    unclaimed,
-)
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.normalizers import Normalizer, NotFiniteError
 from alf_lite.utils.shortcuts import is_outdated
@@ -47,7 +42,7 @@ _TRAIN_STEPS = ("train_step", "train_step_offline")
 _BEHIND_QUICK_LOSS = ("train_step", "calc_loss", "after_update")
 
 
-class Algorithm(nn.Module):
+class Algorithm(OptimizerOwner):
     """A module that acts, computes its own loss and owns its optimizers.
 
     The methods in the order a step of training calls them. This is the whole
@@ -106,7 +101,7 @@ class Algorithm(nn.Module):
         config: TrainerConfig | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(name or type(self).__name__, optimizer)
         if rollout_state_spec is None:
             rollout_state_spec = train_state_spec
         if predict_state_spec is None:
@@ -116,16 +111,7 @@ class Algorithm(nn.Module):
         self._predict_state_spec = predict_state_spec
         self._checkpoint = checkpoint
         self._config: Any = config  # TrainerConfig, in the algorithm that trains
-        self._name = name or type(self).__name__
-        self._claims: list[tuple[Optimizer, list[nn.Module] | None]] = []
-        if optimizer is not None:
-            self._claims.append((_checked(optimizer), None))
-        self._optimizers: list[tuple[str, Optimizer]] | None = None
-        # Of the root, in all algorithms below it
-        self._optimizers_of_run: list[tuple[str, Optimizer]] | None = None
-        self._part_of = ""  # the name of what it is trained by, if not by itself
         self._device: torch.device | None = None
-        self._gradient_average: GradientAverage | None = None
         self._update_guard: UpdateGuard | None = None  # once it is needed
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -176,7 +162,6 @@ class Algorithm(nn.Module):
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
         # Moving to another device.
         self._device = self._update_guard = None
-        self._gradient_average = None
         return super()._apply(fn, recurse)
 
     def get_initial_train_state(self, batch_size: int) -> Nest:
@@ -386,97 +371,6 @@ class Algorithm(nn.Module):
                 )
             child.check_children()
 
-    # Optimizers
-
-    def add_optimizer(self, optimizer: Optimizer, modules: list[nn.Module]) -> None:
-        """Gives the parameters of ``modules``, parts of this one, to ``optimizer``."""
-        self._claims.append((_checked(optimizer), list(modules)))
-
-    def optimizers(self) -> list[tuple[str, Optimizer]]:
-        """Every optimizer in this tree with the name of its owner.
-
-        Raises:
-            ConfigError: if a parameter has no optimizer or more than one, or if this is
-                only a part of what is trained.
-        """
-        if self._optimizers is not None:
-            return self._optimizers
-        if self._part_of:
-            raise ConfigError(
-                f"{self._name} is trained as a part of {self._part_of}, and has no "
-                "optimizers() of its own. Once that is set up, optimizers_of_run() are "
-                "those that train all parts."
-            )
-        self._complete_claims()
-        self._optimizers = assign_parameters(
-            dict(self.named_parameters(remove_duplicate=False)),
-            self._collect_claims(),
-        )
-        for module in self.modules():
-            if isinstance(module, Algorithm):
-                module._optimizers_of_run = self._optimizers
-                if module is not self:
-                    module._part_of = module._part_of or self._name
-        return self._optimizers
-
-    def _complete_claims(self) -> None:
-        """Before the optimizers get their parameters."""
-
-    def begin_optimizers_anew(self) -> None:
-        """Has the optimizers forget all that they keep for the parameters below this.
-
-        They may be those of the root, and train others, too.
-        """
-        parameters = set(self.parameters())
-        for _, optimizer in self.optimizers_of_run():
-            optimizer.forget(parameters)
-
-    def optimizers_of_run(self) -> list[tuple[str, Optimizer]]:
-        """Those of the root, which train this one and others: its ``optimizers()``."""
-        if self._optimizers_of_run is None:
-            return self.optimizers()
-        return self._optimizers_of_run
-
-    def check_optimizers(self) -> None:
-        """Refuses optimizers that do not suit this algorithm, once all are known.
-
-        Raises:
-            ConfigError: saying which are needed.
-        """
-
-    def average_gradients(self, loss: Tensor, weight: Tensor) -> Tensor:
-        """Makes the gradients those of all ranks, see :class:`GradientAverage`."""
-        if self._gradient_average is None:
-            self._gradient_average = GradientAverage(
-                [p for _, o in self.optimizers_of_run() for p in o.parameters]
-            )
-        return self._gradient_average(loss, weight)
-
-    def _has_optimizer(self) -> bool:
-        """Whether this or an algorithm below has an optimizer."""
-        return any(
-            isinstance(module, Algorithm) and bool(module._claims)
-            for module in self.modules()
-        )
-
-    def _has_unclaimed_parameters(self) -> bool:
-        """Whether something is left that no optimizer in this tree asks for."""
-        parameters = dict(self.named_parameters(remove_duplicate=False))
-        return bool(unclaimed(parameters, self._collect_claims()))
-
-    def _collect_claims(self) -> list[Claim]:
-        paths = {id(module): path for path, module in self.named_modules()}
-        claims = []
-        for path, module in self.named_modules():
-            if not isinstance(module, Algorithm):
-                continue
-            for optimizer, modules in module._claims:
-                prefixes = (
-                    [path] if modules is None else [paths[id(m)] for m in modules]
-                )
-                claims.append(Claim(prefixes, optimizer, explicit=modules is not None))
-        return claims
-
     def setup_training(self) -> None:
         """Assigns the optimizers and loads the parts named by ``checkpoint``.
 
@@ -517,11 +411,3 @@ def _children(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Algori
 def valid_steps(step_type: Tensor) -> Tensor:
     """Whether the step has a transition: bool, False where LAST. Any shape."""
     return step_type.ne(int(StepType.LAST))
-
-
-def _checked(optimizer: Optimizer) -> Optimizer:
-    if not isinstance(optimizer, Optimizer):
-        raise ConfigError(
-            f"an optimizer was expected, such as @Adam() in a conf, got {optimizer!r}"
-        )
-    return optimizer

@@ -259,10 +259,11 @@ class Composition(RLAlgorithm):
     def random_action(self, inputs: TimeStep) -> Nest:
         return self._rl.random_action(inputs)
 
-    def _claim_default_optimizer(self) -> None:
+    def _claim_default_optimizer(self, is_alone: bool = True) -> None:
         """Of the RL algorithm alone: other parts say how they are trained."""
         if not self._claims:
-            self._rl._claim_default_optimizer()
+            has_others = any(part._has_optimizer() for part in self._named.values())
+            self._rl._claim_default_optimizer(is_alone and not has_others)
 
     def _states(self, state: Nest) -> dict[str, Nest]:
         """In training, only the RL algorithm has one."""

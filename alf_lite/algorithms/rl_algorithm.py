@@ -20,7 +20,6 @@ from alf_lite.algorithms.parts.reward_weights import (
 )
 from alf_lite.algorithms.parts.transitions import sequence_priority
 from alf_lite.config import DefaultSettings, TrainerConfig
-from alf_lite.config.bindings import call_with_defaults
 from alf_lite.data_structures import (
     BatchInfo,
     Experience,
@@ -585,17 +584,12 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         # Those that were added since it was built follow it, too.
         self.follow_progress(self.progress)
 
-    def _claim_default_optimizer(self) -> None:
+    def _claim_default_optimizer(self, is_alone: bool = True) -> None:
         defaults = self.default_settings
-        has_others = self._has_optimizer()
-        if defaults.lr is None or (has_others and not self._has_unclaimed_parameters()):
-            return
-        adam = call_with_defaults(
-            Adam,
-            {"lr": defaults.lr, "gradient_clipping": defaults.gradient_clipping},
-            scope="default" if has_others else "",
-        )
-        self._claims.append((adam, None))
+        names = ("lr", "gradient_clipping")
+        if defaults.lr is not None:
+            own = {name: getattr(defaults, name) for name in names}
+            self._claim_by_default(own, is_alone)
 
     def follow_progress(self, progress: Progress) -> None:
         """Has all schedules in the modules of this algorithm follow ``progress``."""
