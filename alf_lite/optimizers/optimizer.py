@@ -20,6 +20,7 @@ from alf_lite.utils.schedulers import (
     Schedule,
     Scheduled,
     as_scheduler,
+    extreme_values,
     value_at_start,
 )
 
@@ -48,7 +49,8 @@ class Optimizer(FollowsProgress):
         hyperparameters: for ``torch_class``.
 
     Raises:
-        ValueError: if a hyperparameter is out of range.
+        ValueError: if a hyperparameter, or a learning rate of the schedule, is out of
+            range.
         TypeError: if ``lr`` is neither a number nor a scheduler.
     """
 
@@ -76,7 +78,10 @@ class Optimizer(FollowsProgress):
         self._fast_step: FusedAdamStep | None = None
         self._num_beginnings = 0
         self._one: Tensor | None = None
-        # torch checks the hyperparameters; a wrong one should fail where it is given.
+        # A wrong one should fail where it is given, whenever it would be reached.
+        for extreme in extreme_values(self._learning_rate):
+            self._checked(extreme)
+        # torch checks the hyperparameters.
         self._make_torch_optimizer([Parameter(torch.zeros(1))])
 
     @property

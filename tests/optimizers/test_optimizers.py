@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import math
 
 import gin
@@ -389,6 +390,7 @@ def test_state_that_does_not_fit_is_refused_as_a_whole(i):
     [
         (lambda: Adam(-1e-3), "Adam: the learning rate must be at least 0, got -0.001"),
         (lambda: Adam(math.nan), "got nan"),
+        (lambda: Adam(((0.0, 0.1), (1.0, -0.2))), r"at least 0, got -0\.2"),
         (lambda: Adam(gradient_clipping=0.0), "gradient_clipping must be .* got 0.0"),
         (lambda: SGD(gradient_clipping=math.inf), "SGD: gradient_clipping"),
         (lambda: Adam(betas=(0.9, 1.5)), "beta"),
@@ -409,7 +411,7 @@ def test_learning_rate_of_a_wrong_type_is_an_error(lr):
 
 def test_negative_scheduled_learning_rate_stops_before_the_step():
     parameter = Parameter(torch.ones(1))
-    rates = iter([0.1, 0.1, 0.1, -0.1])
+    rates = itertools.chain([0.1] * 4, itertools.repeat(-0.1))
     optimizer = SGD(lambda: next(rates))
     optimizer.setup([("p", parameter)])
     parameter.grad = torch.ones(1)
