@@ -76,7 +76,7 @@ class Agent(Composition):
         | Mapping[str, RewardCtor] = (),
         entropy_target_ctor: Callable[..., Algorithm] | None = None,
         extrinsic_reward_weight: Scheduled = 1.0,
-        intrinsic_reward_weights: Scheduled | Mapping[str, Scheduled] = 1.0,
+        intrinsic_reward_weights: Scheduled | Mapping[str, Scheduled] | None = None,
         intrinsic_gamma: float | None = None,
         is_on_policy: bool | None = None,
         reward_spec: TensorSpec = TensorSpec(()),
@@ -103,8 +103,8 @@ class Agent(Composition):
                 where ``action_distribution`` is the policy.
             extrinsic_reward_weight: of the reward of the environment; a number or a
                 schedule, as are the others.
-            intrinsic_reward_weights: of all intrinsic rewards alike, or by name; what
-                is not named has 1.
+            intrinsic_reward_weights: of all intrinsic rewards alike, or by name; None,
+                and what is not named: 1.
             intrinsic_gamma: γ of a value of their own for the intrinsic rewards, whose
                 return goes on when an episode has ended, as in Burda et al. 2018
                 (arXiv:1810.12894): an end costs nothing of it. Only for on-policy
@@ -298,15 +298,17 @@ def _built_rewards(
 
 
 def _weights(
-    owner: str, names: Sequence[str], given: Scheduled | Mapping[str, Scheduled]
+    owner: str, names: Sequence[str], given: Scheduled | Mapping[str, Scheduled] | None
 ) -> dict[str, Callable[[], float]]:
     """The schedule of every intrinsic reward."""
+    if given is None:
+        given = {}
+    elif not names and given != {}:
+        raise ConfigError(
+            f"{owner}.intrinsic_reward_weights is {given!r}, but there are no "
+            "intrinsic_rewards"
+        )
     if not isinstance(given, Mapping):
-        if not names and as_scheduler(given) != ConstantScheduler(1.0):
-            raise ConfigError(
-                f"{owner}.intrinsic_reward_weights is {given!r}, but there are no "
-                "intrinsic_rewards"
-            )
         given = dict.fromkeys(names, given)
     for name in given:
         if name not in names:

@@ -34,7 +34,7 @@ from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.metrics.episode_metric import build_episode_metrics
 from alf_lite.metrics.metrics import MetricSet, create_metrics
-from alf_lite.optimizers.optimizers import Adam, Optimizer
+from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.unrollers.actor_copy import ActingState

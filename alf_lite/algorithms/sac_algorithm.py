@@ -35,7 +35,11 @@ from alf_lite.algorithms.off_policy_algorithm import (
 from alf_lite.algorithms.parts.critics import with_clipped_slope
 from alf_lite.algorithms.parts.prior import Prior
 from alf_lite.algorithms.parts.return_heads import ReturnHead
-from alf_lite.algorithms.parts.temperature import TargetEntropy, Temperatures
+from alf_lite.algorithms.parts.temperature import (
+    BoxSamples,
+    TargetEntropy,
+    Temperatures,
+)
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
@@ -189,7 +193,6 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
                 target_kld_per_dim=target_kld_per_dim,
                 alpha_optimizer=alpha_optimizer,
             )
-        max_entropy = boxes.max_entropy
         if prior_actor_ctor is None:
             check_left_out(
                 "there is no prior_actor_ctor",
@@ -204,19 +207,12 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
                 "prior_actor_ctor has target_kld_per_dim in its place",
                 target_entropy=target_entropy,
             )
-            max_entropy = 0.0  # of −KL
+            boxes = BoxSamples(max_entropy=0.0)  # of −KL
             if learn_alpha:
                 target_entropy = self._target_of_prior(target_kld_per_dim)
-        if boxes.has_choices and target_entropy is None and learn_alpha:
-            raise ConfigError(
-                f"{self._name}: target_entropy of a one-hot choice is from 0 to "
-                f"log(n) of n elements, and the default that of a density. Set "
-                f"{type(self).__name__}.target_entropy, such as 0.3, or one_hot = "
-                "False"
-            )
         self._temperatures = Temperatures(
             *(self._actions, target_entropy, discrete_target_entropy),
-            max_continuous=max_entropy,
+            boxes=boxes,
             initial_value=initial_alpha,
             is_learnt=learn_alpha,
             max_log_alpha=max_log_alpha,

@@ -36,7 +36,6 @@ Differences from the paper:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -49,7 +48,11 @@ from alf_lite.algorithms.off_policy_algorithm import OffPolicyActorCriticAlgorit
 from alf_lite.algorithms.parts import transitions
 from alf_lite.algorithms.parts.critics import Critics, with_clipped_slope
 from alf_lite.algorithms.parts.policy import Policy
-from alf_lite.algorithms.parts.temperature import TargetEntropy, Temperatures
+from alf_lite.algorithms.parts.temperature import (
+    BoxSamples,
+    TargetEntropy,
+    Temperatures,
+)
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import (
@@ -175,13 +178,13 @@ class TaacAlgorithm(OffPolicyActorCriticAlgorithm):
                 tau=1.0,
                 period=1,
             )
-        max_entropy = math.inf
+        boxes = BoxSamples()
         if not self._is_eval:
-            max_entropy = self._policy.differentiable_boxes().max_entropy
+            boxes = self._policy.differentiable_boxes()
         self._temperatures = Temperatures(
             make_actions((self.action_spec, _SWITCH)),
             *(target_entropy, switch_target_entropy),
-            max_continuous=max_entropy,
+            boxes=boxes,
             discrete_name="switch_target_entropy",
             initial_value=initial_alpha,
             is_learnt=learn_alpha,

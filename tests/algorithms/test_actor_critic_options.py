@@ -303,6 +303,9 @@ def test_targets_that_no_policy_reaches_are_refused():
     one_hot = functools.partial(ActorDistributionNetwork, one_hot=True)
     with pytest.raises(ConfigError, match=r"^target_entropy .* below 0\.6931"):
         make(actor_network_ctor=one_hot, target_entropy=0.7)
+    for build in (make, functools.partial(TaacAlgorithm, OBSERVATION, BOX)):
+        with pytest.raises(ConfigError, match="target_entropy of a one-hot choice"):
+            build(actor_network_ctor=one_hot)
 
 
 @pytest.mark.parametrize(

@@ -526,7 +526,7 @@ ERRORS = [
         {"intrinsic_rewards": {"x": Bias}, "reward_spec": VECTOR},
         "a reward of one dimension",
     ),
-    ({"intrinsic_reward_weights": 0.5}, "weights is 0.5, but there are no intrinsic"),
+    ({"intrinsic_reward_weights": 1.0}, "weights is 1.0, but there are no intrinsic"),
     ({"goal_generator_ctor": RandomGoal}, "RandomGoal has no goal space"),
     ({"goal_generator_ctor": Bias}, "'goal' to be a GoalGenerator, got a Bias"),
     (

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
 from alf_lite import nest
-from alf_lite.algorithms.parts.temperature import largest_entropy
+from alf_lite.algorithms.parts.temperature import BoxSamples, largest_entropy
 from alf_lite.config import configurable
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_masks import ActionMask
@@ -24,13 +24,6 @@ from alf_lite.networks.network import Network, as_network
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
-
-
-class BoxSamples(NamedTuple):
-    """What is known of the numbers within bounds that a policy draws."""
-
-    max_entropy: float  # of all of them; no policy reaches it, but for a uniform one
-    has_choices: bool  # some are a choice of one of them, see OneHotCategorical
 
 
 class Policy(Network):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +30,13 @@ from alf_lite.utils.tensor_utils import total
 
 # A number, or a function of the parts of the action.
 TargetEntropy = float | Callable[[Any], float]
+
+
+class BoxSamples(NamedTuple):
+    """What is known of the numbers within bounds that a policy draws."""
+
+    max_entropy: float = math.inf  # of all of them; only a uniform policy reaches it
+    has_choices: bool = False  # some are a choice of one of them, OneHotCategorical
 
 
 class Temperature(nn.Module):
@@ -91,14 +98,15 @@ class Temperatures(nn.ModuleDict):
         continuous: H̄ of the continuous part; None for the default of SacAlgorithm, or
             a function of ``actions`` such as :func:`concentrated_entropy`.
         discrete: as above.
-        max_continuous: what no policy reaches in the continuous part.
+        boxes: what the policy does in the continuous part.
         discrete_name: of ``discrete`` in messages.
         initial_value: see :class:`Temperature`.
         is_learnt: likewise.
         max_log_alpha: likewise.
 
     Raises:
-        ConfigError: naming a target that no policy reaches, or that has no effect.
+        ConfigError: naming a target that no policy reaches, that has no effect, or that
+            is missing.
     """
 
     def __init__(
@@ -107,7 +115,7 @@ class Temperatures(nn.ModuleDict):
         continuous: TargetEntropy | None = None,
         discrete: float | None = None,
         *,
-        max_continuous: float,
+        boxes: BoxSamples,
         discrete_name: str = "discrete_target_entropy",
         initial_value: float = 1.0,
         is_learnt: bool = True,
@@ -116,9 +124,15 @@ class Temperatures(nn.ModuleDict):
         given = {"target_entropy": continuous, discrete_name: discrete}
         if not is_learnt:
             check_left_out("learn_alpha = False keeps the temperatures", **given)
+        if boxes.has_choices and continuous is None and is_learnt:
+            raise ConfigError(
+                "target_entropy of a one-hot choice is from 0 to log(n) of n elements, "
+                "and the default that of a density. Set target_entropy, such as 0.3, "
+                "or one_hot = False"
+            )
         targets = _target_entropies(actions, continuous, discrete)
         if continuous is not None:
-            check_reachable("target_entropy", targets["continuous"], max_continuous)
+            check_reachable("target_entropy", targets["continuous"], boxes.max_entropy)
         if discrete is not None:
             largest = math.log(actions.num_joint_values)
             check_reachable(discrete_name, targets["discrete"], largest)
