@@ -189,7 +189,7 @@ class ParallelMLP(nn.Module):
         *first_hidden, first_output = first
         self._first = HiddenSequential(*first_hidden), first_output
         self.is_only_first = False  # whether the other members are left out
-        self._chain = ParallelChain([*layers, self._output_layer])
+        self._chain = ParallelChain([*layers, self._output_layer], self)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, input_size] or [n, B, input_size] → [n, B, output_size].

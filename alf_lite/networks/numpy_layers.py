@@ -20,6 +20,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from alf_lite.networks import lean_layers
+from alf_lite.networks.built_layers import BuiltLayers, has_own_parameters
 from alf_lite.utils.threads import is_single_threaded
 
 # With more rows, or products of numbers in a layer, numpy uses several threads, if it
@@ -75,8 +76,8 @@ class NumpyChain:
     The results and gradients are those of torch but for rounding. Where they are not
     wanted (in several threads, on a GPU, in a graph that is compiled or exported, in
     another precision) or cannot be had (other layers than ``nn.Linear``, ReLU and
-    tanh, or one that was put in the place of another), there are none. Hooks of the
-    layers are not called.
+    tanh, one that was put in the place of another, that has hooks, or a weight made
+    of other parameters), there are none.
 
     Args:
         layers: parts of the network that asks; None if it is no such chain.
@@ -90,8 +91,7 @@ class NumpyChain:
     ) -> None:
         chosen = [] if layers is None else list(layers)
         self._layers = _as_steps(chosen)
-        # Who holds each of them, by which name
-        self._places = [] if network is None else _places_of(chosen, network)
+        self._built = BuiltLayers(chosen, nn.Module() if network is None else network)
         self._arrays: list[Arrays] = []
         self._max_rows = 0
 
@@ -116,17 +116,19 @@ class NumpyChain:
         """
         if not self._layers or _is_traced():
             return None
-        for modules, name, layer in self._places:
-            if name not in modules or modules[name] is not layer:
-                self._layers = []  # not as it was built
-                return None
+        if not self._built.are_there():
+            self._layers = []
+            return None
+        if self._built.are_watched():
+            return None
         for arrays in self._arrays:
             # Not by attribute, which nn.Module looks up in Python. What arrays are made
             # of is kept, so that no address is used twice.
-            parameters = arrays.parameters
-            bias = parameters["bias"]
+            get = arrays.parameters.get
+            weight, bias = get("weight"), get("bias")
             if (
-                parameters["weight"].data_ptr() != arrays.weight_address
+                weight is None
+                or weight.data_ptr() != arrays.weight_address
                 or (0 if bias is None else bias.data_ptr()) != arrays.bias_address
             ):
                 self._arrays = []  # the parameters have moved
@@ -150,8 +152,11 @@ class NumpyChain:
 
     def _find_arrays(self) -> None:
         """Where the parameters are now."""
-        weights = [layer.weight for layer, _ in self._layers]
         self._max_rows = 0
+        if not all(has_own_parameters(layer, nn.Linear) for layer, _ in self._layers):
+            self._layers = []
+            return
+        weights = [layer.weight for layer, _ in self._layers]
         if all(w.is_cpu and w.dtype == torch.float32 for w in weights):
             largest = max(weight.numel() for weight in weights)
             self._max_rows = min(_MAX_PRODUCTS // largest, _MAX_ROWS)
@@ -250,11 +255,6 @@ class _Layers(torch.autograd.Function):
             return None, *pull_back(ctx.layers, ctx.inputs, gradient.numpy(), needs)
 
 
-def has_hooks(*networks: nn.Module) -> bool:
-    """Whether somebody wants to see what goes into or comes out of a network."""
-    return any(n._forward_hooks or n._forward_pre_hooks for n in networks)
-
-
 def pull_back(
     layers: list[Arrays],
     inputs: list[np.ndarray],
@@ -315,29 +315,6 @@ def _is_traced() -> bool:
         or torch._C._is_tracing()
         or torch._C._are_functorch_transforms_active()
     )
-
-
-def _places_of(
-    layers: list[nn.Module], network: nn.Module
-) -> list[tuple[dict[str, Any], str, nn.Module]]:
-    """The submodules of the holder, the name among them, and what is held.
-
-    Of the layers and of all that they are a part of, below the network.
-    """
-    found: list[tuple[dict[str, Any], str, nn.Module]] = []
-
-    def holds_layers(module: nn.Module) -> bool:
-        own = [
-            (module._modules, name, child)
-            for name, child in module._modules.items()
-            if child is not None and (child in wanted or holds_layers(child))
-        ]
-        found.extend(own)
-        return bool(own)
-
-    wanted = set(layers)
-    holds_layers(network)
-    return found
 
 
 def _as_steps(layers: list[nn.Module]) -> list[tuple[nn.Linear, Any]]:

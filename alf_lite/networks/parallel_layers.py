@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from alf_lite.networks.batch_norm import BatchNorm
+from alf_lite.networks.built_layers import BuiltLayers, has_own_parameters
 from alf_lite.networks.initializers import (
     HIDDEN_GAIN,
     Initializer,
@@ -71,9 +72,12 @@ class ParallelLinear(LinearMap):
                 f"expected an input [B, features] or [{self.num_members}, B, features],"
                 f" got {tuple(x.shape)}"
             )
-        # Not by attribute, which nn.Module looks up in Python.
-        parameters: dict[str, Any] = self._parameters
-        weight, bias = parameters["weight"], parameters["bias"]
+        if type(self) is ParallelLinear:
+            # Not by attribute, which nn.Module looks up in Python.
+            parameters: dict[str, Any] = self._parameters
+            weight, bias = parameters["weight"], parameters["bias"]
+        else:  # a subclass may make them of others
+            weight, bias = self.weight, self.bias
         if weight.shape[2] == 1:
             # Products of matrices are slow, there and back, where one has one column.
             return (x * weight.mT).sum(-1, keepdim=True) + bias
@@ -144,9 +148,11 @@ class ParallelChain:
 
     Args:
         layers: of the ensemble. Where one has another kind, torch computes.
+        network: that they are parts of.
     """
 
-    def __init__(self, layers: Sequence[nn.Module]) -> None:
+    def __init__(self, layers: Sequence[nn.Module], network: nn.Module) -> None:
+        self._built = BuiltLayers(layers, network)
         self._is_single_threaded: bool | None = None  # not known yet
         self._layers: list[ParallelLinear] = []
         self._is_relu: list[bool] = []  # or tanh, after each but the last
@@ -178,8 +184,12 @@ class ParallelChain:
             self._is_single_threaded = is_single_threaded()
         if not self._is_single_threaded:
             return None
+        if not self._built.are_there() or self._built.are_watched():
+            return None
         parameters: list[Any] = []
         for layer in self._layers:
+            if not has_own_parameters(layer, ParallelLinear):
+                return None
             own = layer._parameters
             parameters += own["weight"], own["bias"]
         return _ParallelLayers.apply(self._is_relu, x, more, *parameters)

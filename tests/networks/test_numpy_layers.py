@@ -176,6 +176,51 @@ def test_what_is_not_a_chain_any_more_is_asked_itself(make, evaluated):
     assert evaluated == []
 
 
+def first_linear(network):
+    return next(m for m in network.modules() if isinstance(m, nn.Linear))
+
+
+@pytest.mark.parametrize("norm", ["parametrization", "hook"])
+@pytest.mark.parametrize("is_used_before", [False, True])
+def test_a_weight_that_is_made_of_others_is_made_anew(norm, is_used_before, evaluated):
+    network = ValueNetwork(OBSERVATION)
+    if is_used_before:
+        network(torch.randn(3, 5))
+    evaluated.clear()
+    layer = first_linear(network)
+    if norm == "hook":
+        with pytest.warns(FutureWarning, match="deprecated"):
+            nn.utils.weight_norm(layer)
+        gain = layer.weight_g
+    else:
+        nn.utils.parametrizations.weight_norm(layer)
+        gain = layer.parametrizations.weight.original0
+    observations = torch.randn(3, 5)
+    network(observations)[0].sum().backward()
+    assert all(p.grad is not None for p in network.parameters())
+    with torch.no_grad():
+        before, _ = network(observations)
+        gain.mul_(3)
+        after, _ = network(observations)
+    assert not torch.allclose(before, after)
+    assert evaluated == []
+
+
+def test_hooks_of_layers_are_called(evaluated):
+    network = ValueNetwork(OBSERVATION)
+    for module in (first_linear(network), network._linear, network._encoder._mlp[1]):
+        seen = []
+        handle = module.register_forward_hook(lambda *_, seen=seen: seen.append(1))
+        network(torch.randn(3, 5))
+        with torch.no_grad():
+            network(torch.randn(3, 5))
+        handle.remove()
+        assert seen == [1, 1]
+    assert evaluated == []
+    network(torch.randn(3, 5))
+    assert evaluated == [3]
+
+
 def test_gradients_have_gradients():
     network = actor(box((2,)))
     observations = torch.randn(3, 5, requires_grad=True)

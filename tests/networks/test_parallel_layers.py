@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+from torch.nn.utils import parametrize
 
 from alf_lite.networks import parallel_layers
 from alf_lite.networks.critic_networks import CriticNetwork
@@ -82,3 +85,28 @@ def test_one_node_notices_parameters_that_changed_before_the_gradient(monkeypatc
         next(network.parameters()).mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         values.sum().backward()
+
+
+@pytest.mark.parametrize("change", ["hook", "other layer", "parametrization"])
+def test_one_node_gives_way_to_what_was_changed_later(change, monkeypatch):
+    monkeypatch.setattr(parallel_layers, "is_single_threaded", lambda: True)
+    monkeypatch.setattr(parallel_layers, "_MIN_OUTPUTS", 0)
+    network = CriticNetwork(TensorSpec((5,)), 3, 2, joint_fc_layer_params=(6,))
+    layers = network._critics._hidden_layers
+    inputs = torch.randn(4, 5), torch.randn(4, 3)
+    assert network._critics._chain(*inputs) is not None
+    if change == "hook":
+        layers[0].register_forward_hook(lambda module, args, output: 0 * output)
+    elif change == "other layer":
+        layers[0] = ParallelLinear(2, 8, 6)
+        torch.nn.init.zeros_(layers[0].weight)
+    else:
+        parametrize.register_parametrization(layers[0], "weight", Zeros())
+    expected = network._critics._output_layer.bias.squeeze(1).T.expand(4, 1, 2)
+    for values in (network.evaluate(*inputs), copy.deepcopy(network).evaluate(*inputs)):
+        torch.testing.assert_close(values, expected.mT.squeeze(-1))
+
+
+class Zeros(torch.nn.Module):
+    def forward(self, weight):
+        return 0 * weight

@@ -19,8 +19,9 @@ from torch.autograd.function import once_differentiable
 
 from alf_lite.algorithms.parts.policy import Policy
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
+from alf_lite.networks.built_layers import has_hooks
 from alf_lite.networks.network import Network
-from alf_lite.networks.numpy_layers import Arrays, has_hooks, pull_back, run
+from alf_lite.networks.numpy_layers import Arrays, pull_back, run
 from alf_lite.networks.projections import NumpyLikelihood
 from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.utils import losses
@@ -163,7 +164,8 @@ def mean_loss(
         or type(network).forward is not ActorDistributionNetwork.forward
         or type(value_network) is not ValueNetwork
         or not value_network.is_scalar
-        or has_hooks(network, value_network)
+        or has_hooks(network)
+        or has_hooks(value_network)
     ):
         return None
     layers = network.chain.arrays(observation)

@@ -20,8 +20,9 @@ from torch.autograd.function import once_differentiable
 from alf_lite.algorithms.parts.return_heads import ExpectedReturnHead, ReturnHead
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.distributions.exploration import choose_in_numpy
+from alf_lite.networks.built_layers import has_hooks
 from alf_lite.networks.network import Network
-from alf_lite.networks.numpy_layers import Arrays, has_hooks, pull_back, run
+from alf_lite.networks.numpy_layers import Arrays, pull_back, run
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.utils.losses import NumpyMean
 from alf_lite.utils.numpy_function import is_quick
@@ -70,7 +71,7 @@ def mean_td_loss(
     network, target_network = networks
     if type(network) is not QNetwork or type(target_network) is not QNetwork:
         return None
-    if has_hooks(*networks):
+    if any(map(has_hooks, networks)):
         return None
     if not isinstance(head, ExpectedReturnHead) or not head.has_slope:
         return None
