@@ -586,7 +586,7 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
 
     def _claim_default_optimizer(self, is_alone: bool = True) -> None:
         defaults = self.default_settings
-        names = ("lr", "gradient_clipping")
+        names = ("lr", "gradient_clipping", "eps")
         if defaults.lr is not None:
             own = {name: getattr(defaults, name) for name in names}
             self._claim_by_default(own, is_alone)

@@ -42,6 +42,7 @@ class DefaultSettings(NamedTuple):
     # Of Adam, which trains where no optimizer is given; None: one must be given
     lr: float | Sequence[tuple[float, float]] | None = None
     gradient_clipping: float | None = None
+    eps: float = 1e-8
 
 
 def default_settings(algorithm_ctor: Any) -> DefaultSettings:
