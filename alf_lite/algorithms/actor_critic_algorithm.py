@@ -104,12 +104,14 @@ class ActorCriticAlgorithm(RLAlgorithm):
     trains_on_sequences = True
     tells_action_distribution = True
 
-    # Mnih et al. 2016 (arXiv:1602.01783): 16 actors, an update after 5 steps.
+    # Mnih et al. 2016 (arXiv:1602.01783): 16 actors, an update after 5 steps. With an ε
+    # of 1e-8, one run of five on CartPole forgot what it had learnt.
     default_settings = DefaultSettings(
         num_parallel_environments=16,
         unroll_length=5,
         lr=((0.0, 1.5e-3), (1.0, 0.0)),
         gradient_clipping=0.5,
+        eps=1e-5,
     )
 
     def __init__(

@@ -371,10 +371,14 @@ class Algorithm(OptimizerOwner):
                 )
             child.check_children()
 
-    def setup_training(self) -> None:
+    def setup_training(self, *, is_resumed: bool = False) -> None:
         """Assigns the optimizers and loads the parts named by ``checkpoint``.
 
         Called once before training; a second call does nothing.
+
+        Args:
+            is_resumed: the parts come with the checkpoint of the run itself, which
+                does not need those that it began with any more.
         """
         if self._optimizers is not None:
             return
@@ -383,7 +387,8 @@ class Algorithm(OptimizerOwner):
         for module in self.modules():
             if isinstance(module, Algorithm):
                 module.check_optimizers()
-        self.load_checkpoint_parts()
+        if not is_resumed:
+            self.load_checkpoint_parts()
 
     def load_checkpoint_parts(self) -> None:
         """Loads ``checkpoint="prefix@path"`` of this algorithm and of its children."""

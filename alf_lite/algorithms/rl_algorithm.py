@@ -568,11 +568,11 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
             # Not by attribute, where nn.Module looks for parameters first.
             attributes["training"] = mode
 
-    def setup_training(self) -> None:
+    def setup_training(self, *, is_resumed: bool = False) -> None:
         """Also loads the offline buffers, and compiles acting if the config says so."""
         if self._optimizers is not None:
             return
-        super().setup_training()
+        super().setup_training(is_resumed=is_resumed)
         if self._env is not None:
             learner = self.learner  # checks what the conf says before anything runs
             self.load_offline_replay_buffer()

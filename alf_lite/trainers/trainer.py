@@ -209,7 +209,8 @@ class Trainer:
                 self._hooks.recording,
             )
             stack.callback(self._evaluations.close)
-            self.algorithm.setup_training()
+            is_resumed = ranks.broadcast_data(self._checkpoints.has_any())
+            self.algorithm.setup_training(is_resumed=is_resumed)
             with ranks.alone():
                 self._evaluations.set_up(self.algorithm)
         config_files.check_unused_bindings()

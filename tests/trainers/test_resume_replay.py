@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 
@@ -9,7 +11,8 @@ from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.environments.creation import create_environment
-from alf_lite.errors import ConfigError
+from alf_lite.errors import CheckpointError, ConfigError
+from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.trainers.training_state import ALGORITHM
 from tests.trainers.run_comparison import Dies
@@ -49,6 +52,29 @@ def messages_about_replay(caplog) -> list[str]:
 
 def never(*args):
     pytest.fail("the random policy acted again")
+
+
+def test_what_a_run_began_with_is_not_needed_to_resume_it(train, tmp_path):
+    source = tmp_path / "source"
+    settings = {**SETTINGS, "num_iterations": 5}
+    train(**{**settings, "num_iterations": 4}, root_dir=source)
+    given = f"_policy@{source}"
+
+    def build(*args, **kwargs):
+        return build_sac(
+            *args,
+            prior_actor_ctor=SquashedActorNetwork,
+            prior_checkpoint=given,
+            **kwargs,
+        )
+
+    settings["algorithm_ctor"] = build
+    with pytest.raises(KeyboardInterrupt):
+        train(**settings, hooks=[Dies(4)])
+    shutil.rmtree(source)
+    train(**settings)
+    with pytest.raises(CheckpointError, match="source"):
+        train(**settings, root_dir=tmp_path / "new")
 
 
 @pytest.mark.parametrize("saved", [None, False])
