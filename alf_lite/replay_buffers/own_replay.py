@@ -21,7 +21,6 @@ from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
 from alf_lite.replay_buffers.replay_settings import (
     ReplayOptions,
     check_replay_settings,
-    draws_per_iteration,
     windows_per_update,
 )
 from alf_lite.utils import summary
@@ -63,7 +62,7 @@ class OwnReplay:
         self._num_lost = 0  # steps that a checkpoint did not hold
         self._is_left_out = False  # of checkpoints, which was said
         self._saved: ReplayFile | None = None  # what the buffer will begin with
-        at_once, self._num_batches = draws_per_iteration(config)
+        at_once, self._num_batches = self.options.draws_per_iteration()
         # Windows of own steps that are drawn at once.
         self._batch_size = max(
             1, at_once * windows_per_update(config, num_environments)[0]

@@ -27,7 +27,6 @@ from alf_lite.replay_buffers.own_replay import OwnReplay
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_settings import (
     default_ratios,
-    draws_per_iteration,
     shares,
 )
 from alf_lite.tensor_specs import NestedTensorSpec
@@ -73,7 +72,7 @@ class ReplayMixture:
         self.is_plain = (
             not offline
             and config.source_loss_weights is None
-            and not (scale_weights and draws_per_iteration(config)[0] > 1)
+            and not (scale_weights and own.options.draws_per_iteration()[0] > 1)
         )
 
     def buffer(self, index: int) -> ReplayBuffer:

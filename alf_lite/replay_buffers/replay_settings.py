@@ -33,6 +33,12 @@ class ReplayOptions:
             check_options(self.sampling, self.priority)
         except ValueError as error:
             raise ConfigError(str(error)) from error
+        if self.sampling.recent_data_ratio and (config.updates_per_draw or 1) > 1:
+            raise ConfigError(
+                f"TrainerConfig.updates_per_draw={config.updates_per_draw}: with "
+                "SamplingOptions.recent_data_ratio every update has newest steps of "
+                "its own. Leave updates_per_draw out."
+            )
         if config.whole_replay_buffer_training and self.sampling != all_windows():
             raise ConfigError(
                 "SamplingOptions have no effect with "
@@ -48,6 +54,20 @@ class ReplayOptions:
                     "file shall be: set StorageOptions.directory, or "
                     "TrainerConfig.root_dir"
                 )
+
+    def draws_per_iteration(self) -> tuple[int, int]:
+        """For how many updates windows are drawn at once, and how often.
+
+        With priorities each update knows what the one before has learned, unless the
+        config says otherwise, and of the newest steps each has its part; without,
+        drawing all at once is faster.
+        """
+        config = self._config
+        num_updates = config.num_updates
+        draws_for_each = config.priority_replay or self.sampling.recent_data_ratio > 0
+        at_once = config.updates_per_draw or (1 if draws_for_each else num_updates)
+        at_once = min(at_once, num_updates)
+        return at_once, math.ceil(num_updates / at_once)
 
     def check_batches(self, num_environments: int, num_history_steps: int) -> None:
         """Checks that the own buffer can ever have the windows of a batch.
@@ -66,7 +86,7 @@ class ReplayOptions:
         if (sampling.with_replacement, sampling.max_use) == (True, None):
             return
         assert config.mini_batch_length is not None, "checked before"
-        at_once, num_batches = draws_per_iteration(config)
+        at_once, num_batches = self.draws_per_iteration()
         needed = windows_per_update(config, num_environments)[0] * at_once
         if sampling.max_use is not None:
             needed *= num_batches
@@ -129,7 +149,7 @@ class ReplayOptions:
         )
         counts = windows_per_update(config, num_environments, with_own=not without_own)
         per_update = counts[index]
-        needed = per_update * draws_per_iteration(config)[0]
+        needed = per_update * self.draws_per_iteration()[0]
         there = buffer.num_windows(config.mini_batch_length)
         if needed > there:
             raise ConfigError(
@@ -179,18 +199,6 @@ class ReplayOptions:
         )
         if self.priority is not None or timeless != plain:
             buffer.sample_by(timeless, self.priority)
-
-
-def draws_per_iteration(config: TrainerConfig) -> tuple[int, int]:
-    """For how many updates windows are drawn at once, and how often.
-
-    With priorities each update knows what the one before has learned, unless the config
-    says otherwise; without, drawing all at once is faster.
-    """
-    num_updates = config.num_updates
-    at_once = config.updates_per_draw or (1 if config.priority_replay else num_updates)
-    at_once = min(at_once, num_updates)
-    return at_once, math.ceil(num_updates / at_once)
 
 
 def windows_per_update(

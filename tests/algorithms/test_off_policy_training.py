@@ -12,6 +12,7 @@ from alf_lite.algorithms.learning.batch_loss import aggregate_loss
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import TrainerConfig
+from alf_lite.config import files as config_files
 from alf_lite.data_structures import AlgStep, LossInfo
 from alf_lite.data_transformers.single_step_transformers import RewardScaling
 from alf_lite.environments.creation import create_environment
@@ -224,6 +225,24 @@ def test_windows_are_drawn_for_so_many_updates_at_once(settings, sizes):
     preprocessed = [call for call in algorithm.calls if "preprocess" in call]
     assert preprocessed == [f"preprocess_experience [{size}, 2]" for size in sizes]
     assert algorithm.calls.count("after_update [2, 4]") == 3
+
+
+def test_every_update_has_its_part_of_the_newest_steps():
+    config_files.parse_config(None, ("SamplingOptions.recent_data_ratio = 0.25",))
+    settings = {"mini_batch_size": 8, "num_updates_per_train_iter": 3}
+    algorithm = make(unroll_length=30, **settings)
+    newest = []
+
+    def calc_loss(info):
+        newest.append(int((algorithm.batch_info.positions == 28).sum()))
+        return LossInfo(loss=info[:-1] + algorithm.weight)
+
+    algorithm.calc_loss = calc_loss
+    algorithm.train_iter()
+    assert len(newest) == 3
+    assert 2 <= min(newest) <= max(newest) < 8
+    with pytest.raises(ConfigError, match="Leave updates_per_draw out"):
+        make(updates_per_draw=2, **settings).train_iter()
 
 
 def test_an_update_is_drawn_by_what_the_one_before_has_learned():

@@ -43,7 +43,6 @@ from alf_lite.replay_buffers.replay_mixture import (
     alike,
     join,
 )
-from alf_lite.replay_buffers.replay_settings import draws_per_iteration
 from alf_lite.unrollers.rate_limiter import TrainingPace
 from alf_lite.unrollers.unroll import Unroll
 from alf_lite.utils.devices import moved
@@ -84,7 +83,7 @@ class OffPolicyLearner(Learner):
                 self.replay.least_length,
             )
         self._all_can_train = False  # for good; not asked alone
-        self._updates_per_draw, _ = draws_per_iteration(config)
+        self._updates_per_draw, _ = self.replay.options.draws_per_iteration()
         self._num_iterations = 0
         # Of the buffers that were drawn from, if the algorithm wants them.
         self._episode_returns: dict[ReplayBuffer, EpisodeReturns] = {}
