@@ -88,7 +88,8 @@ class FrameStacker(DataTransformer):
         self._leaves = {
             name: (i, stack_axis % specs[i].ndim) for name, i in positions.items()
         }
-        self._unroll_history: dict[str, Tensor] | None = None
+        # Name → [environments so far, S - 1, ...], the last frames of the open episodes
+        self._unroll_history: dict[str, Tensor] = {}
 
     def transform_rewards(self, rewards: Tensor) -> Tensor:
         return rewards
@@ -128,27 +129,55 @@ class FrameStacker(DataTransformer):
         )
 
     def transform_unroll(self, time_steps: TimeStep) -> TimeStep:
-        """Remembers the last frames for the next unroll."""
+        """Remembers the last frames of each environment for the next unroll."""
         num_history = self.num_history_steps
         step_type = time_steps.step_type.transpose(0, 1)  # [B, T]
         batch_size = step_type.shape[0]
-        history = self._unroll_history
-        if history is None or nest.batch_size(history) != batch_size:
-            history = nest.map_structure(
-                lambda t: t.to(step_type.device),
-                nest.zeros(self.state_spec, (batch_size,)),
-            )
+        columns = _environments(time_steps)
+        self._make_room(columns, step_type.device)
         # The frames of the history are stacked already as far as their episode goes.
         mid = step_type.new_full((batch_size, num_history), int(StepType.MID))
         rows = _stack_rows(torch.cat([mid, step_type], dim=1), self._stack_size)
         leaves = nest.flatten(time_steps.observation)
-        self._unroll_history = {}
         for name, (i, axis) in self._leaves.items():
-            frames = torch.cat([history[name], leaves[i].transpose(0, 1)], dim=1)
+            history = self._unroll_history[name]
+            frames = torch.cat([history[columns], leaves[i].transpose(0, 1)], dim=1)
             stacks = _take(frames, rows)  # [B, T, stack_size, ...]
-            self._unroll_history[name] = stacks[:, -1, 1:].clone()
+            history[columns] = stacks[:, -1, 1:]
             leaves[i] = _join(stacks, 2, axis).transpose(0, 1)
         return _with_leaves(time_steps, leaves)
+
+    def _make_room(self, columns: Tensor | slice, device: torch.device) -> None:
+        """Adds zeros for environments that are new."""
+        if isinstance(columns, slice):
+            size: int = columns.stop
+        else:
+            size = int(columns.max()) + 1
+        for name, spec in self.state_spec.items():
+            frames = self._unroll_history.get(name, spec.zeros((0,))).to(device)
+            num_missing = size - len(frames)
+            if num_missing > 0:
+                new = frames.new_zeros((num_missing, *frames.shape[1:]))
+                frames = torch.cat([frames, new])
+            self._unroll_history[name] = frames
+
+    def training_state_dict(self) -> dict[str, Any]:
+        history = self._unroll_history
+        return {name: frames.cpu().clone() for name, frames in history.items()}
+
+    def load_training_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._unroll_history = {n: frames.clone() for n, frames in state_dict.items()}
+
+
+def _environments(time_steps: TimeStep) -> Tensor | slice:
+    """Which environment each column is, of steps [T, B, ...].
+
+    The columns of steps on a GPU, which nobody waits for, are always the same ones.
+    """
+    env_id = time_steps.env_id
+    if isinstance(env_id, Tensor) and env_id.is_cpu:
+        return env_id[0].long()
+    return slice(0, time_steps.step_type.shape[1])
 
 
 def _stack_rows(step_type: Tensor, stack_size: int) -> Tensor:

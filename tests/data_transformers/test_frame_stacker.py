@@ -254,6 +254,23 @@ def test_unrolls_continue_the_stacks_of_the_unroll_before():
         begin += length
 
 
+def test_unrolls_of_several_workers_and_a_resumed_run_continue_their_own_stacks():
+    steps = time_steps(random_episodes(30, 4, 2).tolist(), torch.randn(30, 4, 2))
+    steps = steps._replace(env_id=torch.arange(4).expand(30, 4))
+    transformer = stacker(TensorSpec((2,)), stack_size=4)
+    expected = run_policy(transformer, steps).observation
+    for begin, end in ((0, 2), (2, 9), (9, 30)):
+        for worker in (slice(2, 4), slice(0, 2)):
+            part = nest.map_structure(
+                lambda t, a=begin, b=end, w=worker: t[a:b, w], steps
+            )
+            unrolled = transformer.transform_unroll(part).observation
+            assert torch.equal(unrolled, expected[begin:end, worker])
+        saved = transformer.training_state_dict()
+        transformer = stacker(TensorSpec((2,)), stack_size=4)
+        transformer.load_training_state_dict(saved)
+
+
 def test_statistics_are_those_of_the_stacks():
     steps = time_steps(random_episodes(30, 3, 2).tolist(), torch.randn(30, 3, 2))
     spec = TensorSpec((2,))

@@ -92,7 +92,11 @@ CASES = {
     "dqn on frame stacks": (
         "CartPole-v1",
         with_optimizer(DqnAlgorithm),
-        {**REPLAY, "data_transformer_ctor": [FrameStacker], "priority_replay": True},
+        {
+            **REPLAY,
+            "data_transformer_ctor": [FrameStacker, ObservationNormalizer],
+            "priority_replay": True,
+        },
     ),
     "sac with normalizers": (
         "Pendulum-v1",
