@@ -6,6 +6,7 @@ Andrychowicz et al. 2017 (arXiv:1707.01495).
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
@@ -33,6 +34,11 @@ from alf_lite.utils.tensor_utils import expand_dims_as
 RewardFunction = Callable[[Tensor, Tensor], Tensor]
 Nest = Any
 GoalStrategy = Literal["future", "final", "episode"]
+
+_logger = logging.getLogger(__name__)
+
+# Of steps whose reward is another for their own goal: rounding may do so to a few.
+_MAX_DIFFERENT = 0.01
 
 
 def reward_function_of(env: Environment) -> RewardFunction | None:
@@ -100,6 +106,10 @@ class HindsightExperienceTransformer(DataTransformer):
     window of their own: another draw, and a goal of that episode. The ``rollout_info``
     is not changed; what it says about goals are the old ones.
 
+    The reward function must give what was recorded where the goal is the recorded one.
+    That of an environment does not know of wrappers that change rewards, such as
+    ``ActionRepeat``; a warning says so when the first windows are drawn.
+
     Differences from the paper: (1) windows are relabelled or not when they are drawn,
     instead of being stored several times. (2) ``future`` draws from the outcomes of the
     window's first step and of later ones, as most implementations do.
@@ -161,6 +171,7 @@ class HindsightExperienceTransformer(DataTransformer):
         self._her_proportion = her_proportion
         self._strategy = strategy
         self._reward_function = reward_function
+        self._is_compared = False  # with recorded rewards
         stored = Experience(time_step=TimeStep(observation=observation_spec))
         self._achieved_path, _ = nest.flatten_with_path(stored)[self._achieved]
 
@@ -196,13 +207,16 @@ class HindsightExperienceTransformer(DataTransformer):
         device = time_step.step_type.device
         goals, relabelled = goals.to(device), relabelled.to(device)
         leaves = nest.flatten(time_step.observation)
-        desired = leaves[self._desired]
+        achieved, desired = leaves[self._achieved], leaves[self._desired]
+        if not self._is_compared and bool(relabelled.any()):
+            self._is_compared = True
+            self._compare(time_step, achieved, desired)
         leaves[self._desired] = torch.where(
             expand_dims_as(relabelled, desired), goals, desired
         )
         time_step = time_step._replace(
             observation=nest.pack_sequence_as(time_step.observation, leaves),
-            reward=self._rewards(time_step, leaves[self._achieved], goals, relabelled),
+            reward=self._rewards(time_step, achieved, goals, relabelled),
         )
         return experience._replace(time_step=time_step)
 
@@ -249,25 +263,50 @@ class HindsightExperienceTransformer(DataTransformer):
         before = begin if self._strategy == "future" else first
         return before + 1 + (number * (last - before)).long()
 
+    def _compare(self, time_step: TimeStep, achieved: Tensor, desired: Tensor) -> None:
+        """Warns of a reward function that gives others than those recorded [B, N]."""
+        steps = ~time_step.is_first()
+        recorded = time_step.reward[steps]
+        computed = self._computed(achieved[steps], desired[steps]).to(recorded)
+        differs = ~torch.isclose(computed, recorded, rtol=1e-3, atol=1e-3)
+        differs = differs.flatten(1).any(1) if differs.ndim > 1 else differs
+        num_different, num_steps = int(differs.sum()), len(differs)
+        if num_different > _MAX_DIFFERENT * num_steps:
+            i = int(differs.int().argmax())
+            _logger.warning(
+                "HindsightExperienceTransformer: at %d of %d steps the reward function "
+                "gives another reward for the goal that was meant than the one that "
+                "was recorded, such as %s in place of %s. Rewards for new goals do not "
+                "fit the others then. Wrappers that change rewards, such as "
+                "ActionRepeat, are not asked: leave them out, or bind "
+                "HindsightExperienceTransformer.reward_function.",
+                *(num_different, num_steps, computed[i].tolist(), recorded[i].tolist()),
+            )
+
     def _rewards(
         self, time_step: TimeStep, achieved: Tensor, goals: Tensor, relabelled: Tensor
     ) -> Tensor:
         """[B, N], those for the new goals where there are."""
-        assert self._reward_function is not None, "set_environment was not called"
         changed = relabelled & ~time_step.is_first()
         num_changed = int(changed.sum())
         if num_changed == 0:
             return time_step.reward
-        reward = self._reward_function(achieved[changed], goals[changed])
-        expected = (num_changed, *self.reward_spec.shape)
+        rewards = time_step.reward.clone()
+        reward = self._computed(achieved[changed], goals[changed])
+        rewards[changed] = reward.to(rewards.dtype)
+        return rewards
+
+    def _computed(self, achieved: Tensor, goals: Tensor) -> Tensor:
+        """Rewards [N] or [N, D] for N goals."""
+        assert self._reward_function is not None, "set_environment was not called"
+        reward = self._reward_function(achieved, goals)
+        expected = (len(goals), *self.reward_spec.shape)
         if tuple(reward.shape) != expected:
             raise ValueError(
                 "HindsightExperienceTransformer: the reward function must return shape "
                 f"{expected} for as many goals, got {tuple(reward.shape)}"
             )
-        rewards = time_step.reward.clone()
-        rewards[changed] = reward.to(rewards.dtype)
-        return rewards
+        return reward
 
 
 def _goal_leaf(

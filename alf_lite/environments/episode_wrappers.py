@@ -187,9 +187,11 @@ def _nearest_to_zero(space: gymnasium.Space) -> Any:
 class ActionRepeat(gymnasium.Wrapper):
     """Does every action several times, as one step whose reward is their sum.
 
-    γ, time limits and all counts are in these longer steps. What an info says is that
-    of the last of them. Atari games have ``atari_preprocessing.frame_skip``; for a
-    number of repetitions that the policy chooses, see ``DynamicActionRepeatAgent``.
+    γ and all counts are in these longer steps; a time limit of ``env`` is in its own,
+    and so is ``create_environment.max_episode_steps``. What an info says is that of the
+    last of them. For hindsight, ``compute_reward`` knows of one step only. Atari games
+    have ``atari_preprocessing.frame_skip``; for a number of repetitions that the policy
+    chooses, see ``DynamicActionRepeatAgent``.
 
     Args:
         env: of any kind.

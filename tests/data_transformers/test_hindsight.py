@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import gymnasium
@@ -10,6 +11,8 @@ import pytest
 import torch
 
 from alf_lite import nest
+from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
+from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Experience, StepType, TimeStep
 from alf_lite.data_transformers.create_data_transformer import create_data_transformer
 from alf_lite.data_transformers.data_transformer import WindowOrigin
@@ -24,8 +27,10 @@ from alf_lite.data_transformers.single_step_transformers import (
     UntransformedTimeStep,
 )
 from alf_lite.environments.creation import create_environment
+from alf_lite.environments.episode_wrappers import ActionRepeat
 from alf_lite.environments.gymnasium_environment import GymnasiumEnvironment
 from alf_lite.errors import ConfigError
+from alf_lite.optimizers.optimizers import Adam
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.testing.goal_environment import PointGoalEnv
@@ -524,6 +529,32 @@ def test_an_environment_without_one_is_refused():
         create_data_transformer(
             HindsightExperienceTransformer, env.observation_spec, training_env=env
         )
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "is_told"),
+    [([], False), ([functools.partial(ActionRepeat, num_repeats=4)], True)],
+)
+def test_wrappers_that_change_rewards_are_told(caplog, wrappers, is_told):
+    with create_environment(
+        env_ctor=PointGoalEnv, num_parallel_environments=2, wrappers=wrappers, seed=0
+    ) as env:
+        algorithm = DdpgAlgorithm(
+            env.observation_spec,
+            env.action_spec,
+            env=env,
+            config=TrainerConfig(
+                num_iterations=1,
+                unroll_length=30,
+                initial_collect_steps=0,
+                num_updates_per_train_iter=1,
+                mini_batch_length=2,
+                data_transformer_ctor=HindsightExperienceTransformer,
+            ),
+            optimizer=Adam(lr=1e-3),
+        )
+        algorithm.train_iter()
+    assert ("such as -1.0 in place of -4.0" in caplog.text) == is_told
 
 
 def test_a_given_function_goes_before_the_environments():
