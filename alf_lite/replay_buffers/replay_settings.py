@@ -269,7 +269,8 @@ def check_replay_settings(
 
     Raises:
         ConfigError: if the length of a window is not set, or the buffer is too short
-            for a window or for the steps to collect.
+            for a window or for the steps to collect, or a batch too small for a
+            source.
     """
     if config.mini_batch_length is None:
         raise ConfigError(
@@ -291,3 +292,18 @@ def check_replay_settings(
             f"{length} steps each hold {num_environments * length}. Make the buffer "
             "longer or collect less."
         )
+    _check_shares(config, num_environments)
+
+
+def _check_shares(config: TrainerConfig, num_environments: int) -> None:
+    """Raises ConfigError if no batch would have a window of one of the sources."""
+    ratios = config.mixing_ratios or default_ratios(len(config.offline_sources))
+    counts = windows_per_update(config, num_environments)
+    names = ("own steps", *config.offline_sources)
+    for name, ratio, count in zip(names, ratios, counts, strict=True):
+        if ratio and not count:
+            raise ConfigError(
+                f"TrainerConfig.mixing_ratios: {ratio:g} of the {sum(counts)} windows "
+                f"of a batch is less than one, so that {name} would never be trained. "
+                "Raise its ratio or TrainerConfig.mini_batch_size."
+            )

@@ -146,6 +146,13 @@ def test_every_update_has_the_same_number_of_rows_of_each_source():
     assert [sources(batch) for batch in algorithm.batches] == [{0: 5, 1: 3, 2: 2}] * 3
 
 
+def test_a_source_that_no_batch_has_a_window_of_is_refused():
+    with pytest.raises(ConfigError, match=r"0.04 of the 10 .* offline0 would never"):
+        make(mixing_ratios=[0.96, 0.04])
+    with pytest.raises(ConfigError, match=r"of the 2 windows .* offline1 would never"):
+        make(num_offline=2, mini_batch_size=None)
+
+
 def test_half_of_a_batch_are_own_steps_by_default():
     algorithm = make(num_offline=2, mini_batch_size=12)
     algorithm.train_iter()
