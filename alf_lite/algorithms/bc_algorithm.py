@@ -71,8 +71,6 @@ class BcAlgorithm(RLAlgorithm):
         unroll_length=1, mini_batch_size=256, mini_batch_length=2, lr=1e-3
     )
 
-    num_bootstrap_steps = 0
-
     def __init__(
         self,
         observation_spec: NestedTensorSpec,

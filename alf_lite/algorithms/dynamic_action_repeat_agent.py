@@ -145,6 +145,8 @@ class DynamicActionRepeatAgent(Composition):
                 f"{length}. Set TrainerConfig.mini_batch_length = {max_repeats + 1}"
             )
         self._max_repeats = max_repeats
+        # Only the first step of a window is trained, and the others show where it led.
+        self.num_bootstrap_steps = max_repeats
         held = {"held": action_spec, "left": TensorSpec((), torch.int64)}
         self._rollout_state_spec = {"rl": rl.rollout_state_spec, **held}
         self._predict_state_spec = {"rl": rl.predict_state_spec, **held}

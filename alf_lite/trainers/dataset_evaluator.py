@@ -107,9 +107,9 @@ class DatasetEvaluator:
         """Where the windows begin, batch by batch."""
         length = self._length
         history = self._algorithm.data_transformer.num_history_steps
-        # The last step of a window is the first one of the next: its loss wants a
-        # successor.
-        stride = max(length - 1 - self._config.burn_in_length, 1)
+        # The last steps of a window, which are not trained, begin the next one.
+        num_last = self._algorithm.num_bootstrap_steps
+        stride = max(length - num_last - self._config.burn_in_length, 1)
         begins, ends = buffer.begin_positions, buffer.end_positions
         for env_id in range(buffer.num_environments):
             first, last = int(begins[env_id]) + history, int(ends[env_id]) - length
@@ -134,7 +134,7 @@ class DatasetEvaluator:
             if value.ndim == 2:
                 value = masked_mean(value, trained[: value.shape[0]])
             values["/".join(("loss", *path_parts(path)))] = value
-        num_rows = max(len(trained) - 1, 1)
+        num_rows = max(len(trained) - algorithm.num_bootstrap_steps, 1)
         numbers = {k: float(v) for k, v in values.items()}
         return numbers | own, int(trained[:num_rows].sum())
 

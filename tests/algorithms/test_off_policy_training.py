@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,6 +9,9 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.algorithms.bc_algorithm import BcAlgorithm
+from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.dynamic_action_repeat_agent import DynamicActionRepeatAgent
 from alf_lite.algorithms.learning.batch_loss import aggregate_loss
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer
@@ -20,6 +24,8 @@ from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.optimizers.optimizers import SGD
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.testing.structured_environments import CountingEnv
+
+HOLDS = functools.partial(DynamicActionRepeatAgent, rl_algorithm_ctor=DqnAlgorithm)
 
 
 class Info(NamedTuple):
@@ -341,6 +347,48 @@ def test_every_transition_that_is_kept_is_trained_once_whatever_the_length(
     assert sorted(pairs) == [
         (e, p) for e in (0, 1) for p in range(burn_in, unroll_length - n) if p % 4 != 3
     ]
+
+
+@pytest.mark.parametrize(
+    ("ctor", "length"),
+    [
+        (BcAlgorithm, 2),
+        (BcAlgorithm, 4),
+        (functools.partial(HOLDS, max_repeats=3), 4),
+    ],
+)
+def test_passes_leave_out_no_step_whatever_an_algorithm_trains_of_a_window(
+    monkeypatch, ctor, length
+):
+    steps = []
+
+    def train_step(self, inputs, state, rollout_info):
+        steps.append(inputs.observation.flatten() % 100)
+        return trained(self, inputs, state, rollout_info)
+
+    kind = BcAlgorithm if ctor is BcAlgorithm else DqnAlgorithm
+    trained = kind.train_step
+    monkeypatch.setattr(kind, "train_step", train_step)
+    env = create_environment(env_ctor=lambda: CountingEnv((90,)), seed=0)
+    config = TrainerConfig(
+        num_iterations=1,
+        unroll_length=10,
+        initial_collect_steps=0,
+        mini_batch_length=length,
+        num_updates_per_train_iter=1,
+        whole_replay_buffer_training=True,
+    )
+    algorithm = ctor(
+        env.observation_spec,
+        env.action_spec,
+        env=env,
+        config=config,
+        optimizer=SGD(lr=0.1),
+    )
+    num_trained = algorithm.train_iter()
+    num_steps = 9 if kind is BcAlgorithm else 7  # that are seen as far ahead
+    assert set(torch.cat(steps).tolist()) == set(range(num_steps))
+    assert num_trained in (num_steps, 9)
 
 
 def test_without_a_window_length_training_does_not_start():

@@ -11,6 +11,8 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from alf_lite.algorithms.bc_algorithm import BcAlgorithm
+from alf_lite.algorithms.dynamic_action_repeat_agent import DynamicActionRepeatAgent
+from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.specs_only_environment import SpecsOnlyEnvironment
@@ -84,6 +86,34 @@ def test_the_loss_is_the_mean_over_all_transitions(data, length):
     expected = torch.stack(squared)[:, :covered].mean()
     assert losses["loss"] == pytest.approx(float(expected), rel=1e-3)
     assert losses["loss/imitation_loss"] == pytest.approx(losses["loss"])
+
+
+HOLDS = functools.partial(
+    DynamicActionRepeatAgent, rl_algorithm_ctor=SacAlgorithm, max_repeats=3
+)
+
+
+@pytest.mark.parametrize(
+    ("ctor", "length", "num_ahead"),
+    [
+        (functools.partial(SacAlgorithm, n_step=3), 4, 3),
+        (functools.partial(SacAlgorithm, n_step=2), 5, 2),
+        (HOLDS, 4, 3),
+    ],
+)
+def test_no_transition_is_left_out_where_more_steps_are_looked_at(
+    data, ctor, length, num_ahead
+):
+    ctor = functools.partial(ctor, optimizer=Adam(lr=0.02))
+    settings = {"algorithm_ctor": ctor, "mini_batch_length": length}
+    trainer = offline_trainer(data, num_iterations=1, **settings)
+    trainer.train()
+    evaluator = evaluator_of(trainer)
+    for buffer in evaluator._buffers:
+        [windows] = evaluator._windows(buffer)
+        with torch.no_grad():
+            _, num_trained = evaluator._losses(buffer, windows)
+        assert num_trained == 8 - num_ahead
 
 
 def largest_action(algorithm, steps):

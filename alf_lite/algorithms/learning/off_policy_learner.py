@@ -261,7 +261,7 @@ class OffPolicyLearner(Learner):
         )
         return self.updates.run(
             self._updates_of_passes(batch),
-            num_bootstrap_rows=min(num_bootstrap_steps, valid.shape[1] - 1),
+            num_bootstrap_rows=min(num_bootstrap_steps, batch.valid.shape[1] - 1),
         )
 
     def _drawn_updates(self, with_own_steps: bool) -> Iterator[Update]:
