@@ -43,7 +43,7 @@ class DatasetEvaluator:
     ``calc_loss_offline``, by default the online ones): the negative log-likelihood of
     behaviour cloning, the TD error of a critic. Windows of ``mini_batch_length`` steps
     cover every transition once, as far as whole windows fit; what is drawn for them is
-    the same every time.
+    the same every time. They count as steps of the first of ``offline_buffer_dir``.
 
     ``TrainerConfig.data_metrics`` adds numbers of one's own, see ``DataMetric``.
 
@@ -116,7 +116,11 @@ class DatasetEvaluator:
             starts = torch.arange(first, max(last + 1, first), stride)
             for begin in range(0, len(starts), _BATCH_SIZE):
                 positions = starts[begin : begin + _BATCH_SIZE]
-                yield BatchInfo(torch.full_like(positions, env_id), positions)
+                yield BatchInfo(
+                    torch.full_like(positions, env_id),
+                    positions,
+                    source=torch.ones_like(positions),  # they are not the run's own
+                )
 
     def _losses(
         self, buffer: ReplayBuffer, info: BatchInfo

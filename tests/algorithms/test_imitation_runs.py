@@ -19,6 +19,7 @@ from alf_lite.errors import ConfigError, DataError
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.structured_environments import CountingEnv
 from alf_lite.trainers.collector import NumSteps, RandomPolicy, collect
+from alf_lite.trainers.dataset_evaluator import DatasetEvaluator
 
 SETTINGS = {
     PPOAlgorithm: {"unroll_length": 6, "epochs": 2, "mini_batch_size": 4},
@@ -94,6 +95,23 @@ def test_no_demonstrations_are_an_error_before_anything_is_trained(algorithm):
     ):
         imitator.train_iter()
     assert imitator.num_env_steps == 0
+    imitator.finish_train()
+
+
+def test_held_out_demonstrations_are_told_from_own_steps(tmp_path, monkeypatch):
+    path = recorded(tmp_path / "x.replay", 7)
+    imitator = agent(DqnAlgorithm, offline_buffer_dir=path)
+    imitator.train_iter()
+    seen = []
+    losses = GailReward._losses
+    monkeypatch.setattr(
+        GailReward,
+        "_losses",
+        lambda self, *args: seen.append(args[1]) or losses(self, *args),
+    )
+    evaluator = DatasetEvaluator(imitator, imitator.config, [path])
+    assert "loss/gail/accuracy" in evaluator.evaluate()
+    assert torch.cat(seen).all()
     imitator.finish_train()
 
 

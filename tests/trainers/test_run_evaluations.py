@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from alf_lite.algorithms.bc_algorithm import BcAlgorithm
 from alf_lite.algorithms.dynamic_action_repeat_agent import DynamicActionRepeatAgent
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
+from alf_lite.algorithms.td3_bc_algorithm import Td3BcAlgorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.specs_only_environment import SpecsOnlyEnvironment
@@ -114,6 +116,18 @@ def test_no_transition_is_left_out_where_more_steps_are_looked_at(
         with torch.no_grad():
             _, num_trained = evaluator._losses(buffer, windows)
         assert num_trained == 8 - num_ahead
+
+
+def test_held_out_steps_are_none_of_the_runs_own(data):
+    """What is for recorded steps alone is a part of their loss."""
+    losses = []
+    for offline_rows_only in (True, False):
+        ctor = functools.partial(Td3BcAlgorithm, offline_rows_only=offline_rows_only)
+        trainer = offline_trainer(data, num_iterations=1, algorithm_ctor=ctor)
+        trainer.train()
+        losses.append(evaluator_of(trainer).evaluate())
+        shutil.rmtree(data / "run")
+    assert losses[0] == losses[1]
 
 
 def largest_action(algorithm, steps):
