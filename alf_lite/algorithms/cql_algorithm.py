@@ -142,7 +142,7 @@ class CqlAlgorithm(SacAlgorithm):
         self._num_sampled_actions = num_sampled_actions
         self._importance_weighted = importance_weighted
         self._backup_kind = backup
-        self._offline_rows_only = offline_rows_only
+        self._offline_rows_only = self.needs_recorded_steps = offline_rows_only
         if self._is_eval:
             return
         self._conservative_weight = ConservativeWeight(cql_alpha, cql_threshold)

@@ -94,7 +94,7 @@ class CqlDqnAlgorithm(DqnAlgorithm):
         check_positive(cql_temperature=cql_temperature)
         super().__init__(*specs, **kwargs)
         self._cql_temperature = cql_temperature
-        self._offline_rows_only = offline_rows_only
+        self._offline_rows_only = self.needs_recorded_steps = offline_rows_only
         if self._is_eval:
             return
         self._conservative_weight = ConservativeWeight(cql_alpha, cql_threshold)

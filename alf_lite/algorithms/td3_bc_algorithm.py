@@ -98,7 +98,7 @@ class Td3BcAlgorithm(Td3Algorithm):
             )
         super().__init__(*specs, **kwargs)
         self._bc_alpha = bc_alpha
-        self._offline_rows_only = offline_rows_only
+        self._offline_rows_only = self.needs_recorded_steps = offline_rows_only
 
     def _extend_info(
         self, info: DdpgInfo, transition: Transition, taken: Tensor, action: Field

@@ -56,6 +56,9 @@ class SequentialDataTransformer(DataTransformer):
         self.has_statistics = any(t.has_statistics for t in in_order)
         self.num_history_steps = sum(t.num_history_steps for t in in_order)
         self.needs_replay = any(t.needs_replay for t in in_order)
+        self.num_recorded_sources = max(
+            (t.num_recorded_sources for t in in_order), default=0
+        )
         self._in_order = in_order
         self.transformers = nn.ModuleList(in_order)
         self.check_neighbours((), ())

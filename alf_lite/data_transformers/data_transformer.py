@@ -111,6 +111,7 @@ class DataTransformer(nn.Module, ABC):
     has_statistics: bool = False  # whether observe() changes anything
     num_history_steps: int = 0  # before a window, that transform_experience() reads
     needs_replay: bool = False  # whether it only changes what is drawn from replay
+    num_recorded_sources: int = 0  # of recorded steps, that there must be at least
 
     def __init__(
         self,

@@ -83,6 +83,7 @@ class SqilTransformer(SingleStepTransformer):
         self._demonstration_reward = demonstration_reward
         self._own_reward = own_reward
         self._sources = _checked_sources(demonstration_sources)
+        self.num_recorded_sources = max(self._sources or [1])
 
     def check_neighbours(
         self, earlier: Sequence[DataTransformer], later: Sequence[DataTransformer]

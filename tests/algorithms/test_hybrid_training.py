@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import collections
+import functools
 from typing import Any
 
 import pytest
 import torch
 
 from alf_lite import nest
+from alf_lite.algorithms.cql_dqn_algorithm import CqlDqnAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
 from alf_lite.data_structures import AlgStep, LossInfo
 from alf_lite.data_transformers.normalizing_transformers import ObservationNormalizer
+from alf_lite.data_transformers.sqil_transformer import SqilTransformer
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import SGD, Adam
@@ -473,6 +476,35 @@ def test_training_continues_in_the_phase_where_it_stopped():
     assert resumed.num_env_steps == 0
     resumed.train_iter()
     assert resumed.num_env_steps > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"data_transformer_ctor": SqilTransformer}, "number 1 .* there are 0 sources"),
+        (
+            {
+                "data_transformer_ctor": [
+                    functools.partial(SqilTransformer, demonstration_sources=[1, 2])
+                ],
+                "num_offline": 1,
+            },
+            "number 2 .* there are 1 sources",
+        ),
+        (
+            {
+                "cls": functools.partial(CqlDqnAlgorithm, offline_rows_only=True),
+                "mini_batch_length": 2,
+            },
+            "CqlDqnAlgorithm learns from recorded steps, and there are none",
+        ),
+    ],
+)
+def test_what_is_for_recorded_steps_alone_is_refused_without_them(settings, message):
+    algorithm = make(**{"num_offline": 0, **settings})
+    with pytest.raises(ConfigError, match=message):
+        algorithm.train_iter()
+    assert algorithm.num_env_steps == 0
 
 
 def test_on_policy_algorithms_refuse_offline_data():

@@ -105,8 +105,8 @@ class Learner(ABC):
 
     @property
     @abstractmethod
-    def has_recorded_steps(self) -> bool:
-        """Whether there are offline buffers."""
+    def num_recorded_sources(self) -> int:
+        """How many offline buffers there are."""
 
     def _parts_with_recorded_steps(self) -> list[Algorithm]:
         """The algorithm and those below it that learn from recorded steps."""
@@ -126,14 +126,22 @@ class Learner(ABC):
         """Compiles acting, if the configuration says so.
 
         Raises:
-            ConfigError: if recorded steps are needed, and there are none.
+            ConfigError: if recorded steps are needed, and there are not enough.
         """
         for part in self._parts_with_recorded_steps():
-            if not self.has_recorded_steps:
+            if not self.num_recorded_sources:
                 raise ConfigError(
                     f"{part.name} learns from recorded steps, and there are none. Name "
                     "them in TrainerConfig.offline_buffer_dir."
                 )
+        num_needed = self._algorithm.data_transformer.num_recorded_sources
+        if self.num_recorded_sources < num_needed:
+            raise ConfigError(
+                "TrainerConfig.data_transformer_ctor: steps of source number "
+                f"{num_needed} are to be demonstrations, but there are "
+                f"{self.num_recorded_sources} sources. Name them in "
+                "TrainerConfig.offline_buffer_dir."
+            )
         if self._steps_in_compiled_code(self._env):
             return  # with or without acting, as is faster
         if self._config.compile and self._acts_in_large_batches():

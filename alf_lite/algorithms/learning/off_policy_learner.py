@@ -406,8 +406,8 @@ class OffPolicyLearner(Learner):
         self._mixture = self._make_mixture()
 
     @property
-    def has_recorded_steps(self) -> bool:
-        return bool(self.offline)
+    def num_recorded_sources(self) -> int:
+        return len(self.offline)
 
     def _make_mixture(self) -> ReplayMixture:
         priority = self.replay.options.priority

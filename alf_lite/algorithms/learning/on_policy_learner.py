@@ -138,8 +138,8 @@ class OnPolicyLearner(Learner):
             self.add_offline_buffer(buffer)
 
     @property
-    def has_recorded_steps(self) -> bool:
-        return bool(self._recorded)
+    def num_recorded_sources(self) -> int:
+        return len(self._recorded)
 
     def add_offline_buffer(self, buffer: ReplayBuffer) -> None:
         """As above, one more source."""
