@@ -7,8 +7,8 @@ One array for all episodes, one after the other, a row for each of N actions:
     timeouts [N]            whether the episode was ended there, as by a limit
     next_observations [N, ...]
 
-The last two may be absent. Without ``timeouts`` an episode ends where it is terminal,
-and where the next row begins with another observation than ``next_observations`` says.
+The last two may be absent. An episode also ends where the next row begins with another
+observation than ``next_observations`` says, as where rows were left out.
 Without ``next_observations`` nobody knows what the last action of an episode led to: of
 a terminal state it does not matter, its value is zero; where a limit ended the episode
 that action is left out. ``infos`` and ``metadata`` are not read.
@@ -99,7 +99,7 @@ class D4rlFile(Source):
             ends = terminals.copy()
             if "timeouts" in arrays:
                 ends |= as_flags(arrays["timeouts"])
-            elif "next_observations" in arrays:
+            if "next_observations" in arrays:
                 goes_on = arrays["next_observations"][:-1] == arrays["observations"][1:]
                 ends[:-1] |= ~goes_on.reshape(len(goes_on), -1).all(1)
         ends[-1:] = True

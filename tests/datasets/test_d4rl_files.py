@@ -60,6 +60,14 @@ def test_its_steps_are_those_of_the_episodes(tmp_path, left_out):
         assert a.tolist() == b.tolist(), name
 
 
+def test_where_rows_were_left_out_an_episode_is_cut(tmp_path):
+    arrays = {name: np.delete(a, 1, 0) for name, a in arrays_of(EPISODES).items()}
+    time_step = read(write(tmp_path / "a.hdf5", arrays)).time_step
+    assert time_step.observation[:5, 0].tolist() == [0, 1, 2, 3, 10]
+    assert time_step.step_type[:5].tolist() == [0, 2, 0, 2, 0]
+    assert time_step.discount[:5].tolist() == [1, 1, 1, 0, 1]
+
+
 def test_an_action_whose_result_nobody_knows_is_left_out(tmp_path):
     path = write(tmp_path / "a.hdf5", arrays_of(EPISODES), ["next_observations"])
     time_step = read(path).time_step
