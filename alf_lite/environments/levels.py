@@ -23,6 +23,7 @@ from gymnasium import spaces
 
 from alf_lite.config import configurable
 from alf_lite.environments import env_ids, single_env
+from alf_lite.environments.episode_wrappers import RandomFirstEpisodeLength
 from alf_lite.errors import ConfigError
 
 Reset = tuple[Any, dict[str, Any]]
@@ -109,6 +110,10 @@ class LevelSeeds(gymnasium.Wrapper):
         env: whatever is random in it is as its seed says.
         num_levels: N.
         first_level: the seed of level 0; those of the others follow.
+
+    Raises:
+        ConfigError: if one of them is out of range, or all episodes of ``env`` would be
+            cut off as first ones.
     """
 
     def __init__(
@@ -120,6 +125,7 @@ class LevelSeeds(gymnasium.Wrapper):
                 "LevelSeeds: num_levels must be at least 1 and first_level at least 0, "
                 f"got {num_levels} and {first_level}"
             )
+        _check_first_episodes("LevelSeeds", env)
         self._first_level = first_level
         self._draws = LevelDraws(num_levels)
         self._level = 0
@@ -169,7 +175,8 @@ class TaskMixture(gymnasium.Env):
         render_mode: of all of them, as far as they are given by their ids.
 
     Raises:
-        ConfigError: if there is none, or their spaces differ.
+        ConfigError: if there is none, or their spaces differ, or all episodes of one
+            would be cut off as first ones.
     """
 
     def __init__(
@@ -184,6 +191,8 @@ class TaskMixture(gymnasium.Env):
                 f"TaskMixture: tasks must be a list of environments, got {tasks!r}"
             )
         self._envs = [_make(task, render_mode) for task in tasks]
+        for env in self._envs:
+            _check_first_episodes("TaskMixture", env)
         descriptions = [single_env.describe_env(env) for env in self._envs]
         single_env.check_same_spaces(descriptions)
         first = descriptions[0]
@@ -253,3 +262,16 @@ def _make(task: str | Callable[[], gymnasium.Env], render_mode: str | None) -> A
     if callable(task):
         return task()
     return gymnasium.make(env_ids.find_spec(task), render_mode=render_mode)
+
+
+def _check_first_episodes(owner: str, env: gymnasium.Env) -> None:
+    """Raises ConfigError if what begins anew with a seed were reset with one always."""
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, RandomFirstEpisodeLength):
+            raise ConfigError(
+                f"{owner} resets what is in it with a seed each time, and "
+                "RandomFirstEpisodeLength then begins anew: every episode would be cut "
+                f"off. Put it around {owner}: create_environment.wrappers has the "
+                "innermost first."
+            )
+        env = env.env

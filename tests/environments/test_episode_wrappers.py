@@ -206,6 +206,18 @@ def test_every_episode_of_a_mixture_is_one_of_its_tasks():
         TaskMixture("CartPole-v1")
 
 
+def test_levels_whose_first_episodes_alone_would_be_played_are_refused():
+    def cut():
+        return RandomFirstEpisodeLength(Ten(), max_length=5)
+
+    message = "every episode would be cut off. Put it around"
+    with pytest.raises(ConfigError, match=message):
+        LevelSeeds(gymnasium.wrappers.TimeLimit(cut(), 8), num_levels=2)
+    with pytest.raises(ConfigError, match=message):
+        TaskMixture([Ten, cut])
+    RandomFirstEpisodeLength(LevelSeeds(Ten(), num_levels=2), max_length=5)
+
+
 # Resume
 
 
