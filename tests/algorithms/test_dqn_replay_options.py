@@ -198,6 +198,8 @@ def test_what_contradicts_itself_is_refused_by_name():
         )
     with pytest.raises(ConfigError, match=r"without TrainerConfig.priority_replay"):
         built(prioritize_new_steps=True)
+    with pytest.raises(ConfigError, match=r"which the steps of .*offline_buffer_dir"):
+        built(prioritize_new_steps=True, priority_replay=True, offline_buffer_dir="x")
     part = functools.partial(DqnAlgorithm, lower_bound_targets=True)
     assert Agent(OBSERVATION, CHOICE, rl_algorithm_ctor=part).uses_episode_returns
     with pytest.raises(ConfigError, match="other parts may change"):

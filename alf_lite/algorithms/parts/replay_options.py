@@ -119,3 +119,8 @@ def check(algorithm: RLAlgorithm, head: ReturnHead) -> None:
             f"{name}.prioritize_new_steps has no effect without "
             "TrainerConfig.priority_replay: set it, or leave this out"
         )
+    if algorithm.prioritizes_new_steps and config and config.offline_sources:
+        raise ConfigError(
+            f"{name}.prioritize_new_steps keeps the values that acted, which the steps "
+            "of TrainerConfig.offline_buffer_dir have not: leave one of both out"
+        )
