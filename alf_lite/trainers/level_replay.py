@@ -154,6 +154,8 @@ class LevelReplay(Hook):
         parts = np.stack([valid, np.where(valid, gain, 0), np.where(valid, reward, 0)])
         if self._open is None:
             self._open = np.zeros((3, len(valid)))
+        # What was open there has been cut off, as where a run could not be resumed.
+        self._open[:, steps.step_type[:, 0].numpy() == StepType.FIRST] = 0.0
         sums = np.concatenate([self._open[..., None], parts], axis=2).cumsum(2)
         begin = np.zeros_like(self._open)
         for b, t in np.argwhere(step_type == StepType.LAST):

@@ -75,9 +75,9 @@ def test_an_episode_is_scored_over_the_unrolls_that_it_takes():
     assert progress.scores[[3, 0]].tolist() == [0.0, 0.0]
     better = first._replace(inputs=first.inputs._replace(reward=torch.ones(2, 5) * 3))
     progress.observe(better)
-    # 7 → 9 moves the averages by 0.2 · 2 and 0.1 · 2. The other one goes on from the
-    # 2 of its open episode, 7 → 5.
-    assert progress.scores[[3, 0]] == pytest.approx([0.2, 0.2])
+    # 7 → 9 moves the averages by 0.2 · 2 and 0.1 · 2. Of the other one, 7 → 3, the
+    # episode that was open has been cut off: its 2 are not part of the next one.
+    assert progress.scores[[3, 0]] == pytest.approx([0.2, 0.4])
 
 
 def test_probabilities_are_those_of_the_paper():
