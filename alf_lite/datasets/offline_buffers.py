@@ -75,6 +75,7 @@ class OfflineBuffers(list[ReplayBuffer]):
                 "TrainerConfig.mini_batch_length and what data transformers read "
                 "before it"
             )
+        buffer.ignore_earliest(self._own.num_history_steps)
         options.apply_to_recorded_steps(buffer)
         if observe is not None:
             for steps in _all_steps(buffer):

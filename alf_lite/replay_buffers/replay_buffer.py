@@ -144,6 +144,16 @@ class ReplayBuffer(StoredSteps):
         )
         self._sampling, self._priority = sampling, priority
 
+    def ignore_earliest(self, num_steps: int) -> None:
+        """Sees to it that at least so many of the oldest steps are never a start.
+
+        For who looks back further than was known when the buffer was made; what is
+        stored counts as new then, as with :meth:`sample_by`.
+        """
+        if num_steps > self._num_ignored:
+            self._num_ignored = num_steps
+            self.sample_by(self._sampling, self._priority)
+
     def num_windows(self, batch_length: int) -> int:
         """How many windows of so many steps can be drawn now."""
         self._storage.flush()

@@ -12,6 +12,7 @@ from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.gail_reward import GailReward
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.config import TrainerConfig
+from alf_lite.data_transformers.frame_stacker import FrameStacker
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.datasets.writing import write_source
 from alf_lite.environments.creation import create_environment
@@ -115,10 +116,11 @@ def test_held_out_demonstrations_are_told_from_own_steps(tmp_path, monkeypatch):
     imitator.finish_train()
 
 
+@pytest.mark.parametrize("transformer", [None, FrameStacker])
 @with_both
-def test_demonstrations_may_be_given_in_python(algorithm, tmp_path):
-    imitator = agent(algorithm)
-    buffer = load_replay_buffer(recorded(tmp_path / "x.replay", 7), make_env(4))
+def test_demonstrations_may_be_given_in_python(algorithm, tmp_path, transformer):
+    imitator = agent(algorithm, data_transformer_ctor=transformer)
+    buffer = load_replay_buffer(recorded(tmp_path / "x.replay", 7), make_env(4), 12)
     imitator.add_offline_replay_buffer(buffer)
     assert imitator.train_iter() > 0
     imitator.finish_train()

@@ -146,6 +146,8 @@ class OnPolicyLearner(Learner):
         parts = self._parts_with_recorded_steps()
         if not parts:
             raise self._has_no_replay()
+        transformer = self._algorithm.data_transformer
+        buffer.ignore_earliest(transformer.num_history_steps)
         self._recorded = [*self._recorded, buffer]
         for part in parts:
             part.recorded_steps = self._draw_recorded_steps
