@@ -14,6 +14,7 @@ from alf_lite.trainers.evaluator import EvalResult
 from alf_lite.trainers.hooks import Hook, Training
 from alf_lite.trainers.videos import VideoSettings, check_can_record
 from alf_lite.utils import summary
+from alf_lite.utils.ranks import ranks
 
 _logger = logging.getLogger(__name__)
 
@@ -128,7 +129,7 @@ class Curriculum(Hook):
     Evaluations are not touched: they tell how good the policy is at what the conf says.
     An environment that takes a new setting at its next reset is continued exactly by a
     run that is resumed; in one that takes it at once, new episodes begin then. Averages
-    of training episodes begin anew with every level.
+    of training episodes begin anew with every level, with those that begin there.
 
     Args:
         levels: what each level sets, the first one from the begin on. ``env.NAME`` is
@@ -214,8 +215,13 @@ class Curriculum(Hook):
         if score < self._thresholds[self.level]:
             return
         self.level += 1
-        self._num_episodes_before = num_episodes
+        # Episodes that are open now have begun at the old level: they end as any, but
+        # are in no average.
+        env = training.algorithm.env
+        num_open = env.batch_size * ranks.size if env is not None else 0
+        self._num_episodes_before = num_episodes + num_open
         training.algorithm.metrics.forget_episodes()
+        training.algorithm.metrics.drop_open_episodes()
         _logger.warning(
             "Curriculum: %s %.4g reaches %.4g, level %d of %d begins: %s",
             self._name,

@@ -140,6 +140,15 @@ def test_levels_are_climbed_and_a_resumed_run_goes_on_exactly(make_trainer):
         assert torch.equal(value, expected[name]), name
 
 
+def test_a_level_is_judged_by_the_episodes_that_have_begun_there(make_trainer):
+    levels = [{"env.height": 3.0}, {"env.height": 1.0}, {"env.height": 0.0}]
+    hook = Curriculum(levels, [3.0, 2.0], min_episodes=1, interval=1)
+    config = {"unroll_length": 2, "num_iterations": 12}
+    trainer = make_trainer("run", hooks=[hook], create_env=ladders, **config)
+    assert trainer.train().average_return == pytest.approx(1.0)
+    assert hook.level == 1
+
+
 def test_a_setting_that_there_is_not_ends_the_run_before_it_begins(train):
     for name, message in (
         ("env.width", "no attribute width"),
