@@ -176,7 +176,7 @@ class TrainerConfig:
     initial_random_policy: bool = declared()
     # Draw by |δ|; options: PriorityOptions
     priority_replay: bool = declared()
-    # Updates whose windows are drawn at once; None: 1 with priorities, else all
+    # Updates drawn at once; None: 1 with priorities or recent_data_ratio, else all
     updates_per_draw: int | None = ranged(None, at_least=1)
     # Each update is a pass over the whole buffer
     whole_replay_buffer_training: bool = False
