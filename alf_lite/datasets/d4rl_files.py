@@ -11,11 +11,14 @@ The last two may be absent. An episode also ends where the next row begins with 
 observation than ``next_observations`` says, as where rows were left out.
 Without ``next_observations`` nobody knows what the last action of an episode led to: of
 a terminal state it does not matter, its value is zero; where a limit ended the episode
-that action is left out. ``infos`` and ``metadata`` are not read.
+that action is left out. With neither of the two nobody knows where limits were, and the
+next episode is taken for what followed: a warning says so. ``infos`` and ``metadata``
+are not read.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +41,8 @@ from alf_lite.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import h5py
 
+_logger = logging.getLogger(__name__)
+
 MAGIC = b"\x89HDF\r\n\x1a\n"
 _REQUIRED = ("observations", "actions", "rewards", "terminals")
 _OPTIONAL = ("timeouts", "next_observations")
@@ -57,6 +62,13 @@ class D4rlFile(Source):
         self.name = str(file)
         self._file = file
         headers = self._read(of_headers=True)
+        if not headers.keys() & set(_OPTIONAL):
+            _logger.warning(
+                "%s has neither %s: where a limit ended an episode, the first step of "
+                "the next one is taken for what followed",
+                file,
+                " nor ".join(_OPTIONAL),
+            )
         self.fields = episode_fields(
             {
                 "observation": _row(headers["observations"]),

@@ -68,9 +68,16 @@ def test_where_rows_were_left_out_an_episode_is_cut(tmp_path):
     assert time_step.discount[:5].tolist() == [1, 1, 1, 0, 1]
 
 
-def test_an_action_whose_result_nobody_knows_is_left_out(tmp_path):
+def test_a_file_that_cannot_tell_limits_is_warned_of(tmp_path, caplog):
+    neither = ["next_observations", "timeouts"]
+    read(write(tmp_path / "a.hdf5", arrays_of(EPISODES), neither))
+    assert "has neither timeouts nor next_observations" in caplog.text
+
+
+def test_an_action_whose_result_nobody_knows_is_left_out(tmp_path, caplog):
     path = write(tmp_path / "a.hdf5", arrays_of(EPISODES), ["next_observations"])
     time_step = read(path).time_step
+    assert not caplog.text
     assert time_step.step_type.tolist() == [0, 1, 1, 2, 0, 2, 0, 1, 1, 1, 2]
     assert time_step.discount.tolist() == [1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0]
     observation = time_step.observation[:, 0].tolist()
