@@ -51,7 +51,7 @@ from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils import losses, summary, value_ops
 from alf_lite.utils.checks import check_positive, check_unit_interval
-from alf_lite.utils.summary import diagnostic
+from alf_lite.utils.diagnostics import diagnostic
 
 Nest = Any
 

@@ -47,7 +47,7 @@ from alf_lite.distributions.action_masks import RecordedActions
 from alf_lite.networks.actor_networks import NormalActorNetwork
 from alf_lite.utils import losses
 from alf_lite.utils.checks import check_positive
-from alf_lite.utils.summary import diagnostic
+from alf_lite.utils.diagnostics import diagnostic
 
 Nest = Any
 

@@ -40,7 +40,7 @@ from alf_lite.networks.actor_networks import ActorNetwork, NormalActorNetwork
 from alf_lite.networks.network import Network
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_not_negative
-from alf_lite.utils.summary import diagnostic
+from alf_lite.utils.diagnostics import diagnostic
 
 Nest = Any
 

@@ -32,7 +32,7 @@ from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeSt
 from alf_lite.networks.encoding_networks import EncoderNetwork, EncodingNetwork
 from alf_lite.networks.layers import Activation
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils.summary import diagnostic
+from alf_lite.utils.diagnostics import diagnostic
 
 Nest = Any
 

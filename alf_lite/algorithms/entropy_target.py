@@ -46,7 +46,7 @@ from alf_lite.tensor_specs import (
 )
 from alf_lite.utils import losses
 from alf_lite.utils.checks import check_positive
-from alf_lite.utils.summary import diagnostic
+from alf_lite.utils.diagnostics import diagnostic
 
 Nest = Any
 

@@ -50,7 +50,7 @@ from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.utils.checks import check_left_out, check_positive
-from alf_lite.utils.summary import diagnostic
+from alf_lite.utils.diagnostics import diagnostic
 
 Nest = Any
 

@@ -72,7 +72,7 @@ from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
-from alf_lite.utils.summary import diagnostic
+from alf_lite.utils.diagnostics import diagnostic
 from alf_lite.utils.tensor_utils import expand_dims_as
 
 Nest = Any

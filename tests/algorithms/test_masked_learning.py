@@ -27,7 +27,7 @@ from alf_lite.networks.value_networks import QNetwork, ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.masked_environment import ForbiddenActionEnv
 from alf_lite.trainers.evaluator import evaluate
-from alf_lite.utils.summary import diagnostics_if
+from alf_lite.utils.diagnostics import diagnostics_if
 
 LSTM = functools.partial(
     LSTMEncodingNetwork, hidden_size=(16,), fc_layer_params=(16,), activation="tanh"

@@ -10,7 +10,7 @@ from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm, PPOInfo, PPOLossInfo
 from alf_lite.data_structures import BatchInfo, Experience, LossInfo, TimeStep
 from alf_lite.distributions.discrete import Categorical
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
-from alf_lite.utils.summary import diagnostics_if
+from alf_lite.utils.diagnostics import diagnostics_if
 
 OBSERVATION = TensorSpec((2,))
 ACTION = BoundedTensorSpec((), torch.int64, 0, 1)

@@ -19,9 +19,9 @@ from alf_lite.algorithms.learning.training_batches import (
 from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
 from alf_lite.networks.lean_layers import hidden_layers_in
 from alf_lite.networks.network import whole_sequences
+from alf_lite.utils.diagnostics import diagnostics_are_due
 from alf_lite.utils.losses import masked_mean
 from alf_lite.utils.ranks import ranks
-from alf_lite.utils.summary import diagnostics_are_due
 from alf_lite.utils.tensor_utils import reset_state
 
 Nest = Any

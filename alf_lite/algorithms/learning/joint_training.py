@@ -13,7 +13,7 @@ from alf_lite.algorithms.algorithm import Algorithm
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.data_structures import LossInfo
 from alf_lite.errors import ConfigError
-from alf_lite.utils.summary import diagnostic
+from alf_lite.utils.diagnostics import diagnostic
 from alf_lite.utils.tensor_utils import total
 
 Nest = Any

@@ -30,9 +30,9 @@ from alf_lite.data_structures import BatchInfo, Field, LossInfo
 from alf_lite.errors import ConfigError
 from alf_lite.networks.batch_norm import normalizes_by_batch
 from alf_lite.utils import summary
+from alf_lite.utils.diagnostics import diagnostics_if
 from alf_lite.utils.losses import losses_of_part
 from alf_lite.utils.ranks import ranks
-from alf_lite.utils.summary import diagnostics_if
 
 Nest = Any
 

@@ -10,7 +10,7 @@ from alf_lite.errors import DivergedError
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.probe_environments import PolicyEnv
 from alf_lite.utils import summary
-from alf_lite.utils.summary import diagnostic, diagnostics_if
+from alf_lite.utils.diagnostics import diagnostic, diagnostics_if
 
 
 def test_they_are_computed_unless_a_block_says_that_nobody_looks():

@@ -20,7 +20,7 @@ from alf_lite.networks.network import Network
 from alf_lite.networks.projections import CategoricalProjection
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
-from alf_lite.utils.summary import diagnostics_if
+from alf_lite.utils.diagnostics import diagnostics_if
 
 SIZE, NUM_STEPS, BATCH_SIZE = 3, 6, 16
 OBSERVATION = TensorSpec((SIZE,))

@@ -17,7 +17,7 @@ from alf_lite.networks.encoding_networks import EncodingNetwork
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
-from alf_lite.utils.summary import diagnostics_if
+from alf_lite.utils.diagnostics import diagnostics_if
 
 SIZE, NUM_VALUES, BATCH_SIZE = 3, 4, 200
 CONFIG = TrainerConfig(
