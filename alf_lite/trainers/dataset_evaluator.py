@@ -12,7 +12,7 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.learning.batch_loss import batch_loss
-from alf_lite.algorithms.learning.off_policy_learner import read_windows
+from alf_lite.algorithms.learning.replay_batches import read_windows
 from alf_lite.algorithms.learning.training_batches import time_major, transpose
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
