@@ -83,7 +83,9 @@ class Environment(abc.ABC):
     @property
     @abc.abstractmethod
     def current_time_step(self) -> TimeStep:
-        """What the last ``reset`` or ``step`` returned.
+        """What the last ``reset`` or ``step`` returned, the same object.
+
+        By it an algorithm knows that nobody else has stepped its environment.
 
         Raises:
             RuntimeError: if there was none.

@@ -12,7 +12,7 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.data_structures import AlgStep, Experience, TimeStep
 from alf_lite.environments.environment import Environment, StepRow
-from alf_lite.errors import CheckpointError
+from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.unrollers.staged_rows import StagedRows
 from alf_lite.unrollers.unroll import (
     ActingPolicy,
@@ -82,9 +82,13 @@ class SyncUnroller:
             bootstrap: whether the experience ends with one more row for the step that
                 the last action led to. The next unroll starts with that step again.
             rows: where to keep them; None means the unroller's own memory.
+
+        Raises:
+            ConfigError: if the environment was reset or stepped by somebody else.
         """
         if self._time_step is None:
             self.reset()
+        self._check_is_alone()
         is_first_unroll, self._is_fresh = self._is_fresh, False
         new_columns, self._new_columns = self._new_columns, ()
         self._is_unrolling = True
@@ -104,6 +108,16 @@ class SyncUnroller:
             kept_rows=rows.read_time_steps,
             taken_steps=rows.read_taken(length + 1),
         )
+
+    def _check_is_alone(self) -> None:
+        """After a step of somebody else, what comes next does not follow from ours."""
+        if self._env.current_time_step is not self._time_step:
+            raise ConfigError(
+                f"the environment {self._env.name} was reset or stepped by another "
+                "algorithm or by an evaluation since it was last trained in: its next "
+                "steps do not follow from the last ones. Give each algorithm and each "
+                "evaluation an environment of its own: alf_lite.create_environment(...)"
+            )
 
     def _make_rows(self) -> UnrollRows:
         if self._with_grad:

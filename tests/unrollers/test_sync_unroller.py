@@ -8,6 +8,7 @@ import torch
 from alf_lite import nest
 from alf_lite.data_structures import AlgStep, StepType, TimeStep
 from alf_lite.environments.creation import create_environment
+from alf_lite.errors import ConfigError
 from alf_lite.unrollers.sync_unroller import SyncUnroller
 
 EPISODE_LENGTHS = (2, 4)  # number of steps after FIRST, per environment
@@ -17,6 +18,8 @@ class CountingEnvironment:
     """Observes 100·episode + step; the episodes of b last EPISODE_LENGTHS[b]."""
 
     batch_size = 2
+    name = "Counting"
+    current_time_step: TimeStep
 
     def __init__(self) -> None:
         self.actions: list[list[int]] = []
@@ -49,7 +52,7 @@ class CountingEnvironment:
             for step, length in zip(self._step, EPISODE_LENGTHS, strict=True)
         ]
         position = [100 * e + s for e, s in zip(self._episode, self._step, strict=True)]
-        return TimeStep(
+        self.current_time_step = TimeStep(
             step_type=torch.tensor(types, dtype=torch.int32),
             reward=torch.tensor([float(s > 0) for s in self._step]),
             discount=torch.ones(2),
@@ -57,6 +60,7 @@ class CountingEnvironment:
             prev_action=action.clone(),
             env_id=torch.arange(2, dtype=torch.int32),
         )
+        return self.current_time_step
 
 
 class CountingPolicy:
@@ -274,3 +278,14 @@ def test_steps_are_written_where_the_rows_are_kept():
     unroll = collector.unroll(3, bootstrap=False)
     last = env.current_time_step.observation
     assert last.data_ptr() == unroll.time_steps.observation[3].data_ptr()
+
+
+def test_an_environment_is_not_shared():
+    env = CountingEnvironment()
+    first, second = (SyncUnroller(env, CountingPolicy()) for _ in range(2))
+    first.unroll(3, bootstrap=True)
+    second.unroll(3, bootstrap=True)  # begins new episodes, as an evaluation does
+    with pytest.raises(ConfigError, match="environment Counting was reset or stepped"):
+        first.unroll(3, bootstrap=True)
+    first.reset()
+    first.unroll(3, bootstrap=True)

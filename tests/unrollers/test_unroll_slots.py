@@ -28,6 +28,7 @@ class Environment:
     """Random nested observations; every seventh step is a FIRST one."""
 
     batch_size = B
+    current_time_step: TimeStep
 
     def reset(self, seed: int | None = None) -> TimeStep:
         self._generator = torch.Generator().manual_seed(5)
@@ -44,7 +45,7 @@ class Environment:
     def _time_step(self) -> TimeStep:
         draw = self._generator
         first = self._t % 7 == 0
-        return TimeStep(
+        self.current_time_step = TimeStep(
             step_type=torch.full(
                 (B,), StepType.FIRST if first else StepType.MID, dtype=torch.int32
             ),
@@ -60,6 +61,7 @@ class Environment:
             env_id=torch.arange(B, dtype=torch.int32),
             env_info={"lives": torch.full((B,), float(self._t))},
         )
+        return self.current_time_step
 
 
 class ActingPolicy:
