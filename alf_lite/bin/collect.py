@@ -95,6 +95,8 @@ def define_flags() -> flags.FlagValues:
         "seed",
         0,
         "Seed of the environments and the actions. Default: 0.",
+        lower_bound=0,
+        upper_bound=program.MAX_SEED,
         flag_values=values,
     )
     flags.DEFINE_string(

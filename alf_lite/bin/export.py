@@ -66,7 +66,12 @@ def define_flags() -> flags.FlagValues:
         flag_values=values,
     )
     flags.DEFINE_integer(
-        "seed", 0, "Seed of what is compared on. Default: 0.", flag_values=values
+        "seed",
+        0,
+        "Seed of what is compared on. Default: 0.",
+        lower_bound=0,
+        upper_bound=program.MAX_SEED,
+        flag_values=values,
     )
     flags.DEFINE_multi_string(
         "gin_param",

@@ -81,6 +81,8 @@ def define_flags() -> flags.FlagValues:
         "seed",
         0,
         "Seed of the environments and the sampling. Default: 0.",
+        lower_bound=0,
+        upper_bound=program.MAX_SEED,
         flag_values=values,
     )
     flags.DEFINE_string(
@@ -102,6 +104,10 @@ def play(values: flags.FlagValues) -> int:
     """Plays as the flags say; returns the exit code."""
     if not values.root_dir:
         raise ConfigError("--root_dir is missing: which run should be played?")
+    if values.record != "all" and values.record_file is None:
+        raise ConfigError(
+            f"--record={values.record} says what is in a video: give --record_file, too"
+        )
 
     # Imported here: it takes a second or two, which a misspelt flag need not wait for.
     from alf_lite.bin import report

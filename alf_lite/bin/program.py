@@ -18,6 +18,7 @@ from alf_lite.errors import AlfLiteError, ConfigError
 from alf_lite.utils.output_streams import best_effort_output
 
 _HELP_WIDTH = 88
+MAX_SEED = 2**32 - 1
 
 
 class Program(NamedTuple):

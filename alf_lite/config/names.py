@@ -89,17 +89,36 @@ def note_conf_folder(folder: Path) -> None:
     _conf_folders.append(str(folder.resolve()))
 
 
+def module_folders() -> list[str]:
+    """Where modules of the user may lie: the current directory, beside the confs."""
+    here: list[str] = []
+    with contextlib.suppress(OSError):  # it was deleted
+        here.append(os.getcwd())
+    shipped_confs = {str(folder.resolve()) for folder in conf_directories()}
+    return [
+        folder
+        for folder in dict.fromkeys([*here, *_conf_folders])
+        if folder not in shipped_confs
+    ]
+
+
+def is_importable(module: str) -> bool:
+    """Whether a module that is no part of a package can be found."""
+    with contextlib.suppress(ImportError, ValueError):
+        return importlib.util.find_spec(module) is not None or (
+            _look_around() and importlib.util.find_spec(module) is not None
+        )
+    return False
+
+
 def _look_around() -> bool:
     """Adds what may hold modules of the user to their places; False if nothing is new.
 
     They come last, so that nothing there takes the place of an installed module.
     """
-    here: list[str] = []
-    with contextlib.suppress(OSError):  # it was deleted
-        here.append(os.getcwd())
     places = {os.path.abspath(place) for place in sys.path}
-    new = [place for place in [*here, *_conf_folders] if place not in places]
-    sys.path += dict.fromkeys(new)
+    new = [place for place in module_folders() if place not in places]
+    sys.path += new
     importlib.invalidate_caches()
     return bool(new)
 

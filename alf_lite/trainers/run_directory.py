@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import logging
 import os
 from pathlib import Path
@@ -10,6 +11,7 @@ from types import TracebackType
 
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.checkpoints.files import new_output
+from alf_lite.config import names as config_names
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.trainers.run_lock import RunLock
 from alf_lite.utils.row_log import KEYS
@@ -20,6 +22,7 @@ _logger = logging.getLogger(__name__)
 USER_CONFIG = "user.gin"
 OPERATIVE_CONFIG = "operative.gin"
 INOPERATIVE_CONFIG = "inoperative.gin"
+MODULE_FOLDERS = "module_folders"  # in run.json: where modules of the user were
 
 
 class RunDirectory:
@@ -106,6 +109,16 @@ class RunDirectory:
     def read_run_file(self) -> str | None:
         """The text of ``run.json``; None if there is none that can be read."""
         return _read_text(self.run_file)
+
+    def note_module_folders(self) -> None:
+        """Lets modules be found that lay beside the conf of this run."""
+        try:
+            folders = json.loads(self.read_run_file() or "")[MODULE_FOLDERS]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return  # written by an older version, or by hand
+        for folder in folders if isinstance(folders, list) else ():
+            if isinstance(folder, str) and os.path.isabs(folder):
+                config_names.note_conf_folder(Path(folder))
 
     def write_run_file(self, text: str) -> None:
         """Records what runs here, see :mod:`alf_lite.trainers.run_record`."""

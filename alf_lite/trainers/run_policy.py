@@ -60,6 +60,7 @@ def run_conf(
             among the parameters, and what to do.
     """
     directory = RunDirectory(root_dir)
+    directory.note_module_folders()
     lines = map(str.strip, directory.read_user_config().splitlines())
     is_empty = all(not line or line.startswith("#") for line in lines)
     names = _noted(directory) or ([ALGORITHM] if is_empty else [])

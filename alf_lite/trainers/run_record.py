@@ -24,12 +24,13 @@ import torch
 
 import alf_lite
 from alf_lite.config import files as config_files
+from alf_lite.config import names as config_names
 from alf_lite.errors import AlfLiteError, CheckpointError, ConfigError, DivergedError
 from alf_lite.trainers import train_summaries
 from alf_lite.trainers.evaluator import EvalResult
 from alf_lite.trainers.rebuilding import GIVEN_IN_PYTHON
 from alf_lite.trainers.run_checkpoints import RunCheckpoints, config_texts
-from alf_lite.trainers.run_directory import USER_CONFIG, RunDirectory
+from alf_lite.trainers.run_directory import MODULE_FOLDERS, USER_CONFIG, RunDirectory
 from alf_lite.trainers.run_plan import RunPlan
 from alf_lite.trainers.signals import BrokenOffError
 from alf_lite.trainers.training_state import RunState
@@ -79,6 +80,7 @@ class RunRecord:
             "started": _now(),
             "command": [sys.executable, *sys.orig_argv[1:]],
             "working_directory": _working_directory(),
+            MODULE_FOLDERS: config_names.module_folders(),
             **entries,
             "alf_lite": {"version": alf_lite.__version__, **_library(package)},
             "repository": _repository(package.parent),

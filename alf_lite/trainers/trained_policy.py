@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import importlib.util
 import os
 import tempfile
 from collections.abc import Sequence
@@ -20,6 +18,7 @@ from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.checkpoints.checkpointer import LoadedCheckpoint
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
+from alf_lite.config import names as config_names
 from alf_lite.config.reader import split_statements
 from alf_lite.data_structures import StepType, TimeStep
 from alf_lite.environments.specs_only_environment import (
@@ -34,6 +33,10 @@ from alf_lite.trainers.evaluator import PredictActor
 from alf_lite.trainers.run_record import TrainResult
 
 Nest = Any
+
+_OF_THE_LOOP = tuple(
+    f"TrainerConfig.{name}" for name in ("hook_ctors", "metric_ctors", "data_metrics")
+)
 
 
 def load_policy(
@@ -129,21 +132,31 @@ def _read_config(root_dir: str, gin_params: Sequence[str]) -> None:
     if conf is None:
         config_files.parse_config(None, gin_params)
         return
-    text = Path(conf).read_text(encoding="utf-8")
-    kept = [s.source for s in split_statements(text, conf) if _is_needed(s.source)]
+    lines: list[str] = []
+    for statement in split_statements(Path(conf).read_text(encoding="utf-8"), conf):
+        if _is_needed(statement.source):
+            lines += [""] * (statement.line - 1 - len(lines))  # for messages
+            lines += statement.source.split("\n")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / Path(conf).name
-        path.write_text("\n".join(kept) + "\n", encoding="utf-8")
-        config_files.parse_config(str(path), gin_params)
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        try:
+            config_files.parse_config(str(path), gin_params)
+        except ConfigError as error:
+            raise ConfigError(str(error).replace(str(path), conf)) from error
 
 
 def _is_needed(statement: str) -> bool:
-    words = statement.split()
-    if words and words[0] == "import":
-        with contextlib.suppress(ImportError, ValueError):
-            return importlib.util.find_spec(words[1].split(".")[0]) is not None
+    """Whether a policy may need it: not what is of the environment or the loop."""
+    if statement.startswith("import "):
+        module = statement.split()[1].partition(".")[0]
+        return config_names.is_importable(module)
+    name = statement.partition("=")[0].strip().rpartition("/")[2]
+    module, *names = name.split(".")
+    if module == "create_environment" or name in _OF_THE_LOOP:
         return False
-    return not statement.startswith("create_environment.")
+    # Of a class that is given in full; one of the algorithm is named elsewhere, too.
+    return len(names) < 2 or config_names.is_importable(module)
 
 
 class TrainedPolicy:

@@ -10,9 +10,11 @@ import sys
 import numpy as np
 import pytest
 
-from alf_lite.bin import play
+import alf_lite
+from alf_lite.bin import play, train
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import files as config_files
+from alf_lite.config import names as config_names
 
 needs_video = pytest.mark.skipif(
     any(importlib.util.find_spec(m) is None for m in ("imageio", "pygame")),
@@ -91,6 +93,62 @@ def test_setting_overrides_the_configuration_of_the_run(trained, capsys):
     assert result["lengths"] == [5, 5]
 
 
+WALK = """
+import gymnasium
+import numpy as np
+
+
+class Walk(gymnasium.Env):
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, size: int):
+        self.observation_space = gymnasium.spaces.Box(-size, size, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.ones(1, np.float32), 1.0, True, False, {}
+"""
+WALK_CONF = """
+create_environment.env_ctor = @walk_beside.Walk
+walk_beside.Walk.size = 9
+evaluation/walk_beside.Walk.size = 9
+TrainerConfig.algorithm_ctor = @PPOAlgorithm
+TrainerConfig.num_iterations = 1
+TrainerConfig.unroll_length = 8
+"""
+
+
+def test_a_module_beside_the_conf_is_found_again(tmp_path, capsys, monkeypatch):
+    """From any directory; for the policy alone it need not be there."""
+
+    def in_a_new_process() -> None:
+        config_files.reset()
+        sys.modules.pop("walk_beside", None)
+        monkeypatch.setattr(sys, "path", list(path))
+        monkeypatch.setattr(config_names, "_conf_folders", [])
+
+    path, folder, root_dir = list(sys.path), tmp_path / "confs", tmp_path / "run"
+    monkeypatch.chdir(tmp_path)
+    folder.mkdir()
+    (folder / "walk.gin").write_text(WALK_CONF)
+    (folder / "walk_beside.py").write_text(WALK)
+    in_a_new_process()
+    assert train.main([f"--conf={folder / 'walk.gin'}", f"--root_dir={root_dir}"]) == 0
+    in_a_new_process()
+    assert result_of(capsys, f"--root_dir={root_dir}")["average_return"] == 1
+    in_a_new_process()
+    more = "--gin_param=TrainerConfig.num_iterations = 2"
+    assert train.main([f"--root_dir={root_dir}", more]) == 0
+    (folder / "walk_beside.py").unlink()
+    in_a_new_process()
+    assert alf_lite.load_policy(root_dir).predict([0.5]) in (0, 1)
+    assert run(f"--root_dir={root_dir}") == 2
+    assert "there is no module 'walk_beside'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "message"),
     [
@@ -99,6 +157,8 @@ def test_setting_overrides_the_configuration_of_the_run(trained, capsys):
         (["--root_dir=RUN", "--checkpoint=newest"], 2, "latest, best or a step"),
         (["--root_dir=RUN", "--checkpoint=77"], 3, "present: steps 2, 4"),
         (["--root_dir=RUN", "--num_episodes=0"], 2, "not a positive integer"),
+        (["--root_dir=RUN", "--seed=-4"], 2, "flag --seed=-4"),
+        (["--root_dir=RUN", "--record=worst_median_best"], 2, "--record_file, too"),
         (["--root_dir=RUN", "--record_file=play.xyz"], 2, "one of .mp4, .gif"),
         pytest.param(
             ["--root_dir=RUN", "--record_file=/dev/null/a.gif"],
