@@ -132,6 +132,9 @@ def sweep(values: flags.FlagValues) -> int:
         raise ConfigError("--root_dir is missing: where should the runs be stored?")
     _check_engine(values)
     space = read_space(values.space, values.search)
+    program.check_settings_of_runs(
+        [*values.gin_param, *(dimension.name for dimension in space)]
+    )
     root_dir = Path(values.root_dir).expanduser()
     setup = Setup(
         conf=values.conf,

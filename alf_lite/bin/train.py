@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -92,6 +93,8 @@ def train(values: flags.FlagValues) -> int:
         raise ConfigError("--jobs is for several runs: give their --seeds, too")
     conf, root_dir = values.conf, values.root_dir
     parameters = list(values.gin_param)
+    if root_dir:
+        _check_holds_no_runs(Path(root_dir).expanduser())
     if conf is None and root_dir:
         conf = _saved_config(root_dir, parameters)
     if values.device is not None:
@@ -120,6 +123,21 @@ def train(values: flags.FlagValues) -> int:
     return 0 if result.stop_signal is None else result.exit_code
 
 
+def _check_holds_no_runs(folder: Path) -> None:
+    """Several runs below a run would be hidden by it, from ``plot`` and ``compare``."""
+    if (folder / "run.json").exists():
+        return
+    for kind, pattern in (
+        ("runs of several seeds", "seed_*/run.json"),
+        ("a sweep", "trial_*/**/run.json"),
+    ):
+        for file in folder.glob(pattern):
+            raise ConfigError(
+                f"{folder} holds {kind}. Go on by the command that began them, or with "
+                f"one of them: --root_dir={file.parent}. Or give another directory."
+            )
+
+
 def _report(result: Any) -> None:
     """Prints how the run ended."""
     from alf_lite.bin import report
@@ -143,6 +161,7 @@ def _train_seeds(values: flags.FlagValues) -> int:
         raise ConfigError("--seed and --seeds contradict each other: give one of them")
     if not values.root_dir:
         raise ConfigError("--root_dir is missing: where should the runs be stored?")
+    program.check_settings_of_runs(values.gin_param)
     given = {name: values[name].value for name in ("conf", "device")}
     are_set = ("force_torch_deterministic", "strict_config")
     arguments = [

@@ -69,6 +69,10 @@ def test_seeds_are_numbers_and_ranges(text, seeds):
         (["--seeds=0-1", "--seed=3"], "contradict each other"),
         (["--seeds=0-1", "--jobs=0"], "--jobs=0"),
         (["--jobs=2"], "give their --seeds"),
+        (
+            ["--seeds=0-1", "--gin_param=TrainerConfig.random_seed = 4"],
+            "random_seed cannot be set here: --seeds says it",
+        ),
     ],
 )
 def test_wrong_flags_start_nothing(tmp_path, capsys, stub, flags, message):
@@ -123,6 +127,15 @@ def test_the_directory_of_a_single_run_is_refused(tmp_path, capsys, stub):
     (tmp_path / "run.json").write_text("{}")
     assert train.main([f"--root_dir={tmp_path}", "--seeds=0-1"]) == 2
     assert "holds a run of its own" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("below", ["seed_0", "trial_000", "trial_000/seed_0"])
+def test_no_run_begins_above_others(tmp_path, capsys, conf, below):
+    (tmp_path / below).mkdir(parents=True)
+    (tmp_path / below / "run.json").write_text("{}")
+    assert train.main([f"--conf={conf}", f"--root_dir={tmp_path}"]) == 2
+    assert f"--root_dir={tmp_path / below}" in capsys.readouterr().err
+    assert not (tmp_path / "run.json").exists()
 
 
 def test_ctrl_c_stops_all_runs_and_waits_for_them(tmp_path, capsys, stub):

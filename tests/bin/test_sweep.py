@@ -196,6 +196,7 @@ def test_wrong_searches_train_nothing(tmp_path, search, capsys, monkeypatch):
         (["--search=Adam.lrr = uniform(0, 1)"], "Did you mean 'lr'"),
         (["--search=Adam.lr = choice(0.1, x)"], "strings need quotes"),
         (["--search=TrainerConfig.num_iterations = choice(5, -1)"], "num_iterations"),
+        (["--search=TrainerConfig.random_seed = choice(3, 4)"], "cannot be set here"),
         ([LR, "--method=optun"], "Did you mean 'optuna'"),
         ([LR, "--method=optuna"], "pip install 'alf_lite[tune]'"),
         ([LR, "--prune"], "--prune needs --method=optuna"),
