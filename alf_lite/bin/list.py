@@ -157,13 +157,12 @@ def _bound(texts: Sequence[str], what: str) -> str:
 
 def _scores(document: str) -> dict[str, dict[str, str]]:
     """Conf → heading of the column → cell."""
-    heads: list[str] = []
     scores = {}
-    for cells in _rows(document):
-        if cells[0] == "conf":
-            heads = cells
-        elif re.fullmatch(r"`\w+`", cells[0]):
-            scores[cells[0].strip("`")] = dict(zip(heads, cells, strict=False))
+    for table in re.findall(r"(?:^\|.*\n)+", document, re.MULTILINE):
+        heads, *rows = _rows(table)
+        for cells in rows if heads[0] == "conf" else ():
+            if re.fullmatch(r"`\w+`", cells[0]):
+                scores[cells[0].strip("`")] = dict(zip(heads, cells, strict=False))
     return scores
 
 

@@ -97,6 +97,7 @@ def test_confs_are_listed_with_what_they_train_need_and_reach(capsys):
         # Of every conf that was run to its end.
         assert (row["score"] != "") == (row["seeds"] != ""), row["name"]
     cheetah, hybrid = rows["rlpd_half_cheetah"], rows["hybrid_sac_pendulum"]
+    assert cheetah["steps"] == "25k own"  # of the table of scores, not of others
     assert cheetah["extra"] == "mujoco"
     assert cheetah["data"] == "yes"
     assert hybrid["environment"] == "Pendulum-v1"  # of the conf that it includes

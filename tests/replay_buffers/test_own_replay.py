@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.learning import construction
 from alf_lite.algorithms.learning.construction import create_algorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
@@ -168,6 +169,31 @@ def test_hindsight_needs_an_algorithm_that_replays():
         )
         with pytest.raises(ConfigError, match="PPOAlgorithm is on-policy"):
             create_algorithm(config, env)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"replay_buffer_length": 500},
+        {"updates_per_draw": 3},
+        {"whole_replay_buffer_training": True},
+        {"checkpoint_replay_buffer": True},
+        {"checkpoint_replay_buffer_gb": 3.0},
+    ],
+)
+def test_without_replay_its_settings_are_refused(settings):
+    ((name, _),) = settings.items()
+    with create_environment("CartPole-v1", 1) as env:
+        config = TrainerConfig(num_iterations=1, **settings)
+        with pytest.raises(ConfigError, match=f"{name} is .* has no replay buffer"):
+            PPOAlgorithm(env=env, config=config)
+
+
+def test_stored_steps_have_no_graph():
+    with create_environment("CartPole-v1", 1) as env:
+        config = TrainerConfig(num_iterations=1, unroll_with_grad=True)
+        with pytest.raises(ConfigError, match=r"unroll_with_grad .* off-policy"):
+            DqnAlgorithm(env=env, config=config)
 
 
 def test_only_training_needs_the_reward_function():

@@ -20,6 +20,7 @@ from alf_lite.algorithms.learning.off_policy_learner import OffPolicyLearner
 from alf_lite.algorithms.learning.on_policy_learner import OnPolicyLearner
 from alf_lite.algorithms.learning.rank_share import become_a_rank, share_of_rank
 from alf_lite.config import TrainerConfig
+from alf_lite.config.trainer_config import default_settings
 from alf_lite.data_transformers.create_data_transformer import create_data_transformer
 from alf_lite.data_transformers.data_transformer import DataTransformer
 from alf_lite.environments.environment import Environment
@@ -308,18 +309,25 @@ def _check_settings(
             "yours says tells_action_distribution = True if the info of its train_step "
             "has it."
         )
+    name = type(algorithm).__name__
     if not algorithm.on_policy:
         if config.unroll_episodes is not None:
             raise ConfigError(
                 f"TrainerConfig.unroll_episodes is {config.unroll_episodes}, but "
-                f"{type(algorithm).__name__} is off-policy and trains on steps of any "
-                "episode. Leave it out, or use an on-policy algorithm."
+                f"{name} is off-policy and trains on steps of any episode. Leave it "
+                "out, or use an on-policy algorithm."
+            )
+        if config.unroll_with_grad:
+            raise ConfigError(
+                f"TrainerConfig.unroll_with_grad is True, but {name} is off-policy and "
+                "trains on stored steps. Leave it out."
             )
         num_environments = env.batch_size * ranks.size
-        counted = config.counted(False, num_environments, type(algorithm).__name__)
+        counted = config.counted(False, num_environments, name)
         check_replay_settings(counted, env.batch_size, transformer.num_history_steps)
         return
-    _check_on_policy(type(algorithm).__name__, config, transformer)
+    _check_on_policy(name, config, transformer)
+    _check_has_no_replay(type(algorithm), config)
     acting = type(algorithm.rl_algorithm)
     has_train_step = acting.train_step is not Algorithm.train_step
     if not (has_train_step or algorithm.unrolls_with_grad):
@@ -343,16 +351,34 @@ def _check_on_policy(
         )
     for field in ("priority_replay", "initial_collect_steps", "initial_random_policy"):
         if getattr(config, field):
-            raise ConfigError(
-                f"TrainerConfig.{field} is {getattr(config, field)!r}, but {name} is "
-                "on-policy and has no replay buffer. Leave it out, or use an "
-                "off-policy algorithm."
-            )
+            raise _no_replay(name, config, field)
     if config.unroll_length != int(config.unroll_length):
         raise ConfigError(
             f"TrainerConfig.unroll_length={config.unroll_length}, but {name} is "
             "on-policy and trains on every unroll: expected a whole number of steps"
         )
+
+
+def _check_has_no_replay(cls: type, config: TrainerConfig) -> None:
+    """Refuses what says how steps are stored and drawn; a trained policy may act."""
+    declared = {default_settings(one).replay_buffer_length for one in (cls, None)}
+    without: dict[str, set[Any]] = {
+        "replay_buffer_length": declared,
+        "updates_per_draw": {None},
+        "whole_replay_buffer_training": {False},
+        "checkpoint_replay_buffer": {None, False},
+        "checkpoint_replay_buffer_gb": {TrainerConfig.checkpoint_replay_buffer_gb},
+    }
+    for field, values in without.items():
+        if getattr(config, field) not in values:
+            raise _no_replay(cls.__name__, config, field)
+
+
+def _no_replay(name: str, config: TrainerConfig, field: str) -> ConfigError:
+    return ConfigError(
+        f"TrainerConfig.{field} is {getattr(config, field)!r}, but {name} is on-policy "
+        "and has no replay buffer. Leave it out, or use an off-policy algorithm."
+    )
 
 
 def _check_policy_lag(algorithm: Any, config: TrainerConfig) -> None:
