@@ -24,6 +24,7 @@ from alf_lite.environments.environment import Environment
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.trainers.hooks import Hook, ReplaySaver
+from alf_lite.trainers.shipped_hooks import EarlyStop
 from alf_lite.utils import random_state
 from alf_lite.utils.schedulers import LinearScheduler
 from tests.source_code import ROOT
@@ -413,6 +414,12 @@ PERCENT = LinearScheduler([(0.0, 1.0), (1.0, 0.0)])
             ConfigError,
             "workers build environments of their own",
         ),
+        (
+            lambda: alf_lite.Trainer(make(), hooks=[EarlyStop]),
+            ConfigError,
+            "got the class EarlyStop: call it",
+        ),
+        (lambda: alf_lite.Trainer(make(), hooks=[print]), ConfigError, "got a builtin"),
         (lambda: alf_lite.load_policy("nothing_here"), Exception, "nothing_here"),
     ],
 )

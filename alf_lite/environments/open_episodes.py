@@ -25,6 +25,10 @@ from alf_lite.environments.single_env import ENV_FAILURES, refuse_reset
 from alf_lite.errors import exception_text
 
 _CANNOT_READ = "its generators cannot be read"
+_OTHER_SOURCES = (
+    "there are not as many generators as at the checkpoint: another vectorization_mode "
+    "or other wrappers"
+)
 _OTHER_NUMBERS = "the replay drew other random numbers"
 
 # () or a seed → (observation, info)
@@ -130,12 +134,16 @@ class OpenEpisode:
             return result
         if self._sources is None:
             self._sources = self._find_sources()
+        if len(start) != len(self._sources):
+            raise ValueError(_OTHER_SOURCES)
         for source, state in zip(self._sources, start, strict=True):
             source.write(state)
         return reset(None)
 
     def difference(self, saved: dict[str, Any]) -> str:
         """How the generators differ from those saved; empty if they do not."""
+        if len(self._now()) != len(saved["now"]):
+            return _OTHER_SOURCES
         return "" if _to_json(self._now()) == _to_json(saved["now"]) else _OTHER_NUMBERS
 
     def _now(self) -> list[Any]:

@@ -290,7 +290,8 @@ def _to_data(space: Space) -> dict[str, Any]:
     if isinstance(space, spaces.MultiDiscrete):
         return {"MultiDiscrete": [space.nvec.tolist(), _start(space.start.tolist())]}
     assert isinstance(space, spaces.MultiBinary), kind
-    return {"MultiBinary": [int(i) for i in space.shape]}
+    # One that was made with n is another one than that of the shape (n,).
+    return {"MultiBinary": np.asarray(space.n).tolist()}
 
 
 def _bound(bound: np.ndarray) -> Any:

@@ -214,13 +214,23 @@ def build_hooks(ctors: Sequence[Callable[..., Any]]) -> list[Hook]:
         ConfigError: if one is no hook.
     """
     hooks = [ctor() for ctor in ctors]
-    for hook in hooks:
-        if not isinstance(hook, Hook):
-            raise ConfigError(
-                "TrainerConfig.hook_ctors must build Hooks, got a "
-                f"{type(hook).__name__}"
-            )
+    check_hooks(hooks, "TrainerConfig.hook_ctors must build Hooks")
     return hooks
+
+
+def check_hooks(hooks: Any, expected: str) -> None:
+    """Finds what is no hook, or no sequence of them.
+
+    Raises:
+        ConfigError: saying what was expected.
+    """
+    for hook in hooks if isinstance(hooks, Sequence) else [hooks]:
+        if isinstance(hook, type):
+            raise ConfigError(f"{expected}, got the class {hook.__name__}: call it")
+        if not isinstance(hook, Hook):
+            raise ConfigError(f"{expected}, got a {type(hook).__name__}")
+    if not isinstance(hooks, Sequence):
+        raise ConfigError(f"{expected}, got one without a list: hooks=[...]")
 
 
 @configurable

@@ -19,7 +19,7 @@ from alf_lite.config import files as config_files
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.trainers import run_record, train_summaries
-from alf_lite.trainers.hooks import Hook, Hooks, build_hooks
+from alf_lite.trainers.hooks import Hook, Hooks, build_hooks, check_hooks
 from alf_lite.trainers.progress_display import (
     ProgressDisplay,
     RunDisplay,
@@ -78,6 +78,7 @@ class Trainer:
         create_env: Callable[..., Environment] | None = None,
     ) -> None:
         ranks.join()
+        check_hooks(hooks, "Trainer: hooks are objects of classes derived from Hook")
         self._plan = RunPlan(what, root_dir, hooks, create_env)
         root_dir, self._temporary = self._plan.root_dir, None
         if not root_dir:

@@ -363,6 +363,15 @@ def test_others_than_our_own_batches_have_no_state():
         assert env.episode_state() is None
 
 
+def test_another_vectorization_mode_begins_anew_and_is_named():
+    make = functools.partial(create_environment, "CartPole-v1", 1)
+    with make() as env, make(vectorization_mode="async") as other:
+        env.reset(SEED)
+        reasons = other.restore_episodes(env.episode_state(), 1)
+        assert "another vectorization_mode" in reasons[0]
+        assert other.current_time_step.step_type.tolist() == [0]
+
+
 def test_state_of_other_environments_is_refused():
     with create_environment("CartPole-v1", 2) as env:
         env.reset(SEED)

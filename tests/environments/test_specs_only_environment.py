@@ -92,12 +92,15 @@ def test_what_is_wrong_with_the_spaces(make, message):
         make()
 
 
-def test_choices_that_begin_below_0_are_saved_without_negative_numbers():
+def test_choices_are_saved_as_they_are_without_negative_numbers():
     space = spaces.Tuple(
         (
             spaces.Discrete(4, start=-1),
             spaces.MultiDiscrete([3, 4], start=[1, -2]),
             spaces.Discrete(2, start=5),
+            spaces.MultiBinary(3),
+            spaces.MultiBinary((3,)),  # equal to that of 3? Not for gymnasium
+            spaces.MultiBinary([2, 3]),
         )
     )
     data = specs_only_environment._to_data(space)
