@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
+from alf_lite.bin import invocation
 from alf_lite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -122,12 +123,10 @@ def written_lines(values: flags.FlagValues, buffer: ReplayBuffer) -> list[str]:
     """What was written, and what to do with it."""
     from alf_lite.bin import report
 
-    inspect = f"python -m alf_lite.bin.inspect_buffer {shlex.quote(values.output)}"
+    inspect = f"{invocation('inspect_buffer')} {shlex.quote(values.output)}"
     source = json.dumps(values.output, ensure_ascii=False)
     setting = shlex.quote(f"TrainerConfig.offline_buffer_dir = {source}")
-    train = (
-        f"python -m alf_lite.bin.train --conf=CONF --root_dir=RUN --gin_param={setting}"
-    )
+    train = f"{invocation('train')} --conf=CONF --root_dir=RUN --gin_param={setting}"
     return [
         f"Wrote {values.output}: {report.summary_line(_statistics(buffer))}.",
         f"Look at it:   {inspect}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -46,11 +47,12 @@ def training_lines(result: TrainResult) -> list[str]:
     elif not math.isnan(result.average_return):
         value = format_return(result.average_return)
         lines.append(f"Mean return of the latest training episodes: {value}")
-    play = f"{invocation('play')} --root_dir={root_dir}"
+    typed = shlex.quote(str(root_dir))
+    play = f"{invocation('play')} --root_dir={typed}"
     return [
         *lines,
         f"Checkpoint:   {result.checkpoint and _from_here(result.checkpoint)}",
-        f"TensorBoard:  tensorboard --logdir={root_dir}",
+        f"TensorBoard:  tensorboard --logdir={typed}",
         f"Watch it:     {play} --render",
         f"Record it:    {play} --record_file=play.mp4",
     ]

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -488,8 +489,9 @@ def train_seeds(
     if are_refused_alike(started) or (len(ends) == 1 and ends[0].is_refused):
         raise ConfigError(started[0].message)
     print("\n".join(table(ends)))
-    print(f"TensorBoard:  tensorboard --logdir={folder}")
-    print(f"Curves:       {invocation('plot')} {folder}")
+    typed = shlex.quote(str(folder))
+    print(f"TensorBoard:  tensorboard --logdir={typed}")
+    print(f"Curves:       {invocation('plot')} {typed}")
     failed = [end.exit_code for end in ends if not end.is_finished]
     return next((code for code in failed if code is not None), 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from alf_lite.bin import program
+from alf_lite.bin import invocation, program
 from alf_lite.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -307,7 +308,6 @@ def _short(value: str) -> str:
 
 def _report(trials: Trials, setup: Setup, space: Sequence[Dimension]) -> None:
     """What to do with the best one, and pictures of all."""
-    from alf_lite.bin import SCRIPT
     from alf_lite.bin.sweep_pictures import draw_pictures
 
     best: Trial | None = next((t for t in trials.ranked() if t.score is not None), None)
@@ -317,7 +317,7 @@ def _report(trials: Trials, setup: Setup, space: Sequence[Dimension]) -> None:
     if len(setup.seeds) > 1:
         folder = folder / f"seed_{setup.seeds[0]}"
     print(f"Best:         trial {best.number}, {folder}")
-    print(f"Play it:      {SCRIPT} play --root_dir={folder}")
+    print(f"Play it:      {invocation('play')} --root_dir={shlex.quote(str(folder))}")
     metric = setup.metric or "return"
     try:
         files = draw_pictures(

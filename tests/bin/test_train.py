@@ -28,7 +28,7 @@ def run(*arguments: str) -> int:
 
 
 def test_tells_the_score_and_what_to_do_next(conf, tmp_path, capsys):
-    root_dir = tmp_path / "run"
+    root_dir = tmp_path / "a run"
     assert run(f"--conf={conf}", f"--root_dir={root_dir}", "--seed=1") == 0
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
@@ -43,9 +43,9 @@ def test_tells_the_score_and_what_to_do_next(conf, tmp_path, capsys):
     )
     assert lines[2:] == [
         f"Checkpoint:   {root_dir}/checkpoints/ckpt-4",
-        f"TensorBoard:  tensorboard --logdir={root_dir}",
-        f"Watch it:     python -m alf_lite.bin.play --root_dir={root_dir} --render",
-        f"Record it:    python -m alf_lite.bin.play --root_dir={root_dir} "
+        f"TensorBoard:  tensorboard --logdir='{root_dir}'",
+        f"Watch it:     python -m alf_lite.bin.play --root_dir='{root_dir}' --render",
+        f"Record it:    python -m alf_lite.bin.play --root_dir='{root_dir}' "
         "--record_file=play.mp4",
     ]
     assert "100%  iteration 4" in captured.err
