@@ -16,7 +16,7 @@ from alf_lite.bin import invocation, program
 from alf_lite.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from alf_lite.bin.several_runs import Run, RunInProgress
+    from alf_lite.bin.run_processes import Run, RunInProgress
     from alf_lite.bin.sweep_trials import Setup, Trial, Trials
     from alf_lite.config.search_space import Dimension
 
@@ -124,6 +124,7 @@ def define_flags() -> flags.FlagValues:
 def sweep(values: flags.FlagValues) -> int:
     """Searches as the flags say; returns the exit code."""
     from alf_lite.bin import several_runs
+    from alf_lite.bin.seeds import parse_seeds
     from alf_lite.bin.sweep_trials import Setup, Sweeping, Trials
     from alf_lite.config.search_space import read_space
 
@@ -142,7 +143,7 @@ def sweep(values: flags.FlagValues) -> int:
         gin_params=list(values.gin_param),
         space=list(map(str, space)),
         method=values.method,
-        seeds=several_runs.parse_seeds(values.seeds),
+        seeds=parse_seeds(values.seeds),
         metric=values.metric or "",
         minimize=values.minimize,
         prune=values.prune,
@@ -246,9 +247,10 @@ def _check_engine(values: flags.FlagValues) -> None:
 def _engine(values: flags.FlagValues) -> Iterator[tuple[int, StartRun]]:
     """How many runs there is room for, and what starts one."""
     from alf_lite.bin import several_runs
+    from alf_lite.bin.run_processes import RunInProcess
 
     if values.engine == "processes":
-        yield several_runs.num_cores(), several_runs.RunInProcess
+        yield several_runs.num_cores(), RunInProcess
         return
     from alf_lite.bin.sweep_ray import TrialCluster
 

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from alf_lite.bin.several_runs import (
+from alf_lite.bin.run_processes import (
     END_SECONDS,
     Run,
     RunInProgress,

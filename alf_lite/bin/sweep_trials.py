@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from alf_lite.bin.several_runs import Run, RunEnd, read_record
+from alf_lite.bin.run_processes import Run, RunEnd, read_record
 from alf_lite.bin.sweep_methods import Method
 from alf_lite.config.search_space import binding
 from alf_lite.errors import ConfigError, did_you_mean

@@ -149,14 +149,14 @@ def _report(result: Any) -> None:
 
 def _train_seeds(values: flags.FlagValues) -> int:
     """Starts a run for each seed with the other flags."""
-    from alf_lite.bin import several_runs
+    from alf_lite.bin.seeds import parse_seeds, train_seeds
 
     if program.is_rank():
         raise ConfigError(
             "--seeds trains several runs, and torchrun one run on several ranks: give "
             "--seed, or leave torchrun out"
         )
-    seeds = several_runs.parse_seeds(values.seeds)
+    seeds = parse_seeds(values.seeds)
     if values.seed is not None:
         raise ConfigError("--seed and --seeds contradict each other: give one of them")
     if not values.root_dir:
@@ -169,7 +169,7 @@ def _train_seeds(values: flags.FlagValues) -> int:
         *(f"--gin_param={parameter}" for parameter in values.gin_param),
         *(f"--{name}" for name in are_set if values[name].value),
     ]
-    return several_runs.train_seeds(seeds, values.root_dir, arguments, values.jobs)
+    return train_seeds(seeds, values.root_dir, arguments, values.jobs)
 
 
 def _saved_config(root_dir: str, parameters: Sequence[str]) -> str | None:

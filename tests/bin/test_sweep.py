@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from alf_lite.bin import several_runs, sweep
+from alf_lite.bin import run_processes, sweep
 from alf_lite.errors import ConfigError
 
 # Stands for the program train: its score is known from its settings.
@@ -57,7 +57,7 @@ GAMMAS = "--search=PPOAlgorithm.gamma = choice(0.9, 0.5, 0.99)"
 def stub(tmp_path, monkeypatch):
     path = tmp_path / "stub.py"
     path.write_text(STUB)
-    monkeypatch.setattr(several_runs, "_TRAIN", (sys.executable, "-S", str(path)))
+    monkeypatch.setattr(run_processes, "_TRAIN", (sys.executable, "-S", str(path)))
     return path
 
 

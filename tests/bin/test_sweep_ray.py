@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from alf_lite.bin import several_runs, sweep, sweep_ray
-from alf_lite.bin.several_runs import Run
+from alf_lite.bin import run_processes, sweep, sweep_ray
+from alf_lite.bin.run_processes import Run
 from alf_lite.bin.sweep_ray import RunOnRay, TrialProcess
 from alf_lite.errors import ConfigError
 from alf_lite.processes.ray_cluster import ActorLostError
@@ -122,7 +122,7 @@ def test_a_directory_that_is_not_shared_is_said(run, actors, tmp_path):
 
 
 def test_a_run_waits_for_an_earlier_process_of_it_to_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(several_runs, "_TRAIN", (sys.executable, "-S", "-c", ""))
+    monkeypatch.setattr(run_processes, "_TRAIN", (sys.executable, "-S", "-c", ""))
     lock = RunLock(tmp_path)
     lock.acquire()
     released = []
@@ -142,7 +142,7 @@ def test_the_process_of_a_trial_hears_signals_also_before_it_begins(
     tmp_path, monkeypatch
 ):
     code = "import signal, sys, time; time.sleep(60)"
-    monkeypatch.setattr(several_runs, "_TRAIN", (sys.executable, "-S", "-c", code))
+    monkeypatch.setattr(run_processes, "_TRAIN", (sys.executable, "-S", "-c", code))
     trial = TrialProcess()
     trial.signal(15)
     assert trial.train(str(tmp_path), []) == -15

@@ -1,4 +1,4 @@
-"""Tests of alf_lite.bin.several_runs: seeds side by side, in processes of their own."""
+"""Seeds are trained side by side, in processes of their own."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from alf_lite.bin import several_runs, train
-from alf_lite.bin.several_runs import parse_seeds
+from alf_lite.bin import run_processes, train
+from alf_lite.bin.seeds import parse_seeds
 
 # Stands for the program train: a run that ends as its seed says.
 STUB = """
@@ -44,7 +44,7 @@ record = {"evaluation": 10.0 * seed, "seconds": 3.0, "env_steps": 100,
 def stub(tmp_path, monkeypatch):
     path = tmp_path / "stub.py"
     path.write_text(STUB)
-    monkeypatch.setattr(several_runs, "_TRAIN", (sys.executable, "-S", str(path)))
+    monkeypatch.setattr(run_processes, "_TRAIN", (sys.executable, "-S", str(path)))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     return path
 
@@ -167,8 +167,8 @@ def test_ctrl_c_stops_all_runs_and_waits_for_them(tmp_path, capsys, stub):
 def test_runs_end_with_the_call_that_started_them(tmp_path, stub):
     root_dir = tmp_path / "runs"
     code = (
-        "from alf_lite.bin import several_runs, train\n"
-        f"several_runs._TRAIN = {several_runs._TRAIN!r}\n"
+        "from alf_lite.bin import run_processes, train\n"
+        f"run_processes._TRAIN = {run_processes._TRAIN!r}\n"
         f"train.main(['--root_dir={root_dir}', '--seeds=0', '--conf=long'])\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
@@ -191,4 +191,4 @@ def test_a_real_run_is_resumed(tmp_path, capsys, conf):
     assert train.main(flags) == 0
     assert "Mean return of 1 run:" in capsys.readouterr().out
     assert "Resuming from" in (root_dir / "output.log").read_text()
-    assert several_runs.read_record(root_dir)["iterations"] == 4
+    assert run_processes.read_record(root_dir)["iterations"] == 4
