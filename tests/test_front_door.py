@@ -382,6 +382,11 @@ PERCENT = LinearScheduler([(0.0, 1.0), (1.0, 0.0)])
             TypeError,
             "Did you mean 'env_name'",
         ),
+        (
+            lambda: alf_lite.create_environment("CartPole-v1", num_envs=3),
+            TypeError,
+            "Here that is `create_environment.num_parallel_environments`",
+        ),
         (_other_spec, ConfigError, "Leave observation_spec out"),
         (
             lambda: alf_lite.SacAlgorithm(

@@ -131,6 +131,17 @@ def parameter_names(function_or_class: Any) -> list[str] | None:
     ]
 
 
+def bindable_names(selector: str) -> list[str]:
+    """The parameters that a conf may bind, as far as Python knows them."""
+    registered = gin_config._REGISTRY.get(selector)
+    if registered is None:
+        return []
+    names = parameter_names(registered.wrapped) or []
+    if registered.allowlist:
+        return [name for name in names if name in registered.allowlist]
+    return [name for name in names if name not in (registered.denylist or ())]
+
+
 def annotation(function_or_class: Any, parameter: str) -> Any:
     """The type of a parameter; ``inspect.Parameter.empty`` where it is not known.
 

@@ -25,6 +25,10 @@ _MISSING = re.compile(
 _NOT_GIVEN = re.compile(
     r"(\w+)(?:\.__init__)?\(\) missing \d+ required .*arguments?: (.+)"
 )
+_UNEXPECTED = re.compile(
+    r"(?:(?P<function>\w+)(?:\.__init__)?\(\) got an )?"
+    r"unexpected keyword argument '(?P<parameter>\w+)'$"
+)
 _NO_VALUES = re.compile(
     r"\n  No values supplied by Gin or caller for arguments: \[(.+?)\]"
 )
@@ -63,13 +67,12 @@ def unknown_configurable(name: str, shipped: Iterable[str] = ()) -> str:
 def unknown_parameter(selector: str, parameter: str) -> str:
     """For a parameter that the configurable does not take."""
     target = configurables.target(selector)
-    known = configurables.parameter_names(target) or []
+    known = configurables.bindable_names(selector)
     name = configurables.short_name(selector)
     message = f"{name!r} has no parameter {parameter!r}."
-    if selector.startswith("alf_lite."):
-        renamed = _renamed_parameter(name, parameter, known)
-        if renamed is not None:
-            return f"{message} {renamed}"
+    renamed = _renamed_parameter(selector, parameter)
+    if renamed is not None:
+        return f"{message} {renamed}"
     bases = configurables.bases_with_parameter(target, parameter)
     if bases:
         return f"{message} {bases[0]!r} has it: bind `{bases[0]}.{parameter}`."
@@ -199,18 +202,24 @@ def _raise_as_it_is(error: Exception, text: str) -> NoReturn:
 
 
 def _suggest_parameter(error: Exception, text: str) -> None:
-    """Adds the nearest parameter where a caller in Python has misspelt one."""
-    misspelt = re.search(r"unexpected keyword argument '(\w+)'$", str(error))
+    """Adds the parameter that was meant where a caller in Python has misspelt one."""
+    misspelt = _UNEXPECTED.search(str(error))
     called = re.search(r"In call to configurable '([\w.]+)'", text)
     if not (isinstance(error, TypeError) and misspelt and called):
         return
+    selectors = configurables.matches(called[1])
+    is_its_own = misspelt["function"] == called[1].rpartition(".")[2]
+    if is_its_own and len(selectors) == 1:
+        renamed = _renamed_parameter(selectors[0], misspelt["parameter"])
+        if renamed is not None:
+            error.args = (f"{error}. {renamed}",)
+            return
     known = [
         parameter
-        for selector in configurables.matches(called[1])
-        for parameter in configurables.parameter_names(configurables.target(selector))
-        or []
+        for selector in selectors
+        for parameter in configurables.bindable_names(selector)
     ]
-    hint = did_you_mean(misspelt[1], known)
+    hint = did_you_mean(misspelt["parameter"], known)
     if hint:
         error.args = (f"{error}.{hint}",)
 
@@ -262,14 +271,17 @@ def names_elsewhere() -> dict[str, dict[str, str]]:
         return tomllib.load(file)
 
 
-def _renamed_parameter(owner: str, parameter: str, known: list[str]) -> str | None:
+def _renamed_parameter(selector: str, parameter: str) -> str | None:
     """What to say instead of ``parameter``; None if nobody has called it so.
 
     Args:
-        owner: what it was written for.
+        selector: complete name of what it was written for.
         parameter: as written.
-        known: those that there are.
     """
+    if not selector.startswith("alf_lite."):
+        return None
+    owner = configurables.short_name(selector)
+    known = configurables.parameter_names(configurables.target(selector)) or []
     answers = names_elsewhere()["parameters"]
     here = answers.get(f"{owner}.{parameter}", answers.get(parameter))
     if here is None:

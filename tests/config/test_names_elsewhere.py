@@ -78,6 +78,11 @@ def test_every_name_of_the_tables_exists():
             "ActorDistributionNetwork.input_preprocessors = None",
             "Here that is `EncodingNetwork.input_preprocessors` (and encoding_",
         ),
+        # No parameter that only the library gives is suggested.
+        (
+            "create_environment.num_rank = 3",
+            "'num_rank'. It has: env_name, num_parallel_environments, ",
+        ),
         ("NonEpisodicAgent.discount = 1.0", "Here that is 'IgnoreTermination'."),
         ("NormalizedAction.x = 1", "no configurable 'NormalizedAction'. Agents act in"),
         # Of other algorithms only.
