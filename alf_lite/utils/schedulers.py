@@ -99,6 +99,12 @@ class _ScheduleScheduler(Scheduler):
 
     def __post_init__(self) -> None:
         self._check_progress_type()
+        self._check(
+            isinstance(self.schedule, Sequence) and not isinstance(self.schedule, str),
+            "schedule must be points (progress, value), as ((0.0, 0.1), (1.0, 0.0)), "
+            f"got {self.schedule!r}. A value that stays needs no scheduler: give the "
+            "number itself.",
+        )
         self._check(len(self.schedule) > 0, "schedule is empty")
         for i, point in enumerate(self.schedule):
             self._check(

@@ -188,6 +188,9 @@ def test_other_values_are_refused(value):
     ("make", "message"),
     [
         (lambda: LinearScheduler([]), "schedule is empty"),
+        (lambda: LinearScheduler(0.5), r"must be points .*, got 0\.5\. A value that"),
+        (lambda: StepScheduler("0.5"), r"must be points .*, got '0\.5'"),
+        (lambda: StepScheduler(None), r"must be points .*, got None"),
         (lambda: LinearScheduler([(0, 1), 2]), r"schedule\[1\] must be a pair .*got 2"),
         (lambda: LinearScheduler([(0, math.nan)]), r"schedule\[0\]"),
         (lambda: LinearScheduler([(0, "1e-3")]), "got .0, '1e-3'."),
