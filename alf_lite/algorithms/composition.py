@@ -169,8 +169,12 @@ class Composition(RLAlgorithm):
 
     def _trains_from_graph(self) -> bool:
         rl, config = self._rl, self._config
+        # With a train_step, that setting is refused when all is built.
+        has_train_step = type(rl).train_step is not Algorithm.train_step
         unrolls_with_grad = config is not None and config.unroll_with_grad
-        return rl.on_policy and (rl.trains_on_rollout_info or unrolls_with_grad)
+        return rl.on_policy and (
+            rl.trains_on_rollout_info or (unrolls_with_grad and not has_train_step)
+        )
 
     def _take_what_the_parts_say(self) -> None:
         rl, parts = self._rl, list(self._named.values())

@@ -114,7 +114,7 @@ class TrainerConfig:
     unroll_length: float = declared(at_least=0, at_most=10_000_000)
     # On-policy: whole episodes per iteration, in unrolls of that length; None: not
     unroll_episodes: int | None = ranged(None, at_least=1, at_most=1_000_000)
-    # Losses may reach back into rollout_step
+    # On-policy, without a train_step: the loss reaches back into rollout_step
     unroll_with_grad: bool = False
     # Train from the stored state, not from zeros
     use_rollout_state: bool = declared()

@@ -15,8 +15,10 @@ from gymnasium import spaces
 
 from alf_lite import nest
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf_lite.algorithms.agent import Agent
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.entropy_target import EntropyTarget
 from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
 from alf_lite.algorithms.learning import updates
 from alf_lite.algorithms.learning.batch_loss import LossFunction, aggregate_loss
@@ -315,6 +317,20 @@ def test_an_on_policy_algorithm_without_a_train_step_must_say_so():
     silent = type("Silent", (Reinforce,), {"trains_on_rollout_info": False})
     with pytest.raises(ConfigError, match="trains_on_rollout_info = True if"):
         make(silent)
+
+
+@pytest.mark.parametrize("cls", [PPOAlgorithm, ActorCriticAlgorithm, Agent])
+def test_unroll_with_grad_is_for_algorithms_without_a_train_step(cls):
+    parts = {}
+    if cls is Agent:
+        parts = {
+            "rl_algorithm_ctor": PPOAlgorithm,
+            "entropy_target_ctor": EntropyTarget,
+        }
+    with pytest.raises(ConfigError, match=r"unroll_with_grad .*has a train_step"):
+        make(cls, unroll_with_grad=True, arguments=parts)
+    silent = type("Silent", (Reinforce,), {"trains_on_rollout_info": False})
+    assert make(silent, unroll_with_grad=True).train_iter() == 8
 
 
 def test_scalar_losses_are_added_to_the_mean():

@@ -330,6 +330,14 @@ def _check_settings(
     _check_has_no_replay(type(algorithm), config)
     acting = type(algorithm.rl_algorithm)
     has_train_step = acting.train_step is not Algorithm.train_step
+    is_without_graph = has_train_step and not acting.trains_on_rollout_info
+    if config.unroll_with_grad and is_without_graph:
+        raise ConfigError(
+            f"TrainerConfig.unroll_with_grad is True, but {acting.__name__} has a "
+            "train_step, whose info calc_loss takes, and not that of rollout_step. "
+            "Leave it out. An algorithm of yours whose loss needs the graph of "
+            "rollout_step has no train_step and says trains_on_rollout_info = True."
+        )
     if not (has_train_step or algorithm.unrolls_with_grad):
         raise ConfigError(
             f"{acting.__name__} has no train_step. Write one, or set the "

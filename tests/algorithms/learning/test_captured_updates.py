@@ -215,7 +215,8 @@ def test_what_cannot_be_captured_is_said_before_training(device):
     with pytest.raises(ConfigError, match="gradient_accumulation"):
         build(PPOAlgorithm, {**ON_POLICY, "gradient_accumulation": 2})
     with pytest.raises(ConfigError, match="rollout_step"):
-        build(alf_lite.ActorCriticAlgorithm, {"unroll_with_grad": True})
+        graph = {"trains_on_rollout_info": True}
+        build(type("OnGraph", (alf_lite.ActorCriticAlgorithm,), graph), {})
     recurrent = functools.partial(
         alf_lite.networks.QNetwork,
         encoding_network_ctor=alf_lite.networks.LSTMEncodingNetwork,
