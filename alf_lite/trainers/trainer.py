@@ -188,7 +188,8 @@ class Trainer:
     def _build(self, stack: contextlib.ExitStack) -> None:
         """Builds everything and restores the run; writes nothing."""
         plan = self._plan
-        check_same_config(plan.given.statements, plan.config.random_seed)
+        given_seed = plan.config.random_seed
+        check_same_config(plan.given.statements, given_seed)
         self._checkpoints = RunCheckpoints(
             self._run_directory,
             plan.config.keep_checkpoints,
@@ -222,6 +223,12 @@ class Trainer:
                 "trained elsewhere. Use another root_dir."
             )
         resumed = self._checkpoints.resume(self.algorithm, self._hooks)
+        if resumed is not None and given_seed not in (None, resumed.seed):
+            raise ConfigError(
+                f"TrainerConfig.random_seed is {given_seed}, but {self.root_dir} holds "
+                f"a run with seed {resumed.seed}, whose random numbers go on. "
+                f"Give {resumed.seed} to continue it, or another root_dir."
+            )
         self.run = resumed or RunState(
             seed=plan.seed, iterations=done.iterations, env_steps=done.env_steps
         )

@@ -128,6 +128,12 @@ def test_chosen_seed_is_recorded_and_kept_on_resume(train, tmp_path):
     seed = json.loads(run_file.read_text())["seed"]
     train(random_seed=None, num_iterations=10)
     assert json.loads(run_file.read_text())["seed"] == seed
+    train(random_seed=seed, num_iterations=11)
+    texts = [run_file.read_text(), (tmp_path / "run" / "user.gin").read_text()]
+    with pytest.raises(ConfigError, match=f"seed is {seed + 1}, .* with seed {seed},"):
+        train(random_seed=seed + 1, num_iterations=12)
+    after = [run_file.read_text(), (tmp_path / "run" / "user.gin").read_text()]
+    assert after == texts
 
 
 # Evaluation
