@@ -10,7 +10,7 @@ import torch
 
 from alf_lite import exports
 from alf_lite.environments.environment import Environment
-from alf_lite.errors import ConfigError, EnvError, did_you_mean
+from alf_lite.errors import ConfigError, did_you_mean
 from alf_lite.utils.devices import check_device
 
 _PREFIX = "torch/"  # of their ids
@@ -27,7 +27,7 @@ def class_of_batches(
         env_ctor: rules, if given.
 
     Raises:
-        EnvError: if there is no such id, naming those that there are.
+        ConfigError: if there is no such id, naming those that there are.
     """
     if env_ctor is not None:
         is_class = getattr(env_ctor, "takes_num_environments", False)
@@ -40,7 +40,7 @@ def class_of_batches(
         if module == _TASKS and name.startswith("Torch")
     }
     if env_name not in known:
-        raise EnvError(
+        raise ConfigError(
             f"there is no environment {env_name!r}.{did_you_mean(env_name, known)} In "
             f"torch there are {', '.join(known)}; one of your own is given as env_ctor."
         )

@@ -91,9 +91,9 @@ def create_environment(
         The environment; close it when done.
 
     Raises:
-        ConfigError: if the arguments contradict each other, or a space has no fixed
-            shape.
-        EnvError: if there is no such environment, or it cannot be built.
+        ConfigError: if there is no such environment, the arguments contradict each
+            other, or a space has no fixed shape.
+        EnvError: if the environment cannot be built.
     """
     arguments = dict(locals())
     size_is_given = num_parallel_environments is not None

@@ -84,8 +84,8 @@ def check_env(
         The report; ``print`` shows it, ``is_usable`` says whether nothing is wrong.
 
     Raises:
-        ConfigError: if ``env`` is neither.
-        EnvError: if there is no environment of that id, or its package is missing.
+        ConfigError: if ``env`` is neither, there is no environment of that id, or its
+            package is missing.
     """
     named = env if isinstance(env, str) else ""
     if class_of_batches(named, None if isinstance(env, str) else env):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, registry
 
-from alf_lite.errors import EnvError, exception_text
+from alf_lite.errors import ConfigError, exception_text
 
 
 class _Suite(NamedTuple):
@@ -83,7 +83,7 @@ def find_spec(env_name: str) -> EnvSpec:
     The packages of known suites are imported for their ids.
 
     Raises:
-        EnvError: suggesting similar ids or what to install.
+        ConfigError: suggesting similar ids or what to install.
     """
     module, colon, env_id = env_name.rpartition(":")
     if colon:
@@ -95,7 +95,7 @@ def find_spec(env_name: str) -> EnvSpec:
     try:
         return gymnasium.spec(env_id)
     except gymnasium.error.Error as error:
-        raise EnvError(_unknown(env_id)) from error
+        raise ConfigError(_unknown(env_id)) from error
 
 
 def install_hint(env_name: str, error: Exception) -> str:
@@ -116,7 +116,7 @@ def _import(module: str, env_name: str) -> None:
         importlib.import_module(module)
     except ImportError as error:
         hints = [f" {suite.hint}" for suite in _SUITES if suite.module == module]
-        raise EnvError(
+        raise ConfigError(
             f"env_name {env_name!r}: the module {module!r} cannot be imported: "
             f"{error}.{''.join(hints)}"
         ) from error
@@ -126,7 +126,7 @@ def _import_suite(suite: _Suite, env_id: str) -> None:
     try:
         package = importlib.import_module(suite.module)
     except ImportError as error:
-        raise EnvError(
+        raise ConfigError(
             f"env_name {env_id!r} is of {suite.name}: {exception_text(error)}. "
             f"{suite.hint}"
         ) from error

@@ -18,7 +18,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from alf_lite.environments import single_env
-from alf_lite.errors import ConfigError, EnvError
+from alf_lite.errors import ConfigError
 
 
 class EnvPoolVectorEnv(gymnasium.vector.VectorEnv):
@@ -34,8 +34,8 @@ class EnvPoolVectorEnv(gymnasium.vector.VectorEnv):
         options: for ``envpool.make``, such as ``num_threads`` or ``frame_skip``.
 
     Raises:
-        ConfigError: if EnvPool is missing, or does not know an option.
-        EnvError: if it has no such environment, or cannot make it.
+        ConfigError: if EnvPool is missing, or knows no such environment or option.
+        EnvError: if it cannot make the environment.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ def _check(env_name: str, options: Mapping[str, Any]) -> None:
     envpool = _import_envpool()
     names = envpool.list_all_envs()
     if env_name not in names:
-        raise EnvError(
+        raise ConfigError(
             f"EnvPool has no environment {env_name!r}.{_did_you_mean(env_name, names)}"
         )
     known = [*envpool.make_spec(env_name).config._fields, "render_mode"]

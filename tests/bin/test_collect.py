@@ -226,7 +226,7 @@ def test_nothing_is_left_of_a_file_that_was_interrupted(tmp_path, monkeypatch):
         ),
         (
             ["--env=CartPoel-v1", "--policy=random", "--num_episodes=1"],
-            4,
+            2,
             "CartPole",
         ),
     ],

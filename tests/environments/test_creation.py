@@ -203,8 +203,8 @@ def test_arguments_that_cannot_be_used_are_explained(kwargs, message):
         create_environment(**kwargs)
 
 
-def test_an_unknown_id_is_an_environment_error_with_suggestions():
-    with pytest.raises(EnvError, match="'CartPole-v1'"):
+def test_an_unknown_id_is_a_wrong_setting_with_suggestions():
+    with pytest.raises(ConfigError, match="'CartPole-v1'"):
         create_environment("CartPol-v1")
 
 

@@ -14,7 +14,7 @@ from gymnasium import spaces
 import alf_lite
 from alf_lite.environments.env_check import check_env
 from alf_lite.environments.env_report import Episodes, LeafReport, advise
-from alf_lite.errors import ConfigError, EnvError
+from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import TensorSpec
 
 
@@ -200,7 +200,7 @@ def test_limits_and_wrappers_belong_to_what_is_checked():
 
 
 def test_what_is_not_there_is_an_error_of_its_own():
-    with pytest.raises(EnvError, match="Did you mean 'CartPole-v1'"):
+    with pytest.raises(ConfigError, match="Did you mean 'CartPole-v1'"):
         check_env("CartPol-v1")
     with pytest.raises(ConfigError, match="give the id, or the class"):
         check_env(GoodEnv())

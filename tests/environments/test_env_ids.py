@@ -9,7 +9,7 @@ import gymnasium
 import pytest
 
 from alf_lite.environments.env_ids import find_spec, install_hint
-from alf_lite.errors import EnvError
+from alf_lite.errors import ConfigError, EnvError
 
 
 def test_registered_ids_are_found():
@@ -27,23 +27,23 @@ def test_registered_ids_are_found():
     ],
 )
 def test_similar_ids_are_suggested(env_id, suggestion):
-    with pytest.raises(EnvError, match=f"no environment '{env_id}'.*{suggestion}"):
+    with pytest.raises(ConfigError, match=f"no environment '{env_id}'.*{suggestion}"):
         find_spec(env_id)
 
 
 def test_without_a_similar_id_the_way_to_other_packages_is_shown():
-    with pytest.raises(EnvError, match="found as 'module:id'"):
+    with pytest.raises(ConfigError, match="found as 'module:id'"):
         find_spec("Xyzzy")
 
 
 def test_a_malformed_id_is_an_unknown_one():
-    with pytest.raises(EnvError, match="no environment 'Cart Pole!'"):
+    with pytest.raises(ConfigError, match="no environment 'Cart Pole!'"):
         find_spec("Cart Pole!")
 
 
 def test_a_module_is_imported_first():
     name = "this.__main__"  # imported, prints nothing, registers nothing
-    with pytest.raises(EnvError, match="module 'no_such_module' cannot be imported"):
+    with pytest.raises(ConfigError, match="module 'no_such_module' cannot be imported"):
         find_spec("no_such_module:CartPole-v1")
     assert name not in sys.modules
     assert find_spec("alf_lite.errors:CartPole-v1").id == "CartPole-v1"
@@ -53,7 +53,7 @@ def test_a_module_is_imported_first():
 def test_atari_without_its_package_names_the_extra(env_id, monkeypatch):
     monkeypatch.setitem(sys.modules, "ale_py", None)
     monkeypatch.delitem(gymnasium.registry, env_id, raising=False)  # of an earlier test
-    with pytest.raises(EnvError, match=r"pip install 'alf_lite\[atari\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'alf_lite\[atari\]'"):
         find_spec(env_id)
 
 
@@ -98,7 +98,7 @@ def test_ids_of_known_packages_name_what_to_install(env_id, install, monkeypatch
         monkeypatch.setitem(sys.modules, module, None)
     for module in ("mo_gymnasium", "metaworld", "panda_gym"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(EnvError) as caught:
+    with pytest.raises(ConfigError) as caught:
         find_spec(env_id)
     assert install in str(caught.value)
     assert env_id in str(caught.value)
@@ -108,7 +108,7 @@ def test_ids_of_known_packages_name_what_to_install(env_id, install, monkeypatch
 def test_the_package_of_a_known_id_is_imported_if_it_is_there(monkeypatch):
     env_id = "MiniGrid-Of-These-Tests-v0"
     monkeypatch.setitem(sys.modules, "minigrid", types.ModuleType("minigrid"))
-    with pytest.raises(EnvError, match="there is no environment"):
+    with pytest.raises(ConfigError, match="there is no environment"):
         find_spec(env_id)
     gymnasium.register(env_id, "gymnasium.envs.classic_control:CartPoleEnv")
     try:

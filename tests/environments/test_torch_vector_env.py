@@ -258,7 +258,7 @@ def test_what_does_not_fit_it_is_refused():
     for arguments, message in cases:
         with pytest.raises(ConfigError, match=message):
             create_environment("torch/CartPole", **arguments)
-    with pytest.raises(EnvError, match="Did you mean 'torch/CartPole'"):
+    with pytest.raises(ConfigError, match="Did you mean 'torch/CartPole'"):
         create_environment("torch/Cartpole")
     with pytest.raises(ConfigError, match="max_episode_steps must be"):
         TorchCartPole(1, max_episode_steps=-1)
