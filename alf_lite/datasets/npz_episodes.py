@@ -8,10 +8,11 @@ A file holds one or more episodes, one after the other. With T actions in N epis
     reward                [T] or [T, D], of the action with the same index
     terminated            [T] bool, whether the state it led to was terminal
     truncated             [T] bool, whether the episode was ended there, as by a limit
+    cut_off               [T] bool, optional: the recording ended there, in mid-episode
     env_info/…            [T + N, ...], optional
 
-An episode ends where ``terminated`` or ``truncated`` is true, and at the end of the
-file. In a directory all ``.npz`` files are read, in the order of their names, where
+An episode ends where one of these three is true, and at the end of the file.
+In a directory all ``.npz`` files are read, in the order of their names, where
 ``episode_2`` comes before ``episode_10``.
 """
 
@@ -32,6 +33,7 @@ from alf_lite.checkpoints.data_files import (
     reading,
 )
 from alf_lite.datasets.source import (
+    CUT_OFF,
     OUTCOMES,
     RecordedField,
     Source,
@@ -94,7 +96,8 @@ def natural_order(files: Iterator[Path]) -> list[Path]:
 def _episodes(file: Path) -> Iterator[StepSequence]:
     arrays = _read_arrays(file)
     with reading(file):
-        ended = as_flags(arrays["terminated"]) | as_flags(arrays["truncated"])
+        outcomes = (arrays[name] for name in (*OUTCOMES, CUT_OFF) if name in arrays)
+        ended = np.any([as_flags(array) for array in outcomes], axis=0)
     ends = [*(np.flatnonzero(ended) + 1).tolist()]
     if not ends or ends[-1] != len(ended):
         ends.append(len(ended))
@@ -122,7 +125,8 @@ def _check_observations(
                 f"{file}: {name} has {len(array)} rows, expected "
                 f"{num_actions + num_episodes}: {num_actions} actions in "
                 f"{num_episodes} episodes, and one observation more than actions in "
-                "each. An episode ends where terminated or truncated is true."
+                "each. An episode ends where terminated, truncated or cut_off is "
+                "true."
             )
 
 
@@ -142,16 +146,17 @@ def _check_lengths(file: Path, headers: dict[str, RecordedField]) -> int:
             f"{file}: {', '.join(missing)} missing; it has "
             f"{', '.join(headers) or 'nothing'}"
         )
+    flags = [name for name in (*OUTCOMES, CUT_OFF) if name in headers]
     for name, header in headers.items():
-        if not header.shape or (name in OUTCOMES and len(header.shape) != 1):
+        if not header.shape or (name in flags and len(header.shape) != 1):
             raise DataError(
                 f"{file}: {name} has the shape {header.shape}, expected [T]"
             )
-    for name in (*OUTCOMES, "reward"):
+    for name in (*flags, "reward"):
         if headers[name].dtype.kind not in "biuf":
             raise DataError(f"{file}: {name} is {headers[name].dtype}, no numbers")
     num_actions = headers["reward"].shape[0]
-    for name in (*actions, *OUTCOMES):
+    for name in (*actions, *flags):
         if headers[name].shape[0] != num_actions:
             raise DataError(
                 f"{file}: {name} has {headers[name].shape[0]} rows, but there are "

@@ -20,6 +20,8 @@ from alf_lite.data_structures import StepType
 REQUIRED_FIELDS = ("step_type", "reward", "discount")
 # These belong to the actions of an episode in a data set: how each of them went.
 OUTCOMES = ("terminated", "truncated")
+# Likewise, and need not be there: where the recording ended, and the episode did not.
+CUT_OFF = "cut_off"
 
 Arrays = dict[str, np.ndarray]
 
@@ -170,7 +172,8 @@ def contradiction(step_type: np.ndarray) -> tuple[int, str] | None:
 
 def episode_fields(fields: Mapping[str, RecordedField]) -> dict[str, RecordedField]:
     """The fields of a step, given those of an episode."""
-    steps = {name: field for name, field in fields.items() if name not in OUTCOMES}
+    of_actions = (*OUTCOMES, CUT_OFF)
+    steps = {name: field for name, field in fields.items() if name not in of_actions}
     return {
         **steps,
         "step_type": RecordedField((), np.dtype(np.int32)),
@@ -188,30 +191,32 @@ def as_flags(array: np.ndarray) -> np.ndarray:
         return array
     if array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
         raise RefusalError(
-            "terminated or truncated has other values than true and false"
+            "terminated, truncated or cut_off has other values than true and false"
         )
     return array.astype(bool)
 
 
 def episode_sequence(arrays: Mapping[str, np.ndarray]) -> StepSequence:
-    """The T + 1 steps of one episode, FIRST to LAST.
+    """The T + 1 steps of one episode, FIRST to LAST; not LAST where it was cut off.
 
     Args:
         arrays: ``reward``, ``terminated`` and ``truncated`` [T] and ``action`` [T, ...]
-            of the actions; ``observation`` [T + 1, ...] and others of the steps.
+            of the actions; ``observation`` [T + 1, ...] and others of the steps. Maybe
+            ``cut_off`` [T].
     """
     reward, terminated = arrays["reward"], as_flags(arrays["terminated"])
     as_flags(arrays["truncated"])
     num_actions = len(reward)
     step_type = np.full(num_actions + 1, StepType.MID, np.int32)
     step_type[0] = StepType.FIRST
-    if num_actions:
+    if num_actions and not (CUT_OFF in arrays and as_flags(arrays[CUT_OFF])[-1]):
         step_type[-1] = StepType.LAST
     discount = np.ones(num_actions + 1, np.float32)
     discount[1:] = ~terminated
     # What led to the first step earned nothing.
     first = np.zeros((1, *reward.shape[1:]), reward.dtype)
-    steps = {name: array for name, array in arrays.items() if name not in OUTCOMES}
+    of_actions = (*OUTCOMES, CUT_OFF)
+    steps = {name: array for name, array in arrays.items() if name not in of_actions}
     steps |= {
         "step_type": step_type,
         "discount": discount,

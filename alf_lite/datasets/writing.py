@@ -14,6 +14,7 @@ from alf_lite.checkpoints.files import check_is_new, new_output
 from alf_lite.data_structures import StepType
 from alf_lite.datasets.replay_sources import BufferSource
 from alf_lite.datasets.source import (
+    CUT_OFF,
     Arrays,
     Segments,
     Source,
@@ -119,7 +120,7 @@ class EpisodeReader:
             With T actions: ``action`` [T, ...], ``reward`` [T] or [T, D],
             ``terminated`` [T] and ``truncated`` [T]; ``observation`` [T + 1, ...] and
             ``env_info`` likewise. The last step of an episode that was cut is
-            truncated.
+            truncated, and ``cut_off`` [T].
         """
         for sequence in self._source.sequences():
             segments = Segments.of(sequence.fields["step_type"])
@@ -141,6 +142,7 @@ class EpisodeReader:
         flags = np.zeros((2, end - begin - 1), np.bool_)
         flags[:, -1] = is_terminal, not is_terminal
         arrays["terminated"], arrays["truncated"] = flags
+        arrays[CUT_OFF] = flags[1] & ~is_last
         return arrays
 
     def _to_environment(self, name: str, array: np.ndarray) -> np.ndarray:
@@ -162,6 +164,8 @@ def write_npz(episodes: Iterable[Arrays], path: Path) -> None:
     arrays: dict[str, Any] = {
         name: np.concatenate(parts.pop(name)) for name in list(parts)
     }
+    if not arrays[CUT_OFF].any():
+        del arrays[CUT_OFF]
     with path.open("wb") as file:  # savez adds a suffix to a name
         np.savez(file, **arrays)
 

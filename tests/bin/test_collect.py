@@ -8,7 +8,7 @@ import shlex
 import numpy as np
 import pytest
 
-from alf_lite.bin import collect, play, train
+from alf_lite.bin import collect, inspect_buffer, play, train
 from alf_lite.checkpoints.files import Stream
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
@@ -60,6 +60,11 @@ def test_random_steps_are_loaded_again(tmp_path, capsys, output_format):
     )
     assert result["trainable_transitions"] == 450
     assert result["complete_episodes"] == 2
+    # What is read back has as many: the last ones of both environments are open.
+    assert inspect_buffer.main([str(path), "--json"]) == 0
+    read = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert read["complete_episodes"] == 2
+    assert read["average_return"] == pytest.approx(result["average_return"])
     buffer = load_replay_buffer(str(path), create_environment("Pendulum-v1"))
     steps, _ = buffer.get_batch(1000, 1)
     assert buffer.total_size == 450 + 4  # and the first step of every episode

@@ -126,6 +126,8 @@ def edited(**changes):
         ({"terminated": None, "action": None}, "terminated, action missing"),
         ({"observation": np.zeros((3, 1))}, "observation has 3 rows, expected 4"),
         ({"action": np.zeros((2, 1))}, "action has 2 rows, but there are 3 rewards"),
+        ({"cut_off": np.zeros(2, bool)}, "cut_off has 2 rows, but there are 3 rewards"),
+        ({"cut_off": np.array([0, 0, 2])}, "other values than true and false"),
         ({"reward": np.float32(1)}, r"reward has the shape \(\), expected \[T\]"),
         (
             {"observation": np.zeros((4, 2))},
