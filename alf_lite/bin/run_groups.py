@@ -14,6 +14,9 @@ from alf_lite.trainers.curves import Curve, Curves, find_runs, nothing_logged
 
 # What is preferred as the return of a run.
 RETURN_TAGS = ("eval/AverageReturn", "charts/episodic_return", "Metrics/AverageReturn")
+# Those of them that run.json has, too, and what it says of the end, as a Curve has it.
+_RETURNS_IN_TRAINING = RETURN_TAGS[1:]
+_END = ("average_return", "iterations", "env_steps", "num_updates", "seconds")
 
 # Axis -> its name in a picture.
 AXES = {
@@ -300,6 +303,19 @@ def first_place(aligned: Aligned) -> Aligned:
 
 
 def finite_curves(group: Group, tag: str) -> list[Curve]:
-    """The curves of the runs that have one."""
-    found = [run.curves[tag] for run in group.runs if tag in run.curves]
+    """The curves of the runs that have one, each up to the end of its run."""
+    found = [_to_the_end(run.curves, tag) for run in group.runs if tag in run.curves]
     return [curve for curve in found if np.isfinite(curve.values).any()]
+
+
+def _to_the_end(curves: Curves, tag: str) -> Curve:
+    """With the return at the end of the run, which may be after the last summary."""
+    curve = curves[tag]
+    end = [curves.record.get(name) for name in _END]
+    is_known = all(isinstance(value, int | float) for value in end)
+    if tag not in _RETURNS_IN_TRAINING or not is_known:
+        return curve
+    point = Curve(*map(np.array, end))
+    if point.iterations <= curve.iterations[-1]:
+        return curve
+    return Curve(*(np.append(*both) for both in zip(curve, point, strict=True)))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import json
 
 import numpy as np
 import pytest
 
-from alf_lite.bin import pictures, plot, run_groups
+from alf_lite.bin import compare, pictures, plot, run_groups
 from alf_lite.trainers.curves import Curve
 from tests.logged_runs import RETURN, write_run
 
@@ -81,6 +82,31 @@ def test_groups_are_told_apart_by_what_differs(runs):
         "folder": {runs.name},
     }.items():
         assert {g.label for g in run_groups.group_runs(found, by)} == labels
+
+
+@pytest.mark.parametrize("env_steps", [20, 25])
+def test_without_evaluations_a_run_is_scored_at_its_end(tmp_path, capsys, env_steps):
+    points = [(0, 1.0), (10, 2.0), (20, 3.0)]
+    run_dir = write_run(tmp_path / "run", points, tag="charts/episodic_return")
+    end = {
+        "average_return": 7.0,
+        "iterations": 2 if env_steps == 20 else 3,
+        "env_steps": env_steps,
+        "num_updates": 6,
+        "seconds": 1.5,
+    }
+    (run_dir / "run.json").write_text(json.dumps({"conf": "ppo", **end}))
+    table = tmp_path / "curves.csv"
+    run(capsys, run_dir, f"--output={table}")
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    last = [float(rows[-1][name]) for name in ("env_steps", "value")]
+    # What was summarised at the end is there already.
+    assert last == ([20, 3] if env_steps == 20 else [25, 7])
+    assert len(rows) == (3 if env_steps == 20 else 4)
+    assert compare.main([str(run_dir)]) == 0
+    score = capsys.readouterr().out.splitlines()[2].split()
+    assert float(score[3]) == last[1]
 
 
 def test_the_table_says_how_good_each_group_is(runs, capsys, tmp_path):
