@@ -43,8 +43,8 @@ def test_what_a_conf_leaves_out_is_as_the_algorithm_declares():
 
 
 def test_in_python_too_and_behind_scopes_and_partials():
-    config_files.parse_config(None, ["X = @a/PPOAlgorithm"])
-    scoped = gin.query_parameter("%X").scoped_configurable_fn
+    config_files.parse_config(None, ["create_environment.env_ctor = @a/PPOAlgorithm"])
+    scoped = gin.query_parameter("create_environment.env_ctor").scoped_configurable_fn
     for ctor in (PPOAlgorithm, scoped, functools.partial(PPOAlgorithm, gamma=0.9)):
         config = TrainerConfig(algorithm_ctor=ctor, num_iterations=1)
         assert config.unroll_length == 128

@@ -13,13 +13,16 @@ from gin.config import ConfigurableReference
 
 from alf_lite.config import bindings as config_bindings
 from alf_lite.config import configurables
+from alf_lite.config import errors as config_errors
 from alf_lite.config import names as config_names
 from alf_lite.config import values as config_values
 from alf_lite.config.bindings import CONSTANT, MACRO, SINGLETON, Binding, BindingKey
+from alf_lite.config.reader import COMMAND_LINE
 from alf_lite.errors import ConfigError, did_you_mean
 
 _logger = logging.getLogger(__name__)
 _MAX_PROBLEMS = 8
+_OF_GIN = (MACRO, CONSTANT, SINGLETON)
 
 Bindings = Mapping[BindingKey, Binding]
 
@@ -28,15 +31,44 @@ def check_bindings(bindings: Bindings) -> None:
     """Checks what can only be judged when all bindings are known.
 
     Raises:
-        ConfigError: naming every undefined macro, required value that is missing, value
-            of the wrong type or infinite number.
+        ConfigError: naming every macro of the command line without use, undefined
+            macro, required value that is missing, value of the wrong type or infinite
+            number.
     """
-    for find in (_undefined_macros, _unset, _infinite, _wrong_types):
+    for find in (_unused_macros, _undefined_macros, _unset, _infinite, _wrong_types):
         problems = list(find(bindings))
         if problems:
             more = ["..."] * (len(problems) > _MAX_PROBLEMS)
             raise ConfigError("\n".join(problems[:_MAX_PROBLEMS] + more))
     _warn_of_repeated_calls(bindings)
+
+
+def _unused_macros(bindings: Bindings) -> Iterator[str]:
+    """Those of the command line; one of a conf may be there for others to use."""
+    values = [binding.value for binding in bindings.values()]
+    used = {name for value in values for name in config_bindings.macros_in(value)}
+    for binding in bindings.values():
+        name = binding.key.scope
+        is_given = binding.key.selector == MACRO and binding.where == COMMAND_LINE
+        if is_given and name not in used:
+            meant = config_errors.unused_macro(
+                name, sorted(used), _configured(bindings)
+            )
+            yield f"{binding}: {meant}"
+
+
+def _configured(bindings: Bindings) -> list[str]:
+    """Complete names of the configurables that a conf speaks of, and TrainerConfig."""
+    spoken_of = [
+        *(binding.key.selector for binding in bindings.values()),
+        *(
+            reference.configurable.selector
+            for binding in bindings.values()
+            for reference in config_bindings.references(binding.value)
+        ),
+    ]
+    found = dict.fromkeys([*configurables.matches("TrainerConfig"), *spoken_of])
+    return [selector for selector in found if selector not in _OF_GIN]
 
 
 def _undefined_macros(bindings: Bindings) -> Iterator[str]:
@@ -215,7 +247,6 @@ def _warn_of_repeated_calls(bindings: Bindings) -> None:
 
 def _calls_something(value: Any) -> bool:
     return any(
-        reference.evaluate
-        and reference.configurable.selector not in (MACRO, CONSTANT, SINGLETON)
+        reference.evaluate and reference.configurable.selector not in _OF_GIN
         for reference in config_bindings.references(value)
     )

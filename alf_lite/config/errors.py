@@ -6,7 +6,7 @@ import importlib.util
 import pkgutil
 import re
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
@@ -81,6 +81,31 @@ def unknown_parameter(selector: str, parameter: str) -> str:
         return message + suggestion
     shown = ", ".join(known[:15]) + (", ..." if len(known) > 15 else "")
     return f"{message} It has: {shown or 'none'}."
+
+
+def unused_macro(name: str, macros: Sequence[str], selectors: Iterable[str]) -> str:
+    """For a macro of the command line that nothing refers to.
+
+    Args:
+        name: as written.
+        macros: those that something refers to.
+        selectors: complete names of the configurables that may have been meant, the
+            likeliest first.
+    """
+    message = f"nothing refers to the macro {name!r}."
+    known = {macro: macro for macro in macros}
+    for selector in selectors:
+        owner = configurables.short_name(selector)
+        for parameter in configurables.bindable_names(selector):
+            known.setdefault(parameter, f"{owner}.{parameter}")
+        if name in known:
+            return f"{message} Did you mean {known[name]!r}?"
+        renamed = _renamed_parameter(selector, name)
+        if renamed is not None:
+            return f"{message} {renamed}"
+    hint = did_you_mean(name, [*known, *macros])  # of the same letters, the macro
+    hint = re.sub(r"'(.*?)'", lambda near: repr(known[near[1]]), hint)
+    return message + (hint or " A setting is written `Name.parameter = value`.")
 
 
 def unknown_module(module: str) -> str:

@@ -224,7 +224,8 @@ def test_a_required_value_has_to_be_given(statement):
 def test_a_required_macro_has_to_be_given():
     message = refused("ENV = %gin.REQUIRED", "Valve.rate = %ENV")
     assert "'ENV' has to be set: --gin_param='ENV=...'" in message
-    config_files.parse_config(None, ["ENV = %gin.REQUIRED", "ENV = 2.0"])
+    statements = ["ENV = %gin.REQUIRED", "Valve.rate = %ENV", "ENV = 2.0"]
+    config_files.parse_config(None, statements)
 
 
 def test_a_required_macro_needs_no_value_where_what_uses_it_is_overridden():
@@ -240,6 +241,30 @@ def test_a_required_macro_that_is_overridden_where_it_stands_needs_no_value():
     statements = ["ENV = %gin.REQUIRED", "Valve.rate = %ENV", "Valve.rate = 2.0"]
     config_files.parse_config(None, statements)
     assert Valve().rate == 2.0
+
+
+@pytest.mark.parametrize(
+    ("statement", "advice"),
+    [
+        ("num_env_steps = 5", "Did you mean 'TrainerConfig.num_env_steps'?"),
+        ("rate = 5.0", "Did you mean 'Valve.rate'?"),
+        ("seed = 5", "Here that is `TrainerConfig.random_seed`."),
+        ("Rat = 5.0", "Did you mean 'RATE'?"),
+        ("xyzzy = 5", "A setting is written `Name.parameter = value`."),
+    ],
+)
+def test_a_macro_of_the_command_line_that_nothing_refers_to(
+    tmp_path, statement, advice
+):
+    conf = tmp_path / "of_test.gin"
+    conf.write_text("RATE = 2.0\nUNUSED = 3\nValve.rate = %RATE\n")
+    config_files.parse_config(str(conf), ["RATE = 4.0"])  # UNUSED is only warned of
+    config_files.reset()
+    with pytest.raises(ConfigError) as error:
+        config_files.parse_config(str(conf), [statement])
+    name = statement.split()[0]
+    expected = f"--gin_param: {statement}: nothing refers to the macro {name!r}. "
+    assert str(error.value) == expected + advice
 
 
 @pytest.mark.parametrize("value", ["1e999", "[1, -1e999]", "{'a': 1e999}"])

@@ -194,6 +194,7 @@ def test_one_thing_has_one_name(tank):
         [
             "A = @gymnasium.wrappers.FlattenObservation",
             "B = @gymnasium.wrappers.transform_observation.FlattenObservation",
+            "create_environment.wrappers = [%A, %B]",
             # Registered by the library, under the module that defines it.
             "create_environment.env_name = 'CartPole-v1'",
             "alf_lite.environments.create_environment.num_parallel_environments = 2",
@@ -205,7 +206,9 @@ def test_one_thing_has_one_name(tank):
 
 
 def test_a_name_of_another_package_does_not_hide_that_of_the_library():
-    config_files.parse_config(None, ["X = @torch.optim.Adam", "Adam.lr = 0.5"])
+    config_files.parse_config(
+        None, ["create_environment.env_ctor = @torch.optim.Adam", "Adam.lr = 0.5"]
+    )
     (binding,) = [name for name in config_files.unused_bindings() if "lr" in name]
     assert "Adam was not called" in binding
 
