@@ -239,9 +239,11 @@ def test_a_policy_acts_in_the_space_of_the_environment(policy_run):
     assert np.array_equal(policy.predict(observation()), action)
     samples = [policy.predict(observation(), deterministic=False) for _ in range(5)]
     assert len({sample.tobytes() for sample in samples}) > 1
-    policy.reset()
+    # It remembers nothing: batches of any size may follow each other.
     batch = policy.predict(observation(7))
     assert batch.shape == (7, 2)
+    assert np.allclose(policy.predict(observation()), action)
+    assert np.array_equal(policy.predict(observation(7)), batch)
     policy.reset(np.arange(7) == 2)
     with pytest.raises(ValueError, match=r"reset: expected done \[7\]"):
         policy.reset([True])

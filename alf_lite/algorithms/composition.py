@@ -186,6 +186,7 @@ class Composition(RLAlgorithm):
         self.has_offline_loss = any(part.has_offline_loss for part in parts)
         self.overwrite_policy_output |= rl.overwrite_policy_output
         self.uses_episode_returns = rl.uses_episode_returns
+        self.acts_on_prev_action = rl.acts_on_prev_action
         self.prioritizes_new_steps = rl.prioritizes_new_steps
         if self._is_alone:
             self._train_state_spec = rl.train_state_spec

@@ -85,6 +85,9 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
     # Off-policy: whether BatchInfo.episode_returns are wanted
     uses_episode_returns: bool = False
 
+    # ``predict_step`` looks at ``prev_action``: whoever acts has to remember it.
+    acts_on_prev_action: bool = False
+
     # Off-policy: whether new windows get the priority of priority_of_new_steps
     prioritizes_new_steps: bool = False
 

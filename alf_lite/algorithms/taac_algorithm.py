@@ -132,6 +132,7 @@ class TaacAlgorithm(OffPolicyActorCriticAlgorithm):
     )
 
     _alternatives = "Use SacAlgorithm for actions with discrete parts."
+    acts_on_prev_action = True
 
     def __init__(
         self,

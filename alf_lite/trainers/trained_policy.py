@@ -163,7 +163,8 @@ class TrainedPolicy:
     """Acts as an algorithm has learned to; made by :func:`load_policy`.
 
     What a recurrent network remembers, and what frames were stacked, is kept here from
-    call to call; :meth:`reset` begins new episodes.
+    call to call; :meth:`reset` begins new episodes. A policy that remembers nothing
+    takes batches of any size at any time.
 
     Args:
         algorithm: built for acting.
@@ -175,6 +176,13 @@ class TrainedPolicy:
         self._algorithm = algorithm
         self._env = env
         self._values = env.recorded_values
+        self._remembers = algorithm.acts_on_prev_action or not all(
+            nest.is_empty(spec)
+            for spec in (
+                algorithm.predict_state_spec,
+                algorithm.data_transformer.state_spec,
+            )
+        )
         self._batch_size: int | None = None
         self._is_first = torch.ones(0, dtype=torch.bool)
         self._actor: PredictActor | None = None
@@ -246,7 +254,8 @@ class TrainedPolicy:
         return self._to_environment(action, is_batch=batch_size is not None)
 
     def _begin(self, rows: int) -> None:
-        if self._batch_size is None:
+        is_other = rows != self._batch_size
+        if self._batch_size is None or (is_other and not self._remembers):
             algorithm = self._algorithm
             self._batch_size = rows
             self._is_first = torch.ones(rows, dtype=torch.bool)
@@ -255,7 +264,7 @@ class TrainedPolicy:
                 lambda spec: spec.zeros((rows,)).to(algorithm.device),
                 algorithm.action_spec,
             )
-        elif rows != self._batch_size:
+        elif is_other:
             raise ValueError(
                 f"observation: a batch of {rows} follows batches of "
                 f"{self._batch_size}, whose episodes are open. Call reset() first."

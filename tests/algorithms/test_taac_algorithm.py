@@ -366,6 +366,10 @@ def test_what_acts_is_built_for_evaluation_and_loaded(tmp_path):
     torch.manual_seed(0)
     drawn = [policy.predict(observation, deterministic=False) for _ in range(40)]
     assert any((a == b).all() for a, b in itertools.pairwise(drawn))
+    with pytest.raises(ValueError, match=r"a batch of 3 follows .*Call reset\(\)"):
+        policy.predict(np.tile(observation, (3, 1)))
+    policy.reset()
+    assert policy.predict(np.tile(observation, (3, 1))).shape == (3, 1)
 
 
 def test_what_it_cannot_do_is_refused():
