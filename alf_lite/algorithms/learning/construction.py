@@ -370,12 +370,13 @@ def _check_on_policy(
 def _check_has_no_replay(cls: type, config: TrainerConfig) -> None:
     """Refuses what says how steps are stored and drawn; a trained policy may act."""
     declared = {default_settings(one).replay_buffer_length for one in (cls, None)}
+    largest = TrainerConfig.checkpoint_replay_buffer_gb
     without: dict[str, set[Any]] = {
         "replay_buffer_length": declared,
         "updates_per_draw": {None},
         "whole_replay_buffer_training": {False},
         "checkpoint_replay_buffer": {None, False},
-        "checkpoint_replay_buffer_gb": {TrainerConfig.checkpoint_replay_buffer_gb},
+        "checkpoint_replay_buffer_gb": {largest, largest / ranks.size},  # of a rank
     }
     for field, values in without.items():
         if getattr(config, field) not in values:
