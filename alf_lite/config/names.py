@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.resources
 import importlib.util
 import inspect
 import os
@@ -257,7 +256,7 @@ def conf_directories() -> list[Path]:
 
     Installed, they are part of the package; in a checkout they lie beside it.
     """
-    package = Path(str(importlib.resources.files("alf_lite")))
+    package = Path(__file__).resolve().parents[1]
     checkout = package.parent
     directories = [package / "confs"]
     if (checkout / "setup.py").is_file():
