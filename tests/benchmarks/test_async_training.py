@@ -90,7 +90,7 @@ def test_the_time_of_other_processes_counts(load):
     with subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE) as child:
         while seconds(child.pid) < 0.2:
             time.sleep(0.01)
-        assert seconds(os.getpid()) - begin >= 0.2
+        assert seconds(os.getpid()) - begin > 0.19  # hundredths, rounded
         child.communicate(b"\n")
     assert seconds(os.getpid()) - begin >= 0.2
 
