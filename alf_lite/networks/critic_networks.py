@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from alf_lite.config import configurable
 from alf_lite.networks.batch_norm import BatchNorm, make_batch_norm
+from alf_lite.networks.built_layers import BuiltLayers, has_hooks
 from alf_lite.networks.encoding_networks import EncodedNetwork
 from alf_lite.networks.initializers import HIDDEN_GAIN, Initializer
 from alf_lite.networks.layers import (
@@ -189,18 +190,27 @@ class ParallelMLP(nn.Module):
         *first_hidden, first_output = first
         self._first = HiddenSequential(*first_hidden), first_output
         self.is_only_first = False  # whether the other members are left out
-        self._chain = ParallelChain([*layers, self._output_layer], self)
+        layers.append(self._output_layer)
+        self._built = BuiltLayers(layers, self)
+        self._chain = ParallelChain(layers, self._built)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, input_size] or [n, B, input_size] → [n, B, output_size].
 
         If ``is_only_first``, [B, input_size] → [1, B, output_size].
         """
-        if self.is_only_first:
-            hidden_layers, output_layer = self._first
-            return output_layer.forward(hidden_layers.forward(x)).unsqueeze(0)
-        # As LeanSequential does.
-        return self._output_layer.forward(self._hidden_layers.forward(x))
+        if not self.is_only_first:
+            return self._of_all(x)
+        if not self._built.are_there() or self._built.are_watched():
+            return self._of_all(x)[:1]
+        hidden_layers, output_layer = self._first
+        return output_layer.forward(hidden_layers.forward(x)).unsqueeze(0)
+
+    def _of_all(self, x: Tensor) -> Tensor:
+        values = self._hidden_layers.forward(x)
+        if has_hooks(self._output_layer):
+            return self._output_layer(values)
+        return self._output_layer.forward(values)  # as LeanSequential does
 
     def values(self, x: Tensor, more: Tensor | None = None) -> Tensor:
         """As ``forward``, the members last: [B, ...] → [B, n, output_size].

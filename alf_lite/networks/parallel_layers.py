@@ -148,11 +148,11 @@ class ParallelChain:
 
     Args:
         layers: of the ensemble. Where one has another kind, torch computes.
-        network: that they are parts of.
+        built: the same layers, as the network has been built with them.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], network: nn.Module) -> None:
-        self._built = BuiltLayers(layers, network)
+    def __init__(self, layers: Sequence[nn.Module], built: BuiltLayers) -> None:
+        self._built = built
         self._is_single_threaded: bool | None = None  # not known yet
         self._layers: list[ParallelLinear] = []
         self._is_relu: list[bool] = []  # or tanh, after each but the last

@@ -103,8 +103,11 @@ def test_one_node_gives_way_to_what_was_changed_later(change, monkeypatch):
     else:
         parametrize.register_parametrization(layers[0], "weight", Zeros())
     expected = network._critics._output_layer.bias.squeeze(1).T.expand(4, 1, 2)
-    for values in (network.evaluate(*inputs), copy.deepcopy(network).evaluate(*inputs)):
+    for critic in (network, copy.deepcopy(network)):
+        values = critic.evaluate(*inputs)
         torch.testing.assert_close(values, expected.mT.squeeze(-1))
+        critic._critics.is_only_first = True  # as for the loss of an actor
+        torch.testing.assert_close(critic.evaluate(*inputs), values[:, :1])
 
 
 class Zeros(torch.nn.Module):
