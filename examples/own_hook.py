@@ -3,7 +3,7 @@
     python examples/own_hook.py --root_dir=runs/corridor
     python examples/own_hook.py --root_dir=runs/without --no_curriculum
 
-A hook is called at fixed places of the training loop (docs/running.md); its state is
+A hook is called at fixed places of the training loop (docs/hooks.md); its state is
 kept in the checkpoints. ``alf_lite.trainers.shipped_hooks.Curriculum`` does what this
 one does, with settings of a conf:
 

@@ -69,7 +69,7 @@ class TrainerConfig:
     """How one run trains. An iteration is one unroll and the updates that follow it.
 
     Fields that are ``declared`` take what the algorithm declares where they are not
-    given, see :class:`DefaultSettings`. docs/configuration.md lists all fields by the
+    given, see :class:`DefaultSettings`. docs/settings.md lists all fields by the
     groups below.
 
     Raises:

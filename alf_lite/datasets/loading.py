@@ -63,7 +63,7 @@ def load_replay_buffer(
 
     Args:
         path: of a checkpoint, a data set or episodes, or ``minari:NAME``; see
-            docs/offline_data.md.
+            docs/offline_sources.md.
         env: the steps must have its specs.
         max_length: takes the newest steps of the source, no more than so many of all
             environments together.

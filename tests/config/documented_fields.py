@@ -1,4 +1,4 @@
-"""The fields of TrainerConfig as docs/configuration.md lists them.
+"""The fields of TrainerConfig as docs/settings.md lists them.
 
     python -m tests.config.documented_fields
 
@@ -16,7 +16,7 @@ from alf_lite.config import TrainerConfig
 from alf_lite.config.values import UNSET
 from tests.source_code import ROOT
 
-PAGE = ROOT / "docs" / "configuration.md"
+PAGE = ROOT / "docs" / "settings.md"
 BEGIN, END = "<!-- fields -->\n", "<!-- end of fields -->\n"
 _GROUP = re.compile(r"    # --- (.+)")
 _COMMENT = re.compile(r"    # (.+)")
@@ -52,7 +52,7 @@ def tables() -> str:
     for field in fields():
         if field.group != group:
             group = field.group
-            lines += [f"\n**{group}**\n", "| field | default | |", "|---|---|---|"]
+            lines += [f"\n## {group}\n", "| field | default | |", "|---|---|---|"]
         default = defaults[field.name]
         shown = "declared" if default is UNSET else f"`{default!r}`"
         lines.append(f"| `{field.name}` | {shown} | {field.meaning} |")
