@@ -83,6 +83,7 @@ setup(
     packages=[*find_packages(include=["alf_lite", "alf_lite.*"]), "alf_lite.confs"],
     package_dir={"alf_lite.confs": "confs"},
     package_data={
+        "": ["*.pyi"],
         "alf_lite": ["py.typed"],
         "alf_lite.config": ["*.toml"],
         "alf_lite.confs": ["**/*.gin", "README.md"],  # the latter has their scores

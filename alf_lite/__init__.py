@@ -17,18 +17,6 @@ TYPE_CHECKING = False  # as in typing, which takes longer to import than all the
 if TYPE_CHECKING:
     from typing import Any
 
-    from alf_lite.algorithms.agent import Agent
-    from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-    from alf_lite.config import TrainerConfig, configurable
-    from alf_lite.data_structures import StepType, TimeStep
-    from alf_lite.environments.creation import create_environment
-    from alf_lite.environments.env_check import check_env
-    from alf_lite.optimizers.optimizers import Adam
-    from alf_lite.trainers.curves import read_curves
-    from alf_lite.trainers.policy_export import export_policy
-    from alf_lite.trainers.trained_policy import TrainedPolicy, load_policy
-    from alf_lite.trainers.trainer import Trainer, train
-
 __version__ = "0.1.0"
 
 # Loaded when they are asked for: a program that only shows its help needs none.

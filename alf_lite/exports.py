@@ -32,11 +32,13 @@ def public_names(package: str) -> dict[str, str]:
 
 
 def load_public(package: str, name: str) -> Any:
-    """What the ``__getattr__`` of a package returns.
+    """What the ``__getattr__`` of a package returns; ``__all__``, too.
 
     Raises:
         AttributeError: if nothing public has this name.
     """
+    if name == "__all__":
+        return list(public_names(package))
     if is_module(package, name):
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
     names = public_names(package)

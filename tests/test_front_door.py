@@ -274,7 +274,8 @@ def test_names_are_loaded_when_they_are_asked_for():
         "names = dir(alf_lite); assert 'torch' not in sys.modules, 'dir'; "
         "[getattr(alf_lite, name) for name in names]; "
         "from alf_lite.replay_buffers import ReplayBuffer; "
-        "from alf_lite.networks import QNetwork; print(*names)"
+        "from alf_lite.networks import QNetwork; from alf_lite.algorithms import *; "
+        "assert SacAlgorithm is alf_lite.SacAlgorithm; print(*names)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

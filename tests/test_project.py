@@ -58,6 +58,7 @@ def test_confs_and_type_marker_are_installed(installed):
     confs = sorted(p.stem for p in (installed / "alf_lite" / "confs").rglob("*.gin"))
     assert confs == CONFS
     assert (installed / "alf_lite" / "py.typed").exists()
+    assert (installed / "alf_lite" / "networks" / "__init__.pyi").exists()
 
 
 def test_nothing_else_is_installed(installed):

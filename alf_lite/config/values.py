@@ -23,8 +23,13 @@ class InstanceOf:
     reference: str  # as in the conf: "@Name()"
 
 
+class _Unset:
+    def __repr__(self) -> str:
+        return "as the algorithm declares"
+
+
 # The default of a setting that the algorithm declares, see ``declared``.
-UNSET = object()
+UNSET: Any = _Unset()
 
 _SEQUENCES = (list, tuple, collections.abc.Sequence, collections.abc.Iterable)
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)

@@ -12,7 +12,7 @@ import abc
 import difflib
 import functools
 import inspect
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
@@ -35,6 +35,7 @@ from alf_lite.utils.threads import set_num_threads
 
 # Of the front door, not of the algorithm: a constructor need not have them.
 _OPTIONAL = ("reward_spec", "is_eval")
+_Built = TypeVar("_Built")  # what a type checker looks up the constructor of
 _SPECS = ("observation_spec", "action_spec", "reward_spec")
 
 
@@ -62,7 +63,7 @@ class AlgorithmMeta(abc.ABCMeta):
     def __signature__(cls, signature: inspect.Signature) -> None:
         cls._given_signature = signature
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls: type[_Built], *args: Any, **kwargs: Any) -> _Built:
         """Builds the algorithm.
 
         Raises:
@@ -70,12 +71,13 @@ class AlgorithmMeta(abc.ABCMeta):
                 fit each other.
             TypeError: for a parameter that the algorithm does not have.
         """
+        build = super().__call__  # type: ignore[misc]
         _check_keywords(cls, kwargs)
         env: Any = kwargs.get("env")
         config: Any = kwargs.get("config")
         _check_given(cls, args, env, config)
         if env is None:
-            algorithm = super().__call__(*args, **_without_unknown(cls, kwargs))
+            algorithm = build(*args, **_without_unknown(cls, kwargs))
             algorithm.follow_progress(algorithm.progress)
             return algorithm
         given = config
@@ -99,7 +101,7 @@ class AlgorithmMeta(abc.ABCMeta):
         }
         arguments = _with_specs(cls, args, kwargs, specs)
         arguments.update(env=None if is_eval else env, config=config)
-        algorithm = super().__call__(**arguments)
+        algorithm = build(**arguments)
         own_arguments = _own_arguments(kwargs)
         algorithm.built_from = BuiltFrom(given, whole_config, own_arguments)
         if not is_eval:

@@ -1,0 +1,47 @@
+# Written by `python -m tests.stubs`.
+
+from alf_lite.algorithms import (
+    ActorCriticAlgorithm as ActorCriticAlgorithm,
+    Agent as Agent,
+    Algorithm as Algorithm,
+    AwacAlgorithm as AwacAlgorithm,
+    BcAlgorithm as BcAlgorithm,
+    CqlAlgorithm as CqlAlgorithm,
+    CqlDqnAlgorithm as CqlDqnAlgorithm,
+    CrossqAlgorithm as CrossqAlgorithm,
+    DdpgAlgorithm as DdpgAlgorithm,
+    DqnAlgorithm as DqnAlgorithm,
+    ImpalaAlgorithm as ImpalaAlgorithm,
+    IqlAlgorithm as IqlAlgorithm,
+    MunchausenDqnAlgorithm as MunchausenDqnAlgorithm,
+    OacAlgorithm as OacAlgorithm,
+    OffPolicyActorCriticAlgorithm as OffPolicyActorCriticAlgorithm,
+    OffPolicyAlgorithm as OffPolicyAlgorithm,
+    PPGAlgorithm as PPGAlgorithm,
+    PPOAlgorithm as PPOAlgorithm,
+    R2d2Algorithm as R2d2Algorithm,
+    RLAlgorithm as RLAlgorithm,
+    RedqAlgorithm as RedqAlgorithm,
+    SacAlgorithm as SacAlgorithm,
+    SarsaAlgorithm as SarsaAlgorithm,
+    TaacAlgorithm as TaacAlgorithm,
+    Td3Algorithm as Td3Algorithm,
+    Td3BcAlgorithm as Td3BcAlgorithm,
+)
+from alf_lite.config import TrainerConfig as TrainerConfig, configurable as configurable
+from alf_lite.data_structures import StepType as StepType, TimeStep as TimeStep
+from alf_lite.environments import (
+    check_env as check_env,
+    create_environment as create_environment,
+)
+from alf_lite.optimizers import Adam as Adam
+from alf_lite.trainers import (
+    TrainedPolicy as TrainedPolicy,
+    Trainer as Trainer,
+    export_policy as export_policy,
+    load_policy as load_policy,
+    read_curves as read_curves,
+    train as train,
+)
+
+__version__: str

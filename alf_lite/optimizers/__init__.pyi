@@ -1,0 +1,20 @@
+# Written by `python -m tests.stubs`.
+
+from alf_lite.optimizers.fused_adam_step import (
+    FusedAdamStep as FusedAdamStep,
+    fused_adam_step as fused_adam_step,
+)
+from alf_lite.optimizers.gradient_average import GradientAverage as GradientAverage
+from alf_lite.optimizers.optimizer import Optimizer as Optimizer
+from alf_lite.optimizers.optimizers import (
+    Adam as Adam,
+    AdamW as AdamW,
+    RMSprop as RMSprop,
+    SGD as SGD,
+)
+from alf_lite.optimizers.parameter_ownership import (
+    Claim as Claim,
+    assign_parameters as assign_parameters,
+    resolve_claims as resolve_claims,
+    unclaimed as unclaimed,
+)
