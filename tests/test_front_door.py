@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
+import pydoc
 import re
 import subprocess
 import sys
@@ -287,6 +289,18 @@ def test_names_are_loaded_when_they_are_asked_for():
         _ = alf_lite.PPOAlgoritm
     with pytest.raises(ImportError):
         from alf_lite.replay_buffers import ReplayBufer  # noqa: F401
+
+
+@pytest.mark.parametrize("name", ["PPOAlgorithm", "SacAlgorithm", "DqnAlgorithm"])
+def test_help_lists_every_parameter_on_a_few_screens(name):
+    algorithm = getattr(alf_lite, name)
+    text = pydoc.render_doc(algorithm, renderer=pydoc.plaintext)
+    assert len(text.splitlines()) < 200
+    for parameter in inspect.signature(algorithm).parameters:
+        assert re.search(rf"^ \| +{parameter}: \S", text, re.MULTILINE), parameter
+    assert "gamma: γ in [0, 1]. Default: 0.99." in text
+    assert {"predict_step", "parameters", "train_iter"} <= {*dir(make())}
+    assert " at 0x" not in str(inspect.signature(alf_lite.TrainerConfig))
 
 
 def test_the_second_example_of_the_readme_runs(tmp_path, monkeypatch):

@@ -157,6 +157,10 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         self._learner: Learner | None = None
         self._attributes_of_modules: list[dict[str, Any]] | None = None
 
+    def __dir__(self) -> list[str]:
+        """All names, of which ``dir`` of the class tells the algorithm's own."""
+        return sorted({*super().__dir__(), *type.__dir__(type(self))})
+
     # What others may ask
 
     @property

@@ -11,6 +11,7 @@ import functools
 # gin uses importlib.util without importing it and then fails on a missing file.
 import importlib.util  # noqa: F401
 import inspect
+import re
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, overload
@@ -357,9 +358,37 @@ def _inherit_parameters(
     del construct.__wrapped__
     setattr(construct, _WRITTEN, constructor)
     construct.__signature__ = complete  # type: ignore[attr-defined]
+    construct.__doc__ = _complete_docstring(target, constructor.__doc__, complete)
     _leave_defaults_to(construct, [p.name for p in inherited if p.name not in defaults])
     target.__init__ = construct
     return complete
+
+
+_ARGUMENTS = re.compile(r"^Args:\n((?: .*\n?|\n)*)", re.MULTILINE)
+_ARGUMENT = re.compile(r"^    (\w+): (.+(?:\n     .+)*)", re.MULTILINE)
+
+
+def _complete_docstring(
+    target: type, own: str | None, signature: inspect.Signature
+) -> str:
+    """That of a constructor, with all parameters that it takes and their defaults."""
+    described: dict[str, str] = {}
+    for base in reversed(target.__mro__):
+        constructor = _as_written(vars(base).get("__init__", base))
+        for text in (base.__doc__, constructor.__doc__):
+            for block in _ARGUMENTS.findall(inspect.cleandoc(text or "")):
+                described |= _ARGUMENT.findall(block)
+    lines = ["Args:"]
+    for name, parameter in list(signature.parameters.items())[1:]:
+        line, default = f"    {name}: {described.get(name, '')}", parameter.default
+        if default is not parameter.empty and not (default is None and "None" in line):
+            line += f" Default: {getattr(default, '__name__', repr(default))}."
+        lines.append(line)
+    arguments = "\n".join(lines)
+    text = inspect.cleandoc(own or "")
+    if not _ARGUMENTS.search(text):
+        return f"{text}\n\n{arguments}".lstrip()
+    return _ARGUMENTS.sub(lambda _: f"{arguments}\n\n", text)
 
 
 def _constructor_of_base(target: Any) -> Callable[..., None]:

@@ -63,6 +63,11 @@ class AlgorithmMeta(abc.ABCMeta):
     def __signature__(cls, signature: inspect.Signature) -> None:
         cls._given_signature = signature
 
+    def __dir__(cls) -> list[str]:
+        """What an algorithm adds to RLAlgorithm, which ``help`` shows of it."""
+        own = [base for base in cls.__mro__ if isinstance(base, AlgorithmMeta)]
+        return sorted({name for base in own[:-1] or own for name in vars(base)})
+
     def __call__(cls: type[_Built], *args: Any, **kwargs: Any) -> _Built:
         """Builds the algorithm.
 
