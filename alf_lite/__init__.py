@@ -65,6 +65,12 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module("alf_lite.algorithms"), name)
     if exports.is_module(__name__, name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from alf_lite.config.errors import names_elsewhere
+
+    elsewhere = names_elsewhere()["configurables"]
+    name_here = elsewhere.get(name, "")
+    if name_here in _MODULES or name_here.endswith("Algorithm"):
+        raise AttributeError(f"alf_lite has no {name!r}. Here that is {name_here!r}.")
     raise exports.no_such_name(__name__, name, __dir__())
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import traceback
 from collections.abc import Iterable
+
+from alf_lite.exports import nearest
 
 
 class AlfLiteError(Exception):
@@ -81,8 +82,5 @@ def exception_text(error: BaseException) -> str:
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """`` Did you mean …?`` with the nearest names, or an empty string."""
-    by_lower = {candidate.lower(): candidate for candidate in candidates}
-    near = difflib.get_close_matches(name.lower(), list(by_lower), n=3, cutoff=0.6)
-    if not near:
-        return ""
-    return f" Did you mean {' or '.join(repr(by_lower[n]) for n in near)}?"
+    near = nearest(name, candidates)
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -12,6 +12,7 @@ from functools import cache
 
 TYPE_CHECKING = False  # as in typing, which takes longer to import than all the rest
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
     from typing import Any
 
@@ -56,11 +57,24 @@ def is_module(package: str, name: str) -> bool:
 
 def no_such_name(package: str, name: str, names: list[str]) -> AttributeError:
     """An error with the nearest of the names."""
-    import difflib
-
-    near = difflib.get_close_matches(name, names, n=1)
+    near = nearest(name, names)[:1]
     hint = f". Did you mean {near[0]!r}?" if near else ""
     return AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
+
+
+def nearest(name: str, names: Iterable[str]) -> list[str]:
+    """Up to three of the names that were meant perhaps, the likeliest first.
+
+    Of those that begin with it, as PPOAlgorithm with PPO, the shortest.
+    """
+    import difflib
+
+    lower = name.lower()
+    by_lower = {known.lower(): known for known in names}
+    near = difflib.get_close_matches(lower, by_lower, n=3)
+    if not near and len(name) > 2:
+        near = [known for known in sorted(by_lower, key=len) if known.startswith(lower)]
+    return [by_lower[known] for known in near[:3]]
 
 
 def _folder(package: str) -> Path:

@@ -24,7 +24,9 @@ from alf_lite.config import files as config_files
 from alf_lite.data_transformers import RewardNormalizer
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import CheckpointError, ConfigError
+from alf_lite.networks import ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
+from alf_lite.tensor_specs import TensorSpec
 from alf_lite.trainers.hooks import Hook, ReplaySaver
 from alf_lite.trainers.shipped_hooks import EarlyStop
 from alf_lite.utils import random_state
@@ -285,8 +287,13 @@ def test_names_are_loaded_when_they_are_asked_for():
     names = done.stdout.split()
     for name in ("PPOAlgorithm", "Td3Algorithm", "train", "load_policy", "Adam"):
         assert name in names
-    with pytest.raises(AttributeError, match="Did you mean 'PPOAlgorithm'"):
-        _ = alf_lite.PPOAlgoritm
+    for name, here in {
+        "PPOAlgoritm": "PPOAlgorithm",
+        "SAC": "SacAlgorithm",
+        "A2C": "ActorCriticAlgorithm",
+    }.items():
+        with pytest.raises(AttributeError, match=here):
+            getattr(alf_lite, name)
     with pytest.raises(ImportError):
         from alf_lite.replay_buffers import ReplayBufer  # noqa: F401
 
@@ -341,6 +348,10 @@ class Bare:
     """Not an environment."""
 
 
+class Custom(alf_lite.PPOAlgorithm):
+    """Not decorated."""
+
+
 def _finished():
     algorithm = make()
     algorithm.finish_train()
@@ -388,6 +399,26 @@ PERCENT = LinearScheduler([(0.0, 1.0), (1.0, 0.0)])
             lambda: alf_lite.PPOAlgorithm(env=cart_pole(), config=CONFIG(), gama=0.9),
             TypeError,
             "no parameter 'gama'. Did you mean 'gamma'",
+        ),
+        (
+            lambda: Custom(env=cart_pole(), config=CONFIG(), clip_range=0.1),
+            TypeError,
+            "'Custom' has no parameter 'clip_range'. Here that is .*clip_epsilon`",
+        ),
+        (
+            lambda: alf_lite.PPOAlgorithm(env=cart_pole(), config=CONFIG(), gamma="x"),
+            TypeError,
+            "^PPOAlgorithm.gamma: expected a number.*, got 'x'$",
+        ),
+        (
+            lambda: ValueNetwork(TensorSpec((3,)), hidden_size_list=(3,)),
+            TypeError,
+            "'ValueNetwork' has no parameter .* Here that is `fc_layer_params`",
+        ),
+        (
+            lambda: alf_lite.create_environment(Bare, env_ctor=Bare),
+            ConfigError,
+            "env_name must be an id",
         ),
         (
             lambda: alf_lite.TrainerConfig(num_env_step=5),

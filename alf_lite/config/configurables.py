@@ -19,6 +19,7 @@ from typing import Any, TypeVar, overload
 import gin
 from gin import config as gin_config
 
+from alf_lite.config import values
 from alf_lite.errors import did_you_mean
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
@@ -345,23 +346,39 @@ def _inherit_parameters(
     known = [p.name for p in base.values() if p.name not in own]
     _refuse_other_defaults(target, defaults, known)
     complete = inspect.Signature([*parameters, *inherited])
-    names = [name for name in complete.parameters if name != "self"]
+    construct = _constructor_with(target, constructor, complete, defaults)
+    _leave_defaults_to(construct, [p.name for p in inherited if p.name not in defaults])
+    target.__init__ = construct
+    return complete
+
+
+def _constructor_with(
+    target: Any,
+    constructor: Callable[..., None],
+    complete: inspect.Signature,
+    defaults: Mapping[str, Any],
+) -> Callable[..., None]:
+    """``constructor``, which takes and describes the parameters of ``complete``."""
+    names = list(complete.parameters)[1:]
 
     @functools.wraps(constructor)
     def construct(self: Any, *args: Any, **kwargs: Any) -> None:
         for name in kwargs:
-            if name not in names:
-                raise TypeError(_unknown_parameter(type(self).__name__, name, names))
-        constructor(self, *args, **{**defaults, **kwargs})
+            if name not in names:  # in Python's words, of which config.errors has more
+                called = f"{target.__name__}.__init__()"
+                raise TypeError(f"{called} got an unexpected keyword argument {name!r}")
+        try:
+            constructor(self, *args, **{**defaults, **kwargs})
+        except TypeError as error:
+            _explain_wrong_type(self, kwargs, error)
+            raise
 
     # gin would look through it and find **kwargs.
     del construct.__wrapped__
     setattr(construct, _WRITTEN, constructor)
     construct.__signature__ = complete  # type: ignore[attr-defined]
     construct.__doc__ = _complete_docstring(target, constructor.__doc__, complete)
-    _leave_defaults_to(construct, [p.name for p in inherited if p.name not in defaults])
-    target.__init__ = construct
-    return complete
+    return construct
 
 
 _ARGUMENTS = re.compile(r"^Args:\n((?: .*\n?|\n)*)", re.MULTILINE)
@@ -411,9 +428,17 @@ def _refuse_other_defaults(
             )
 
 
-def _unknown_parameter(cls: str, name: str, known: Sequence[str]) -> str:
-    suggestion = did_you_mean(name, known) or f" It has: {', '.join(known)}."
-    return f"{cls} has no parameter {name!r}.{suggestion}"
+def _explain_wrong_type(built: Any, given: Mapping[str, Any], error: TypeError) -> None:
+    """Says which argument it is, where one is of another type than it should be."""
+    cls = type(built)
+    for name, value in given.items():
+        expected = annotation(cls, name)
+        if expected is not inspect.Parameter.empty and not values.fits(value, expected):
+            error.args = (
+                f"{cls.__name__}.{name}: expected {values.describe(expected)}, got "
+                f"{values.shorten(value)}",
+            )
+            return
 
 
 def _identity(target: Any) -> tuple[str, str]:

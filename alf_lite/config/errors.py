@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import pkgutil
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from gin import utils as gin_utils
 
@@ -76,11 +77,28 @@ def unknown_parameter(selector: str, parameter: str) -> str:
     bases = configurables.bases_with_parameter(target, parameter)
     if bases:
         return f"{message} {bases[0]!r} has it: bind `{bases[0]}.{parameter}`."
-    suggestion = did_you_mean(parameter, known)
-    if suggestion:
-        return message + suggestion
+    return message + _nearest(parameter, known)
+
+
+def unknown_argument(target: Any, parameter: str) -> str:
+    """For what a caller in Python gives to a class or function that does not take it.
+
+    Args:
+        target: may be no configurable; one that it derives from may know the name.
+        parameter: as given.
+    """
+    message = f"{target.__name__!r} has no parameter {parameter!r}."
+    for base in getattr(target, "__mro__", [target]):
+        selector = configurables.selector_of(base)
+        renamed = selector and _renamed_parameter(selector, parameter)
+        if renamed:
+            return f"{message} {renamed}"
+    return message + _nearest(parameter, list(inspect.signature(target).parameters))
+
+
+def _nearest(parameter: str, known: Sequence[str]) -> str:
     shown = ", ".join(known[:15]) + (", ..." if len(known) > 15 else "")
-    return f"{message} It has: {shown or 'none'}."
+    return did_you_mean(parameter, known) or f" It has: {shown or 'none'}."
 
 
 def unused_macro(name: str, macros: Sequence[str], selectors: Iterable[str]) -> str:
@@ -235,10 +253,9 @@ def _suggest_parameter(error: Exception, text: str) -> None:
     selectors = configurables.matches(called[1])
     is_its_own = misspelt["function"] == called[1].rpartition(".")[2]
     if is_its_own and len(selectors) == 1:
-        renamed = _renamed_parameter(selectors[0], misspelt["parameter"])
-        if renamed is not None:
-            error.args = (f"{error}. {renamed}",)
-            return
+        target = configurables.target(selectors[0])
+        error.args = (unknown_argument(target, misspelt["parameter"]),)
+        return
     known = [
         parameter
         for selector in selectors

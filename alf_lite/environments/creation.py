@@ -34,7 +34,7 @@ VectorizationMode = Literal["sync", "async", "native", "envpool", "auto"]
 
 @configurable(denylist=["default_num_environments", "default_device", "num_ranks"])
 def create_environment(
-    env_name: str = "",
+    env_name: str | Callable[[], Any] = "",
     num_parallel_environments: int | None = None,
     seed: int | None = None,
     *,
@@ -55,7 +55,7 @@ def create_environment(
     Args:
         env_name: an id registered with gymnasium, or ``module:id``, or ``torch/Name``
             for the ``TorchName`` of this library. With ``env_ctor`` only a name for
-            messages.
+            messages. A class or function here is the ``env_ctor``.
         num_parallel_environments: B; None for as many as the algorithm is published
             with, else 1. If ``env_ctor`` returns a whole batch, its size rules.
         seed: of the first reset. The global generators of python and numpy are seeded
@@ -95,6 +95,7 @@ def create_environment(
             other, or a space has no fixed shape.
         EnvError: if the environment cannot be built.
     """
+    env_name, env_ctor = _named_or_made(env_name, env_ctor)
     arguments = dict(locals())
     size_is_given = num_parallel_environments is not None
     num_environments = num_parallel_environments
@@ -172,6 +173,20 @@ def _share(num_environments: int, num_ranks: int) -> int:
     )
 
 
+def _named_or_made(
+    env_name: str | Callable[[], Any], env_ctor: Callable[[], Any] | None
+) -> tuple[str, Callable[[], Any] | None]:
+    """``env_name`` and ``env_ctor``, which may stand in the other's place."""
+    if isinstance(env_name, str):
+        return env_name, env_ctor
+    if callable(env_name) and env_ctor is None:
+        return "", env_name
+    raise ConfigError(
+        "create_environment: env_name must be an id in quotes, or in its place the "
+        f"class of an environment, got {env_name!r}"
+    )
+
+
 def _check_arguments(
     env_name: str,
     num_environments: int,
@@ -180,10 +195,6 @@ def _check_arguments(
     env_kwargs: Mapping[str, Any] | None,
 ) -> None:
     modes = get_args(VectorizationMode)
-    if not isinstance(env_name, str):
-        raise ConfigError(
-            f"create_environment: env_name must be an id in quotes, got {env_name!r}"
-        )
     if not env_name and env_ctor is None:
         raise ConfigError("create_environment: set env_name or env_ctor")
     if env_ctor is not None and not callable(env_ctor):

@@ -352,7 +352,7 @@ def test_a_default_of_no_inherited_parameter_is_refused():
 def test_a_parameter_that_no_base_class_offers_is_an_error(name):
     with pytest.raises(ValueError, match=f"no.* parameter named '{name}'|{name}"):
         gin.parse_config(f"Truck.{name} = 5")
-    with pytest.raises(TypeError, match=f"Truck has no parameter '{name}'"):
+    with pytest.raises(TypeError, match=f"'Truck' has no parameter '{name}'"):
         Truck(6, **{name: 5})
 
 

@@ -124,7 +124,7 @@ def test_wrappers_are_applied_in_order():
 
 
 def test_env_info_is_declared():
-    env = create_environment(env_ctor=CountingEnv, env_info_keys=["step"])
+    env = create_environment(CountingEnv, env_info_keys=["step"])
     env.reset()
     step = env.step(torch.zeros(1, dtype=torch.int64))
     assert step.env_info["step"].tolist() == [1]

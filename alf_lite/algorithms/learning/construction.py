@@ -9,7 +9,6 @@ algorithm that is part of another, or only acts in a test, is built from specs a
 from __future__ import annotations
 
 import abc
-import difflib
 import functools
 import inspect
 from typing import Any, NamedTuple, TypeVar
@@ -20,6 +19,7 @@ from alf_lite.algorithms.learning.off_policy_learner import OffPolicyLearner
 from alf_lite.algorithms.learning.on_policy_learner import OnPolicyLearner
 from alf_lite.algorithms.learning.rank_share import become_a_rank, share_of_rank
 from alf_lite.config import TrainerConfig
+from alf_lite.config import errors as config_errors
 from alf_lite.config.trainer_config import default_settings
 from alf_lite.data_transformers.create_data_transformer import create_data_transformer
 from alf_lite.data_transformers.data_transformer import DataTransformer
@@ -188,9 +188,7 @@ def _check_keywords(cls: type, kwargs: dict[str, Any]) -> None:
     for name in kwargs:
         if name in known or name in _OPTIONAL:
             continue
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(known)}."
-        raise TypeError(f"{cls.__name__} has no parameter {name!r}. {hint}")
+        raise TypeError(config_errors.unknown_argument(cls, name))
 
 
 def _check_given(cls: type, args: tuple[Any, ...], env: Any, config: Any) -> None:
