@@ -107,6 +107,9 @@ _BOUND = {
 }
 
 
+_EACH_SEED = "mean return of each seed"  # a column of confs/README.md
+
+
 def confs() -> list[dict[str, Any]]:
     """What every conf trains, what it needs, and what it reaches."""
     from alf_lite.config.names import conf_directories, find_conf, packaged_confs
@@ -156,11 +159,11 @@ def _bound(texts: Sequence[str], what: str) -> str:
 
 
 def _scores(document: str) -> dict[str, dict[str, str]]:
-    """Conf → heading of the column → cell."""
+    """Conf → heading of the column → cell; of the tables that say the scores."""
     scores = {}
     for table in re.findall(r"(?:^\|.*\n)+", document, re.MULTILINE):
         heads, *rows = _rows(table)
-        for cells in rows if heads[0] == "conf" else ():
+        for cells in rows if _EACH_SEED in heads else ():
             if re.fullmatch(r"`\w+`", cells[0]):
                 scores[cells[0].strip("`")] = dict(zip(heads, cells, strict=False))
     return scores
@@ -168,7 +171,7 @@ def _scores(document: str) -> dict[str, dict[str, str]]:
 
 def _score(cells: dict[str, str]) -> dict[str, Any]:
     """The mean over the seeds, and what the table says besides."""
-    each = cells.get("mean return of each seed", "")
+    each = cells.get(_EACH_SEED, "")
     # Without intervals; a text may come instead of numbers.
     numbers = re.findall(r"-?\d+(?:\.\d+)?", re.sub(r"\[.*?\]", "", each))
     means = [float(number) for number in numbers]

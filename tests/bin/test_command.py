@@ -94,8 +94,18 @@ def test_confs_are_listed_with_what_they_train_need_and_reach(capsys):
         assert row["environment"], row["name"]
         assert row["algorithm"] in shipped(), row["name"]
         assert row["description"].endswith(".") or len(row["description"]) > 20
+    table = re.findall(
+        r"^\| `(\w+)` \| ([^|]*) \|([^|]*)\|([^|]*)\|([^|]*)\|",
+        (ROOT / "confs/README.md").read_text(encoding="utf-8").split("\n## ")[0],
+        re.MULTILINE,
+    )
+    assert {cells[0] for cells in table} == set(rows)
+    for name, steps, goal, seeds, each in table:
+        row = rows[name]
+        assert (row["steps"], row["goal"]) == (steps, goal.strip())
+        assert (row["seeds"], row["scores"]) == (seeds.strip(), each.strip())
         # Of every conf that was run to its end.
-        assert (row["score"] != "") == (row["seeds"] != ""), row["name"]
+        assert (row["score"] != "") == (row["seeds"] != "") == (seeds.strip() != "")
     cheetah, hybrid = rows["rlpd_half_cheetah"], rows["hybrid_sac_pendulum"]
     assert cheetah["steps"] == "25k own"  # of the table of scores, not of others
     assert cheetah["extra"] == "mujoco"
