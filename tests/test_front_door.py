@@ -21,10 +21,14 @@ from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.bin import collect, play
 from alf_lite.bin import train as train_program
 from alf_lite.config import files as config_files
-from alf_lite.data_transformers import RewardNormalizer
+from alf_lite.data_transformers import ObservationNormalizer, RewardNormalizer
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import CheckpointError, ConfigError
-from alf_lite.networks import ValueNetwork
+from alf_lite.networks import (
+    ActorDistributionNetwork,
+    LSTMEncodingNetwork,
+    ValueNetwork,
+)
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.trainers.hooks import Hook, ReplaySaver
@@ -267,6 +271,131 @@ def test_a_policy_needs_no_environment_and_leaves_the_configuration_alone(policy
     finally:
         user_gin.write_text(text)
     assert "SacAlgorithm.gamma = 0.5" in config_files.user_config_text()
+
+
+# A live algorithm
+
+
+def recurrent_ppo():
+    """Training disturbed by whatever changes generators, statistics or memories."""
+    lstm = functools.partial(LSTMEncodingNetwork, hidden_size=(4,))
+    networks = {
+        name: functools.partial(network, encoding_network_ctor=lstm)
+        for name, network in {
+            "actor_network_ctor": ActorDistributionNetwork,
+            "value_network_ctor": ValueNetwork,
+        }.items()
+    }
+    config = alf_lite.TrainerConfig(
+        data_transformer_ctor=ObservationNormalizer, **SMALL
+    )
+    env = alf_lite.create_environment("Pendulum-v1", 2)
+    return alf_lite.PPOAlgorithm(env=env, config=config, **networks)
+
+
+def short_pendulum():
+    return gymnasium.make("Pendulum-v1", max_episode_steps=5)
+
+
+class Look(Hook):
+    """Acts and evaluates in the middle of a training."""
+
+    def __init__(self):
+        super().__init__()
+        self.returns = []
+
+    def before_train(self, training):
+        self.policy = training.algorithm.policy()
+
+    def after_iter(self, training):
+        algorithm, epsilon = training.algorithm, training.algorithm.predict_epsilon
+        modes = [module.training for module in algorithm.modules()]
+        samples = {
+            self.policy.predict(np.zeros((2, 3)), deterministic=False).tobytes()
+            for _ in range(3)
+        }
+        assert len(samples) == 3
+        for policy in (algorithm, self.policy):
+            result = alf_lite.evaluate(policy, short_pendulum, 2)
+            self.returns.append(result.returns)
+        assert algorithm.predict_epsilon == epsilon
+        assert [module.training for module in algorithm.modules()] == modes
+
+
+def test_a_live_policy_is_of_the_moment_and_does_not_disturb_training(tmp_path):
+    undisturbed, look = recurrent_ppo(), Look()
+    alf_lite.Trainer(undisturbed).train()
+    algorithm = recurrent_ppo()
+    alf_lite.Trainer(algorithm, tmp_path / "run", hooks=[look]).train()
+    assert_same(weights(algorithm), weights(undisturbed))
+    assert len(look.returns) == 8
+    assert look.returns[::2] == look.returns[1::2]
+    assert len({tuple(returns) for returns in look.returns}) == 4  # it has learned
+    # Afterwards it is what a run gives.
+    result = alf_lite.evaluate(tmp_path / "run", short_pendulum, 2)
+    assert result.returns == look.returns[-1]
+    live, loaded = algorithm.policy(), alf_lite.load_policy(tmp_path / "run")
+    steps = np.random.default_rng(0).normal(size=(4, 5, 3))
+    for observation in steps:
+        action = live.predict(observation)
+        assert np.array_equal(action, loaded.predict(observation))
+    assert not np.array_equal(algorithm.policy().predict(observation), action)
+    live.reset()
+    assert not np.array_equal(live.predict(observation), action)
+    with pytest.raises(ConfigError, match=r"remembers.*policy = algorithm.policy\(\)"):
+        algorithm.predict(observation)
+
+
+def test_an_algorithm_predicts_with_the_parameters_of_the_moment():
+    algorithm = make(alf_lite.create_environment("Pendulum-v1", 2))
+    observation = np.ones(3, np.float32)
+    action = algorithm.predict(observation)
+    assert np.array_equal(algorithm.predict(observation), action)
+    with torch.no_grad():
+        for parameter in algorithm.parameters():
+            parameter += 0.01
+    assert not np.array_equal(algorithm.predict(observation), action)
+    draws = [algorithm.predict(observation, deterministic=False) for _ in range(2)]
+    assert draws[0] != draws[1]
+    with pytest.raises(ConfigError, match="built without env"):
+        SacAlgorithm(algorithm.observation_spec, algorithm.action_spec).policy()
+
+
+def test_evaluations_take_what_makes_an_environment():
+    algorithm = make()
+    names = ["CartPole-v1", lambda: gymnasium.make("CartPole-v1")]
+    results = [alf_lite.evaluate(algorithm, env, 3, seed=5) for env in names]
+    assert results[0].returns == results[1].returns
+    assert len(results[0].lengths) == 3
+    low, high = results[0].ci95
+    assert low <= results[0].mean == np.mean(results[0].returns) <= high
+    drawn = alf_lite.evaluate(algorithm, names[0], 3, deterministic=False, seed=5)
+    assert drawn.returns != results[0].returns
+    with cart_pole() as batch, gymnasium.make("CartPole-v1") as single:
+        for env in (batch, single):
+            returns = alf_lite.evaluate(algorithm, env, 2, seed=5).returns
+            assert alf_lite.evaluate(algorithm, env, 2, seed=5).returns == returns
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda a: alf_lite.evaluate(a, a.env),
+            "must not be broken off",
+        ),
+        (lambda a: alf_lite.evaluate(a, 5), "expected the name of an environment"),
+        (lambda a: alf_lite.evaluate(PERCENT, "CartPole-v1"), "expected a policy"),
+        (
+            lambda a: alf_lite.evaluate(a, "Acrobot-v1"),
+            r"trained for(.|\n)*action: \(\) int64 in \[0, 2\], trained for .*1\]\n"
+            r"  observation: \(6,\)",
+        ),
+    ],
+)
+def test_what_cannot_be_evaluated_is_said(call, message):
+    with pytest.raises(ConfigError, match=message):
+        call(make())
 
 
 # What is offered

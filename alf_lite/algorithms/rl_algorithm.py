@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite import nest
+from alf_lite.algorithms.acting import TrainedPolicy
 from alf_lite.algorithms.algorithm import Algorithm, valid_steps
 from alf_lite.algorithms.learning.construction import AlgorithmMeta, BuiltFrom
 from alf_lite.algorithms.learning.learner import Learner
@@ -31,6 +32,10 @@ from alf_lite.data_transformers.data_transformer import (
     IdentityDataTransformer,
 )
 from alf_lite.environments.environment import Environment
+from alf_lite.environments.specs_only_environment import (
+    from_saved_spaces,
+    saved_spaces,
+)
 from alf_lite.errors import ConfigError
 from alf_lite.metrics.episode_metric import build_episode_metrics
 from alf_lite.metrics.metrics import MetricSet, create_metrics
@@ -156,6 +161,7 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
         self.make_learner: Any = None  # of the root, () → Learner
         self._learner: Learner | None = None
         self._attributes_of_modules: list[dict[str, Any]] | None = None
+        self._predictor: TrainedPolicy | None = None
 
     def __dir__(self) -> list[str]:
         """All names, of which ``dir`` of the class tells the algorithm's own."""
@@ -359,6 +365,41 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
                 "buffer, and cannot unroll or be trained on its own"
             )
         return self._env, self._config
+
+    # Acting by hand
+
+    def policy(self) -> TrainedPolicy:
+        """A policy that acts with the parameters of the moment, also while it trains.
+
+        It is what :func:`~alf_lite.load_policy` gives of a run, and has memories of its
+        own: for several episodes side by side, take several.
+
+        Raises:
+            ConfigError: if the algorithm was built without ``env``.
+        """
+        env, _ = self._require_env()
+        spaces = from_saved_spaces(saved_spaces(env) or {})
+        return TrainedPolicy(self, spaces, is_live=True)
+
+    def predict(self, observation: Nest, deterministic: bool = True) -> Nest:
+        """``policy().predict``, for algorithms that act on the observation alone.
+
+        Args:
+            observation: as the environment gives it, with or without [B, ...] in front.
+            deterministic: the best action; False draws it from the policy.
+
+        Raises:
+            ConfigError: if it remembers, so that it must be told of new episodes.
+        """
+        if self._predictor is None:
+            self._predictor = self.policy()
+        if self._predictor.remembers:
+            raise ConfigError(
+                f"{self._name} remembers what it has seen in an episode. Write policy "
+                "= algorithm.policy(), then policy.predict(observation), and "
+                "policy.reset() where an episode begins."
+            )
+        return self._predictor.predict(observation, deterministic)
 
     # Data transformers
 

@@ -9,6 +9,7 @@ which takes its parameters from the conf and makes objects of the class itself.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import importlib.util
@@ -101,8 +102,71 @@ def module_folders() -> list[str]:
     ]
 
 
+# What Python calls the program that is run, and what was defined there.
+MAIN = "__main__"
+# The program that made the run that was read last.
+_script: str | None = None
+
+
+def note_script(path: str | None) -> None:
+    """Notes in which file lies what a conf calls ``__main__``; None if in no file."""
+    global _script
+    _script = path
+
+
+def this_program() -> str | None:
+    """The file of ``__main__``; None in a notebook and at a prompt."""
+    path = getattr(sys.modules[MAIN], "__file__", None)
+    return None if path is None else os.path.abspath(path)
+
+
+def _main_with(name: str) -> types.ModuleType:
+    """The program that defines ``name``: this one, or the one that made a run.
+
+    The latter is imported if that does not start it again.
+    """
+    for module in [*_modules_of_script(), sys.modules[MAIN]]:
+        if hasattr(module, name):
+            return module
+    if _script is not None and is_guarded(_script):
+        note_conf_folder(Path(_script).parent)
+        _look_around()
+        import_module(Path(_script).stem)
+        for module in _modules_of_script():
+            if hasattr(module, name):
+                return module
+    where = "in a notebook or at a prompt" if _script is None else f"in {_script}"
+    raise ConfigError(
+        f"{name!r} was defined {where}, the program that made this run. Move it into a "
+        "module of its own, which both programs import; or put what a script does "
+        'besides its definitions below `if __name__ == "__main__":`.'
+    )
+
+
+def _modules_of_script() -> list[types.ModuleType]:
+    # Not getattr: some modules import others when they are asked.
+    return [
+        module
+        for module in list(sys.modules.values())
+        if _script is not None
+        and getattr(module, "__dict__", {}).get("__file__") == _script
+    ]
+
+
+def is_guarded(path: str | None) -> bool:
+    """Whether a script says what only its start shall do, so that it is imported."""
+    try:
+        body = ast.parse(Path(path or "").read_bytes()).body
+    except (OSError, ValueError, SyntaxError):
+        return False
+    tests = [ast.unparse(s.test) for s in body if isinstance(s, ast.If)]
+    return any("__name__" in test and MAIN in test for test in tests)
+
+
 def is_importable(module: str) -> bool:
     """Whether a module that is no part of a package can be found."""
+    if module == MAIN:
+        return True
     with contextlib.suppress(ImportError, ValueError):
         return importlib.util.find_spec(module) is not None or (
             _look_around() and importlib.util.find_spec(module) is not None
@@ -170,7 +234,8 @@ def _shown(value: Any) -> str:
 def import_target(name: str) -> Any:
     """The object that ``name`` stands for in Python."""
     first, *rest = name.split(".")
-    target: Any = import_module(first)
+    is_of_main = first == MAIN and bool(rest)
+    target: Any = _main_with(rest[0]) if is_of_main else import_module(first)
     path = first
     for attribute in rest:
         try:

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.algorithms.acting import PredictActor
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.data_structures import Experience, StepType, TimeStep
 from alf_lite.datasets.step_assembly import experience_spec
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
-from alf_lite.trainers.evaluator import PredictActor, quotas
+from alf_lite.trainers.evaluator import quotas
 from alf_lite.utils import random_state
 
 Nest = Any

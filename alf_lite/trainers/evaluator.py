@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -12,15 +11,14 @@ import numpy as np
 import torch
 
 from alf_lite import nest
+from alf_lite.algorithms.acting import PredictActor, eval_mode
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.metrics.episode_metric import EpisodeFold, EpisodeMetric
 from alf_lite.nest import path_parts
-from alf_lite.utils import random_state, summary
-from alf_lite.utils.devices import moved
+from alf_lite.utils import random_state
 from alf_lite.utils.statistics import bootstrap_ci95
-from alf_lite.utils.tensor_utils import reset_state
 
 Nest = Any
 
@@ -167,32 +165,6 @@ def evaluate(
             time_step = env.step(actor.act(time_step))
 
 
-class PredictActor:
-    """Acts with ``predict_step``; keeps what is remembered from step to step.
-
-    Args:
-        algorithm: in evaluation mode.
-        batch_size: B.
-    """
-
-    def __init__(self, algorithm: RLAlgorithm, batch_size: int) -> None:
-        self._algorithm = algorithm
-        self._initial_state = algorithm.get_initial_predict_state(batch_size)
-        self._state = self._initial_state
-        self._transform_state = algorithm.get_initial_transform_state(batch_size)
-
-    def act(self, time_step: TimeStep) -> Nest:
-        """The actions [B, ...] at the newest time steps [B, ...], untransformed."""
-        time_step = moved(time_step, self._algorithm.device)
-        state = reset_state(self._state, self._initial_state, time_step.is_first())
-        inputs, self._transform_state = self._algorithm.transform_timestep(
-            time_step, self._transform_state
-        )
-        step = self._algorithm.predict_step(inputs, state)
-        self._state = step.state
-        return step.output
-
-
 def quotas(num_environments: int, num_episodes: int) -> np.ndarray:
     """How many episodes each environment contributes: [B], as even as possible."""
     if num_episodes < 1:
@@ -302,16 +274,3 @@ def _scalars(env_info: Nest) -> dict[str, np.ndarray]:
         for path, leaf in nest.flatten_with_path(env_info)
         if leaf.ndim == 1
     }
-
-
-@contextlib.contextmanager
-def eval_mode(algorithm: RLAlgorithm) -> Iterator[None]:
-    """Every module is in evaluation mode; no summary is written."""
-    modes = [(module, module.training) for module in algorithm.modules()]
-    algorithm.eval()
-    try:
-        with summary.disabled():
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training

@@ -83,7 +83,7 @@ def play(
         device: of the networks; that of the training by default.
         seed: of the environments and the sampling.
         gin_params: override the configuration of the run.
-        config: what the run was built with in Python, instead of its conf.
+        config: what no conf can say of the run, see :func:`load_policy`.
         create_env: builds the environments, see :class:`Trainer`.
 
     Raises:
@@ -92,16 +92,14 @@ def play(
     """
     RunDirectory(root_dir).read_user_config()  # to say so, if there is no run
     render_mode = _render_mode(render, record_file)
-    if config is None:
-        config = read_run_config(root_dir, gin_params)
-    elif gin_params:
-        raise ConfigError("gin_params override a conf: change config instead")
-    if sample:
-        config = dataclasses.replace(config, epsilon_greedy=1.0)
-    if device is not None:
-        config = dataclasses.replace(config, device=device)
-    loaded = load_policy_checkpoint(root_dir, checkpoint)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(config_files.own_config())
+        config = read_run_config(root_dir, gin_params, config=config)
+        if sample:
+            config = dataclasses.replace(config, epsilon_greedy=1.0)
+        if device is not None:
+            config = dataclasses.replace(config, device=device)
+        loaded = load_policy_checkpoint(root_dir, checkpoint)
         with config_files.gin_errors(), evaluation_scope():
             env = create_env(
                 num_parallel_environments=num_environments,

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from alf_lite import nest
+from alf_lite.algorithms.acting import PredictActor, eval_mode
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.data_structures import StepType, TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.space_specs import RecordedLeaf, RecordedValues
 from alf_lite.environments.space_tree import SpaceTree
-from alf_lite.trainers.evaluator import PredictActor, eval_mode
 from alf_lite.trainers.policy_graph import NoiseFrom, PolicyGraph, Port
 from alf_lite.utils import random_state
 

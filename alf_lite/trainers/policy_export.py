@@ -172,12 +172,9 @@ def _build(
         return build_to_predict(
             root_dir, checkpoint, device="cpu", gin_params=gin_params, config=config
         )
-    if config is None:
-        is_named = create_env is create_environment
-        asks = run_policy.TO_EXPORT if is_named else run_policy.TO_PREDICT
-        config = run_policy.read_run_config(root_dir, gin_params, asks)
-    elif gin_params:
-        raise ConfigError("gin_params override a conf: change config instead")
+    is_named = create_env is create_environment
+    asks = run_policy.TO_EXPORT if is_named else run_policy.TO_PREDICT
+    config = run_policy.read_run_config(root_dir, gin_params, asks, config)
     loaded = run_policy.load_policy_checkpoint(root_dir, checkpoint)
     config = dataclasses.replace(config, device="cpu")
     with config_files.gin_errors():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from alf_lite.config import (
     default_settings,
 )
 from alf_lite.config import files as config_files
+from alf_lite.config import names as config_names
 from alf_lite.config.trainer_config import UPDATE_COUNTS
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
@@ -79,10 +81,10 @@ def what_was_given(
 
 
 def _algorithm_name(config: TrainerConfig) -> str:
-    return importable_name(_without_partials(config.algorithm_ctor)[0]) or ""
+    return importable_name(without_partials(config.algorithm_ctor)[0]) or ""
 
 
-def _without_partials(ctor: Any) -> tuple[Any, dict[str, Any]]:
+def without_partials(ctor: Any) -> tuple[Any, dict[str, Any]]:
     """What is called in the end, and with which arguments."""
     arguments: dict[str, Any] = {}
     while isinstance(ctor, functools.partial) and not ctor.args:
@@ -92,7 +94,7 @@ def _without_partials(ctor: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _write_algorithm(writer: ConfWriter, ctor: Any) -> None:
-    target, arguments = _without_partials(ctor)
+    target, arguments = without_partials(ctor)
     writer.bind(ALGORITHM, target)
     if ALGORITHM in writer.statements:
         _write_arguments(writer, importable_name(target) or "", arguments)
@@ -123,6 +125,24 @@ def _write_environment(
     if own.left_out:
         writer.left_out.append(CREATE_ENV)
     writer.statements |= own.statements
+
+
+def defined_here(statements: Mapping[str, str]) -> list[str]:
+    """The classes and functions of this program itself that statements speak of."""
+    text = " ".join([*statements, *statements.values()])
+    return sorted(set(re.findall(rf"\b{config_names.MAIN}\.(\w+)", text)))
+
+
+def only_from_here(statements: Mapping[str, str]) -> str:
+    """Says what of a run no other program can import; empty if nothing."""
+    names = defined_here(statements)
+    if not names or config_names.is_guarded(config_names.this_program()):
+        return ""
+    return (
+        f"{', '.join(names)} {is_or_are(names)} defined in this program, so that no "
+        "other one can load or play this run. Move it into a module of its own, or put "
+        'what a script does besides definitions below `if __name__ == "__main__":`.'
+    )
 
 
 def only_from_python(left_out: Sequence[str]) -> str:
@@ -224,7 +244,7 @@ class ConfWriter:
             return f"{{{', '.join(f'{key!r}: {named[key]}' for key in named)}}}"
         if isinstance(value, functools.partial) and not value.args:
             return self._reference(scope, value.func, value.keywords, statements)
-        if inspect.isclass(value) or inspect.isfunction(value):
+        if inspect.isclass(value) or inspect.isroutine(value):
             name = importable_name(value)
             return None if name is None else f"@{name}"
         recipe = _recipe(value)
@@ -255,20 +275,21 @@ class ConfWriter:
 
 
 def importable_name(target: Any) -> str | None:
-    """What a conf calls a class or function; None if another process finds none."""
+    """What a conf calls a class or function; None if nothing finds it by a name."""
     selector = configurables.selector_of(target)
-    module, name = (
-        getattr(target, "__module__", ""),
-        getattr(target, "__qualname__", ""),
-    )
-    if module in ("__main__", "") or module not in sys.modules:
+    module = getattr(target, "__module__", None)
+    if module not in sys.modules:
         return None
     if selector is not None and module.startswith("alf_lite."):
         return configurables.short_name(selector)
-    found: Any = sys.modules[module]
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return f"{module}.{name}" if found is target else None
+    # torch.tanh says that it is _VariableFunctionsClass.tanh.
+    for name in (getattr(target, "__qualname__", ""), getattr(target, "__name__", "")):
+        found: Any = sys.modules[module]
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is target:
+            return f"{module}.{name}"
+    return None
 
 
 def _recipe(value: Any) -> tuple[Callable[..., Any], dict[str, Any]] | None:

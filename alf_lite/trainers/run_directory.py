@@ -22,7 +22,9 @@ _logger = logging.getLogger(__name__)
 USER_CONFIG = "user.gin"
 OPERATIVE_CONFIG = "operative.gin"
 INOPERATIVE_CONFIG = "inoperative.gin"
-MODULE_FOLDERS = "module_folders"  # in run.json: where modules of the user were
+# In run.json: where modules of the user were, and what was `__main__`.
+MODULE_FOLDERS = "module_folders"
+SCRIPT = "script"
 
 
 class RunDirectory:
@@ -110,15 +112,18 @@ class RunDirectory:
         """The text of ``run.json``; None if there is none that can be read."""
         return _read_text(self.run_file)
 
-    def note_module_folders(self) -> None:
-        """Lets modules be found that lay beside the conf of this run."""
+    def note_modules(self) -> None:
+        """Lets the modules and the script be found that made this run."""
         try:
-            folders = json.loads(self.read_run_file() or "")[MODULE_FOLDERS]
+            record = json.loads(self.read_run_file() or "")
+            folders, script = record[MODULE_FOLDERS], record.get(SCRIPT)
         except (ValueError, TypeError, KeyError, RecursionError):
-            return  # written by an older version, or by hand
+            folders = script = None  # written by an older version, or by hand
         for folder in folders if isinstance(folders, list) else ():
             if isinstance(folder, str) and os.path.isabs(folder):
                 config_names.note_conf_folder(Path(folder))
+        is_path = isinstance(script, str) and os.path.isabs(script)
+        config_names.note_script(script if is_path else None)
 
     def write_run_file(self, text: str) -> None:
         """Records what runs here, see :mod:`alf_lite.trainers.run_record`."""

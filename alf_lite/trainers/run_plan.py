@@ -85,8 +85,12 @@ class RunPlan:
         self.given = rebuilding.what_was_given(
             self.config, create_env, hooks, built_from, env
         )
-        if self.given.left_out and self.root_dir and built_from is not None:
-            _logger.warning("%s", rebuilding.only_from_python(self.given.left_out))
+        if self.root_dir and built_from is not None:
+            left_out, statements = self.given.left_out, self.given.statements
+            said = [rebuilding.only_from_python(left_out)] if left_out else []
+            said += filter(None, [rebuilding.only_from_here(statements)])
+            for line in said:
+                _logger.warning("%s", line)
         if create_env is create_environment:
             defaults = default_settings(self.config.algorithm_ctor)
             create_env = functools.partial(

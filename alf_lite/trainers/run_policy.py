@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import inspect
 import json
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+
+import gin
 
 from alf_lite.algorithms.learning.construction import create_algorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer, LoadedCheckpoint
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
+from alf_lite.config import names as config_names
+from alf_lite.config.reader import split_statements
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.trainers import training_state
@@ -21,7 +28,9 @@ from alf_lite.trainers.rebuilding import (
     CREATE_ENV,
     GIVEN_IN_PYTHON,
     HOOKS,
+    importable_name,
     is_or_are,
+    without_partials,
 )
 from alf_lite.trainers.run_directory import USER_CONFIG, RunDirectory
 from alf_lite.utils.threads import set_num_threads
@@ -30,12 +39,19 @@ _EXAMPLES = {
     ALGORITHM: "TrainerConfig.algorithm_ctor = @PPOAlgorithm",
     CREATE_ENV: 'create_environment.env_name = "CartPole-v1"',
 }
+_OF_THE_LOOP = tuple(
+    f"TrainerConfig.{name}" for name in ("hook_ctors", "metric_ctors", "data_metrics")
+)
 TO_TRAIN = "alf_lite.trainers.trainer.Trainer(config, root_dir, ...).train()"
 TO_PLAY = (
     "alf_lite.trainers.player.play(root_dir, num_episodes, config=config, "
     "create_env=create_env)"
 )
-TO_PREDICT = "alf_lite.load_policy(root_dir, config=config)"
+TO_PREDICT = (
+    "algorithm.policy() where it was trained, elsewhere alf_lite.load_policy(root_dir, "
+    "config=TrainerConfig(algorithm_ctor=functools.partial(PPOAlgorithm, "
+    "actor_network_ctor=...)))"
+)
 TO_EXPORT = "alf_lite.export_policy(root_dir, create_env=create_env)"
 TO_COLLECT = (
     "alf_lite.trainers.run_policy.build_policy(config, env, load_policy_checkpoint("
@@ -45,7 +61,10 @@ TO_COLLECT = (
 
 
 def run_conf(
-    root_dir: str | Path, parameters: Sequence[str], in_python: str
+    root_dir: str | Path,
+    parameters: Sequence[str],
+    in_python: str,
+    config: TrainerConfig | None = None,
 ) -> str | None:
     """The path of the conf of a run; None if that is empty.
 
@@ -54,13 +73,14 @@ def run_conf(
         parameters: bindings that are given beside the conf.
         in_python: how to do in Python what is wanted. Where that is not to train on,
             what only training needs may be missing.
+        config: what is given in Python again.
 
     Raises:
-        ConfigError: if there is no run; or naming what was given in Python and is not
-            among the parameters, and what to do.
+        ConfigError: if there is no run; or naming what was given in Python and neither
+            is among the parameters nor given again, and what to do.
     """
     directory = RunDirectory(root_dir)
-    directory.note_module_folders()
+    directory.note_modules()
     lines = map(str.strip, directory.read_user_config().splitlines())
     is_empty = all(not line or line.startswith("#") for line in lines)
     names = _noted(directory) or ([ALGORITHM] if is_empty else [])
@@ -68,7 +88,11 @@ def run_conf(
         names = [name for name in names if name in _EXAMPLES or _is_of_policy(name)]
     if in_python == TO_PREDICT:
         names = [name for name in names if name != CREATE_ENV]
-    missing = [name for name in names if not _is_bound(name, parameters)]
+    missing = [
+        name
+        for name in names
+        if not (_is_bound(name, parameters) or _is_given(name, config))
+    ]
     if missing:
         examples = [_EXAMPLES[name] for name in missing if name in _EXAMPLES]
         shown = " ".join(f"--gin_param='{one}'" for one in examples)
@@ -102,8 +126,24 @@ def _is_bound(name: str, parameters: Sequence[str]) -> bool:
     return {HOOKS: "TrainerConfig.hook_ctors"}.get(name, name) in bound
 
 
+def _is_given(name: str, config: TrainerConfig | None) -> bool:
+    """Whether a config says what a run was given in Python."""
+    if config is None:
+        return False
+    ctor, arguments = without_partials(config.algorithm_ctor)
+    if name in _EXAMPLES or not _is_of_policy(name):
+        return name != ALGORITHM or ctor is not None
+    is_own_function = ctor is not None and not inspect.isclass(ctor)
+    return is_own_function or name.rpartition(".")[2] in arguments
+
+
 def read_run_config(
-    root_dir: str | Path, gin_params: Sequence[str] = (), in_python: str = TO_PLAY
+    root_dir: str | Path,
+    gin_params: Sequence[str] = (),
+    in_python: str = TO_PLAY,
+    config: TrainerConfig | None = None,
+    *,
+    with_env: bool = True,
 ) -> TrainerConfig:
     """Makes the configuration of a run that of this process.
 
@@ -114,14 +154,72 @@ def read_run_config(
         root_dir: of the run.
         gin_params: override the configuration of the run.
         in_python: see :func:`run_conf`.
+        config: what no conf can say of the run. What it leaves at its default is as the
+            run says.
+        with_env: False leaves out what only its environment and its loop need.
 
     Raises:
         ConfigError: if there is no run, or the configuration cannot be used or does not
             say what was given in Python.
     """
-    conf = run_conf(root_dir, gin_params, in_python)
-    config_files.parse_config(conf, gin_params)
-    return acting_config()
+    if config is not None and gin_params:
+        raise ConfigError("gin_params override a conf: change config instead")
+    conf = run_conf(root_dir, gin_params, in_python, config)
+    if with_env or conf is None:
+        config_files.parse_config(conf, gin_params)
+    else:
+        _parse_what_policies_need(conf, gin_params)
+    said = acting_config()
+    return said if config is None else _completed(config, said)
+
+
+def _completed(config: TrainerConfig, said: TrainerConfig) -> TrainerConfig:
+    """A config with what the conf of a run says beside it.
+
+    Silently left out, a transformer of the data or a parameter of the networks would
+    make another policy of the same parameters.
+    """
+    left = {
+        field.name: getattr(said, field.name)
+        for field in dataclasses.fields(config)
+        if field.name in config.left_unset
+        or getattr(config, field.name) == field.default
+    }
+    ctor, arguments = without_partials(config.algorithm_ctor)
+    name = None if ctor is None else importable_name(ctor)
+    if name is not None:  # gin's stand-in takes what the conf binds
+        ctor = gin.get_configurable(config_names.complete_name(name))
+        left["algorithm_ctor"] = functools.partial(ctor, **arguments)
+    return dataclasses.replace(config, **left)
+
+
+def _parse_what_policies_need(conf: str, gin_params: Sequence[str]) -> None:
+    """Reads the conf of a run but for what only its environment needs."""
+    lines: list[str] = []
+    for statement in split_statements(Path(conf).read_text(encoding="utf-8"), conf):
+        if _is_needed(statement.source):
+            lines += [""] * (statement.line - 1 - len(lines))  # for messages
+            lines += statement.source.split("\n")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / Path(conf).name
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        try:
+            config_files.parse_config(str(path), gin_params)
+        except ConfigError as error:
+            raise ConfigError(str(error).replace(str(path), conf)) from error
+
+
+def _is_needed(statement: str) -> bool:
+    """Whether a policy may need it: not what is of the environment or the loop."""
+    if statement.startswith("import "):
+        module = statement.split()[1].partition(".")[0]
+        return config_names.is_importable(module)
+    name = statement.partition("=")[0].strip().rpartition("/")[2]
+    module, *names = name.split(".")
+    if module == "create_environment" or name in _OF_THE_LOOP:
+        return False
+    # Of a class that is given in full; one of the algorithm is named elsewhere, too.
+    return len(names) < 2 or config_names.is_importable(module)
 
 
 def acting_config(

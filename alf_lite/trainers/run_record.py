@@ -26,11 +26,15 @@ import alf_lite
 from alf_lite.config import files as config_files
 from alf_lite.config import names as config_names
 from alf_lite.errors import AlfLiteError, CheckpointError, ConfigError, DivergedError
-from alf_lite.trainers import train_summaries
+from alf_lite.trainers import rebuilding, train_summaries
 from alf_lite.trainers.evaluator import EvalResult
-from alf_lite.trainers.rebuilding import GIVEN_IN_PYTHON
 from alf_lite.trainers.run_checkpoints import RunCheckpoints, config_texts
-from alf_lite.trainers.run_directory import MODULE_FOLDERS, USER_CONFIG, RunDirectory
+from alf_lite.trainers.run_directory import (
+    MODULE_FOLDERS,
+    SCRIPT,
+    USER_CONFIG,
+    RunDirectory,
+)
 from alf_lite.trainers.run_plan import RunPlan
 from alf_lite.trainers.signals import BrokenOffError
 from alf_lite.trainers.training_state import RunState
@@ -292,7 +296,10 @@ def open_files(
         conf=conf_of(directory),
         seed=run.seed,
         resumed_iterations=run.iterations,
-        **{GIVEN_IN_PYTHON: plan.given.left_out},
+        **{
+            SCRIPT: script_of(directory, plan),
+            rebuilding.GIVEN_IN_PYTHON: plan.given.left_out,
+        },
     )
     record.begin()
     stack.push(lambda kind, error, traceback: record.end(end_entries(result(), error)))
@@ -314,8 +321,19 @@ def conf_of(directory: RunDirectory) -> str | None:
     name = config_files.conf_name()
     if name is not None and f"{name}.gin" != USER_CONFIG:
         return name
+    return _earlier(directory, "conf")
+
+
+def script_of(directory: RunDirectory, plan: RunPlan) -> str | None:
+    """The program that a class of ``__main__`` is of; kept when another one goes on."""
+    if rebuilding.defined_here(plan.given.statements):
+        return config_names.this_program()
+    return _earlier(directory, SCRIPT)
+
+
+def _earlier(directory: RunDirectory, key: str) -> Any:
     try:
-        return json.loads(directory.read_run_file() or "")["conf"]
+        return json.loads(directory.read_run_file() or "")[key]
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 

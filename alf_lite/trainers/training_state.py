@@ -18,7 +18,7 @@ from alf_lite.checkpoints.data import check_module_state, non_finite_entries
 from alf_lite.checkpoints.files import MANIFEST_NAME
 from alf_lite.errors import AlfLiteError, CheckpointError, DivergedError
 from alf_lite.nest import path_parts
-from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
 from alf_lite.utils import random_state
 from alf_lite.utils.plain_data import check_like, to_plain
 from alf_lite.utils.progress import Progress
@@ -220,11 +220,16 @@ def fingerprint(algorithm: RLAlgorithm) -> dict[str, Any]:
     }
     return {
         "algorithm": type(algorithm).__name__,
-        "specs": {
-            "/".join((name, *path_parts(path))): _describe(spec)
-            for name, nested in specs.items()
-            for path, spec in nest.flatten_with_path(nested)
-        },
+        "specs": described_specs(specs),
+    }
+
+
+def described_specs(specs: Mapping[str, NestedTensorSpec]) -> dict[str, str]:
+    """Path of every leaf → its spec, as checkpoints hold it."""
+    return {
+        "/".join((name, *path_parts(path))): _describe(spec)
+        for name, nested in specs.items()
+        for path, spec in nest.flatten_with_path(nested)
     }
 
 

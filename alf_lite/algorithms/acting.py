@@ -1,0 +1,301 @@
+"""Acting outside of training, with what an algorithm has learned."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.data_structures import StepType, TimeStep
+from alf_lite.environments.specs_only_environment import SpecsOnlyEnvironment
+from alf_lite.nest import path_parts
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils import random_state, summary
+from alf_lite.utils.devices import moved
+from alf_lite.utils.tensor_utils import reset_state
+
+if TYPE_CHECKING:
+    from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+
+Nest = Any
+
+
+class PredictActor:
+    """Acts with ``predict_step``; keeps what is remembered from step to step.
+
+    Args:
+        algorithm: in evaluation mode.
+        batch_size: B.
+    """
+
+    def __init__(self, algorithm: RLAlgorithm, batch_size: int) -> None:
+        self._algorithm = algorithm
+        self._initial_state = algorithm.get_initial_predict_state(batch_size)
+        self._state = self._initial_state
+        self._transform_state = algorithm.get_initial_transform_state(batch_size)
+
+    def act(self, time_step: TimeStep) -> Nest:
+        """The actions [B, ...] at the newest time steps [B, ...], untransformed."""
+        time_step = moved(time_step, self._algorithm.device)
+        state = reset_state(self._state, self._initial_state, time_step.is_first())
+        inputs, self._transform_state = self._algorithm.transform_timestep(
+            time_step, self._transform_state
+        )
+        step = self._algorithm.predict_step(inputs, state)
+        self._state = step.state
+        return step.output
+
+
+@contextlib.contextmanager
+def eval_mode(algorithm: RLAlgorithm) -> Iterator[None]:
+    """Every module is in evaluation mode; no summary is written."""
+    modes = [(module, module.training) for module in algorithm.modules()]
+    algorithm.eval()
+    try:
+        with summary.disabled():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextlib.contextmanager
+def exploring(algorithm: RLAlgorithm, is_drawn: bool) -> Iterator[None]:
+    """In which actions are drawn from the policy, or are the best ones.
+
+    Args:
+        algorithm: acts, without gradients.
+        is_drawn: False for the best ones.
+    """
+    epsilon = algorithm.predict_epsilon
+    algorithm.predict_epsilon = 1.0 if is_drawn else 0.0
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        algorithm.predict_epsilon = epsilon
+
+
+class TrainedPolicy:
+    """Acts as an algorithm has learned to: numpy in, numpy out.
+
+    :func:`~alf_lite.load_policy` makes it of a run, ``algorithm.policy()`` of an
+    algorithm that may be training. The latter is a view: it acts with the parameters
+    and statistics of the moment, and changes nothing of the training, whose modes,
+    memories and random numbers are its own.
+
+    What a recurrent network remembers, and what frames were stacked, is kept here from
+    call to call; :meth:`reset` begins new episodes. A policy that remembers nothing
+    takes batches of any size at any time.
+
+    Args:
+        algorithm: that acts.
+        env: the spaces of its environment.
+        is_live: whether the algorithm may be training; else it is built for acting.
+    """
+
+    def __init__(
+        self, algorithm: RLAlgorithm, env: SpecsOnlyEnvironment, *, is_live: bool
+    ) -> None:
+        assert env.recorded_values is not None, env
+        self._is_live = is_live
+        self._random_state: Any = None  # of a live one
+        self._algorithm = algorithm
+        self._env = env
+        self._values = env.recorded_values
+        self.remembers = algorithm.acts_on_prev_action or not all(
+            nest.is_empty(spec)
+            for spec in (
+                algorithm.predict_state_spec,
+                algorithm.data_transformer.state_spec,
+            )
+        )
+        self._batch_size: int | None = None
+        self._is_first = torch.ones(0, dtype=torch.bool)
+        self._actor: PredictActor | None = None
+        self._prev_action: Nest = ()
+        self._leaves = [
+            (path, spec) for path, spec in nest.flatten_with_path(env.observation_spec)
+        ]
+
+    @property
+    def algorithm(self) -> RLAlgorithm:
+        """The one that acts."""
+        return self._algorithm
+
+    @property
+    def observation_spec(self) -> NestedTensorSpec:
+        """Of one observation, as the environment gives it."""
+        return self._env.observation_spec
+
+    @property
+    def action_spec(self) -> NestedTensorSpec:
+        """Of one action as the networks choose it; see ``action_space``."""
+        return self._env.action_spec
+
+    @property
+    def observation_space(self) -> Any:
+        """That of the environment."""
+        return self._values.observation_space
+
+    @property
+    def action_space(self) -> Any:
+        """That of the environment, in which the actions are."""
+        return self._values.action_space
+
+    def reset(self, done: Any = None) -> None:
+        """New episodes begin with the next observation.
+
+        Args:
+            done: [B] bool, in which rows of the batch; None: in all, and the next batch
+                may have another size.
+        """
+        if done is None or self._batch_size is None:
+            self._batch_size = None
+            return
+        is_done = np.asarray(done, bool)
+        if is_done.shape != (self._batch_size,):
+            raise ValueError(
+                f"reset: expected done [{self._batch_size}], got {list(is_done.shape)}"
+            )
+        self._is_first = self._is_first | torch.from_numpy(is_done)
+
+    def predict(self, observation: Nest, deterministic: bool = True) -> Nest:
+        """The action for one observation, or one for each of a batch.
+
+        Args:
+            observation: as the environment gives it, with or without [B, ...] in front.
+            deterministic: the best action; False draws it from the policy.
+
+        Returns:
+            what the environment's ``step`` takes, with [B, ...] if the observation has.
+
+        Raises:
+            ValueError: if the shape or the keys are others than those of the spec.
+            TypeError: if it is not numbers, or these are of another kind.
+        """
+        tensors, batch_size = self._to_tensors(observation)
+        rows = 1 if batch_size is None else batch_size
+        self._begin(rows)
+        assert self._actor is not None
+        with (
+            self._undisturbed(draws=not deterministic),
+            exploring(self._algorithm, not deterministic),
+        ):
+            action = self._actor.act(self._time_step(tensors, rows))
+        self._prev_action = action
+        self._is_first = torch.zeros(rows, dtype=torch.bool)
+        return self._to_environment(action, is_batch=batch_size is not None)
+
+    @contextlib.contextmanager
+    def _undisturbed(self, *, draws: bool) -> Iterator[None]:
+        """In which nothing of a training changes; draws have a stream of their own."""
+        if not self._is_live:
+            yield
+            return
+        with random_state.preserved(), eval_mode(self._algorithm):
+            if draws and self._random_state is None:
+                seed = torch.initial_seed() & random_state.MAX_SEED
+                random_state.seed_everything(random_state.derive_seed(seed, "policy"))
+            elif draws:
+                random_state.set_state(self._random_state)
+            yield
+            if draws:
+                self._random_state = random_state.get_state()
+
+    def _begin(self, rows: int) -> None:
+        is_other = rows != self._batch_size
+        if self._batch_size is None or (is_other and not self.remembers):
+            algorithm = self._algorithm
+            self._batch_size = rows
+            self._is_first = torch.ones(rows, dtype=torch.bool)
+            self._actor = PredictActor(algorithm, rows)
+            self._prev_action = nest.map_structure(
+                lambda spec: spec.zeros((rows,)).to(algorithm.device),
+                algorithm.action_spec,
+            )
+        elif is_other:
+            raise ValueError(
+                f"observation: a batch of {rows} follows batches of "
+                f"{self._batch_size}, whose episodes are open. Call reset() first."
+            )
+
+    def _time_step(self, observation: Nest, rows: int) -> TimeStep:
+        device = self._algorithm.device
+        is_first = self._is_first.to(device)
+        kinds = (int(StepType.FIRST), int(StepType.MID))
+        return TimeStep(
+            step_type=torch.where(is_first, *kinds).to(torch.int32),
+            reward=self._algorithm.reward_spec.zeros((rows,)).to(device),
+            discount=torch.ones(rows, device=device),
+            observation=observation,
+            prev_action=self._prev_action,
+            env_id=torch.arange(rows, dtype=torch.int32, device=device),
+        )
+
+    # Between numpy and tensors
+
+    def _to_tensors(self, observation: Nest) -> tuple[Nest, int | None]:
+        """The observation [B, ...], and B; None if it was a single one."""
+        spec = self._env.observation_spec
+        if isinstance(spec, TensorSpec):
+            arrays = [observation]
+        else:
+            try:
+                nest.assert_same_structure(spec, observation)
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"observation: expected the structure of {spec}: {error}"
+                ) from error
+            arrays = nest.flatten(observation)
+        tensors, sizes = [], {}
+        for (path, leaf), array in zip(self._leaves, arrays, strict=True):
+            keys = tuple(path_parts(path))
+            name = "".join(["observation", *(f"[{key!r}]" for key in keys)])
+            array, sizes[name] = self._checked(name, leaf, keys, array)
+            recorded = self._values.observations[keys]
+            values = np.array(recorded.to_agent(array))
+            tensors.append(torch.from_numpy(values).to(leaf.dtype))
+        if len(set(sizes.values())) > 1:
+            raise ValueError(
+                f"observation: the parts are of different batches: {sizes}"
+            )
+        device = self._algorithm.device
+        tensors = [tensor.to(device) for tensor in tensors]
+        size = next(iter(sizes.values()), None)
+        return nest.pack_sequence_as(spec, tensors), size
+
+    def _checked(
+        self, name: str, spec: TensorSpec, keys: tuple[str, ...], value: Any
+    ) -> tuple[np.ndarray, int | None]:
+        """One part as [B, ...], and B; None if it was a single one."""
+        array = np.asarray(value)
+        if array.dtype.kind not in "fiub":
+            raise TypeError(f"{name}: expected numbers, got {array.dtype}")
+        if array.dtype.kind == "f" and not spec.dtype.is_floating_point:
+            raise TypeError(
+                f"{name}: expected integers ({spec.dtype}), got {array.dtype}"
+            )
+        shape = tuple(spec.shape)
+        if array.shape == shape:
+            return array[None], None
+        if array.shape[1:] == shape and array.ndim == len(shape) + 1 and len(array):
+            return array, len(array)
+        raise ValueError(
+            f"{name}: expected shape {list(shape)}, or {['B', *shape]} for a batch, "
+            f"got {list(array.shape)}"
+        )
+
+    def _to_environment(self, action: Nest, *, is_batch: bool) -> Nest:
+        def convert(path: str, leaf: Tensor) -> Any:
+            recorded = self._values.actions[tuple(path_parts(path))]
+            array = recorded.to_environment(leaf.numpy(force=True))
+            return array if is_batch else array[0]
+
+        leaves = [convert(*item) for item in nest.flatten_with_path(action)]
+        return nest.pack_sequence_as(action, leaves)
