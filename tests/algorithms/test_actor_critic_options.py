@@ -16,6 +16,7 @@ from alf_lite.algorithms.crossq_algorithm import CrossqAlgorithm
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.algorithms.iql_algorithm import IqlAlgorithm
 from alf_lite.algorithms.learning.batch_loss import LossFunction
+from alf_lite.algorithms.learning.construction import create_algorithm
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
 from alf_lite.algorithms.oac_algorithm import OacAlgorithm
 from alf_lite.algorithms.parts.critics import (
@@ -34,11 +35,14 @@ from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.algorithms.taac_algorithm import TaacAlgorithm
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer
+from alf_lite.config import TrainerConfig
+from alf_lite.config import files as config_files
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_vectors import Entropies, PolicySample
 from alf_lite.distributions.exploration import GaussianNoise
 from alf_lite.distributions.sample_noise import CorrelatedNoise, StateDependentNoise
+from alf_lite.environments.creation import create_environment
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.networks.actor_networks import (
     ActorDistributionNetwork,
@@ -199,8 +203,26 @@ def test_the_target_is_the_smallest_of_a_few_random_critics():
     assert len(seen) == 10  # all pairs
 
 
-def test_the_actor_of_redq_follows_the_mean_of_all_critics():
-    algorithm = make(RedqAlgorithm, num_critics=3, actor_update_period=1)
+def of_the_droq_conf():
+    """As ``droq_pendulum`` builds it, but that nothing is dropped at random."""
+    with config_files.own_config():
+        config_files.parse_config("droq_pendulum", ["CriticNetwork.dropout = 0.0"])
+        env = create_environment()
+        algorithm = create_algorithm(TrainerConfig(), env)
+        env.close()
+    return algorithm
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: make(RedqAlgorithm, num_critics=3, actor_update_period=1),
+        of_the_droq_conf,
+    ],
+    ids=["redq", "droq"],
+)
+def test_the_actor_of_redq_and_droq_follows_the_mean_of_all_critics(build):
+    algorithm = build()
     observation = torch.randn(5, 3)
     policy, _ = algorithm._policy(observation)
     sample = algorithm._actions.sample(policy)
@@ -209,6 +231,12 @@ def test_the_actor_of_redq_follows_the_mean_of_all_critics():
     values = critics.online.evaluate(features, sample.vector)
     value = algorithm._policy_value(features, values, sample)
     torch.testing.assert_close(value, values.mean(1).squeeze(1))
+
+
+def test_the_targets_of_droq_ask_both_critics():
+    critics = of_the_droq_conf()._critics
+    values = torch.randn(3, 2, 1)
+    torch.testing.assert_close(critics.smallest_target(values), values.amin(1))
 
 
 def test_redq_updates_the_actor_as_often_as_it_acts():
