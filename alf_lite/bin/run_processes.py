@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from alf_lite.errors import ConfigError
+from alf_lite.trainers.run_lock import IN_TRAINING
 
 OUTPUT_FILE = "output.log"
 END_SECONDS = 15.0  # longer than a run takes to save what it can and to end
@@ -48,6 +49,11 @@ class RunEnd(NamedTuple):
     def is_refused(self) -> bool:
         """Whether the flags or the conf are wrong."""
         return self.exit_code == ConfigError.exit_code
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether another process trains in its directory."""
+        return self.is_refused and self.message.startswith(IN_TRAINING)
 
     @property
     def score(self) -> float | None:

@@ -24,7 +24,7 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def train_all(
-    runs: Iterable[Run],
+    runs: Iterable[Run | None],
     jobs: int,
     *,
     on_end: Callable[[RunEnd], None] = lambda end: None,
@@ -40,7 +40,7 @@ def train_all(
 
     Args:
         runs: what is trained. The next one is asked for when it can be started, so that
-            it may depend on how others have ended.
+            it may depend on how others have ended. After a None it is asked for again.
         jobs: processes at a time.
         on_end: called with every run that ends.
         may_go_on: asked about every run once a second; False stops it.
@@ -64,7 +64,7 @@ def train_all(
             while True:
                 while len(running) < jobs and not signals and (run := waiting.next()):
                     running.append(start(run))
-                if not running:
+                if not running and (signals or waiting.is_empty):
                     break
                 time.sleep(_POLL_SECONDS)
                 for process in list(running):
@@ -101,23 +101,26 @@ def _end(processes: Sequence[RunInProgress]) -> None:
 class _Waiting:
     """Runs that have not begun."""
 
-    def __init__(self, runs: Iterable[Run], are_alike: bool) -> None:
+    def __init__(self, runs: Iterable[Run | None], are_alike: bool) -> None:
         self.seen: list[Run] = []  # in their order
+        self.is_empty = False
         self._are_alike = are_alike
         self._runs = iter(runs)
         self._ends: list[RunEnd] = []
 
     def next(self) -> Run | None:
-        run = next(self._runs, None)
-        if run is not None:
-            self.seen.append(run)
-        return run
+        for run in self._runs:
+            if run is not None:
+                self.seen.append(run)
+            return run
+        self.is_empty = True
+        return None
 
     def note(self, end: RunEnd) -> None:
         """None of them will begin if those like them were refused."""
         self._ends.append(end)
         if self._are_alike and are_refused_alike(self._ends):
-            self.seen += self._runs
+            self.seen += filter(None, self._runs)
 
 
 def are_refused_alike(ends: Sequence[RunEnd]) -> bool:

@@ -123,10 +123,10 @@ def define_flags() -> flags.FlagValues:
 
 def sweep(values: flags.FlagValues) -> int:
     """Searches as the flags say; returns the exit code."""
-    from alf_lite.bin import several_runs
     from alf_lite.bin.seeds import parse_seeds
-    from alf_lite.bin.sweep_trials import Setup, Sweeping, Trials
+    from alf_lite.bin.sweep_trials import Setup
     from alf_lite.config.search_space import read_space
+    from alf_lite.trainers.run_lock import RunLock
 
     if not values.conf:
         raise ConfigError("--conf is missing: what should be trained?")
@@ -151,11 +151,27 @@ def sweep(values: flags.FlagValues) -> int:
         grid_points=values.grid_points,
     )
     check(setup, space)
+    root_dir.mkdir(parents=True, exist_ok=True)
+    lock = RunLock(root_dir, "another sweep is searching in")
+    lock.acquire()
+    try:
+        return _search(values, setup, space, root_dir)
+    finally:
+        lock.release()
+
+
+def _search(
+    values: flags.FlagValues, setup: Setup, space: Sequence[Dimension], root_dir: Path
+) -> int:
+    """Tries what the flags say in a directory that is this sweep's alone."""
+    from alf_lite.bin import several_runs
+    from alf_lite.bin.sweep_trials import Sweeping, Trials
+
     trials = Trials(root_dir, setup)
     trials.save()
     method = _method(setup, space, root_dir)
     num_trials = values.num_trials
-    if num_trials is None and values.method != "grid":
+    if num_trials is None and setup.method != "grid":
         num_trials = _NUM_TRIALS
     arguments = [f"--conf={setup.conf}"]
     arguments += [f"--gin_param={parameter}" for parameter in setup.gin_params]

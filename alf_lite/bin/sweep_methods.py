@@ -92,7 +92,8 @@ class OptunaMethod:
     ) -> None:
         optuna = self._optuna = import_optuna()
         self._space = space
-        storage = f"sqlite:///{(root_dir / STUDY).absolute()}"
+        # As a URI, in which a path may have a "?", a "%" or a "{".
+        storage = f"sqlite:///{(root_dir / STUDY).absolute().as_uri()}?uri=true"
         with _quiet():
             self._study = optuna.create_study(
                 study_name="sweep",

@@ -10,8 +10,10 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import logging
 import math
 import os
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,11 +25,14 @@ from alf_lite.errors import ConfigError, did_you_mean
 from alf_lite.trainers.run_directory import INOPERATIVE_CONFIG
 from alf_lite.utils.row_log import METRICS, read_rows
 
+_logger = logging.getLogger(__name__)
+
 SWEEP_FILE = "sweep.json"
 TABLE_FILE = "trials.csv"
 EVALUATION = "eval/AverageReturn"
 # What a run ends with that was stopped and can go on: SIGHUP, SIGINT, SIGTERM.
 _STOPPED = (129, 130, 143)
+_WAITS = (10.0, 300.0)  # seconds until a busy run is tried again, from and to
 
 OPEN, FINISHED, PRUNED, FAILED = "open", "finished", "pruned", "failed"
 
@@ -103,7 +108,6 @@ class Trials:
 
     def save(self) -> None:
         """Writes the file; whole, or not at all."""
-        self.root_dir.mkdir(parents=True, exist_ok=True)
         saved = {
             "setup": self._setup._asdict(),
             "trials": [dataclasses.asdict(trial) for trial in self.all],
@@ -174,9 +178,29 @@ class Sweeping:
         self._num_running: dict[int, int] = {}  # of trials
         self._given_out: set[int] = set()  # trials whose runs were all started
         self._num_reported: dict[int, int] = {}  # evaluations of trials
+        self._busy: dict[float, Run] = {}  # by when they are tried again
+        self._waits: dict[str, float] = {}  # of runs that were busy, in seconds
 
-    def runs(self) -> Iterator[Run]:
-        """Those of trials that were stopped, then of new ones."""
+    def runs(self) -> Iterator[Run | None]:
+        """Those of trials that were stopped, of new ones, then those that were busy.
+
+        None: those that go on, here or in other processes, have to be waited for.
+        """
+        yield from self._first_tries()
+        while any(self._num_running.values()):
+            due = min(self._busy, default=math.inf)
+            if due > time.monotonic():
+                yield None
+                continue
+            run = self._busy.pop(due)
+            trial, _ = self._by_run[run.name]
+            if trial.state == OPEN:
+                yield from self._unless_finished(run)
+            else:  # another seed has failed
+                self._num_running[trial.number] -= 1
+                self._complete(trial)
+
+    def _first_tries(self) -> Iterator[Run]:
         for trial in list(self._trials.all):
             if trial.state == OPEN:
                 yield from self._runs_of(trial)
@@ -210,16 +234,23 @@ class Sweeping:
             )
             self._by_run[name] = trial, seed
             self._num_running[trial.number] += 1
-            record = read_record(root_dir)
-            if record.get("exit_code") == 0:  # before the sweep was stopped
-                self.on_end(RunEnd(run, 0, record, ""))
-            else:
-                yield run
+            yield from self._unless_finished(run)
         self._given_out.add(trial.number)
         self._complete(trial)
 
+    def _unless_finished(self, run: Run) -> Iterator[Run]:
+        """The run, if it did not finish before, in another process."""
+        record = read_record(run.root_dir)
+        if record.get("exit_code") == 0:
+            self.on_end(RunEnd(run, 0, record, ""))
+        else:
+            yield run
+
     def on_end(self, end: RunEnd) -> None:
         """Takes in how a run ended."""
+        if end.is_busy:
+            self._try_later(end)
+            return
         trial, seed = self._by_run[end.run.name]
         self._check_used(trial, end.run.root_dir)
         self._num_running[trial.number] -= 1
@@ -232,6 +263,13 @@ class Sweeping:
         elif end.exit_code not in _STOPPED:
             self._fail(trial, f"seed {seed}: {end.message}")
         self._complete(trial)
+
+    def _try_later(self, end: RunEnd) -> None:
+        first, longest = _WAITS
+        name = end.run.name
+        wait = self._waits[name] = min(2 * self._waits.get(name, first / 2), longest)
+        self._busy[time.monotonic() + wait] = end.run
+        _logger.info("%s is tried again in %g s: %s", name, wait, end.message)
 
     def _fail(self, trial: Trial, message: str) -> None:
         if trial.state == OPEN:

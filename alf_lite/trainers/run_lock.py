@@ -1,4 +1,4 @@
-"""The lock of a run's directory: one training process per directory."""
+"""The lock of a directory: one process that trains, or searches, per directory."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from alf_lite.errors import CheckpointError, ConfigError
 
 _logger = logging.getLogger(__name__)
 
+IN_TRAINING = "another run is training in"  # said of a directory that is locked
 _NAME = ".lock"
 # Two processes may replace a lock that was left behind at the same time.
 _ATTEMPTS = 50
@@ -36,10 +37,15 @@ class RunLock:
 
     The directory may be deleted and made anew while the run lives. Then the file there
     is another one, which :meth:`check` notices.
+
+    Args:
+        directory: that is locked; it exists.
+        what: the holder does, for others who come.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, what: str = IN_TRAINING) -> None:
         self._directory = directory
+        self._what = what
         self._path = directory / _NAME
         self._descriptor: int | None = None
         self._checked_at = 0.0
@@ -137,7 +143,7 @@ class RunLock:
             time.sleep(0.02)
         if is_named or not holder:
             raise ConfigError(
-                f"another run is training in {self._directory}: "
+                f"{self._what} {self._directory}: "
                 f"{holder.strip() or 'process unknown'}. Wait for it, stop it, or use "
                 "another root_dir."
             )

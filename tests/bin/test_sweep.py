@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from alf_lite.bin import run_processes, sweep
+from alf_lite.bin import run_processes, sweep, sweep_trials
 from alf_lite.errors import ConfigError
+from alf_lite.trainers.run_lock import RunLock
 
 # Stands for the program train: its score is known from its settings.
 STUB = """
@@ -31,6 +32,9 @@ def stop(number, frame):
     sys.exit(128 + number)
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, stop)
+if (root / "busy").exists():
+    print("error: another run is training in here: process 1. Wait for it.")
+    sys.exit(2)
 with (root / "began").open("a") as file:
     file.write("x")
 unused = "DqnAlgorithm.gamma = 0.9" if "DqnAlgorithm.gamma" in settings else ""
@@ -138,15 +142,57 @@ def test_ctrl_c_stops_all_and_the_same_command_goes_on(tmp_path, search, capsys)
     assert (tmp_path / "sweep" / "trial_001" / "began").read_text() == "xx"
 
 
+def test_a_sweep_has_its_directory_for_itself(tmp_path, search, capsys):
+    assert search(LR, "--num_trials=1") == 0
+    lock = RunLock(tmp_path / "sweep")
+    lock.acquire()
+    try:
+        assert search(LR, "--num_trials=2") == ConfigError.exit_code
+    finally:
+        lock.release()
+    assert "another sweep is searching in" in capsys.readouterr().err
+    assert len(saved(tmp_path)) == 1
+
+
+def test_trials_that_other_processes_train_are_tried_again(
+    tmp_path, search, monkeypatch
+):
+    monkeypatch.setattr(sweep_trials, "_WAITS", (0.2, 0.4))
+    first, second, third = (tmp_path / "sweep" / f"trial_00{i}" for i in range(3))
+    for folder in (first, second):
+        folder.mkdir(parents=True)
+        (folder / "busy").touch()
+
+    def end_others() -> None:
+        deadline = time.monotonic() + 120
+        while not (third / "run.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        # One finishes, one is killed.
+        (first / "run.json").write_text('{"evaluation": 81.85, "exit_code": 0}')
+        (second / "busy").unlink()
+
+    thread = threading.Thread(target=end_others)
+    thread.start()
+    flags = [GAMMAS.replace("0.5", "0.95"), "--method=grid", "--jobs=2"]
+    assert search(*flags) == 0
+    thread.join()
+    trials = saved(tmp_path)
+    assert [trial["state"] for trial in trials] == ["finished"] * 3
+    assert [trial["score"] for trial in trials] == [81.85, 0.95, 0.99]
+    assert not (first / "began").exists()
+
+
 def test_optuna_learns_and_its_study_goes_on(tmp_path, search):
     optuna = pytest.importorskip("optuna")
+    tmp_path /= "q?x #1 50%41 {a}"
     flags = [LR, GAMMAS.replace("0.5", "0.95"), "--method=optuna", "--jobs=2"]
+    flags.append(f"--root_dir={tmp_path / 'sweep'}")
     assert search(*flags, "--num_trials=3") == 0
     assert search(*flags, "--num_trials=5") == 0
     trials = saved(tmp_path)
     path = tmp_path / "sweep" / "study.db"
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{path}")
+    study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{path.as_uri()}?uri=true")
     assert [t.value for t in study.trials] == [trial["score"] for trial in trials]
     assert len({trial["settings"]["Adam.lr"] for trial in trials}) == 5
     names = {"PPOAlgorithm.gamma", "Adam.lr"}
