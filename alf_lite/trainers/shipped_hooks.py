@@ -77,6 +77,8 @@ class EarlyStop(Hook):
         super().__init__(priority)
         if threshold is None and patience is None:
             raise ValueError("EarlyStop: give a threshold, a patience, or both")
+        if patience is not None and patience < 1:
+            raise ValueError(f"EarlyStop: patience must be at least 1, got {patience}")
         self._name = score
         self._threshold = threshold
         self._patience = patience

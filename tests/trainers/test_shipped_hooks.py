@@ -82,6 +82,9 @@ def test_early_stops(train, scripted, options, last, reason):
 def test_nonsense_is_refused():
     with pytest.raises(ValueError, match="a threshold, a patience"):
         EarlyStop()
+    for patience in (0, -3):
+        with pytest.raises(ValueError, match=f"at least 1, got {patience}"):
+            EarlyStop(threshold=1.0, patience=patience)
     with pytest.raises(ValueError, match="2 levels need 1 thresholds, got 2"):
         Curriculum([{}, {}], [1.0, 2.0])
     with pytest.raises(ValueError, match=r"gravity must begin with 'env.'"):
