@@ -341,6 +341,8 @@ def _masked(distribution: Distribution, allowed: Tensor) -> Distribution:
 
 
 def _entropy(distribution: Distribution) -> Tensor:
+    if isinstance(distribution, td.MixtureSameFamily):
+        return torch_distributions.mixture_entropy(distribution)
     try:
         return distribution.entropy()
     except NotImplementedError:
@@ -351,6 +353,8 @@ def _entropy(distribution: Distribution) -> Tensor:
 def _kl(p: Distribution, q: Distribution) -> Tensor:
     if isinstance(p, ActionDistribution):
         return p.kl_divergence(q)
+    if isinstance(p, td.MixtureSameFamily):
+        return torch_distributions.mixture_kl_divergence(p, q)
     return td.kl_divergence(p, q)
 
 

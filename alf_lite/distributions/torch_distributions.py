@@ -7,8 +7,8 @@ the structure, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ _PARAMETER_NAMES = {
     td.Exponential: ("rate",),
     td.Gamma: ("concentration", "rate"),
     td.Geometric: ("logits",),
+    td.Gumbel: ("loc", "scale"),
     td.Laplace: ("loc", "scale"),
     td.MultivariateNormal: ("loc", "scale_tril"),
     td.Normal: ("loc", "scale"),
@@ -84,6 +85,18 @@ def _unflatten_transformed(
     )
 
 
+def _flatten_mixture(d: td.MixtureSameFamily) -> tuple[tuple, None]:
+    leaves = d.__dict__.get(_PLACEHOLDER_LEAVES)
+    return leaves or (d.mixture_distribution, d.component_distribution), None
+
+
+def _unflatten_mixture(_: None, children: Sequence[Any]) -> td.MixtureSameFamily:
+    if not all(map(_is_real, children)):
+        return _placeholder(td.MixtureSameFamily, children)
+    weights, components = children
+    return td.MixtureSameFamily(weights, components, validate_args=False)
+
+
 def _placeholder(cls: type[td.Distribution], leaves: Sequence[Any]) -> Any:
     placeholder = object.__new__(cls)
     setattr(placeholder, _PLACEHOLDER_LEAVES, tuple(leaves))
@@ -108,12 +121,23 @@ nest.register_node(
 )
 
 
+nest.register_node(td.MixtureSameFamily, _flatten_mixture, _unflatten_mixture)
+
+
 def mode(distribution: td.Distribution) -> Tensor:
     """The mode [*batch, *event].
 
-    That of a transformed distribution is the image of the mode before it.
+    That of a transformed distribution is the image of the mode before it, that of a
+    mixture the mode of the component where its density is highest.
     """
-    if isinstance(distribution, td.TransformedDistribution):
+    if isinstance(distribution, td.MixtureSameFamily):
+        modes = _components_first(
+            distribution, mode(distribution.component_distribution)
+        )
+        best = distribution.log_prob(modes).argmax(0)  # [*batch]
+        index = best.reshape(1, *best.shape, *(1 for _ in distribution.event_shape))
+        return modes.take_along_dim(index, 0).squeeze(0)
+    if _is_transformed(distribution):
         action = mode(distribution.base_dist)
         for transform in distribution.transforms:
             action = transform(action)
@@ -126,6 +150,47 @@ def mode(distribution: td.Distribution) -> Tensor:
     return distribution.mode
 
 
+def _is_transformed(
+    distribution: td.Distribution,
+) -> TypeGuard[td.TransformedDistribution]:
+    """Whether it is made of another; torch makes Gumbel's so, which has all itself."""
+    is_gumbel = isinstance(distribution, td.Gumbel)
+    return isinstance(distribution, td.TransformedDistribution) and not is_gumbel
+
+
+def mixture_entropy(p: td.MixtureSameFamily) -> Tensor:
+    """[*batch], estimated with one sample of each component; as `NormalMixture`'s.
+
+    Raises:
+        ValueError: if the components have no reparametrised sample.
+    """
+    return -_expectation(p, p.log_prob)
+
+
+def mixture_kl_divergence(p: td.MixtureSameFamily, q: td.Distribution) -> Tensor:
+    """[*batch], KL(p ‖ q), estimated like :func:`mixture_entropy`."""
+    return _expectation(p, lambda x: p.log_prob(x) - q.log_prob(x))
+
+
+def _expectation(
+    p: td.MixtureSameFamily, function: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """E_p[function], with the gradients of weights and components."""
+    components = p.component_distribution
+    if not components.has_rsample:
+        raise ValueError(
+            f"the components of {p!r} have no reparametrised sample: there is no "
+            "entropy and no divergence of this mixture"
+        )
+    values = function(_components_first(p, components.rsample()))  # [K, *batch]
+    return (p.mixture_distribution.probs.movedim(-1, 0) * values).sum(0)
+
+
+def _components_first(p: td.MixtureSameFamily, values: Tensor) -> Tensor:
+    """[*batch, K, *event] → [K, *batch, *event], as samples of the mixture."""
+    return values.movedim(len(p.batch_shape), 0)
+
+
 def is_unbounded(distribution: td.Distribution) -> bool:
     """Whether samples are known to be any numbers.
 
@@ -134,7 +199,9 @@ def is_unbounded(distribution: td.Distribution) -> bool:
     """
     if isinstance(distribution, td.Independent):
         return is_unbounded(distribution.base_dist)
-    if isinstance(distribution, td.TransformedDistribution):
+    if isinstance(distribution, td.MixtureSameFamily):
+        return is_unbounded(distribution.component_distribution)
+    if _is_transformed(distribution):
         return False
     try:
         support = distribution.support

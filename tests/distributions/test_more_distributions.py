@@ -241,8 +241,13 @@ def test_they_are_nodes_of_nests():
             *(torch.zeros(4, 2), torch.ones(4, 2), box((2,), torch.float32))
         ),
         "one hot": OneHotCategorical(torch.zeros(4, 2), box((2,), torch.float32)),
+        "torch gumbel": td.Independent(td.Gumbel(torch.zeros(4, 2), 1.0), 1),
+        "torch mixture": td.MixtureSameFamily(
+            td.Categorical(logits=torch.zeros(4, 3)),
+            td.Independent(td.Normal(torch.zeros(4, 3, 2), 1.0), 1),
+        ),
     }
-    assert len(nest.flatten(policies)) == 2 + 3 + 2 + 1
+    assert len(nest.flatten(policies)) == 2 + 3 + 2 + 1 + 2 + 3
     rows = nest.map_structure(lambda t: t[1:3], policies)
     actions = distributions.sample(rows)
     assert distributions.log_prob(rows, actions).shape == (2,)
@@ -253,6 +258,44 @@ def test_they_are_nodes_of_nests():
     specs = nest.extract_spec(policies)
     nest.assert_same_structure(specs, policies)
     assert specs["mixture"].loc.shape == (3, 2)
+    assert stacked["torch mixture"].batch_shape == (2, 2)
+    assert distributions.sample(stacked)["torch gumbel"].shape == (2, 2, 2)
+
+
+def test_mixtures_and_gumbels_of_torch_have_modes_entropies_and_divergences():
+    torch.manual_seed(0)
+    n = 20_000
+    ours, other = (
+        NormalMixture(
+            *(torch.randn(3).expand(n, 3), torch.randn(3, 4).expand(n, 3, 4)),
+            *((torch.rand(3, 4) + 0.2).expand(n, 3, 4), torch.Size((4,))),
+        )
+        for _ in range(2)
+    )
+    theirs, others = (
+        td.MixtureSameFamily(
+            td.Categorical(logits=p.logits),
+            td.Independent(td.Normal(p.loc, p.scale), 1),
+        )
+        for p in (ours, other)
+    )
+    assert distributions.mode(theirs).equal(ours.mode)
+    assert distributions.is_unbounded(theirs)
+    expected = ours.entropy().mean().item()
+    entropies = distributions.entropy(theirs)
+    assert entropies.mean().item() == pytest.approx(expected, abs=0.05)
+    expected = ours.kl_divergence(other).mean().item()
+    divergence = distributions.kl_divergence(theirs, others).mean().item()
+    assert divergence == pytest.approx(expected, rel=0.05)
+    gumbel = td.Gumbel(torch.randn(5), torch.rand(5) + 0.1)
+    assert distributions.mode(gumbel).equal(gumbel.loc)
+    assert distributions.is_unbounded(gumbel)
+    choices = td.MixtureSameFamily(
+        td.Categorical(logits=torch.zeros(2, 3)),
+        td.Categorical(logits=torch.zeros(2, 3, 5)),
+    )
+    with pytest.raises(ValueError, match="no entropy and no divergence of this"):
+        distributions.entropy(choices)
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (4, 1), (4, 3)])
