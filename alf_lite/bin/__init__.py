@@ -19,6 +19,7 @@ EXIT_INTERRUPTED = 130  # what a shell reports for a program that SIGINT ended
 SCRIPT = "alf_lite"  # the console script, see command.py
 
 _runs_main = False
+_was_interrupted = False
 
 
 def _install_in_program() -> None:
@@ -59,7 +60,15 @@ def main_program() -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def check_interrupted() -> None:
+    """Raises KeyboardInterrupt if one was lost, as it is inside of a finalizer."""
+    if _was_interrupted:
+        raise KeyboardInterrupt
+
+
 def _handle(number: int, frame: FrameType | None) -> None:
+    global _was_interrupted
+    _was_interrupted = True
     if _runs_main and not _is_importing(frame):
         raise KeyboardInterrupt
     # Nothing is begun that would have to be ended.

@@ -9,7 +9,7 @@ from typing import Any
 
 from absl import flags
 
-from alf_lite.bin import program
+from alf_lite.bin import check_interrupted, program
 from alf_lite.errors import ConfigError
 
 # What is imported inside the functions takes a second or two, which --help, a misspelt
@@ -118,7 +118,9 @@ def train(values: flags.FlagValues) -> int:
 
     if values.force_torch_deterministic:
         random_state.force_deterministic()
-    result = Trainer(config, root_dir, display=True).train()
+    trainer = Trainer(config, root_dir, display=True, on_signal="return")
+    check_interrupted()
+    result = trainer.train()
     _report(result)
     return 0 if result.stop_signal is None else result.exit_code
 

@@ -46,12 +46,22 @@ class BrokenOffError(BaseException):
     """The run must end now; raised in the main thread, wherever that is.
 
     No ``Exception``, so that user code that handles all errors does not keep it.
+
+    Args:
+        signals: that ask for it.
     """
+
+    def __init__(self, signals: StopSignals) -> None:
+        super().__init__()
+        self.signals = signals
 
 
 class StopSignals:
     """What the signals to this process ask a training run for.
 
+    * SIGINT, SIGTERM and SIGHUP before the first iteration: a ``BrokenOffError`` at
+      once, and again while something keeps it, such as a finalizer; nine seconds after
+      SIGTERM or SIGHUP the process ends, whatever it does.
     * SIGINT, SIGTERM and SIGHUP: finish the iteration, save, stop. If an iteration
       waits longer than some seconds after SIGTERM or SIGHUP, it is broken off by a
       ``BrokenOffError``, provided that nothing half done is left behind.
@@ -66,7 +76,8 @@ class StopSignals:
     A thread waits for the signals, so that they work even if the main thread hangs in
     a library. Processes that are forked meanwhile handle signals as before.
 
-    Use as a context manager; signals are handled from :meth:`install` to its end.
+    Use as a context manager; signals are handled from :meth:`install` to its end, where
+    what breaks a run off becomes the usual end of a program, see :meth:`usual_end`.
     Outside the main thread, where Python delivers no signals, it does nothing.
 
     Attributes:
@@ -78,6 +89,7 @@ class StopSignals:
         self._checkpoint_requested = False
         self._previous: dict[signal.Signals, Any] = {}
         self._is_held_off = False
+        self._is_starting = True  # there is nothing yet that could be saved
         self.num_broken_off = 0
         self._watch: _Watch | None = None
 
@@ -86,10 +98,42 @@ class StopSignals:
         """The first one that asked to stop."""
         return self._received
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether a signal breaks off whatever is done."""
+        return self._is_starting
+
     def hear_of(self, number: int) -> None:
         """Another rank of the run has received this signal."""
         if self._received is None:
             self._received = signal.Signals(number)
+
+    def usual_end(self) -> BaseException | None:
+        """What the signal is for a program: KeyboardInterrupt, or SystemExit(143)."""
+        if self._received is None:
+            return None
+        if self._received == signal.SIGINT:
+            return KeyboardInterrupt()
+        return SystemExit(128 + self._received)
+
+    def check(self) -> None:
+        """Raises what anyone may have kept that a signal has raised.
+
+        Raises:
+            BrokenOffError: if there was a signal.
+        """
+        if self._received is not None:
+            raise BrokenOffError(self)
+
+    def start_is_over(self) -> None:
+        """From now on an iteration comes to its end, and the run is saved.
+
+        Raises:
+            BrokenOffError: if there was a signal before.
+        """
+        self._is_starting = False
+        self._is_starting = self._received is not None  # none that comes now is missed
+        self.check()
 
     def take_checkpoint_request(self) -> bool:
         """Whether SIGUSR2 came since the last call."""
@@ -105,7 +149,7 @@ class StopSignals:
         finally:
             self._is_held_off = before
 
-    def install(self, stacks_path: Callable[[], Path | None]) -> None:
+    def install(self, stacks_path: Callable[[], Path | None] = lambda: None) -> None:
         """Handles signals from now on.
 
         Args:
@@ -151,29 +195,52 @@ class StopSignals:
         traceback: TracebackType | None,
     ) -> None:
         self.uninstall()
+        end = self.usual_end()
+        if end is None or error is None:
+            return
+        if isinstance(error, BrokenOffError):
+            raise end.with_traceback(traceback) from None
+        if self._is_starting:  # a library that is broken off may say it in its words
+            raise end from error
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if number == _KNOCK:
             if self._watch is not None and self._may_break_off(self._watch):
                 self.num_broken_off += 1
-                raise BrokenOffError
+                raise BrokenOffError(self)
         elif number == signal.SIGUSR2:
             self._checkpoint_requested = True
             _say(logging.INFO, "SIGUSR2: saving after this iteration.")
         elif number != signal.SIGUSR1 and self._received is None:
             self._received = signal.Signals(number)
-            _say(
-                logging.WARNING,
-                f"{self._received.name}: finishing this iteration, then saving. Once "
-                "more ends the run within ten seconds.",
-            )
+            if not self._is_starting:
+                _say(
+                    logging.WARNING,
+                    f"{self._received.name}: finishing this iteration, then saving. "
+                    "Once more ends the run within ten seconds.",
+                )
+            elif not self._is_held_off:
+                raise BrokenOffError(self)
 
     def _may_break_off(self, watch: _Watch) -> bool:
-        if self._is_held_off or watch.num_wanted <= self.num_broken_off:
+        if self._is_held_off:
+            return False
+        if self._is_starting:
+            return self._received is not None and not self._is_on_its_way()
+        if watch.num_wanted <= self.num_broken_off:
             return False
         if ranks.size > 1:  # the others would wait for this one
             return False
         return interruption.is_harmless or watch.is_in_haste
+
+    def _is_on_its_way(self) -> bool:
+        """Whether what is done now is closed and tidied up because of the signal."""
+        error = sys.exc_info()[1]
+        while error is not None:
+            if isinstance(error, BrokenOffError) and error.signals is self:
+                return True
+            error = error.__context__
+        return False
 
 
 class _Watch:
@@ -249,6 +316,8 @@ class _Watch:
         """Until there may be something to do; None until the next signal."""
         if self._first is None:
             return None
+        if self._signals.is_starting:
+            return _KNOCK_SECONDS
         if self.num_wanted > self._signals.num_broken_off:
             return _KNOCK_SECONDS
         if self._second_time is not None:
@@ -263,7 +332,9 @@ class _Watch:
             return
         now = time.monotonic()
         number, begin = self._first
-        if self._second_time is not None:
+        if self._signals.is_starting:
+            self._act_at_start(number, begin, now)
+        elif self._second_time is not None:
             if now >= self._second_time + _EXIT_SECONDS:
                 self._exit(number)
             if not self._has_acted_on_second:
@@ -273,6 +344,14 @@ class _Watch:
         elif number != signal.SIGINT and now >= begin + PATIENCE_SECONDS:
             self.num_wanted = 1
         if self.num_wanted > self._signals.num_broken_off:
+            signal.pthread_kill(self._main_thread, _KNOCK)
+
+    def _act_at_start(self, number: signal.Signals, begin: float, now: float) -> None:
+        # Somebody at a keyboard may wait for a library that hears no signal.
+        asked = begin if number != signal.SIGINT else self._second_time
+        if asked is not None and now >= asked + _EXIT_SECONDS:
+            self._exit(number)
+        if now >= begin + _KNOCK_SECONDS:  # the signal itself has come first
             signal.pthread_kill(self._main_thread, _KNOCK)
 
     def _exit(self, number: signal.Signals) -> NoReturn:

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
@@ -45,6 +45,8 @@ from alf_lite.utils.ranks import ranks
 
 _logger = logging.getLogger(__name__)
 
+OnSignal = Literal["raise", "return"]
+
 
 class Trainer:
     """Trains the algorithm of a configuration in a directory of its own.
@@ -63,6 +65,11 @@ class Trainer:
         create_env: builds the environments. Called with ``seed``, and for evaluation
             with ``num_parallel_environments`` too. By default as the environment of the
             algorithm was made by ``create_environment``, or as the conf says.
+        on_signal: what :meth:`train` does after Ctrl-C, SIGTERM or SIGHUP, when all is
+            saved. ``"raise"``: ends the program as without training, with
+            KeyboardInterrupt or SystemExit(143), or 129: a loop over seeds ends, and
+            ``finally`` and ``atexit`` do their work. ``"return"``: returns the result,
+            whose ``stop_signal`` says which one it was, and the program goes on.
 
     Raises:
         ConfigError: if something else is given, or it cannot be trained.
@@ -76,8 +83,13 @@ class Trainer:
         hooks: Sequence[Hook] = (),
         display: ProgressDisplay | bool | None = None,
         create_env: Callable[..., Environment] | None = None,
+        on_signal: OnSignal = "raise",
     ) -> None:
         ranks.join()
+        if on_signal not in get_args(OnSignal):
+            raise ConfigError(
+                f'Trainer: on_signal must be "raise" or "return", got {on_signal!r}'
+            )
         check_hooks(hooks, "Trainer: hooks are objects of classes derived from Hook")
         self._plan = RunPlan(what, root_dir, hooks, create_env)
         root_dir, self._temporary = self._plan.root_dir, None
@@ -95,10 +107,12 @@ class Trainer:
         display = display if ranks.is_first else False
         self._display = RunDisplay(choose_display(display), self._status)
         self._signals = StopSignals()
+        self._on_signal = on_signal
         self._stop_reason = ""
         self._is_checkpoint_requested = False
         self._was_finished = False
         self._was_called = False
+        self._has_begun = False
         self._seconds_before = 0.0
         self._note = ""
         self._summarized: dict[str, Any] = {}  # the latest number of every tag
@@ -135,6 +149,9 @@ class Trainer:
             WorkerError: if an unroll worker fails and is not replaced.
             DivergedError: if something becomes NaN or infinite; the last good
                 checkpoint stays.
+            KeyboardInterrupt: after Ctrl-C, unless ``on_signal`` is ``"return"``; and
+                while the run is built, when there is nothing to return yet.
+            SystemExit: likewise, after SIGTERM with code 143, after SIGHUP with 129.
             Exception: what user code raises.
         """
         if self._was_called:
@@ -147,17 +164,27 @@ class Trainer:
             if self._temporary is not None:
                 stack.callback(self._temporary.cleanup)
             stack.enter_context(self._signals)
+            self._signals.install(self._stacks_path)
             try:
                 self._train()
             except BrokenOffError:
+                if not self._has_begun:
+                    raise
+                self._signals.uninstall()
                 assert self._signals.received is not None
                 self._stop_reason = self._signals.received.name
-            return self._result()
+            result = self._result()
+        end = self._signals.usual_end()
+        if end is not None and self._on_signal == "raise":
+            end.add_note(_end_of(result))
+            raise end
+        return result
 
     def _train(self) -> None:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._run_directory)
             self._build(stack)
+            self._signals.check()
             self._was_finished = self._is_finished()
             if self._was_finished:
                 return
@@ -168,6 +195,7 @@ class Trainer:
                 if not self.algorithm.episodes_have_begun:
                     self._checkpoints.begin_episodes(self.algorithm, self.run)
                 self._hooks.call("before_train", self)
+                self._signals.start_is_over()
                 self._loop()
                 self._finish()
             except BaseException as caught:
@@ -244,7 +272,8 @@ class Trainer:
         return ranks.any(is_finished)
 
     def _begin(self, stack: contextlib.ExitStack) -> None:
-        """Opens the summaries, writes down what runs here, handles signals."""
+        """Opens the summaries, writes down what runs here."""
+        self._has_begun = True
         run = self.run
         if self._temporary is None and ranks.is_first:
             run_record.open_files(
@@ -258,7 +287,6 @@ class Trainer:
         self._display.start()
         stack.callback(self._display.close)
         interruption.end_iteration()
-        self._signals.install(self._stacks_path)
         self._seconds_before = run.seconds
         self._begin_time = time.monotonic() - run.seconds
 
@@ -411,7 +439,8 @@ class Trainer:
 
     def _stacks_path(self) -> Path | None:
         directory = self._run_directory
-        return None if directory.lock.is_lost() else directory.path / STACKS_FILE
+        is_ours = self._has_begun and not directory.lock.is_lost()
+        return directory.path / STACKS_FILE if is_ours else None
 
     def _status(self) -> Status:
         evaluation = self._evaluations.latest
@@ -424,6 +453,12 @@ class Trainer:
             losses=train_summaries.losses_in(self._summarized, self.algorithm.name),
             evaluation=math.nan if evaluation is None else evaluation.mean,
         )
+
+
+def _end_of(result: TrainResult) -> str:
+    """What a signal has left of a run."""
+    where = "" if result.checkpoint is None else f", and saved in {result.checkpoint}"
+    return f"The run was stopped after {result.iterations} iterations{where}."
 
 
 def train(
@@ -448,5 +483,10 @@ def train(
         ConfigError: for a conf or settings that cannot be used; and see
             :meth:`Trainer.train`.
     """
-    with trainable(what, gin_params, seed) as given:
-        return Trainer(given, root_dir, **others).train()
+    with contextlib.ExitStack() as stack:
+        with StopSignals() as signals:  # one is not lost before the trainer has them
+            signals.install()
+            given = stack.enter_context(trainable(what, gin_params, seed))
+            trainer = Trainer(given, root_dir, **others)
+            signals.check()
+        return trainer.train()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from alf_lite.config import TrainerConfig
-from alf_lite.trainers.trainer import Trainer, TrainResult
+from alf_lite.trainers.trainer import OnSignal, Trainer, TrainResult
 from alf_lite.utils import random_state
 from tests.trainers.toys import NoiseEnvironment, ToyAlgorithm
 
@@ -42,6 +42,7 @@ def build_trainer(
     hooks: Any = (),
     create_env: Any = make_noise,
     display: Any = None,
+    on_signal: OnSignal = "return",
     **config: Any,
 ) -> Trainer:
     """A trainer of ToyAlgorithm; other keywords go to TrainerConfig."""
@@ -60,6 +61,7 @@ def build_trainer(
         hooks=hooks,
         create_env=create_env,
         display=display,
+        on_signal=on_signal,
     )
 
 

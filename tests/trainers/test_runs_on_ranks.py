@@ -127,7 +127,9 @@ def run(kind: str, root: Path, num_iterations: int, *hooks: Hook) -> dict[str, A
         num_checkpoints=num_iterations,
         **SETTINGS[kind],
     )
-    trainer = Trainer(config, root, hooks=hooks, create_env=CREATE_ENV)
+    trainer = Trainer(
+        config, root, hooks=hooks, create_env=CREATE_ENV, on_signal="return"
+    )
     result = trainer.train()
     algorithm = trainer.algorithm
     learner = algorithm.learner.state_dict()

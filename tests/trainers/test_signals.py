@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -34,7 +35,8 @@ def default_handlers():
 @contextlib.contextmanager
 def handled():
     with StopSignals() as stop:
-        stop.install(lambda: None)
+        stop.install()
+        stop.start_is_over()
         yield stop
 
 
@@ -160,33 +162,103 @@ def test_forked_processes_can_be_terminated():
         assert stop.received is None
 
 
+class Finalized:
+    """Sends a signal from where Python keeps what is raised."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self._number = number
+
+    def __del__(self) -> None:
+        send(self._number)
+
+
+def in_a_finalizer(number: signal.Signals) -> None:
+    Finalized(number)
+
+
+def in_a_weakref_callback(number: signal.Signals) -> None:
+    event = threading.Event()
+    watched = weakref.ref(event, lambda _: send(number))
+    del event
+    assert watched() is None
+
+
+def in_code_that_handles_everything(number: signal.Signals) -> None:
+    with contextlib.suppress(BaseException):
+        send(number)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("number", STOP)
+@pytest.mark.parametrize(
+    "lose", [in_a_finalizer, in_a_weakref_callback, in_code_that_handles_everything]
+)
+def test_a_signal_at_the_start_is_not_lost(lose, number):
+    usual = KeyboardInterrupt if number == signal.SIGINT else SystemExit
+    begin = time.monotonic()
+    with pytest.raises(usual) as end, StopSignals() as stop:
+        stop.install()
+        lose(number)
+        time.sleep(60)
+    assert time.monotonic() - begin < 30
+    assert end.value.args == (() if usual is KeyboardInterrupt else (128 + number,))
+    with pytest.raises(usual), StopSignals() as stop:
+        stop.install()
+        lose(number)
+        stop.start_is_over()
+
+
+def test_what_is_closed_because_of_a_signal_is_not_disturbed():
+    closed = []
+    with pytest.raises(KeyboardInterrupt) as end, StopSignals() as stop:
+        stop.install()
+        try:
+            send(signal.SIGINT)
+            time.sleep(60)
+        except BrokenOffError:
+            time.sleep(0.5)
+            closed.append(stop.received)
+            raise ImportError("as a library says it") from None
+    assert closed == [signal.SIGINT]
+    assert isinstance(end.value.__cause__, ImportError)
+
+
 HANGS = """
 import ctypes, os, signal, sys, time
 from alf_lite.trainers import signals
 signals._EXIT_SECONDS = 1.0
 with signals.StopSignals() as stop:
-    stop.install(lambda: None)
+    stop.install()
+    START
     print("ready", flush=True)
     HANG
 """
 
 
-@pytest.mark.parametrize(
-    "hang",
-    [
-        # Python code that keeps every exception.
-        "\n    while True:\n        try:\n            time.sleep(60)\n"
-        "        except BaseException:\n            pass",
-        # A library: no Python handler can run.
-        "lock = ctypes.create_string_buffer(64)\n"
-        "    m = ctypes.CDLL(None)\n    m.pthread_mutex_lock(lock)\n"
-        "    m.pthread_mutex_lock(lock)",
-    ],
-    ids=["swallows", "deadlock"],
+# Python code that keeps every exception.
+SWALLOWS = (
+    "\n    while True:\n        try:\n            time.sleep(60)\n"
+    "        except BaseException:\n            pass"
 )
-def test_second_signal_ends_a_process_that_hangs_anywhere(hang):
+# A library: no Python handler can run.
+DEADLOCK = (
+    "lock = ctypes.create_string_buffer(64)\n    m = ctypes.CDLL(None)\n"
+    "    m.pthread_mutex_lock(lock)\n    m.pthread_mutex_lock(lock)"
+)
+
+
+@pytest.mark.parametrize(
+    ("hang", "is_starting"),
+    [(SWALLOWS, False), (DEADLOCK, False), (DEADLOCK, True)],
+    ids=["swallows", "deadlock", "deadlock at the start"],
+)
+def test_a_process_that_hangs_anywhere_ends_after_a_second_signal_or_at_the_start(
+    hang, is_starting
+):
+    start = "pass" if is_starting else "stop.start_is_over()"
+    program = HANGS.replace("HANG", hang).replace("START", start)
     with subprocess.Popen(
-        [sys.executable, "-c", HANGS.replace("HANG", hang)],
+        [sys.executable, "-c", program],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -194,7 +266,7 @@ def test_second_signal_ends_a_process_that_hangs_anywhere(hang):
         try:
             assert process.stdout.readline() == "ready\n"
             time.sleep(0.3)
-            for _ in range(2):
+            for _ in range(1 if is_starting else 2):
                 process.send_signal(signal.SIGTERM)
                 time.sleep(0.6)
             assert process.wait(20) == 143

@@ -15,8 +15,10 @@ import pytest
 import torch
 from torch import nn
 
+import alf_lite
 from alf_lite import nest
 from alf_lite.checkpoints.checkpointer import Checkpointer
+from alf_lite.config import TrainerConfig
 from alf_lite.errors import CheckpointError, ConfigError, DivergedError, EnvError
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.trainers import signals
@@ -441,6 +443,91 @@ def test_signal_finishes_the_iteration_and_saves(train, tmp_path, number):
     assert result.stop_signal == number
     assert steps_in(tmp_path / "run") == [3]
     assert train().iterations == 8
+
+
+@pytest.mark.parametrize(
+    ("number", "end"),
+    [
+        (signal.SIGINT, KeyboardInterrupt),
+        (signal.SIGTERM, SystemExit),
+        (signal.SIGHUP, SystemExit),
+    ],
+)
+def test_signal_ends_a_loop_over_runs_when_the_run_is_saved(
+    train, tmp_path, number, end
+):
+    hook = At(2, lambda t: os.kill(os.getpid(), number))
+    done = []
+    with pytest.raises(end) as error:
+        for seed in range(3):
+            train(f"{seed}", hooks=[hook], random_seed=seed, on_signal="raise")
+            done.append(seed)
+    assert not done
+    assert error.value.args == (() if end is KeyboardInterrupt else (128 + number,))
+    path = tmp_path / "0/checkpoints/ckpt-3"
+    assert error.value.__notes__ == [
+        f"The run was stopped after 3 iterations, and saved in {path}."
+    ]
+    assert path.is_dir()
+    record = json.loads((tmp_path / "0/run.json").read_text())
+    assert record["exit_code"] == 128 + number
+    assert record["stop_reason"] == number.name
+
+
+def test_what_a_program_does_after_a_signal_is_one_of_two(make_trainer):
+    with pytest.raises(ValueError, match=r'"raise" or "return", got \'exit\''):
+        make_trainer(on_signal="exit")
+
+
+class Interrupts:
+    """Ctrl-C where Python keeps what is raised, and prints it."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+
+class SequenceThatInterrupts(list):
+    def __iter__(self):
+        Interrupts()
+        return super().__iter__()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("on_signal", ["raise", "return"])
+@pytest.mark.parametrize("place", ["before", "environment", "algorithm", "episodes"])
+def test_ctrl_c_while_the_run_is_built_is_not_lost(tmp_path, place, on_signal):
+    class Algorithm(ToyAlgorithm):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            if place == "algorithm":
+                Interrupts()
+
+        def reset_environment(self, seed):
+            super().reset_environment(seed)
+            if place == "episodes":
+                Interrupts()
+
+        def train_iter(self):
+            raise AssertionError("training goes on")
+
+    def create(*, seed):
+        if place == "environment":
+            Interrupts()
+        return make_noise(seed=seed)
+
+    config = TrainerConfig(
+        algorithm_ctor=Algorithm, num_iterations=1, unroll_length=5, evaluate=False
+    )
+    hooks = SequenceThatInterrupts() if place == "before" else []
+    options = {"hooks": hooks, "create_env": create, "on_signal": on_signal}
+    if place == "episodes" and on_signal == "return":  # there is a result
+        result = alf_lite.train(config, tmp_path / "run", **options)
+        assert (result.stop_signal, result.iterations) == (signal.SIGINT, 0)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            alf_lite.train(config, tmp_path / "run", **options)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 class HangingEnvironment(NoiseEnvironment):
