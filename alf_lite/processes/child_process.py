@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing import forkserver, reduction, resource_tracker, util
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -31,6 +31,7 @@ _STACK_SECONDS = 1.0  # for a process that hangs to begin to write its Python st
 _GRACE_SECONDS = 0.5  # after a deadline: the whole program may have been stopped
 _MAX_DESCRIPTORS = 65_536  # of a program: enough for ten thousand children
 _start_lock = threading.Lock()
+_server_end: util.Finalize | None = None
 _MAIN_HINT = (
     " It runs the program itself again, whose class or function it needs: put what "
     'the program starts below `if __name__ == "__main__":`, or that class into a '
@@ -94,9 +95,16 @@ class ChildProcess:
         )
         needs_main = config_shipping.needs_main_module(dumped)
         self._needs_main = needs_main
-        try:
+
+        def start() -> None:
             with _start_lock, _blocked_signals(), _hidden_main_module(needs_main):
                 self._process.start()
+
+        try:
+            if method == "forkserver":
+                _wait_for_server(start)
+            else:
+                start()
         except BaseException:
             self.connection.close()
             self._stacks.close()
@@ -300,6 +308,44 @@ def start_server(preload: Sequence[str]) -> None:
     finally:
         if not is_set:
             del os.environ[name]
+    global _server_end
+    if _server_end is None:
+        # After the children: while it imports it does not see that this process ends.
+        _server_end = util.Finalize(None, _kill_server, exitpriority=-1)
+
+
+def _wait_for_server(start: Callable[[], None]) -> None:
+    """Starts a child of the server; a signal can break off the wait for it.
+
+    The server answers when it has imported all that it should, and multiprocessing does
+    not let itself be disturbed: that is a thread's affair.
+    """
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            start()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        thread.join()
+    except BaseException:
+        _kill_server()  # the next child has a new one
+        thread.join()
+        raise
+    if errors:
+        raise errors[0]
+
+
+def _kill_server() -> None:
+    server: Any = forkserver._forkserver
+    pid = server._forkserver_pid
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def raise_descriptor_limit() -> None:

@@ -79,3 +79,33 @@ def test_a_second_ctrl_c_ends_the_run_at_once(run):
     time.sleep(0.01)
     os.killpg(run.pid, signal.SIGINT)
     assert run.wait() == 130
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
+)
+def test_workers_that_start_are_broken_off(launcher, tmp_path, number, code):
+    # The server that workers are forked from imports for ever.
+    slow = tmp_path / "sitecustomize.py"
+    slow.write_text(
+        "import pathlib, sys, time\n"
+        "if any('forkserver' in argument for argument in sys.orig_argv):\n"
+        f"    pathlib.Path({str(tmp_path / 'imports')!r}).touch()\n"
+        "    time.sleep(1000)\n"
+    )
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    run = launcher.start(
+        tmp_path / "run",
+        ["--conf=impala_cart_pole"],
+        settings=SETTINGS,
+        environ={"PYTHONPATH": path},
+    )
+    is_waiting = (tmp_path / "run/run.json").exists  # for the workers
+    run.wait_for((tmp_path / "imports").exists, "nothing is imported")
+    run.wait_for(is_waiting, "nothing is built")
+    time.sleep(1.0)
+    begin = time.monotonic()
+    run.send(number)
+    assert run.wait(10) == code
+    assert time.monotonic() - begin < 10  # those that are left over, too
+    assert "Traceback" not in run.output + run.error
