@@ -52,11 +52,10 @@ from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils import losses, summary, value_ops
 from alf_lite.utils.checks import check_positive, check_unit_interval
 from alf_lite.utils.diagnostics import diagnostic
+from alf_lite.utils.shortcuts import are_as_shipped
 
 Nest = Any
 
-# What has to be a class's own where its loss is computed in one go
-_OF_LOSS = ("train_step", "calc_loss", "after_update", "_value")
 _flatten = operator.methodcaller("flatten", 0, 1)
 
 
@@ -103,6 +102,7 @@ class ActorCriticAlgorithm(RLAlgorithm):
 
     trains_on_sequences = True
     tells_action_distribution = True
+    keeps_shortcuts = True
 
     # Mnih et al. 2016 (arXiv:1602.01783): 16 actors, an update after 5 steps. With an ε
     # of 1e-8, one run of five on CartPole forgot what it had learnt.
@@ -318,7 +318,7 @@ class ActorCriticAlgorithm(RLAlgorithm):
     def quick_loss(self, batch: TrainingBatch) -> LossInfo | None:
         inputs, info = batch.inputs, batch.rollout_info
         num_steps, batch_size = inputs.step_type.shape
-        if not self._learns_as(ActorCriticAlgorithm) or num_steps < 2:
+        if num_steps < 2:
             return None
         if not inputs.step_type.is_contiguous():  # sums may differ in the last bits
             return None
@@ -338,23 +338,19 @@ class ActorCriticAlgorithm(RLAlgorithm):
             )
 
         return self._quick_loss(
+            self._policy_gradient_loss,
             nest.map_structure(_flatten, inputs.observation),
             nest.map_structure(lambda t: t[:-1].flatten(0, 1), info.action),
             batch.valid[:-1].reshape(-1),
             loss_of,
         )
 
-    def _learns_as(self, kind: type[ActorCriticAlgorithm]) -> bool:
-        """Whether the loss is that of ``kind``, whatever has become of this one."""
-        if self._trust_region is not None:  # looks at the distributions
-            return False
-        own = type(self)
-        return not vars(self).keys() & _OF_LOSS and all(
-            getattr(own, name) is getattr(kind, name) for name in _OF_LOSS
-        )
-
-    def _quick_loss(self, *args: Any) -> LossInfo | None:
+    def _quick_loss(self, loss_part: Any, *args: Any) -> LossInfo | None:
         """See :func:`mean_loss`, whose arguments follow the networks."""
+        if self._trust_region is not None:  # looks at the distributions
+            return None
+        if not are_as_shipped(self, loss_part):
+            return None
         loss = mean_loss(self._policy, self._value_network, *args)
         return None if loss is None else LossInfo(loss=loss)
 

@@ -39,7 +39,6 @@ _METHODS_WITH_FLAG = (
 
 
 _TRAIN_STEPS = ("train_step", "train_step_offline")
-_BEHIND_QUICK_LOSS = ("train_step", "calc_loss", "after_update")
 
 
 class Algorithm(OptimizerOwner):
@@ -118,8 +117,6 @@ class Algorithm(OptimizerOwner):
         super().__init_subclass__(**kwargs)
         if is_outdated(cls, "trains_on_sequences", *_TRAIN_STEPS):
             cls.trains_on_sequences = False  # whoever writes one has to say it anew
-        if is_outdated(cls, "quick_loss", *_BEHIND_QUICK_LOSS):
-            cls.quick_loss = Algorithm.quick_loss  # type: ignore[method-assign]
         for method, flag, value in _METHODS_WITH_FLAG:
             says_it = flag in vars(cls) or getattr(cls, flag) is value
             if method in vars(cls) and not says_it:
@@ -268,7 +265,7 @@ class Algorithm(OptimizerOwner):
         """The mean loss of a mini-batch in one go, where that takes less time.
 
         Asked where nobody wants to see more of the loss. It must be what ``train_step``
-        and ``calc_loss`` give, and is not asked of a subclass that has its own.
+        and ``calc_loss`` give: see :func:`are_as_shipped`.
 
         Args:
             batch: :class:`TrainingBatch` [T, B, ...], without memory and burn-in.

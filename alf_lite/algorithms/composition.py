@@ -14,6 +14,7 @@ the names of the parts, as are summaries, optimizers (``parts.NAME``) and checkp
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,6 +46,7 @@ from alf_lite.data_structures import (
 )
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.utils.shortcuts import are_as_shipped
 
 Nest = Any
 Infos = dict[str, Nest]  # by the names of the parts
@@ -52,7 +54,7 @@ Infos = dict[str, Nest]  # by the names of the parts
 # What the RL algorithm does itself if there is nothing beside it.
 _LEFT_TO_IT = (
     *("predict_step", "rollout_step", "preprocess", "transitions_to", "train_step"),
-    *("calc_loss", "quick_loss", "train_step_offline", "calc_loss_offline"),
+    *("calc_loss", "train_step_offline", "calc_loss_offline"),
     *("add_batch_statistics", "should_stop_updates", "after_update"),
     "after_train_iter",
     *("action_distribution", "priority_of_new_steps"),
@@ -74,6 +76,7 @@ class Composition(RLAlgorithm):
     # As the parts say, once they are known
     has_offline_loss = True
     stops_updates_early = True
+    keeps_shortcuts = True
 
     _rl: RLAlgorithm
     _named: dict[str, Any]  # all parts in their order
@@ -199,8 +202,16 @@ class Composition(RLAlgorithm):
         self._predict_state_spec = {n: p.predict_state_spec for n, p in acting.items()}
 
     def _leave_it_alone(self) -> None:
-        for name in _LEFT_TO_IT:
-            setattr(self, name, getattr(self._rl, name))
+        self._left = {
+            name: functools.partial(_ask, self._rl, name) for name in _LEFT_TO_IT
+        }
+        vars(self).update(self._left)
+
+    @property
+    def _is_left_alone(self) -> bool:
+        """Whether all is still the RL algorithm's."""
+        own = vars(self)
+        return self._is_alone and all(own[n] is ask for n, ask in self._left.items())
 
     # What others may ask
 
@@ -259,7 +270,7 @@ class Composition(RLAlgorithm):
 
     @property
     def only_pairs_steps(self) -> bool:
-        return self._is_alone and self._rl.only_pairs_steps
+        return self._is_left_alone and self._rl.only_pairs_steps
 
     def random_action(self, inputs: TimeStep) -> Nest:
         return self._rl.random_action(inputs)
@@ -387,12 +398,10 @@ class Composition(RLAlgorithm):
 
     def quick_loss(self, batch: TrainingBatch) -> LossInfo | None:
         """That of the RL algorithm, if nobody needs its info, and the other losses."""
+        if self._is_alone:
+            return self._rl.quick_loss(batch) if self._is_left_alone else None
         others = [self._named[name] for name in self._before]
-        if self._after or any(
-            type(part).after_update is not Algorithm.after_update
-            and part.uses_info_after_update
-            for part in others
-        ):
+        if self._after or not are_as_shipped(self) or any(map(_needs_info, others)):
             return None
         loss_info = self._rl.quick_loss(part_of_batch(batch, "rl"))
         if loss_info is None:
@@ -433,6 +442,17 @@ class Composition(RLAlgorithm):
             if name in self._acting:
                 output = part.replayed_output(root_inputs, info)
                 root_inputs = part.pass_on(root_inputs, output)
+
+
+def _ask(algorithm: RLAlgorithm, method: str, *args: Any, **kwargs: Any) -> Any:
+    """Calls what the method is now."""
+    return getattr(algorithm, method)(*args, **kwargs)
+
+
+def _needs_info(part: Algorithm) -> bool:
+    """Whether ``after_update`` looks at what its ``train_step`` returned."""
+    method = getattr(part.after_update, "__func__", None)
+    return part.uses_info_after_update and method is not Algorithm.after_update
 
 
 def _by_name(owner: str, named: Sequence[tuple[str, Algorithm]]) -> nn.ModuleDict:

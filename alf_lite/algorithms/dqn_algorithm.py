@@ -62,15 +62,9 @@ from alf_lite.networks.noisy_layers import exploring_by_noise
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.diagnostics import diagnostic
+from alf_lite.utils.shortcuts import are_as_shipped
 
 Nest = Any
-
-
-# Whoever writes one of them anew computes another loss, or wants what leads to it.
-_OF_LOSS = {
-    *("train_step", "calc_loss", "after_update"),
-    *("_extend_info", "_bootstrap", "_reward_and_discount"),
-}
 
 
 class DqnState(NamedTuple):
@@ -105,7 +99,7 @@ class DqnAlgorithm(OffPolicyAlgorithm):
     """DQN for nests of discrete actions."""
 
     trains_on_sequences = True
-    _has_plain_transitions = True  # of rewards that are one number
+    keeps_shortcuts = True
 
     # Mnih et al. 2015: an update for four steps. Batches are larger, and Adam trains.
     default_settings = DefaultSettings(
@@ -186,7 +180,6 @@ class DqnAlgorithm(OffPolicyAlgorithm):
             and self._actions.is_index
             and not self._is_recurrent
             and not self._mask.exists
-            and type(self)._evaluate is DqnAlgorithm._evaluate
         )
         if not self._is_eval:
             self._target_q_network = target_copy(self._q_network)
@@ -249,11 +242,17 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         return [self._target_q_network]
 
     def _act_quickly(self, observation: Nest, epsilon: float | None) -> Tensor | None:
-        if epsilon is None or not self._is_plain:
+        if epsilon is None or not self._may_be_quick():
             return None
         network: Any = self._modules["_q_network"]  # faster than by attribute
         return quick_q_learning.greedy_action(
             network, observation, epsilon, self._actions.max_values
+        )
+
+    def _may_be_quick(self) -> bool:
+        """Whether shortcuts know all that there is to do with the values."""
+        return self._is_plain and are_as_shipped(
+            self, self._return_model, self._explore, self._actions
         )
 
     def _evaluate(
@@ -375,7 +374,8 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         observation, mask = self._mask.split(observation)
         outputs, target_state = self._target_q_network(observation, target_state)
         allowed = self._actions.allowed(mask, outputs.device)
-        is_best = self._return_model.ranks_by_output and allowed is None
+        model = self._return_model
+        is_best = allowed is None and model.ranks_by_output and are_as_shipped(model)
         if is_best and not self._double:
             return outputs.amax(-2), target_state  # of the best action
         chooser = outputs
@@ -383,7 +383,7 @@ class DqnAlgorithm(OffPolicyAlgorithm):
             chooser = online_outputs
             if chooser is None:
                 chooser, _ = self._q_network(observation)
-        best = masked_argmax(self._return_model.mean(chooser), allowed)
+        best = masked_argmax(model.mean(chooser), allowed)
         return outputs_of(outputs, best), target_state
 
     def calc_loss(self, info: DqnInfo) -> LossInfo:
@@ -423,7 +423,7 @@ class DqnAlgorithm(OffPolicyAlgorithm):
 
     def quick_loss(self, batch: TrainingBatch) -> LossInfo | None:
         is_one_step = batch.inputs.step_type.shape[0] == 1
-        if not (self._learns_plainly and is_one_step) or vars(self).keys() & _OF_LOSS:
+        if not (self._learns_plainly and is_one_step and self._may_be_quick()):
             return None
         if batch.batch_info.importance_weights != ():
             return None
@@ -441,11 +441,8 @@ class DqnAlgorithm(OffPolicyAlgorithm):
     @functools.cached_property
     def _learns_plainly(self) -> bool:
         """Whether :meth:`quick_loss` knows all that there is to compute."""
-        kind, config = type(self), self._config
-        is_own = all(getattr(kind, n) is getattr(DqnAlgorithm, n) for n in _OF_LOSS)
-        has_priority = config is None or config.priority_replay
-        is_plain = self._is_plain and not self.uses_episode_returns
-        return is_plain and is_own and not has_priority
+        has_priority = self._config is None or self._config.priority_replay
+        return not self.uses_episode_returns and not has_priority
 
     def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
         """Moves the target network towards the online network."""

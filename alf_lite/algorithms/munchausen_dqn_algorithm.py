@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm, DqnInfo
+from alf_lite.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf_lite.algorithms.parts.conservative import scaled_logsumexp
 from alf_lite.algorithms.parts.return_heads import ExpectedReturnHead
 from alf_lite.algorithms.parts.transitions import Transition
@@ -38,6 +39,9 @@ Nest = Any
 @configurable(denylist=["double"], defaults={"double": False})
 class MunchausenDqnAlgorithm(DqnAlgorithm):
     """M-DQN for nests of discrete actions."""
+
+    keeps_shortcuts = True
+    quick_loss = OffPolicyAlgorithm.quick_loss  # DQN's is another one
 
     def __init__(
         self,

@@ -40,6 +40,8 @@ _MIN_NORM = 1e-5  # of the gradient, as in the authors' code
 class OacAlgorithm(SacAlgorithm):
     """OAC for nests of continuous actions."""
 
+    keeps_shortcuts = True
+
     def __init__(
         self,
         *specs: Any,

@@ -35,11 +35,10 @@ from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_positive
 from alf_lite.utils.schedulers import Scheduled
-from alf_lite.utils.shortcuts import is_outdated
+from alf_lite.utils.shortcuts import are_as_shipped
 
 Nest = Any
 _Info = TypeVar("_Info", bound=Any)
-_MAKE_TRANSITIONS = ("preprocess", "preprocess_experience", "transitions_to")
 
 
 @configurable
@@ -54,15 +53,10 @@ class OffPolicyAlgorithm(RLAlgorithm):
     _alternatives: ClassVar[str] = ""
 
     # ``preprocess_experience`` does no more than the one below
-    _has_plain_transitions: bool = True
+    _has_plain_transitions: ClassVar[bool] = True
 
     # Whether transitions tell which of them come from offline buffers
     _offline_rows_only: bool = False
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if is_outdated(cls, "_has_plain_transitions", *_MAKE_TRANSITIONS):
-            cls._has_plain_transitions = False  # whoever writes one has to say it anew
 
     def __init__(
         self,
@@ -153,7 +147,8 @@ class OffPolicyAlgorithm(RLAlgorithm):
     @property
     def only_pairs_steps(self) -> bool:
         is_plain = self._has_plain_transitions and not self._offline_rows_only
-        return is_plain and self._n_step == 1 and not self._is_recurrent
+        is_one_step = self._n_step == 1 and not self._is_recurrent
+        return is_plain and is_one_step and are_as_shipped(self)
 
     def transitions_to(self, next_step: TimeStep) -> Transition:
         """Those of one step."""

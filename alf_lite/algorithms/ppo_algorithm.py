@@ -88,6 +88,7 @@ class PPOAlgorithm(ActorCriticAlgorithm):
     """
 
     trains_on_sequences = True
+    keeps_shortcuts = True
 
     # With ``target_kl``. The diagnostics of every update are computed for it.
     stops_updates_early = False
@@ -306,7 +307,7 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         ]
 
     def quick_loss(self, batch: TrainingBatch) -> LossInfo | None:
-        if not self._learns_as(PPOAlgorithm) or len(batch.valid) > 1:
+        if len(batch.valid) > 1:
             return None
         if self._adaptive_rate is not None or self._log_prob_clip is not None:
             return None
@@ -318,7 +319,8 @@ class PPOAlgorithm(ActorCriticAlgorithm):
             return self._clipped_loss.in_numpy(self._advantage_of(info), info)
 
         return self._quick_loss(
-            inputs.observation, info.action, batch.valid[0], loss_of
+            *(self._clipped_loss, inputs.observation, info.action),
+            *(batch.valid[0], loss_of),
         )
 
     def _advantage_of(self, info: PPOInfo) -> Tensor:

@@ -32,6 +32,8 @@ from alf_lite.utils.checks import check_not_negative
 class Td3Algorithm(DdpgAlgorithm):
     """TD3 for nests of continuous actions."""
 
+    keeps_shortcuts = True
+
     def __init__(
         self,
         *specs: Any,

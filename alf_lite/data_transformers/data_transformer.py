@@ -247,6 +247,11 @@ class IdentityDataTransformer(SingleStepTransformer):
 
     is_identity = True
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Whoever derives from it changes something."""
+        super().__init_subclass__(**kwargs)
+        cls.is_identity = False
+
     def transform(self, time_step: TimeStep) -> TimeStep:
         return time_step
 

@@ -18,6 +18,7 @@ from alf_lite.distributions.action_distribution import (
 )
 from alf_lite.tensor_specs import BoundedTensorSpec
 from alf_lite.utils.numpy_function import Pullback, by_numpy, is_quick
+from alf_lite.utils.shortcuts import are_as_shipped
 from alf_lite.utils.tensor_utils import DeviceConstants
 
 _LOG_2 = math.log(2.0)
@@ -37,6 +38,7 @@ class DiagonalNormal(ActionDistribution):
     constant_names = ("num_event_dims",)
     has_rsample = True
     takes_noise = True
+    keeps_shortcuts = True
 
     def __init__(self, loc: Tensor, scale: Tensor, num_event_dims: int = 1) -> None:
         self.loc = loc
@@ -77,6 +79,9 @@ class DiagonalNormal(ActionDistribution):
         return sum_event(entropies, self.num_event_dims)
 
     def log_prob_and_entropy(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        if not are_as_shipped(self):
+            return super().log_prob_and_entropy(value)
+
         def in_torch(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
             distribution = DiagonalNormal(loc, scale, self.num_event_dims)
             return distribution.log_prob(value), distribution.entropy()

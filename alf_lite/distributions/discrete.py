@@ -22,6 +22,7 @@ from alf_lite.distributions.action_distribution import (
 from alf_lite.distributions.torch_distributions import mask_log_odds, mask_logits
 from alf_lite.tensor_specs import BoundedTensorSpec, num_categories
 from alf_lite.utils.numpy_function import Pullback, by_numpy, is_quick
+from alf_lite.utils.shortcuts import are_as_shipped
 from alf_lite.utils.tensor_utils import DeviceConstants
 
 
@@ -36,6 +37,7 @@ class Categorical(ActionDistribution):
 
     parameter_names = ("logits",)
     constant_names = ("minimum", "dtype")
+    keeps_shortcuts = True
 
     def __init__(
         self, logits: Tensor, minimum: int = 0, dtype: torch.dtype = torch.int64
@@ -74,6 +76,8 @@ class Categorical(ActionDistribution):
         return _entropy(self.logits)
 
     def log_prob_and_entropy(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        if not are_as_shipped(self):
+            return super().log_prob_and_entropy(value)
         logits, index = self.logits, self._index(value)
 
         def in_torch(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,6 +97,8 @@ class Categorical(ActionDistribution):
         return _kl_divergence(self.logits, other.logits)
 
     def stack_key(self) -> Hashable:
+        if not are_as_shipped(self):
+            return None
         # One draw for all uses the same random numbers as one draw after the other.
         return Categorical, self.logits.shape, self.minimum, self.dtype
 

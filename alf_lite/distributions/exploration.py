@@ -166,6 +166,8 @@ class EpsilonGreedy(FollowsProgress):
         ValueError: if a number is out of range.
     """
 
+    keeps_shortcuts = True
+
     def __init__(self, epsilon: Epsilon | Sequence[Epsilon]) -> None:
         self._is_sequence = isinstance(epsilon, Sequence)
         entries = list(epsilon) if isinstance(epsilon, Sequence) else [epsilon]

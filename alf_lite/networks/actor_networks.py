@@ -89,6 +89,7 @@ class ActorDistributionNetwork(EncodedNetwork):
     """
 
     takes_sequences = True
+    keeps_shortcuts = True
 
     def __init__(
         self,
@@ -185,6 +186,8 @@ class SquashedActorNetwork(ActorDistributionNetwork):
     also tells what the arguments mean.
     """
 
+    keeps_shortcuts = True
+
 
 @configurable(
     denylist=["continuous_projection", "state_dependent_std"],
@@ -204,6 +207,8 @@ class NormalActorNetwork(ActorDistributionNetwork):
     environment clips. Discrete parts of the action are categorical, as in
     :class:`ActorDistributionNetwork`, which also tells what the arguments mean.
     """
+
+    keeps_shortcuts = True
 
 
 @configurable(defaults={"fc_layer_params": (256, 256), "activation": "relu"})

@@ -28,10 +28,10 @@ class BuiltLayers:
         ]
 
     def are_there(self) -> bool:
-        """Whether each is where it was."""
+        """Whether each is where it was, and computes what its class does."""
         # Asked at every step, and all() takes three times as long.
-        for modules, name, layer in self._places:  # noqa: SIM110
-            if modules.get(name) is not layer:
+        for modules, name, layer in self._places:
+            if modules.get(name) is not layer or "forward" in layer.__dict__:
                 return False
         return True
 
@@ -49,9 +49,13 @@ def has_own_parameters(layer: nn.Module, kind: type) -> bool:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether somebody wants to see, or change, what goes in or comes out."""
+    """Whether somebody wants to see, or change, what goes in or comes out.
+
+    Also by another ``forward`` of this object alone.
+    """
     return bool(  # asked at every step; any() takes twice as long
-        module._forward_pre_hooks
+        "forward" in module.__dict__
+        or module._forward_pre_hooks
         or module._forward_hooks
         or module._backward_pre_hooks
         or module._backward_hooks

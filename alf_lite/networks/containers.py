@@ -26,6 +26,7 @@ from alf_lite.networks.input_preprocessors import (
 )
 from alf_lite.networks.layers import Activation
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.shortcuts import are_as_shipped
 
 Nest = Any
 Part = Callable[..., nn.Module] | nn.Module
@@ -107,6 +108,7 @@ class Sequential(NetworkContainer):
     """
 
     takes_sequences = True
+    keeps_shortcuts = True
 
     def __init__(
         self, input_spec: NestedTensorSpec, parts: Sequence[Part], **options: Any
@@ -131,6 +133,8 @@ class Sequential(NetworkContainer):
         return inputs, self._new_state(states)
 
     def layers(self) -> list[nn.Module] | None:
+        if not are_as_shipped(self):
+            return None
         found: list[nn.Module] = []
         for part in self._parts:
             layers = part.layers() if isinstance(part, EncoderNetwork) else None

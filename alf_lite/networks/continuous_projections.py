@@ -25,6 +25,7 @@ from alf_lite.networks.projections import (
     Projection,
 )
 from alf_lite.tensor_specs import TensorSpec
+from alf_lite.utils.shortcuts import are_as_shipped
 from alf_lite.utils.tensor_utils import unflatten_last
 
 
@@ -40,6 +41,8 @@ class NormalProjection(Projection):
         initial_log_std: log σ at the start.
         log_std_bounds: log σ is clipped to these.
     """
+
+    keeps_shortcuts = True
 
     def __init__(
         self,
@@ -65,7 +68,8 @@ class NormalProjection(Projection):
             self._log_std = nn.Parameter(torch.full((spec.numel,), initial_log_std))
 
     def single_layer(self) -> nn.Linear | None:
-        return self._loc if self._log_std_linear is None else None
+        is_single = self._log_std_linear is None and are_as_shipped(self)
+        return self._loc if is_single else None
 
     def drop_single_layer(self) -> None:
         del self._loc
@@ -81,6 +85,8 @@ class NormalProjection(Projection):
 
     def likelihood(self, action: Tensor) -> NumpyLikelihood | None:
         if self._bounds is not None or self._log_std_linear is not None:
+            return None
+        if not are_as_shipped(self):
             return None
         if action.dtype != torch.float32:
             return None
@@ -105,6 +111,9 @@ class NormalProjection(Projection):
 class CauchyProjection(NormalProjection):
     """Continuous actions of which some lie far away; σ is the scale."""
 
+    keeps_shortcuts = True
+    likelihood = Projection.likelihood  # of another distribution
+
     def _build(self, loc: Tensor, scale: Tensor) -> DiagonalCauchy:
         return DiagonalCauchy(loc, scale, self._spec.ndim)
 
@@ -114,6 +123,9 @@ class TruncatedNormalProjection(NormalProjection):
 
     The peak is squashed to the bounds by tanh. σ is that of actions in [-1, 1].
     """
+
+    keeps_shortcuts = True
+    likelihood = Projection.likelihood
 
     _bounds: ActionBounds
 
@@ -133,6 +145,8 @@ class MixtureProjection(Projection):
         bounds: where to squash to with tanh; None for unbounded actions.
         state_dependent_std: see :class:`NormalProjection`, as for what follows.
     """
+
+    keeps_shortcuts = True
 
     def __init__(
         self,
@@ -190,6 +204,8 @@ class BetaProjection(Projection):
     α and β are 1 + softplus(·), as in Chou et al., "Improving stochastic policy
     gradients in continuous control with deep RL using the Beta distribution", 2017.
     """
+
+    keeps_shortcuts = True
 
     def __init__(self, input_size: int, bounds: ActionBounds) -> None:
         super().__init__()

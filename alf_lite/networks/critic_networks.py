@@ -28,6 +28,7 @@ from alf_lite.networks.parallel_layers import (
     ParallelLinear,
 )
 from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.utils.shortcuts import are_as_shipped
 
 Nest = Any
 
@@ -149,6 +150,8 @@ class ParallelMLP(nn.Module):
         last_initializer: of the output layer's; None: orthogonal ones.
     """
 
+    keeps_shortcuts = True
+
     def __init__(
         self,
         num_members: int,
@@ -181,10 +184,11 @@ class ParallelMLP(nn.Module):
             num_members, sizes[-1], output_size, output_gain, last_initializer
         )
 
+        of_members = (ParallelLinear, ParallelLayerNorm, BatchNorm)
+        known = {*of_members, nn.Dropout, type(make_activation(activation))}
+        self._knows_first = all(type(layer) in known for layer in layers)
         first = [
-            FirstMember(layer)
-            if isinstance(layer, ParallelLinear | ParallelLayerNorm | BatchNorm)
-            else layer
+            FirstMember(layer) if isinstance(layer, of_members) else layer
             for layer in (*layers, self._output_layer)
         ]
         *first_hidden, first_output = first
@@ -201,7 +205,8 @@ class ParallelMLP(nn.Module):
         """
         if not self.is_only_first:
             return self._of_all(x)
-        if not self._built.are_there() or self._built.are_watched():
+        is_built = self._built.are_there() and not self._built.are_watched()
+        if not (self._knows_first and is_built and are_as_shipped(self)):
             return self._of_all(x)[:1]
         hidden_layers, output_layer = self._first
         return output_layer.forward(hidden_layers.forward(x)).unsqueeze(0)
@@ -219,7 +224,7 @@ class ParallelMLP(nn.Module):
             x: [B, F].
             more: [B, input_size − F], the rest of the input; None: there is none.
         """
-        if not self.is_only_first:
+        if not self.is_only_first and are_as_shipped(self):
             values = self._chain(x, more)
             if values is not None:
                 return values

@@ -23,7 +23,7 @@ from alf_lite.networks.layers import Activation, mlp
 from alf_lite.networks.network import Network, leaf_name
 from alf_lite.networks.numpy_layers import NumpyChain
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.shortcuts import is_outdated
+from alf_lite.utils.shortcuts import are_as_shipped
 
 Nest = Any
 
@@ -32,12 +32,6 @@ class EncoderNetwork(Network):
     """A network whose output is a vector of features."""
 
     output_size: int
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Whoever writes a ``forward`` has to say anew which layers it consists of."""
-        super().__init_subclass__(**kwargs)
-        if is_outdated(cls, "layers", "forward"):
-            cls.layers = EncoderNetwork.layers  # type: ignore[method-assign]
 
     def layers(self) -> list[nn.Module] | None:
         """What it consists of, if one layer simply follows the other."""
@@ -76,6 +70,8 @@ class EncodingNetwork(EncoderNetwork):
     Raises:
         ValueError: if a leaf cannot be encoded; the message names its path.
     """
+
+    keeps_shortcuts = True
 
     def __init__(
         self,
@@ -144,7 +140,7 @@ class EncodingNetwork(EncoderNetwork):
         return self._mlp.forward(inputs), state
 
     def layers(self) -> list[nn.Module] | None:
-        return list(self._mlp) if self._is_plain else None
+        return list(self._mlp) if self._is_plain and are_as_shipped(self) else None
 
 
 class EncodedNetwork(Network):

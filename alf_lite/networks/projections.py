@@ -31,13 +31,11 @@ from alf_lite.tensor_specs import (
     num_categories,
 )
 from alf_lite.utils.numpy_function import NumpyFunction
-from alf_lite.utils.shortcuts import is_outdated
+from alf_lite.utils.shortcuts import are_as_shipped
 from alf_lite.utils.tensor_utils import unflatten_last
 
 Nest = Any
 
-# From features, or outputs of the layer
-_MAKE_DISTRIBUTIONS = ("forward", "from_outputs", "_distribution", "_build")
 # Nearly uniform at the start, whatever the observation.
 POLICY_GAIN = 0.01
 
@@ -54,17 +52,9 @@ class Projection(nn.Module):
 
     _linear: nn.Linear
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Whoever makes another distribution has to say anew how likely actions are."""
-        super().__init_subclass__(**kwargs)
-        if is_outdated(cls, "likelihood", *_MAKE_DISTRIBUTIONS):
-            cls.likelihood = Projection.likelihood  # type: ignore[method-assign]
-        if is_outdated(cls, "single_layer", "forward"):
-            cls.single_layer = lambda self: None  # type: ignore[method-assign]
-
     def single_layer(self) -> nn.Linear | None:
-        """The layer, if there is but one."""
-        return self._linear
+        """The layer, if there is but one, and nothing else is done in ``forward``."""
+        return self._linear if are_as_shipped(self) else None
 
     def drop_single_layer(self) -> None:
         """From now on, another one gives what ``from_outputs`` wants."""
@@ -86,6 +76,8 @@ class Projection(nn.Module):
 class CategoricalProjection(Projection):
     """One discrete action between the bounds of a scalar integer spec."""
 
+    keeps_shortcuts = True
+
     def __init__(self, input_size: int, spec: BoundedTensorSpec) -> None:
         super().__init__()
         self._linear = linear(input_size, int(num_categories(spec)[0]), POLICY_GAIN)
@@ -95,7 +87,9 @@ class CategoricalProjection(Projection):
     def from_outputs(self, outputs: Tensor) -> Categorical:
         return Categorical(outputs, self._minimum, self._dtype)
 
-    def likelihood(self, action: Tensor) -> NumpyLikelihood:
+    def likelihood(self, action: Tensor) -> NumpyLikelihood | None:
+        if not are_as_shipped(self):
+            return None
         index = action.long()
         return NumpyLikelihood(
             NumpyChoice(index - self._minimum if self._minimum else index)
@@ -104,6 +98,8 @@ class CategoricalProjection(Projection):
 
 class MultiCategoricalProjection(Projection):
     """A vector of discrete actions, one categorical distribution per element."""
+
+    keeps_shortcuts = True
 
     def __init__(self, input_size: int, spec: BoundedTensorSpec) -> None:
         super().__init__()
@@ -117,6 +113,8 @@ class MultiCategoricalProjection(Projection):
 class BernoulliProjection(Projection):
     """Binary actions."""
 
+    keeps_shortcuts = True
+
     def __init__(self, input_size: int, spec: TensorSpec) -> None:
         super().__init__()
         self._linear = linear(input_size, spec.numel, POLICY_GAIN)
@@ -129,6 +127,8 @@ class BernoulliProjection(Projection):
 
 class OneHotProjection(Projection):
     """A choice of one element of a vector, which is at its maximum then."""
+
+    keeps_shortcuts = True
 
     def __init__(self, input_size: int, bounds: ActionBounds) -> None:
         super().__init__()
@@ -147,6 +147,8 @@ class NestOfHeads(Projection):
         heads: one per leaf; they give their layers away.
     """
 
+    keeps_shortcuts = True
+
     def __init__(self, action_spec: NestedTensorSpec, heads: list[Projection]) -> None:
         super().__init__()
         self._action_spec = action_spec
@@ -161,7 +163,8 @@ class NestOfHeads(Projection):
         self._heads = nn.ModuleList(heads)
 
     def single_layer(self) -> nn.Linear | None:
-        return None if any(self._has_layer) else self._joined
+        has_others = any(self._has_layer) or not are_as_shipped(self)
+        return None if has_others else self._joined
 
     def forward(self, features: Tensor) -> Nest:
         outputs: Sequence[Tensor] = ()

@@ -35,6 +35,7 @@ class ValueNetwork(EncodedNetwork):
     """
 
     takes_sequences = True
+    keeps_shortcuts = True
 
     def __init__(
         self,
@@ -94,6 +95,7 @@ class QNetwork(EncodedNetwork):
     """
 
     takes_sequences = True
+    keeps_shortcuts = True
 
     _mean_weights: Tensor  # [C, A, 1], of a mean over the values that exist
 

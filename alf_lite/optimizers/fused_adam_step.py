@@ -65,10 +65,12 @@ class FusedAdamStep:
             skip: [] float32 on their device; at 1 everything stays as it is.
 
         Returns:
-            Whether it could: not if a hook may change things.
+            Whether it could: not if a hook, or another ``step`` of this optimizer
+            alone, may change things.
         """
         optimizer, group = self._optimizer, self._group
-        if optimizer._optimizer_step_pre_hooks or _PRE_HOOKS:
+        has_own_step = "step" in optimizer.__dict__
+        if optimizer._optimizer_step_pre_hooks or _PRE_HOOKS or has_own_step:
             self.part_counters()
             return False
         part = self._whole

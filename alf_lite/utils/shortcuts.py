@@ -1,6 +1,45 @@
-"""Whether what a class says about its methods still holds for a subclass."""
+"""Whether a shortcut stands for the objects at hand, and a flag for a subclass.
+
+A shortcut computes in one go what the methods of some objects would, and calls none of
+them. Nothing tells it of an equation that a subclass has written anew, in whichever
+method: it is taken for objects of the very classes that it was written for.
+"""
 
 from __future__ import annotations
+
+import inspect
+from typing import Any
+
+# Of classes that were asked for; None of those that shortcuts were not written for
+_methods: dict[type, frozenset[str] | None] = {}
+
+
+def are_as_shipped(*parts: Any) -> bool:
+    """Whether the shortcuts of these objects compute what their methods do.
+
+    They do if the class of each says ``keeps_shortcuts = True`` itself, which no
+    subclass inherits, and no method was replaced on the object.
+    """
+    for part in parts:
+        kind = type(part)
+        if kind not in _methods:
+            _methods[kind] = _methods_of(kind)
+        methods = _methods[kind]
+        if methods is None or not methods.isdisjoint(part.__dict__):
+            return False
+    return True
+
+
+def _methods_of(cls: type) -> frozenset[str] | None:
+    """The names of all there are."""
+    if not vars(cls).get("keeps_shortcuts", False):
+        return None
+    return frozenset(
+        name
+        for base in cls.__mro__
+        for name, value in vars(base).items()
+        if inspect.isfunction(value)
+    )
 
 
 def is_outdated(cls: type, shortcut: str, *methods: str) -> bool:

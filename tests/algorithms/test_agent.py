@@ -120,6 +120,20 @@ def test_a_loss_of_ones_own_is_asked_for():
     assert agent.num_calls == agent.num_updates
 
 
+@pytest.mark.parametrize("of_agent", [True, False])
+def test_a_loss_that_is_replaced_later_is_what_every_update_trains(of_agent):
+    agent = trained(PPOAlgorithm, Agent, rl_algorithm_ctor=PPOAlgorithm)
+    owner = agent if of_agent else agent.rl_algorithm
+    calc_loss = owner.calc_loss
+    owner.calc_loss = lambda info: LossInfo(loss=0 * calc_loss(info).loss)
+    before = [p.clone() for p in agent.parameters()]
+    for optimizer in agent.optimizers_of_run():
+        optimizer[1].forget()  # what it has gathered moves them, too
+    agent.train_iter()
+    for found, expected in zip(agent.parameters(), before, strict=True):
+        assert torch.equal(found, expected)
+
+
 def test_a_weight_of_its_reward_holds_with_nothing_else_in_it():
     agent = Agent(*SPECS, rl_algorithm_ctor=PPOAlgorithm, extrinsic_reward_weight=0.5)
     steps = some_steps()

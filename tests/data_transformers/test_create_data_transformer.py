@@ -264,3 +264,12 @@ def test_training_state_is_saved_and_restored():
 def test_a_wrong_order_is_refused_at_construction():
     with pytest.raises(ConfigError, match=r"LastReward \(HISTORY\) must come before"):
         create_data_transformer([scaling, LastReward], SPEC)
+
+
+def test_whoever_derives_from_what_changes_nothing_changes_something():
+    class Halves(IdentityDataTransformer):
+        def transform(self, time_step):
+            return time_step._replace(reward=time_step.reward / 2)
+
+    assert IdentityDataTransformer(SPEC).is_identity
+    assert not Halves(SPEC).is_identity

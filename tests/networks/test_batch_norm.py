@@ -171,3 +171,16 @@ def test_critics_are_trained_by_the_batch_and_frozen_ones_keep_their_statistics(
         network.buffers(), critics.target.buffers(), strict=True
     ):
         assert buffer.equal(of_target)
+
+
+class Doubling(BatchNorm):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def test_a_layer_of_ones_own_is_asked_for_the_first_critic_alone():
+    network = CriticNetwork(VECTOR, 2, 3, batch_norm=Doubling)
+    critics = Critics(network, lambda values: values, tau=0.5, period=1)
+    inputs = torch.randn(6, 4), torch.rand(6, 2)
+    first = critics.evaluate_frozen(*inputs, only_first=True)
+    torch.testing.assert_close(first, critics.evaluate_frozen(*inputs)[:, :1])

@@ -87,7 +87,9 @@ def test_one_node_notices_parameters_that_changed_before_the_gradient(monkeypatc
         values.sum().backward()
 
 
-@pytest.mark.parametrize("change", ["hook", "other layer", "parametrization"])
+@pytest.mark.parametrize(
+    "change", ["hook", "other layer", "forward", "parametrization"]
+)
 def test_one_node_gives_way_to_what_was_changed_later(change, monkeypatch):
     monkeypatch.setattr(parallel_layers, "is_single_threaded", lambda: True)
     monkeypatch.setattr(parallel_layers, "_MIN_OUTPUTS", 0)
@@ -97,6 +99,8 @@ def test_one_node_gives_way_to_what_was_changed_later(change, monkeypatch):
     assert network._critics._chain(*inputs) is not None
     if change == "hook":
         layers[0].register_forward_hook(lambda module, args, output: 0 * output)
+    elif change == "forward":
+        layers[0].forward = lambda x: x.new_zeros(2, len(x), 6)
     elif change == "other layer":
         layers[0] = ParallelLinear(2, 8, 6)
         torch.nn.init.zeros_(layers[0].weight)

@@ -136,7 +136,7 @@ class ReplayBatches:
     # Of own steps alone
 
     def _own_batches(self, num_updates: int) -> Iterator[TrainingBatch]:
-        if self._takes_pairs:
+        if self._may_take_pairs and self._algorithm.only_pairs_steps:
             return self._paired_batches(num_updates)
         replay, algorithm = self._replay, self._algorithm
         buffer, size = replay.require_buffer(), replay.mini_batch_size
@@ -151,15 +151,15 @@ class ReplayBatches:
         return consecutive_mini_batches(batch, size)
 
     @functools.cached_property
-    def _takes_pairs(self) -> bool:
+    def _may_take_pairs(self) -> bool:
         """Whether windows are nothing but a step and the next one, as they are stored.
 
-        Those of numpy's arrays are put together in half of the time of tensors.
+        If the algorithm only pairs them. Those of numpy's arrays are put together in
+        half of the time of tensors.
         """
         algorithm, device = self._algorithm, self._algorithm.device
         return (
-            algorithm.only_pairs_steps
-            and algorithm.is_temporally_independent
+            algorithm.is_temporally_independent
             and algorithm.data_transformer.is_identity
             and self._replay.mini_batch_length == 2
             and device == self._replay.require_buffer().device == torch.device("cpu")

@@ -13,6 +13,7 @@ from alf_lite.algorithms.parts.policy_lag import LagSummary
 from alf_lite.data_structures import Field
 from alf_lite.utils import losses
 from alf_lite.utils.numpy_function import by_numpy, is_quick
+from alf_lite.utils.shortcuts import are_as_shipped
 
 
 class PPOLossInfo(NamedTuple):
@@ -39,6 +40,8 @@ class ClippedLoss:
         value_loss_weight: c_v.
         entropy_weight: c_e.
     """
+
+    keeps_shortcuts = True
 
     def __init__(
         self,
@@ -75,7 +78,8 @@ class ClippedLoss:
             parts = self._parts(log_prob, value, entropy, advantage, info)
             return self._weighted_sum(parts)
 
-        if log_prob.shape == advantage.shape == value.shape and is_quick(log_prob):
+        is_small = log_prob.shape == advantage.shape == value.shape
+        if is_small and is_quick(log_prob) and are_as_shipped(self):
             quick = self.in_numpy(advantage, info)
             (loss,) = by_numpy(quick, in_torch, log_prob, value, entropy)
             policy_loss, value_loss = (torch.from_numpy(x) for x in quick.parts)

@@ -42,6 +42,7 @@ class Policy(Network):
     """
 
     takes_sequences = True
+    keeps_shortcuts = True
 
     def __init__(
         self,

@@ -26,6 +26,7 @@ from alf_lite.networks.projections import NumpyLikelihood
 from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.utils import losses
 from alf_lite.utils.numpy_function import Pullback, by_numpy, is_quick
+from alf_lite.utils.shortcuts import are_as_shipped
 
 
 class PolicyGradientLoss:
@@ -35,6 +36,8 @@ class PolicyGradientLoss:
         value_loss_weight: c_v.
         entropy_weight: c_e.
     """
+
+    keeps_shortcuts = True
 
     def __init__(self, value_loss_weight: float, entropy_weight: float) -> None:
         self._value_weight = value_loss_weight
@@ -68,7 +71,8 @@ class PolicyGradientLoss:
                 loss = loss - self._entropy_weight * entropy
             return loss, policy_loss, value_loss
 
-        if log_prob.shape == advantage.shape == value.shape and is_quick(log_prob):
+        is_small = log_prob.shape == advantage.shape == value.shape
+        if is_small and is_quick(log_prob) and are_as_shipped(self):
             quick = self.in_numpy(advantage, value_target)
             (loss,) = by_numpy(
                 *(quick, lambda *x: in_torch(*x)[0]), log_prob, value, entropy
@@ -160,10 +164,10 @@ def mean_loss(
     """
     network: Any = policy.unmasked_network
     if (
-        network is None  # there is a mask
-        or type(network).forward is not ActorDistributionNetwork.forward
-        or type(value_network) is not ValueNetwork
+        not isinstance(network, ActorDistributionNetwork)  # None: there is a mask
+        or not isinstance(value_network, ValueNetwork)
         or not value_network.is_scalar
+        or not are_as_shipped(policy, network, value_network)
         or has_hooks(network)
         or has_hooks(value_network)
     ):

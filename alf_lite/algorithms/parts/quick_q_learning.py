@@ -26,6 +26,7 @@ from alf_lite.networks.numpy_layers import Arrays, pull_back, run
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.utils.losses import NumpyMean
 from alf_lite.utils.numpy_function import is_quick
+from alf_lite.utils.shortcuts import are_as_shipped
 
 
 def greedy_action(
@@ -39,7 +40,9 @@ def greedy_action(
         epsilon: ε.
         num_values: A.
     """
-    if type(network) is not QNetwork or has_hooks(network):
+    if not isinstance(network, QNetwork) or not are_as_shipped(network):
+        return None
+    if has_hooks(network):
         return None
     layers = network.chain.arrays(observation)
     if layers is None:
@@ -69,9 +72,9 @@ def mean_td_loss(
         double: choose the action of the target with the first network.
     """
     network, target_network = networks
-    if type(network) is not QNetwork or type(target_network) is not QNetwork:
+    if not isinstance(network, QNetwork) or not isinstance(target_network, QNetwork):
         return None
-    if any(map(has_hooks, networks)):
+    if any(map(has_hooks, networks)) or not are_as_shipped(*networks, head):
         return None
     if not isinstance(head, ExpectedReturnHead) or not head.has_slope:
         return None

@@ -80,6 +80,7 @@ class ExpectedReturnHead(ReturnHead):
 
     num_outputs = 1
     ranks_by_output = True
+    keeps_shortcuts = True
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class ExpectedReturnHead(ReturnHead):
     @property
     def has_slope(self) -> bool:
         """Whether :meth:`loss_and_slope` knows the loss."""
-        return type(self) is ExpectedReturnHead and self._loss_fn is None
+        return self._loss_fn is None
 
     def loss_and_slope(
         self, value: np.ndarray, target: np.ndarray
@@ -148,6 +149,8 @@ class RescaledReturnHead(ExpectedReturnHead):
     """
 
     outputs_are_returns = False
+    has_slope = False
+    keeps_shortcuts = True
 
     def __init__(
         self,

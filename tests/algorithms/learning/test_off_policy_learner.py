@@ -306,9 +306,23 @@ class OwnBatches(DqnAlgorithm):
         )
 
 
-@pytest.mark.parametrize("algorithm_ctor", [Mixed, OwnBatches])
+def replaces_it(*args, **kwargs):
+    """One whose method is replaced on the object alone."""
+    algorithm = DqnAlgorithm(*args, **kwargs)
+    original = algorithm.preprocess_experience
+
+    def preprocess_experience(root_inputs, rollout_info, batch_info):
+        changed = root_inputs._replace(reward=root_inputs.reward + 100)
+        return original(changed, rollout_info, batch_info)
+
+    algorithm.preprocess_experience = preprocess_experience
+    return algorithm
+
+
+@pytest.mark.parametrize("algorithm_ctor", [Mixed, OwnBatches, replaces_it])
 def test_whoever_changes_experience_is_asked_for_it(algorithm_ctor):
     algorithm = make(algorithm_ctor, unroll_length=4, initial_collect_steps=0)
+    assert not algorithm.only_pairs_steps
     rewards = []
     train_step = algorithm.train_step
     algorithm.train_step = lambda inputs, state, transition: (

@@ -13,9 +13,12 @@ from alf_lite.algorithms.actor_critic_algorithm import (
 from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
 from alf_lite.algorithms.learning.batch_loss import LossFunction
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
+from alf_lite.algorithms.parts.clipped_loss import ClippedLoss
+from alf_lite.algorithms.parts.policy_gradient import PolicyGradientLoss
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm, PPOInfo
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import LossInfo, StepType, TimeStep
+from alf_lite.distributions.discrete import Categorical
 from alf_lite.networks.network import Network
 from alf_lite.networks.projections import CategoricalProjection
 from alf_lite.optimizers.optimizers import Adam
@@ -43,6 +46,43 @@ class OwnTrainStep(PPOAlgorithm):
 class Tempered(CategoricalProjection):
     def from_outputs(self, outputs):
         return super().from_outputs(outputs / 5)
+
+
+class NoLoss(ClippedLoss):
+    def __call__(self, *args):
+        loss, parts = super().__call__(*args)
+        return 0 * loss, parts
+
+
+class OwnParts(ClippedLoss):
+    def _parts(self, *args):
+        parts = super()._parts(*args)
+        return parts._replace(policy_loss=3 * parts.policy_loss)
+
+
+class OwnGradientLoss(PolicyGradientLoss):
+    def __call__(self, *args):
+        loss, *parts = super().__call__(*args)
+        return 3 * loss, *parts
+
+
+class Flat(Categorical):
+    def entropy(self):
+        return 0 * super().entropy()
+
+
+class OfFlat(CategoricalProjection):
+    def from_outputs(self, outputs):
+        return Flat(outputs, self._minimum, self._dtype)
+
+
+class OwnAdvantage(PPOAlgorithm):
+    def _advantage_of(self, info):
+        return 3 * super()._advantage_of(info)
+
+
+class KeepsShortcuts(PPOAlgorithm):
+    keeps_shortcuts = True
 
 
 def build(kind, action_spec=CHOICE, **kwargs):
@@ -111,6 +151,71 @@ def test_the_loss_is_the_same_whether_or_not_somebody_looks(kind, options, actio
             torch.testing.assert_close(a, b)
         else:
             assert torch.equal(a, b)
+
+
+def replaced(owner: object, method: str, change) -> None:
+    """Has a method of this object alone change what it returned."""
+    original = getattr(owner, method)
+    setattr(owner, method, lambda *args: change(original(*args)))
+
+
+def tripled(result):
+    return nest.map_structure(lambda t: 3 * t, result)
+
+
+# What somebody may have changed of an algorithm
+CHANGES = {
+    "loss part": lambda a: vars(a).update(_clipped_loss=NoLoss(0.2, None, 0.5, 0.02)),
+    "its equation": lambda a: vars(a).update(
+        _clipped_loss=OwnParts(0.2, None, 0.5, 0.02)
+    ),
+    "its method": lambda a: replaced(
+        a._clipped_loss, "_parts", lambda p: p._replace(policy_loss=3 * p.policy_loss)
+    ),
+    "other loss part": lambda a: vars(a).update(
+        _policy_gradient_loss=OwnGradientLoss(0.5, 0.02)
+    ),
+    "algorithm": lambda a: setattr(a, "__class__", OwnAdvantage),
+    "its helper": lambda a: replaced(a, "_value", tripled),
+    "policy": lambda a: replaced(a._policy, "forward", tripled),
+    "actor network": lambda a: replaced(a._policy.network, "forward", tripled),
+    "value network": lambda a: replaced(a._value_network, "forward", tripled),
+    "encoder": lambda a: replaced(a._value_network._encoder, "forward", tripled),
+    "layer": lambda a: replaced(a._value_network._linear, "forward", tripled),
+    "hidden layer": lambda a: replaced(
+        a._value_network._encoder._mlp[0], "forward", tripled
+    ),
+    "head": lambda a: setattr(a._policy.network._head, "__class__", Tempered),
+    "head's method": lambda a: replaced(
+        a._policy.network._head, "from_outputs", tripled
+    ),
+    "distribution": lambda a: setattr(a._policy.network._head, "__class__", OfFlat),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_was_rewritten_is_what_every_update_trains(change):
+    kind = PPOAlgorithm if change != "other loss part" else ActorCriticAlgorithm
+    algorithm = build(kind, entropy_regularization=0.02)
+    batch = a_batch(algorithm, 1 if kind is PPOAlgorithm else NUM_STEPS)
+    _, shipped = loss_and_gradients(algorithm, batch, looks=False)
+    CHANGES[change](algorithm)
+    _, found = loss_and_gradients(algorithm, batch, looks=False)
+    _, expected = loss_and_gradients(algorithm, batch, looks=True)
+    algorithm.double()
+    in_double = nest.map_structure(
+        lambda t: t.double() if t.is_floating_point() else t, batch
+    )
+    _, exact = loss_and_gradients(algorithm, in_double, looks=True)
+    for a, b, c in zip(found, expected, exact, strict=True):
+        torch.testing.assert_close(a, b)
+        torch.testing.assert_close(a.double(), c, rtol=1e-4, atol=1e-5)
+    assert not all(map(torch.equal, found, shipped))
+
+
+def test_a_subclass_may_say_that_shortcuts_hold_for_it():
+    algorithm = build(KeepsShortcuts)
+    assert algorithm.quick_loss(a_batch(algorithm, 1)) is not None
 
 
 def test_what_is_frozen_gets_no_gradient():

@@ -6,13 +6,15 @@ import functools
 import pytest
 import torch
 
-from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite import nest
+from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm, DqnState
 from alf_lite.algorithms.learning.batch_loss import LossFunction
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.parts.return_heads import ExpectedReturnHead, QuantileHead
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, LossInfo, StepType, TimeStep
+from alf_lite.distributions.exploration import EpsilonGreedy
 from alf_lite.networks.encoding_networks import EncodingNetwork
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.optimizers.optimizers import Adam
@@ -42,6 +44,19 @@ class OwnStep:
 
 class Mixed(OwnStep, DqnAlgorithm):
     pass
+
+
+class Lowest(ExpectedReturnHead):
+    """The outputs are losses: the smallest one is the best."""
+
+    def mean(self, outputs):
+        return -super().mean(outputs)
+
+
+class OwnValues(DqnAlgorithm):
+    def _evaluate(self, observation, state):
+        q, *more = super()._evaluate(observation, state)
+        return -q, *more
 
 
 class Scaling(EncodingNetwork):
@@ -127,6 +142,52 @@ def test_the_loss_of_others_is_not_short_cut():
         assert algorithm.quick_loss(batch) is not None
         getattr(algorithm._q_network, register)(lambda *args: None)
         assert algorithm.quick_loss(batch) is None
+
+
+def with_own_values() -> DqnAlgorithm:
+    algorithm = dqn()
+    evaluate = algorithm._evaluate
+    algorithm._evaluate = lambda *args: (-evaluate(*args)[0], None, ())
+    return algorithm
+
+
+def with_own_network() -> DqnAlgorithm:
+    algorithm = dqn()
+    forward = algorithm._q_network.forward
+    algorithm._q_network.forward = lambda *args: (-forward(*args)[0], ())
+    return algorithm
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        functools.partial(dqn, OwnValues),
+        functools.partial(dqn, return_model=Lowest()),
+        with_own_values,
+        with_own_network,
+    ],
+)
+def test_whoever_values_actions_otherwise_is_asked_for_the_best(make):
+    algorithm = make()
+    observation = torch.randn(BATCH_SIZE, SIZE)
+    inputs = TimeStep(observation=observation)
+    expected = dqn()._q_network(observation)[0][:, 0, :, 0].argmin(1)
+    for step in (algorithm.predict_step, algorithm.rollout_step):
+        algorithm.predict_epsilon = 0.0
+        algorithm._explore = EpsilonGreedy(0.0)
+        steps = TimeStep(
+            step_type=torch.ones(BATCH_SIZE).int(), observation=observation
+        )
+        with torch.no_grad():
+            assert torch.equal(step(steps, DqnState()).output, expected)
+    transition = a_batch().rollout_info
+    transition = nest.map_structure(lambda t: t[0], transition)
+    with torch.no_grad():
+        algorithm._double = False
+        found, _ = algorithm._bootstrap(inputs.observation, transition, None, ())
+    if isinstance(algorithm._return_model, Lowest):  # of the target network
+        outputs, _ = algorithm._target_q_network(observation)
+        assert torch.equal(found, outputs.amin(-2))
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.4, 1.0])
