@@ -9,7 +9,9 @@ Differences from the paper:
    phase, with the same learning rate.
 2. The value network is trained in the auxiliary phase on the mini-batches of the
    policy, as in the paper, and in the policy phase in the same passes: E_π = E_V.
-3. The value targets of the auxiliary phase are those of the policy phase (GAE).
+3. The value targets of the auxiliary phase are those of the policy phase (GAE). The
+   paper normalises rewards; here, the policy's head learns the targets at mean 0 and
+   deviation 1, so that β_clone holds the policy whatever the scale of the rewards.
 4. A step that ends by a time limit is bootstrapped.
 """
 
@@ -31,7 +33,9 @@ from alf_lite.networks.layers import linear
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import losses, summary
 from alf_lite.utils.checks import check_not_negative, check_positive
+from alf_lite.utils.normalizers import Normalizer
 from alf_lite.utils.ranks import ranks
+from alf_lite.utils.shared_statistics import share_statistics
 
 Nest = Any
 
@@ -126,6 +130,7 @@ class PPGAlgorithm(PPOAlgorithm):
                 "num_features as ActorDistributionNetwork has them, or use that one."
             )
         self._auxiliary_head = linear(network.num_features, self.reward_spec.numel, 0.1)
+        self._target_normalizer = Normalizer(self.reward_spec)
         if self._config is not None and self._config.unroll_episodes is not None:
             raise ConfigError(
                 f"{self.name} stores unrolls of one length: it cannot be trained with "
@@ -146,8 +151,8 @@ class PPGAlgorithm(PPOAlgorithm):
 
     @property
     def training_only_modules(self) -> list[nn.Module]:
-        """Also the head and the stored steps."""
-        own = [self._auxiliary_head, self._memory]
+        """Also the head, what scales its targets, and the stored steps."""
+        own = [self._auxiliary_head, self._target_normalizer, self._memory]
         return [*super().training_only_modules, *(m for m in own if m is not None)]
 
     def preprocess_experience(
@@ -182,6 +187,8 @@ class PPGAlgorithm(PPOAlgorithm):
         """E_aux passes over ``rows`` [rows, ...] in shuffled mini-batches."""
         num_rows = len(rows.valid)
         size = self._auxiliary_mini_batch_size
+        self._target_normalizer.update(rows.value_target, rows.valid)
+        share_statistics([self._target_normalizer])
         with torch.no_grad():
             old = nest.cat(
                 [
@@ -202,7 +209,9 @@ class PPGAlgorithm(PPOAlgorithm):
                 summary.scalar(f"auxiliary/{name}", value)
 
     def auxiliary_loss(self, batch: AuxiliaryRows, old_distribution: Nest) -> LossInfo:
-        """L^joint + L^value: ½ (V_π − R)² + β_clone KL(π_old ‖ π) + ½ (V − R)².
+        """L^joint + L^value: ½ (V_π − R̃)² + β_clone KL(π_old ‖ π) + ½ (V − R)².
+
+        R̃ is R at the mean 0 and the deviation 1 of all targets so far.
 
         Args:
             batch: [rows, ...].
@@ -214,12 +223,13 @@ class PPGAlgorithm(PPOAlgorithm):
         distribution, features, _ = self._policy.with_features(batch.observation)
         target = batch.value_target
         prediction = self._auxiliary_head(features).view_as(target)
+        scaled_target = self._target_normalizer.normalize(target)
         value, _ = self._value(batch.observation)
         kl = distributions.kl_divergence(old_distribution, distribution)
         parts = [
             losses.masked_mean(part, batch.valid)
             for part in (
-                0.5 * self._sum_dims(losses.squared(prediction, target)),
+                0.5 * self._sum_dims(losses.squared(prediction, scaled_target)),
                 kl,
                 0.5 * self._sum_dims(losses.squared(value, target)),
             )

@@ -83,6 +83,20 @@ def test_the_auxiliary_loss_is_that_of_the_paper():
     assert loss_info.extra.clone_kl.item() == pytest.approx(kls, rel=1e-5)
 
 
+def test_a_phase_moves_the_policy_alike_whatever_the_scale_of_the_rewards():
+    logits = []
+    for scale, offset in ((1.0, 0.0), (1000.0, 5e4)):
+        algorithm, _ = build()
+        observation = torch.rand((256, 1), generator=torch.manual_seed(0))
+        target = scale * observation[:, 0].square() + offset
+        rows = AuxiliaryRows(observation, target, torch.ones(256, dtype=torch.bool))
+        torch.manual_seed(0)
+        algorithm.auxiliary_phase(rows)
+        with torch.no_grad():
+            logits.append(algorithm._policy(observation)[0].logits)
+    torch.testing.assert_close(logits[0], logits[1], rtol=0, atol=1e-3)
+
+
 def test_the_phase_comes_after_so_many_iterations_and_keeps_the_policy():
     algorithm, _ = build(clone_weight=100.0)
     phases = []
@@ -92,10 +106,12 @@ def test_the_phase_comes_after_so_many_iterations_and_keeps_the_policy():
     def look(rows):
         distribution, features, _ = algorithm._policy.with_features(rows.observation)
         prediction = algorithm._auxiliary_head(features)[:, 0]
-        error = (prediction - rows.value_target).square().mean()
+        error = (prediction - rows.value_target)[rows.valid].square().mean()
         return distribution.logits.softmax(-1), error
 
     def auxiliary_phase(rows):
+        # Values that there is something to learn of, ±1
+        rows = rows._replace(value_target=rows.observation[:, 0])
         before, old_error = look(rows)
         train(rows)
         after, error = look(rows)
