@@ -17,7 +17,7 @@ from alf_lite.algorithms.algorithm import Algorithm
 from alf_lite.config import TrainerConfig, configurables
 from alf_lite.config import files as config_files
 from alf_lite.config.names import complete_name
-from alf_lite.config.trainer_config import DefaultSettings
+from alf_lite.config.trainer_config import DefaultSettings, default_settings
 from alf_lite.datasets.writing import write_source
 from alf_lite.environments.creation import create_environment
 from alf_lite.exports import public_names
@@ -75,7 +75,7 @@ def least_conf(page: Path) -> str:
 def declared_by(page: Path) -> DefaultSettings:
     """What the algorithm of the least conf declares; of an Agent, its RL algorithm."""
     *_, name = re.findall(r"algorithm_ctor = @(\w+)", least_conf(page))
-    return getattr(alf_lite, name).default_settings
+    return default_settings(getattr(alf_lite, name))
 
 
 def default_of(setting: str, declared: DefaultSettings) -> Any:

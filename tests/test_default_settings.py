@@ -8,6 +8,7 @@ import gin
 import gymnasium
 import pytest
 
+from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.config import DefaultSettings, TrainerConfig, configurables
@@ -40,6 +41,37 @@ def test_what_a_conf_leaves_out_is_as_the_algorithm_declares():
     assert TrainerConfig(num_iterations=1) == TrainerConfig(
         num_iterations=1, unroll_length=8, num_updates_per_train_iter=1
     )
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "binding", "length"),
+    [
+        ("DqnAlgorithm", "", 2),
+        ("DqnAlgorithm", "DqnAlgorithm.n_step = 3", 4),
+        ("MunchausenDqnAlgorithm", "DqnAlgorithm.n_step = 5", 6),
+        ("SarsaAlgorithm", "SarsaAlgorithm.n_step = 5", 7),  # and the action after them
+        ("R2d2Algorithm", "", 125),
+        ("R2d2Algorithm", "DqnAlgorithm.n_step = 1", 125),  # its own is 5
+        ("R2d2Algorithm", "R2d2Algorithm.n_step = 1", 121),
+        ("TaacAlgorithm", "", 4),  # it has no n_step
+        ("SacAlgorithm", "SacAlgorithm.n_step = 3", 4),
+        ("Agent", "Agent.rl_algorithm_ctor = @R2d2Algorithm", 125),
+        ("DqnAlgorithm", "TrainerConfig.mini_batch_length = 7", 7),
+    ],
+)
+def test_windows_are_as_long_as_the_targets_need(algorithm, binding, length):
+    config = read("CartPole-v1", algorithm, 9_999, *filter(None, [binding]))
+    assert config.mini_batch_length == length
+
+
+def test_windows_follow_what_is_given_in_python():
+    config = TrainerConfig(num_env_steps=9_999)
+    env = create_environment("CartPole-v1")
+    assert DqnAlgorithm(env=env, config=config, n_step=5).config.mini_batch_length == 6
+    ctor = functools.partial(DqnAlgorithm, n_step=2)
+    config = TrainerConfig(algorithm_ctor=ctor, num_env_steps=9_999)
+    assert config.mini_batch_length == 3
+    env.close()
 
 
 def test_in_python_too_and_behind_scopes_and_partials():
@@ -212,19 +244,12 @@ def test_more_environments_make_as_many_updates_per_step(tmp_path):
     assert updates[0] == pytest.approx(updates[1], abs=8)
 
 
-FIVE_STEP_TARGETS = (
-    "DqnAlgorithm.n_step = 5",
-    "TrainerConfig.mini_batch_length = 6",
-)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "algorithm", "steps", "score"),
     [
         ("CartPole-v1", "PPOAlgorithm", 100_000, 475),
         ("CartPole-v1", "ActorCriticAlgorithm", 200_000, 475),
-        # Beside the three lines DqnAlgorithm.n_step = 5 and what that needs
         ("CartPole-v1", "DqnAlgorithm", 50_000, 475),
         ("Pendulum-v1", "SacAlgorithm", 10_000, -200),
         ("Pendulum-v1", "Td3Algorithm", 20_000, -200),
@@ -240,7 +265,6 @@ def test_the_declared_settings_solve_the_task(tmp_path, env, algorithm, steps, s
         "TrainerConfig.num_eval_episodes = 100",
         "TrainerConfig.num_eval_environments = 10",
         "TrainerConfig.random_seed = 100",
-        *(FIVE_STEP_TARGETS if algorithm == "DqnAlgorithm" else ()),
     )
     result = Trainer(config, tmp_path / "run").train()
     assert result.evaluation.mean >= score

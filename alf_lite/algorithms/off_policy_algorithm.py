@@ -77,7 +77,8 @@ class OffPolicyAlgorithm(RLAlgorithm):
             action_spec: of one action.
             gamma: γ in [0, 1].
             n_step: rewards that are summed before the target bootstraps. The windows
-                of ``TrainerConfig.mini_batch_length`` need one step more.
+                of ``TrainerConfig.mini_batch_length`` need one step more, and have it
+                where that is left out.
             target_update_tau: τ in (0, 1], or a schedule of it.
             target_update_period: gradient updates between two target updates; likewise.
             action_mask_key: of the mask in a dict of observations; see

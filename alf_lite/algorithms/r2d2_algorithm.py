@@ -38,12 +38,13 @@ class R2d2Algorithm(DqnAlgorithm):
 
     keeps_shortcuts = True
 
-    # Table 2 of the paper; sequences are 40 + 80 steps and those of the last target.
+    # Table 2 of the paper; sequences are 40 + 80 steps and those of the last target,
+    # five by default.
     default_settings = DefaultSettings(
         num_updates_per_train_iter=1,
         unroll_length=8,
         mini_batch_size=64,
-        mini_batch_length=125,
+        mini_batch_length=121,
         burn_in_length=40,
         use_rollout_state=True,
         priority_replay=True,

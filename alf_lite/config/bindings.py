@@ -193,6 +193,23 @@ def bound_value(configurable: Any, parameter: str) -> Any:
     return copy.deepcopy(value)  # by which gin resolves references
 
 
+def value_in_force(cls: Any, parameter: str) -> Any:
+    """What a class would be built with: bound for it or for a base, or its default.
+
+    None if it has no such parameter. A base is not asked that has another default.
+    """
+    default: Any = None
+    for one in getattr(cls, "__mro__", ()):
+        known = {p.name: p.default for p in configurables.parameters(one) or ()}
+        default = known.get(parameter) if default is None else default
+        if default is None or known.get(parameter) != default:
+            break
+        value = bound_value(one, parameter)
+        if value is not None:
+            return value
+    return default
+
+
 def why_unused(key: BindingKey) -> str | None:
     """Why no call has read this binding so far; None if one has.
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from alf_lite.config.bindings import bound_value, note_used
+from alf_lite.config.bindings import bound_value, note_used, value_in_force
 from alf_lite.config.configurables import configurable
 from alf_lite.config.conflicts import conflicts
 from alf_lite.config.values import UNSET, declared, field_problems, ranged
@@ -30,7 +30,7 @@ class DefaultSettings(NamedTuple):
     num_updates_per_train_iter: int | None = 1
     unroll_length: float = 8
     mini_batch_size: int | None = None
-    mini_batch_length: int | None = None
+    mini_batch_length: int | None = None  # of one-step targets: n_step makes it longer
     replay_buffer_length: int = 100_000
     initial_collect_steps: int = 0
     initial_random_policy: bool = False
@@ -49,7 +49,8 @@ def default_settings(algorithm_ctor: Any) -> DefaultSettings:
     """What the class of an algorithm declares; a function declares nothing.
 
     A class with an attribute ``settings_of`` declares what the class does that the
-    parameter of this name is, as it is given or bound.
+    parameter of this name is, as it is given or bound. Windows are as long as its
+    ``n_step`` needs.
     """
     given: dict[str, Any] = {}
     while isinstance(algorithm_ctor, functools.partial):
@@ -60,7 +61,12 @@ def default_settings(algorithm_ctor: Any) -> DefaultSettings:
         return default_settings(
             given.get(parameter) or bound_value(algorithm_ctor, parameter)
         )
-    return getattr(algorithm_ctor, "default_settings", DefaultSettings())
+    settings = getattr(algorithm_ctor, "default_settings", DefaultSettings())
+    n_step = given.get("n_step", value_in_force(algorithm_ctor, "n_step"))
+    if settings.mini_batch_length is None or not isinstance(n_step, int):
+        return settings
+    length = settings.mini_batch_length + max(n_step, 1) - 1
+    return settings._replace(mini_batch_length=length)
 
 
 @configurable

@@ -235,11 +235,10 @@ def _config_for(cls: type, kwargs: dict[str, Any]) -> TrainerConfig:
             f"{cls.__name__} is built with a config whose algorithm_ctor is "
             f"{named.__name__}. Leave algorithm_ctor out."
         )
-    settings_of = getattr(cls, "settings_of", None)
-    if settings_of in kwargs:
-        given = {settings_of: kwargs[settings_of]}
-        return config.declared_for(functools.partial(cls, **given))
-    return config.declared_for(cls)
+    # What is declared depends on these.
+    names = {getattr(cls, "settings_of", None), "n_step"} & kwargs.keys()
+    given = {name: kwargs[name] for name in names}
+    return config.declared_for(functools.partial(cls, **given) if given else cls)
 
 
 def _prepare_process(config: TrainerConfig, env: Environment) -> None:
