@@ -49,7 +49,6 @@ from alf_lite.data_structures import (
 )
 from alf_lite.distributions.action_vectors import DiscreteActions
 from alf_lite.distributions.exploration import (
-    Epsilon,
     EpsilonGreedy,
     choose,
     epsilon_greedy,
@@ -62,9 +61,14 @@ from alf_lite.networks.noisy_layers import exploring_by_noise
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.diagnostics import diagnostic
+from alf_lite.utils.schedulers import Scheduled
 from alf_lite.utils.shortcuts import are_as_shipped
 
 Nest = Any
+
+
+# Begins at random, so that the first values are not those of a single behaviour.
+_EPSILON = ((0.0, 1.0), (0.2, 0.05))
 
 
 class DqnState(NamedTuple):
@@ -101,7 +105,8 @@ class DqnAlgorithm(OffPolicyAlgorithm):
     trains_on_sequences = True
     keeps_shortcuts = True
 
-    # Mnih et al. 2015: an update for four steps. Batches are larger, and Adam trains.
+    # Mnih et al. 2015: ε that falls from 1, unrolls of four steps. There are as many
+    # updates as steps, batches are larger, and Adam trains.
     default_settings = DefaultSettings(
         updates_per_env_step=1.0,
         unroll_length=4,
@@ -123,7 +128,7 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         q_network_ctor: Callable[..., Network] = QNetwork,
         return_model: ReturnHead | None = None,
         double: bool = True,
-        rollout_epsilon_greedy: Epsilon | Sequence[Epsilon] = 0.1,
+        rollout_epsilon_greedy: Scheduled | Sequence[Scheduled] = _EPSILON,
         lower_bound_targets: bool = False,
         prioritize_new_steps: bool = False,
         **kwargs: Any,
@@ -138,9 +143,9 @@ class DqnAlgorithm(OffPolicyAlgorithm):
             return_model: what the outputs of the network stand for; None: the expected
                 return, with the Huber loss.
             double: choose the action of the target with the online network.
-            rollout_epsilon_greedy: ε of ``rollout_step``, a number or a scheduler, or
-                one of them for every environment. ``predict_step`` uses
-                ``TrainerConfig.epsilon_greedy``.
+            rollout_epsilon_greedy: ε of ``rollout_step``: a number, the points of a
+                line over the run or a scheduler, or one of them for every environment.
+                ``predict_step`` uses ``TrainerConfig.epsilon_greedy``.
             lower_bound_targets: no target is below the discounted return that did
                 follow, once the episode has terminated. Right where the environment is
                 deterministic; too high, where luck counts.

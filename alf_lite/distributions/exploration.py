@@ -19,8 +19,6 @@ from alf_lite.utils.schedulers import Scheduled, as_scheduler, extreme_values
 
 # So many coins are looked at: as a rule all explore, or nobody does.
 _MAX_TO_READ = 16
-# A number or a scheduler.
-Epsilon = float | Callable[[], float]
 Nest = Any
 
 
@@ -159,8 +157,8 @@ class EpsilonGreedy(FollowsProgress):
     """:func:`toss_coins` with a schedule, or one for every environment.
 
     Args:
-        epsilon: a number in [0, 1] or a scheduler; or a sequence of them, one for each
-            environment of a batch.
+        epsilon: a number in [0, 1], the points of a line over the run or a scheduler;
+            or a sequence of them, one for each environment of a batch.
 
     Raises:
         ValueError: if a number is out of range.
@@ -168,9 +166,9 @@ class EpsilonGreedy(FollowsProgress):
 
     keeps_shortcuts = True
 
-    def __init__(self, epsilon: Epsilon | Sequence[Epsilon]) -> None:
-        self._is_sequence = isinstance(epsilon, Sequence)
-        entries = list(epsilon) if isinstance(epsilon, Sequence) else [epsilon]
+    def __init__(self, epsilon: Scheduled | Sequence[Scheduled]) -> None:
+        self._is_sequence = isinstance(epsilon, Sequence) and not _are_points(epsilon)
+        entries: Any = epsilon if self._is_sequence else [epsilon]
         self._schedulers = [as_scheduler(entry) for entry in entries]
         self._table: tuple[list[float], Tensor | None] = ([], None)  # on a device
         for scheduler in self._schedulers:
@@ -237,6 +235,14 @@ class EpsilonGreedy(FollowsProgress):
 
     def _current(self) -> list[float]:
         return [_checked(scheduler()) for scheduler in self._schedulers]
+
+
+def _are_points(values: Sequence[Any]) -> bool:
+    """Whether these are points (progress, ε) of one schedule, not one ε for each."""
+    return all(
+        isinstance(value, Sequence) and all(isinstance(x, int | float) for x in value)
+        for value in values
+    )
 
 
 def _checked(value: float) -> float:

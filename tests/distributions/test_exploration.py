@@ -143,6 +143,20 @@ def test_the_schedule_is_read_at_every_call():
         assert within_three_sigma(explores.float().mean().item(), epsilon)
 
 
+def test_points_are_one_schedule_over_the_run_or_one_for_each_environment():
+    progress = Progress()
+    points = ((0.0, 1.0), (0.5, 0.0))
+    for epsilon in (points, [points, 0.5]):
+        explore = EpsilonGreedy(epsilon)
+        explore.follow(progress)
+        for percent, expected in ((0.0, 1.0), (0.25, 0.5), (1.0, 0.0)):
+            progress.percent = percent
+            if epsilon is points:
+                assert explore.epsilon == pytest.approx(expected)
+            else:
+                assert explore._current() == pytest.approx([expected, 0.5])
+
+
 def test_every_environment_may_have_its_schedule():
     explore = EpsilonGreedy([0.0, 1.0])
     explores = explore.toss(torch.Size((2, 1000)), CPU)
