@@ -192,7 +192,9 @@ def test_optuna_learns_and_its_study_goes_on(tmp_path, search):
     trials = saved(tmp_path)
     path = tmp_path / "sweep" / "study.db"
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{path.as_uri()}?uri=true")
+    study = optuna.load_study(
+        study_name="sweep", storage=f"sqlite:///{path.as_uri()}?uri=true"
+    )
     assert [t.value for t in study.trials] == [trial["score"] for trial in trials]
     assert len({trial["settings"]["Adam.lr"] for trial in trials}) == 5
     names = {"PPOAlgorithm.gamma", "Adam.lr"}
