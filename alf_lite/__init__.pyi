@@ -27,6 +27,7 @@ from alf_lite.algorithms import (
     TaacAlgorithm as TaacAlgorithm,
     Td3Algorithm as Td3Algorithm,
     Td3BcAlgorithm as Td3BcAlgorithm,
+    TrainedPolicy as TrainedPolicy,
 )
 from alf_lite.config import TrainerConfig as TrainerConfig, configurable as configurable
 from alf_lite.data_structures import StepType as StepType, TimeStep as TimeStep
@@ -36,8 +37,8 @@ from alf_lite.environments import (
 )
 from alf_lite.optimizers import Adam as Adam
 from alf_lite.trainers import (
-    TrainedPolicy as TrainedPolicy,
     Trainer as Trainer,
+    evaluate as evaluate,
     export_policy as export_policy,
     load_policy as load_policy,
     read_curves as read_curves,

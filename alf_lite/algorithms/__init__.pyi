@@ -1,5 +1,11 @@
 # Written by `python -m tests.stubs`.
 
+from alf_lite.algorithms.acting import (
+    PredictActor as PredictActor,
+    TrainedPolicy as TrainedPolicy,
+    eval_mode as eval_mode,
+    exploring as exploring,
+)
 from alf_lite.algorithms.actor_critic_algorithm import (
     ActorCriticInfo as ActorCriticInfo,
     ActorCriticLossInfo as ActorCriticLossInfo,
@@ -142,7 +148,7 @@ from alf_lite.algorithms.td3_bc_algorithm import (
     Td3BcAlgorithm as _Td3BcAlgorithm,
 )
 from alf_lite.config import TrainerConfig
-from alf_lite.distributions.exploration import ActionNoise, Epsilon
+from alf_lite.distributions.exploration import ActionNoise
 from alf_lite.distributions.sample_noise import SampleNoise
 from alf_lite.environments.environment import Environment
 from alf_lite.networks.critic_networks import CriticNetwork
@@ -377,7 +383,7 @@ class DqnAlgorithm(_DqnAlgorithm, OffPolicyAlgorithm):
         q_network_ctor: Callable[..., Network] = ...,
         return_model: ReturnHead | None = None,
         double: bool = True,
-        rollout_epsilon_greedy: Epsilon | Sequence[Epsilon] = 0.1,
+        rollout_epsilon_greedy: Scheduled | Sequence[Scheduled] = ...,
         lower_bound_targets: bool = False,
         prioritize_new_steps: bool = False,
         gamma: float = 0.99,
@@ -559,7 +565,7 @@ class CqlDqnAlgorithm(_CqlDqnAlgorithm, DqnAlgorithm):
         q_network_ctor: Callable[..., Network] = ...,
         return_model: ReturnHead | None = None,
         double: bool = True,
-        rollout_epsilon_greedy: Epsilon | Sequence[Epsilon] = 0.1,
+        rollout_epsilon_greedy: Scheduled | Sequence[Scheduled] = ...,
         lower_bound_targets: bool = False,
         prioritize_new_steps: bool = False,
         gamma: float = 0.99,
@@ -656,7 +662,7 @@ class MunchausenDqnAlgorithm(_MunchausenDqnAlgorithm, DqnAlgorithm):
         munchausen_clipping: float = -1.0,
         q_network_ctor: Callable[..., Network] = ...,
         return_model: ReturnHead | None = None,
-        rollout_epsilon_greedy: Epsilon | Sequence[Epsilon] = 0.1,
+        rollout_epsilon_greedy: Scheduled | Sequence[Scheduled] = ...,
         lower_bound_targets: bool = False,
         prioritize_new_steps: bool = False,
         gamma: float = 0.99,
@@ -724,7 +730,7 @@ class R2d2Algorithm(_R2d2Algorithm, DqnAlgorithm):
         max_priority_weight: float = 0.9,
         q_network_ctor: Callable[..., Network] = ...,
         double: bool = True,
-        rollout_epsilon_greedy: Epsilon | Sequence[Epsilon] = 0.1,
+        rollout_epsilon_greedy: Scheduled | Sequence[Scheduled] = ...,
         lower_bound_targets: bool = False,
         prioritize_new_steps: bool = False,
         gamma: float = 0.997,
@@ -795,7 +801,7 @@ class SarsaAlgorithm(_SarsaAlgorithm, DqnAlgorithm):
         expected: bool = False,
         q_network_ctor: Callable[..., Network] = ...,
         return_model: ReturnHead | None = None,
-        rollout_epsilon_greedy: Epsilon | Sequence[Epsilon] = 0.1,
+        rollout_epsilon_greedy: Scheduled | Sequence[Scheduled] = ...,
         lower_bound_targets: bool = False,
         prioritize_new_steps: bool = False,
         gamma: float = 0.99,

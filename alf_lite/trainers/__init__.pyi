@@ -37,9 +37,7 @@ from alf_lite.trainers.evaluation_worker import (
 from alf_lite.trainers.evaluator import (
     EvalEpisode as EvalEpisode,
     EvalResult as EvalResult,
-    PredictActor as PredictActor,
     Video as Video,
-    eval_mode as eval_mode,
     evaluate as evaluate,
     quotas as quotas,
 )
@@ -107,11 +105,14 @@ from alf_lite.trainers.rank_checkpoints import (
 from alf_lite.trainers.rebuilding import (
     ConfWriter as ConfWriter,
     Given as Given,
+    defined_here as defined_here,
     given_in_python as given_in_python,
     importable_name as importable_name,
     is_or_are as is_or_are,
+    only_from_here as only_from_here,
     only_from_python as only_from_python,
     what_was_given as what_was_given,
+    without_partials as without_partials,
 )
 from alf_lite.trainers.run_checkpoints import (
     RunCheckpoints as RunCheckpoints,
@@ -157,6 +158,7 @@ from alf_lite.trainers.run_record import (
     end_entries as end_entries,
     keep_what_is_whole as keep_what_is_whole,
     open_files as open_files,
+    script_of as script_of,
     to_text as to_text,
 )
 from alf_lite.trainers.shipped_hooks import (
@@ -187,7 +189,6 @@ from alf_lite.trainers.train_summaries import (
     summarize_metrics as summarize_metrics,
 )
 from alf_lite.trainers.trained_policy import (
-    TrainedPolicy as TrainedPolicy,
     build_to_predict as build_to_predict,
     directory_of as directory_of,
     load_policy as load_policy,
@@ -199,6 +200,7 @@ from alf_lite.trainers.training_state import (
     check_fingerprint as check_fingerprint,
     check_finite as check_finite,
     check_parts as check_parts,
+    described_specs as described_specs,
     entry as entry,
     fingerprint as fingerprint,
     part_of as part_of,
