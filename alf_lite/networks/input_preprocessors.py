@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite import nest
+from alf_lite.config import configurable
 from alf_lite.errors import ConfigError, did_you_mean
 from alf_lite.networks.input_encoders import InputEncoder
 from alf_lite.networks.network import Network
@@ -86,6 +87,41 @@ class _ModuleEncoder(InputEncoder):
     def forward(self, x: Tensor) -> Tensor:
         output = self._module(x)
         return output[0] if self._is_network else output
+
+
+@configurable
+class SelectedElements(nn.Module):
+    """Passes on some elements of a leaf: the network does not see the others.
+
+    An actor that sees less than its critic (Pinto et al. 2017, arXiv:1710.06542) has it
+    as a preprocessor of what only the simulation knows.
+
+    Args:
+        input_spec: of the leaf, one vector or number.
+        indices: of the elements; (): the leaf is left out.
+
+    Raises:
+        ConfigError: if the leaf is no vector, or has no such elements.
+    """
+
+    _indices: Tensor
+
+    def __init__(self, input_spec: TensorSpec, indices: Sequence[int] = ()) -> None:
+        super().__init__()
+        size, self._ndim = input_spec.numel, input_spec.ndim
+        if self._ndim > 1 or not all(0 <= index < size for index in indices):
+            raise ConfigError(
+                "SelectedElements: indices must be elements of a vector, from 0 to "
+                f"{size - 1}, got {indices!r} for {input_spec}"
+            )
+        self.output_size = len(indices)
+        self.register_buffer("_indices", torch.tensor(indices, dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., *spec.shape] → [..., number of indices], as floats."""
+        if not self._ndim:
+            x = x.unsqueeze(-1)
+        return x.index_select(-1, self._indices).float()
 
 
 def preprocessors_of(

@@ -11,7 +11,7 @@ from alf_lite.config import files as config_files
 from alf_lite.errors import ConfigError
 from alf_lite.networks.encoding_networks import EncodingNetwork
 from alf_lite.networks.impala_networks import ImpalaEncodingNetwork
-from alf_lite.networks.input_preprocessors import output_spec_of
+from alf_lite.networks.input_preprocessors import SelectedElements, output_spec_of
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
 from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
@@ -162,3 +162,27 @@ def test_the_impala_network_is_that_of_a_naive_forward_pass():
     assert (y.shape[1:], network.output_size) == ((5, 4, 4), 7)
     with pytest.raises(ValueError, match=r"expected one image.*input_preprocessors"):
         ImpalaEncodingNetwork(SPEC)
+
+
+def test_an_element_that_is_not_selected_is_not_seen():
+    network = EncodingNetwork(
+        SPEC,
+        fc_layer_params=(),
+        input_preprocessors={
+            "arm.position": functools.partial(SelectedElements, indices=[2, 0]),
+            "arm.velocity": SelectedElements,
+            "kind": functools.partial(SelectedElements, indices=[0]),
+            "image": Small,
+        },
+    )
+    x = sample(5)
+    features, _ = network(x)
+    position, _image, kind = features.split([2, 6, 1], dim=-1)
+    assert position.equal(x["arm"]["position"][:, [2, 0]])
+    assert kind[:, 0].equal(x["kind"].float())
+
+
+@pytest.mark.parametrize("indices", [[2], [-1]])
+def test_elements_that_are_not_there_are_refused(indices):
+    with pytest.raises(ConfigError, match="from 0 to 1, got"):
+        SelectedElements(SPEC["arm"]["velocity"], indices)
