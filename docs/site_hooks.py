@@ -23,8 +23,20 @@ OTHERS = {
 }
 
 
+# Pages of wide tables do without the list of their sections.
+HIDDEN = {
+    "index.md": ["navigation", "toc"],
+    "scores.md": ["toc"],
+    "algorithms/index.md": ["toc"],
+    "reliability.md": ["toc"],
+}
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Equations become MathML, which browsers draw without a script."""
+    source = (ROOT / "alf_lite/__init__.py").read_text(encoding="utf-8")
+    version = re.search(r'^__version__ = "(.+)"$', source, re.MULTILINE)
+    config.copyright = f"alf_lite {version[1] if version else ''}, Apache-2.0"
     fences = config.mdx_configs.setdefault("pymdownx.superfences", {})
     fences["custom_fences"] = [{"name": "math", "class": "math", "format": _equation}]
     return config
@@ -40,15 +52,39 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
     """Has links that lead out of ``docs/`` lead to the site's pages, or to text."""
+    page.meta.setdefault("hide", HIDDEN.get(page.file.src_uri, []))
     if page.file.src_uri in OTHERS.values():
         return markdown
     return _with_links(f"docs/{page.file.src_uri}", markdown)
 
 
 def on_page_content(html: str, **kwargs: Any) -> str:
-    """Roles of docstrings, as ``:meth:`x```, become the name that they mark."""
+    """Names for roles of docstrings, as ``:meth:`x```, and tables for small screens."""
     role = r":(?:meth|func|class|attr|mod|data):<code>~?(?:[\w.]+\.)?(\w+)</code>"
-    return re.sub(role, r"<code>\1</code>", html)
+    html = re.sub(role, r"<code>\1</code>", html)
+    return re.sub(r"<table>.*?</table>", _labelled, html, flags=re.DOTALL)
+
+
+def _labelled(match: re.Match[str]) -> str:
+    """A table whose cells know their column: a phone shows each row as a card."""
+    head, _, body = match[0].partition("<tbody>")
+    labels = [
+        re.sub(r"<[^>]+>", "", th) for th in re.findall(r"<th.*?>(.*?)</th>", head)
+    ]
+    head = head.replace("<table>", f'<table data-columns="{len(labels)}">')
+    rows = [_with_labels(row, labels) for row in body.split("<tr>")]
+    return f"{head}<tbody>{'<tr>'.join(rows)}"
+
+
+def _with_labels(row: str, labels: list[str]) -> str:
+    names = iter(labels)
+    row = re.sub("<td", lambda _: f'<td data-label="{next(names, "")}"', row)
+    # A number with its interval stays on one line.
+    return re.sub(
+        r"(-?[\d.,]+) (\[-?[\d.,]+, -?[\d.,]+\])",
+        r'<span class="interval">\1 <small>\2</small></span>',
+        row,
+    )
 
 
 def _with_links(document: str, text: str) -> str:
