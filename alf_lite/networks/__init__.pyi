@@ -68,6 +68,7 @@ from alf_lite.networks.input_encoders import (
 )
 from alf_lite.networks.input_preprocessors import (
     Combiner,
+    SelectedElements as SelectedElements,
     concat as concat,
     make_combiner as make_combiner,
     output_spec_of as output_spec_of,
