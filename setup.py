@@ -71,7 +71,7 @@ EXTRAS["dev"] = [
 setup(
     name="alf_lite",
     version=VERSION.group(1),
-    description="Compact, fast, algorithm-centric reinforcement learning in PyTorch",
+    description="Fast, algorithm-centric reinforcement learning in PyTorch",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
