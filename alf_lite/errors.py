@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from alf_lite.exports import nearest
 
@@ -18,6 +20,10 @@ class ConfigError(AlfLiteError, ValueError):
     """A configuration, flag or path cannot be used."""
 
     exit_code = 2
+
+
+class MissingExtraError(ConfigError):
+    """A package is missing that an extra of this library installs."""
 
 
 class CheckpointError(AlfLiteError, ValueError):
@@ -61,6 +67,35 @@ class WorkerError(AlfLiteError, RuntimeError):
 
 class ExportError(AlfLiteError, RuntimeError):
     """A policy has no graph, or acts in it otherwise than it did."""
+
+
+def missing_extra(what: str, extra: str, reason: object = "") -> MissingExtraError:
+    """Says in one line what to install.
+
+    Args:
+        what: needs it.
+        extra: of setup.py.
+        reason: the error of the import.
+    """
+    # Others go on with advice of their own.
+    why = re.split("[\n,;]", str(reason))[0]
+    why = f" ({why})" if why else ""
+    return MissingExtraError(
+        f"{what} needs the {extra} extra{why}: pip install 'alf_lite[{extra}]'"
+    )
+
+
+@contextlib.contextmanager
+def needs_extra(what: str, extra: str) -> Iterator[None]:
+    """Around imports of packages that an extra installs.
+
+    Raises:
+        MissingExtraError: if one is missing.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise missing_extra(what, extra, error) from error
 
 
 def failure_text(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from alf_lite.errors import ConfigError
+from alf_lite.errors import ConfigError, missing_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,9 +52,7 @@ def check_can_draw(file: str | Path) -> None:
             f"{file}: a picture is a file that ends with {', '.join(FORMATS)}"
         )
     if find_spec("matplotlib") is None:
-        raise ConfigError(
-            "a picture needs the plot extra: pip install 'alf_lite[plot]'"
-        )
+        raise missing_extra("a picture", "plot")
 
 
 @contextlib.contextmanager

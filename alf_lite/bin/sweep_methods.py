@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from alf_lite.config.search_space import CHOICE, Dimension, draw, grid
-from alf_lite.errors import ConfigError
+from alf_lite.errors import needs_extra
 
 METHODS = ("random", "grid", "optuna")
 STUDY = "study.db"
-_MISSING = "needs the tune extra: pip install 'alf_lite[tune]'. random and grid do not."
 
 Settings = dict[str, str]
 
@@ -152,10 +151,8 @@ def import_optuna() -> Any:
     Raises:
         ConfigError: if it is missing.
     """
-    try:
+    with needs_extra("--method=optuna, unlike random and grid,", "tune"):
         import optuna
-    except ImportError as error:
-        raise ConfigError(f"--method=optuna {_MISSING}") from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 

@@ -10,7 +10,7 @@ from typing import Any
 from alf_lite.bin.sweep_methods import study_of
 from alf_lite.bin.sweep_trials import OPEN, Trial
 from alf_lite.config.search_space import Dimension
-from alf_lite.errors import ConfigError
+from alf_lite.errors import needs_extra
 
 # Importances of fewer trials say nothing.
 _MIN_TRIALS = 4
@@ -41,17 +41,14 @@ def draw_pictures(
     num_finished = sum(trial.score is not None for trial in trials)
     if num_finished < 2:
         return []
-    try:
+    with needs_extra("a picture", "plot"):
         import matplotlib as mpl
 
         mpl.use("agg")
         from matplotlib import pyplot as plt
+    with needs_extra("a picture of a sweep", "tune"):
         from optuna import importance
         from optuna.visualization import matplotlib as pictures
-    except ImportError as error:
-        raise ConfigError(
-            f"pictures need two extras ({error}): pip install 'alf_lite[tune,plot]'"
-        ) from error
     ended = [(t.settings, t.state, t.score) for t in trials if t.state != OPEN]
     study = study_of(space, ended, minimize)
     files: list[Path] = []

@@ -34,7 +34,7 @@ from alf_lite.config.bindings import Binding, BindingKey
 from alf_lite.config.checks import check_bindings, is_required
 from alf_lite.config.names import find_conf, packaged_confs
 from alf_lite.config.reader import COMMAND_LINE, ConfigReader
-from alf_lite.errors import AlfLiteError, ConfigError
+from alf_lite.errors import AlfLiteError, ConfigError, MissingExtraError
 
 __all__ = [
     "check_unused_bindings",
@@ -256,6 +256,8 @@ def gin_errors() -> Iterator[None]:
 
 
 def _raise_translated(error: Exception) -> NoReturn:
+    if isinstance(error, MissingExtraError):  # no line of a conf is wrong
+        raise error
     called = config_errors.called_configurables(error)
     missing = config_errors.missing_value(error)
     if missing is not None:

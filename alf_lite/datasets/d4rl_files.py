@@ -36,7 +36,7 @@ from alf_lite.datasets.source import (
     episode_fields,
     episode_sequence,
 )
-from alf_lite.errors import ConfigError, DataError
+from alf_lite.errors import DataError, needs_extra
 
 if TYPE_CHECKING:
     import h5py
@@ -134,12 +134,8 @@ class D4rlFile(Source):
         Raises:
             ConfigError, DataError: see the class.
         """
-        try:
+        with needs_extra(self.name, "minari"):
             import h5py
-        except ImportError as error:
-            raise ConfigError(
-                f"{self.name} needs h5py ({error}): pip install 'alf_lite[minari]'"
-            ) from error
         with reading(self.name), h5py.File(self._file, "r") as root:
             check_group(root.id, "", set(), {})
             known = [name for name in (*_REQUIRED, *_OPTIONAL) if name in root]

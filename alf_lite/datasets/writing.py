@@ -26,7 +26,7 @@ from alf_lite.datasets.source import (
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.space_specs import RecordedLeaf
 from alf_lite.environments.space_tree import SpaceTree
-from alf_lite.errors import ConfigError, DataError
+from alf_lite.errors import ConfigError, DataError, needs_extra
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 
 FORMATS = ("alf_lite", "npz", "minari")
@@ -36,8 +36,8 @@ def check_output(path: Path | str, output_format: str) -> None:
     """Finds out early whether :func:`write_source` can write there.
 
     Raises:
-        ConfigError: if there is something at ``path`` already, or the name does not fit
-            the format.
+        ConfigError: if there is something at ``path`` already, the name does not fit
+            the format, or that needs a missing extra.
     """
     path = Path(path).expanduser()
     if output_format not in FORMATS:
@@ -54,6 +54,7 @@ def check_output(path: Path | str, output_format: str) -> None:
         )
     if output_format == "minari":
         dataset_name(path)
+        _check_minari()
 
 
 def write_source(
@@ -204,16 +205,11 @@ def write_minari(
     Raises:
         ConfigError: if the extra is missing, or the environment is not of gymnasium.
     """
-    try:
-        import h5py  # noqa: F401 - Minari says so only when it needs it
-        import minari
-        from minari.data_collector import EpisodeBuffer
-        from minari.dataset.minari_storage import MinariStorage
-    except ImportError as error:
-        raise ConfigError(
-            f"Minari data sets need the minari extra ({error}): "
-            "pip install 'alf_lite[minari]'"
-        ) from error
+    _check_minari()
+    import minari
+    from minari.data_collector import EpisodeBuffer
+    from minari.dataset.minari_storage import MinariStorage
+
     values = env.recorded_values
     if values is None:
         raise ConfigError(
@@ -269,3 +265,9 @@ def _serializable_spec(env: Environment) -> Any:
         return None if spec is None or spec.to_json() is None else spec
     except (TypeError, AttributeError):
         return None
+
+
+def _check_minari() -> None:
+    with needs_extra("the format minari", "minari"):
+        import h5py  # noqa: F401 - Minari says so only when it needs it
+        import minari  # noqa: F401

@@ -142,9 +142,9 @@ def create_environment(
                 factory, num_environments, info_keys, size_is_given, num_ranks
             )
     except EnvError as error:
-        hint = env_ids.install_hint(env_name, error)
-        if hint:
-            raise EnvError(f"{env_name} cannot be created: {error}\n{hint}") from error
+        missing = env_ids.missing_package(env_name, str(error))
+        if missing is not None:
+            raise missing from error
         raise
     environment = vector_env
     if not isinstance(vector_env, Environment):

@@ -41,7 +41,12 @@ from alf_lite.environments.env_trials import (
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.open_episodes import untouched_globals
 from alf_lite.environments.single_env import ENV_FAILURES, describe_env
-from alf_lite.errors import AlfLiteError, ConfigError, exception_text
+from alf_lite.errors import (
+    AlfLiteError,
+    ConfigError,
+    MissingExtraError,
+    exception_text,
+)
 
 Nest = Any
 _NUM_SYNC = 8
@@ -157,7 +162,7 @@ class _Check:
             self._problems.append(text)
 
     def _noted(self) -> _Noted:
-        return _Noted(self._problem)
+        return _Noted(self.report.name, self._problem)
 
     # One environment
 
@@ -328,9 +333,10 @@ class _Check:
 
 
 class _Noted:
-    """What fails in the block is a problem."""
+    """What fails in the block is a problem; a missing package is none of it."""
 
-    def __init__(self, note: Callable[[str], None]) -> None:
+    def __init__(self, name: str, note: Callable[[str], None]) -> None:
+        self._name = name
         self._note = note
 
     def __enter__(self) -> None: ...
@@ -339,7 +345,13 @@ class _Noted:
         if not isinstance(error, ENV_FAILURES):
             return False
         is_ours = isinstance(error, AlfLiteError)
-        self._note(str(error) if is_ours else exception_text(error))
+        text = str(error) if is_ours else exception_text(error)
+        missing = env_ids.missing_package(self._name, text)
+        if missing is not None:
+            raise missing from error
+        if isinstance(error, MissingExtraError):
+            return False
+        self._note(text)
         return True
 
 

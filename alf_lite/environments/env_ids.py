@@ -15,7 +15,7 @@ from typing import NamedTuple
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, registry
 
-from alf_lite.errors import ConfigError, exception_text
+from alf_lite.errors import ConfigError, missing_extra
 
 
 class _Suite(NamedTuple):
@@ -24,45 +24,46 @@ class _Suite(NamedTuple):
     ids: str  # a pattern of the whole id
     module: str
     name: str
-    install: str
+    extra: str = ""  # of this library; else
+    package: str = ""
 
-    @property
-    def hint(self) -> str:
-        return f"Install {self.name} with: {self.install}"
-
-
-def _extra(extra: str) -> str:
-    return f"pip install 'alf_lite[{extra}]'"
+    def missing(self, what: str, reason: object) -> ConfigError:
+        """Says what to install."""
+        if self.extra:
+            return missing_extra(what, self.extra, reason)
+        return ConfigError(
+            f"{what} needs {self.name} ({reason}): pip install {self.package}"
+        )
 
 
 _HIGHWAY = "highway|merge|roundabout|parking|intersection|racetrack|exit|lane-keeping"
 _MO = "deep-sea-treasure|resource-gathering|fishwood|breakable-bottles|four-room"
 _MO_2 = "fruit-tree|water-reservoir|minecart|mo-[\\w-]+"
 _SUITES = (
-    _Suite(r"ALE/.+|.+NoFrameskip-v\d", "ale_py", "Atari games", _extra("atari")),
-    _Suite(r"(MiniGrid|BabyAI)-.+", "minigrid", "MiniGrid", _extra("minigrid")),
-    _Suite(r"dm_control/.+", "shimmy", "dm_control and Shimmy", _extra("dm_control")),
+    _Suite(r"ALE/.+|.+NoFrameskip-v\d", "ale_py", "Atari games", "atari"),
+    _Suite(r"(MiniGrid|BabyAI)-.+", "minigrid", "MiniGrid", "minigrid"),
+    _Suite(r"dm_control/.+", "shimmy", "dm_control and Shimmy", "dm_control"),
     _Suite(
         r"(Fetch|Hand(Reach|Manipulate)|AntMaze|PointMaze|AdroitHand|FrankaKitchen).*",
         "gymnasium_robotics",
         "gymnasium-robotics",
-        _extra("robotics"),
+        "robotics",
     ),
     _Suite(
         rf"({_HIGHWAY}|two-way|u-turn)\b.*-v\d+",
         "highway_env",
         "highway-env",
-        _extra("highway"),
+        "highway",
     ),
-    _Suite(rf"({_MO}|{_MO_2})\b.*-v\d+", "mo_gymnasium", "mo-gymnasium", _extra("mo")),
-    _Suite(r"Meta-World/.+", "metaworld", "Meta-World", "pip install metaworld"),
-    _Suite(r"Panda[A-Z]\w+-v\d+", "panda_gym", "panda-gym", "pip install panda-gym"),
-    _Suite(r"MiniWorld-.+", "miniworld", "MiniWorld", "pip install miniworld"),
+    _Suite(rf"({_MO}|{_MO_2})\b.*-v\d+", "mo_gymnasium", "mo-gymnasium", "mo"),
+    _Suite(r"Meta-World/.+", "metaworld", "Meta-World", package="metaworld"),
+    _Suite(r"Panda[A-Z]\w+-v\d+", "panda_gym", "panda-gym", package="panda-gym"),
+    _Suite(r"MiniWorld-.+", "miniworld", "MiniWorld", package="miniworld"),
     _Suite(
         r"FlappyBird-v\d+",
         "flappy_bird_gymnasium",
         "Flappy Bird",
-        "pip install flappy-bird-gymnasium",
+        package="flappy-bird-gymnasium",
     ),
 )
 # What an id or an import error of an environment that is registered speaks of.
@@ -73,6 +74,9 @@ _EXTRAS = {
     r"envpool": "envpool",
     r"pygame": "video",
 }
+_IMPORT_ERROR = re.compile(
+    "(?:DependencyNotInstalled|ModuleNotFoundError|ImportError): (.*)"
+)
 # EnvPool's name of a game is that of Atari without ALE/.
 _GAME = re.compile(r"[A-Z]\w+-v5")
 
@@ -98,13 +102,22 @@ def find_spec(env_name: str) -> EnvSpec:
         raise ConfigError(_unknown(env_id)) from error
 
 
-def install_hint(env_name: str, error: Exception) -> str:
-    """What to install if ``error`` says that a package is missing, else ""."""
-    text = str(error)
-    if not re.search("DependencyNotInstalled|ModuleNotFoundError|ImportError", text):
-        return ""
+def missing_package(env_name: str, text: str) -> ConfigError | None:
+    """What to raise if a package is missing; None for any other failure.
+
+    Args:
+        env_name: of the environment, which may be one of the user's own.
+        text: of the failure, with a traceback or without.
+    """
+    reasons = _IMPORT_ERROR.findall(text)
+    if not reasons or "cannot import name" in reasons[-1]:
+        return None
+    what = env_name or "the environment"
+    for pattern, extra in _EXTRAS.items():
+        if re.search(pattern, reasons[-1]):
+            return missing_extra(what, extra, reasons[-1])
     suite = _suite_of(env_name.rpartition(":")[2])
-    return _extra_hint(f"{env_name} {text}") or ("" if suite is None else suite.hint)
+    return None if suite is None else suite.missing(what, reasons[-1])
 
 
 def _suite_of(env_id: str) -> _Suite | None:
@@ -115,10 +128,11 @@ def _import(module: str, env_name: str) -> None:
     try:
         importlib.import_module(module)
     except ImportError as error:
-        hints = [f" {suite.hint}" for suite in _SUITES if suite.module == module]
+        for suite in _SUITES:
+            if suite.module == module:
+                raise suite.missing(f"env_name {env_name!r}", error) from error
         raise ConfigError(
-            f"env_name {env_name!r}: the module {module!r} cannot be imported: "
-            f"{error}.{''.join(hints)}"
+            f"env_name {env_name!r}: the module {module!r} cannot be imported: {error}."
         ) from error
 
 
@@ -126,21 +140,15 @@ def _import_suite(suite: _Suite, env_id: str) -> None:
     try:
         package = importlib.import_module(suite.module)
     except ImportError as error:
-        raise ConfigError(
-            f"env_name {env_id!r} is of {suite.name}: {exception_text(error)}. "
-            f"{suite.hint}"
-        ) from error
+        raise suite.missing(f"env_name {env_id!r}", error) from error
     if suite.module == "ale_py":
         # Before it greets everyone who makes a game.
         package.ALEInterface.setLoggerMode(package.LoggerMode.Error)
         gymnasium.register_envs(package)
 
 
-def _extra_hint(text: str) -> str:
-    for pattern, extra in _EXTRAS.items():
-        if re.search(pattern, text):
-            return f"Install what it needs with: {_extra(extra)}"
-    return ""
+def _install(extra: str) -> str:
+    return f"pip install 'alf_lite[{extra}]'"
 
 
 def _unknown(env_id: str) -> str:
@@ -154,13 +162,13 @@ def _unknown(env_id: str) -> str:
     message = f"there is no environment {env_id!r}."
     if found:
         message += f" Did you mean {', '.join(map(repr, found))}?"
-    hint = _extra_hint(env_id)
-    if hint:
-        return f"{message} {hint}"
+    for pattern, extra in _EXTRAS.items():
+        if re.search(pattern, env_id):
+            return f"{message} Install what it needs with: {_install(extra)}"
     if not versions and _GAME.fullmatch(env_id):
         message += (
             f" An id of EnvPool is found with vectorization_mode='envpool' "
-            f"({_extra('envpool')}); a game of Atari is called 'ALE/{env_id}'."
+            f"({_install('envpool')}); a game of Atari is called 'ALE/{env_id}'."
         )
     return (
         f"{message} An environment of another package is found as 'module:id', where "

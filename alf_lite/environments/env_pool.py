@@ -18,7 +18,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from alf_lite.environments import single_env
-from alf_lite.errors import ConfigError
+from alf_lite.errors import ConfigError, needs_extra
 
 
 class EnvPoolVectorEnv(gymnasium.vector.VectorEnv):
@@ -102,13 +102,8 @@ class EnvPoolVectorEnv(gymnasium.vector.VectorEnv):
 
 
 def _import_envpool() -> Any:
-    try:
+    with needs_extra("vectorization_mode='envpool'", "envpool"):
         import envpool
-    except ImportError as error:
-        raise ConfigError(
-            f"vectorization_mode='envpool' needs EnvPool ({error}): "
-            "pip install 'alf_lite[envpool]'"
-        ) from error
     return envpool
 
 

@@ -240,9 +240,8 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
             frames = render()
         except Exception as error:
             text = exception_text(error)
-            hint = env_ids.install_hint(self.name, EnvError(text))
-            hint = hint or env_ids.display_hint()
-            raise EnvError(
+            hint = env_ids.display_hint()
+            raise env_ids.missing_package(self.name, text) or EnvError(
                 f"{self.name} cannot be drawn: {text}. {hint}".rstrip()
             ) from error
         return [_newest(frame) for frame in (() if frames is None else frames)]

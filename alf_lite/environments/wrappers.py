@@ -45,7 +45,7 @@ from gymnasium.spaces import Box
 from gymnasium.wrappers import AtariPreprocessing, TimeLimit
 
 from alf_lite.config import configurable
-from alf_lite.errors import ConfigError, EnvError
+from alf_lite.errors import ConfigError, EnvError, missing_extra
 
 Observation = dict[str, Any]
 
@@ -105,9 +105,7 @@ def atari_preprocessing(
             screen_size=screen_size,
         )
     except gymnasium.error.DependencyNotInstalled as error:
-        raise EnvError(
-            "atari_preprocessing needs OpenCV: pip install 'alf_lite[atari]'"
-        ) from error
+        raise missing_extra("atari_preprocessing", "atari", error) from error
     except ValueError as error:
         raise ConfigError(f"atari_preprocessing: {error}") from error
     env = _AtariGame(game, fire_reset=fire_reset)

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from alf_lite.errors import ConfigError, exception_text
+from alf_lite.errors import ConfigError, exception_text, missing_extra
 
 _logger = logging.getLogger(__name__)
 
@@ -241,7 +241,7 @@ def check_reachable(address: str | None) -> None:
         ConfigError: if Ray is not installed, or nothing answers at the address.
     """
     if importlib.util.find_spec("ray") is None:
-        raise ConfigError("Ray is not installed: pip install 'alf_lite[ray]'")
+        raise missing_extra("Ray", "ray")
     address = address or os.environ.get("RAY_ADDRESS")
     if not address or address in ("auto", _LOCAL):
         return

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from alf_lite.config import configurable
 from alf_lite.config.settings import settings_in
-from alf_lite.errors import ConfigError
+from alf_lite.errors import ConfigError, missing_extra
 from alf_lite.trainers import train_summaries
 from alf_lite.trainers.hooks import Hook, Training
 from alf_lite.trainers.run_directory import OPERATIVE_CONFIG, USER_CONFIG
@@ -48,10 +48,7 @@ class TrackingHook(Hook, abc.ABC):
     def __init__(self, extra: str, priority: int) -> None:
         super().__init__(priority)
         if find_spec(extra) is None:
-            raise ConfigError(
-                f"{type(self).__name__} needs the {extra} extra: pip install "
-                f"'alf_lite[{extra}]'"
-            )
+            raise missing_extra(type(self).__name__, extra)
         self._run_id = ""
         self._rows: list[Row] = []
         self._has_sent_settings = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import math
@@ -16,12 +17,12 @@ import numpy as np
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments.environment import Environment
-from alf_lite.errors import ConfigError
+from alf_lite.errors import ConfigError, needs_extra
 from alf_lite.trainers.evaluator import EvalEpisode, EvalResult, Video, evaluate
 
 _logger = logging.getLogger(__name__)
 
-_MISSING = "recording needs the video extra: pip install 'alf_lite[video]'"
+_needs_extra = functools.partial(needs_extra, "recording", "video")
 _SUFFIXES = (".mp4", ".gif", ".webm", ".mkv", ".mov", ".avi")
 _MIN_FRAMES_PER_SECOND = 5.0
 _TEXT_COLOR, _BAR_COLOR = (255, 255, 255), (24, 24, 27)
@@ -275,10 +276,8 @@ def _scaled(frame: np.ndarray, height: int) -> Any:
 
 
 def _pillow(font_size: int) -> tuple[Any, Any, Any]:
-    try:
+    with _needs_extra():
         from PIL import Image, ImageDraw, ImageFont
-    except ImportError as error:
-        raise ConfigError(_MISSING) from error
     return Image, ImageDraw, ImageFont.load_default(font_size)
 
 
@@ -306,10 +305,8 @@ def _small_gif(clips: Sequence[_Clip], speed: float) -> tuple[bytes, tuple[int, 
 
 def check_can_record() -> None:
     """Raises ConfigError if the extra is missing."""
-    try:
+    with _needs_extra():
         import imageio.v2  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(_MISSING) from error
     _pillow(12)
 
 
@@ -338,10 +335,8 @@ class VideoFile:
         }
         if suffix == ".gif":
             options = {"format": "GIF", "duration": 1000 / frames_per_second, "loop": 0}
-        try:
+        with _needs_extra():
             self._writer: Any = imageio.get_writer(self._path, **options)
-        except ImportError as error:
-            raise ConfigError(_MISSING) from error
 
     @staticmethod
     def check(path: str | Path) -> Path:

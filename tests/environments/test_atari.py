@@ -16,7 +16,7 @@ from alf_lite.config import files as config_files
 from alf_lite.data_structures import StepType
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.wrappers import atari_preprocessing
-from alf_lite.errors import ConfigError, EnvError
+from alf_lite.errors import ConfigError, MissingExtraError
 
 HEIGHT, WIDTH = 210, 160
 GAME_OVER = 40  # frames
@@ -267,7 +267,7 @@ def test_settings_that_make_no_sense_are_refused(scripted, make, options, messag
 
 def test_missing_opencv_names_the_extra(scripted, monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(EnvError, match=r"pip install 'alf_lite\[atari\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'alf_lite\[atari\]'"):
         create_environment(scripted, wrappers=[atari_preprocessing])
 
 

@@ -8,8 +8,8 @@ import types
 import gymnasium
 import pytest
 
-from alf_lite.environments.env_ids import find_spec, install_hint
-from alf_lite.errors import ConfigError, EnvError
+from alf_lite.environments.env_ids import find_spec, missing_package
+from alf_lite.errors import ConfigError, MissingExtraError
 
 
 def test_registered_ids_are_found():
@@ -67,12 +67,17 @@ def test_atari_without_its_package_names_the_extra(env_id, monkeypatch):
     ],
 )
 def test_missing_packages_name_their_extra(env_id, text, extra):
-    assert f"alf_lite[{extra}]" in install_hint(env_id, EnvError(text))
+    error = missing_package(env_id, f"the constructor raised\n{text}, see ...")
+    assert isinstance(error, MissingExtraError)
+    assert str(error).endswith(f": pip install 'alf_lite[{extra}]'")
+    assert "see" not in str(error)
 
 
 def test_other_errors_get_no_advice():
-    assert install_hint("Ant-v5", EnvError("ValueError: mujoco is angry")) == ""
-    assert install_hint("Mine-v0", EnvError("ModuleNotFoundError: 'simulator'")) == ""
+    assert missing_package("Ant-v5", "ValueError: mujoco is angry") is None
+    assert missing_package("Mine-v0", "/mujoco/\nImportError: 'simulator'") is None
+    text = "ImportError: cannot import name 'x' from 'mujoco' (mujoco.py)"
+    assert missing_package("Ant-v5", text) is None
 
 
 @pytest.mark.parametrize(
