@@ -139,13 +139,22 @@ def _first(value: Any) -> Any:
     return value[0]
 
 
-def make_env(name: str) -> gymnasium.Env:
-    """Makes an environment of gymnasium, or of a class in the current folder."""
+def make_env(name: str, max_episode_steps: int | None = None) -> gymnasium.Env:
+    """Makes an environment of gymnasium, or of a class in the current folder.
+
+    Args:
+        name: as ``CartPole-v1``, or as ``my_module.MyEnv``.
+        max_episode_steps: None for its own limit, 1000 if it has none.
+    """
     module, _, class_name = name.rpartition(".")
     if not module or ":" in name:
-        return gymnasium.make(name)
-    sys.path.insert(0, "")
-    return getattr(importlib.import_module(module), class_name)()
+        env = gymnasium.make(name, max_episode_steps=max_episode_steps)
+        limit = None if env.spec and env.spec.max_episode_steps else 1000
+    else:
+        sys.path.insert(0, "")
+        env = getattr(importlib.import_module(module), class_name)()
+        limit = max_episode_steps or 1000
+    return env if limit is None else gymnasium.wrappers.TimeLimit(env, limit)
 
 
 def main() -> None:
@@ -154,11 +163,17 @@ def main() -> None:
     parser.add_argument("directory", help="what the export has written")
     parser.add_argument("environment", help="CartPole-v1, or my_module.MyEnv")
     parser.add_argument("--num_episodes", type=int, default=10)
+    parser.add_argument(
+        "--max_episode_steps",
+        type=int,
+        help="by default as in the training; 1000 if that was without a limit",
+    )
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
 
     policy = Policy(arguments.directory, arguments.seed)
-    env = make_env(arguments.environment)
+    limit = arguments.max_episode_steps or policy.specs.get("max_episode_steps")
+    env = make_env(arguments.environment, limit)
     returns = []
     for episode in range(arguments.num_episodes):
         policy.reset()

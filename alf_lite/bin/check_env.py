@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 
-from alf_lite.bin import program
+from alf_lite.bin import program, recorded_steps_flags
 from alf_lite.errors import ConfigError
-
-_PYTHON_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
 def define_flags() -> flags.FlagValues:
@@ -82,7 +79,7 @@ def check_env(values: flags.FlagValues) -> int:
             )
         (env,) = values.env
         settings = dict(map(_argument, values.arg))
-        if _PYTHON_NAME.fullmatch(env):
+        if recorded_steps_flags.PYTHON_NAME.fullmatch(env):
             env = _imported(env)
     settings["wrappers"] = [
         *settings.get("wrappers", ()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 # The environment: --conf, --env and --gin_param
 
+PYTHON_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+
 
 def define_environment(values: flags.FlagValues) -> None:
     """Adds the flags that name an environment."""
@@ -31,7 +34,8 @@ def define_environment(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "env",
         None,
-        "The environment: an id registered with gymnasium, such as Pendulum-v1.",
+        "The environment: an id registered with gymnasium, such as Pendulum-v1, or a "
+        "class or function, such as my_module.MyEnv.",
         flag_values=values,
     )
     flags.DEFINE_multi_string(
@@ -64,7 +68,11 @@ def parse_config(values: flags.FlagValues, conf: str | None = None) -> None:
 def parameters(values: flags.FlagValues) -> list[str]:
     """The bindings that the flags are."""
     bindings = list(values.gin_param)
-    if values.env:
+    if values.env and PYTHON_NAME.fullmatch(values.env):
+        bindings.append(f"create_environment.env_ctor = @{values.env}")
+    elif values.env:
+        # Otherwise that of a conf would be built under this name.
+        bindings.append("create_environment.env_ctor = None")
         bindings.append(f"create_environment.env_name = {values.env!r}")
     return bindings
 

@@ -20,6 +20,8 @@ from alf_lite.errors import CheckpointError, DamagedCheckpointError
 from alf_lite.utils import plain_data
 
 NAME = re.compile(r"ckpt-(\d+)")
+_WANTED = re.compile(r"GLOBAL ([\w.]+)")
+_REASON = re.compile(r"WeightsUnpickler error: (.*)")
 PART_SUFFIX = ".pt"
 # Of files that are mapped into memory instead of being read with the checkpoint.
 MAPPED_SUFFIX = ".safetensors"
@@ -171,10 +173,25 @@ def _load(file: IO[bytes], what: str) -> Any:
     except Exception as error:  # whatever a hostile file makes the reader raise
         if "allocate memory" in str(error):
             raise MemoryError from error
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(
-            f"{what}: refused, it is not plain data ({reason})"
+            f"{what}: refused, it is not plain data ({reason_of(error)})"
         ) from error
+
+
+def wanted_call(error: Exception) -> str | None:
+    """What a file would call if torch read more than plain data; None for nothing."""
+    wanted = _WANTED.search(str(error))
+    return None if wanted is None else wanted[1]
+
+
+def reason_of(error: Exception) -> str:
+    """Why torch does not read a file; without its advice to read it all the same."""
+    call = wanted_call(error)
+    if call is not None:
+        return f"it wants to call {call}"
+    found = _REASON.search(str(error))
+    lines = [found[1]] if found else str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def _check_is_uncompressed(file: IO[bytes]) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from alf_lite.checkpoints.data import reason_of, wanted_call
 from alf_lite.checkpoints.data_files import (
     RefusalError,
     check_regular,
@@ -43,8 +44,6 @@ _CHECKPOINT = re.compile(r"ckpt-(\d+)-replay_buffer")
 # Where ALF puts its checkpoints below the root of a run.
 _DIRECTORIES = (".", "algorithm", "train/algorithm")
 # How torch says which function or class a file wanted, and what else was wrong.
-_WANTED = re.compile(r"GLOBAL ([\w.]+)")
-_REASON = re.compile(r"WeightsUnpickler error: (.*)")
 
 
 class AlfCheckpoint(Source):
@@ -200,16 +199,15 @@ def load_data(file: Path, *, verify: bool = True) -> Any:
         with reading(file):
             raise
     except Exception as error:  # whatever a hostile file makes the reader raise
-        wanted = _WANTED.search(str(error))
-        if wanted is not None:
+        reason = reason_of(error)
+        if wanted_call(error) is None:
             raise DataError(
-                f"{file}: refused, it is not plain data: it wants to call {wanted[1]}. "
-                "Reading such a file could run any code."
+                f"{file}: damaged, truncated or not data ({reason})"
             ) from error
-        found = _REASON.search(str(error))
-        lines = [found[1]] if found else str(error).splitlines()
-        reason = lines[0] if lines else type(error).__name__
-        raise DataError(f"{file}: damaged, truncated or not data ({reason})") from error
+        raise DataError(
+            f"{file}: refused, it is not plain data: {reason}. Reading such a file "
+            "could run any code."
+        ) from error
 
 
 def as_array(name: str, tensor: Tensor) -> np.ndarray:

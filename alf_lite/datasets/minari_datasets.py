@@ -33,7 +33,7 @@ from alf_lite.datasets.source import (
     flatten,
     is_of_steps,
 )
-from alf_lite.errors import ConfigError, DataError
+from alf_lite.errors import DataError, needs_extra
 
 if TYPE_CHECKING:
     import h5py
@@ -107,7 +107,7 @@ class MinariDataset(Source):
 
     def _open(self, directory: Path) -> tuple[Any, int, int]:
         """The storage of Minari, how many episodes there are and of how many steps."""
-        try:
+        with needs_extra(self.name, "minari"):
             from minari.dataset.minari_storage import MinariStorage
 
             with reading(self.name):
@@ -127,11 +127,6 @@ class MinariDataset(Source):
                 if metadata["data_format"] == "hdf5":
                     check_hdf5(directory / HDF5_NAME, *counts)
                 return MinariStorage.read(directory), *counts
-        except ImportError as error:
-            raise ConfigError(
-                f"{self.name} needs the minari extra ({error}): "
-                "pip install 'alf_lite[minari]'"
-            ) from error
 
 
 def find(name: str) -> Path:
@@ -143,9 +138,10 @@ def find(name: str) -> Path:
     root = Path(
         os.environ.get("MINARI_DATASETS_PATH") or "~/.minari/datasets"
     ).expanduser()
-    directory = root / name
-    if is_dataset(directory):
-        return directory
+    # One that was just written is named by its path.
+    for directory in (root / name, Path(name).expanduser()):
+        if is_dataset(directory):
+            return directory
     metadata = sorted(root.glob(f"**/data/{_METADATA}"))
     names = [str(path.parent.parent.relative_to(root)) for path in metadata]
     raise DataError(

@@ -20,12 +20,13 @@ import alf_lite
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.checkpoints.checkpointer import LoadedCheckpoint
 from alf_lite.checkpoints.files import check_is_new, new_output
-from alf_lite.config import TrainerConfig
+from alf_lite.config import TrainerConfig, bindings
 from alf_lite.config import files as config_files
+from alf_lite.environments import env_ids
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.specs_only_environment import from_saved_spaces, saved_spaces
-from alf_lite.errors import ConfigError, ExportError, did_you_mean
+from alf_lite.errors import ConfigError, ExportError, did_you_mean, needs_extra
 from alf_lite.trainers import run_policy
 from alf_lite.trainers.policy_check import Comparison, compare, watch
 from alf_lite.trainers.policy_graph import PolicyGraph, Port
@@ -132,6 +133,7 @@ def export_policy(
                 **{name: one._asdict() for name, one in comparisons.items()},
             }
             specs = _specs(graph, loaded, sample, report, formats)
+            specs["max_episode_steps"] = _time_limit(env)
             text = json.dumps(specs, indent=2, allow_nan=False) + "\n"
             (folder / SPECS_FILE).write_text(text, encoding="utf-8")
             names = sorted(file.name for file in folder.iterdir())
@@ -148,13 +150,8 @@ def _formats(file_format: str) -> tuple[str, ...]:
     formats = _FORMATS[file_format]
     if "onnx" in formats:
         for module in ("onnx", "onnxscript", "onnxruntime"):
-            try:
+            with needs_extra("the format onnx, unlike torch,", "export"):
                 importlib.import_module(module)
-            except ImportError as error:
-                raise ConfigError(
-                    f"ONNX needs the export extra ({error}): "
-                    "pip install 'alf_lite[export]'. The format torch needs no extra."
-                ) from error
     return formats
 
 
@@ -276,6 +273,20 @@ def _specs(
         "versions": versions,
         "conf": loaded.texts.get("user.gin", ""),
     }
+
+
+def _time_limit(env: Environment) -> int | None:
+    """Steps of an episode, as the run says or its id is registered; None for no limit.
+
+    A program that makes an environment by itself would not know it, and never end.
+    """
+    if env.created_with is None:
+        return bindings.bound_value(create_environment, "max_episode_steps") or None
+    limit, name = (env.created_with[key] for key in ("max_episode_steps", "env_name"))
+    if limit is None and env.created_with["env_ctor"] is None:
+        with contextlib.suppress(ConfigError):
+            limit = env_ids.find_spec(name).max_episode_steps
+    return limit or None
 
 
 def _as_json(port: Port) -> dict[str, Any]:

@@ -39,6 +39,7 @@ _EXAMPLES = {
     ALGORITHM: "TrainerConfig.algorithm_ctor = @PPOAlgorithm",
     CREATE_ENV: 'create_environment.env_name = "CartPole-v1"',
 }
+TIME_LIMIT = "create_environment.max_episode_steps"
 _OF_THE_LOOP = tuple(
     f"TrainerConfig.{name}" for name in ("hook_ctors", "metric_ctors", "data_metrics")
 )
@@ -216,6 +217,8 @@ def _is_needed(statement: str) -> bool:
         return config_names.is_importable(module)
     name = statement.partition("=")[0].strip().rpartition("/")[2]
     module, *names = name.split(".")
+    if name == TIME_LIMIT:  # which an exported policy tells
+        return True
     if module == "create_environment" or name in _OF_THE_LOOP:
         return False
     # Of a class that is given in full; one of the algorithm is named elsewhere, too.

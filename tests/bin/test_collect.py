@@ -8,7 +8,7 @@ import shlex
 import numpy as np
 import pytest
 
-from alf_lite.bin import collect, inspect_buffer, play, train
+from alf_lite.bin import collect, convert_buffer, inspect_buffer, play, train
 from alf_lite.checkpoints.files import Stream
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
@@ -242,6 +242,26 @@ def test_errors_are_one_message(tmp_path, capsys, arguments, exit_code, message)
     assert message in captured.err
     assert "Traceback" not in captured.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_class_is_named_as_an_environment(tmp_path, capsys):
+    name, conf = "tests.bin.test_export.Endless", tmp_path / "endless.gin"
+    conf.write_text(f"create_environment.env_ctor = @{name}\n")
+    path = str(tmp_path / "steps.replay")
+    steps = ["--policy=random", "--num_env_steps=4"]
+    assert run(f"--env={name}", *steps, f"--output={path}") == 0
+    for main, arguments in (
+        (inspect_buffer.main, [path]),
+        (convert_buffer.main, [path, f"--output={tmp_path / 'other.replay'}"]),
+    ):
+        config_files.reset()
+        assert main([*arguments, f"--env={name}"]) == 0
+    # An id takes the place of what a conf makes, too.
+    output = f"--output={tmp_path / 'third.replay'}"
+    assert run(f"--conf={conf}", "--env=Pendulum-v1", *steps, output) == 0
+    config_files.reset()
+    assert inspect_buffer.main([str(tmp_path / "third.replay")]) == 0
+    assert "observation (3,)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_an_output_must_be_named(capsys):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium
 import pytest
 import torch
 
@@ -30,6 +32,7 @@ def test_file_for_torch_and_its_specs(trained, tmp_path, capsys):
     assert observation["shape"] == ["batch", 4]
     assert observation["maximum"][1] is None  # JSON knows no infinity
     assert (action["minimum"], action["maximum"]) == (0, 1)
+    assert specs["max_episode_steps"] == 500  # registered with the id
     assert "PPOAlgorithm" in specs["conf"]
     assert specs["checkpoint"]["path"] in printed
     # It acts as the policy that alf_lite loads.
@@ -42,9 +45,15 @@ def test_file_for_torch_and_its_specs(trained, tmp_path, capsys):
 
 def test_environment_need_not_be_installed(trained, tmp_path):
     result = alf_lite.export_policy(
-        trained, tmp_path / "policy", file_format="torch", num_steps=0
+        trained,
+        tmp_path / "policy",
+        file_format="torch",
+        num_steps=0,
+        gin_params=["create_environment.max_episode_steps = 7"],
     )
     assert "drawn from the space" in result.observations
+    specs = json.loads((tmp_path / "policy" / "policy.json").read_text())
+    assert specs["max_episode_steps"] == 7
 
 
 def test_policy_that_differs_is_refused(trained, tmp_path, monkeypatch, capsys):
@@ -118,3 +127,33 @@ def test_example_runs_without_torch_and_alf_lite(trained, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("return") == 3
     assert Path(out / "policy.onnx").stat().st_size < 100_000
+
+
+class Endless(gymnasium.Env):
+    """No episode ends by itself."""
+
+    observation_space = action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return 0, {}
+
+    def step(self, action):
+        return 0, 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "limit"),
+    [
+        ("tests.bin.test_export.Endless", None, 1000),
+        ("tests.bin.test_export.Endless", 3, 3),
+        ("Pendulum-v1", None, 200),
+        ("Pendulum-v1", 300, 300),
+    ],
+)
+def test_episodes_of_the_example_end(name, given, limit):
+    pytest.importorskip("onnxruntime")
+    example = runpy.run_path(str(ROOT / "examples" / "run_exported.py"))
+    with example["make_env"](name, given) as env:
+        env.reset(seed=0)
+        ends = [env.step(env.action_space.sample())[3] for _ in range(limit)]
+    assert ends == [False] * (limit - 1) + [True]

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
-from alf_lite.datasets.formats import recorded_environment
+from alf_lite.datasets.formats import open_source, recorded_environment
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.errors import ConfigError, DataError
 from tests.datasets.recorded_episodes import (
@@ -161,6 +161,13 @@ def test_a_data_set_says_its_specs_in_place_of_an_environment(root):
 
 
 # What is refused
+
+
+def test_one_that_was_just_written_is_found_by_its_path(tmp_path, monkeypatch):
+    create_flat("flat-v0")
+    monkeypatch.chdir(tmp_path.parent)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "elsewhere"))
+    assert open_source(f"minari:{tmp_path.name}/flat-v0").lengths
 
 
 def test_a_missing_data_set_lists_those_there_are():
