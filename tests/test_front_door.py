@@ -57,13 +57,16 @@ def cart_pole(**kwargs) -> Environment:
     return alf_lite.create_environment("CartPole-v1", 2, **kwargs)
 
 
-def make(env=None, *, lr=None, **settings):
+def make(env=None, *, lr=None, checkpoint=None, **settings):
     config = alf_lite.TrainerConfig(
         data_transformer_ctor=RewardNormalizer, **{**SMALL, **settings}
     )
     schedule = LinearScheduler([(0.0, 1e-2), (1.0, 0.0)])
     return alf_lite.PPOAlgorithm(
-        env=env or cart_pole(), config=config, optimizer=Adam(lr=lr or schedule)
+        env=env or cart_pole(),
+        config=config,
+        optimizer=Adam(lr=lr or schedule),
+        checkpoint=checkpoint,
     )
 
 
@@ -169,6 +172,20 @@ def test_what_no_conf_can_say_is_told_when_the_trainer_is_built(tmp_path, caplog
     config_files.reset()
     observation = np.zeros(4)
     assert alf_lite.load_policy(tmp_path / "run").predict(observation) in (0, 1)
+
+
+def test_what_was_learned_goes_on_elsewhere(tmp_path):
+    """As the messages and docs say: in other environments, or from another run."""
+    algorithm = make()
+    alf_lite.Trainer(algorithm, tmp_path / "run").train()
+    env = alf_lite.create_environment("CartPole-v1", 3, max_episode_steps=50)
+    new = make(env)
+    new.load_state_dict(algorithm.state_dict())
+    assert_same(weights(new), weights(algorithm))
+    assert alf_lite.Trainer(new).train().env_steps > 0
+    other = make(checkpoint=f"@{tmp_path / 'run'}")
+    other.setup_training()
+    assert_same(weights(other), weights(algorithm))
 
 
 @pytest.mark.parametrize("how", ["thread", "event loop"])
@@ -578,8 +595,17 @@ PERCENT = LinearScheduler([(0.0, 1.0), (1.0, 0.0)])
             ConfigError,
             "says neither num_iterations nor num_env_steps",
         ),
-        (lambda: alf_lite.Trainer(_finished()).train(), ConfigError, "to its end"),
-        (_train_twice, ConfigError, "has trained already"),
+        (
+            lambda: alf_lite.Trainer(_finished()).train(),
+            ConfigError,
+            r"to its end.*env=new_env, config=config\), then new\.load_state_dict\(",
+        ),
+        (
+            lambda: alf_lite.Trainer(_finished(), "x").train(),
+            ConfigError,
+            r"num_env_steps=\.\.\.\), and Trainer\(new, 'x'\).train\(\) resumes",
+        ),
+        (_train_twice, ConfigError, "trained already.*larger limit.* same root_dir"),
         (lambda: alf_lite.Trainer(CONFIG(), cart_pole), ConfigError, "create_env="),
         (
             lambda: alf_lite.Trainer(alf_lite.PPOAlgorithm, "x"),

@@ -137,6 +137,20 @@ class RunPlan:
         for line in slow_settings(self.config, min(left), algorithm):
             _logger.warning("%s", line)
 
+    def _to_go_on(self, algorithm: RLAlgorithm) -> str:
+        """What to write to train on from where an algorithm ended."""
+        build = f"new = {type(algorithm).__name__}(env=new_env, config=config)"
+        if self.root_dir:
+            return (
+                f"{build} with a larger limit, such as dataclasses.replace(config, "
+                f"num_env_steps=...), and Trainer(new, {self.root_dir!r}).train() "
+                "resumes the run."
+            )
+        return (
+            f"{build}, then new.load_state_dict(algorithm.state_dict()) keeps what "
+            "was learned, and Trainer(new).train(). A run with a root_dir is resumed."
+        )
+
     def build_algorithm(self, stack: contextlib.ExitStack) -> RLAlgorithm:
         """The algorithm that was given, or the one that the configuration describes.
 
@@ -151,8 +165,7 @@ class RunPlan:
             if algorithm.is_finished:
                 raise ConfigError(
                     f"{algorithm.name} has been trained to its end, and its "
-                    "environment is closed. Build a new environment and algorithm; "
-                    "with the same root_dir and a larger limit the run goes on."
+                    f"environment is closed. To go on: {self._to_go_on(algorithm)}"
                 )
             stack.callback(algorithm.finish_train)
             return algorithm

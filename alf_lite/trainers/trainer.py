@@ -156,8 +156,9 @@ class Trainer:
         """
         if self._was_called:
             raise ConfigError(
-                "this trainer has trained already. To go on, build another Trainer of "
-                "the same root_dir with a new algorithm and a larger limit."
+                "this trainer has trained already. To go on, build an environment and "
+                "an algorithm with a larger limit, such as num_env_steps=..., and "
+                "another Trainer of the same root_dir."
             )
         self._was_called = True
         with contextlib.ExitStack() as stack:
