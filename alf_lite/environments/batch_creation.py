@@ -69,12 +69,12 @@ def make_batch(
             f"{name} makes all environments at once: leave create_environment."
             f"vectorization_mode out, got {mode!r}"
         )
-    for given in ("wrappers", "env_info_keys"):
+    for given in ("wrappers", "env_info_keys", "env_retries"):
         if arguments[given]:
             raise ConfigError(
                 f"create_environment.{given}: for environments of gymnasium, but "
-                f"{name} is a batch of tensors. Use a data transformer, or derive a "
-                "class from it."
+                f"{name} is a batch of tensors. Leave it out; a data transformer, or "
+                "a class derived from it, can do much of what wrappers do."
             )
     options = dict(arguments["env_kwargs"] or {})
     if arguments["max_episode_steps"] is not None:

@@ -45,6 +45,8 @@ def create_environment(
     env_info_keys: Sequence[str] | Mapping[str, Sequence[int]] = (),
     env_ctor: Callable[[], Any] | None = None,
     env_timeout_seconds: float = 300.0,
+    env_retries: int = 0,
+    env_retry_type: Literal["reset", "renew"] = "reset",
     render_mode: str | None = None,
     default_num_environments: int = 1,
     num_ranks: int = 1,
@@ -81,6 +83,12 @@ def create_environment(
             as ``num_parallel_environments``.
         env_timeout_seconds: ``async`` only: an environment that needs longer to be
             built, reset or stepped is an error.
+        env_retries: ``sync`` only: how often an environment may raise in ``step`` or
+            ``reset`` until an episode of it ends. Its open episode is given up: the
+            step before is its last one, truncated, and nothing is learned from the one
+            that failed. The next failure is an error, as the first one is with 0.
+        env_retry_type: what is done with it: ``reset``, or ``renew``, which closes it
+            and builds another one.
         render_mode: such as ``rgb_array``.
         default_num_environments: what None stands for above.
         num_ranks: of the run, if these are the environments of one rank: its share of
@@ -106,6 +114,7 @@ def create_environment(
     _check_arguments(
         env_name, num_environments, vectorization_mode, env_ctor, env_kwargs
     )
+    _check_retries(env_retries, env_retry_type, vectorization_mode)
     num_environments = _share(num_environments, num_ranks)
     _check_time_limit(max_episode_steps, vectorization_mode)
     kind = batch_creation.class_of_batches(env_name, env_ctor)
@@ -124,7 +133,8 @@ def create_environment(
     )
     info_keys = InfoKeys(env_info_keys)
     if vectorization_mode == "auto":
-        vectorization_mode = "native" if has_native(factory) else "sync"
+        is_native = has_native(factory) and not env_retries
+        vectorization_mode = "native" if is_native else "sync"
     try:
         if vectorization_mode == "async":
             vector_env: Any = ProcessVectorEnv(
@@ -139,7 +149,13 @@ def create_environment(
             vector_env = _make_native(factory, num_environments)
         else:
             vector_env = _make_serial(
-                factory, num_environments, info_keys, size_is_given, num_ranks
+                factory,
+                num_environments,
+                info_keys,
+                size_is_given,
+                num_ranks,
+                num_retries=env_retries,
+                renews=env_retry_type == "renew",
             )
     except EnvError as error:
         missing = env_ids.missing_package(env_name, str(error))
@@ -225,6 +241,25 @@ def _check_arguments(
         )
 
 
+def _check_retries(env_retries: Any, env_retry_type: Any, mode: str) -> None:
+    is_count = isinstance(env_retries, int) and not isinstance(env_retries, bool)
+    if not is_count or env_retries < 0:
+        raise ConfigError(
+            f"create_environment: env_retries must be 0 or more, got {env_retries!r}"
+        )
+    kinds = ("reset", "renew") if env_retries else ("reset",)
+    if env_retry_type not in kinds:
+        raise ConfigError(
+            "create_environment: env_retry_type must be 'reset' or, with env_retries, "
+            f"'renew', got {env_retry_type!r}"
+        )
+    if env_retries and mode not in ("sync", "auto"):
+        raise ConfigError(
+            "create_environment: env_retries is for environments in this process, "
+            f"vectorization_mode='sync', not for {mode!r}: leave one of them out"
+        )
+
+
 def _check_time_limit(max_episode_steps: Any, mode: str) -> None:
     if max_episode_steps is None:
         return
@@ -248,10 +283,16 @@ def _make_serial(
     info_keys: InfoKeys,
     size_is_given: bool,
     num_ranks: int,
+    *,
+    num_retries: int,
+    renews: bool,
 ) -> Any:
     """A SerialVectorEnv, or the batch that the user's own factory returns."""
+    retries: dict[str, Any] = {"num_retries": num_retries}
+    if renews:
+        retries["renew_fns"] = [factory] * num_environments
     if factory.ctor is None:
-        return SerialVectorEnv([factory] * num_environments, info_keys)
+        return SerialVectorEnv([factory] * num_environments, info_keys, **retries)
     try:
         first = factory.call_ctor()
         is_batch = isinstance(first, Environment) or single_env.is_batch(first)
@@ -260,7 +301,7 @@ def _make_serial(
     if isinstance(first, gymnasium.Env) and not is_batch:
         factories: list[Callable[[], gymnasium.Env]] = [lambda: factory.wrap(first)]
         factories += [factory] * (num_environments - 1)
-        return SerialVectorEnv(factories, info_keys)
+        return SerialVectorEnv(factories, info_keys, **retries)
     if not is_batch:
         raise ConfigError(
             "env_ctor must return a gymnasium.Env, a gymnasium.vector.VectorEnv or an "
@@ -283,11 +324,12 @@ def _make_serial(
             "env_ctor returns %d environments for each of %d ranks, %d in all.",
             *(size, num_ranks, size * num_ranks),
         )
-    if factory.wrappers or factory.max_episode_steps is not None:
+    if factory.wrappers or factory.max_episode_steps is not None or num_retries:
         first.close()
         raise ConfigError(
-            "wrappers and max_episode_steps are for single environments, but env_ctor "
-            f"returned a batch ({type(first).__name__}). Apply them inside of env_ctor."
+            "wrappers, max_episode_steps and env_retries are for single environments, "
+            f"but env_ctor returned a batch, {type(first).__name__}. Apply them inside "
+            "of env_ctor."
         )
     return first
 

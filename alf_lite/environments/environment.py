@@ -91,6 +91,11 @@ class Environment(abc.ABC):
             RuntimeError: if there was none.
         """
 
+    @property
+    def num_restarts(self) -> int:
+        """How often an environment has failed and was begun anew."""
+        return 0
+
     @abc.abstractmethod
     def reset(self, seed: int | None = None) -> TimeStep:
         """Starts a new episode in every environment.
@@ -111,7 +116,8 @@ class Environment(abc.ABC):
             action: a nest like ``action_spec`` of [B, ...] tensors.
 
         Returns:
-            [B, ...]; rows that were LAST before are now FIRST.
+            [B, ...]; rows that were LAST before are now FIRST. So are those whose
+            environment has failed, see :attr:`num_restarts`.
 
         Raises:
             EnvError: if an environment fails or contradicts its own spaces.

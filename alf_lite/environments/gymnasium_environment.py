@@ -107,6 +107,10 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
         self._closed = False
 
     @property
+    def num_restarts(self) -> int:
+        return 0 if self._own is None else self._own.num_restarts
+
+    @property
     def metadata(self) -> dict[str, Any]:
         return dict(self._vector_env.metadata)
 
@@ -166,6 +170,9 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
             result = self._take_step(converted)
         except Exception as error:
             self._raise_from_vector_env(error, "step()")
+        restarted = None if self._own is None else self._own.restarted
+        if own is not None and restarted is not None:
+            own.note_restarts(restarted)
         try:
             self._current = self._next(*result)
             if self._unseen_keys:

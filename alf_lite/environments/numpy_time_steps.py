@@ -259,6 +259,15 @@ class NumpyTimeSteps(TimeSteps):
             list(map(ObservationLeaf.convert, self._observations, values))
         )
 
+    def note_restarts(self, restarted: np.ndarray) -> None:
+        """Says where the step that comes next begins an episode though none ended.
+
+        Args:
+            restarted: [B] bool.
+        """
+        ended = self._ended
+        self._ended = restarted if ended is None else ended | restarted
+
     def next_own(
         self,
         observation: Any,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -23,7 +24,9 @@ from alf_lite.environments.single_env import (
     SavedEpisode,
 )
 from alf_lite.environments.space_tree import Column, RowError, SpaceColumns
-from alf_lite.errors import EnvError, exception_text
+from alf_lite.errors import AlfLiteError, EnvError, exception_text, failure_text
+
+_logger = logging.getLogger(__name__)
 
 _REWARD_TYPES = (float, np.float64)
 
@@ -31,9 +34,15 @@ _REWARD_TYPES = (float, np.float64)
 class SerialVectorEnv(BatchOfSingleEnvs):
     """Steps its environments in turn, with little overhead.
 
+    One whose ``step`` or ``reset`` raises can be tried again: its episode is given up,
+    and ``restarted`` says so.
+
     Args:
         env_fns: one per environment.
         info_keys: what the infos hold.
+        num_retries: how often an environment may fail until an episode of it ends.
+        renew_fns: one per environment, which build it anew after a failure; None:
+            it is reset.
 
     Raises:
         EnvError: if an environment cannot be built or their spaces differ.
@@ -43,8 +52,16 @@ class SerialVectorEnv(BatchOfSingleEnvs):
         self,
         env_fns: Sequence[Callable[[], gymnasium.Env]],
         info_keys: InfoKeys | None = None,
+        *,
+        num_retries: int = 0,
+        renew_fns: Sequence[Callable[[], gymnasium.Env]] | None = None,
     ) -> None:
         super().__init__(len(env_fns), info_keys)
+        self._num_retries = num_retries
+        self._renew_fns = renew_fns
+        self._num_failures = [0] * self.num_envs  # since an episode has ended
+        self._seeds: Sequence[int | None] = [None] * self.num_envs
+        self._attributes: dict[str, Any] = {}  # that were set
         self.envs: list[gymnasium.Env] = []
         self._has_infos = bool(self._info_keys)
         self._last_infos: Sequence[Any] = ()
@@ -96,7 +113,7 @@ class SerialVectorEnv(BatchOfSingleEnvs):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        seeds = single_env.seeds_of_reset(seed, self.num_envs)
+        self._seeds = seeds = single_env.seeds_of_reset(seed, self.num_envs)
         self._num_steps = 0
         self._unfreeze()
         observations, infos = [], []
@@ -117,10 +134,14 @@ class SerialVectorEnv(BatchOfSingleEnvs):
         actions = actions if self._are_rows else self._actions.rows(actions)
         pairs = list(zip(self._steps, actions, strict=True))
         results: list[Any] = []
+        self.restarted = None
         # This loop is what a step costs beside the environments themselves.
         try:
             for step, action in pairs:
                 results.append(step(action))
+        except single_env.ENV_FAILURES as error:
+            self._go_on(pairs, results, error)
+        try:
             if self._is_one:
                 usual = self._one_usual_step(results[0])
                 if usual is not None:
@@ -142,10 +163,7 @@ class SerialVectorEnv(BatchOfSingleEnvs):
         except RowError as error:
             self._raise_row_error(error, "step()")
         self._last_observations = observations
-        if ends is not None:
-            self._set_ended(ends[0] | ends[1])
-        elif self._ended is not None:
-            self._set_ended(None)
+        self._note_ends(ends)
         return batch, reward_batch, ends, self._batch_infos(infos, "step()")
 
     def _one_usual_step(self, result: Any) -> OwnStep | None:
@@ -197,6 +215,15 @@ class SerialVectorEnv(BatchOfSingleEnvs):
             for i in np.flatnonzero(ended).tolist():
                 self._steps[i] = functools.partial(self._begin_episode, i)
 
+    def _note_ends(self, ends: Ends | None) -> None:
+        if ends is not None:
+            ended = ends[0] | ends[1]
+            self._set_ended(ended)
+            for i in np.flatnonzero(ended).tolist() if self.num_restarts else ():
+                self._num_failures[i] = 0
+        elif self._ended is not None:
+            self._set_ended(None)
+
     def _begin_episode(self, index: int, action: Any) -> tuple[Any, ...]:
         """The step of an environment whose episode has ended."""
         observation, info = self._reset_one(index, None, None)
@@ -209,6 +236,7 @@ class SerialVectorEnv(BatchOfSingleEnvs):
             self._steps[i] = self._usual_steps[i] = functools.partial(_stay, result)
 
     def set_attribute(self, name: str, value: Any) -> None:
+        self._attributes[name] = value
         for env in self.envs:
             single_env.set_env_attribute(env, name, value)
 
@@ -222,6 +250,7 @@ class SerialVectorEnv(BatchOfSingleEnvs):
         self, episodes: Mapping[int, SavedEpisode], seeds: Sequence[int]
     ) -> tuple[tuple, dict[int, str]]:
         reasons = {}
+        self._seeds = seeds
         for i, saved in episodes.items():
             replay = self._replay(i, saved, seeds[i])
             self._restored[i] = replay.result
@@ -266,23 +295,98 @@ class SerialVectorEnv(BatchOfSingleEnvs):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Closes all environments, also when some of them raise."""
-        for i, env in enumerate(self.envs):
-            try:
-                env.close()
-            except Exception as error:
-                text = exception_text(error)
-                gymnasium.logger.warn(f"close() of environment {i} raised {text}")
+        for i in range(len(self.envs)):
+            self._close_one(i)
+
+    def _close_one(self, index: int) -> None:
+        try:
+            self.envs[index].close()
+        except Exception as error:
+            text = exception_text(error)
+            gymnasium.logger.warn(f"close() of environment {index} raised {text}")
 
     def _reset_one(
         self, index: int, seed: int | None, options: Any
     ) -> tuple[Any, dict]:
-        try:
-            observation, info = self._episodes[index].reset(seed, options)
-            if self._is_nested:
-                self._observations.tree.check(observation)
-        except single_env.ENV_FAILURES as error:
-            single_env.raise_env_error(self._at_step(index, "reset()"), error)
-        return observation, info
+        while True:
+            try:
+                observation, info = self._episodes[index].reset(seed, options)
+                if self._is_nested:
+                    self._observations.tree.check(observation)
+                return observation, info
+            except single_env.ENV_FAILURES as error:
+                seed = self._recover(index, "reset()", error, seed)
+
+    # Environments that fail
+
+    def _go_on(
+        self, pairs: list[tuple], results: list[Any], error: BaseException
+    ) -> None:
+        """Takes the step of those from ``len(results)`` on, of which one has raised."""
+        while len(results) < self.num_envs:
+            index = len(results)
+            if self._ended is not None and self._ended[index]:
+                raise error  # of a reset, which was tried again
+            seed = self._recover(index, "step()", error, None)
+            observation, info = self._reset_one(index, seed, None)
+            if self.restarted is None:
+                self.restarted = np.zeros(self.num_envs, np.bool_)
+            self.restarted[index] = True
+            results.append((observation, self._no_reward, False, False, info))
+            try:
+                for step, action in pairs[index + 1 :]:
+                    results.append(step(action))
+            except single_env.ENV_FAILURES as another:
+                error = another
+
+    def _recover(
+        self, index: int, call: str, error: BaseException, seed: int | None
+    ) -> int | None:
+        """Counts a failure, and builds the environment anew if it shall be.
+
+        Returns:
+            The seed of the reset that comes next.
+
+        Raises:
+            EnvError: if there were too many; if it is not the environment that failed.
+        """
+        while True:
+            self._count_failure(index, call, error)
+            if self._renew_fns is None:
+                return seed
+            try:
+                return self._renew(index, self._renew_fns[index])
+            except single_env.ENV_FAILURES as another:
+                call, error = "the constructor", another
+
+    def _count_failure(self, index: int, call: str, error: BaseException) -> None:
+        where = self._at_step(index, call)
+        number = self._num_failures[index] + 1
+        if number > self._num_retries or isinstance(error, AlfLiteError):
+            single_env.raise_env_error(where, error)
+        self._num_failures[index] = number
+        self.num_restarts += 1
+        _logger.warning(
+            "%s raised %s. Its episode is given up, and it is %s (%d of %d times until "
+            "an episode ends).",
+            *(where, failure_text(error).splitlines()[0]),
+            "reset" if self._renew_fns is None else "built anew",
+            *(number, self._num_retries),
+        )
+
+    def _renew(self, index: int, env_fn: Callable[[], gymnasium.Env]) -> int | None:
+        self._close_one(index)
+        self.envs[index] = env = env_fn()
+        self._episodes[index] = OpenEpisode(env)
+        self._usual_steps[index] = env.step
+        if self._ended is None or not self._ended[index]:
+            self._steps[index] = env.step
+        for name, value in self._attributes.items():
+            single_env.set_env_attribute(env, name, value)
+        seed = self._seeds[index]
+        if seed is None:
+            return None
+        return single_env.environment_seeds(seed, self.num_restarts + 1)[-1]
 
     def _raise_row_error(self, error: RowError, call: str) -> NoReturn:
         # The copies of rows that were reset in a step say so.
@@ -313,18 +417,14 @@ class SerialVectorEnv(BatchOfSingleEnvs):
         return self._where(index, f"{call} at step {self._num_steps}")
 
     def _raise_step_error(self, results: list[Any], error: BaseException) -> NoReturn:
-        """Raises EnvError, if not all environments have returned a step."""
-        index = len(results)
-        if index == self.num_envs:  # one of them is not what it must be
-            index = 0
-            for i, result in enumerate(results):
-                try:
-                    single_env.check_step_result(result)
-                except EnvError as rule:
-                    index, error = i, rule
-                    break
-        elif self._ended is not None and self._ended[index]:
-            raise error  # of a reset, which says so itself
+        """Raises EnvError: one of the results is not what it must be."""
+        index = 0
+        for i, result in enumerate(results):
+            try:
+                single_env.check_step_result(result)
+            except EnvError as rule:
+                index, error = i, rule
+                break
         single_env.raise_env_error(self._at_step(index, "step()"), error)
 
 

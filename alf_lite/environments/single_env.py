@@ -238,6 +238,11 @@ class BatchOfSingleEnvs(VectorEnv):
         info_keys: what the infos hold.
     """
 
+    # [B] bool: where the last step has begun a new episode though none had ended,
+    # because the environment had failed; None: nowhere.
+    restarted: np.ndarray | None = None
+    num_restarts = 0  # of all steps and resets so far
+
     def __init__(self, num_envs: int, info_keys: InfoKeys | None) -> None:
         self.num_envs = num_envs
         self._info_keys = InfoKeys() if info_keys is None else info_keys

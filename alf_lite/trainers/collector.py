@@ -277,13 +277,17 @@ class _Steps:
 
     def add(self, time_step: TimeStep, action: Nest = None) -> None:
         """Takes in a step and, unless it is the first, the action that led to it."""
+        step_type = time_step.step_type.numpy(force=True)
+        is_first = step_type == StepType.FIRST
         if self._time_steps:
             self._actions.append(action)
+            before = self._time_steps[-1].step_type
+            is_cut = is_first & (before.numpy(force=True) != StepType.LAST)
+            if is_cut.any():  # the environment has failed
+                before[torch.from_numpy(is_cut).to(before.device)] = int(StepType.LAST)
         if len(self._actions) == _CHUNK_LENGTH:
             self._stack()
         self._time_steps.append(time_step)
-        step_type = time_step.step_type.numpy(force=True)
-        is_first = step_type == StepType.FIRST
         kept = self._amount.take(is_first, step_type == StepType.LAST)
         self._lengths += kept
         self._ends_with_first[kept] = is_first[kept]

@@ -92,6 +92,7 @@ class SyncUnroller:
         is_first_unroll, self._is_fresh = self._is_fresh, False
         new_columns, self._new_columns = self._new_columns, ()
         self._is_unrolling = True
+        num_restarts = self._env.num_restarts
         if rows is None:
             rows = self._rows = self._rows or self._make_rows()
         with torch.inference_mode(not self._with_grad):
@@ -107,6 +108,7 @@ class SyncUnroller:
             new_columns=() if is_first_unroll else new_columns,
             kept_rows=rows.read_time_steps,
             taken_steps=rows.read_taken(length + 1),
+            may_have_restarts=self._env.num_restarts != num_restarts,
         )
 
     def _check_is_alone(self) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.data_structures import AlgStep, Experience, TimeStep
+from alf_lite.data_structures import AlgStep, Experience, StepType, TimeStep
 from alf_lite.environments.environment import Environment, StepRow
 from alf_lite.errors import ConfigError
 from alf_lite.utils.devices import moved
@@ -63,6 +63,24 @@ class Unroll(NamedTuple):
     kept_rows: Callable[[int, int], TimeStep] | None = None
     # [T+1, B, ...] ``time_steps`` where the policy is, if that is another device.
     taken_steps: TimeStep | tuple[()] = ()
+    # Whether environments may have failed, see ``Environment.num_restarts``.
+    may_have_restarts: bool = True
+
+    def mark_cut_off(self) -> None:
+        """Makes a step LAST if its environment failed at the next one.
+
+        That one is the FIRST of a new episode: no transition leads to it. As the last
+        step of an episode is bootstrapped, it is truncated.
+        """
+        step_type = self.time_steps.step_type
+        is_first = step_type[1:] == int(StepType.FIRST)
+        is_cut = is_first & (step_type[:-1] != int(StepType.LAST))  # [T, B]
+        if not is_cut.any():
+            return
+        for steps in (self.time_steps, self.taken_steps, self.experience.time_step):
+            if isinstance(steps, TimeStep):
+                rows = steps.step_type[: len(is_cut)]
+                rows[is_cut.to(rows.device)] = int(StepType.LAST)
 
     def rows(self, begin: int, end: int) -> TimeStep:
         """``time_steps[begin:end]``."""

@@ -294,6 +294,8 @@ class Learner(ABC):
             if isinstance(unroll.taken_steps, TimeStep):
                 there = nest.narrow(unroll.taken_steps, first_row, num_rows)
             self._observe(new_steps, there)
+            if unroll.may_have_restarts:  # which the metrics do not count
+                unroll.mark_cut_off()
             self.store(unroll)
         seconds = sum(unroll.env_step_seconds for unroll in unrolls)
         summary.scalar("time/unroll_env_step", seconds)
