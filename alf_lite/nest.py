@@ -111,6 +111,19 @@ def assert_same_structure(nest: Nest, *others: Nest) -> None:
             raise ValueError(_difference(nest, other))
 
 
+def flatten_up_to(nest: Nest, other: Nest) -> list[Any]:
+    """What ``other`` has where ``nest`` has leaves; there it may be any nest.
+
+    Raises:
+        ValueError: naming the first difference, if they differ above that.
+    """
+    structure = optree.tree_structure(nest, namespace=_NAMESPACE)
+    try:
+        return structure.flatten_up_to(other)
+    except ValueError:
+        raise ValueError(_difference(nest, other)) from None
+
+
 def stack(nests: Sequence[Nest], dim: int = 0) -> Nest:
     """One nest whose leaves stack those of ``nests`` along a new dimension."""
     return _join(nests, torch.stack, dim, "stack")

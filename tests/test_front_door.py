@@ -672,14 +672,26 @@ def test_a_directory_of_another_run_is_refused(tmp_path):
             TypeError,
             r"observation\['mode'\]: expected integers",
         ),
-        ({"position": ["a", "b"], "mode": 3}, ValueError, "structure"),
+        (
+            {"position": ["a", "b"], "mode": 3},
+            TypeError,
+            r"observation\['position'\]: expected numbers",
+        ),
+        (
+            {"position": [0.0, np.nan, 1.0], "mode": 3},
+            ValueError,
+            r"observation\['position'\]: expected finite numbers, got nan",
+        ),
     ],
 )
 def test_a_wrong_observation_is_named(policy_run, wrong, error, message):
     policy = alf_lite.load_policy(policy_run)
     with pytest.raises(error, match=message):
         policy.predict(wrong)
-    assert policy.predict(observation()).shape == (2,)
+    expected = policy.predict(observation())
+    assert expected.shape == (2,)
+    lists = {name: np.asarray(part).tolist() for name, part in observation().items()}
+    assert np.array_equal(policy.predict(lists), expected)
 
 
 def test_specs_alone_build_a_part_of_another():

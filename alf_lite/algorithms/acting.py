@@ -247,12 +247,11 @@ class TrainedPolicy:
             arrays = [observation]
         else:
             try:
-                nest.assert_same_structure(spec, observation)
+                arrays = nest.flatten_up_to(spec, observation)
             except (TypeError, ValueError) as error:
                 raise ValueError(
                     f"observation: expected the structure of {spec}: {error}"
                 ) from error
-            arrays = nest.flatten(observation)
         tensors, sizes = [], {}
         for (path, leaf), array in zip(self._leaves, arrays, strict=True):
             keys = tuple(path_parts(path))
@@ -280,6 +279,10 @@ class TrainedPolicy:
         if array.dtype.kind == "f" and not spec.dtype.is_floating_point:
             raise TypeError(
                 f"{name}: expected integers ({spec.dtype}), got {array.dtype}"
+            )
+        if not np.isfinite(array).all():
+            raise ValueError(
+                f"{name}: expected finite numbers, got {array[~np.isfinite(array)][0]}"
             )
         shape = tuple(spec.shape)
         if array.shape == shape:
