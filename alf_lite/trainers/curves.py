@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+_SHOWN = 400  # letters of the names of curves or runs
 _FILES_OF_A_RUN = (f"{METRICS}.jsonl", "run.json", USER_CONFIG)
 
 
@@ -34,6 +36,13 @@ class Curve(NamedTuple):
     updates: np.ndarray  # of gradients
     seconds: np.ndarray  # of training
 
+    def __repr__(self) -> str:
+        """In a line, also in a notebook."""
+        return (
+            f"Curve of {len(self.values)} values, {self.values[-1]:.6g} after "
+            f"{self.env_steps[-1]:,.0f} environment steps"
+        )
+
 
 class Curves(dict[str, Curve]):
     """What one run has logged: tag -> curve.
@@ -45,6 +54,10 @@ class Curves(dict[str, Curve]):
     def __init__(self, path: Path) -> None:
         self.path = path
         super().__init__(_curves_of(_rows_of(path, METRICS)))
+
+    def __repr__(self) -> str:
+        """The names of the curves, not their numbers."""
+        return f"{len(self)} curves of {self.path}: {_listed(self)}"
 
     def __missing__(self, tag: str) -> Curve:
         hint = did_you_mean(tag, self) or f" There are: {', '.join(sorted(self))}"
@@ -90,6 +103,10 @@ class Curves(dict[str, Curve]):
 
 class CurvesOfRuns(dict[str, Curves]):
     """What the runs in a folder have logged: name of the run -> curves."""
+
+    def __repr__(self) -> str:
+        """The names of the runs."""
+        return f"Curves of {len(self)} runs: {_listed(self)}"
 
     def to_dataframe(self) -> DataFrame:
         """All rows of all runs, with the name in the column ``run``.
@@ -194,6 +211,10 @@ def _rows_of(run: Path, name: str) -> Iterator[Row]:
                 yield row
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _listed(names: Iterable[str]) -> str:
+    return textwrap.shorten(", ".join(sorted(names)), _SHOWN, placeholder=" …")
 
 
 def _text(path: Path) -> str:

@@ -44,6 +44,23 @@ def test_curves_of_a_run_have_every_axis(run):
         curves["eval/AverageRetrun"]
 
 
+def test_what_was_read_is_shown_in_a_few_lines(tmp_path):
+    for seed in range(3):
+        run = tmp_path / f"seed{seed}"
+        write_run(run, [(i, float(i)) for i in range(300)])
+        rows = [{"iteration": 1, "env_steps": 1, "updates": 1, "seconds": 1.0}]
+        rows[0] |= {f"a/long/name/of/a/curve/{i}": 1.0 for i in range(100)}
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(rows[0]) + "\n")
+    curves = alf_lite.read_curves(tmp_path)
+    assert repr(curves) == "Curves of 3 runs: seed0, seed1, seed2"
+    one = curves["seed1"]
+    assert repr(one).startswith(f"{len(one)} curves of {tmp_path / 'seed1'}: ")
+    assert len(one) > 100
+    assert len(repr(one)) < 500 + len(str(tmp_path))
+    assert repr(one[RETURN]).startswith("Curve of 300 values, 299 after ")
+
+
 def test_settings_that_were_given_in_python_are_known(tmp_path):
     run = write_run(tmp_path, [(0, 1.0)])
     (run / "operative.gin").write_text("TrainerConfig.algorithm_ctor = None\n")
