@@ -6,6 +6,7 @@ import difflib
 import json
 import logging
 import os
+import re
 from pathlib import Path
 from types import TracebackType
 
@@ -25,6 +26,11 @@ INOPERATIVE_CONFIG = "inoperative.gin"
 # In run.json: where modules of the user were, and what was `__main__`.
 MODULE_FOLDERS = "module_folders"
 SCRIPT = "script"
+
+# What a process that was killed had begun to write in the place of a file of a run
+_LEFTOVER = re.compile(
+    rf"\.tmp-\d+-(run\.json|\w+\.gin|({'|'.join(KEYS)})\.(jsonl|csv))"
+)
 
 
 class RunDirectory:
@@ -68,7 +74,7 @@ class RunDirectory:
         return self.path / "run.json"
 
     def acquire(self) -> None:
-        """Takes the lock.
+        """Takes the lock, and deletes what a run that was killed left half written.
 
         Raises:
             ConfigError: naming the holder, if another process trains here; or naming
@@ -77,6 +83,9 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock.acquire()
+            for file in self.path.iterdir():
+                if _LEFTOVER.fullmatch(file.name):
+                    file.unlink()
         except (OSError, ValueError) as error:
             if isinstance(error, ConfigError):
                 raise

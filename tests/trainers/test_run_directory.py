@@ -126,6 +126,15 @@ def test_lock_without_a_word_about_its_holder_is_respected(tmp_path):
             RunDirectory(tmp_path).acquire()
 
 
+def test_what_a_killed_run_had_begun_to_write_is_deleted(tmp_path):
+    names = [".tmp-123-run.json", ".tmp-9-metrics.csv", ".tmp-77-operative.gin"]
+    others = [".tmp-123-plot.png", ".tmp-12-my.csv", "run.json"]
+    for name in names + others:
+        (tmp_path / name).touch()
+    with RunDirectory(tmp_path):
+        assert {file.name for file in tmp_path.iterdir()} == {*others, ".lock"}
+
+
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "made anew"])
 def test_directory_that_is_no_longer_the_runs_is_noticed(tmp_path, again):
     root = tmp_path / "run"
