@@ -143,7 +143,7 @@ def test_a_reset_that_fails_is_tried_again():
 def test_nothing_is_trained_on_what_failed(algorithm, fails_at):
     """All rewards are 1 and observations count: other transitions would be seen."""
     env = make(3, fails_at=fails_at)
-    settings = {"unroll_length": 7, "mini_batch_size": 8}
+    settings = {"num_iterations": 20, "unroll_length": 7, "mini_batch_size": 8}
     if algorithm == "DqnAlgorithm":
         settings["initial_collect_steps"] = 0
     config = alf_lite.TrainerConfig(**settings)
