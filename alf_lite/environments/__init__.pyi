@@ -19,6 +19,11 @@ from alf_lite.environments.env_ids import (
     find_spec as find_spec,
     install_hint as install_hint,
 )
+from alf_lite.environments.env_indices import (
+    counted_after as counted_after,
+    create_after as create_after,
+    first_index as first_index,
+)
 from alf_lite.environments.env_pool import EnvPoolVectorEnv as EnvPoolVectorEnv
 from alf_lite.environments.env_report import (
     EnvReport as EnvReport,

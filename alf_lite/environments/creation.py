@@ -14,7 +14,7 @@ import numpy as np
 
 from alf_lite.config import configurable
 from alf_lite.config.bindings import note_used
-from alf_lite.environments import batch_creation, env_ids, single_env
+from alf_lite.environments import batch_creation, env_ids, env_indices, single_env
 from alf_lite.environments.env_factory import EnvFactory
 from alf_lite.environments.env_pool import EnvPoolVectorEnv
 from alf_lite.environments.environment import Environment
@@ -78,9 +78,13 @@ def create_environment(
             until an episode ends is an error.
         env_ctor: called without arguments, it returns a single ``gymnasium.Env`` each
             time, or a whole ``gymnasium.vector.VectorEnv`` or ``Environment`` (not with
-            ``async``). If it has a parameter ``render_mode``, it is given that. A class
-            that ``takes_num_environments``, such as a ``TorchVectorEnv``, makes as many
-            as ``num_parallel_environments``.
+            ``async``). If it has a parameter ``render_mode``, it is given that. If it
+            has one ``env_index``, it is given the number of its environment in the run,
+            such as for the port of a simulator: from 0 through those of all ranks and
+            unroll workers, then those of the evaluation. A worker that takes the place
+            of another one has its numbers; a whole batch has one number. A class that
+            ``takes_num_environments``, such as a ``TorchVectorEnv``, makes as many as
+            ``num_parallel_environments``.
         env_timeout_seconds: ``async`` only: an environment that needs longer to be
             built, reset or stepped is an error.
         env_retries: ``sync`` only: how often an environment may raise in ``step`` or
@@ -131,6 +135,8 @@ def create_environment(
         render_mode=render_mode,
         wrappers=tuple(wrappers),
     )
+    first = env_indices.first_index(num_environments)
+    factories = [factory.of_index(first + i) for i in range(num_environments)]
     info_keys = InfoKeys(env_info_keys)
     if vectorization_mode == "auto":
         is_native = has_native(factory) and not env_retries
@@ -138,10 +144,7 @@ def create_environment(
     try:
         if vectorization_mode == "async":
             vector_env: Any = ProcessVectorEnv(
-                [factory] * num_environments,
-                info_keys,
-                seed=seed,
-                timeout_seconds=env_timeout_seconds,
+                factories, info_keys, seed=seed, timeout_seconds=env_timeout_seconds
             )
         elif is_pool:
             vector_env = _make_pool(factory, env_name, num_environments, seed)
@@ -149,8 +152,7 @@ def create_environment(
             vector_env = _make_native(factory, num_environments)
         else:
             vector_env = _make_serial(
-                factory,
-                num_environments,
+                factories,
                 info_keys,
                 size_is_given,
                 num_ranks,
@@ -278,8 +280,7 @@ def _check_time_limit(max_episode_steps: Any, mode: str) -> None:
 
 
 def _make_serial(
-    factory: EnvFactory,
-    num_environments: int,
+    factories: Sequence[EnvFactory],
     info_keys: InfoKeys,
     size_is_given: bool,
     num_ranks: int,
@@ -288,20 +289,20 @@ def _make_serial(
     renews: bool,
 ) -> Any:
     """A SerialVectorEnv, or the batch that the user's own factory returns."""
+    factory, num_environments = factories[0], len(factories)
     retries: dict[str, Any] = {"num_retries": num_retries}
     if renews:
-        retries["renew_fns"] = [factory] * num_environments
+        retries["renew_fns"] = factories
     if factory.ctor is None:
-        return SerialVectorEnv([factory] * num_environments, info_keys, **retries)
+        return SerialVectorEnv(factories, info_keys, **retries)
     try:
         first = factory.call_ctor()
         is_batch = isinstance(first, Environment) or single_env.is_batch(first)
     except single_env.ENV_FAILURES as error:
         single_env.raise_env_error("env_ctor", error)
     if isinstance(first, gymnasium.Env) and not is_batch:
-        factories: list[Callable[[], gymnasium.Env]] = [lambda: factory.wrap(first)]
-        factories += [factory] * (num_environments - 1)
-        return SerialVectorEnv(factories, info_keys, **retries)
+        made: list[Callable[[], gymnasium.Env]] = [lambda: factory.wrap(first)]
+        return SerialVectorEnv([*made, *factories[1:]], info_keys, **retries)
     if not is_batch:
         raise ConfigError(
             "env_ctor must return a gymnasium.Env, a gymnasium.vector.VectorEnv or an "

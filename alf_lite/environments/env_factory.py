@@ -31,6 +31,13 @@ class EnvFactory:
     max_episode_steps: int | None = None  # 0: no limit; None: that of the spec
     render_mode: str | None = None
     wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] = ()
+    env_index: int | None = None  # for a ctor that takes one
+
+    def of_index(self, env_index: int) -> EnvFactory:
+        """The recipe for the environment of that number; the same one for most."""
+        if self.ctor is None or not _accepts(self.ctor, "env_index"):
+            return self
+        return dataclasses.replace(self, env_index=env_index)
 
     def __call__(self) -> gymnasium.Env:
         """Builds the environment.
@@ -43,11 +50,14 @@ class EnvFactory:
         return self.wrap(self.call_ctor())
 
     def call_ctor(self) -> Any:
-        """What the user's own factory returns, drawn as asked for if it can be."""
+        """What the user's own factory returns, given what it has a parameter for."""
         assert self.ctor is not None
+        arguments: dict[str, Any] = {}
         if self.render_mode is not None and _accepts(self.ctor, "render_mode"):
-            return self.ctor(render_mode=self.render_mode)
-        return self.ctor()
+            arguments["render_mode"] = self.render_mode
+        if self.env_index is not None:
+            arguments["env_index"] = self.env_index
+        return self.ctor(**arguments)
 
     def wrap(self, env: Any) -> gymnasium.Env:
         """``env`` with the time limit (of the user's own environment) and wrappers."""

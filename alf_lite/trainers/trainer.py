@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import math
 import os
@@ -16,6 +17,7 @@ from typing import Any, Literal, get_args
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
+from alf_lite.environments.env_indices import create_after
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.trainers import run_record, train_summaries
@@ -230,9 +232,11 @@ class Trainer:
             self.algorithm = plan.build_algorithm(stack)
             hooks = hooks_of_rank(build_hooks(plan.config.hook_ctors))
             self._hooks = Hooks([*self._hooks, *hooks])
+            env = self.algorithm.env
+            num_environments = 0 if env is None else ranks.size * env.batch_size
             self._evaluations = RunEvaluations(
                 plan.eval_config,
-                plan.create_env,
+                functools.partial(create_after, num_environments, plan.create_env),
                 plan.seed,
                 self._signals,
                 self._display.show_evaluation,

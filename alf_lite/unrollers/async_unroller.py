@@ -23,6 +23,7 @@ from alf_lite.unrollers.unroll_worker import PoolOptions, UnrollReport
 from alf_lite.unrollers.worker_pool import CreatePool, Finished, Lost, Ready
 from alf_lite.utils import summary
 from alf_lite.utils.random_state import new_seed
+from alf_lite.utils.ranks import ranks
 
 # () → everything that acting depends on, by name, as it is now.
 Capture = Callable[[], dict[str, Tensor]]
@@ -95,6 +96,7 @@ class AsyncUnroller:
             step_interval=config.unroll_step_interval,
             timeout_seconds=config.worker_timeout_seconds,
             max_restarts=config.max_worker_restarts,
+            first_worker=ranks.index * self._num_workers,
         )
         self._pool = (create_pool or pool_of(config, env))(options, capture())
         self.is_started = False

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from alf_lite.config import shipping as config_shipping
 from alf_lite.data_structures import AlgStep, Experience, TimeStep
+from alf_lite.environments import env_indices
 from alf_lite.environments.environment import Environment, StepRow
 from alf_lite.environments.specs_only_environment import WithSpecsOf
 from alf_lite.errors import ConfigError
@@ -91,6 +92,7 @@ class PoolOptions(NamedTuple):
     step_interval: float  # seconds
     timeout_seconds: float  # without a step of a worker that has something to do
     max_restarts: int  # of all workers together
+    first_worker: int = 0  # of this rank, among those of all ranks
 
 
 class WorkerSettings(NamedTuple):
@@ -212,7 +214,11 @@ def _build(settings: WorkerSettings) -> WorkerParts:
             "that is installed, or that PYTHONPATH finds."
         ) from error
     recipe: Recipe = arrived.value
-    with gin.config_scope(arrived.config_scope or None):
+    number = settings.options.first_worker + settings.worker_index
+    with (
+        gin.config_scope(arrived.config_scope or None),
+        env_indices.counted_after(batches=number),
+    ):
         return recipe(settings.seed)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import alf_lite.bin
 from alf_lite.bin import train
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import files as config_files
@@ -213,6 +214,29 @@ def test_signal_saves_says_so_and_sets_the_exit_code(
     loaded = Checkpointer(tmp_path / "checkpoints").load(resumable=True)
     assert loaded.step == int(stopped[1])
     assert str(loaded.path) == stopped[2]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_ctrl_c_that_python_keeps_before_training_ends_the_program(
+    conf, tmp_path, monkeypatch, capsys
+):
+    class Interrupts:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+
+    parse = config_files.parse_config
+
+    def parse_and_interrupt(*args, **kwargs) -> None:
+        parse(*args, **kwargs)
+        Interrupts()
+
+    monkeypatch.setattr(config_files, "parse_config", parse_and_interrupt)
+    monkeypatch.setattr(alf_lite.bin, "_was_interrupted", False)
+    signal.signal(signal.SIGINT, alf_lite.bin._handle)  # as in a process of its own
+    assert run(f"--conf={conf}", f"--root_dir={tmp_path / 'run'}") == 130
+    assert capsys.readouterr().err.endswith("Interrupted.\n")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import gymnasium
@@ -38,6 +39,19 @@ class OddEnv(gymnasium.Env):
 
     def step(self, action):
         return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+class NumberedEnv(OddEnv):
+    """Observes its number, and makes a file of that name, if it has a directory."""
+
+    def __init__(self, directory=None, *, env_index):
+        box = spaces.Box(0, 9, (2,))
+        super().__init__(observation_space=box, env_index=env_index)
+        if directory is not None:
+            (directory / f"{env_index}-{os.getpid()}").touch()
+
+    def reset(self, *, seed=None, options=None):
+        return np.full(2, self.env_index, np.float32), {}
 
 
 class ReportingEnv(CountingEnv):

@@ -22,6 +22,8 @@ from alf_lite.errors import ConfigError, EnvError, MissingExtraError
 from alf_lite.testing.environment_contract import EnvironmentContract
 from alf_lite.testing.fault_environment import FaultEnv
 from alf_lite.testing.structured_environments import CountingEnv, ImageEnv, NestedEnv
+from alf_lite.utils.ranks import ranks
+from tests.environments.light_environments import NumberedEnv
 
 
 @pytest.mark.slow  # starts forty processes; the adapter is the same as for sync
@@ -140,6 +142,18 @@ def test_a_factory_of_single_environments_is_called_for_each(mode):
     )
     with env:
         assert env.reset(0).observation["target"].shape == (2, 2)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_factory_is_told_the_number_of_its_environment(mode, rank, monkeypatch):
+    monkeypatch.setattr(ranks, "index", rank)
+    make = NumberedEnv
+    with create_environment(
+        env_ctor=make, num_parallel_environments=3, vectorization_mode=mode
+    ) as env:
+        observation = env.reset().observation
+    assert observation[:, 0].tolist() == [3 * rank, 3 * rank + 1, 3 * rank + 2]
 
 
 def test_a_time_limit_is_put_around_the_users_own_environment():

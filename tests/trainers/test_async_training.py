@@ -27,6 +27,7 @@ from alf_lite.testing.fault_environment import HARD_MESSAGE
 from alf_lite.trainers.hooks import Hook
 from alf_lite.trainers.trainer import Trainer
 from alf_lite.unrollers.process_pool import ProcessPool
+from tests.environments.light_environments import NumberedEnv
 from tests.other_process import shared_memory_left
 from tests.trainers.async_toys import (
     ImportingEnv,
@@ -100,6 +101,25 @@ def stored_steps(algorithm) -> list:
         for b in range(replay.num_environments)
         if replay.sizes[b]
     ]
+
+
+def test_every_environment_of_a_run_has_a_number_of_its_own(tmp_path):
+    create_env = functools.partial(
+        create_environment,
+        num_parallel_environments=2,
+        env_ctor=functools.partial(NumberedEnv, tmp_path),
+    )
+    fields = {"evaluate": True, "num_eval_environments": 2, "num_eval_episodes": 2}
+    create_env = functools.partial(create_env, max_episode_steps=5)
+    make_trainer(tmp_path, create_env, num_iterations=1, **fields).train()
+    numbers: dict[int, list[int]] = {}  # of the environments of each process
+    for path in tmp_path.glob("*-*"):
+        number, pid = map(int, path.name.split("-"))
+        numbers.setdefault(pid, []).append(number)
+    in_this = sorted(numbers.pop(os.getpid()))
+    # Two to know what the workers' are like, which are closed before those start.
+    assert in_this == [0, 1, 4, 5]
+    assert sorted(map(sorted, numbers.values())) == [[0, 1], [2, 3]]
 
 
 # The same data as in this process
