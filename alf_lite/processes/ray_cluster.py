@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.metadata
 import importlib.util
 import logging
 import math
 import os
+import re
 import signal
 import socket
 import sys
@@ -27,12 +29,16 @@ _logger = logging.getLogger(__name__)
 
 _CONNECT_SECONDS = 5.0
 _LOCAL = "local"  # a Ray of this machine alone, as Ray names it
+_AUTHENTICATION = "RAY_AUTH_MODE"
+_LEAST_VERSION = (2, 52)  # with tokens
 _LOCAL_VARIABLES = {
     # Whoever reaches a port of it may run code: only with its token.
-    "RAY_AUTH_MODE": "token",
+    _AUTHENTICATION: "token",
     # Otherwise 15: actors would get hardly any time beside anything else that runs.
     "RAY_worker_niceness": "0",
 }
+# Without clusters, as on a Mac, all ports of a Ray are those of the loopback interface.
+_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 # What a client of HTTP/2, on which Ray's services talk, says first, and the type of
 # frame that is answered.
 _HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
@@ -147,10 +153,6 @@ class RayCluster:
     def __init__(self, address: str | None, num_cpus: float = 1.0) -> None:
         check_reachable(address)
         address = address or os.environ.get("RAY_ADDRESS") or _LOCAL
-        if address == _LOCAL and "ray" not in sys.modules:
-            # Ray reads these when it is imported, and its processes when they start.
-            for variable, value in _LOCAL_VARIABLES.items():
-                os.environ.setdefault(variable, value)
         self._ray = _import_ray()
         self._is_open = False
         self._classes: dict[type, Any] = {}  # as Ray has made them actors
@@ -238,10 +240,12 @@ def check_reachable(address: str | None) -> None:
         address: see ``RayCluster``.
 
     Raises:
-        ConfigError: if Ray is not installed, or nothing answers at the address.
+        ConfigError: if Ray is not installed or too old, or nothing answers at the
+            address.
     """
     if importlib.util.find_spec("ray") is None:
         raise missing_extra("Ray", "ray")
+    _check_version()
     address = address or os.environ.get("RAY_ADDRESS")
     if not address or address in ("auto", _LOCAL):
         return
@@ -257,6 +261,20 @@ def check_reachable(address: str | None) -> None:
         raise ConfigError(
             f"there is no Ray at {address}: {why}. Start it with ray start --head "
             "--port=PORT, or correct TrainerConfig.ray_address or RAY_ADDRESS."
+        )
+
+
+def _check_version() -> None:
+    try:
+        version = importlib.metadata.version("ray")
+    except importlib.metadata.PackageNotFoundError:  # built in place
+        return
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers and tuple(map(int, numbers.groups())) < _LEAST_VERSION:
+        least = ".".join(map(str, _LEAST_VERSION))
+        raise ConfigError(
+            f"Ray {version} is installed, but {least} is the first that lets in only "
+            "those who have its token: pip install --upgrade 'alf_lite[ray]'"
         )
 
 
@@ -285,8 +303,9 @@ def _connect(ray: Any, address: str, num_cpus: float) -> None:
             "num_cpus": max(cores, math.ceil(num_cpus)),
             "include_dashboard": False,
         }
+    kept = _for_this_machine(ray) if address == _LOCAL else contextlib.nullcontext()
     try:
-        with _kept_signals():
+        with _kept_signals(), kept:
             ray.init(
                 address=address,
                 logging_level=logging.ERROR,
@@ -294,6 +313,8 @@ def _connect(ray: Any, address: str, num_cpus: float) -> None:
                 configure_logging=True,
                 **options,
             )
+    except ConfigError:
+        raise
     except Exception as error:
         hint = (
             "A cluster wants this machine to have joined it (ray start --address=...), "
@@ -308,6 +329,42 @@ def _connect(ray: Any, address: str, num_cpus: float) -> None:
         raise ConfigError(
             f"Ray at {address!r} cannot be used: {exception_text(error)}. {hint}"
         ) from error
+
+
+@contextlib.contextmanager
+def _for_this_machine(ray: Any) -> Iterator[None]:
+    """A Ray that starts in the block is reached from here alone, with its token.
+
+    Ray has read the environment when it was imported, perhaps long ago.
+    """
+    for variable, value in _LOCAL_VARIABLES.items():
+        os.environ.setdefault(variable, value)
+    try:
+        raylet = importlib.import_module("ray._raylet")
+        constants: Any = importlib.import_module("ray._private.ray_constants")
+        before = constants.ENABLE_RAY_CLUSTER
+        raylet.Config.initialize("")
+        wants_token = os.environ[_AUTHENTICATION].lower() == "token"
+        is_token = raylet.get_authentication_mode() == raylet.AuthenticationMode.TOKEN
+        if is_token != wants_token:
+            raise AttributeError("the mode stays as it was")
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"Ray {ray.__version__} cannot be kept to this machine and its token any "
+            f"more, now that it is imported ({error}). Set RAY_AUTH_MODE=token and run "
+            "ray start --head, or install Ray 2.60."
+        ) from error
+    if _CLUSTERS in os.environ:
+        yield
+        return
+    # Ray reads the one here, and its processes the other.
+    constants.ENABLE_RAY_CLUSTER = False
+    os.environ[_CLUSTERS] = "0"
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+        del os.environ[_CLUSTERS]
 
 
 @contextlib.contextmanager

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
+import os
 import socket
+import sys
 import threading
+import types
 from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 
 from alf_lite.errors import ConfigError
+from alf_lite.processes import ray_cluster
 from alf_lite.processes.ray_cluster import ActorLostError, answer_of, check_reachable
 
 
@@ -24,6 +30,23 @@ def test_ray_that_is_not_installed_is_said_with_the_command(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'alf_lite\[ray\]'"):
         check_reachable(None)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("version", ["1.13.0", "2.9", "2.51.1"])
+def test_a_ray_without_tokens_is_refused(version, monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    with pytest.raises(ConfigError, match=rf"Ray {version} .* 2\.52 .*\n?pip install"):
+        check_reachable(None)
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("version", ["2.52.0", "2.60.0rc1", "3.0.0.dev0", "unknown"])
+def test_a_ray_with_tokens_is_the_one_that_is_installed(version, monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    check_reachable(None)
+    least = ".".join(map(str, ray_cluster._LEAST_VERSION))
+    assert f'"ray>={least}"' in (Path(__file__).parents[2] / "setup.py").read_text()
 
 
 @pytest.mark.usefixtures("installed")
@@ -88,3 +111,54 @@ def test_an_answer_is_what_was_returned_or_raised():
         answer_of(answered(error=ActorLostError("gone")))
     with pytest.raises(KeyError):
         answer_of(answered(error=KeyError("x")))
+
+
+class Raylet(types.ModuleType):
+    """As much of it as decides who is let in, which it reads when it is told to."""
+
+    class AuthenticationMode:
+        DISABLED, TOKEN = 0, 1
+
+    def __init__(self, name: str, follows: bool) -> None:
+        super().__init__(name)
+        self._mode, self._follows = 0, follows
+        self.Config = self
+
+    def initialize(self, settings: str) -> None:
+        if self._follows:
+            self._mode = int(os.environ.get("RAY_AUTH_MODE") == "token")
+
+    def get_authentication_mode(self) -> int:
+        return self._mode
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_a_ray_that_was_imported_before_takes_to_its_token_or_is_refused(
+    follows, monkeypatch
+):
+    """The contract with Ray's own modules is kept by test_ray_training."""
+    for name in (*ray_cluster._LOCAL_VARIABLES, ray_cluster._CLUSTERS):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    constants = types.ModuleType("ray._private.ray_constants")
+    constants.ENABLE_RAY_CLUSTER = True
+    seen = []
+
+    def init(**options):
+        seen.append((raylet._mode, constants.ENABLE_RAY_CLUSTER, options["address"]))
+
+    raylet = Raylet("ray._raylet", follows)
+    ray = types.ModuleType("ray")
+    ray.__version__, ray.init = "2.52.0", init
+    for module in (ray, raylet, constants):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    if follows:
+        ray_cluster._connect(ray, "local", 1.0)
+        assert seen == [(Raylet.AuthenticationMode.TOKEN, False, "local")]
+    else:
+        with pytest.raises(ConfigError, match="cannot be kept to this machine"):
+            ray_cluster._connect(ray, "local", 1.0)
+        assert not seen
+    ray_cluster._connect(ray, "10.0.0.1:6379", 1.0)  # is as it was
+    assert seen[-1][1:] == (True, "10.0.0.1:6379")
+    assert ray_cluster._CLUSTERS not in os.environ

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -38,6 +40,23 @@ def descendants(pid: int) -> set[int]:
         new = {child for child, parent in parents.items() if parent in new} - found
         found |= new
     return found
+
+
+def open_to_others(pids: set[int]) -> list[str]:
+    """The addresses, beside those of this machine alone, at which these listen."""
+    sockets = set()
+    for pid in pids:
+        for link in Path("/proc", str(pid), "fd").glob("*"):
+            with contextlib.suppress(OSError):
+                sockets.add(os.readlink(link))
+    addresses = []
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            _, address, _, state, *fields = line.split()
+            if state == "0A" and f"socket:[{fields[5]}]" in sockets:
+                addresses.append(address.partition(":")[0])
+    assert len(addresses) > 3  # of Ray
+    return [address for address in addresses if not address.endswith("0100007F")]
 
 
 def wait_for(condition, what: str) -> None:
@@ -85,6 +104,7 @@ def test_nothing_is_left_however_the_run_ends(tmp_path, number):
             "no iteration",
         )
         children = descendants(process.pid)
+        assert not open_to_others({process.pid} | children)
         if number is not None:
             process.send_signal(number)
         exit_code = process.wait(_SECONDS)
