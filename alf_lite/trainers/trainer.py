@@ -43,6 +43,7 @@ from alf_lite.trainers.signals import STACKS_FILE, BrokenOffError, StopSignals
 from alf_lite.trainers.training_state import RunState
 from alf_lite.utils import summary
 from alf_lite.utils.interruption import interruption
+from alf_lite.utils.leftover_threads import watch_end_of_program
 from alf_lite.utils.ranks import ranks
 
 _logger = logging.getLogger(__name__)
@@ -164,6 +165,7 @@ class Trainer:
             )
         self._was_called = True
         with contextlib.ExitStack() as stack:
+            stack.callback(watch_end_of_program)
             if self._temporary is not None:
                 stack.callback(self._temporary.cleanup)
             stack.enter_context(self._signals)

@@ -103,25 +103,6 @@ def stored_steps(algorithm) -> list:
     ]
 
 
-def test_every_environment_of_a_run_has_a_number_of_its_own(tmp_path):
-    create_env = functools.partial(
-        create_environment,
-        num_parallel_environments=2,
-        env_ctor=functools.partial(NumberedEnv, tmp_path),
-    )
-    fields = {"evaluate": True, "num_eval_environments": 2, "num_eval_episodes": 2}
-    create_env = functools.partial(create_env, max_episode_steps=5)
-    make_trainer(tmp_path, create_env, num_iterations=1, **fields).train()
-    numbers: dict[int, list[int]] = {}  # of the environments of each process
-    for path in tmp_path.glob("*-*"):
-        number, pid = map(int, path.name.split("-"))
-        numbers.setdefault(pid, []).append(number)
-    in_this = sorted(numbers.pop(os.getpid()))
-    # Two to know what the workers' are like, which are closed before those start.
-    assert in_this == [0, 1, 4, 5]
-    assert sorted(map(sorted, numbers.values())) == [[0, 1], [2, 3]]
-
-
 # The same data as in this process
 
 
@@ -562,3 +543,22 @@ def test_too_little_memory_is_said_with_numbers(make, monkeypatch):
     with pytest.raises(ConfigError, match=r"GB of shared memory.*unroll_queue_size"):
         make(env_fn(num_parallel_environments=100))
     assert not children()
+
+
+def test_every_environment_of_a_run_has_a_number_of_its_own(tmp_path):
+    create_env = functools.partial(
+        create_environment,
+        num_parallel_environments=2,
+        env_ctor=functools.partial(NumberedEnv, tmp_path),
+    )
+    fields = {"evaluate": True, "num_eval_environments": 2, "num_eval_episodes": 2}
+    create_env = functools.partial(create_env, max_episode_steps=5)
+    make_trainer(tmp_path, create_env, num_iterations=1, **fields).train()
+    numbers: dict[int, list[int]] = {}  # of the environments of each process
+    for path in tmp_path.glob("*-*"):
+        number, pid = map(int, path.name.split("-"))
+        numbers.setdefault(pid, []).append(number)
+    in_this = sorted(numbers.pop(os.getpid()))
+    # Two to know what the workers' are like, which are closed before those start.
+    assert in_this == [0, 1, 4, 5]
+    assert sorted(map(sorted, numbers.values())) == [[0, 1], [2, 3]]

@@ -21,7 +21,7 @@ from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import TrainerConfig
 from alf_lite.errors import CheckpointError, ConfigError, DivergedError, EnvError
 from alf_lite.tensor_specs import TensorSpec
-from alf_lite.trainers import signals
+from alf_lite.trainers import signals, trainer
 from alf_lite.trainers.hooks import Hook
 from tests.trainers.conftest import make_noise
 from tests.trainers.toys import NoiseEnvironment, ScriptedEnvironment, ToyAlgorithm
@@ -111,6 +111,24 @@ def test_environments_are_closed_also_after_an_error(train):
 
 
 # Seeds
+
+
+def test_threads_that_are_left_when_all_is_closed_are_looked_for(train, monkeypatch):
+    at_end = []
+
+    def look() -> None:
+        at_end.append(Closed.num_closed)
+
+    class Closed(NoiseEnvironment):
+        num_closed = 0
+
+        def close(self) -> None:
+            Closed.num_closed += 1
+
+    monkeypatch.setattr(trainer, "watch_end_of_program", look)
+    train(create_env=lambda *, seed: Closed(2, seed), num_iterations=1)
+    assert len(at_end) == 1
+    assert at_end[0] > 0
 
 
 def test_same_seed_same_parameters_and_another_seed_others(make_trainer):
