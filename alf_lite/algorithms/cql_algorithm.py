@@ -57,6 +57,7 @@ from alf_lite.algorithms.sac_algorithm import (
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import Field, LossInfo
 from alf_lite.distributions.exploration import masked_argmax
+from alf_lite.networks.batch_norm import trained_rows
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.utils.checks import check_positive
@@ -214,7 +215,8 @@ class CqlAlgorithm(SacAlgorithm):
             [S, B, n, A, ...].
         """
         repeated = features.expand(len(vectors), *features.shape).flatten(0, 1)
-        values = critic.evaluate(repeated, vectors.flatten(0, 1))
+        with trained_rows.repeated(len(vectors)):
+            values = critic.evaluate(repeated, vectors.flatten(0, 1))
         return values.unflatten(0, vectors.shape[:2])
 
     def _backup(self, observation: Nest, policy: Nest, features: Tensor) -> Tensor:

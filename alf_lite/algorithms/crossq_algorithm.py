@@ -22,7 +22,7 @@ from alf_lite import nest
 from alf_lite.algorithms.sac_algorithm import Following, SacAlgorithm
 from alf_lite.config import configurable
 from alf_lite.errors import ConfigError
-from alf_lite.networks.batch_norm import normalizes_by_batch
+from alf_lite.networks.batch_norm import normalizes_by_batch, trained_rows
 from alf_lite.networks.critic_networks import CriticNetwork
 
 Nest = Any
@@ -81,7 +81,8 @@ class CrossqAlgorithm(SacAlgorithm):
         if vector is not None:
             assert sample.vector is not None
             vectors = torch.cat([vector, sample.vector])
-        joint = critics.evaluate(torch.cat([features, next_features]), vectors)
+        with trained_rows.repeated(2):
+            joint = critics.evaluate(torch.cat([features, next_features]), vectors)
         values, next_values = joint.chunk(2)
         next_value = self._soft_value(sample, next_values.detach())
         return values, next_value.detach(), following.target_state

@@ -29,6 +29,7 @@ from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import BatchInfo, LossInfo, TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.errors import ConfigError
+from alf_lite.networks.batch_norm import trained_rows
 from alf_lite.networks.layers import linear
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import losses, summary
@@ -202,7 +203,8 @@ class PPGAlgorithm(PPOAlgorithm):
                 batch, old_distribution = nest.map_structure(
                     lambda t, index=index: t[index], (rows, old)
                 )
-                loss_info = self.auxiliary_loss(batch, old_distribution)
+                with trained_rows(batch.valid):
+                    loss_info = self.auxiliary_loss(batch, old_distribution)
                 update_with_gradient(self, loss_info, wants_norms=False)
         with summary.scope(self.name):
             for name, value in loss_info.extra._asdict().items():

@@ -7,13 +7,46 @@ Bhatt et al., "CrossQ", ICLR 2024 (arXiv:1902.05605).
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from alf_lite.config import configurable
 from alf_lite.networks.lean_layers import LinearMap
+
+_trained_rows: Tensor | None = None  # [B] bool of the innermost ``trained_rows``
+
+
+class trained_rows:  # noqa: N801 - used like a function
+    """Batches of as many rows are normalized by the statistics of these alone.
+
+    A row that no loss is computed of, such as one that begins at the end of an episode,
+    holds whatever was stored there: it shall not move the values of the others.
+
+    Args:
+        valid: [B] bool, the rows that have a loss.
+    """
+
+    __slots__ = ("_before", "_valid")
+
+    def __init__(self, valid: Tensor) -> None:
+        self._valid: Tensor | None = valid
+
+    @classmethod
+    def repeated(cls, times: int) -> trained_rows:
+        """Those of a batch that consists of so many, one after the other."""
+        block = cls.__new__(cls)
+        block._valid = None if _trained_rows is None else _trained_rows.repeat(times)
+        return block
+
+    def __enter__(self) -> None:
+        global _trained_rows  # one for the process: acting takes no statistics
+        self._before, _trained_rows = _trained_rows, self._valid
+
+    def __exit__(self, *error: object) -> None:
+        global _trained_rows
+        _trained_rows = self._before
 
 
 @configurable
@@ -23,7 +56,8 @@ class BatchNorm(LinearMap):
     The statistics are those of the batch where the layer itself is trained, and then
     move the running ones: in training mode, with gradient, and if its parameters are
     not frozen. Acting, evaluation, bootstrapped values, target networks, and a policy
-    that is improved through frozen critics, use the running statistics.
+    that is improved through frozen critics, use the running statistics. Rows without a
+    loss are no part of either, see :class:`trained_rows`.
 
     Differs from the papers: until ``renorm_after`` batches, and without ``renorm``, a
     batch counts by its own statistics alone; after that the limits are constant.
@@ -107,11 +141,19 @@ class BatchNorm(LinearMap):
                 "batch_norm: a batch of one row has no variance to train with. Use "
                 "larger mini-batches."
             )
-        variance, mean = torch.var_mean(x, rows, correction=0, keepdim=True)
+        share = self._share_of_rows(x)
+        if share is None:
+            variance, mean = torch.var_mean(x, rows, correction=0, keepdim=True)
+        else:
+            mean = share @ x  # [1, size] or [n, 1, size]
+            variance = share @ (x - mean).square()
         if not is_ensemble:
             variance, mean = variance.flatten(), mean.flatten()
         deviation = (variance + self._epsilon).sqrt()
         normalized = (x - mean) / deviation
+        weight: Any = 1 - self._momentum
+        if share is not None:
+            weight = weight * share.sum()  # 0 of a batch without valid rows
         with torch.no_grad():
             if self._renorm:
                 factor, shift = self._correction(mean, deviation)
@@ -119,9 +161,19 @@ class BatchNorm(LinearMap):
                 (self.running_mean, mean),
                 (self.running_variance, variance),
             ):
-                running.lerp_(of_batch, 1 - self._momentum)
+                running.lerp_(of_batch, weight)
             self.num_batches += 1
         return normalized * factor + shift if self._renorm else normalized
+
+    def _share_of_rows(self, x: Tensor) -> Tensor | None:
+        """[1, B], what each row counts in a mean; None if all count alike."""
+        valid = _trained_rows
+        if valid is None or x.ndim != max(2, self.weight.ndim):
+            return None
+        if len(valid) != x.shape[-2]:
+            return None  # something else than the rows of the loss
+        share = valid.to(x.dtype)
+        return (share / share.sum().clamp(min=1)).unsqueeze(0)
 
     def _correction(self, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
         """The r and d of algorithm 1: constants, no gradient goes through them."""

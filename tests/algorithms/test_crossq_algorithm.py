@@ -5,11 +5,17 @@ import functools
 import pytest
 import torch
 
+from alf_lite.algorithms.cql_algorithm import CqlAlgorithm
 from alf_lite.algorithms.crossq_algorithm import (
     CrossqAlgorithm,
     NormalizedCriticNetwork,
 )
+from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
+from alf_lite.algorithms.learning.batch_loss import LossFunction
+from alf_lite.algorithms.learning.training_batches import TrainingBatch
+from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.algorithms.sac_algorithm import Following
+from alf_lite.data_structures import StepType, TimeStep
 from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
@@ -64,6 +70,51 @@ def test_one_pass_normalizes_both_steps_by_the_statistics_of_all_rows(action_spe
     # The statistics are those of both.
     alone = crossq(action_spec)._critics.online.evaluate(observation, vector)
     assert not torch.allclose(alone, values, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("kind", "compiles"),
+    [
+        (CrossqAlgorithm, False),
+        (CqlAlgorithm, False),
+        (DdpgAlgorithm, False),
+        pytest.param(CrossqAlgorithm, True, marks=pytest.mark.slow),
+    ],
+)
+def test_steps_that_start_no_transition_move_no_value_of_another(kind, compiles):
+    valid = torch.rand(1, 64) < 0.9
+    steps = TimeStep(
+        step_type=torch.where(valid, StepType.MID, StepType.LAST).int(),
+        reward=torch.randn(1, 64),
+        discount=torch.ones(1, 64),
+        observation=torch.randn(1, 64, 3),
+        prev_action=torch.zeros(1, 64, 2),
+    )
+    transition = Transition(
+        torch.rand(1, 64, 2),
+        *torch.rand(2, 1, 64),
+        next_observation=torch.randn(1, 64, 3),
+    )
+    found = []
+    for content in (0.0, 50.0):
+        torch.manual_seed(0)
+        algorithm = kind(OBSERVATION, BOX, critic_network_ctor=Critic, optimizer=Adam())
+        for x in (steps.observation, transition.action, transition.next_observation):
+            x[~valid] = content
+        function = LossFunction(algorithm)
+        loss_of = function.compiled(backend="aot_eager") if compiles else function
+        torch.manual_seed(1)
+        loss_info, _ = loss_of(TrainingBatch(steps, transition, (), valid))
+        parameters = list(algorithm._critics.online.parameters())
+        found.append(
+            [
+                loss_info.loss,
+                *torch.autograd.grad(loss_info.loss, parameters),
+                *(b.float() for b in algorithm._critics.online.buffers()),
+            ]
+        )
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_there_are_no_targets():

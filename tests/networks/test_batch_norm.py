@@ -8,7 +8,7 @@ from torch import nn
 
 from alf_lite.algorithms.parts.critics import Critics
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
-from alf_lite.networks.batch_norm import BatchNorm
+from alf_lite.networks.batch_norm import BatchNorm, trained_rows
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.encoding_networks import EncodingNetwork
 from alf_lite.networks.layers import mlp
@@ -171,6 +171,28 @@ def test_critics_are_trained_by_the_batch_and_frozen_ones_keep_their_statistics(
         network.buffers(), critics.target.buffers(), strict=True
     ):
         assert buffer.equal(of_target)
+
+
+@pytest.mark.parametrize("num_members", [None, 3])
+def test_rows_without_a_loss_are_no_part_of_the_statistics(num_members):
+    valid = torch.rand(40) < 0.7
+    rows = torch.randn(40, 5)
+    layer, alone = BatchNorm(5, num_members), BatchNorm(5, num_members)
+    expected = alone(rows[valid])
+    for value in (0.0, 50.0):
+        rows[~valid] = value
+        with trained_rows(valid):
+            found = layer(rows)
+        torch.testing.assert_close(found[..., valid, :], expected)
+    alone(rows[valid])
+    for name, buffer in alone.named_buffers():
+        torch.testing.assert_close(layer.get_buffer(name), buffer)
+    before = layer.running_mean.clone()
+    with trained_rows(torch.zeros(40, dtype=torch.bool)):
+        assert layer(rows).isfinite().all()
+    assert layer.running_mean.equal(before)
+    with trained_rows(valid):  # other rows than those of the loss
+        torch.testing.assert_close(layer(rows[:9]), BatchNorm(5, num_members)(rows[:9]))
 
 
 class Doubling(BatchNorm):

@@ -17,6 +17,7 @@ from alf_lite.algorithms.learning.training_batches import (
     transpose,
 )
 from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
+from alf_lite.networks.batch_norm import normalizes_by_batch, trained_rows
 from alf_lite.networks.lean_layers import hidden_layers_in
 from alf_lite.networks.network import whole_sequences
 from alf_lite.utils.diagnostics import diagnostics_are_due
@@ -58,6 +59,7 @@ class LossFunction:
             torch.float32 if config is None else getattr(torch, config.precision)
         )
         self._is_of_part = config is not None and config.gradient_accumulation > 1
+        self._normalizes = any(map(normalizes_by_batch, algorithm.modules()))
         self._is_plain = self._precision == torch.float32 and not self.burn_in_length
 
     def __call__(self, batch: TrainingBatch) -> tuple[LossInfo, Nest]:
@@ -114,10 +116,12 @@ class LossFunction:
     ) -> tuple[Nest, Nest]:
         """The infos [T, B, ...] of the train step and the state [B, ...] after it."""
         algorithm = self._algorithm
-        train_step = algorithm.train_step
+        train_step: TrainStep = algorithm.train_step
         if self._offline:
             train_step = algorithm.train_step_offline
         initial_state = algorithm.get_initial_train_state
+        if self._normalizes:
+            train_step = _normalized_by_trained_rows(train_step, batch)
         if self._at_once:
             return info_at_once(train_step, batch, initial_state)
         if self._in_sequences and not torch.compiler.is_compiling():
@@ -309,6 +313,22 @@ def info_step_by_step(
         state = step.state
         infos.append(step.info)
     return nest.stack(infos), state
+
+
+def _normalized_by_trained_rows(
+    train_step: TrainStep, batch: TrainingBatch
+) -> TrainStep:
+    """The same for all steps of a batch, or for one after the other."""
+    num_steps, batch_size = batch.inputs.step_type.shape
+    valid = batch.valid[:num_steps]
+    each = iter(valid)
+
+    def step(inputs: TimeStep, state: Nest, rollout_info: Nest) -> AlgStep:
+        is_one = inputs.step_type.shape[0] == batch_size
+        with trained_rows(next(each) if is_one else valid.flatten()):
+            return train_step(inputs, state, rollout_info)
+
+    return step
 
 
 def _stored_state(batch: TrainingBatch, initial: Nest) -> Nest:
