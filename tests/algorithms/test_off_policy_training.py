@@ -140,6 +140,23 @@ def test_a_fractional_unroll_length_unrolls_every_few_iterations():
     assert sum("after_train_iter" in call for call in algorithm.calls) == 2
 
 
+@pytest.mark.parametrize("unroll_length", [0.1, 1 / 3])
+def test_a_fraction_of_a_step_adds_up_exactly_also_after_resuming(unroll_length):
+    period = round(1 / unroll_length)
+    algorithm, acted = make(unroll_length=unroll_length, mini_batch_size=2), []
+    unroll, learner = algorithm.unroll, algorithm.learner
+    algorithm.unroll = lambda length: (
+        acted.append(learner._num_iterations + 1) or unroll(length)
+    )
+    for _ in range(10 * period):
+        algorithm.train_iter()
+        kept = learner._own_state_dict()
+        assert isinstance(kept["collection"]["remainder"], float)
+        learner._remainder = None
+        learner._load_own_state_dict(kept)
+    assert acted == list(range(period, 10 * period + 1, period))
+
+
 def test_random_actions_replace_the_policys_while_collecting():
     algorithm = make(
         unroll_length=30,

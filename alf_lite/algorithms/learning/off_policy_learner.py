@@ -8,6 +8,7 @@ step in the environment; after that own steps join them in the batches.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,9 @@ class OffPolicyLearner(Learner):
         self._batches = ReplayBatches(
             algorithm, config, self.replay, self.offline, self._monitor
         )
-        self._remainder = 0.0  # of a fractional unroll_length
+        # Of a fractional unroll_length; the sum of floats would fall behind.
+        self._unroll_length = Fraction(config.unroll_length).limit_denominator(10**9)
+        self._remainder = Fraction()
         self._pace: TrainingPace | None = None
         if config.unroll_length == 0 or config.samples_per_insert is not None:
             self._pace = TrainingPace(
@@ -118,12 +121,11 @@ class OffPolicyLearner(Learner):
 
         A fraction of a step is left for a later iteration.
         """
-        algorithm, unroll_length = self._algorithm, self._config.unroll_length
-        if unroll_length == 0:
+        if self._unroll_length == 0:
             return self._take_what_is_there()
-        length = self._remainder + unroll_length
+        length = self._remainder + self._unroll_length
         self._remainder = length % 1
-        return algorithm.unroll(int(length)) if length >= 1 else None
+        return self._algorithm.unroll(int(length)) if length >= 1 else None
 
     def _take_what_is_there(self) -> Experience | None:
         """Takes what unroll workers have finished, perhaps nothing."""
@@ -245,7 +247,7 @@ class OffPolicyLearner(Learner):
         """What only this kind of learner has, but for the steps that are stored."""
         return {
             "collection": {
-                "remainder": self._remainder,
+                "remainder": float(self._remainder),
                 "limiter": {} if self._pace is None else self._pace.state_dict(),
             },
             "num_iterations": self._num_iterations,
@@ -265,7 +267,9 @@ class OffPolicyLearner(Learner):
             CheckpointError: if the offline buffers are not those of then.
         """
         self.offline.load_state_dict(state)
-        self._remainder = state["collection"]["remainder"]
+        size = self._unroll_length.denominator
+        remainder = round(state["collection"]["remainder"] * size)
+        self._remainder = Fraction(remainder, size)
         limiter = state["collection"]["limiter"]
         if self._pace is not None:
             self._pace.load_state_dict(limiter)
