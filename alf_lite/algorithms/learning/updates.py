@@ -97,7 +97,7 @@ class UpdateLoop:
             The number of steps trained on.
         """
         algorithm = self._algorithm
-        num_steps = 0
+        num_steps: int | Tensor = 0
         records = summary.should_record()
         looks = self._always_looks or records
         algorithm.begin_updates()
@@ -122,13 +122,19 @@ class UpdateLoop:
                     update_priority(part.batch.batch_info, part.loss_info.priority)
             self.num_updates += 1
             for part in losses:
-                num_rows, batch_size = part.batch.valid.shape
-                num_steps += (num_rows - num_bootstrap_rows) * batch_size
+                num_steps += self._num_steps(part.batch.valid, num_bootstrap_rows)
             if algorithm.stops_updates_early and self._is_stopped_by(losses[0]):
                 break
         if records:
             summarize_update(algorithm, self._config, losses, norms)
-        return num_steps
+        return int(num_steps)
+
+    def _num_steps(self, valid: Tensor, num_bootstrap_rows: int) -> int | Tensor:
+        """How many of the steps [T, B] are trained."""
+        if self._config.unroll_episodes is not None:  # most rows may be others'
+            return valid.count_nonzero()
+        num_rows, batch_size = valid.shape
+        return (num_rows - num_bootstrap_rows) * batch_size
 
     def _is_stopped_by(self, part: BatchLoss) -> bool:
         """Whether the remaining updates are left out; on a GPU they change nothing."""
@@ -162,7 +168,7 @@ class UpdateLoop:
             summarize_update(
                 algorithm, self._config, [BatchLoss(batch, loss_info, info)], norms
             )
-        return batch.valid[:-1].numel()
+        return int(self._num_steps(batch.valid, 1))
 
     def _update_by_parts(
         self,

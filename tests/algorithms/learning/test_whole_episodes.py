@@ -58,8 +58,8 @@ def test_an_iteration_trains_on_whole_episodes_and_on_nothing_else():
     algorithm.learner.train_from_unroll = lambda experience, info: (
         unrolls.append(experience.time_step) or train(experience, info)
     )
-    algorithm.train_iter()
     # Both first episodes have 3 steps, the next one of the first environment has 5.
+    assert algorithm.train_iter() == 3 + 3 + 5
     expected = [[0, 1, 1, 2, 0, 1, 1, 1, 1, 2, 2], [0, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2]]
     assert unrolls[0].step_type.T.tolist() == expected
     assert unrolls[0].observation[:, 0, 0].tolist() == [
@@ -78,7 +78,7 @@ def test_ppo_takes_whole_episodes_in_mini_batches():
         PPOAlgorithm, unroll_episodes=2, mini_batch_length=1, mini_batch_size=4
     )
     before = [p.clone() for p in algorithm.parameters()]
-    assert algorithm.train_iter() > 0
+    assert algorithm.train_iter() == algorithm.config.epochs * (3 + 3)
     after = algorithm.parameters()
     assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
