@@ -451,7 +451,7 @@ def test_help_lists_every_parameter_on_a_few_screens(name):
     assert len(text.splitlines()) < 200
     for parameter in inspect.signature(algorithm).parameters:
         assert re.search(rf"^ \| +{parameter}: \S", text, re.MULTILINE), parameter
-    assert "gamma: γ in [0, 1]. Default: 0.99." in text
+    assert re.search(r"gamma: γ in \[0, 1\].* Default: 0.99\.", text)
     assert {"predict_step", "parameters", "train_iter"} <= {*dir(make())}
     assert " at 0x" not in str(inspect.signature(alf_lite.TrainerConfig))
 

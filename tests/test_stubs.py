@@ -49,7 +49,7 @@ def test_a_type_checker_knows_every_parameter_and_name(tmp_path):
     program.write_text("\n".join([*lines, *CALLS]))
     # These alone, without what they import, are read in a second.
     sources = ["config/__init__", "config/trainer_config", "config/configurables"]
-    sources += ["environments/creation", "optimizers/optimizers"]
+    sources += ["environments/creation", "optimizers/optimizers", "utils/schedulers"]
     output, _, _ = api.run(
         [
             *("--follow-imports=skip", "--no-site-packages", "--cache-dir=/dev/null"),

@@ -52,6 +52,7 @@ from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils import losses, summary, value_ops
 from alf_lite.utils.checks import check_positive, check_unit_interval
 from alf_lite.utils.diagnostics import diagnostic
+from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 from alf_lite.utils.shortcuts import are_as_shipped
 
 Nest = Any
@@ -114,6 +115,12 @@ class ActorCriticAlgorithm(RLAlgorithm):
         eps=1e-5,
     )
 
+    _gamma = Coefficient()
+    _td_lambda = Coefficient()
+    _entropy_regularization = Coefficient()
+    _value_loss_weight = Coefficient()
+    _advantage_clip = Coefficient()
+
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
@@ -121,18 +128,20 @@ class ActorCriticAlgorithm(RLAlgorithm):
         *,
         actor_network_ctor: Callable[..., Network] = ActorDistributionNetwork,
         value_network_ctor: Callable[..., Network] = ValueNetwork,
-        gamma: float = 0.99,
-        td_lambda: float = 0.95,
+        gamma: Scheduled = 0.99,
+        td_lambda: Scheduled = 0.95,
         use_gae: bool = True,
-        entropy_regularization: float = 0.01,
-        value_loss_weight: float = 0.5,
+        entropy_regularization: Scheduled = 0.01,
+        value_loss_weight: Scheduled = 0.5,
         normalize_advantages: bool = False,
-        advantage_clip: float | None = None,
+        advantage_clip: Scheduled | None = None,
         max_policy_kl: float | None = None,
         action_mask_key: str | None = None,
         **kwargs: Any,
     ) -> None:
         """Builds the actor and, for training, the value network.
+
+        Coefficients are numbers or schedules, as that of a learning rate.
 
         Args:
             observation_spec: of one observation.
@@ -175,16 +184,19 @@ class ActorCriticAlgorithm(RLAlgorithm):
             states = states._replace(value=self._value_network.state_spec)
         self._train_state_spec = self._rollout_state_spec = states
         self._is_masked = mask.exists
-        self._gamma = gamma
-        self._td_lambda = td_lambda
+        set_coefficients(
+            self,
+            _gamma=gamma,
+            _td_lambda=td_lambda,
+            _entropy_regularization=entropy_regularization,
+            _value_loss_weight=value_loss_weight,
+            _advantage_clip=advantage_clip,
+        )
         self._use_gae = use_gae
-        self._entropy_regularization = entropy_regularization
-        self._value_loss_weight = value_loss_weight
         self._policy_gradient_loss = PolicyGradientLoss(
             value_loss_weight, entropy_regularization
         )
         self._normalize_advantages = normalize_advantages
-        self._advantage_clip = advantage_clip
         self._return_streams: ReturnStreams | None = None
         self._trust_region: TrustRegion | None = None
         if max_policy_kl is not None:
@@ -214,7 +226,8 @@ class ActorCriticAlgorithm(RLAlgorithm):
                 "rewards. Leave it out where a part of the reward is summed otherwise, "
                 "such as by Agent.intrinsic_gamma."
             )
-        self._return_streams = ReturnStreams(streams, self._gamma)
+        gamma = type(self)._gamma.given(self)
+        self._return_streams = ReturnStreams(streams, gamma)
 
     # Acting
 
@@ -397,9 +410,11 @@ class ActorCriticAlgorithm(RLAlgorithm):
         advantage = self.scalar_reward(advantage)
         if self._normalize_advantages:
             advantage = losses.normalize(advantage, valid_steps(info.step_type[:-1]))
-        if self._advantage_clip is not None:
-            advantage = advantage.clamp(-self._advantage_clip, self._advantage_clip)
-        return advantage
+        return self._clipped(advantage)
+
+    def _clipped(self, advantage: Tensor) -> Tensor:
+        clip = self._advantage_clip
+        return advantage if clip is None else advantage.clamp(-clip, clip)
 
     def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
         """Takes back what moved the policy farther than ``max_policy_kl``."""

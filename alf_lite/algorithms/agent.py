@@ -79,7 +79,7 @@ class Agent(Composition):
         entropy_target_ctor: Callable[..., Algorithm] | None = None,
         extrinsic_reward_weight: Scheduled = 1.0,
         intrinsic_reward_weights: Scheduled | Mapping[str, Scheduled] | None = None,
-        intrinsic_gamma: float | None = None,
+        intrinsic_gamma: Scheduled | None = None,
         is_on_policy: bool | None = None,
         reward_spec: TensorSpec = TensorSpec(()),
         reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,

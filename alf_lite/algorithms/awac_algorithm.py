@@ -48,6 +48,7 @@ from alf_lite.networks.actor_networks import NormalActorNetwork
 from alf_lite.utils import losses
 from alf_lite.utils.checks import check_positive
 from alf_lite.utils.diagnostics import diagnostic
+from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
 Nest = Any
 
@@ -99,11 +100,14 @@ class AwacAlgorithm(OffPolicyActorCriticAlgorithm):
         unroll_length=1, mini_batch_size=256, mini_batch_length=2, lr=3e-4
     )
 
+    _temperature = Coefficient()
+    _max_weight = Coefficient()
+
     def __init__(
         self,
         *specs: Any,
-        temperature: float = 1.0,
-        max_weight: float = 100.0,
+        temperature: Scheduled = 1.0,
+        max_weight: Scheduled = 100.0,
         num_action_samples: int = 1,
         action_margin: float = 1e-3,
         **kwargs: Any,
@@ -128,8 +132,7 @@ class AwacAlgorithm(OffPolicyActorCriticAlgorithm):
             )
         super().__init__(*specs, **kwargs)
         self._recorded = RecordedActions(self.action_spec, self._mask, action_margin)
-        self._temperature = temperature
-        self._max_weight = max_weight
+        set_coefficients(self, _temperature=temperature, _max_weight=max_weight)
         # Without continuous parts, the expectation is exact.
         has_vector = self._actions.vector_size > 0
         self._num_action_samples = num_action_samples if has_vector else 1

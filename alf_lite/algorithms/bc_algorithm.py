@@ -41,6 +41,7 @@ from alf_lite.networks.network import Network
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_not_negative
 from alf_lite.utils.diagnostics import diagnostic
+from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
 Nest = Any
 
@@ -71,6 +72,8 @@ class BcAlgorithm(RLAlgorithm):
         unroll_length=1, mini_batch_size=256, mini_batch_length=2, lr=1e-3
     )
 
+    _entropy_regularization = Coefficient()
+
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
@@ -78,7 +81,7 @@ class BcAlgorithm(RLAlgorithm):
         *,
         actor_network_ctor: Callable[..., Network] | None = None,
         deterministic: bool = False,
-        entropy_regularization: float = 0.0,
+        entropy_regularization: Scheduled = 0.0,
         action_margin: float = 1e-3,
         action_mask_key: str | None = None,
         **kwargs: Any,
@@ -125,7 +128,7 @@ class BcAlgorithm(RLAlgorithm):
         self._mask = mask
         self._boxes = boxes  # None if the policy is stochastic
         self._recorded = RecordedActions(action_spec, mask, action_margin)
-        self._entropy_regularization = entropy_regularization
+        set_coefficients(self, _entropy_regularization=entropy_regularization)
         self._policy = policy
 
     # Acting

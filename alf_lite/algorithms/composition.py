@@ -228,6 +228,10 @@ class Composition(RLAlgorithm):
         return self._rl.gamma
 
     @property
+    def initial_gamma(self) -> float | None:
+        return self._rl.initial_gamma
+
+    @property
     def corrects_policy_lag(self) -> bool:
         return self._rl.corrects_policy_lag
 

@@ -61,6 +61,7 @@ from alf_lite.networks.batch_norm import trained_rows
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.utils.checks import check_positive
+from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
 Nest = Any
 
@@ -100,12 +101,14 @@ class CqlAlgorithm(SacAlgorithm):
         "actions."
     )
 
+    _cql_temperature = Coefficient()
+
     def __init__(
         self,
         *specs: Any,
-        cql_alpha: float = 5.0,
+        cql_alpha: Scheduled = 5.0,
         cql_threshold: float | None = None,
-        cql_temperature: float = 1.0,
+        cql_temperature: Scheduled = 1.0,
         num_sampled_actions: int = 10,
         importance_weighted: bool = True,
         backup: Backup = "expected",
@@ -141,7 +144,7 @@ class CqlAlgorithm(SacAlgorithm):
                 f"num_sampled_actions must be at least 1, got {num_sampled_actions}"
             )
         super().__init__(*specs, **kwargs)
-        self._cql_temperature = cql_temperature
+        set_coefficients(self, _cql_temperature=cql_temperature)
         self._num_sampled_actions = num_sampled_actions
         self._importance_weighted = importance_weighted
         self._backup_kind = backup

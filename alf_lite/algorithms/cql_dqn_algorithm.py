@@ -36,6 +36,7 @@ from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import Field, LossInfo
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.utils.checks import check_positive
+from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 from alf_lite.utils.tensor_utils import select
 
 Nest = Any
@@ -71,12 +72,14 @@ class CqlDqnAlgorithm(DqnAlgorithm):
 
     _alternatives: ClassVar[str] = "Use CqlAlgorithm for continuous and mixed actions."
 
+    _cql_temperature = Coefficient()
+
     def __init__(
         self,
         *specs: Any,
-        cql_alpha: float = 1.0,
+        cql_alpha: Scheduled = 1.0,
         cql_threshold: float | None = None,
-        cql_temperature: float = 1.0,
+        cql_temperature: Scheduled = 1.0,
         offline_rows_only: bool = False,
         cql_alpha_optimizer: Optimizer | None = None,
         **kwargs: Any,
@@ -97,7 +100,7 @@ class CqlDqnAlgorithm(DqnAlgorithm):
         """
         check_positive(cql_temperature=cql_temperature)
         super().__init__(*specs, **kwargs)
-        self._cql_temperature = cql_temperature
+        set_coefficients(self, _cql_temperature=cql_temperature)
         self._offline_rows_only = self.needs_recorded_steps = offline_rows_only
         if self._is_eval:
             return

@@ -36,6 +36,7 @@ from alf_lite.networks.network import Network
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_not_negative, check_unit_interval
 from alf_lite.utils.diagnostics import diagnostic
+from alf_lite.utils.schedulers import Coefficient, Scheduled, is_zero, set_coefficients
 
 Nest = Any
 
@@ -97,12 +98,14 @@ class DdpgAlgorithm(OffPolicyActorCriticAlgorithm):
         "PPOAlgorithm for unbounded ones."
     )
 
+    _action_l2 = Coefficient()
+
     def __init__(
         self,
         *specs: Any,
         exploration_noise_ctor: Callable[..., ActionNoise] = OrnsteinUhlenbeckNoise,
         rollout_random_action: float = 0.0,
-        action_l2: float = 0.0,
+        action_l2: Scheduled = 0.0,
         **kwargs: Any,
     ) -> None:
         """Builds the networks and, for training, the targets of both.
@@ -127,7 +130,7 @@ class DdpgAlgorithm(OffPolicyActorCriticAlgorithm):
         check_not_negative(action_l2=action_l2)
         super().__init__(*specs, **kwargs)
         self._rollout_random_action = rollout_random_action
-        self._action_l2 = action_l2
+        set_coefficients(self, _action_l2=action_l2)
         self._noise = exploration_noise_ctor(self._actions.vector_size)
         if not isinstance(self._noise, ActionNoise):
             raise ConfigError(
@@ -247,8 +250,9 @@ class DdpgAlgorithm(OffPolicyActorCriticAlgorithm):
         values = self._critics.evaluate_frozen(features, action, only_first=True)
         value = self._weigh(values[:, 0])
         value = with_clipped_slope(value, action, self._dqda_clipping)
-        if self._action_l2:
-            value = value - self._action_l2 * action.square().sum(-1)
+        action_l2 = self._action_l2
+        if not is_zero(action_l2):
+            value = value - action_l2 * action.square().sum(-1)
         return action, value, actor_state
 
     @torch.no_grad()

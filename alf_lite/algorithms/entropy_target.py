@@ -45,8 +45,9 @@ from alf_lite.tensor_specs import (
     num_categories,
 )
 from alf_lite.utils import losses
-from alf_lite.utils.checks import check_positive
+from alf_lite.utils.checks import check_positive, extremes
 from alf_lite.utils.diagnostics import diagnostic
+from alf_lite.utils.schedulers import Scheduled, Scheduler, as_scheduler
 
 Nest = Any
 
@@ -89,12 +90,24 @@ class _EntropyWeights(Algorithm):
         if target_entropy is not None:
             self._check_targets(targets, [None] * len(targets))
             self._is_checked = all(spec.is_discrete for spec in self._specs)
-        self.register_buffer("_target", torch.tensor(targets), persistent=False)
+        starts = [extremes(target)[0] for target in targets]
+        self.register_buffer("_target", torch.tensor(starts), persistent=False)
+        self._schedules: list[Any] = []  # of all parts, if one of them changes
+        if not all(isinstance(target, float) for target in targets):
+            self._schedules = [as_scheduler(target) for target in targets]
 
     @property
     def alpha(self) -> Tensor:
         """[N], without gradient."""
         raise NotImplementedError
+
+    @property
+    def target(self) -> Tensor:
+        """[N], H̄ now."""
+        if not self._schedules:
+            return self._target
+        values = [torch.as_tensor(schedule()) for schedule in self._schedules]
+        return torch.stack(values).to(self._target)
 
     def train_step(self, inputs: TimeStep, state: Nest, rollout_info: Nest) -> AlgStep:
         """Takes the entropies [..., N] from the info of the RL algorithm."""
@@ -116,7 +129,7 @@ class _EntropyWeights(Algorithm):
         return LossInfo(loss=loss, extra=extra)
 
     def _check_targets(
-        self, targets: list[float], parts: Sequence[Distribution | None]
+        self, targets: Sequence[Scheduled], parts: Sequence[Distribution | None]
     ) -> None:
         rows = zip(self._names, targets, self._specs, parts, strict=True)
         for name, target, spec, part in rows:
@@ -145,11 +158,11 @@ class SGDEntropyTarget(_EntropyWeights):
 
         Args:
             action_spec: of one action.
-            target_entropy: H̄ of every part, a number or a nest of them like the action;
-                None: of a discrete one as much as if one of its values had 90 %, of a
-                continuous one −1 for each element of a box [-1, 1]. It is smaller than
-                the entropy of a uniform policy; one that leaves the bounds has no
-                limit.
+            target_entropy: H̄ of every part, a number, a schedule (``LinearScheduler``),
+                or a nest of them like the action; None: of a discrete one as much as if
+                one of its values had 90 %, of a continuous one −1 for each element of a
+                box [-1, 1]. It is smaller than the entropy of a uniform policy; one
+                that leaves the bounds has no limit.
             initial_alpha: α at the start.
             optimizer: of log α; Adam with a learning rate of 0.01 by default.
             name: in summaries and messages.
@@ -174,7 +187,7 @@ class SGDEntropyTarget(_EntropyWeights):
     def calc_loss(self, info: EntropyInfo) -> LossInfo:
         """−Σ_i α_i H_i + Σ_i log α_i (H_i − H̄_i), the latter for α alone, [T, B]."""
         loss_info = super().calc_loss(info)
-        excess = info.entropy.detach() - self._target
+        excess = info.entropy.detach() - self.target
         return loss_info._replace(
             loss=loss_info.loss + (self._log_alpha * excess).sum(-1)
         )
@@ -266,7 +279,7 @@ class EntropyTarget(_EntropyWeights):
         """Moves α after an update with these mean entropies, [N]."""
         self._history.copy_(torch.cat([self._history[1:], entropy[None]]))
         before, now = self._history[:-1].nanmean(0), self._history[1:].nanmean(0)
-        target, half = self._target, 0.5
+        target, half = self.target, 0.5
         if self._max_entropy is not None:
             self._stage += ((self._stage == 1) & (now <= self._max_entropy)).long()
         is_below = now < target
@@ -310,7 +323,7 @@ def default_target_entropy(path: str, spec: Any) -> float:
 
 def _targets(
     name: str, action_spec: NestedTensorSpec, target_entropy: Nest
-) -> list[float]:
+) -> Sequence[Scheduled]:
     """H̄ of every part of the action."""
     parts = nest.flatten_with_path(action_spec)
     if target_entropy is None:
@@ -318,7 +331,7 @@ def _targets(
             default_target_entropy(f"{name}: {leaf_name('action', path)}", spec)
             for path, spec in parts
         ]
-    if isinstance(target_entropy, int | float):
+    if isinstance(target_entropy, int | float | Scheduler):
         targets = [target_entropy] * len(parts)
     else:
         try:
@@ -329,6 +342,7 @@ def _targets(
                 f"{error}"
             ) from error
         targets = nest.flatten(target_entropy)
-    if not all(isinstance(h, int | float) and math.isfinite(h) for h in targets):
+    numbers = [h for h in targets if not isinstance(h, Scheduler)]
+    if not all(isinstance(h, int | float) and math.isfinite(h) for h in numbers):
         raise ConfigError(f"{name}: target_entropy must be numbers, got {targets}")
-    return [float(target) for target in targets]
+    return [h if isinstance(h, Scheduler) else float(h) for h in targets]

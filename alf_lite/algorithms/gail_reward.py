@@ -59,6 +59,7 @@ from alf_lite.networks.encoding_networks import EncoderNetwork, EncodingNetwork
 from alf_lite.networks.layers import Activation, check_sizes, linear, make_activation
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_not_negative
+from alf_lite.utils.schedulers import Coefficient, Scheduled, is_zero, set_coefficients
 
 Nest = Any
 
@@ -94,6 +95,8 @@ class GailReward(IntrinsicReward):
 
     needs_recorded_steps = True
 
+    _penalty_weight = Coefficient()
+
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
@@ -103,7 +106,7 @@ class GailReward(IntrinsicReward):
         fc_layer_params: Sequence[int] = (64, 64),
         activation: Activation = "tanh",
         reward_form: RewardForm = "gail",
-        gradient_penalty: float = 0.1,
+        gradient_penalty: Scheduled = 0.1,
         use_spectral_norm: bool = False,
         observation_clip: float = 5.0,
         **kwargs: Any,
@@ -136,7 +139,7 @@ class GailReward(IntrinsicReward):
             )
         super().__init__(observation_spec, action_spec, **kwargs)
         self._reward_form = reward_form
-        self._penalty_weight = gradient_penalty
+        set_coefficients(self, _penalty_weight=gradient_penalty)
         self._actions = ActionVectors(action_spec)
         self._observations = NormalizedObservations(observation_spec, observation_clip)
         self._encoder = encoding_network_ctor(
@@ -236,7 +239,7 @@ class GailReward(IntrinsicReward):
     def _losses(self, steps: GailSteps, is_expert: Tensor) -> GailLossInfo:
         """[B, ...] → [B]."""
         vectors = self._vectors(steps)
-        penalizes = self._penalty_weight > 0 and torch.is_grad_enabled()
+        penalizes = not is_zero(self._penalty_weight) and torch.is_grad_enabled()
         if penalizes and not vectors.requires_grad:
             vectors.requires_grad_()  # a copy of what was given
         h = self._h(vectors).squeeze(-1)

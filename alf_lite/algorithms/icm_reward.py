@@ -46,6 +46,7 @@ from alf_lite.networks.encoding_networks import EncoderNetwork, EncodingNetwork
 from alf_lite.networks.layers import Activation
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils.checks import check_unit_interval
+from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
 Nest = Any
 
@@ -68,6 +69,8 @@ class IcmLossInfo(NamedTuple):
 class IcmReward(IntrinsicReward):
     """The error of a forward model of learned features."""
 
+    _forward_loss_weight = Coefficient()
+
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
@@ -78,7 +81,7 @@ class IcmReward(IntrinsicReward):
         model_fc_layer_params: Sequence[int] = (64,),
         activation: Activation = "relu",
         num_features: int = 32,
-        forward_loss_weight: float = 0.2,
+        forward_loss_weight: Scheduled = 0.2,
         normalize_reward: bool = True,
         observation_clip: float = 5.0,
         reward_gamma: float = 0.99,
@@ -108,7 +111,7 @@ class IcmReward(IntrinsicReward):
         check_unit_interval(forward_loss_weight=forward_loss_weight)
         super().__init__(observation_spec, action_spec, **kwargs)
         self._actions = ActionVectors(action_spec)
-        self._forward_loss_weight = forward_loss_weight
+        set_coefficients(self, _forward_loss_weight=forward_loss_weight)
         self._observations = NormalizedObservations(observation_spec, observation_clip)
         self._scale = ReturnScale(reward_gamma) if normalize_reward else None
         self._features = FeatureNetwork(

@@ -65,7 +65,9 @@ class ImpalaAlgorithm(ActorCriticAlgorithm):
             ValueError: if a coefficient is out of its range.
         """
         super().__init__(*specs, **kwargs)
-        self._correct_lag = LagCorrector(self._td_lambda, rho_clip, c_clip)
+        self._correct_lag = LagCorrector(
+            type(self)._td_lambda.given(self), rho_clip, c_clip
+        )
 
     @property
     def corrects_policy_lag(self) -> bool:

@@ -41,8 +41,9 @@ from alf_lite.networks.actor_networks import NormalActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.utils import losses
-from alf_lite.utils.checks import check_positive
+from alf_lite.utils.checks import check_positive, extremes
 from alf_lite.utils.diagnostics import diagnostic
+from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
 Nest = Any
 
@@ -108,13 +109,17 @@ class IqlAlgorithm(OffPolicyActorCriticAlgorithm):
         unroll_length=1, mini_batch_size=256, mini_batch_length=2, lr=3e-4
     )
 
+    _expectile = Coefficient()
+    _beta = Coefficient()
+    _max_weight = Coefficient()
+
     def __init__(
         self,
         *specs: Any,
         value_network_ctor: Callable[..., CriticNetwork] = CriticNetwork,
-        expectile: float = 0.7,
-        beta: float = 3.0,
-        max_weight: float = 100.0,
+        expectile: Scheduled = 0.7,
+        beta: Scheduled = 3.0,
+        max_weight: Scheduled = 100.0,
         action_margin: float = 1e-3,
         value_optimizer: Optimizer | None = None,
         **kwargs: Any,
@@ -136,14 +141,12 @@ class IqlAlgorithm(OffPolicyActorCriticAlgorithm):
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
         """
-        if not 0 < expectile < 1:
+        if not all(0 < tau < 1 for tau in extremes(expectile)):
             raise ValueError(f"expectile must lie in (0, 1), got {expectile}")
         check_positive(beta=beta, max_weight=max_weight)
         super().__init__(*specs, **kwargs)
         self._recorded = RecordedActions(self.action_spec, self._mask, action_margin)
-        self._expectile = expectile
-        self._beta = beta
-        self._max_weight = max_weight
+        set_coefficients(self, _expectile=expectile, _beta=beta, _max_weight=max_weight)
         actor, critic, target_critic, _ = self.train_state_spec
         states = IqlState(actor=actor, critic=critic, target_critic=target_critic)
         if not self._is_eval:

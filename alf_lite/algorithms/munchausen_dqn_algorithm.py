@@ -30,7 +30,8 @@ from alf_lite.algorithms.parts.return_heads import ExpectedReturnHead
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import configurable
 from alf_lite.errors import ConfigError
-from alf_lite.utils.checks import check_positive, check_unit_interval
+from alf_lite.utils.checks import check_positive, check_unit_interval, extremes
+from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 from alf_lite.utils.tensor_utils import select
 
 Nest = Any
@@ -43,12 +44,16 @@ class MunchausenDqnAlgorithm(DqnAlgorithm):
     keeps_shortcuts = True
     quick_loss = OffPolicyAlgorithm.quick_loss  # DQN's is another one
 
+    _alpha = Coefficient()
+    _temperature = Coefficient()
+    _clipping = Coefficient()
+
     def __init__(
         self,
         *specs: Any,
-        munchausen_alpha: float = 0.9,
-        munchausen_temperature: float = 0.03,
-        munchausen_clipping: float = -1.0,
+        munchausen_alpha: Scheduled = 0.9,
+        munchausen_temperature: Scheduled = 0.03,
+        munchausen_clipping: Scheduled = -1.0,
         **kwargs: Any,
     ) -> None:
         """Builds the networks; see :class:`DqnAlgorithm` for what is not here.
@@ -64,7 +69,7 @@ class MunchausenDqnAlgorithm(DqnAlgorithm):
         """
         check_unit_interval(munchausen_alpha=munchausen_alpha)
         check_positive(munchausen_temperature=munchausen_temperature)
-        if not munchausen_clipping < 0:
+        if not all(bound < 0 for bound in extremes(munchausen_clipping)):
             raise ValueError(
                 f"munchausen_clipping must be negative, got {munchausen_clipping}"
             )
@@ -81,9 +86,12 @@ class MunchausenDqnAlgorithm(DqnAlgorithm):
                 "output is the Q of the policy, got "
                 f"{type(self._return_model).__name__}"
             )
-        self._alpha = munchausen_alpha
-        self._temperature = munchausen_temperature
-        self._clipping = munchausen_clipping
+        set_coefficients(
+            self,
+            _alpha=munchausen_alpha,
+            _temperature=munchausen_temperature,
+            _clipping=munchausen_clipping,
+        )
 
     def _bootstrap(
         self,

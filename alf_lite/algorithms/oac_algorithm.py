@@ -30,6 +30,7 @@ from alf_lite.data_structures import AlgStep, TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.errors import ConfigError
 from alf_lite.utils.checks import check_not_negative
+from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
 Nest = Any
 
@@ -42,10 +43,12 @@ class OacAlgorithm(SacAlgorithm):
 
     keeps_shortcuts = True
 
+    _optimism = Coefficient()
+
     def __init__(
         self,
         *specs: Any,
-        optimism: float = 4.66,
+        optimism: Scheduled = 4.66,
         max_divergence: float = 23.53,
         **kwargs: Any,
     ) -> None:
@@ -74,7 +77,7 @@ class OacAlgorithm(SacAlgorithm):
                 f"{self._name} moves the mean of normal distributions, squashed or "
                 f"not: {error}. Choose another actor_network_ctor."
             ) from error
-        self._optimism = optimism
+        set_coefficients(self, _optimism=optimism)
         self._step_size = math.sqrt(2 * max_divergence)
 
     @property

@@ -34,7 +34,7 @@ from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_positive
-from alf_lite.utils.schedulers import Scheduled
+from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 from alf_lite.utils.shortcuts import are_as_shipped
 
 Nest = Any
@@ -58,12 +58,14 @@ class OffPolicyAlgorithm(RLAlgorithm):
     # Whether transitions tell which of them come from offline buffers
     _offline_rows_only: bool = False
 
+    _gamma = Coefficient()
+
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
         *,
-        gamma: float = 0.99,
+        gamma: Scheduled = 0.99,
         n_step: int = 1,
         target_update_tau: Scheduled = 0.005,
         target_update_period: Scheduled = 1,
@@ -75,7 +77,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         Args:
             observation_spec: of one observation.
             action_spec: of one action.
-            gamma: γ in [0, 1].
+            gamma: γ in [0, 1], or a schedule of it.
             n_step: rewards that are summed before the target bootstraps. The windows
                 of ``TrainerConfig.mini_batch_length`` need one step more, and have it
                 where that is left out.
@@ -92,7 +94,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
         super().__init__(observation_spec, action_spec, is_on_policy=False, **kwargs)
         transitions.check_coefficients(gamma, n_step, self._config)
         self._actions = actions
-        self._gamma = gamma
+        set_coefficients(self, _gamma=gamma)
         self._n_step = self.num_bootstrap_steps = n_step
         self._target_update: dict[str, Any] = {
             "tau": target_update_tau,
@@ -187,6 +189,8 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
     _has_target_critics: ClassVar[bool] = True
     _noise: Any  # SampleNoise or None, or ActionNoise of a deterministic policy
 
+    _dqda_clipping = Coefficient()
+
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
@@ -198,7 +202,7 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
         num_target_critics: int | None = None,
         return_model: ReturnHead | None = None,
         actor_update_period: int = 1,
-        dqda_clipping: float | None = None,
+        dqda_clipping: Scheduled | None = None,
         parameter_reset_period: int | None = None,
         exploration_noise_ctor: Callable[..., SampleNoise] | None = None,
         actor_optimizer: Optimizer | None = None,
@@ -246,7 +250,7 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
             dqda_clipping=dqda_clipping, parameter_reset_period=parameter_reset_period
         )
         super().__init__(observation_spec, action_spec, **kwargs)
-        self._dqda_clipping = dqda_clipping
+        set_coefficients(self, _dqda_clipping=dqda_clipping)
         self._parameter_reset_period = parameter_reset_period
         self._network_ctors = (
             functools.partial(self._make_policy, actor_network_ctor),

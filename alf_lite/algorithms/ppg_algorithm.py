@@ -36,6 +36,7 @@ from alf_lite.utils import losses, summary
 from alf_lite.utils.checks import check_not_negative, check_positive
 from alf_lite.utils.normalizers import Normalizer
 from alf_lite.utils.ranks import ranks
+from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 from alf_lite.utils.shared_statistics import share_statistics
 
 Nest = Any
@@ -82,13 +83,15 @@ class PPGAlgorithm(PPOAlgorithm):
         gradient_clipping=0.5,
     )
 
+    _clone_weight = Coefficient()
+
     def __init__(
         self,
         *specs: Any,
         auxiliary_period: int = 32,
         auxiliary_epochs: int = 6,
         auxiliary_mini_batch_size: int = 4096,
-        clone_weight: float = 1.0,
+        clone_weight: Scheduled = 1.0,
         **kwargs: Any,
     ) -> None:
         """Builds the networks; see :class:`PPOAlgorithm` for what is not here.
@@ -117,7 +120,7 @@ class PPGAlgorithm(PPOAlgorithm):
             auxiliary_mini_batch_size,
             f"{type(self).__name__}.auxiliary_mini_batch_size",
         )
-        self._clone_weight = clone_weight
+        set_coefficients(self, _clone_weight=clone_weight)
         self._latest: AuxiliaryRows | None = None  # of the unroll that is trained on
         self._memory: UnrollMemory | None = None
         if self._is_eval:

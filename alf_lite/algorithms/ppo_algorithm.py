@@ -53,6 +53,7 @@ from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.utils import losses
 from alf_lite.utils.checks import check_positive
 from alf_lite.utils.diagnostics import diagnostic
+from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
 Nest = Any
 
@@ -107,14 +108,17 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         eps=1e-5,
     )
 
+    _clip_epsilon = Coefficient()
+    _log_prob_clip = Coefficient()
+
     def __init__(
         self,
         *specs: Any,
-        clip_epsilon: float = 0.2,
-        value_clip: float | None = None,
+        clip_epsilon: Scheduled = 0.2,
+        value_clip: Scheduled | None = None,
         target_kl: float | None = None,
         desired_kl: float | None = None,
-        log_prob_clip: float | None = None,
+        log_prob_clip: Scheduled | None = None,
         off_policy_correction: OffPolicyCorrection = "none",
         rho_clip: float = 1.0,
         c_clip: float = 1.0,
@@ -154,21 +158,21 @@ class PPOAlgorithm(ActorCriticAlgorithm):
             log_prob_clip=log_prob_clip,
         )
         super().__init__(*specs, **kwargs)
-        self._clip_epsilon = clip_epsilon
+        set_coefficients(self, _clip_epsilon=clip_epsilon, _log_prob_clip=log_prob_clip)
+        cls = type(self)
         self._clipped_loss = ClippedLoss(
-            clip_epsilon,
+            cls._clip_epsilon.given(self),
             value_clip,
-            self._value_loss_weight,
-            self._entropy_regularization,
+            cls._value_loss_weight.given(self),
+            cls._entropy_regularization.given(self),
         )
         self._target_kl = target_kl
         if target_kl is not None:
             self.stops_updates_early = True
-        self._log_prob_clip = log_prob_clip
         self._adaptive_rate: KlAdaptiveRate | None = None
         if desired_kl is not None and not self._is_eval:
             self._adaptive_rate = KlAdaptiveRate(desired_kl)
-        corrector = LagCorrector(self._td_lambda, rho_clip, c_clip)
+        corrector = LagCorrector(cls._td_lambda.given(self), rho_clip, c_clip)
         self._correct_lag = corrector if off_policy_correction == "vtrace" else None
 
     @property
@@ -284,8 +288,9 @@ class PPOAlgorithm(ActorCriticAlgorithm):
             info.action_distribution, info.action
         )
         advantage = self._advantage_of(info)
-        if self._log_prob_clip is not None:
-            bounds = (-self._log_prob_clip, self._log_prob_clip)
+        clip = self._log_prob_clip
+        if clip is not None:
+            bounds = (-clip, clip)
             log_prob = log_prob.clamp(*bounds)
             info = info._replace(log_prob=info.log_prob.clamp(*bounds))
         loss, parts = self._clipped_loss(log_prob, info.value, entropy, advantage, info)
@@ -330,9 +335,7 @@ class PPOAlgorithm(ActorCriticAlgorithm):
             advantage = info.normalized_advantage
         elif self._normalize_advantages:
             advantage = losses.normalize(advantage, info.valid)
-        if self._advantage_clip is not None:
-            advantage = advantage.clamp(-self._advantage_clip, self._advantage_clip)
-        return advantage
+        return self._clipped(advantage)
 
     def _with_diagnostics(
         self, parts: PPOLossInfo, log_prob: Tensor, info: PPOInfo

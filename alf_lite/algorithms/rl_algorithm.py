@@ -46,6 +46,7 @@ from alf_lite.unrollers.actor_copy import ActingState
 from alf_lite.utils import random_state, summary
 from alf_lite.utils.progress import Limits, Progress, follow_progress
 from alf_lite.utils.ranks import ranks
+from alf_lite.utils.schedulers import initial_value
 
 Nest = Any
 
@@ -275,8 +276,13 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
 
     @property
     def gamma(self) -> float | None:
-        """γ of the returns that it learns, for metrics and normalizers; None: no γ."""
+        """γ of the returns that it learns, now; None: no γ."""
         return self._gamma
+
+    @property
+    def initial_gamma(self) -> float | None:
+        """γ at the start of the run: that of metrics and normalizers, which stays."""
+        return initial_value(self, "_gamma")
 
     @property
     def reward_weights(self) -> Tensor | None:
@@ -311,7 +317,7 @@ class RLAlgorithm(Algorithm, metaclass=AlgorithmMeta):
                 env_info_spec=env.env_info_spec,
                 batch_size=env.batch_size,
                 buffer_size=max(config.metric_min_buffer_size, env.batch_size),
-                algorithm_gamma=self.gamma,
+                algorithm_gamma=self.initial_gamma,
                 own=build_episode_metrics(config.metric_ctors),
             )
         return self._metrics

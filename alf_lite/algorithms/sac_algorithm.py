@@ -51,6 +51,7 @@ from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.utils.checks import check_left_out, check_positive
 from alf_lite.utils.diagnostics import diagnostic
+from alf_lite.utils.schedulers import Scheduled
 
 Nest = Any
 
@@ -131,7 +132,7 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
         learn_alpha: bool = True,
         max_log_alpha: float | None = None,
         target_entropy: TargetEntropy | None = None,
-        discrete_target_entropy: float | None = None,
+        discrete_target_entropy: Scheduled | None = None,
         use_entropy_reward: bool = True,
         prior_actor_ctor: Callable[..., Network] | None = None,
         prior_checkpoint: str | None = None,

@@ -73,6 +73,7 @@ from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
 from alf_lite.utils.diagnostics import diagnostic
+from alf_lite.utils.schedulers import Scheduled
 from alf_lite.utils.tensor_utils import expand_dims_as
 
 Nest = Any
@@ -140,7 +141,7 @@ class TaacAlgorithm(OffPolicyActorCriticAlgorithm):
         initial_alpha: float = 1.0,
         learn_alpha: bool = True,
         target_entropy: TargetEntropy | None = None,
-        switch_target_entropy: float | None = None,
+        switch_target_entropy: Scheduled | None = None,
         alpha_optimizer: Optimizer | None = None,
         **kwargs: Any,
     ) -> None:

@@ -19,6 +19,7 @@ from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.config import configurable
 from alf_lite.distributions.exploration import GaussianNoise
 from alf_lite.utils.checks import check_not_negative
+from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
 
 @configurable(
@@ -34,11 +35,14 @@ class Td3Algorithm(DdpgAlgorithm):
 
     keeps_shortcuts = True
 
+    _target_noise_std = Coefficient()
+    _target_noise_clip = Coefficient()
+
     def __init__(
         self,
         *specs: Any,
-        target_noise_std: float = 0.2,
-        target_noise_clip: float = 0.5,
+        target_noise_std: Scheduled = 0.2,
+        target_noise_clip: Scheduled = 0.5,
         **kwargs: Any,
     ) -> None:
         """Builds the networks; see :class:`DdpgAlgorithm` for what is not here.
@@ -55,11 +59,15 @@ class Td3Algorithm(DdpgAlgorithm):
             target_noise_std=target_noise_std, target_noise_clip=target_noise_clip
         )
         super().__init__(*specs, **kwargs)
-        self._target_noise_std = target_noise_std
-        self._target_noise_clip = target_noise_clip
+        set_coefficients(
+            self,
+            _target_noise_std=target_noise_std,
+            _target_noise_clip=target_noise_clip,
+        )
 
     def _target_action(self, action: Tensor) -> Tensor:
         """Eq. 14: clip(a + clip(ε, −c, c), −1, 1), ε ~ N(0, σ)."""
         noise = self._target_noise_std * torch.randn_like(action)
-        noise = noise.clamp(-self._target_noise_clip, self._target_noise_clip)
+        clip = self._target_noise_clip
+        noise = noise.clamp(-clip, clip)
         return (action + noise).clamp(-1.0, 1.0)

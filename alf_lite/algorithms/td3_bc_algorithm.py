@@ -38,7 +38,9 @@ from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import Field, LossInfo
+from alf_lite.utils.checks import extremes
 from alf_lite.utils.losses import batch_mean
+from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
 Nest = Any
 
@@ -77,10 +79,12 @@ class Td3BcAlgorithm(Td3Algorithm):
         "BcAlgorithm for unbounded ones."
     )
 
+    _bc_alpha = Coefficient()
+
     def __init__(
         self,
         *specs: Any,
-        bc_alpha: float = 2.5,
+        bc_alpha: Scheduled = 2.5,
         offline_rows_only: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -94,12 +98,12 @@ class Td3BcAlgorithm(Td3Algorithm):
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
         """
-        if not 0 <= bc_alpha < math.inf:
+        if not all(0 <= alpha < math.inf for alpha in extremes(bc_alpha)):
             raise ValueError(
                 f"bc_alpha must be finite and not negative, got {bc_alpha}"
             )
         super().__init__(*specs, **kwargs)
-        self._bc_alpha = bc_alpha
+        set_coefficients(self, _bc_alpha=bc_alpha)
         self._offline_rows_only = self.needs_recorded_steps = offline_rows_only
 
     def _extend_info(

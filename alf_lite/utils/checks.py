@@ -1,4 +1,7 @@
-"""Checks of coefficients that users give, with messages that name them."""
+"""Checks of coefficients that users give, with messages that name them.
+
+Of a schedule, the values are checked that all others lie between.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,23 @@ import math
 from typing import Any
 
 from alf_lite.errors import ConfigError
+from alf_lite.utils.schedulers import Scheduled, as_scheduler, extreme_values
 
 
-def check_unit_interval(**values: float) -> None:
+def check_unit_interval(**values: Scheduled) -> None:
     """Raises ValueError, with its name, for a value that is not in [0, 1]."""
     for name, value in values.items():
-        if not 0 <= value <= 1:
+        if not all(0 <= x <= 1 for x in extremes(value)):
             raise ValueError(f"{name} must lie in [0, 1], got {value}")
 
 
-def check_positive(**values: float | None) -> None:
+def check_positive(**values: Scheduled | None) -> None:
     """Raises ValueError, with its name, for what is not positive and finite, or None.
 
     None stands for a coefficient that is not wanted.
     """
     for name, value in values.items():
-        if value is not None and not 0 < value < math.inf:
+        if value is not None and not all(0 < x < math.inf for x in extremes(value)):
             raise ValueError(f"{name} must be positive and finite, got {value}")
 
 
@@ -37,8 +41,15 @@ def check_left_out(reason: str, **settings: Any) -> None:
             raise ConfigError(f"{name} has no effect: {reason}. Leave it out")
 
 
-def check_not_negative(**values: float) -> None:
+def check_not_negative(**values: Scheduled) -> None:
     """Raises ValueError, with its name, for a value below 0."""
     for name, value in values.items():
-        if not value >= 0:
+        if not all(x >= 0 for x in extremes(value)):
             raise ValueError(f"{name} must not be negative, got {value}")
+
+
+def extremes(value: Scheduled) -> tuple[float, ...]:
+    """The number; of a schedule, the values that all others lie between."""
+    if isinstance(value, int | float):  # also one that is not finite
+        return (value,)
+    return extreme_values(as_scheduler(value))

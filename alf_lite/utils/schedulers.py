@@ -20,7 +20,7 @@ import dataclasses
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -31,6 +31,7 @@ from alf_lite.config import configurable
 from alf_lite.utils.progress import FollowsProgress, Progress, followers
 
 __all__ = [
+    "Coefficient",
     "ConstantScheduler",
     "CyclicalScheduler",
     "ExponentialScheduler",
@@ -43,6 +44,8 @@ __all__ = [
     "as_scheduler",
     "extreme_values",
     "find_schedules",
+    "is_zero",
+    "set_coefficients",
     "value_at_start",
 ]
 
@@ -411,6 +414,65 @@ def as_scheduler(value: Scheduled | Tensor) -> Callable[[], float]:
     if isinstance(value, Scheduler) and not isinstance(value, ConstantScheduler):
         return Schedule(value)
     return value
+
+
+class Coefficient:
+    """An attribute that is a number: the one that was given, or a schedule's of now.
+
+    The constructor gives it by :func:`set_coefficients`, in a class whose attributes
+    follow the progress of a run. Reading a constant costs what reading any attribute
+    does: it is one, and Python asks here only where there is none.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        schedule = scheduled(instance).get(self._name)
+        if schedule is None:
+            raise AttributeError(f"{type(instance).__name__} has no {self._name!r} yet")
+        return schedule()
+
+    def given(self, instance: Any) -> Any:
+        """The number, or the schedule, to be handed on."""
+        return scheduled(instance).get(self._name) or vars(instance)[self._name]
+
+
+def scheduled(instance: Any) -> Mapping[str, Callable[[], float]]:
+    """The coefficients of ``instance`` that change, by the names of attributes."""
+    return vars(instance).get("_scheduled", {})
+
+
+def set_coefficients(instance: Any, **values: Scheduled | None) -> None:
+    """Gives each :class:`Coefficient` of ``instance`` its value.
+
+    Raises:
+        ValueError: if a number is not finite.
+        TypeError: if one is neither a number nor a scheduler, nor None.
+    """
+    for name, value in values.items():
+        schedule = None if value is None else as_scheduler(value)
+        if schedule is None or isinstance(schedule, ConstantScheduler):
+            vars(instance)[name] = value
+        else:
+            vars(instance).setdefault("_scheduled", {})[name] = schedule
+
+
+def is_zero(coefficient: Any) -> bool:
+    """Whether it is 0, so that what it multiplies may be left out.
+
+    A tensor, into which a schedule is filled while operations are repeated, may become
+    another number.
+    """
+    return not isinstance(coefficient, Tensor) and not coefficient
+
+
+def initial_value(instance: Any, name: str) -> Any:
+    """That of a coefficient at the start of a run, wherever this one is now."""
+    schedule = scheduled(instance).get(name)
+    return getattr(instance, name) if schedule is None else value_at_start(schedule)
 
 
 def _is_point(value: object) -> bool:

@@ -414,6 +414,7 @@ def _check_shape(name: str, tensor: Tensor, step_types: Tensor) -> None:
         )
 
 
-def _check_lambda(td_lambda: float, function: str) -> None:
-    if not 0 <= td_lambda <= 1:
+def _check_lambda(td_lambda: float | Tensor, function: str) -> None:
+    # A tensor is a schedule, whose range was checked when it was given.
+    if not isinstance(td_lambda, Tensor) and not 0 <= td_lambda <= 1:
         raise ValueError(f"{function}: td_lambda must be in [0, 1], got {td_lambda}")

@@ -16,7 +16,7 @@ from alf_lite.errors import ConfigError
 from alf_lite.utils.device_graphs import CapturedFunction, check_captures
 from alf_lite.utils.interruption import interruption
 from alf_lite.utils.ranks import ranks
-from alf_lite.utils.schedulers import Schedule, find_schedules
+from alf_lite.utils.schedulers import Schedule, find_schedules, scheduled
 
 Nest = Any
 # The batches of an update, of which some are absent → what was computed of the others
@@ -124,6 +124,12 @@ def _why_not(algorithm: Any) -> str:
         return "gradient_accumulation cuts their batches into parts"
     if algorithm.on_policy and algorithm.unrolls_with_grad:
         return "they reach back into rollout_step"
+    if any(
+        not isinstance(schedule, Schedule)
+        for module in algorithm.modules()
+        for schedule in scheduled(module).values()
+    ):
+        return "a coefficient is a function, which a graph cannot ask, and no Scheduler"
     if not algorithm.is_temporally_independent:
         return "a network with memory asks where episodes begin"
     return ""

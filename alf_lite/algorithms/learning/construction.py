@@ -30,7 +30,7 @@ from alf_lite.replay_buffers.replay_settings import check_replay_settings
 from alf_lite.utils import random_state
 from alf_lite.utils.devices import check_device
 from alf_lite.utils.ranks import ranks
-from alf_lite.utils.schedulers import find_schedules
+from alf_lite.utils.schedulers import find_schedules, scheduled
 from alf_lite.utils.threads import set_num_threads
 
 # Of the front door, not of the algorithm: a constructor need not have them.
@@ -418,7 +418,19 @@ def _check_policy_lag(algorithm: Any, config: TrainerConfig) -> None:
 
 
 def _check_schedules(algorithm: Any, config: TrainerConfig) -> None:
-    """Refuses schedules over the share of a run that has no end."""
+    """Refuses schedules that something cannot follow, or over a run without end."""
+    names = [name for m in algorithm.modules() for name in scheduled(m)]
+    if names and config.compile:
+        raise ConfigError(
+            f"TrainerConfig.compile: {algorithm.name} has a schedule of "
+            f"{names[0].strip('_')}, for whose every value the loss would be compiled "
+            "anew. Leave one of them out."
+        )
+    if algorithm.uses_episode_returns and "_gamma" in names:
+        raise ConfigError(
+            f"{algorithm.name}: gamma is a schedule, but returns of whole episodes are "
+            "summed once. Give gamma a number, or leave the bounds by returns out."
+        )
     if algorithm.limits != (0, 0):
         return
     for module in algorithm.modules():

@@ -72,8 +72,8 @@ class Learner(ABC):
         self._config = config
         self._num_updates = config.num_updates  # or passes of an iteration
         self._env = env
-        if algorithm.gamma is not None:
-            algorithm.data_transformer.set_gamma(algorithm.gamma)
+        if algorithm.initial_gamma is not None:
+            algorithm.data_transformer.set_gamma(algorithm.initial_gamma)
         self.updates = UpdateLoop(algorithm, config, compiles=self._compiles())
         self._rollout_step: Callable[[TimeStep, Nest], AlgStep] = algorithm.rollout_step
         self._unroller: SyncUnroller | AsyncUnroller | None = None

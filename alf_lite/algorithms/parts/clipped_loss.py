@@ -13,6 +13,13 @@ from alf_lite.algorithms.parts.policy_lag import LagSummary
 from alf_lite.data_structures import Field
 from alf_lite.utils import losses
 from alf_lite.utils.numpy_function import by_numpy, is_quick
+from alf_lite.utils.progress import FollowsProgress
+from alf_lite.utils.schedulers import (
+    Coefficient,
+    Scheduled,
+    is_zero,
+    set_coefficients,
+)
 from alf_lite.utils.shortcuts import are_as_shipped
 
 
@@ -29,13 +36,13 @@ class PPOLossInfo(NamedTuple):
     policy_lag: LagSummary | tuple[()] = ()  # of π_prox, if it is corrected
 
 
-class ClippedLoss:
+class ClippedLoss(FollowsProgress):
     """−min(ρ̄, w) min(r A, clip(r, 1 − ε, 1 + ε) A) + c_v L^V − c_e H, [T, B].
 
     L^V is (V − R)², or the larger of that and the error of the clipped value.
 
     Args:
-        clip_epsilon: ε.
+        clip_epsilon: ε, a number or a schedule, as the others.
         value_clip: how far V may move from the old value; None for no limit.
         value_loss_weight: c_v.
         entropy_weight: c_e.
@@ -43,17 +50,30 @@ class ClippedLoss:
 
     keeps_shortcuts = True
 
+    _clip_epsilon = Coefficient()
+    _value_clip = Coefficient()
+    _value_weight = Coefficient()
+    _entropy_weight = Coefficient()
+
     def __init__(
         self,
-        clip_epsilon: float,
-        value_clip: float | None,
-        value_loss_weight: float,
-        entropy_weight: float,
+        clip_epsilon: Scheduled,
+        value_clip: Scheduled | None,
+        value_loss_weight: Scheduled,
+        entropy_weight: Scheduled,
     ) -> None:
-        self._bounds = (1 - clip_epsilon, 1 + clip_epsilon)
-        self._value_clip = value_clip
-        self._value_weight = value_loss_weight
-        self._entropy_weight = entropy_weight
+        set_coefficients(
+            self,
+            _clip_epsilon=clip_epsilon,
+            _value_clip=value_clip,
+            _value_weight=value_loss_weight,
+            _entropy_weight=entropy_weight,
+        )
+
+    @property
+    def _bounds(self) -> tuple[float, float]:
+        epsilon = self._clip_epsilon
+        return 1 - epsilon, 1 + epsilon
 
     def __call__(
         self,
@@ -89,9 +109,10 @@ class ClippedLoss:
 
     def _weighted_sum(self, parts: PPOLossInfo) -> Tensor:
         loss = parts.policy_loss + self._value_weight * parts.value_loss
-        if not self._entropy_weight:
+        entropy_weight = self._entropy_weight
+        if is_zero(entropy_weight):
             return loss
-        return loss - self._entropy_weight * parts.entropy
+        return loss - entropy_weight * parts.entropy
 
     def _parts(
         self,
@@ -107,8 +128,9 @@ class ClippedLoss:
         if info.weights:
             policy_loss = info.weights.truncated * policy_loss
         value_loss = losses.squared(info.value_target, value)
-        if self._value_clip is not None:
-            moved = (value - info.old_value).clamp(-self._value_clip, self._value_clip)
+        clip = self._value_clip
+        if clip is not None:
+            moved = (value - info.old_value).clamp(-clip, clip)
             clipped = losses.squared(info.value_target, info.old_value + moved)
             value_loss = torch.maximum(value_loss, clipped)
         if value_loss.ndim > policy_loss.ndim:
@@ -122,7 +144,7 @@ class ClippedLoss:
             advantage.numpy(),
             info.value_target.numpy(),
             np.float32(self._value_weight),
-            np.float32(self._entropy_weight) if self._entropy_weight else None,
+            self._entropy_weight or None,
             old_log_prob=info.log_prob.numpy(),
             old_value=info.old_value.numpy(),
             weights=info.weights.truncated.numpy() if info.weights else None,

@@ -13,6 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite.distributions.torch_distributions import mask_logits
+from alf_lite.utils.checks import extremes
+from alf_lite.utils.schedulers import (
+    Coefficient,
+    Scheduled,
+    scheduled,
+    set_coefficients,
+)
 
 # As far as a threshold that cannot be reached may drive it.
 _MAX_ALPHA = 1e6
@@ -22,7 +29,7 @@ class ConservativeWeight(nn.Module):
     """α ≥ 0, by which the gap between the values of all and of stored actions counts.
 
     Args:
-        initial_value: of α.
+        initial_value: of α; without a threshold, it may be a schedule.
         threshold: τ; α rises while the gap is larger and falls while it is smaller, so
             that it is as large as the constraint "gap ≤ τ" needs it. None keeps α.
 
@@ -31,20 +38,28 @@ class ConservativeWeight(nn.Module):
     """
 
     _alpha: Tensor
+    _kept = Coefficient()
 
-    def __init__(self, initial_value: float, threshold: float | None = None) -> None:
+    def __init__(
+        self, initial_value: Scheduled, threshold: float | None = None
+    ) -> None:
         super().__init__()
         self._threshold = threshold
         if threshold is None:
-            if not 0 <= initial_value < math.inf:
+            if not all(0 <= alpha < math.inf for alpha in extremes(initial_value)):
                 raise ValueError(
                     f"cql_alpha must be finite and not negative, got {initial_value}"
                 )
             # What a conf says now holds, not what a checkpoint was trained with.
-            alpha = torch.tensor(float(initial_value))
+            set_coefficients(self, _kept=initial_value)
+            alpha = torch.tensor(extremes(initial_value)[0], dtype=torch.float32)
             self.register_buffer("_alpha", alpha, persistent=False)
             return
-        if not 0 < initial_value < math.inf or not math.isfinite(threshold):
+        if (
+            not isinstance(initial_value, int | float)
+            or not 0 < initial_value < math.inf
+            or not math.isfinite(threshold)
+        ):
             raise ValueError(
                 "with a cql_threshold, which must be finite, cql_alpha must be finite "
                 f"and positive; got {threshold} and {initial_value}"
@@ -55,6 +70,9 @@ class ConservativeWeight(nn.Module):
     def alpha(self) -> Tensor:
         """[], without gradient."""
         if self._threshold is None:
+            if scheduled(self):
+                alpha = torch.as_tensor(self._kept, device=self._alpha.device)
+                return alpha.to(self._alpha.dtype)
             return self._alpha
         return self._log_alpha.detach().exp().clamp(max=_MAX_ALPHA)
 

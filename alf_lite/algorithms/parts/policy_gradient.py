@@ -26,22 +26,33 @@ from alf_lite.networks.projections import NumpyLikelihood
 from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.utils import losses
 from alf_lite.utils.numpy_function import Pullback, by_numpy, is_quick
+from alf_lite.utils.progress import FollowsProgress
+from alf_lite.utils.schedulers import (
+    Coefficient,
+    Scheduled,
+    is_zero,
+    set_coefficients,
+)
 from alf_lite.utils.shortcuts import are_as_shipped
 
 
-class PolicyGradientLoss:
+class PolicyGradientLoss(FollowsProgress):
     """−A log π + c_v (V − R)² − c_e H, [T, B].
 
     Args:
-        value_loss_weight: c_v.
-        entropy_weight: c_e.
+        value_loss_weight: c_v, a number or a schedule.
+        entropy_weight: c_e, likewise.
     """
 
     keeps_shortcuts = True
 
-    def __init__(self, value_loss_weight: float, entropy_weight: float) -> None:
-        self._value_weight = value_loss_weight
-        self._entropy_weight = entropy_weight
+    _value_weight = Coefficient()
+    _entropy_weight = Coefficient()
+
+    def __init__(self, value_loss_weight: Scheduled, entropy_weight: Scheduled) -> None:
+        set_coefficients(
+            self, _value_weight=value_loss_weight, _entropy_weight=entropy_weight
+        )
 
     def __call__(
         self,
@@ -67,8 +78,9 @@ class PolicyGradientLoss:
             if value_loss.ndim > policy_loss.ndim:
                 value_loss = value_loss.sum(-1)  # of a reward of several dimensions
             loss = policy_loss + self._value_weight * value_loss
-            if self._entropy_weight:
-                loss = loss - self._entropy_weight * entropy
+            entropy_weight = self._entropy_weight
+            if not is_zero(entropy_weight):
+                loss = loss - entropy_weight * entropy
             return loss, policy_loss, value_loss
 
         is_small = log_prob.shape == advantage.shape == value.shape
@@ -87,7 +99,7 @@ class PolicyGradientLoss:
             advantage.numpy(),
             value_target.numpy(),
             np.float32(self._value_weight),
-            np.float32(self._entropy_weight) if self._entropy_weight else None,
+            self._entropy_weight or None,
         )
 
 
@@ -99,12 +111,12 @@ class NumpyLoss:
         advantage: np.ndarray,
         target: np.ndarray,
         value_weight: np.floating,
-        entropy_weight: np.floating | None,
+        entropy_weight: float | None,
     ) -> None:
         self._advantage = advantage
         self._target = target
         self._value_weight = value_weight
-        self._entropy_weight = entropy_weight
+        self._entropy_weight = entropy_weight and np.float32(entropy_weight)
         # Losses of policy and value
         self.parts: tuple[np.ndarray, np.ndarray]
 

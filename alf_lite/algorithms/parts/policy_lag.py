@@ -16,6 +16,8 @@ from torch import Tensor
 
 from alf_lite.data_structures import StepType
 from alf_lite.utils import value_ops
+from alf_lite.utils.progress import FollowsProgress
+from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
 
 class ImportanceWeights(NamedTuple):
@@ -117,11 +119,11 @@ def correct_policy_lag(
     )
 
 
-class LagCorrector:
+class LagCorrector(FollowsProgress):
     """:func:`correct_policy_lag` with its coefficients.
 
     Args:
-        td_lambda: λ in [0, 1].
+        td_lambda: λ in [0, 1], or a schedule of it.
         rho_clip: ρ̄, where importance weights π/μ are truncated.
         c_clip: c̄, where those that carry corrections back are truncated.
 
@@ -129,15 +131,18 @@ class LagCorrector:
         ValueError: unless 0 < c̄ ≤ ρ̄, which V-trace converges under.
     """
 
-    def __init__(self, td_lambda: float, rho_clip: float, c_clip: float) -> None:
+    _td_lambda = Coefficient()
+
+    def __init__(self, td_lambda: Scheduled, rho_clip: float, c_clip: float) -> None:
         if not 0 < c_clip <= rho_clip:
             raise ValueError(
                 "c_clip must be positive and rho_clip not smaller, got "
                 f"c_clip={c_clip} and rho_clip={rho_clip}"
             )
+        set_coefficients(self, _td_lambda=td_lambda)
         self._correct = functools.partial(
-            correct_policy_lag, td_lambda=td_lambda, rho_clip=rho_clip, c_clip=c_clip
+            correct_policy_lag, rho_clip=rho_clip, c_clip=c_clip
         )
 
     def __call__(self, *args: Tensor, time_major: bool = True) -> LagCorrection:
-        return self._correct(*args, time_major=time_major)
+        return self._correct(*args, td_lambda=self._td_lambda, time_major=time_major)

@@ -11,16 +11,23 @@ from torch import Tensor
 from alf_lite.data_structures import StepType
 from alf_lite.utils import value_ops
 from alf_lite.utils.checks import check_unit_interval
+from alf_lite.utils.progress import FollowsProgress
+from alf_lite.utils.schedulers import (
+    Coefficient,
+    Scheduled,
+    as_scheduler,
+    set_coefficients,
+)
 
 
 class ReturnStream(NamedTuple):
     """How one dimension of a reward is summed."""
 
-    gamma: float | None = None  # None: that of the algorithm
+    gamma: Scheduled | None = None  # None: that of the algorithm
     is_continuing: bool = False  # whether it is summed on when an episode has ended
 
 
-class ReturnStreams:
+class ReturnStreams(FollowsProgress):
     """Advantages of a reward of D dimensions, one :class:`ReturnStream` for each.
 
     What continues knows no end, terminal or not: a LAST step leads to the FIRST step of
@@ -34,19 +41,23 @@ class ReturnStreams:
 
     Args:
         streams: D of them.
-        gamma: of those that have none of their own.
+        gamma: of those that have none of their own, a number or a schedule.
 
     Raises:
         ValueError: if a γ is not in [0, 1].
     """
 
-    def __init__(self, streams: Sequence[ReturnStream], gamma: float) -> None:
+    _gamma = Coefficient()
+
+    def __init__(self, streams: Sequence[ReturnStream], gamma: Scheduled) -> None:
+        set_coefficients(self, _gamma=gamma)
+        for d, (own, _) in enumerate(streams):
+            checked = gamma if own is None else own
+            check_unit_interval(**{f"gamma of reward {d}": checked})
         self._streams = [
-            (gamma if own is None else own, is_continuing)
+            (None if own is None else as_scheduler(own), is_continuing)
             for own, is_continuing in streams
         ]
-        for d, (own, _) in enumerate(self._streams):
-            check_unit_interval(**{f"gamma of reward {d}": own})
 
     def advantages(
         self,
@@ -70,13 +81,15 @@ class ReturnStreams:
         Returns:
             [T-1, B, D], without gradient. Those of LAST steps do not count.
         """
+        gamma = self._gamma
         return torch.stack(
             [
                 _advantage(
                     *(rewards[..., d], values[..., d], step_types, discounts),
-                    *(gamma, is_continuing, td_lambda, time_major),
+                    *(gamma if own is None else own(), is_continuing),
+                    *(td_lambda, time_major),
                 )
-                for d, (gamma, is_continuing) in enumerate(self._streams)
+                for d, (own, is_continuing) in enumerate(self._streams)
             ],
             dim=-1,
         )

@@ -25,11 +25,17 @@ from alf_lite.tensor_specs import (
     is_binary,
     num_categories,
 )
-from alf_lite.utils.checks import check_left_out
+from alf_lite.utils.checks import check_left_out, extremes
+from alf_lite.utils.schedulers import (
+    Coefficient,
+    Scheduled,
+    Scheduler,
+    set_coefficients,
+)
 from alf_lite.utils.tensor_utils import total
 
-# A number, or a function of the parts of the action.
-TargetEntropy = float | Callable[[Any], float]
+# A number, a function of the parts of the action, or a schedule.
+TargetEntropy = Scheduled | Callable[[Any], float]
 
 
 class BoxSamples(NamedTuple):
@@ -44,15 +50,17 @@ class Temperature(nn.Module):
 
     Args:
         initial_value: of α.
-        target_entropy: H̄; α rises while the entropy is lower.
+        target_entropy: H̄, a number or a schedule; α rises while the entropy is lower.
         is_learnt: False keeps α.
         max_log_alpha: a limit of log α, see :meth:`limit`; None: there is none.
     """
 
+    target_entropy = Coefficient()
+
     def __init__(
         self,
         initial_value: float,
-        target_entropy: float,
+        target_entropy: Scheduled,
         *,
         is_learnt: bool = True,
         max_log_alpha: float | None = None,
@@ -61,7 +69,7 @@ class Temperature(nn.Module):
         self._max_log_alpha = max_log_alpha
         if not initial_value > 0:
             raise ValueError(f"initial_alpha must be positive, got {initial_value}")
-        self.target_entropy = target_entropy
+        set_coefficients(self, target_entropy=target_entropy)
         self._log_alpha = nn.Parameter(
             torch.tensor(math.log(initial_value)), requires_grad=is_learnt
         )
@@ -113,7 +121,7 @@ class Temperatures(nn.ModuleDict):
         self,
         actions: BoxActions | MixedActions,
         continuous: TargetEntropy | None = None,
-        discrete: float | None = None,
+        discrete: Scheduled | None = None,
         *,
         boxes: BoxSamples,
         discrete_name: str = "discrete_target_entropy",
@@ -216,8 +224,7 @@ def check_reachable(name: str, target_entropy: Any, largest: float) -> None:
     Raises:
         ConfigError: if ``target_entropy`` is no number below it.
     """
-    is_number = isinstance(target_entropy, int | float)
-    if not is_number or not -math.inf < target_entropy < largest:
+    if not all(-math.inf < h < largest for h in extremes(target_entropy)):
         raise ConfigError(
             f"{name} must be a number below {largest:.4g}, the entropy of a uniform "
             f"policy, got {target_entropy}: no other policy has as much"
@@ -227,9 +234,9 @@ def check_reachable(name: str, target_entropy: Any, largest: float) -> None:
 def _target_entropies(
     actions: BoxActions | MixedActions,
     continuous: TargetEntropy | None,
-    discrete: float | None,
-) -> dict[str, float]:
-    targets = {}
+    discrete: Scheduled | None,
+) -> dict[str, Scheduled]:
+    targets: dict[str, Scheduled] = {}
     part = "the action has no {} part"
     if not actions.vector_size:
         check_left_out(part.format("continuous"), target_entropy=continuous)
@@ -238,9 +245,11 @@ def _target_entropies(
     if actions.vector_size:
         if continuous is None:
             continuous = actions.log_scale - actions.vector_size
-        elif callable(continuous):
-            continuous = continuous(actions)
-        targets["continuous"] = continuous
+        elif callable(continuous) and not isinstance(continuous, Scheduler):
+            of_actions: Any = continuous
+            continuous = of_actions(actions)
+        target: Any = continuous
+        targets["continuous"] = target
     if actions.has_discrete:
         if discrete is None:
             discrete = entropy_of_mostly_one_value(actions.num_joint_values)

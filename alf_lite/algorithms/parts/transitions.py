@@ -31,6 +31,8 @@ from alf_lite import nest
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Field, StepType, TimeStep
 from alf_lite.errors import ConfigError
+from alf_lite.utils.checks import check_unit_interval
+from alf_lite.utils.schedulers import Scheduled
 
 Nest = Any
 _Info = TypeVar("_Info", bound=Any)
@@ -333,12 +335,12 @@ def _take_rows(values: Nest, rows: Tensor) -> Nest:
 
 
 def check_coefficients(
-    gamma: float, n_step: int, config: TrainerConfig | None = None
+    gamma: Scheduled, n_step: int, config: TrainerConfig | None = None
 ) -> None:
     """Checks what the targets of an algorithm are computed with.
 
     Args:
-        gamma: γ.
+        gamma: γ, or a schedule of it.
         n_step: n.
         config: of the run, if there is one.
 
@@ -346,8 +348,7 @@ def check_coefficients(
         ValueError: unless γ lies in [0, 1] and n is a positive integer.
         ConfigError: if windows have no step that has n steps ahead of it.
     """
-    if not 0 <= gamma <= 1:
-        raise ValueError(f"gamma must lie in [0, 1], got {gamma}")
+    check_unit_interval(gamma=gamma)
     if not isinstance(n_step, int) or isinstance(n_step, bool) or n_step < 1:
         raise ValueError(f"n_step must be a positive integer, got {n_step!r}")
     check_windows(config, n_step)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import alf_lite
-from alf_lite import DqnAlgorithm, PPOAlgorithm, SacAlgorithm
+from alf_lite import ActorCriticAlgorithm, DqnAlgorithm, PPOAlgorithm, SacAlgorithm
 from alf_lite.algorithms.agent import Agent
 from alf_lite.algorithms.r2d2_algorithm import R2d2Algorithm
 from alf_lite.algorithms.rnd_reward import RndReward
@@ -60,7 +60,25 @@ def make(algorithm, device, settings, *, env="Pendulum-v1", **kwargs):
 CART_POLE = functools.partial(make, env="CartPole-v1")
 FALLING_RATE = {"optimizer": lambda: Adam(lr=FALLING, gradient_clipping=0.5)}
 RATE = {"optimizer": lambda: Adam(lr=1e-3)}
+RISING = ((0.0, 0.1), (1.0, 0.9))
+LOSS = dict.fromkeys(
+    [
+        *("gamma", "td_lambda", "entropy_regularization", "value_loss_weight"),
+        *("advantage_clip",),
+    ],
+    RISING,
+)
+CLIPS = dict.fromkeys(["clip_epsilon", "value_clip", "log_prob_clip"], RISING)
 CASES = {
+    "A2C, schedules": (
+        *(CART_POLE, ActorCriticAlgorithm, {"unroll_length": 4}),
+        {**RATE, **LOSS},
+    ),
+    "PPO, schedules": (CART_POLE, PPOAlgorithm, ON_POLICY, {**RATE, **LOSS, **CLIPS}),
+    "SAC, schedules": (
+        *(make, SacAlgorithm, OFF_POLICY),
+        {**RATE, "target_entropy": ((0.0, -2.0), (1.0, -1.0)), "dqda_clipping": RISING},
+    ),
     "PPO, falling rate": (CART_POLE, PPOAlgorithm, ON_POLICY, FALLING_RATE),
     "PPO, both limits of KL": (
         make,
@@ -103,8 +121,9 @@ def test_graphs_compute_the_same_numbers(name, device):
     expected = plain.state_dict()
     for key, value in captured.state_dict().items():
         if isinstance(value, torch.Tensor):
-            # A rate that changes is float32 there.
-            tolerance = 1e-4 if name == "PPO, falling rate" else 0.0
+            # What changes is float32 there.
+            changes = "schedules" in name or "falling" in name
+            tolerance = 1e-4 if changes else 0.0
             torch.testing.assert_close(
                 value.cpu(), expected[key].cpu(), rtol=tolerance, atol=0.1 * tolerance
             )
