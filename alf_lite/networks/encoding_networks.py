@@ -56,8 +56,8 @@ class EncodingNetwork(EncoderNetwork):
         noise_std: σ₀ of noise in its weights, see :class:`NoisyLinear`; 0: none.
         initializer: of the weights of all layers, a name such as "he_uniform" or an
             object such as ``VarianceScaling(2.0)``; None: orthogonal ones.
-        conv_layer_params: (filters, kernel size, stride) of each convolution; None for
-            a choice by the size of the image.
+        conv_layer_params: (filters, kernel size, stride) of each convolution, or with
+            the padding for a fourth; None for a choice by the size of the image.
         conv_activation: of the convolutions.
         embedding_size: of each integer input; None for one-hot up to 256 categories.
         input_preprocessors: by the path of a leaf, such as ``"arm.image"``, what

@@ -41,7 +41,8 @@ from alf_lite.tensor_specs import (
 )
 
 # Filters, kernel size and stride of each layer.
-ConvLayerParams = Sequence[tuple[int, int, int]]
+# (filters, kernel size, stride, padding) of each layer; no padding if it is left out
+ConvLayerParams = Sequence[tuple[int, int, int] | tuple[int, int, int, int]]
 
 # Mnih et al., "Human-level control through deep reinforcement learning", 2015.
 NATURE_CNN: ConvLayerParams = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
@@ -146,7 +147,8 @@ class ImageEncoder(InputEncoder):
 
     Args:
         spec: of the leaf.
-        conv_layer_params: (filters, kernel size, stride) of each layer; no padding.
+        conv_layer_params: (filters, kernel size, stride) of each layer, or with the
+            number of zeros at each border for a fourth.
         activation: after each layer.
         initializer: of the weights; None: orthogonal.
     """
@@ -162,12 +164,13 @@ class ImageEncoder(InputEncoder):
         self._images = ImageInput(spec)
         channels, height, width = self._images.shape
         layers: list[nn.Module] = []
-        for filters, kernel, stride in conv_layer_params:
-            layers.append(convolution(channels, filters, kernel, stride, initializer))
-            layers.append(make_activation(activation))
+        for filters, kernel, stride, *padding in conv_layer_params:
+            zeros = sum(padding)
+            layer = convolution(channels, filters, kernel, stride, initializer, zeros)
+            layers += [layer, make_activation(activation)]
             channels = filters
-            height = (height - kernel) // stride + 1
-            width = (width - kernel) // stride + 1
+            height = (height + 2 * zeros - kernel) // stride + 1
+            width = (width + 2 * zeros - kernel) // stride + 1
         self._convolutions = HiddenSequential(*layers)
         self.output_size = channels * height * width
 
@@ -281,11 +284,13 @@ def _conv_params_for(
             return NATURE_CNN
         return SMALL_CNN if size >= _receptive_field(SMALL_CNN) else ()
     for layer in params:
-        is_valid = isinstance(layer, Sequence) and len(layer) == 3
-        if not is_valid or not all(isinstance(n, int) and n > 0 for n in layer):
+        is_valid = isinstance(layer, Sequence) and len(layer) in (3, 4)
+        is_valid = is_valid and all(isinstance(n, int) and n >= 0 for n in layer)
+        if not is_valid or 0 in layer[:3]:
             raise ValueError(
-                "conv_layer_params: expected (filters, kernel size, stride) for each "
-                f"layer, positive integers, got {layer!r} in {params!r}"
+                "conv_layer_params: expected (filters, kernel size, stride) or (filters, "
+                "kernel size, stride, padding) for each layer, integers, got "
+                f"{layer!r} in {params!r}"
             )
     if size < _receptive_field(params):
         raise ValueError(
@@ -299,8 +304,8 @@ def _conv_params_for(
 def _receptive_field(params: ConvLayerParams) -> int:
     """The side of the smallest image that gives one output."""
     size = 1
-    for _, kernel, stride in reversed(params):
-        size = (size - 1) * stride + kernel
+    for _, kernel, stride, *padding in reversed(params):
+        size = max(1, (size - 1) * stride + kernel - 2 * sum(padding))
     return size
 
 

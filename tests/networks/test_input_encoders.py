@@ -182,15 +182,21 @@ def test_image_size_chooses_the_convolutions():
     assert tiny.output_size == 48
 
 
-def test_convolutions_can_be_given_and_take_any_batch_dimensions():
+@pytest.mark.parametrize(
+    ("params", "size"),
+    [
+        ([(8, 4, 2), (6, 3, 1)], 6 * 7 * 9),
+        ([(8, 4, 2, 1), (6, 3, 1, 1)], 6 * 10 * 12),
+        ([(8, 21, 2, 3), (6, 3, 1)], 6 * 1 * 3),
+    ],
+)
+def test_convolutions_can_be_given_and_take_any_batch_dimensions(params, size):
     spec = bounded((20, 24, 3), torch.uint8, 0, 255)
-    encoder = make_encoder(
-        "x", spec, conv_layer_params=[(8, 4, 2), (6, 3, 1)], conv_activation="tanh"
-    )
-    assert encoder.output_size == 6 * 7 * 9
+    encoder = make_encoder("x", spec, conv_layer_params=params, conv_activation="tanh")
+    assert encoder.output_size == size
     x = torch.randint(0, 256, (3, 2, 20, 24, 3), dtype=torch.uint8)
     features = encoder(x)
-    assert features.shape == (3, 2, 6 * 7 * 9)
+    assert features.shape == (3, 2, size)
     torch.testing.assert_close(features[1], encoder(x[1]))
     assert (features < 0).any()
 
@@ -233,3 +239,5 @@ def test_convolutions_that_do_not_fit_are_refused():
         make_encoder("camera", spec, conv_layer_params=[(8, 4)])
     with pytest.raises(ValueError, match=r"\(filters, kernel size, stride\)"):
         make_encoder("camera", spec, conv_layer_params=[(8, 4, 0)])
+    with pytest.raises(ValueError, match=r"stride, padding\)"):
+        make_encoder("camera", spec, conv_layer_params=[(8, 4, 1, -1)])
