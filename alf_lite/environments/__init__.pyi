@@ -17,7 +17,7 @@ from alf_lite.environments.env_factory import (
 from alf_lite.environments.env_ids import (
     display_hint as display_hint,
     find_spec as find_spec,
-    install_hint as install_hint,
+    missing_package as missing_package,
 )
 from alf_lite.environments.env_indices import (
     counted_after as counted_after,
@@ -79,9 +79,8 @@ from alf_lite.environments.levels import (
     TaskMixture as TaskMixture,
 )
 from alf_lite.environments.mini_grid import (
-    MiniGridObservation as _MiniGridObservation,
-    MiniGridState as _MiniGridState,
-    gymnasium,
+    MiniGridObservation as MiniGridObservation,
+    MiniGridState as MiniGridState,
 )
 from alf_lite.environments.numpy_time_steps import (
     ActionLeaf as ActionLeaf,
@@ -192,25 +191,3 @@ from alf_lite.environments.wrappers import (
     ObservationElements as ObservationElements,
     atari_preprocessing as atari_preprocessing,
 )
-from collections.abc import Sequence
-
-class MiniGridObservation(_MiniGridObservation):
-    def __init__(
-        self,
-        env: gymnasium.Env,
-        *,
-        mission: bool | None = None,
-        max_mission_words: int = 20,
-        vocabulary: Sequence[str] = ...,
-    ) -> None: ...
-
-class MiniGridState(_MiniGridState):
-    def __init__(
-        self,
-        env: gymnasium.Env,
-        *,
-        num_objects: int,
-        mission: bool | None = None,
-        max_mission_words: int = 20,
-        vocabulary: Sequence[str] = ...,
-    ) -> None: ...
