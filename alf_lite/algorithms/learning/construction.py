@@ -236,7 +236,7 @@ def _config_for(cls: type, kwargs: dict[str, Any]) -> TrainerConfig:
             f"{named.__name__}. Leave algorithm_ctor out."
         )
     # What is declared depends on these.
-    names = {getattr(cls, "settings_of", None), "n_step"} & kwargs.keys()
+    names = kwargs.keys() & {getattr(cls, "settings_of", None), "n_step"}
     given = {name: kwargs[name] for name in names}
     return config.declared_for(functools.partial(cls, **given) if given else cls)
 
