@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.algorithms.learning.gradient_step import update_with_gradient
+from alf_lite.algorithms.learning.update_summaries import write_means
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm, PPOInfo
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import BatchInfo, LossInfo, TimeStep
@@ -209,9 +210,11 @@ class PPGAlgorithm(PPOAlgorithm):
                 with trained_rows(batch.valid):
                     loss_info = self.auxiliary_loss(batch, old_distribution)
                 update_with_gradient(self, loss_info, wants_norms=False)
+        parts = loss_info.extra._asdict().items()
         with summary.scope(self.name):
-            for name, value in loss_info.extra._asdict().items():
-                summary.scalar(f"auxiliary/{name}", value)
+            write_means(
+                {f"auxiliary/{n}": (part, loss_info.num_valid) for n, part in parts}
+            )
 
     def auxiliary_loss(self, batch: AuxiliaryRows, old_distribution: Nest) -> LossInfo:
         """L^joint + L^value: ½ (V_π − R̃)² + β_clone KL(π_old ‖ π) + ½ (V − R)².

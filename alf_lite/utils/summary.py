@@ -101,8 +101,9 @@ class record_if:  # noqa: N801 - used like a function
 
     def __enter__(self) -> None:
         self._recorder = _recorder
-        self._outer = _recorder.is_recording
+        self._outer = _recorder.is_recording, _recorder.is_due
         _recorder.is_recording = self._condition and _recorder.is_open
+        _recorder.is_due = self._condition
 
     def __exit__(
         self,
@@ -113,7 +114,8 @@ class record_if:  # noqa: N801 - used like a function
         recorder = self._recorder
         if recorder.is_recording:
             recorder.write_collected()
-        recorder.is_recording = self._outer and recorder.is_open
+        was_recording, recorder.is_due = self._outer
+        recorder.is_recording = was_recording and recorder.is_open
 
 
 class scope:  # noqa: N801 - used like a function
@@ -141,6 +143,14 @@ class scope:  # noqa: N801 - used like a function
 def should_record() -> bool:
     """Whether what is given now is recorded; to skip what is expensive to compute."""
     return _recorder.is_recording and not torch.compiler.is_compiling()
+
+
+def is_due() -> bool:
+    """Whether a ``record_if`` asks for numbers, wherever they are written.
+
+    Of several ranks one writes; all of them have to know when it needs theirs.
+    """
+    return _recorder.is_due
 
 
 def scalar(

@@ -33,6 +33,7 @@ class Recorder:
     Attributes:
         is_open: whether there is a directory to write to.
         is_recording: whether numbers are wanted now.
+        is_due: whether they are where there is a directory, as on one of several ranks.
         step: the global counter, of what is recorded now.
         prefix: of all tags; ends in "/" unless it is empty.
         listeners: get every row of the log.
@@ -62,6 +63,7 @@ class Recorder:
         self.listeners: list[Callable[[Row], object]] = []
         self.is_open = self._writer is not None
         self.is_recording = self.is_open
+        self.is_due = False
         self.step = 0
         self.prefix = ""
         self._axis = axis

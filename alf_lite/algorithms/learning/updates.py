@@ -24,7 +24,10 @@ from alf_lite.algorithms.learning.gradient_step import (
     update_with_gradient,
 )
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, parts_of
-from alf_lite.algorithms.learning.update_summaries import summarize_update
+from alf_lite.algorithms.learning.update_summaries import (
+    asks_all_ranks,
+    summarize_update,
+)
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Field, LossInfo
 from alf_lite.errors import ConfigError
@@ -99,7 +102,7 @@ class UpdateLoop:
         algorithm = self._algorithm
         num_steps: int | Tensor = 0
         records = summary.should_record()
-        looks = self._always_looks or records
+        looks = self._always_looks or records or asks_all_ranks()
         algorithm.begin_updates()
         for update in updates:
             explain = functools.partial(self._explain, update)
@@ -125,7 +128,7 @@ class UpdateLoop:
                 num_steps += self._num_steps(part.batch.valid, num_bootstrap_rows)
             if algorithm.stops_updates_early and self._is_stopped_by(losses[0]):
                 break
-        if records:
+        if records or asks_all_ranks():
             summarize_update(algorithm, self._config, losses, norms)
         return int(num_steps)
 
@@ -164,7 +167,7 @@ class UpdateLoop:
         norms = update_with_gradient(algorithm, loss_info, wants_norms=records)
         algorithm.after_update(batch.inputs, info)
         self.num_updates += 1
-        if records:
+        if records or asks_all_ranks():
             summarize_update(
                 algorithm, self._config, [BatchLoss(batch, loss_info, info)], norms
             )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import tempfile
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -37,7 +39,7 @@ from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.gradient_average import GradientAverage
 from alf_lite.optimizers.optimizers import SGD, Adam
 from alf_lite.tensor_specs import BoundedTensorSpec
-from alf_lite.utils import losses
+from alf_lite.utils import losses, summary
 from alf_lite.utils.ranks import ranks
 from tests.rank_processes import on_ranks
 from tests.replayed_steps import BOX, CHOICE, LAST, OBSERVATION, batch_of, windows
@@ -165,6 +167,40 @@ def updated_cases(cases: list[str]) -> dict[str, list[np.ndarray]]:
     return {case: updated(case) for case in cases}
 
 
+def logged_numbers() -> dict[str, Any]:
+    """What is written of an update with this rank's part of the batch."""
+    found: dict[str, Any] = {}
+    for case in ("a2c", "dqn", "ddpg"):
+        algorithm, batch = CASES[case]()
+        config = TrainerConfig(mini_batch_length=2)
+        algorithm._config = config.declared_for(type(algorithm))
+        if algorithm.on_policy:
+            batch = time_major(batch)
+        part = list(parts_of(batch, ranks.size))[ranks.index]
+        loop = UpdateLoop(algorithm, algorithm._config)
+        numbers, counts = {}, []
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            mock.patch.object(summary, "scalar", numbers.__setitem__),
+            # One rank writes, as in a run.
+            summary.writer_to(folder) if ranks.is_first else summary.disabled(),
+        ):
+            for is_due in (True, False):
+                before = ranks.collectives
+                with summary.record_if(is_due):
+                    loop.run([Update(part)])
+                counts.append(ranks.collectives - before)
+        # A ratio of one rank's own sums has another mean than that of all.
+        left_out = ("optimizer/", "explained_variance")
+        numbers = {
+            name: float(value)
+            for name, value in numbers.items()
+            if not any(part in name for part in left_out)
+        }
+        found[case] = {"numbers": numbers, "collectives": counts}
+    return found
+
+
 def all_on_two_ranks() -> dict[str, Any]:
     return {
         "cases": updated_cases([*CASES]),
@@ -173,6 +209,7 @@ def all_on_two_ranks() -> dict[str, Any]:
         "normalized": normalized_batches(),
         "by hand": gradients_by_hand(),
         "divergence": sac_and_divergence(),
+        "logged": logged_numbers(),
     }
 
 
@@ -245,6 +282,17 @@ def gradients_by_hand() -> list[float]:
     averaged = line.w.grad.item()
     sgd.step()
     return [own, averaged, line.w.item(), mean]
+
+
+def test_what_is_written_of_an_update_is_the_mean_over_all_ranks(two_ranks):
+    alone = logged_numbers()
+    for case, of_first in two_ranks[0]["logged"].items():
+        expected = alone[case]["numbers"]
+        assert len(expected) > 2
+        assert of_first["numbers"] == pytest.approx(expected, rel=1e-4, abs=1e-6), case
+        with_summary, without = of_first["collectives"]
+        assert with_summary == without + 1
+        assert two_ranks[1]["logged"][case]["collectives"] == [with_summary, without]
 
 
 def test_gradients_by_hand(two_ranks):
