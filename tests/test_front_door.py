@@ -562,6 +562,13 @@ PERCENT = LinearScheduler([(0.0, 1.0), (1.0, 0.0)])
             "'ValueNetwork' has no parameter .* Here that is `fc_layer_params`",
         ),
         (
+            lambda: alf_lite.DqnAlgorithm(
+                env=cart_pole(), config=CONFIG(), q_network_ctor=torch.nn.Linear(4, 2)
+            ),
+            TypeError,
+            r"q_network_ctor is what .* Write q_network_ctor=lambda \*specs: Linear",
+        ),
+        (
             lambda: alf_lite.create_environment(Bare, env_ctor=Bare),
             ConfigError,
             "env_name must be an id",

@@ -351,6 +351,8 @@ def find_conf(name: str, folder: Path | None = None) -> Path:
     """
     if not name.strip():
         raise ConfigError("the name of the conf is empty. Give a path or a name.")
+    if name.endswith(".py"):
+        raise ConfigError(_is_program(name))
     folder = folder or Path()
     path = Path(name).expanduser()
     bases = [folder] if path.is_absolute() else [folder, *conf_directories()]
@@ -362,6 +364,15 @@ def find_conf(name: str, folder: Path | None = None) -> Path:
         raise ConfigError(_not_found(name, candidates[0], folder))
     except OSError as error:  # the name is too long, a directory is not readable
         raise ConfigError(f"conf {name[:80]!r}: {error.strerror}.") from error
+
+
+def _is_program(name: str) -> str:
+    near = Path(name).stem.removesuffix("_conf")
+    shipped_conf = f" --conf={near} is shipped." if near in packaged_confs() else ""
+    return (
+        f"conf {name!r} is a Python program, as those of ALF are. Here a conf is a "
+        f"{SUFFIX} file; docs/coming_from/alf.md says how to write one.{shipped_conf}"
+    )
 
 
 def _not_found(name: str, path: Path, folder: Path) -> str:

@@ -288,8 +288,8 @@ def _conv_params_for(
         is_valid = is_valid and all(isinstance(n, int) and n >= 0 for n in layer)
         if not is_valid or 0 in layer[:3]:
             raise ValueError(
-                "conv_layer_params: expected (filters, kernel size, stride) or (filters, "
-                "kernel size, stride, padding) for each layer, integers, got "
+                "conv_layer_params: expected (filters, kernel size, stride), or with "
+                "padding (filters, kernel size, stride, padding), for each layer, got "
                 f"{layer!r} in {params!r}"
             )
     if size < _receptive_field(params):

@@ -85,6 +85,16 @@ def test_every_name_of_the_tables_exists():
         ),
         ("NonEpisodicAgent.discount = 1.0", "Here that is 'IgnoreTermination'."),
         ("NormalizedAction.x = 1", "no configurable 'NormalizedAction'. Agents act in"),
+        ("TrainerConfig.unroll_len = 8", "Here that is `TrainerConfig.mini_batch_len"),
+        ("RandomGoal.num_of_goals = 8", "Here that is `RandomGoal.num_categories`."),
+        ("PPOAlgorithm.model = None", "`actor_network_ctor`, `value_network_ctor`"),
+        ("x = @MdqAlgorithm", "continuous dimensions is not here; `SacAlgorithm`"),
+        ("x = @TracAlgorithm", "SAC and other off-policy algorithms have no such"),
+        ("x = @get_observation_spec", "Specs come from the environment"),
+        (
+            "SacAlgorithm.target_entropy = @calc_default_target_entropy",
+            "Here that is 'concentrated_entropy'",
+        ),
         # Of other algorithms only.
         ("BcAlgorithm.tau = 0.1", "'BcAlgorithm' has no parameter 'tau'. "),
     ],
@@ -94,6 +104,15 @@ def test_a_name_of_another_library_is_answered_with_the_name_here(statement, ans
         config_files.parse_config(None, [statement])
     assert answer in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_conf_of_alf_is_recognised(tmp_path):
+    path = tmp_path / "ppo_cart_pole_conf.py"
+    path.write_text("import alf\n")
+    with pytest.raises(ConfigError) as error:
+        config_files.parse_config(str(path), [])
+    assert "docs/coming_from/alf.md" in str(error.value)
+    assert "--conf=ppo_cart_pole is shipped" in str(error.value)
 
 
 def test_the_same_name_in_a_module_of_the_user_is_not_answered_so(monkeypatch):

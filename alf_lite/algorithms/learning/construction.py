@@ -13,6 +13,8 @@ import functools
 import inspect
 from typing import Any, NamedTuple, TypeVar
 
+from torch import nn
+
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
 from alf_lite.algorithms.learning.off_policy_learner import OffPolicyLearner
@@ -185,7 +187,13 @@ def _own_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _check_keywords(cls: type, kwargs: dict[str, Any]) -> None:
     known = _parameters(cls)
-    for name in kwargs:
+    for name, value in kwargs.items():
+        if name.endswith("_ctor") and isinstance(value, nn.Module):
+            built = type(value).__name__
+            raise TypeError(
+                f"{cls.__name__}.{name} is what builds a network, and got one that is "
+                f"built. Write {name}=lambda *specs: {built}(...)."
+            )
         if name in known or name in _OPTIONAL:
             continue
         raise TypeError(config_errors.unknown_argument(cls, name))
