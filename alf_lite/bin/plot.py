@@ -278,6 +278,8 @@ def _draw(file: str, panels: Sequence[Panel], axis_name: str, values: Any) -> No
 
 
 def _draw_panel(axes: Axes, panel: Panel, styles: dict[str, Any], values: Any) -> None:
+    from alf_lite.bin.run_groups import RETURNS
+
     ends = [line.aligned.x[-1] for line in panel.lines if not line.aligned.is_flat]
     end = values.end or max(ends, default=1.0)
     for line in panel.lines:
@@ -287,7 +289,7 @@ def _draw_panel(axes: Axes, panel: Panel, styles: dict[str, Any], values: Any) -
             _draw_ends(axes, line, style["color"])
         else:
             _draw_line(axes, line, style, end, show_runs=values.show_runs)
-    axes.set_ylabel(panel.tag)
+    axes.set_ylabel(RETURNS.get(panel.tag, panel.tag))
     pictures.short_numbers(axes.xaxis)
     axes.set_xlim(0, end)
     axes.margins(y=0.05)

@@ -12,8 +12,13 @@ import numpy as np
 from alf_lite.errors import ConfigError, DataError, did_you_mean
 from alf_lite.trainers.curves import Curve, Curves, find_runs, nothing_logged
 
-# What is preferred as the return of a run.
-RETURN_TAGS = ("eval/AverageReturn", "charts/episodic_return", "Metrics/AverageReturn")
+# What is preferred as the return of a run, and its name in a picture.
+RETURNS = {
+    "eval/AverageReturn": "return, in evaluations",
+    "charts/episodic_return": "return, in training",
+    "Metrics/AverageReturn": "return, in training",
+}
+RETURN_TAGS = tuple(RETURNS)
 # Those of them that run.json has, too, and what it says of the end, as a Curve has it.
 _RETURNS_IN_TRAINING = RETURN_TAGS[1:]
 _END = ("average_return", "iterations", "env_steps", "num_updates", "seconds")

@@ -147,6 +147,7 @@ def test_pictures_are_written_alike_in_every_format(runs, capsys, tmp_path):
     run(capsys, runs, *outputs, *options)
     assert files[0].read_bytes().startswith(b"\x89PNG")
     assert files[1].read_bytes() == files[3].read_bytes()
+    assert "return, in evaluations" in files[1].read_text()  # not the tag
     flat = f"--flat=x {runs / 'ant'}"
     assert plot.main([str(runs), flat, *outputs[:1]]) == 2
     assert "no group is called so" in capsys.readouterr().err
