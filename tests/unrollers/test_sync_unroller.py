@@ -19,6 +19,7 @@ class CountingEnvironment:
 
     batch_size = 2
     name = "Counting"
+    num_restarts = 0
     current_time_step: TimeStep
 
     def __init__(self) -> None:
