@@ -28,6 +28,7 @@ class Environment:
     """Random nested observations; every seventh step is a FIRST one."""
 
     batch_size = B
+    num_restarts = 0
     current_time_step: TimeStep
 
     def reset(self, seed: int | None = None) -> TimeStep:
