@@ -62,6 +62,7 @@ from alf_lite.networks.input_encoders import (
     ImageInput as ImageInput,
     InputEncoder as InputEncoder,
     NumberEncoder as NumberEncoder,
+    WordEncoder as WordEncoder,
     convolution as convolution,
     image_layout as image_layout,
     is_image as is_image,

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from alf_lite.config import configurable
 from alf_lite.networks.initializers import (
     HIDDEN_GAIN,
     Initializer,
@@ -114,6 +115,37 @@ class CategoryEncoder(InputEncoder):
             return self._embedding(rows).flatten(-2)
         one_hot = rows.new_zeros((*rows.shape[:-1], self._total), dtype=torch.float32)
         return one_hot.scatter_(-1, rows, 1.0)
+
+
+@configurable
+class WordEncoder(InputEncoder):
+    """[..., L] numbers of words → [..., output_size], the sum of their embeddings.
+
+    A word means the same in every place; the order of the words is not seen. As
+    ``input_preprocessors`` of a text whose words may stand in several places. Without
+    it every place has categories of its own, as of all integers.
+
+    Args:
+        spec: integers from 0, which stands for no word.
+        output_size: of the features.
+    """
+
+    def __init__(self, spec: BoundedTensorSpec, output_size: int = 64) -> None:
+        super().__init__()
+        is_text = spec.ndim == 1 and spec.is_discrete
+        if not is_text or not isinstance(spec, BoundedTensorSpec) or spec.minimum.any():
+            raise ValueError(
+                "WordEncoder: expected numbers of words [L], integers from 0, got "
+                f"{spec}"
+            )
+        self.output_size = output_size
+        self._embedding = nn.EmbeddingBag(
+            int(spec.maximum.max()) + 1, output_size, mode="sum", padding_idx=0
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self._embedding(x.reshape(-1, x.shape[-1]).long())
+        return features.reshape(*x.shape[:-1], self.output_size)
 
 
 class ImageInput:

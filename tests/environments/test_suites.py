@@ -83,7 +83,7 @@ def test_the_state_of_a_mini_grid_follows_what_the_agent_does():
     things[key].cur_pos, grid.carrying = (-1, -1), things[key]
     things[door].is_locked, things[door].is_open = False, True
     grid.agent_pos, grid.agent_dir = (1, 2), 3
-    state = env.observation(None)
+    state = env.view(None)
     assert state[:14].nonzero()[0].tolist() == [1, 5 + 2, 10 + 3]
     assert numbers(state, key) == expected(0, 0, carried=True)
     assert numbers(state, door) == expected(*places[door], is_open=True)
