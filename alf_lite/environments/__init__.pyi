@@ -79,8 +79,9 @@ from alf_lite.environments.levels import (
     TaskMixture as TaskMixture,
 )
 from alf_lite.environments.mini_grid import (
-    MiniGridObservation as MiniGridObservation,
-    MiniGridState as MiniGridState,
+    MiniGridObservation as _MiniGridObservation,
+    MiniGridState as _MiniGridState,
+    gymnasium,
 )
 from alf_lite.environments.numpy_time_steps import (
     ActionLeaf as ActionLeaf,
@@ -191,3 +192,25 @@ from alf_lite.environments.wrappers import (
     ObservationElements as ObservationElements,
     atari_preprocessing as atari_preprocessing,
 )
+from collections.abc import Sequence
+
+class MiniGridObservation(_MiniGridObservation):
+    def __init__(
+        self,
+        env: gymnasium.Env,
+        *,
+        mission: bool | None = None,
+        max_mission_words: int = 20,
+        vocabulary: Sequence[str] = ...,
+    ) -> None: ...
+
+class MiniGridState(_MiniGridState):
+    def __init__(
+        self,
+        env: gymnasium.Env,
+        *,
+        num_objects: int,
+        mission: bool | None = None,
+        max_mission_words: int = 20,
+        vocabulary: Sequence[str] = ...,
+    ) -> None: ...

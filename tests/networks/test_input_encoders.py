@@ -7,6 +7,7 @@ from alf_lite.networks.input_encoders import (
     CategoryEncoder,
     ImageEncoder,
     NumberEncoder,
+    WordEncoder,
     image_layout,
     make_encoder,
 )
@@ -241,3 +242,33 @@ def test_convolutions_that_do_not_fit_are_refused():
         make_encoder("camera", spec, conv_layer_params=[(8, 4, 0)])
     with pytest.raises(ValueError, match=r"stride, padding\)"):
         make_encoder("camera", spec, conv_layer_params=[(8, 4, 1, -1)])
+
+
+# Words
+
+
+def test_words_mean_the_same_in_every_place_and_zero_means_nothing():
+    spec = bounded((4,), torch.int64, 0, 9)
+    encoder = WordEncoder(spec, output_size=6)
+    words = torch.tensor([[3, 5, 0, 0], [5, 3, 0, 0], [0, 5, 0, 3], [3, 3, 0, 0]])
+    features = encoder(words.expand(7, 4, 4))
+    assert features.shape == (7, 4, 6)
+    first, *others, doubled = features[0]
+    for other in others:
+        torch.testing.assert_close(other, first)
+    three = encoder(torch.tensor([[3, 0, 0, 0]]))[0]
+    torch.testing.assert_close(doubled, 2 * three)
+    assert not encoder(torch.zeros(1, 4, dtype=torch.int64)).any()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        TensorSpec((4,)),
+        bounded((2, 2), torch.int64, 0, 9),
+        bounded((4,), torch.int64, 1, 9),
+    ],
+)
+def test_what_is_no_text_is_refused(spec):
+    with pytest.raises(ValueError, match="expected numbers of words"):
+        WordEncoder(spec)
