@@ -28,6 +28,8 @@ HIDDEN = {
     "index.md": ["navigation", "toc"],
     "scores.md": ["toc"],
     "algorithms/index.md": ["toc"],
+    "default_settings.md": ["toc"],
+    "method_contract.md": ["toc"],
     "reliability.md": ["toc"],
 }
 
