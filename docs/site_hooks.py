@@ -1,14 +1,18 @@
-"""What the site needs beyond mkdocs: pages of other folders, and equations.
+"""What the site needs beyond mkdocs: pages of other folders, equations, signatures.
 
 The pages read as well on a code host, where links lead out of ``docs/``.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
+import inspect
 import re
 from pathlib import Path
 from typing import Any
 
+import griffe
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -32,6 +36,67 @@ HIDDEN = {
     "method_contract.md": ["toc"],
     "reliability.md": ["toc"],
 }
+
+
+class Constructors(griffe.Extension):
+    """Shows constructors as Python knows them: with what is inherited, and numbers."""
+
+    def on_package(
+        self, *, pkg: griffe.Module, loader: griffe.GriffeLoader, **kwargs: Any
+    ) -> None:
+        """Replaces the parameters and the docstrings that are in the source."""
+        modules = [pkg]
+        for module in modules:  # grows meanwhile
+            for member in module.members.values():
+                if isinstance(member, griffe.Module):
+                    modules.append(member)
+                elif isinstance(member, griffe.Class):
+                    found = getattr(importlib.import_module(module.path), member.name)
+                    if "__init__" in member.members:
+                        _complete(member["__init__"], vars(found)["__init__"], loader)
+                    elif dataclasses.is_dataclass(found):
+                        _show_defaults(member, found)
+
+
+def _show_defaults(cls: griffe.Class, found: type) -> None:
+    """Of the fields of a dataclass: the numbers, without their ranges."""
+    for field in dataclasses.fields(found):
+        has_default = field.default is not dataclasses.MISSING
+        if has_default and field.name in cls.members:
+            cls[field.name].value = repr(field.default)
+
+
+def _complete(
+    function: griffe.Function, constructor: Any, loader: griffe.GriffeLoader
+) -> None:
+    parameters = []
+    for name, parameter in inspect.signature(constructor).parameters.items():
+        default = parameter.default
+        shown = getattr(default, "__name__", repr(default))
+        parameters.append(
+            griffe.Parameter(
+                name,
+                annotation=_none_if_empty(parameter.annotation),
+                kind=griffe.ParameterKind[parameter.kind.name.lower()],
+                default=None if default is parameter.empty else shown,
+            )
+        )
+    function.parameters = griffe.Parameters(*parameters)
+    if constructor.__doc__:
+        text = inspect.cleandoc(constructor.__doc__)
+        text = re.sub(r" Default: .*\.$", "", text, flags=re.MULTILINE)  # shown anyway
+        function.docstring = griffe.Docstring(
+            text,
+            parent=function,
+            parser=loader.docstring_parser,
+            parser_options=loader.docstring_options,
+        )
+
+
+def _none_if_empty(annotation: Any) -> str | None:
+    if annotation is inspect.Parameter.empty:
+        return None
+    return annotation if isinstance(annotation, str) else repr(annotation)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

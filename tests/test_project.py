@@ -54,6 +54,25 @@ def installed(tmp_path_factory):
     return folder
 
 
+def test_the_reference_shows_what_a_constructor_takes_and_numbers():
+    griffe = pytest.importorskip("griffe")
+    pytest.importorskip("latex2mathml")
+    pytest.importorskip("mkdocs")
+    extensions = griffe.load_extensions(f"{ROOT}/docs/site_hooks.py:Constructors")
+
+    def read(module, name):
+        path = ROOT / f"{module.replace('.', '/')}.py"
+        source = griffe.visit(module, path, path.read_text(encoding="utf-8"))
+        extensions.call("on_package", pkg=source, loader=griffe.GriffeLoader())
+        return {p.name: p.default for p in source[name].parameters}
+
+    ppo = read("alf_lite.algorithms.ppo_algorithm", "PPOAlgorithm")
+    assert ppo["gamma"] == "0.99"
+    config = read("alf_lite.config.trainer_config", "TrainerConfig")
+    assert config["num_iterations"] == "0"
+    assert config["unroll_length"] == "as the algorithm declares"
+
+
 def test_confs_and_type_marker_are_installed(installed):
     confs = sorted(p.stem for p in (installed / "alf_lite" / "confs").rglob("*.gin"))
     assert confs == CONFS

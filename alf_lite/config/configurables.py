@@ -402,9 +402,9 @@ def _complete_docstring(
             line += f" Default: {getattr(default, '__name__', repr(default))}."
         lines.append(line)
     arguments = "\n".join(lines)
-    text = inspect.cleandoc(own or "")
+    text = inspect.cleandoc(own or f"Builds a {target.__name__}.")
     if not _ARGUMENTS.search(text):
-        return f"{text}\n\n{arguments}".lstrip()
+        return f"{text}\n\n{arguments}"
     return _ARGUMENTS.sub(lambda _: f"{arguments}\n\n", text)
 
 
