@@ -638,7 +638,8 @@ PERCENT = LinearScheduler([(0.0, 1.0), (1.0, 0.0)])
         (lambda: alf_lite.load_policy("nothing_here"), Exception, "nothing_here"),
     ],
 )
-def test_misuse_says_what_to_do(call, error, message):
+def test_misuse_says_what_to_do(call, error, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # one names a directory for its run
     with pytest.raises(error, match=message):
         call()
 
