@@ -183,6 +183,11 @@ def test_what_was_learned_goes_on_elsewhere(tmp_path):
     new.load_state_dict(algorithm.state_dict())
     assert_same(weights(new), weights(algorithm))
     assert alf_lite.Trainer(new).train().env_steps > 0
+    again = alf_lite.Trainer(algorithm, tmp_path / "run")
+    with pytest.raises(
+        ConfigError, match=r"=\.\.\.\), and Trainer\(new, '.*'\).*resumes"
+    ):
+        again.train()
     other = make(checkpoint=f"@{tmp_path / 'run'}")
     other.setup_training()
     assert_same(weights(other), weights(algorithm))
@@ -606,11 +611,6 @@ PERCENT = LinearScheduler([(0.0, 1.0), (1.0, 0.0)])
             lambda: alf_lite.Trainer(_finished()).train(),
             ConfigError,
             r"to its end.*env=new_env, config=config\), then new\.load_state_dict\(",
-        ),
-        (
-            lambda: alf_lite.Trainer(_finished(), "x").train(),
-            ConfigError,
-            r"num_env_steps=\.\.\.\), and Trainer\(new, 'x'\).train\(\) resumes",
         ),
         (_train_twice, ConfigError, "trained already.*larger limit.* same root_dir"),
         (lambda: alf_lite.Trainer(CONFIG(), cart_pole), ConfigError, "create_env="),
