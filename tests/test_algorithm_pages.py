@@ -84,6 +84,8 @@ def default_of(setting: str, declared: DefaultSettings) -> Any:
     is_declared = owner in ("TrainerConfig", "create_environment", "Adam")
     if is_declared and name in DefaultSettings._fields:
         return getattr(declared, name)
+    if owner == "PriorityOptions" and name in ("alpha", "beta"):
+        return getattr(declared, f"priority_{name}")
     target = configurables.target(complete_name(owner))
     found = {p.name: p.default for p in configurables.parameters(target) or []}
     assert name in found, f"there is no {setting}"

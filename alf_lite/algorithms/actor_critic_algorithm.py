@@ -9,7 +9,8 @@ Differences from the paper:
 2. One Adam or RMSprop for both networks, which share nothing by default.
 3. A step that ends by a time limit is bootstrapped.
 4. Optionally an update is shortened where it moves the policy too far
-   (``max_policy_kl``), as in ALF's trusted actor-critic (TRAC).
+   (``max_policy_kl``): what ALF's trusted actor-critic (TRAC) does, with the mean KL
+   divergence in place of its distance of the parameters of each distribution.
 """
 
 from __future__ import annotations

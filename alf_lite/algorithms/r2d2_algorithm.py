@@ -19,6 +19,10 @@ Differences from the paper:
 3. The loss is δ², averaged over all steps.
 4. An ε for each of many actors: ``rollout_epsilon_greedy`` takes a list of them, one
    for each environment.
+5. The target network follows by τ, as all of this library do; ``target_update_tau=1``
+   with ``target_update_period=2500`` copies it as the paper does.
+6. A sequence may go on over the end of an episode, where the state begins anew and no
+   target looks beyond; the paper's end there.
 """
 
 from __future__ import annotations
@@ -51,6 +55,8 @@ class R2d2Algorithm(DqnAlgorithm):
         initial_collect_steps=5000,
         lr=1e-4,
         gradient_clipping=40.0,
+        priority_alpha=0.9,
+        priority_beta=0.6,
     )
 
     def __init__(

@@ -43,6 +43,9 @@ class DefaultSettings(NamedTuple):
     lr: float | Sequence[tuple[float, float]] | None = None
     gradient_clipping: float | None = None
     eps: float = 1e-8
+    # Of PriorityOptions
+    priority_alpha: float = 0.6
+    priority_beta: float = 0.4
 
 
 def default_settings(algorithm_ctor: Any) -> DefaultSettings:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.checkpoints.files import Stream
-from alf_lite.config import TrainerConfig
+from alf_lite.config import DefaultSettings, TrainerConfig
 from alf_lite.data_structures import BatchInfo, Experience
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
@@ -41,7 +41,11 @@ class OwnReplay:
     """
 
     def __init__(
-        self, config: TrainerConfig, num_history_steps: int, num_environments: int
+        self,
+        config: TrainerConfig,
+        num_history_steps: int,
+        num_environments: int,
+        declared: DefaultSettings,
     ) -> None:
         check_replay_settings(config, num_environments, num_history_steps)
         assert config.mini_batch_length is not None, "just checked"
@@ -52,7 +56,7 @@ class OwnReplay:
         self.mini_batch_length = config.mini_batch_length
         # Steps of an environment that one window takes.
         self.least_length = config.mini_batch_length + num_history_steps
-        self.options = ReplayOptions(config)
+        self.options = ReplayOptions(config, declared)
         self.options.check_batches(num_environments, num_history_steps)
         # Where the steps are kept, with its index.
         self.device = torch.empty(0, device=self.options.storage.device).device

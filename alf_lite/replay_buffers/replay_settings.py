@@ -6,7 +6,8 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from alf_lite.config import TrainerConfig
+from alf_lite.config import DefaultSettings, TrainerConfig
+from alf_lite.config.bindings import call_with_defaults
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.allocation import StorageOptions
 from alf_lite.replay_buffers.priority_options import PriorityOptions, check_options
@@ -19,16 +20,23 @@ class ReplayOptions:
 
     Args:
         config: of the run.
+        declared: by the algorithm.
 
     Raises:
         ConfigError: if they contradict each other or the config.
     """
 
-    def __init__(self, config: TrainerConfig) -> None:
+    def __init__(self, config: TrainerConfig, declared: DefaultSettings) -> None:
         self._config = config
         self.storage = StorageOptions()
         self.sampling = SamplingOptions()
-        self.priority = PriorityOptions() if config.priority_replay else None
+        self.priority: PriorityOptions | None = None
+        if config.priority_replay:
+            exponents = {
+                "alpha": declared.priority_alpha,
+                "beta": declared.priority_beta,
+            }
+            self.priority = call_with_defaults(PriorityOptions, exponents)
         try:
             check_options(self.sampling, self.priority)
         except ValueError as error:

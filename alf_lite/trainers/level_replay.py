@@ -13,7 +13,9 @@ Differences from the paper:
 
 1. Probabilities change between two unrolls and not at every episode.
 2. An episode counts when it has ended, with its steps of all unrolls.
-3. Instead of GAE's advantages, the progress of the return may be the score, which is
+3. A level that was never played is chosen with a constant probability, as long as
+   there are some; in the paper it falls with the number of levels that are left.
+4. Instead of GAE's advantages, the progress of the return may be the score, which is
    how ALF chooses the tasks of a curriculum.
 """
 

@@ -52,7 +52,10 @@ class OffPolicyLearner(Learner):
     ) -> None:
         super().__init__(algorithm, config, env)
         num_history_steps = algorithm.data_transformer.num_history_steps
-        self.replay = OwnReplay(config, num_history_steps, env.batch_size)
+        self.replay = OwnReplay(
+            *(config, num_history_steps, env.batch_size),
+            algorithm.rl_algorithm.default_settings,
+        )
         if self.replay.options.priority is not None:
             self.replay.options.priority.follow(algorithm.progress)
         self.offline = OfflineBuffers(config, self.replay, env.batch_size)
