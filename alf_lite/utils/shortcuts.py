@@ -10,8 +10,12 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import torch
+
 # Of classes that were asked for; None of those that shortcuts were not written for
 _methods: dict[type, frozenset[str] | None] = {}
+# Attribute of an object: how many it had when no method was replaced, which adds one
+_SIZE = "_size_as_shipped"
 
 
 def are_as_shipped(*parts: Any) -> bool:
@@ -21,12 +25,18 @@ def are_as_shipped(*parts: Any) -> bool:
     subclass inherits, and no method was replaced on the object.
     """
     for part in parts:
-        kind = type(part)
+        kind, own = type(part), part.__dict__
         if kind not in _methods:
             _methods[kind] = _methods_of(kind)
         methods = _methods[kind]
-        if methods is None or not methods.isdisjoint(part.__dict__):
+        if methods is None:
             return False
+        if own.get(_SIZE) == len(own):  # asked at every step
+            continue
+        if not methods.isdisjoint(own):
+            return False
+        if not torch.compiler.is_compiling():
+            own[_SIZE] = len(own) + (_SIZE not in own)
     return True
 
 

@@ -65,7 +65,7 @@ def mean_td_loss(
 
     Args:
         networks: the one that is trained, and the one of the targets.
-        head: says how far the values are from their targets.
+        head: says how far the values are from their targets, with shortcuts of its own.
         observation: [B, ...].
         transition: [B, ...], of an action [B].
         valid: [B] bool.
@@ -74,7 +74,7 @@ def mean_td_loss(
     network, target_network = networks
     if not isinstance(network, QNetwork) or not isinstance(target_network, QNetwork):
         return None
-    if any(map(has_hooks, networks)) or not are_as_shipped(*networks, head):
+    if any(map(has_hooks, networks)) or not are_as_shipped(*networks):
         return None
     if not isinstance(head, ExpectedReturnHead) or not head.has_slope:
         return None
