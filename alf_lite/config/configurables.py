@@ -187,7 +187,8 @@ def _resolved(function: Any, parameter: str) -> Any:
 
     only_this.__annotations__ = {parameter: annotations[parameter]}
     try:
-        return typing.get_type_hints(only_this, function.__globals__)[parameter]
+        known = function.__globals__
+        return typing.get_type_hints(only_this, known, include_extras=True)[parameter]
     except Exception:  # a name that is imported for type checkers only
         return inspect.Parameter.empty
 

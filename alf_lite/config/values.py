@@ -127,6 +127,8 @@ def describe(annotation: Any) -> str:
         return "".join(map("".join, zip(words, [*ends, ""], strict=True)))
     if origin is Literal:
         return " or ".join(map(repr, arguments))
+    if origin is typing.Annotated:
+        return str(annotation.__metadata__[0])
     cls = origin or annotation
     if cls is collections.abc.Callable:
         made = _made_by(arguments)

@@ -22,7 +22,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -388,7 +388,10 @@ def extreme_values(value: Callable[[], float]) -> tuple[float, ...]:
 
 
 # A number, the (percent, value) points of a LinearScheduler, or any scheduler.
-Scheduled = float | Sequence[tuple[float, float]] | Callable[[], float]
+Scheduled = Annotated[
+    float | Sequence[tuple[float, float]] | Callable[[], float],
+    "a number or a schedule",  # to users
+]
 
 
 def as_scheduler(value: Scheduled | Tensor) -> Callable[[], float]:

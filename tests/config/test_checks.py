@@ -75,8 +75,11 @@ def test_a_name_for_type_checkers_costs_one_parameter():
         ("SacAlgorithm.use_entropy_reward = 'False'", "True or False"),
         ("SacAlgorithm.parameter_reset_period = 2.5", "an int or None"),
         ("SacAlgorithm.max_log_alpha = '1.0'", "a number or None"),
-        ("SacAlgorithm.target_entropy = 'auto'", "a number or a callable or None"),
-        ("SacAlgorithm.gamma = '0.9'", "a number"),
+        (
+            "SacAlgorithm.target_entropy = 'auto'",
+            "a number or a schedule or a callable or None",
+        ),
+        ("SacAlgorithm.gamma = '0.9'", "a number or a schedule"),
         ("RedqAlgorithm.use_entropy_reward = 'False'", "True or False"),
         ("DqnAlgorithm.double = 'False'", "True or False"),
         ("CriticNetwork.layer_norm = 'False'", "True or False"),
@@ -154,8 +157,8 @@ def test_a_constructor_in_quotes_is_recognised():
 
 
 def test_an_object_of_another_class_is_refused():
-    message = refused("SacAlgorithm.gamma = @LinearScheduler()")
-    assert "SacAlgorithm.gamma = @LinearScheduler(): expected a number." in message
+    message = refused("SacAlgorithm.max_log_alpha = @LinearScheduler()")
+    assert "max_log_alpha = @LinearScheduler(): expected a number or None." in message
     message = refused("SacAlgorithm.optimizer = @CriticNetwork()")
     assert "expected Optimizer or None." in message
 
