@@ -7,15 +7,19 @@ import functools
 import gin
 import gymnasium
 import pytest
+import torch
 
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
+from alf_lite.algorithms.sarsa_algorithm import SarsaAlgorithm
 from alf_lite.config import DefaultSettings, TrainerConfig, configurables
 from alf_lite.config import files as config_files
 from alf_lite.config import names as config_names
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
+from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
+from alf_lite.networks.value_networks import QNetwork
 from alf_lite.trainers.trainer import Trainer
 
 CONF = """
@@ -23,6 +27,7 @@ create_environment.env_name = "{env}"
 TrainerConfig.algorithm_ctor = @{algorithm}
 TrainerConfig.num_env_steps = {steps}
 """
+MEMORY = functools.partial(QNetwork, encoding_network_ctor=LSTMEncodingNetwork)
 
 
 def read(env, algorithm, steps, *more):
@@ -46,10 +51,11 @@ def test_what_a_conf_leaves_out_is_as_the_algorithm_declares():
 @pytest.mark.parametrize(
     ("algorithm", "binding", "length"),
     [
-        ("DqnAlgorithm", "", 2),
+        ("DqnAlgorithm", "", 6),
         ("DqnAlgorithm", "DqnAlgorithm.n_step = 3", 4),
-        ("MunchausenDqnAlgorithm", "DqnAlgorithm.n_step = 5", 6),
-        ("SarsaAlgorithm", "SarsaAlgorithm.n_step = 5", 7),  # and the action after them
+        ("MunchausenDqnAlgorithm", "DqnAlgorithm.n_step = 2", 3),
+        ("SarsaAlgorithm", "SarsaAlgorithm.n_step = 3", 5),  # and the action after them
+        ("CqlDqnAlgorithm", "", 2),
         ("R2d2Algorithm", "", 125),
         ("R2d2Algorithm", "DqnAlgorithm.n_step = 1", 125),  # its own is 5
         ("R2d2Algorithm", "R2d2Algorithm.n_step = 1", 121),
@@ -67,10 +73,30 @@ def test_windows_are_as_long_as_the_targets_need(algorithm, binding, length):
 def test_windows_follow_what_is_given_in_python():
     config = TrainerConfig(num_env_steps=9_999)
     env = create_environment("CartPole-v1")
-    assert DqnAlgorithm(env=env, config=config, n_step=5).config.mini_batch_length == 6
+    assert DqnAlgorithm(env=env, config=config, n_step=3).config.mini_batch_length == 4
+    env.close()
     ctor = functools.partial(DqnAlgorithm, n_step=2)
     config = TrainerConfig(algorithm_ctor=ctor, num_env_steps=9_999)
     assert config.mini_batch_length == 3
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "length", "num_steps"),
+    [
+        (DqnAlgorithm, None, 5),
+        (DqnAlgorithm, 2, 1),
+        (DqnAlgorithm, 4, 3),
+        (DqnAlgorithm, 9, 5),
+        (functools.partial(DqnAlgorithm, q_network_ctor=MEMORY), 4, 1),
+        (SarsaAlgorithm, None, 6),  # and the action after them
+        (SarsaAlgorithm, 3, 2),
+    ],
+)
+def test_dqn_looks_as_far_as_its_windows(algorithm, length, num_steps):
+    given = {} if length is None else {"mini_batch_length": length}
+    config = TrainerConfig(algorithm_ctor=algorithm, num_env_steps=9_999, **given)
+    env = create_environment("CartPole-v1")
+    assert algorithm(env=env, config=config).num_bootstrap_steps == num_steps
     env.close()
 
 
@@ -136,6 +162,32 @@ def test_a_conf_of_three_lines_trains(
     config_files.reset()
     config_files.parse_config_text(text)
     assert TrainerConfig().unroll_length == config.unroll_length
+
+
+@pytest.mark.parametrize(
+    ("conf", "algorithm"),
+    [
+        ("dqn_cart_pole", "DqnAlgorithm"),
+        ("munchausen_cart_pole", "MunchausenDqnAlgorithm"),
+        ("sarsa_cart_pole", "SarsaAlgorithm"),
+    ],
+)
+def test_three_lines_train_as_the_conf_of_cart_pole_does(tmp_path, conf, algorithm):
+    three_lines = [
+        'create_environment.env_name = "CartPole-v1"',
+        f"TrainerConfig.algorithm_ctor = @{algorithm}",
+    ]
+    more = ["evaluate = False", "num_env_steps = 1050", "random_seed = 0"]
+    trained = []
+    for name, lines in ((conf, []), (None, three_lines)):
+        settings = [f"TrainerConfig.{setting}" for setting in more]
+        config_files.parse_config(name, [*lines, *settings])
+        trainer = Trainer(TrainerConfig(), tmp_path / str(name))
+        trainer.train()
+        assert trainer.algorithm.num_updates >= 256
+        trained.append(list(trainer.algorithm.parameters()))
+        config_files.reset()
+    assert all(map(torch.equal, *trained))
 
 
 def test_what_is_bound_beats_what_is_declared(tmp_path):

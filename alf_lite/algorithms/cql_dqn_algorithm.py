@@ -58,7 +58,7 @@ class CqlDqnLossInfo(NamedTuple):
     cql_alpha: Tensor
 
 
-@configurable
+@configurable(defaults={"target_update_tau": 0.005})
 class CqlDqnAlgorithm(DqnAlgorithm):
     """CQL for nests of discrete actions."""
 

@@ -10,8 +10,8 @@ Generalized Lower Bound Q-learning", arXiv:2006.07442, for whole episodes.
 
 Differences from the papers:
 
-1. The target network follows θ⁻ ← θ⁻ + τ (θ − θ⁻) after every update. For a copy in
-   every C updates: ``target_update_tau=1``, ``target_update_period=C``.
+1. The target network is copied in every C = ``target_update_period`` updates. With
+   ``target_update_tau=0.005`` it follows θ⁻ ← θ⁻ + τ (θ − θ⁻) after each instead.
 2. An action of several discrete components has a value for each of them: component c
    learns y_c = G + Γ Q_c(s', ·) on its own, and the loss is the mean over them.
 3. The priority is |δ| of the expected return for every return model.
@@ -68,7 +68,7 @@ Nest = Any
 
 
 # Begins at random, so that the first values are not those of a single behaviour.
-_EPSILON = ((0.0, 1.0), (0.2, 0.05))
+_EPSILON = ((0.0, 1.0), (0.16, 0.04))
 
 
 class DqnState(NamedTuple):
@@ -98,22 +98,26 @@ class DqnLossInfo(NamedTuple):
     td_error: Tensor  # |δ_t|, mean of the components
 
 
-@configurable
+@configurable(
+    defaults={"n_step": None, "target_update_tau": 1.0, "target_update_period": None}
+)
 class DqnAlgorithm(OffPolicyAlgorithm):
     """DQN for nests of discrete actions."""
 
     trains_on_sequences = True
     keeps_shortcuts = True
 
-    # Mnih et al. 2015: ε that falls from 1, unrolls of four steps. There are as many
-    # updates as steps, batches are larger, and Adam trains.
+    # Mnih et al. 2015: ε that falls from 1, a target that is copied, ReLU. Tasks of few
+    # numbers want more: as many updates as steps, in phases between which the policy
+    # stays what it is, with larger batches, targets of five steps and Adam.
     default_settings = DefaultSettings(
+        n_step=5,
         updates_per_env_step=1.0,
-        unroll_length=4,
+        unroll_length=256,
         mini_batch_size=128,
         mini_batch_length=2,
         initial_collect_steps=1000,
-        lr=((0.0, 2e-3), (1.0, 0.0)),
+        lr=((0.0, 2.3e-3), (1.0, 0.0)),
         gradient_clipping=10.0,
     )
 

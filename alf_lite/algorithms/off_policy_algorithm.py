@@ -66,9 +66,9 @@ class OffPolicyAlgorithm(RLAlgorithm):
         action_spec: NestedTensorSpec,
         *,
         gamma: Scheduled = 0.99,
-        n_step: int = 1,
+        n_step: int | None = 1,
         target_update_tau: Scheduled = 0.005,
-        target_update_period: Scheduled = 1,
+        target_update_period: Scheduled | None = 1,
         action_mask_key: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -80,9 +80,11 @@ class OffPolicyAlgorithm(RLAlgorithm):
             gamma: γ in [0, 1], or a schedule of it.
             n_step: rewards that are summed before the target bootstraps. The windows
                 of ``TrainerConfig.mini_batch_length`` need one step more, and have it
-                where that is left out.
+                where that is left out. None: as many as ``default_settings`` says and
+                the windows have room for; 1 for networks with memory.
             target_update_tau: τ in (0, 1], or a schedule of it.
             target_update_period: gradient updates between two target updates; likewise.
+                None: 128 for copies (τ = 1), else 1.
             action_mask_key: of the mask in a dict of observations; see
                 :class:`ActionMask`. The networks do not see it.
             **kwargs: see :class:`RLAlgorithm`.
@@ -92,16 +94,29 @@ class OffPolicyAlgorithm(RLAlgorithm):
         """
         actions = self._read_actions(action_spec)
         super().__init__(observation_spec, action_spec, is_on_policy=False, **kwargs)
+        self._chooses_n_step = n_step is None
+        n_step = self._declared_n_step() if n_step is None else n_step
         transitions.check_coefficients(gamma, n_step, self._config)
         self._actions = actions
         set_coefficients(self, _gamma=gamma)
         self._n_step = self.num_bootstrap_steps = n_step
+        if target_update_period is None:
+            target_update_period = 128 if target_update_tau == 1 else 1
         self._target_update: dict[str, Any] = {
             "tau": target_update_tau,
             "period": target_update_period,
         }
         self._mask = ActionMask(observation_spec, action_spec, action_mask_key)
         self._is_recurrent = False
+
+    def _declared_n_step(self) -> int:
+        """The n that is declared, or less, where windows have no room for it."""
+        config, declared = self._config, self.default_settings
+        if config is None or config.mini_batch_length is None:
+            return 1
+        of_one_step = declared.mini_batch_length or 2
+        room = config.mini_batch_length - config.burn_in_length - of_one_step + 1
+        return max(1, min(declared.n_step, room))
 
     def _make_actions(self, action_spec: NestedTensorSpec) -> Any:
         """How the algorithm sees actions.
@@ -128,6 +143,8 @@ class OffPolicyAlgorithm(RLAlgorithm):
         self._rollout_state_spec = train if rollout is None else rollout
         self._predict_state_spec = predict
         self._is_recurrent = not nest.is_empty(train)
+        if self._is_recurrent and self._chooses_n_step:
+            self._n_step = self.num_bootstrap_steps = 1
 
     def random_action(self, inputs: TimeStep) -> Nest:
         """Any action that the mask allows."""

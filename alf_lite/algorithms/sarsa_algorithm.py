@@ -31,7 +31,7 @@ from alf_lite.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf_lite.algorithms.parts import transitions
 from alf_lite.algorithms.parts.return_heads import ExpectedReturnHead, outputs_of
 from alf_lite.algorithms.parts.transitions import Transition
-from alf_lite.config import DefaultSettings, configurable
+from alf_lite.config import configurable
 from alf_lite.data_structures import BatchInfo, TimeStep
 from alf_lite.distributions.exploration import masked_argmax
 from alf_lite.errors import ConfigError
@@ -48,15 +48,8 @@ class SarsaAlgorithm(DqnAlgorithm):
     _has_plain_transitions = False
 
     # Those of DQN; windows have one step more, the buffer is short.
-    default_settings = DefaultSettings(
-        updates_per_env_step=1.0,
-        unroll_length=4,
-        mini_batch_size=128,
-        mini_batch_length=3,
-        replay_buffer_length=10_000,
-        initial_collect_steps=1000,
-        lr=((0.0, 2e-3), (1.0, 0.0)),
-        gradient_clipping=10.0,
+    default_settings = DqnAlgorithm.default_settings._replace(
+        mini_batch_length=3, replay_buffer_length=10_000
     )
 
     def __init__(self, *specs: Any, expected: bool = False, **kwargs: Any) -> None:

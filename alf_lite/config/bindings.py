@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import enum
+import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -198,16 +199,17 @@ def value_in_force(cls: Any, parameter: str) -> Any:
 
     None if it has no such parameter. A base is not asked that has another default.
     """
-    default: Any = None
+    default: Any = inspect.Parameter.empty
     for one in getattr(cls, "__mro__", ()):
         known = {p.name: p.default for p in configurables.parameters(one) or ()}
-        default = known.get(parameter) if default is None else default
-        if default is None or known.get(parameter) != default:
+        is_same = default in (inspect.Parameter.empty, known.get(parameter))
+        if parameter not in known or not is_same:
             break
+        default = known[parameter]
         value = bound_value(one, parameter)
         if value is not None:
             return value
-    return default
+    return None if default is inspect.Parameter.empty else default
 
 
 def why_unused(key: BindingKey) -> str | None:

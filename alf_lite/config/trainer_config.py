@@ -37,6 +37,8 @@ class DefaultSettings(NamedTuple):
     use_rollout_state: bool = False
     burn_in_length: int = 0
     priority_replay: bool = False
+    # Of the algorithm, where its n_step is None
+    n_step: int = 1
     # Of create_environment
     num_parallel_environments: int = 1
     # Of Adam, which trains where no optimizer is given; None: one must be given
@@ -66,6 +68,7 @@ def default_settings(algorithm_ctor: Any) -> DefaultSettings:
         )
     settings = getattr(algorithm_ctor, "default_settings", DefaultSettings())
     n_step = given.get("n_step", value_in_force(algorithm_ctor, "n_step"))
+    n_step = settings.n_step if n_step is None else n_step
     if settings.mini_batch_length is None or not isinstance(n_step, int):
         return settings
     length = settings.mini_batch_length + max(n_step, 1) - 1

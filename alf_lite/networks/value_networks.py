@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from alf_lite.config import configurable
-from alf_lite.networks.encoding_networks import EncodedNetwork
+from alf_lite.networks.encoding_networks import (
+    EncodedNetwork,
+    EncoderNetwork,
+    EncodingNetwork,
+)
 from alf_lite.networks.initializers import Initializer
 from alf_lite.networks.layers import Activation, check_sizes, linear, mlp
 from alf_lite.networks.lean_layers import LeanSequential
@@ -82,7 +87,9 @@ class QNetwork(EncodedNetwork):
         num_values: how many values each of the C components takes, at most A. A
             component with fewer has outputs that mean nothing.
         num_outputs: N.
-        **encoder: options of :class:`EncodedNetwork`.
+        activation: of the encoder; None: its own, but ReLU of an EncodingNetwork, since
+            large values saturate tanh.
+        encoding_network_ctor: see :class:`EncodedNetwork`, as the other options.
         dueling: value and advantage apart, Q = V + A − mean_a A, Wang et al. 2016
             (arXiv:1511.06581), eq. 9. All components share V.
         head_fc_layer_params: hidden layers between the encoder and the outputs; of a
@@ -105,6 +112,8 @@ class QNetwork(EncodedNetwork):
         num_values: Sequence[int],
         num_outputs: int = 1,
         *,
+        activation: Activation | None = None,
+        encoding_network_ctor: Callable[..., EncoderNetwork] = EncodingNetwork,
         dueling: bool = False,
         head_fc_layer_params: Sequence[int] = (),
         head_activation: Activation = "relu",
@@ -112,7 +121,15 @@ class QNetwork(EncodedNetwork):
         last_initializer: Initializer | None = None,
         **encoder: Any,
     ) -> None:
-        super().__init__(observation_spec, **encoder)
+        is_plain = inspect.isclass(encoding_network_ctor) and issubclass(
+            encoding_network_ctor, EncodingNetwork
+        )
+        super().__init__(
+            observation_spec,
+            activation="relu" if activation is None and is_plain else activation,
+            encoding_network_ctor=encoding_network_ctor,
+            **encoder,
+        )
         if noise_std and last_initializer is not None:
             raise ValueError(
                 "last_initializer: noisy layers start as their paper says, leave one "

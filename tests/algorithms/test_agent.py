@@ -361,7 +361,9 @@ def test_new_steps_are_prioritized_by_the_reward_that_is_trained():
     agent = trained(
         *(DqnAlgorithm, Agent, 5),
         {"priority_replay": True},
-        rl_algorithm_ctor=functools.partial(DqnAlgorithm, prioritize_new_steps=True),
+        rl_algorithm_ctor=functools.partial(
+            DqnAlgorithm, prioritize_new_steps=True, n_step=1
+        ),
         intrinsic_rewards={"bias": Bias},
         intrinsic_reward_weights=1000.0,
     )

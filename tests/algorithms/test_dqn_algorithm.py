@@ -175,6 +175,17 @@ def test_the_target_network_follows_after_an_update():
     torch.testing.assert_close(table.T.detach(), 0.75 * before + 0.25 * ONLINE)
 
 
+@pytest.mark.parametrize(("tau", "period"), [(1.0, 128), (0.5, 1)])
+def test_the_target_is_copied_from_time_to_time_or_follows_always(tau, period):
+    algorithm = with_tables(target_update_tau=tau)
+    table = algorithm._target_q_network._advantage[-1].weight
+    before = table.clone()
+    for _ in range(period):
+        assert torch.equal(table, before)
+        algorithm.after_update(TimeStep(), ())
+    assert not torch.equal(table, before)
+
+
 def test_values_that_the_mask_rules_out_are_no_targets():
     mask = BoundedTensorSpec((3,), torch.int8, 0, 1)
     algorithm = dqn(

@@ -25,7 +25,10 @@ from alf_lite.optimizers.optimizers import SGD
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.testing.structured_environments import CountingEnv
 
-HOLDS = functools.partial(DynamicActionRepeatAgent, rl_algorithm_ctor=DqnAlgorithm)
+HOLDS = functools.partial(
+    DynamicActionRepeatAgent,
+    rl_algorithm_ctor=functools.partial(DqnAlgorithm, n_step=1),
+)
 
 
 class Info(NamedTuple):
