@@ -218,15 +218,15 @@ class QNetwork(_QNetwork):
         num_values: Sequence[int],
         num_outputs: int = 1,
         *,
+        activation: Activation | None = None,
+        encoding_network_ctor: Callable[..., EncoderNetwork] = ...,
         dueling: bool = False,
         head_fc_layer_params: Sequence[int] = ...,
         head_activation: Activation = 'relu',
         noise_std: float = 0.0,
         last_initializer: Initializer | None = None,
         fc_layer_params: Sequence[int] | None = None,
-        activation: Activation | None = None,
         conv_layer_params: ConvLayerParams | None = None,
-        encoding_network_ctor: Callable[..., EncoderNetwork] = ...,
     ) -> None: ...
 
 class SquashedActorNetwork(_SquashedActorNetwork, ActorDistributionNetwork):
