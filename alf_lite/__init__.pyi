@@ -38,11 +38,11 @@ from alf_lite.environments import (
 from alf_lite.optimizers import Adam as Adam
 from alf_lite.trainers import (
     Trainer as Trainer,
-    evaluate as evaluate,
     export_policy as export_policy,
     load_policy as load_policy,
     read_curves as read_curves,
     train as train,
 )
+from alf_lite.trainers.trained_policy import evaluate as evaluate
 
 __version__: str

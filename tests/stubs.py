@@ -46,12 +46,15 @@ def _path(package: str) -> Path:
 
 def _front_door() -> str:
     """The names of the library itself, from the packages where these offer them."""
-    packages = {name: p for p in PACKAGES for name in exports.public_names(p)}
-    modules = {n: f"alf_lite.{m}" for n, m in alf_lite._MODULES.items()}
+    offers = [(*o, p) for p in PACKAGES for o in exports.public_names(p).items()]
+    packages = {(name, module): package for name, module, package in offers}
+    algorithms = exports.public_names("alf_lite.algorithms")
+    modules = algorithms | {n: f"alf_lite.{m}" for n, m in alf_lite._MODULES.items()}
     imports = _Imports()
     offered = sorted({*dir(alf_lite)} - {"__version__"})
     for name in offered:
-        imports.add(packages.get(name) or modules[name], name, name)
+        module = modules[name]
+        imports.add(packages.get((name, module), module), name, name)
     return "\n".join([_HEADER, *imports.lines(offered), "", "__version__: str", ""])
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
 
 import pytest
 
+import alf_lite
 from tests import stubs
 from tests.source_code import ROOT
 
@@ -33,6 +36,15 @@ def test_the_stubs_say_what_the_constructors_take():
         assert path.read_text(encoding="utf-8") == text, (
             f"{path.relative_to(ROOT)} is not up to date: python -m tests.stubs"
         )
+
+
+def test_the_stub_of_the_library_offers_what_it_offers():
+    for node in ast.parse((ROOT / "alf_lite/__init__.pyi").read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(node.module)
+            for alias in node.names:
+                offered = getattr(alf_lite, alias.name)
+                assert getattr(module, alias.name) is offered, alias.name
 
 
 def test_a_type_checker_knows_every_parameter_and_name(tmp_path):
