@@ -79,6 +79,8 @@ class TestDqn(OffPolicyLearning):
     )
 
     def options(self, encoder):
+        # ReLU would have no gradient where the observation is 0 throughout.
+        encoder = {"activation": "tanh", **encoder}
         return {
             "q_network_ctor": functools.partial(QNetwork, **encoder),
             "rollout_epsilon_greedy": 0.3,
@@ -99,7 +101,9 @@ class TestDqnWithEverything(TestDqn):
     def options(self, encoder):
         return {
             **super().options(encoder),
-            "q_network_ctor": functools.partial(QNetwork, dueling=True, **encoder),
+            "q_network_ctor": functools.partial(
+                QNetwork, dueling=True, activation="tanh", **encoder
+            ),
             "n_step": 3,
             "return_model": QuantileHead(num_quantiles=8),
         }
