@@ -34,7 +34,10 @@ from tests.trainers.async_toys import async_algorithm, env_fn
 
 SETTINGS = {
     PPOAlgorithm: ("CartPole-v1", 1, {"unroll_length": 16}),
-    DqnAlgorithm: ("CartPole-v1", 15, {"initial_collect_steps": 20}),
+    DqnAlgorithm: (
+        *("CartPole-v1", 15),
+        {"initial_collect_steps": 20, "unroll_length": 4, "mini_batch_length": 2},
+    ),
     SacAlgorithm: ("Pendulum-v1", 15, {"initial_collect_steps": 20}),
 }
 SPECS = TensorSpec((3,)), BoundedTensorSpec((), torch.int64, 0, 1)
@@ -43,9 +46,8 @@ SPECS = TensorSpec((3,)), BoundedTensorSpec((), torch.int64, 0, 1)
 def trained(algorithm, ctor, num_iterations=None, settings=None, **arguments):
     """After some iterations in the algorithm's environment."""
     env_name, iterations, more = SETTINGS[algorithm]
-    config = TrainerConfig(
-        num_iterations=100, random_seed=3, **more, **(settings or {})
-    )
+    more = {**more, **(settings or {})}
+    config = TrainerConfig(num_iterations=100, random_seed=3, **more)
     result = ctor(env=create_environment(env_name, 2), config=config, **arguments)
     for _ in range(num_iterations or iterations):
         result.train_iter()

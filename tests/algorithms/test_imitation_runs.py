@@ -29,6 +29,7 @@ SETTINGS = {
         "initial_collect_steps": 0,
         "num_updates_per_train_iter": 2,
         "mini_batch_size": 8,
+        "mini_batch_length": 2,
     },
 }
 with_both = pytest.mark.parametrize("algorithm", SETTINGS, ids=lambda cls: cls.__name__)

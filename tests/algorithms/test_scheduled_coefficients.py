@@ -23,6 +23,7 @@ OFF_POLICY = {
     "mini_batch_size": 8,
     "replay_buffer_length": 100,
 }
+ONE_STEP = {**OFF_POLICY, "mini_batch_length": 2}
 RETURNS = {"gamma": 0.7, "td_lambda": 0.5}
 LOSS = {"entropy_regularization": 0.3, "value_loss_weight": 2.0, "advantage_clip": 0.1}
 CLIPS = {"clip_epsilon": 0.001, "value_clip": 0.001, "log_prob_clip": 0.5}
@@ -36,9 +37,9 @@ CASES = {
         *("PPGAlgorithm", "CartPole-v1", PPO, {"auxiliary_period": 1}),
         {"clone_weight": 0.1},
     ),
-    "DQN": ("DqnAlgorithm", "CartPole-v1", OFF_POLICY, {}, {"gamma": 0.7}),
+    "DQN": ("DqnAlgorithm", "CartPole-v1", ONE_STEP, {}, {"gamma": 0.7}),
     "Munchausen DQN": (
-        *("MunchausenDqnAlgorithm", "CartPole-v1", OFF_POLICY, {}),
+        *("MunchausenDqnAlgorithm", "CartPole-v1", ONE_STEP, {}),
         {
             "munchausen_alpha": 0.5,
             "munchausen_temperature": 0.3,
