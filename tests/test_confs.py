@@ -6,55 +6,14 @@ import importlib.util
 import math
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
-from alf_lite.datasets.writing import write_source
-from alf_lite.environments.creation import create_environment
-from alf_lite.trainers.collector import NumSteps, RandomPolicy, collect
 from alf_lite.trainers.trainer import Trainer
+from tests.short_confs import CONFS, full_text, header, missing_extras, shortened
 from tests.source_code import ROOT
-
-CONFS = sorted(path.relative_to(ROOT) for path in (ROOT / "confs").rglob("*.gin"))
-# Extra -> a module that it installs.
-EXTRAS = {
-    "atari": "ale_py",
-    "box2d": "Box2D",
-    "dm_control": "dm_control",
-    "envpool": "envpool",
-    "highway": "highway_env",
-    "minigrid": "minigrid",
-    "mo": "mo_gymnasium",
-    "mujoco": "mujoco",
-    "robotics": "gymnasium_robotics",
-}
-# What a conf is shortened to; everything else stays as it is.
-SHORTENED = [
-    "TrainerConfig.num_iterations = 2",
-    "TrainerConfig.num_env_steps = 0",
-    "TrainerConfig.random_seed = 0",
-    "TrainerConfig.mini_batch_size = 16",
-    "TrainerConfig.eval_interval = 0",
-    "TrainerConfig.num_eval_episodes = 1",
-    "TrainerConfig.num_eval_environments = 1",
-    "create_environment.max_episode_steps = 50",
-]
-ONE_UPDATE = ["TrainerConfig.num_updates_per_train_iter = 1"]
-ONE_EPOCH = ["TrainerConfig.epochs = 1", "TrainerConfig.unroll_length = 8"]
-# Of confs that collect first, so that they train in these iterations, too.
-COLLECTED = [
-    "TrainerConfig.initial_collect_steps = 0",
-    "TrainerConfig.unroll_length = 8",
-]
-# Of confs with longer sequences than there are steps.
-SEQUENCES = ["TrainerConfig.burn_in_length = 2", "TrainerConfig.mini_batch_length = 8"]
-# Of confs with a thousand environments.
-FEW_ENVIRONMENTS = ["create_environment.num_parallel_environments = 8"]
-# Of confs that train on recorded steps.
-NEEDS_DATA = "DATA = %gin.REQUIRED"
 
 
 @pytest.fixture(autouse=True)
@@ -62,37 +21,6 @@ def _no_bindings() -> Iterator[None]:
     config_files.reset()
     yield
     config_files.reset()
-
-
-def header(text: str) -> str:
-    """The comment that a conf begins with."""
-    lines = text.splitlines()
-    end = next(i for i, line in enumerate(lines) if not line.startswith("#"))
-    return "\n".join(lines[:end])
-
-
-def full_text(conf: Path) -> str:
-    """A conf with those that it includes."""
-    text = conf.read_text(encoding="utf-8")
-    included = re.findall(r'^include "(.*)"', text, re.MULTILINE)
-    return "".join([text, *(full_text(conf.parent / name) for name in included)])
-
-
-def random_steps(conf: Path, folder: Path) -> str:
-    """The binding of data of the environment that a conf trains in."""
-    path = folder / "data.replay"
-    config_files.parse_config(str(conf), ['DATA = ""'])
-    env = create_environment(max_episode_steps=100, seed=0)
-    write_source(collect(env, RandomPolicy(env), NumSteps(250)), env, path, "alf_lite")
-    env.close()
-    config_files.reset()
-    return f'DATA = "{path}"'
-
-
-def missing_extras(text: str) -> list[str]:
-    """The extras that a conf's header asks for and that are not installed."""
-    needed = re.findall(r"pip install 'alf_lite\[(\w+)\]'", header(text))
-    return [extra for extra in needed if not importlib.util.find_spec(EXTRAS[extra])]
 
 
 # LunarLander leaves the bounds that it declares.
@@ -104,15 +32,8 @@ def test_a_conf_trains_and_uses_every_binding(conf, tmp_path):
     text = full_text(ROOT / conf)
     if missing := missing_extras(text):
         pytest.skip(f"needs pip install 'alf_lite[{','.join(missing)}]'")
-    shortened = SHORTENED + (ONE_EPOCH if "epochs = " in text else ONE_UPDATE)
-    shortened += COLLECTED * ("initial_collect_steps" in text)
-    shortened += SEQUENCES * ("burn_in_length" in text)
-    if "epochs = " in text and "use_rollout_state" in text:
-        shortened += SEQUENCES[1:]
-    shortened += FEW_ENVIRONMENTS * ("num_parallel_environments = 1024" in text)
-    if NEEDS_DATA in text:
-        shortened = [*shortened, random_steps(ROOT / conf, tmp_path)]
-    config_files.parse_config(str(ROOT / conf), shortened, strict=True)
+    bindings = shortened(conf, tmp_path, num_iterations=2)
+    config_files.parse_config(str(ROOT / conf), bindings, strict=True)
     trainer = Trainer(TrainerConfig(), tmp_path / "run")
     result = trainer.train()
     assert result.iterations == 2
