@@ -29,13 +29,13 @@ _MODULES = {
     "TimeStep": "data_structures",
     "Trainer": "trainers.trainer",
     "TrainerConfig": "config",
-    "check_env": "environments.env_check",
+    "check_env": "tools.env_check",
     "configurable": "config",
     "create_environment": "environments.creation",
-    "evaluate": "trainers.trained_policy",
-    "export_policy": "trainers.policy_export",
-    "load_policy": "trainers.trained_policy",
-    "read_curves": "trainers.curves",
+    "evaluate": "policies.trained_policy",
+    "export_policy": "tools.policy_export",
+    "load_policy": "policies.trained_policy",
+    "read_curves": "runs.curves",
     "train": "trainers.trainer",
 }
 

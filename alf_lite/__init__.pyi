@@ -31,18 +31,15 @@ from alf_lite.algorithms import (
 )
 from alf_lite.config import TrainerConfig as TrainerConfig, configurable as configurable
 from alf_lite.data_structures import StepType as StepType, TimeStep as TimeStep
-from alf_lite.environments import (
-    check_env as check_env,
-    create_environment as create_environment,
-)
+from alf_lite.environments import create_environment as create_environment
 from alf_lite.optimizers import Adam as Adam
-from alf_lite.trainers import (
-    Trainer as Trainer,
-    export_policy as export_policy,
+from alf_lite.policies.trained_policy import (
+    evaluate as evaluate,
     load_policy as load_policy,
-    read_curves as read_curves,
-    train as train,
 )
-from alf_lite.trainers.trained_policy import evaluate as evaluate
+from alf_lite.runs.curves import read_curves as read_curves
+from alf_lite.tools.env_check import check_env as check_env
+from alf_lite.tools.policy_export import export_policy as export_policy
+from alf_lite.trainers import Trainer as Trainer, train as train
 
 __version__: str

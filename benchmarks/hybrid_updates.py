@@ -25,7 +25,7 @@ from alf_lite.config import files as config_files
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
-from alf_lite.trainers.collector import NumSteps, RandomPolicy, collect
+from alf_lite.tools.collector import NumSteps, RandomPolicy, collect
 from alf_lite.utils import random_state
 
 _NUM_STEPS = 10_000  # stored on either side

@@ -17,7 +17,7 @@ import numpy as np
 
 import alf_lite
 from alf_lite.bin import compare, plot
-from alf_lite.trainers.curves import Curves
+from alf_lite.runs.curves import Curves
 
 EPOCHS = 4, 20  # passes over each unroll
 

@@ -21,7 +21,7 @@ import alf_lite
 from alf_lite.data_structures import TimeStep
 from alf_lite.data_transformers import RewardScaling
 from alf_lite.datasets.writing import write_source
-from alf_lite.trainers.collector import (
+from alf_lite.tools.collector import (
     EpsilonGreedyPolicy,
     NumEpisodes,
     ScriptedPolicy,

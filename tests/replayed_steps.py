@@ -21,8 +21,8 @@ from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.environments.creation import create_environment
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.encoding_networks import EncodingNetwork
+from alf_lite.policies.evaluator import evaluate
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
-from alf_lite.trainers.evaluator import evaluate
 
 FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
 OBSERVATION = TensorSpec((3,))

@@ -9,7 +9,7 @@ from pathlib import Path
 from alf_lite.config import files as config_files
 from alf_lite.datasets.writing import write_source
 from alf_lite.environments.creation import create_environment
-from alf_lite.trainers.collector import NumSteps, RandomPolicy, collect
+from alf_lite.tools.collector import NumSteps, RandomPolicy, collect
 from tests.source_code import ROOT
 
 CONFS = sorted(path.relative_to(ROOT) for path in (ROOT / "confs").rglob("*.gin"))

@@ -21,7 +21,7 @@ from alf_lite.config.trainer_config import DefaultSettings, default_settings
 from alf_lite.datasets.writing import write_source
 from alf_lite.environments.creation import create_environment
 from alf_lite.exports import public_names
-from alf_lite.trainers.collector import NumSteps, RandomPolicy, collect
+from alf_lite.tools.collector import NumSteps, RandomPolicy, collect
 from alf_lite.trainers.trainer import Trainer
 from tests import documented_scores
 

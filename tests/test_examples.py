@@ -33,7 +33,7 @@ EXTRAS = {
     "own_environment": ["matplotlib", "onnx", "onnxscript", "onnxruntime"],
     "compare_settings": ["matplotlib"],
 }
-TESTED_ELSEWHERE = ["run_exported"]  # tests/bin/test_export.py: without alf_lite
+TESTED_ELSEWHERE = ["run_exported"]  # test_policy_export.py: without alf_lite
 
 
 def test_every_example_is_run():

@@ -19,8 +19,11 @@ LAYERS = [
     {"data_transformers", "datasets"},
     {"unrollers"},
     {"algorithms"},
+    {"runs"},
+    {"policies"},
     {"trainers"},
-    {"bin", "testing"},
+    {"tools", "testing"},
+    {"bin"},
 ]
 # A module imports these at its top; the package of an extra only where it is used.
 CORE_PACKAGES = {
@@ -154,7 +157,9 @@ def test_extras_are_imported_where_they_are_used():
         ("utils__losses", "from alf_lite import networks"),
         ("networks__encoders", "import alf_lite.metrics.metrics"),
         ("errors", "from alf_lite import nest"),
-        ("bin__train", "def f():\n    from alf_lite.testing import probes"),
+        ("runs__record", "from alf_lite.policies.evaluator import evaluate"),
+        ("trainers__hooks", "from alf_lite.tools.videos import VideoSettings"),
+        ("tools__pictures", "def f():\n    from alf_lite.testing import probes"),
         ("helpers__misc", "x = 1"),
         ("trainers__trainer", "from alf_lite.helpers import misc"),
     ],

@@ -15,8 +15,9 @@ import sys
 from collections.abc import Iterator
 from types import FrameType
 
+from alf_lite.tools.invocation import is_script
+
 EXIT_INTERRUPTED = 130  # what a shell reports for a program that SIGINT ended
-SCRIPT = "alf_lite"  # the console script, see command.py
 
 _runs_main = False
 _was_interrupted = False
@@ -29,22 +30,13 @@ def _install_in_program() -> None:
         argument.startswith("alf_lite.bin.") for argument in sys.orig_argv
     )
     # A child that multiprocessing has started has the arguments of its parent, too.
-    is_program |= _is_script() and sys.argv[0] in sys.orig_argv
+    is_program |= is_script() and sys.argv[0] in sys.orig_argv
     if is_program:
         # Python's last search for garbage takes most of a second, for nothing.
         atexit.register(gc.freeze)
     # It may be ignored, as in the background of a shell.
     if is_program and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _handle)
-
-
-def _is_script() -> bool:
-    return os.path.basename(sys.argv[0] if sys.argv else "") == SCRIPT
-
-
-def invocation(name: str) -> str:
-    """How to call a program, in the way that this one was called."""
-    return f"{SCRIPT} {name}" if _is_script() else f"python -m alf_lite.bin.{name}"
 
 
 @contextlib.contextmanager

@@ -88,7 +88,7 @@ def check_env(values: flags.FlagValues) -> int:
     if values.max_episode_steps is not None:
         settings["max_episode_steps"] = values.max_episode_steps
 
-    from alf_lite.environments import env_check
+    from alf_lite.tools import env_check
 
     report = env_check.check_env(env, seconds=values.seconds, **settings)
     print(json.dumps(report.as_json()) if values.json else report)

@@ -15,7 +15,7 @@ from alf_lite.errors import ConfigError
 
 if TYPE_CHECKING:
     from alf_lite.environments.environment import Environment
-    from alf_lite.trainers.collector import Amount, CollectionPolicy
+    from alf_lite.tools.collector import Amount, CollectionPolicy
 
 
 def define_flags() -> flags.FlagValues:
@@ -115,7 +115,7 @@ def collect(values: flags.FlagValues) -> int:
 
     # Imported here: it takes a second or two, which a misspelt flag need not wait for.
     from alf_lite.datasets.writing import write_source
-    from alf_lite.trainers import collector
+    from alf_lite.tools import collector
 
     recorded_steps_flags.parse_config(values, _run_conf(values))
     kwargs = {"seed": values.seed}
@@ -159,14 +159,14 @@ def _run_conf(values: flags.FlagValues) -> str | None:
     """The configuration of the run, if there is one."""
     if not values.root_dir:
         return None
-    from alf_lite.trainers import run_policy
+    from alf_lite.policies import run_policy
 
     parameters = recorded_steps_flags.parameters(values)
     return run_policy.run_conf(values.root_dir, parameters, run_policy.TO_COLLECT)
 
 
 def _amount(values: flags.FlagValues) -> Amount:
-    from alf_lite.trainers import collector
+    from alf_lite.tools import collector
 
     if values.num_episodes is not None:
         return collector.NumEpisodes(values.num_episodes)
@@ -174,7 +174,7 @@ def _amount(values: flags.FlagValues) -> Amount:
 
 
 def _policy(values: flags.FlagValues, env: Environment) -> CollectionPolicy:
-    from alf_lite.trainers import collector
+    from alf_lite.tools import collector
 
     if values.policy is None:
         return _algorithm_policy(values, env)
@@ -188,8 +188,8 @@ def _policy(values: flags.FlagValues, env: Environment) -> CollectionPolicy:
 
 
 def _algorithm_policy(values: flags.FlagValues, env: Environment) -> CollectionPolicy:
-    from alf_lite.trainers import run_policy
-    from alf_lite.trainers.collector import AlgorithmPolicy
+    from alf_lite.policies import run_policy
+    from alf_lite.tools.collector import AlgorithmPolicy
 
     config = run_policy.acting_config(
         device=values.device, epsilon_greedy=values.epsilon_greedy

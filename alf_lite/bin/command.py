@@ -22,7 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alf_lite.bin import SCRIPT
+from alf_lite.tools.invocation import SCRIPT
 
 if TYPE_CHECKING:
     from alf_lite.bin.program import Program

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from alf_lite.bin import SCRIPT, command, program
+from alf_lite.bin import command, program
 from alf_lite.errors import ConfigError, did_you_mean
+from alf_lite.tools.invocation import SCRIPT
 
 # Each hands over the line up to the cursor and offers the words that come back. If none
 # does, the shell completes names of files.

@@ -88,7 +88,7 @@ def export(values: flags.FlagValues) -> int:
         raise ConfigError("--root_dir is missing: which run should be exported?")
     checkpoint = program.checkpoint(values.checkpoint)
 
-    from alf_lite.trainers.policy_export import export_policy
+    from alf_lite.tools.policy_export import export_policy
 
     result = export_policy(
         values.root_dir,

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from alf_lite.bin import pictures, program, recorded_steps_flags
+from alf_lite.bin import program, recorded_steps_flags
 from alf_lite.errors import ConfigError
+from alf_lite.tools import pictures
 
 
 def define_flags() -> flags.FlagValues:
@@ -50,9 +51,9 @@ def inspect_buffer(values: flags.FlagValues) -> int:
         pictures.check_can_draw(values.picture)
 
     # Imported here: it takes a second or two, which a misspelt flag need not wait for.
-    from alf_lite.bin import report
     from alf_lite.datasets.formats import open_source
-    from alf_lite.datasets.statistics import spec_bounds, summarize
+    from alf_lite.tools import report
+    from alf_lite.tools.step_statistics import spec_bounds, summarize
 
     statistics = []
     with contextlib.ExitStack() as stack:

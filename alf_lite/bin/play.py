@@ -13,7 +13,7 @@ from alf_lite.bin import program
 from alf_lite.errors import ConfigError
 
 if TYPE_CHECKING:
-    from alf_lite.trainers.player import PlayResult
+    from alf_lite.tools.player import PlayResult
 
 
 def define_flags() -> flags.FlagValues:
@@ -110,8 +110,7 @@ def play(values: flags.FlagValues) -> int:
         )
 
     # Imported here: it takes a second or two, which a misspelt flag need not wait for.
-    from alf_lite.bin import report
-    from alf_lite.trainers import player
+    from alf_lite.tools import player, report
 
     result = player.play(
         values.root_dir,

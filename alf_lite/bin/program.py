@@ -8,13 +8,14 @@ import os
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from absl import flags
 
-from alf_lite.bin import EXIT_INTERRUPTED, invocation, main_program
+from alf_lite.bin import EXIT_INTERRUPTED, main_program
 from alf_lite.errors import AlfLiteError, ConfigError
+from alf_lite.tools.invocation import invocation
 from alf_lite.utils.output_streams import best_effort_output
 
 _HELP_WIDTH = 88
@@ -167,26 +168,6 @@ def checkpoint(value: str) -> str | int:
     if value.isdecimal():
         return int(value)
     raise ConfigError(f"--checkpoint must be latest, best or a step, got {value!r}")
-
-
-def check_settings_of_runs(names: Iterable[str], seeds: str = "--seeds") -> None:
-    """Finds what each of several runs has of its own among the settings of all.
-
-    Args:
-        names: of the settings, or the settings, ``NAME = VALUE``.
-        seeds: the flag that says them.
-
-    Raises:
-        ConfigError: naming the setting, which would have no effect.
-    """
-    instead = {
-        "TrainerConfig.random_seed": f"{seeds} says it for every run",
-        "TrainerConfig.root_dir": "every run has one of its own in --root_dir",
-    }
-    for given in names:
-        name = given.partition("=")[0].strip()
-        if name in instead:
-            raise ConfigError(f"{name} cannot be set here: {instead[name]}")
 
 
 class _StderrHandler(logging.Handler):

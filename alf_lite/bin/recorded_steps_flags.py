@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from alf_lite.bin import invocation
 from alf_lite.errors import ConfigError
+from alf_lite.tools.invocation import invocation
 
 if TYPE_CHECKING:
     from alf_lite.environments.environment import Environment
@@ -129,7 +129,7 @@ def check_output(values: flags.FlagValues) -> None:
 
 def written_lines(values: flags.FlagValues, buffer: ReplayBuffer) -> list[str]:
     """What was written, and what to do with it."""
-    from alf_lite.bin import report
+    from alf_lite.tools import report
 
     inspect = f"{invocation('inspect_buffer')} {shlex.quote(values.output)}"
     source = json.dumps(values.output, ensure_ascii=False)
@@ -144,13 +144,13 @@ def written_lines(values: flags.FlagValues, buffer: ReplayBuffer) -> list[str]:
 
 def written_as_json(values: flags.FlagValues, buffer: ReplayBuffer) -> dict[str, Any]:
     """The statistics of what was written."""
-    from alf_lite.bin import report
+    from alf_lite.tools import report
 
     return report.steps_as_json([_statistics(buffer)], [values.output])
 
 
 def _statistics(buffer: ReplayBuffer) -> Any:
     from alf_lite.datasets.replay_sources import BufferSource
-    from alf_lite.datasets.statistics import summarize
+    from alf_lite.tools.step_statistics import summarize
 
     return summarize(BufferSource(buffer))

@@ -142,7 +142,7 @@ def _check_holds_no_runs(folder: Path) -> None:
 
 def _report(result: Any) -> None:
     """Prints how the run ended."""
-    from alf_lite.bin import report
+    from alf_lite.tools import report
     from alf_lite.utils.ranks import ranks
 
     if ranks.is_first:
@@ -151,7 +151,11 @@ def _report(result: Any) -> None:
 
 def _train_seeds(values: flags.FlagValues) -> int:
     """Starts a run for each seed with the other flags."""
-    from alf_lite.bin.seeds import parse_seeds, train_seeds
+    from alf_lite.tools.seeds import (
+        check_settings_of_runs,
+        parse_seeds,
+        train_seeds,
+    )
 
     if program.is_rank():
         raise ConfigError(
@@ -163,7 +167,7 @@ def _train_seeds(values: flags.FlagValues) -> int:
         raise ConfigError("--seed and --seeds contradict each other: give one of them")
     if not values.root_dir:
         raise ConfigError("--root_dir is missing: where should the runs be stored?")
-    program.check_settings_of_runs(values.gin_param)
+    check_settings_of_runs(values.gin_param)
     given = {name: values[name].value for name in ("conf", "device")}
     are_set = ("force_torch_deterministic", "strict_config")
     arguments = [
@@ -176,8 +180,8 @@ def _train_seeds(values: flags.FlagValues) -> int:
 
 def _saved_config(root_dir: str, parameters: Sequence[str]) -> str | None:
     """The configuration of the run that is there."""
-    from alf_lite.trainers import run_policy
-    from alf_lite.trainers.run_directory import USER_CONFIG, RunDirectory
+    from alf_lite.policies import run_policy
+    from alf_lite.runs.directory import USER_CONFIG, RunDirectory
 
     directory = RunDirectory(root_dir)
     directory.restore_user_config()

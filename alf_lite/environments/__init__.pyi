@@ -8,7 +8,6 @@ from alf_lite.environments.creation import (
     create_environment as create_environment,
     has_native as has_native,
 )
-from alf_lite.environments.env_check import check_env as check_env
 from alf_lite.environments.env_factory import (
     EnvFactory as EnvFactory,
     dump_factory as dump_factory,
@@ -25,26 +24,11 @@ from alf_lite.environments.env_indices import (
     first_index as first_index,
 )
 from alf_lite.environments.env_pool import EnvPoolVectorEnv as EnvPoolVectorEnv
-from alf_lite.environments.env_report import (
-    EnvReport as EnvReport,
-    Episodes as Episodes,
-    LeafReport as LeafReport,
-    advise as advise,
-)
 from alf_lite.environments.env_server import (
     BuiltEnv as BuiltEnv,
     EnvSettings as EnvSettings,
     SharedSteps as SharedSteps,
     serve as serve,
-)
-from alf_lite.environments.env_trials import (
-    SeenSteps as SeenSteps,
-    endless_steps as endless_steps,
-    is_same as is_same,
-    mask_of as mask_of,
-    sample_actions as sample_actions,
-    single_mask as single_mask,
-    trajectory as trajectory,
 )
 from alf_lite.environments.environment import (
     Environment as Environment,
@@ -111,6 +95,7 @@ from alf_lite.environments.single_env import (
     BatchOfSingleEnvs as BatchOfSingleEnvs,
     EnvDescription as EnvDescription,
     SavedEpisode as SavedEpisode,
+    check_env as check_env,
     check_info as check_info,
     check_same_spaces as check_same_spaces,
     check_space as check_space,

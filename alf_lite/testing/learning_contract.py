@@ -34,9 +34,9 @@ from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
+from alf_lite.policies.evaluator import evaluate
 from alf_lite.testing import probe_environments as probes
 from alf_lite.testing import structured_environments as structures
-from alf_lite.trainers.evaluator import evaluate
 
 GAMMA = 0.8  # what ``make`` must use as discount
 

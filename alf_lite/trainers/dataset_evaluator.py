@@ -20,8 +20,8 @@ from alf_lite.data_structures import BatchInfo, Experience
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.errors import ConfigError, DataError
 from alf_lite.nest import path_parts
+from alf_lite.policies.evaluator import eval_mode
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
-from alf_lite.trainers.evaluator import eval_mode
 from alf_lite.utils import random_state
 from alf_lite.utils.losses import masked_mean
 from alf_lite.utils.tensor_utils import reset_state

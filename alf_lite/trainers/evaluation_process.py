@@ -22,6 +22,7 @@ from alf_lite.config import shipping as config_shipping
 from alf_lite.config.conflicts import OF_ALL_PROCESSES
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import AlfLiteError, ConfigError, WorkerError
+from alf_lite.policies.evaluator import EpisodeRecording, EvalResult
 from alf_lite.processes.child_main import error_of
 from alf_lite.processes.child_process import ChildDiedError, ChildGroup, start_server
 from alf_lite.tensor_specs import TensorSpec
@@ -36,8 +37,6 @@ from alf_lite.trainers.evaluation_worker import (
     EvalWorkerSettings,
     policy_memory,
 )
-from alf_lite.trainers.evaluator import EvalResult
-from alf_lite.trainers.videos import VideoSettings
 from alf_lite.unrollers.actor_copy import config_in_worker
 
 _logger = logging.getLogger(__name__)
@@ -84,7 +83,7 @@ class EvaluationProcess:
         create_env: Callable[..., Environment],
         env_seed: int,
         policy: Mapping[str, Tensor],
-        recording: VideoSettings | None = None,
+        recording: EpisodeRecording | None = None,
     ) -> None:
         recipe = EvalRecipe(
             config=config_in_worker(_without_process_settings(config)),

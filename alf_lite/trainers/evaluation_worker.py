@@ -21,15 +21,10 @@ from alf_lite.data_structures import TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.metrics.episode_metric import EpisodeMetric, build_episode_metrics
+from alf_lite.policies.evaluator import EpisodeRecording, EvalResult, evaluate
 from alf_lite.processes.child_main import Parent, StopRequested
 from alf_lite.processes.shared_memory import SharedMemory
 from alf_lite.tensor_specs import TensorSpec
-from alf_lite.trainers.evaluator import EvalResult, evaluate
-from alf_lite.trainers.videos import (
-    VideoSettings,
-    num_environments_drawn,
-    record_episodes,
-)
 
 READY, STEPS, RESULT = b"r", b"s", b"e"  # first bytes of what the process says
 COUNTS = struct.Struct("=qq")  # steps, episodes
@@ -53,7 +48,7 @@ class EvalParts(NamedTuple):
     env: Environment
     algorithm: RLAlgorithm
     metrics: Sequence[EpisodeMetric]
-    recording: VideoSettings | None
+    recording: EpisodeRecording | None
 
     def play(
         self,
@@ -71,10 +66,10 @@ class EvalParts(NamedTuple):
             on_step=on_step,
             metrics=self.metrics,
         )
-        if video_path is None:
+        if video_path is None or self.recording is None:
             return result
-        video = record_episodes(
-            self.algorithm, self.env, result, video_path, self.recording, on_step
+        video = self.recording.record(
+            self.algorithm, self.env, result, video_path, on_step
         )
         return result._replace(video=video)
 
@@ -99,7 +94,7 @@ class EvalRecipe:
     metric_ctors: Any
     create_env: Callable[..., Environment]
     seed: int
-    recording: VideoSettings | None = None
+    recording: EpisodeRecording | None = None
 
     def __call__(self) -> EvalParts:
         config = dataclasses.replace(
@@ -117,7 +112,7 @@ def create_eval_env(
     config: TrainerConfig,
     create_env: Callable[..., Environment],
     seed: int,
-    recording: VideoSettings | None,
+    recording: EpisodeRecording | None,
 ) -> Environment:
     """The environments of an evaluation.
 
@@ -139,7 +134,7 @@ def create_eval_env(
         )
     if recording is not None:  # before hours of training, not after
         env.reset(seed)
-        num_environments_drawn(env)
+        recording.check(env)
     return env
 
 

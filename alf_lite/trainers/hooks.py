@@ -13,9 +13,8 @@ from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.checkpoints.files import new_output
 from alf_lite.config import configurable
 from alf_lite.errors import CheckpointError, ConfigError
-from alf_lite.trainers.evaluator import EvalResult
-from alf_lite.trainers.training_state import RunState
-from alf_lite.trainers.videos import VideoSettings
+from alf_lite.policies.evaluator import EpisodeRecording, EvalResult
+from alf_lite.runs.training_state import RunState
 
 _logger = logging.getLogger(__name__)
 _REPLAY_NAME = re.compile(r"replay-(\d+)")
@@ -67,7 +66,7 @@ class Hook:
     on_all_ranks: ClassVar[bool] = False
 
     # What it wants to have recorded of evaluations; of several hooks the first decides.
-    recording: VideoSettings | None = None
+    recording: EpisodeRecording | None = None
 
     def __init__(self, priority: int = 50) -> None:
         self.priority = priority
@@ -129,7 +128,7 @@ class Hooks:
             getattr(hook, place)(training, *arguments)
 
     @property
-    def recording(self) -> VideoSettings | None:
+    def recording(self) -> EpisodeRecording | None:
         """What is recorded of evaluations, if a hook wants it."""
         return next((hook.recording for hook in self._hooks if hook.recording), None)
 

@@ -21,7 +21,7 @@ from alf_lite.environments.environment import Environment
 from alf_lite.environments.specs_only_environment import RemoteEnvironment
 from alf_lite.environments.torch_vector_env import TorchVectorEnv
 from alf_lite.errors import ConfigError
-from alf_lite.trainers import rebuilding
+from alf_lite.runs import rebuilding
 from alf_lite.trainers.hooks import Hook
 from alf_lite.unrollers.actor_copy import create_remote_environment
 from alf_lite.utils import random_state

@@ -1,4 +1,4 @@
-"""Hooks that many runs want: the best model, early stops, a curriculum, videos."""
+"""Hooks that many runs want: the best model, early stops, a curriculum."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 
 from alf_lite.config import configurable
 from alf_lite.errors import ConfigError, EnvError
+from alf_lite.policies.evaluator import EvalResult
 from alf_lite.trainers import train_summaries
-from alf_lite.trainers.evaluator import EvalResult
 from alf_lite.trainers.hooks import Hook, Training
-from alf_lite.trainers.videos import VideoSettings, check_can_record
 from alf_lite.utils import summary
 from alf_lite.utils.ranks import ranks
 
@@ -260,49 +259,6 @@ class Curriculum(Hook):
             raise ValueError(f"level {level} of {len(self._levels)} levels")
         self.level = level
         self._num_episodes_before = int(state["num_episodes_before"])
-
-
-@configurable
-class VideoRecorder(Hook):
-    """Records the worst, the median and the best episode of evaluations.
-
-    ``root_dir/videos`` has a file of each, TensorBoard a small one. The episodes are
-    played and drawn after the evaluation, once more.
-
-    Args:
-        every: evaluations from one that is recorded to the next. That of the end is
-            always recorded.
-        height: of an episode in the picture, in pixels.
-        max_frames: of the longest episode; of longer ones every second, third, … step
-            is shown.
-        priority: see :class:`Hook`.
-    """
-
-    def __init__(
-        self,
-        every: int = 1,
-        height: int = 240,
-        max_frames: int = 200,
-        priority: int = 50,
-    ) -> None:
-        super().__init__(priority)
-        for name, value in (("every", every), ("height", height)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if max_frames < 2:
-            raise ValueError(f"max_frames must be at least 2, got {max_frames}")
-        self.recording = VideoSettings(every, height, max_frames)
-        check_can_record()
-
-    def before_train(self, training: Training) -> None:
-        if not training.algorithm.config.evaluate:
-            raise ConfigError(
-                "VideoRecorder records evaluations: set TrainerConfig.evaluate = True"
-            )
-        if not training.owns_root_dir:
-            raise ConfigError(
-                "VideoRecorder: there is nowhere to write to. Give Trainer a root_dir."
-            )
 
 
 def number_of(numbers: Mapping[str, float], name: str, asker: str) -> float:

@@ -20,7 +20,11 @@ from alf_lite.config import files as config_files
 from alf_lite.environments.env_indices import create_after
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
-from alf_lite.trainers import run_record, train_summaries
+from alf_lite.runs.checkpoints import RunCheckpoints
+from alf_lite.runs.directory import RunDirectory
+from alf_lite.runs.training_state import RunState
+from alf_lite.trainers import run_end, train_summaries
+from alf_lite.trainers.evaluations import RunEvaluations
 from alf_lite.trainers.hooks import Hook, Hooks, build_hooks, check_hooks
 from alf_lite.trainers.progress_display import (
     ProgressDisplay,
@@ -28,9 +32,7 @@ from alf_lite.trainers.progress_display import (
     choose_display,
 )
 from alf_lite.trainers.progress_measures import SpeedMeter, Status
-from alf_lite.trainers.run_checkpoints import RunCheckpoints
-from alf_lite.trainers.run_directory import RunDirectory
-from alf_lite.trainers.run_evaluations import RunEvaluations
+from alf_lite.trainers.run_end import TrainResult
 from alf_lite.trainers.run_plan import RunPlan, trainable
 from alf_lite.trainers.run_ranks import (
     agree,
@@ -38,9 +40,7 @@ from alf_lite.trainers.run_ranks import (
     directory_of_rank,
     hooks_of_rank,
 )
-from alf_lite.trainers.run_record import TrainResult
 from alf_lite.trainers.signals import STACKS_FILE, BrokenOffError, StopSignals
-from alf_lite.trainers.training_state import RunState
 from alf_lite.utils import summary
 from alf_lite.utils.interruption import interruption
 from alf_lite.utils.leftover_threads import watch_end_of_program
@@ -208,7 +208,7 @@ class Trainer:
                 # The algorithm has advanced it already.
                 self.algorithm.progress.global_counter = self.run.iterations
                 summary.set_global_counter(self.run.iterations)
-                self._note = run_record.keep_what_is_whole(
+                self._note = run_end.keep_what_is_whole(
                     error, self.run.iterations, self._checkpoints, self._save
                 )
                 interruption.end_iteration()
@@ -227,7 +227,7 @@ class Trainer:
             self._run_directory,
             plan.config.keep_checkpoints,
             plan.given.statements,
-            signals=self._signals,
+            uninterrupted=self._signals.held_off,
             is_kept=self._temporary is None,
         )
         with config_files.gin_errors():
@@ -283,9 +283,7 @@ class Trainer:
         self._has_begun = True
         run = self.run
         if self._temporary is None and ranks.is_first:
-            run_record.open_files(
-                stack, self._checkpoints, run, self._plan, self._result
-            )
+            run_end.open_files(stack, self._checkpoints, run, self._plan, self._result)
             summary.listen(self._summarized.update)
         self._plan.advise(self.algorithm, run.iterations, run.env_steps)
         summary.set_global_counter(run.iterations)

@@ -19,7 +19,7 @@ from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError, DataError
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.structured_environments import CountingEnv
-from alf_lite.trainers.collector import NumSteps, RandomPolicy, collect
+from alf_lite.tools.collector import NumSteps, RandomPolicy, collect
 from alf_lite.trainers.dataset_evaluator import DatasetEvaluator
 
 SETTINGS = {

@@ -22,9 +22,9 @@ from alf_lite.environments.creation import create_environment
 from alf_lite.networks.actor_networks import ActorNetwork, SquashedActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Adam
+from alf_lite.policies.evaluator import evaluate
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.testing.probe_environments import IdentityEnv
-from alf_lite.trainers.evaluator import evaluate
 
 DISCRETE = functools.partial(IdentityEnv, spaces.Discrete(3))
 CONTINUOUS = functools.partial(IdentityEnv, spaces.Box(-1.0, 1.0, (2,)))

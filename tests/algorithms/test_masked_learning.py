@@ -25,8 +25,8 @@ from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
 from alf_lite.networks.value_networks import QNetwork, ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
+from alf_lite.policies.evaluator import evaluate
 from alf_lite.testing.masked_environment import ForbiddenActionEnv
-from alf_lite.trainers.evaluator import evaluate
 from alf_lite.utils.diagnostics import diagnostics_if
 
 LSTM = functools.partial(

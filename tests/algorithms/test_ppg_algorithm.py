@@ -20,9 +20,9 @@ from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
 from alf_lite.optimizers.optimizers import Adam
+from alf_lite.policies.evaluator import evaluate
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.testing.probe_environments import ObservationPolicyEnv
-from alf_lite.trainers.evaluator import evaluate
 from alf_lite.utils.ranks import ranks
 
 OBSERVATION = TensorSpec((2,))

@@ -14,8 +14,8 @@ from alf_lite.errors import ConfigError
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.optimizers.optimizers import Adam
+from alf_lite.policies.evaluator import evaluate
 from alf_lite.testing.structured_environments import MemoryEnv
-from alf_lite.trainers.evaluator import evaluate
 from tests.replayed_steps import (
     CHOICE,
     LAST,

@@ -11,8 +11,8 @@ from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
 from alf_lite.optimizers.optimizers import Adam
+from alf_lite.policies.evaluator import evaluate
 from alf_lite.testing.structured_environments import ConstrainedEnv
-from alf_lite.trainers.evaluator import evaluate
 
 WEIGHTS = functools.partial(
     LagrangianRewardWeights,

@@ -245,7 +245,7 @@ def test_errors_are_one_message(tmp_path, capsys, arguments, exit_code, message)
 
 
 def test_a_class_is_named_as_an_environment(tmp_path, capsys):
-    name, conf = "tests.bin.test_export.Endless", tmp_path / "endless.gin"
+    name, conf = "tests.tools.test_policy_export.Endless", tmp_path / "endless.gin"
     conf.write_text(f"create_environment.env_ctor = @{name}\n")
     path = str(tmp_path / "steps.replay")
     steps = ["--policy=random", "--num_env_steps=4"]

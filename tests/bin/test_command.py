@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
-from alf_lite.bin import command, completion, program, report
-from alf_lite.bin import list as listing
+from alf_lite.bin import command, completion, program
 from alf_lite.config.names import packaged_confs, shipped
 from alf_lite.exports import public_names
+from alf_lite.tools import listing, report
 from tests.source_code import ROOT
 
 NAMES = command.command_names()

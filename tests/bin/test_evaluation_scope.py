@@ -5,7 +5,7 @@ from __future__ import annotations
 from alf_lite.bin import train
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
-from alf_lite.trainers.player import play
+from alf_lite.tools.player import play
 from alf_lite.trainers.trainer import Trainer
 
 TRAINING = "create_environment.max_episode_steps = 9"

@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from alf_lite.bin import inspect_buffer, pictures
+from alf_lite.bin import inspect_buffer
 from alf_lite.config import files as config_files
+from alf_lite.tools import pictures
 
 
 def run(*arguments: str) -> int:

@@ -26,12 +26,12 @@ from alf_lite.checkpoints.files import new_output
 from alf_lite.datasets import replay_sources
 from alf_lite.datasets.formats import open_source
 from alf_lite.datasets.loading import load_replay_buffer
-from alf_lite.datasets.statistics import summarize
 from alf_lite.datasets.step_assembly import experience_spec
 from alf_lite.errors import DataError
 from alf_lite.replay_buffers import allocation
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
+from alf_lite.tools.step_statistics import summarize
 from tests.datasets.alf_files import alf_ring
 from tests.datasets.recorded_episodes import flat_episode, make_env, rows
 from tests.source_code import ROOT

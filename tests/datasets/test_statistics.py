@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from alf_lite.datasets.source import RecordedField, Source, StepSequence
-from alf_lite.datasets.statistics import Bounds, summarize
 from alf_lite.errors import DataError
+from alf_lite.tools.step_statistics import Bounds, summarize
 
 F, M, L = 0, 1, 2
 
@@ -180,7 +180,7 @@ def test_what_stands_where_no_action_was_taken_may_be_anything(name, values, pla
 
 
 def test_long_fields_are_looked_at_piece_by_piece(monkeypatch):
-    monkeypatch.setattr("alf_lite.datasets.statistics._CHUNK_VALUES", 4)
+    monkeypatch.setattr("alf_lite.tools.step_statistics._CHUNK_VALUES", 4)
     observation = np.zeros((9, 2))
     observation[7, 1] = np.nan
     observation[4, 0] = 2

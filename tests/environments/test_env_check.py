@@ -1,4 +1,4 @@
-"""Tests of alf_lite.environments.env_check: what it says of faulty environments."""
+"""Tests of alf_lite.tools.env_check: what it says of faulty environments."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 from gymnasium import spaces
 
 import alf_lite
-from alf_lite.environments.env_check import check_env
-from alf_lite.environments.env_report import Episodes, LeafReport, advise
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import TensorSpec
+from alf_lite.tools.env_check import check_env
+from alf_lite.tools.env_report import Episodes, LeafReport, advise
 
 
 class GoodEnv(gymnasium.Env):

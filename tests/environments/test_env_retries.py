@@ -16,8 +16,8 @@ from alf_lite import nest
 from alf_lite.data_structures import StepType
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError, EnvError
-from alf_lite.trainers.collector import NumSteps, RandomPolicy, collect
-from alf_lite.trainers.evaluator import evaluate
+from alf_lite.policies.evaluator import evaluate
+from alf_lite.tools.collector import NumSteps, RandomPolicy, collect
 
 FIRST, MID, LAST = map(int, (StepType.FIRST, StepType.MID, StepType.LAST))
 built: list[Shaky] = []

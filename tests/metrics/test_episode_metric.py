@@ -17,7 +17,7 @@ from alf_lite.metrics.episode_metric import (
     RecentEpisodes,
     build_episode_metrics,
 )
-from alf_lite.trainers.evaluator import evaluate
+from alf_lite.policies.evaluator import evaluate
 from alf_lite.trainers.trainer import Trainer
 from tests.trainers.toys import NoiseEnvironment, ScriptedEnvironment, ToyAlgorithm
 

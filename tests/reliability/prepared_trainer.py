@@ -25,11 +25,11 @@ PRELOADED = (
     "alf_lite.algorithms.ppo_algorithm",
     "alf_lite.algorithms.sac_algorithm",
     "alf_lite.bin.program",
-    "alf_lite.bin.report",
+    "alf_lite.tools.report",
     "alf_lite.config.files",
     "alf_lite.networks.actor_networks",
     "alf_lite.networks.value_networks",
-    "alf_lite.trainers.player",
+    "alf_lite.tools.player",
     "alf_lite.trainers.hooks",
     "alf_lite.trainers.trainer",
     # What a run imports late: another user may not read where python is installed.

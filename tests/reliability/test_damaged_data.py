@@ -29,11 +29,11 @@ from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.data_structures import Experience
 from alf_lite.datasets.formats import open_source
 from alf_lite.datasets.loading import load_replay_buffer
-from alf_lite.datasets.statistics import summarize
 from alf_lite.datasets.step_assembly import experience_spec
 from alf_lite.errors import ConfigError, DataError
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_file import FILE_NAME
+from alf_lite.tools.step_statistics import summarize
 from tests.datasets.alf_files import alf_ring
 from tests.datasets.recorded_episodes import flat_episode, make_env, rows
 from tests.source_code import ROOT

@@ -11,7 +11,7 @@ import pytest
 from alf_lite.config import files as config_files
 from alf_lite.datasets.writing import write_source
 from alf_lite.environments.creation import create_environment
-from alf_lite.trainers.collector import NumSteps, RandomPolicy, collect
+from alf_lite.tools.collector import NumSteps, RandomPolicy, collect
 from tests.reliability.disturbance import environ
 from tests.reliability.trainer_process import REPOSITORY, newest_step
 from tests.trainers.run_comparison import assert_same_run

@@ -15,8 +15,8 @@ from torch import nn
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import TrainerConfig
 from alf_lite.errors import EnvError, WorkerError
+from alf_lite.trainers.evaluations import RunEvaluations
 from alf_lite.trainers.hooks import Hook
-from alf_lite.trainers.run_evaluations import RunEvaluations
 from alf_lite.trainers.trainer import Trainer
 from tests.trainers.conftest import make_noise
 from tests.trainers.toys import ScriptedEnvironment, ToyAlgorithm

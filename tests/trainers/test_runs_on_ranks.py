@@ -15,7 +15,6 @@ import torch
 
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
-from alf_lite.bin.verify_checkpoint import examine
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import TimeStep
@@ -30,6 +29,7 @@ from alf_lite.errors import ConfigError, DataError
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.value_networks import QNetwork, ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
+from alf_lite.tools.checkpoint_report import examine
 from alf_lite.trainers.hooks import Hook, ReplaySaver
 from alf_lite.trainers.trainer import Trainer
 from alf_lite.utils.ranks import RankLostError, ranks

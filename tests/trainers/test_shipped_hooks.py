@@ -10,8 +10,9 @@ import torch
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.environments import create_environment
 from alf_lite.errors import ConfigError, EnvError
-from alf_lite.trainers import evaluation_worker, evaluator
-from alf_lite.trainers.evaluator import EvalResult
+from alf_lite.policies import evaluator
+from alf_lite.policies.evaluator import EvalResult
+from alf_lite.trainers import evaluation_worker
 from alf_lite.trainers.shipped_hooks import BestModel, Curriculum, EarlyStop
 from tests.environments.light_environments import Ladder
 

@@ -1,0 +1,1 @@
+"""Trained policies: built from a run, and evaluated."""

@@ -1,0 +1,1 @@
+"""The directory of a run: its files, record, lock and checkpoints."""

@@ -1,0 +1,232 @@
+"""Reads back what runs have logged: ``alf_lite.read_curves("runs/ppo")``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from alf_lite.config.settings import settings_in
+from alf_lite.errors import ConfigError, DataError, did_you_mean
+from alf_lite.runs.directory import OPERATIVE_CONFIG, USER_CONFIG
+from alf_lite.utils.row_log import AXES, EPISODES, KEYS, METRICS, Row, read_rows
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_logger = logging.getLogger(__name__)
+
+_SHOWN = 400  # letters of the names of curves or runs
+_FILES_OF_A_RUN = (f"{METRICS}.jsonl", "run.json", USER_CONFIG)
+
+
+class Curve(NamedTuple):
+    """One tag of a run, over everything it can be drawn over: [N] each, in order."""
+
+    values: np.ndarray  # NaN where it was not finite
+    iterations: np.ndarray
+    env_steps: np.ndarray  # of all environments
+    updates: np.ndarray  # of gradients
+    seconds: np.ndarray  # of training
+
+    def __repr__(self) -> str:
+        """In a line, also in a notebook."""
+        return (
+            f"Curve of {len(self.values)} values, {self.values[-1]:.6g} after "
+            f"{self.env_steps[-1]:,.0f} environment steps"
+        )
+
+
+class Curves(dict[str, Curve]):
+    """What one run has logged: tag -> curve.
+
+    Attributes:
+        path: of the run.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        super().__init__(_curves_of(_rows_of(path, METRICS)))
+
+    def __repr__(self) -> str:
+        """The names of the curves, not their numbers."""
+        return f"{len(self)} curves of {self.path}: {_listed(self)}"
+
+    def __missing__(self, tag: str) -> Curve:
+        hint = did_you_mean(tag, self) or f" There are: {', '.join(sorted(self))}"
+        raise KeyError(f"{self.path} has no curve {tag!r}.{hint}")
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Name -> value of every setting of the run, such as ``PPOAlgorithm.gamma``."""
+        texts = (_text(self.path / name) for name in (OPERATIVE_CONFIG, USER_CONFIG))
+        return settings_in(*texts)
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """What ``run.json`` says; {} if there is none."""
+        try:
+            record = json.loads(_text(self.path / "run.json"))
+        except ValueError:
+            return {}
+        return record if isinstance(record, dict) else {}
+
+    @cached_property
+    def episodes(self) -> dict[str, np.ndarray]:
+        """Of all evaluations: ``return``, ``length``, ``iteration``, …, [N] each."""
+        rows = list(_rows_of(self.path, EPISODES))
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {name: _array(row.get(name) for row in rows) for name in names}
+
+    def to_dataframe(self) -> DataFrame:
+        """A row per iteration, a column per tag, beside iteration, env_steps, ….
+
+        Raises:
+            ConfigError: if pandas is not installed.
+        """
+        pandas = _import_pandas()
+        merged: dict[tuple[Any, ...], Row] = {}
+        for row in _rows_of(self.path, METRICS):
+            key = tuple(row.get(name) for name in KEYS[METRICS])
+            merged[key] = merged.get(key, {}) | row
+        columns = [*AXES, *sorted(self)]
+        rows = sorted(merged.values(), key=lambda row: row["iteration"])
+        return pandas.DataFrame(rows, columns=columns)
+
+
+class CurvesOfRuns(dict[str, Curves]):
+    """What the runs in a folder have logged: name of the run -> curves."""
+
+    def __repr__(self) -> str:
+        """The names of the runs."""
+        return f"Curves of {len(self)} runs: {_listed(self)}"
+
+    def to_dataframe(self) -> DataFrame:
+        """All rows of all runs, with the name in the column ``run``.
+
+        Raises:
+            ConfigError: if pandas is not installed.
+        """
+        pandas = _import_pandas()
+        frames = {name: curves.to_dataframe() for name, curves in self.items()}
+        frame = pandas.concat(frames, names=["run"])
+        return frame.reset_index("run").reset_index(drop=True)
+
+
+def read_curves(path: str | os.PathLike[str]) -> Curves | CurvesOfRuns:
+    """What a run has logged, or all runs in a folder.
+
+    Args:
+        path: the ``root_dir`` of a run: gives its :class:`Curves`. Any other folder:
+            gives those of every run in it, by its path from there.
+
+    Raises:
+        ConfigError: if there is no run.
+        DataError: if nothing was logged.
+    """
+    root = Path(path).expanduser()
+    found = find_runs(root)
+    if found == [root]:
+        curves = Curves(root)
+        if not curves:
+            raise DataError(nothing_logged(root))
+        return curves
+    runs = CurvesOfRuns()
+    for run in found:
+        curves = Curves(run)
+        if curves:
+            runs[str(run.relative_to(root))] = curves
+        else:
+            _logger.warning("%s It is left out.", nothing_logged(run))
+    if not runs:
+        raise DataError(f"{root}: none of its {len(found)} runs has logged anything")
+    return runs
+
+
+def nothing_logged(run: Path) -> str:
+    """A sentence about a run without numbers."""
+    return f"{run} has logged nothing: {METRICS}.jsonl is missing or empty."
+
+
+def find_runs(root: Path) -> list[Path]:
+    """``root`` if it is a run, else all runs below it, by name.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    if not root.is_dir():
+        raise ConfigError(f"there is no directory {root}")
+    found = []
+    for directory, folders, files in os.walk(root, followlinks=True):
+        if any(name in files for name in _FILES_OF_A_RUN):
+            found.append(Path(directory))
+            folders.clear()
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    if not found:
+        raise ConfigError(
+            f"{root} holds no run. A run is a directory with {METRICS}.jsonl, which "
+            "train and Trainer(..., root_dir) write."
+        )
+    return found
+
+
+def _curves_of(rows: Iterable[Row]) -> dict[str, Curve]:
+    found: dict[str, dict[float, tuple[Any, ...]]] = {}
+    for row in rows:
+        iteration, *others = (row.get(name, 0) for name in AXES)
+        for tag, value in row.items():
+            if tag not in AXES:
+                # A later row of the same iteration completes the earlier one.
+                found.setdefault(tag, {})[iteration] = (value, iteration, *others)
+    return {
+        tag: Curve(*map(_array, zip(*_in_order(points), strict=True)))
+        for tag, points in found.items()
+    }
+
+
+def _in_order(points: Mapping[float, tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    # An evaluation in another process comes later than its iteration.
+    return [points[iteration] for iteration in sorted(points)]
+
+
+def _array(values: Iterable[Any]) -> np.ndarray:
+    # null is a number that was not finite.
+    return np.array([np.nan if value is None else value for value in values])
+
+
+def _rows_of(run: Path, name: str) -> Iterator[Row]:
+    path = run / f"{name}.jsonl"
+    if not path.is_file():
+        return
+    try:
+        for row in read_rows(path):
+            if all(isinstance(row.get(axis), int | float) for axis in AXES):
+                yield row
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _listed(names: Iterable[str]) -> str:
+    return textwrap.shorten(", ".join(sorted(names)), _SHOWN, placeholder=" …")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _import_pandas() -> Any:
+    try:
+        import pandas
+    except ImportError as error:
+        raise ConfigError("to_dataframe needs pandas: pip install pandas") from error
+    return pandas

@@ -1,0 +1,245 @@
+"""The directory of one run: who owns it, and where its files are."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import os
+import re
+from pathlib import Path
+from types import TracebackType
+
+from alf_lite.checkpoints.checkpointer import Checkpointer
+from alf_lite.checkpoints.files import new_output
+from alf_lite.config import names as config_names
+from alf_lite.errors import CheckpointError, ConfigError
+from alf_lite.runs.lock import RunLock
+from alf_lite.utils.row_log import KEYS
+
+_logger = logging.getLogger(__name__)
+
+# What the user gave (rebuilds the run), what of it was used, and what was not.
+USER_CONFIG = "user.gin"
+OPERATIVE_CONFIG = "operative.gin"
+INOPERATIVE_CONFIG = "inoperative.gin"
+# In run.json: where modules of the user were, and what was `__main__`.
+MODULE_FOLDERS = "module_folders"
+SCRIPT = "script"
+
+# What a process that was killed had begun to write in the place of a file of a run
+_LEFTOVER = re.compile(
+    rf"\.tmp-\d+-(run\.json|\w+\.gin|({'|'.join(KEYS)})\.(jsonl|csv))"
+)
+
+
+class RunDirectory:
+    """``root_dir`` and its lock, which only one training process can hold.
+
+    Args:
+        root_dir: created if it does not exist; ``path`` is absolute.
+
+    Raises:
+        ConfigError: if it is not a directory that can be written.
+    """
+
+    def __init__(self, root_dir: str | os.PathLike[str]) -> None:
+        if not os.fspath(root_dir):
+            raise ConfigError("no root_dir given: where should the run be stored?")
+        try:
+            # Once and for all: an environment may change the working directory.
+            self.path = Path(os.path.abspath(Path(root_dir).expanduser()))
+        except OSError as error:
+            raise ConfigError(
+                f"root_dir {os.fspath(root_dir)!r} is relative to a working directory "
+                "that does not exist any more"
+            ) from error
+        self.lock = RunLock(self.path)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def train_summaries(self) -> Path:
+        return self.path / "train"
+
+    @property
+    def logs(self) -> dict[str, Path]:
+        """Name -> JSON lines, see :mod:`alf_lite.utils.row_log`."""
+        return {name: self.path / f"{name}.jsonl" for name in KEYS}
+
+    @property
+    def run_file(self) -> Path:
+        return self.path / "run.json"
+
+    def acquire(self) -> None:
+        """Takes the lock, and deletes what a run that was killed left half written.
+
+        Raises:
+            ConfigError: naming the holder, if another process trains here; or naming
+                the reason, if nothing can be written here.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.lock.acquire()
+            for file in self.path.iterdir():
+                if _LEFTOVER.fullmatch(file.name):
+                    file.unlink()
+        except (OSError, ValueError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ConfigError(
+                f"root_dir {str(self.path)!r} cannot be used: {reason}"
+            ) from error
+        if self.checkpoints.is_symlink():
+            self.release()
+            raise ConfigError(
+                f"{self.checkpoints} is a link. The run deletes what is old there, "
+                "which may be another run's. Make root_dir itself the link, or remove "
+                "it."
+            )
+
+    def release(self) -> None:
+        """Gives the lock back. A second call does nothing."""
+        self.lock.release()
+
+    def __enter__(self) -> RunDirectory:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def read_run_file(self) -> str | None:
+        """The text of ``run.json``; None if there is none that can be read."""
+        return _read_text(self.run_file)
+
+    def note_modules(self) -> None:
+        """Lets the modules and the script be found that made this run."""
+        try:
+            record = json.loads(self.read_run_file() or "")
+            folders, script = record[MODULE_FOLDERS], record.get(SCRIPT)
+        except (ValueError, TypeError, KeyError, RecursionError):
+            folders = script = None  # written by an older version, or by hand
+        for folder in folders if isinstance(folders, list) else ():
+            if isinstance(folder, str) and os.path.isabs(folder):
+                config_names.note_conf_folder(Path(folder))
+        is_path = isinstance(script, str) and os.path.isabs(script)
+        config_names.note_script(script if is_path else None)
+
+    def write_run_file(self, text: str) -> None:
+        """Records what runs here, see :mod:`alf_lite.runs.record`."""
+        self._write(self.run_file, text)
+
+    def write_config_texts(
+        self, texts: dict[str, str], *, required: bool = True
+    ) -> None:
+        """Writes the texts of the configuration.
+
+        What the user gave is compared with that of the previous run in this directory,
+        and the difference is logged.
+
+        Args:
+            texts: file name -> content.
+            required: False to go on if they cannot be written; checkpoints hold them
+                too.
+
+        Raises:
+            ConfigError: if they cannot be written.
+        """
+        user_file = self.path / USER_CONFIG
+        previous = _read_text(user_file) if USER_CONFIG in texts else None
+        if previous:
+            changes = changed_lines(previous, texts[USER_CONFIG])
+            if changes:
+                _logger.warning(
+                    "The configuration differs from that of the earlier run in %s:\n%s",
+                    self.path,
+                    "\n".join(changes),
+                )
+        try:
+            for name, text in texts.items():
+                self._write(self.path / name, text)
+        except ConfigError as error:
+            if required:
+                raise
+            _logger.error("%s", error)
+
+    def read_user_config(self) -> str:
+        """What the user gave to the run in this directory; restored if it was lost.
+
+        Raises:
+            ConfigError: if there is no run.
+        """
+        self.restore_user_config()
+        user_file = self.path / USER_CONFIG
+        try:
+            return user_file.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ConfigError(
+                f"{self.path} holds no run: {user_file} cannot be read ({reason})"
+            ) from error
+
+    def restore_user_config(self) -> None:
+        """Puts ``user.gin`` back from the newest checkpoint if a crash has cost it.
+
+        Of a file that never reached the disk there is only the name, or zeros.
+
+        Raises:
+            ConfigError: if it cannot be written, or is something else than a file.
+        """
+        user_file = self.path / USER_CONFIG
+        if user_file.exists() and not user_file.is_file():
+            raise ConfigError(f"{user_file} is not a file. Remove it.")
+        text = _read_text(user_file)
+        if text and "\0" not in text:
+            return
+        try:
+            loaded = Checkpointer(self.checkpoints, read_only=True).load(parts=())
+        except CheckpointError:
+            return  # nothing to restore it from
+        saved = loaded.texts.get(USER_CONFIG)
+        if saved:
+            self._write(user_file, saved)
+            _logger.warning(
+                "%s was %s; it is restored from %s.",
+                user_file,
+                "missing" if text is None else "empty or damaged",
+                loaded.path,
+            )
+
+    def _write(self, path: Path, text: str) -> None:
+        # Whole and on the disk, or not at all; a link is replaced, not followed.
+        with new_output(path, replace_file=True) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+
+def _read_text(path: Path) -> str | None:
+    """The text of a file, None if there is none that can be read."""
+    try:
+        return path.read_text("utf-8", "replace") if path.is_file() else None
+    except OSError:
+        return None
+
+
+def changed_lines(previous: str, current: str) -> list[str]:
+    """The lines that were removed (-) and added (+), without context or comments."""
+
+    def settings(text: str) -> list[str]:
+        lines = [line.rstrip() for line in text.splitlines()]
+        return [line for line in lines if line and not line.lstrip().startswith("#")]
+
+    difference = difflib.unified_diff(settings(previous), settings(current), n=0)
+    return [
+        f"  {line[0]} {line[1:]}"
+        for line in difference
+        if line[0] in "+-" and not line.startswith(("+++", "---"))
+    ]

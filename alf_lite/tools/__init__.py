@@ -1,0 +1,1 @@
+"""What looks at runs, steps and environments, or makes something of them."""

@@ -1,0 +1,240 @@
+"""Curves of groups of runs: a table of where they end, and pictures."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from absl import flags
+
+from alf_lite.errors import ConfigError, DataError
+from alf_lite.tools import pictures
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+
+    from alf_lite.tools.run_groups import Aligned, Group
+
+_PANEL_SIZE = 6.4, 3.8  # inches
+_PANELS_PER_ROW = 2
+_NUM_REACHED = 3  # points whose mean reaches a threshold
+
+
+class Line(NamedTuple):
+    """A group in a panel."""
+
+    group: Group
+    aligned: Aligned
+    middle: np.ndarray  # [P]
+    low: np.ndarray  # [P], of the band
+    high: np.ndarray  # [P]
+
+
+class Panel(NamedTuple):
+    """The groups of an environment."""
+
+    environment: str
+    tag: str
+    lines: list[Line]
+
+
+def plot(values: flags.FlagValues) -> int:
+    """Draws what the flags say; returns the exit code."""
+    if not values.run:
+        raise ConfigError("no RUN is given: what should be drawn?")
+    tables = [file for file in values.output if Path(file).suffix.lower() == ".csv"]
+    drawn = [file for file in values.output if file not in tables]
+    for file in drawn:
+        pictures.check_can_draw(file)
+
+    # Imported here: it takes a second or two, which a misspelt flag need not wait for.
+    from alf_lite.tools import run_groups
+
+    runs, notes = run_groups.read_runs(values.run)
+    groups = run_groups.group_runs(runs, values.group_by)
+    for label in values.flat:
+        if label not in {group.label for group in groups}:
+            raise ConfigError(
+                f"--flat={label}: no group is called so, give it as LABEL=PATH"
+            )
+    axis = {"steps": "env_steps", "time": "seconds"}.get(values.x, values.x)
+    panels = []
+    for tag in values.tag or [None]:
+        chosen = run_groups.choose_tag(runs, tag)
+        panels += _panels(groups, chosen, axis, values, notes)
+    for panel in panels:
+        print("\n".join(_panel_lines(panel, run_groups.AXES[axis], values)))
+    for note in notes:
+        print(f"note: {note}")
+    for file in tables:
+        _write_table(file, panels, axis)
+    for file in drawn:
+        _draw(file, panels, run_groups.AXES[axis], values)
+    print(f"Written:  {', '.join(values.output)}")
+    return 0
+
+
+def _panels(
+    groups: Sequence[Group], tag: str, axis: str, values: Any, notes: list[str]
+) -> list[Panel]:
+    from alf_lite.tools import run_groups
+    from alf_lite.utils import statistics
+
+    middle_of = {
+        "mean": statistics.mean,
+        "iqm": statistics.interquartile_mean,
+    }[values.statistic]
+    panels: dict[str, Panel] = {}
+    for group in groups:
+        curves = run_groups.finite_curves(group, tag)
+        if len(curves) < len(group.runs):
+            missing = len(group.runs) - len(curves)
+            of = f"{missing} of {len(group.runs)} runs of {group.label}"
+            notes.append(f"{of} have no {tag}.")
+        if not curves:
+            continue
+        aligned = run_groups.align(curves, axis, values.smooth)
+        if group.label in values.flat:
+            aligned = run_groups.first_place(aligned)
+        middle = low = high = middle_of(aligned.values)
+        if len(curves) > 1:
+            low, high = statistics.bootstrap_interval(middle_of, aligned.values)
+        panel = panels.setdefault(group.environment, Panel(group.environment, tag, []))
+        panel.lines.append(Line(group, aligned, middle, low, high))
+    if not panels:
+        raise DataError(f"no run has a finite number for {tag!r}")
+    return list(panels.values())
+
+
+# The table
+
+
+def _panel_lines(panel: Panel, axis_name: str, values: Any) -> list[str]:
+    """A line per group: how good it is at its end, and what was drawn."""
+    statistic = {"mean": "mean", "iqm": "IQM"}[values.statistic]
+    width = max(len(line.group.label) for line in panel.lines)
+    lines = [f"{panel.environment}: {panel.tag} over {axis_name}"]
+    for line in panel.lines:
+        text = f"  {line.group.label:<{width}}  {statistic} {line.middle[-1]:.4g}"
+        if line.aligned.values.shape[1] > 1:
+            text += f" [{line.low[-1]:.4g}, {line.high[-1]:.4g}]"
+        if values.threshold is not None:
+            place = reached_at(line.aligned.x, line.middle, values.threshold)
+            text += f", {values.threshold:g} " + (
+                "never" if place is None else f"at {place:,.0f}"
+            )
+        lines.append(f"{text}; {line.aligned.note}")
+    return lines
+
+
+def reached_at(x: np.ndarray, middle: np.ndarray, threshold: float) -> float | None:
+    """The first place where the mean of some points is ``threshold`` or more.
+
+    These are the point there and those before it, so that a lucky one does not decide.
+    """
+    for index in range(len(x)):
+        recent = middle[max(0, index + 1 - _NUM_REACHED) : index + 1]
+        if recent.mean() >= threshold:
+            return float(x[index])
+    return None
+
+
+def _write_table(file: str, panels: Iterable[Panel], axis: str) -> None:
+    rows = [
+        (panel.environment, line.group.label, panel.tag, *numbers)
+        for panel in panels
+        for line in panel.lines
+        for numbers in zip(
+            line.aligned.x,
+            line.middle,
+            line.low,
+            line.high,
+            [line.aligned.values.shape[1]] * len(line.middle),
+            strict=True,
+        )
+    ]
+    header = ("environment", "group", "tag", axis, "value", "low", "high", "runs")
+    write_csv(file, header, rows)
+
+
+def write_csv(file: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Writes a table.
+
+    Raises:
+        ConfigError: if the file cannot be written.
+    """
+    try:
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        with Path(file).open("w", newline="", encoding="utf-8") as opened:
+            csv.writer(opened).writerows([header, *rows])
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error}") from error
+
+
+# The picture
+
+
+def _draw(file: str, panels: Sequence[Panel], axis_name: str, values: Any) -> None:
+    columns = min(len(panels), _PANELS_PER_ROW)
+    rows = -(-len(panels) // columns)
+    # A group has one colour in all panels.
+    labels = dict.fromkeys(line.group.label for p in panels for line in p.lines)
+    styles = {label: pictures.line_style(i) for i, label in enumerate(labels)}
+    with pictures.picture(file, rows, columns, _PANEL_SIZE) as (figure, all_axes):
+        for axes, panel in zip(all_axes, panels, strict=False):
+            _draw_panel(axes, panel, styles, values)
+            axes.set_xlabel(axis_name)
+            axes.set_title(panel.environment)
+        for axes in all_axes[len(panels) :]:
+            axes.set_axis_off()
+        if values.title is not None:
+            figure.suptitle(values.title)
+        if len(labels) > 1:
+            pictures.legend(figure, styles)
+
+
+def _draw_panel(axes: Axes, panel: Panel, styles: dict[str, Any], values: Any) -> None:
+    from alf_lite.tools.run_groups import RETURNS
+
+    ends = [line.aligned.x[-1] for line in panel.lines if not line.aligned.is_flat]
+    end = values.end or max(ends, default=1.0)
+    for line in panel.lines:
+        style = styles[line.group.label]
+        is_flat = line.aligned.is_flat
+        if is_flat and line.aligned.x[0] > 0 and line.group.label not in values.flat:
+            _draw_ends(axes, line, style["color"])
+        else:
+            _draw_line(axes, line, style, end, show_runs=values.show_runs)
+    axes.set_ylabel(RETURNS.get(panel.tag, panel.tag))
+    pictures.short_numbers(axes.xaxis)
+    axes.set_xlim(0, end)
+    axes.margins(y=0.05)
+    if values.bottom is not None:
+        axes.set_ylim(bottom=values.bottom)
+
+
+def _draw_line(
+    axes: Axes, line: Line, style: dict[str, Any], end: float, *, show_runs: bool
+) -> None:
+    x, all_runs = line.aligned.x, line.aligned.values
+    middle, low, high = line.middle, line.low, line.high
+    if line.aligned.is_flat:  # without a step, as good everywhere
+        x = line.aligned.x.repeat(2)
+        x[:] = 0.0, end
+        middle, low, high = (edge.repeat(2) for edge in (middle, low, high))
+        all_runs = all_runs.repeat(2, axis=0)
+        style = style | {"linestyle": "--"}
+    colour = style["color"]
+    axes.fill_between(x, low, high, color=colour, alpha=pictures.BAND_ALPHA, lw=0)
+    if show_runs:
+        axes.plot(x, all_runs, color=colour, linewidth=0.6, alpha=0.5)
+    axes.plot(x, middle, **style)
+
+
+def _draw_ends(axes: Axes, line: Line, colour: str) -> None:
+    """Of curves that have no stretch in common."""
+    errors = [line.middle - line.low, line.high - line.middle]
+    axes.errorbar(line.aligned.x, line.middle, errors, color=colour, marker="o")

@@ -1,0 +1,237 @@
+"""Plays the policy of a run, built from its checkpoint, and records it as a video."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.config import TrainerConfig
+from alf_lite.config import files as config_files
+from alf_lite.config.bindings import evaluation_scope
+from alf_lite.data_structures import TimeStep
+from alf_lite.environments.creation import create_environment
+from alf_lite.environments.environment import Environment
+from alf_lite.errors import ConfigError, EnvError
+from alf_lite.policies.evaluator import EvalResult, evaluate, quotas
+from alf_lite.policies.run_policy import (
+    build_policy,
+    load_policy_checkpoint,
+    read_run_config,
+)
+from alf_lite.runs.directory import RunDirectory
+from alf_lite.tools.videos import (
+    VideoFile,
+    captioned,
+    frames_per_second,
+    num_environments_drawn,
+    record_episodes,
+)
+
+_logger = logging.getLogger(__name__)
+
+
+class PlayResult(NamedTuple):
+    """The episodes that were played, and by which policy."""
+
+    evaluation: EvalResult
+    checkpoint: Path
+    step: int  # iterations of training
+
+
+def play(
+    root_dir: str | Path,
+    num_episodes: int,
+    *,
+    checkpoint: str | int = "latest",
+    num_environments: int = 1,
+    sample: bool = False,
+    render: bool = False,
+    record_file: str | Path | None = None,
+    record: Literal["all", "worst_median_best"] = "all",
+    device: str | None = None,
+    seed: int = 0,
+    gin_params: Sequence[str] = (),
+    config: TrainerConfig | None = None,
+    create_env: Callable[..., Environment] = create_environment,
+) -> PlayResult:
+    """Plays whole episodes with a checkpointed policy.
+
+    The configuration of the run is read and executed: play only runs that you trust, as
+    you would run only programs that you trust.
+
+    Args:
+        root_dir: of the run.
+        num_episodes: how many.
+        checkpoint: "latest", "best" (by the evaluations during training) or a step.
+        num_environments: stepped side by side.
+        sample: draw actions from the policy instead of taking the most likely ones.
+        render: show environment 0 in a window.
+        record_file: write a video of the episodes, such as ``play.mp4`` or ``.gif``;
+            several environments are side by side.
+        record: all episodes, or the worst, the median ones and the best side by side;
+            these are played a second time.
+        device: of the networks; that of the training by default.
+        seed: of the environments and the sampling.
+        gin_params: override the configuration of the run.
+        config: what no conf can say of the run, see :func:`load_policy`.
+        create_env: builds the environments, see :class:`Trainer`.
+
+    Raises:
+        ConfigError: if there is no run, no display, or the video extra is missing.
+        CheckpointError: if the checkpoint cannot be used.
+    """
+    RunDirectory(root_dir).read_user_config()  # to say so, if there is no run
+    render_mode = _render_mode(render, record_file)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(config_files.own_config())
+        config = read_run_config(root_dir, gin_params, config=config)
+        if sample:
+            config = dataclasses.replace(config, epsilon_greedy=1.0)
+        if device is not None:
+            config = dataclasses.replace(config, device=device)
+        loaded = load_policy_checkpoint(root_dir, checkpoint)
+        with config_files.gin_errors(), evaluation_scope():
+            env = create_env(
+                num_parallel_environments=num_environments,
+                seed=seed,
+                render_mode=render_mode,
+            )
+        stack.callback(env.close)
+        algorithm = build_policy(config, env, loaded)
+        on_step: EpisodeRecorder | None = None
+        if record_file is not None and record == "all":
+            file = VideoFile(record_file, frames_per_second(env))
+            video = stack.enter_context(file)
+            on_step = EpisodeRecorder(algorithm, env, video, num_episodes)
+        elif record_file is not None:
+            VideoFile.check(record_file)  # before anything is played
+        result = evaluate(algorithm, env, num_episodes, seed=seed, on_step=on_step)
+        if record_file is not None and record != "all":
+            record_episodes(algorithm, env, result, record_file)
+    return PlayResult(result, loaded.path, loaded.step)
+
+
+def _render_mode(render: bool, record_file: str | Path | None) -> str | None:
+    """The render mode; recording needs no display."""
+    if render and record_file is not None:
+        raise ConfigError("render and record_file exclude each other: give one of them")
+    has_display = sys.platform != "linux" or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
+    )
+    if render and not has_display:
+        raise ConfigError(
+            "there is no display to render on. Record a video instead: "
+            "--record_file=play.mp4"
+        )
+    if render:
+        return "human"
+    return None if record_file is None else "rgb_array"
+
+
+class EpisodeRecorder:
+    """Records exactly the episodes that an evaluation counts; its ``on_step``.
+
+    Several environments are side by side, row by row. Each stands still when it has
+    played its episodes.
+
+    Args:
+        algorithm: that acts.
+        env: made with ``render_mode="rgb_array"``.
+        video: where the frames go.
+        num_episodes: of the evaluation.
+
+    Raises:
+        ConfigError: if nothing can be drawn.
+    """
+
+    def __init__(
+        self,
+        algorithm: RLAlgorithm,
+        env: Environment,
+        video: VideoFile,
+        num_episodes: int,
+    ) -> None:
+        self._algorithm = algorithm
+        self._env = env
+        self._video = video
+        self._missing = quotas(env.batch_size, num_episodes)
+        self._num_shown = 0  # known with the first step
+        self._episode = np.zeros(env.batch_size, dtype=int)  # the first one is 1
+        self._length = np.zeros(env.batch_size, dtype=int)
+        self._total = np.zeros(env.batch_size)
+        self._shape: tuple[int, ...] = ()  # of a frame
+        self._canvas = np.zeros(0, np.uint8)
+
+    def __call__(self, time_step: TimeStep) -> None:
+        """Adds a frame of what the environments look like now.
+
+        Raises:
+            EnvError: if their frames differ in size.
+        """
+        self._count(time_step)
+        if not self._num_shown:
+            self._num_shown = self._how_many()
+        open_rows = np.flatnonzero(self._missing[: self._num_shown]).tolist()
+        if open_rows:
+            frames = self._env.render_rows(open_rows)
+            for b, frame in zip(open_rows, frames, strict=True):
+                assert frame is not None, b
+                self._draw(b, frame)
+            self._video.add(self._canvas)
+        self._missing -= (self._missing > 0) & time_step.is_last().numpy(force=True)
+
+    def _count(self, time_step: TimeStep) -> None:
+        is_first = time_step.is_first().numpy(force=True)
+        reward = self._algorithm.scalar_reward(
+            time_step.reward.to(self._algorithm.device)
+        )
+        self._episode += is_first
+        self._length = np.where(is_first, 0, self._length + 1)
+        self._total = np.where(is_first, 0.0, self._total + reward.numpy(force=True))
+
+    def _how_many(self) -> int:
+        """The environments that play episodes and can be drawn."""
+        wanted = int((self._missing > 0).sum())
+        number = min(wanted, num_environments_drawn(self._env))
+        if number < wanted:
+            _logger.warning(
+                "%s draws %d of the %d environments that play: the others are not in "
+                "the video.",
+                self._env.name,
+                number,
+                wanted,
+            )
+        return number
+
+    def _draw(self, index: int, frame: np.ndarray) -> None:
+        text = (
+            f"episode {self._episode[index]}  step {self._length[index]}  "
+            f"return {self._total[index]:.2f}"
+        )
+        if not self._shape:
+            self._shape = frame.shape
+        if frame.shape != self._shape:
+            raise EnvError(
+                f"environment {index} of {self._env.name} draws a frame of shape "
+                f"{frame.shape}, those before were {self._shape}: they make no video"
+            )
+        picture = np.asarray(captioned(frame, [text], frame.shape[0]))
+        height, width = picture.shape[:2]
+        num_columns = math.ceil(math.sqrt(self._num_shown))
+        if not self._canvas.size:
+            num_rows = math.ceil(self._num_shown / num_columns)
+            size = (num_rows * height, num_columns * width, 3)
+            self._canvas = np.zeros(size, np.uint8)
+        row, column = divmod(index, num_columns)
+        top, left = row * height, column * width
+        self._canvas[top : top + height, left : left + width] = picture

@@ -1,0 +1,188 @@
+"""A run of ``train`` in a process of its own, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from alf_lite.errors import ConfigError
+from alf_lite.runs.lock import IN_TRAINING
+
+OUTPUT_FILE = "output.log"
+END_SECONDS = 15.0  # longer than a run takes to save what it can and to end
+_TRAIN = (sys.executable, "-m", "alf_lite.bin.train")
+_QUESTION_SECONDS = 1.0
+_TAIL_BYTES = 4096
+
+
+class Run(NamedTuple):
+    """What one process trains."""
+
+    name: str  # "seed 3"
+    root_dir: Path
+    arguments: Sequence[str]  # of the program train, without --root_dir
+
+
+class RunEnd(NamedTuple):
+    """How it ended."""
+
+    run: Run
+    exit_code: int | None  # None if it was not started
+    record: dict[str, Any]  # run.json, or {}
+    message: str  # why, in one line; "" if it finished
+
+    @property
+    def is_finished(self) -> bool:
+        return self.exit_code == 0
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the flags or the conf are wrong."""
+        return self.exit_code == ConfigError.exit_code
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether another process trains in its directory."""
+        return self.is_refused and self.message.startswith(IN_TRAINING)
+
+    @property
+    def score(self) -> float | None:
+        """The mean return of the final evaluation, else that of the training."""
+        evaluation = self.record.get("evaluation")
+        return self.record.get("average_return") if evaluation is None else evaluation
+
+
+class RunInProgress(ABC):
+    """A run that goes on, here or elsewhere; what it prints is in its directory.
+
+    Args:
+        run: which.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._next_question = 0.0
+        run.root_dir.mkdir(parents=True, exist_ok=True)
+        self._output = run.root_dir / OUTPUT_FILE
+        self._begin = self._output.stat().st_size if self._output.exists() else 0
+
+    @abstractmethod
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None if it goes on."""
+
+    @abstractmethod
+    def signal(self, number: int) -> None:
+        """Sends it a signal."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Until it has ended; not for ever."""
+
+    def last_line(self) -> str:
+        """What the run has printed last."""
+        lines = self._lines() or ["starting"]
+        # What to do with the run comes after how it ended.
+        return next((line for line in lines if line.startswith("Trained ")), lines[-1])
+
+    def _lines(self) -> list[str]:
+        try:
+            with self._output.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(self._begin, size - _TAIL_BYTES))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return []
+        return [line.strip() for line in text.splitlines() if line.strip()]
+
+    def stop_unless(self, may_go_on: Callable[[Run], bool]) -> None:
+        """Asks once a second, and not again after a no."""
+        now = time.monotonic()
+        if now >= self._next_question:
+            self._next_question = now + _QUESTION_SECONDS
+            if not may_go_on(self.run):
+                self._next_question = math.inf
+                self.signal(signal.SIGTERM)
+
+    def end(self) -> RunEnd | None:
+        """How it ended; None if it goes on."""
+        exit_code = self.poll()
+        if exit_code is None:
+            return None
+        if exit_code < 0:  # as a shell says it
+            exit_code = 128 - exit_code
+        message = ""
+        if exit_code != 0:
+            lines = self._lines() or [f"exit code {exit_code}"]
+            errors = [line for line in lines if line.startswith("error: ")]
+            message = (errors or lines)[-1].removeprefix("error: ")
+            if math.isinf(self._next_question):
+                message = "stopped, it may not go on"
+        return RunEnd(self.run, exit_code, read_record(self.run.root_dir), message)
+
+
+class RunInProcess(RunInProgress):
+    """As a child of this process."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._process = start_training(run.root_dir, run.arguments)
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def wait(self) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_SECONDS)
+
+
+def start_training(root_dir: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Starts ``train``, which is stopped if this process is killed, on Linux.
+
+    Args:
+        root_dir: of the run, where its output goes, too.
+        arguments: see ``Run``.
+    """
+    parent = os.getpid()
+
+    def end_with_parent() -> None:
+        if sys.platform.startswith("linux"):
+            import ctypes
+
+            set_parent_death_signal = 1
+            ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+            if os.getppid() != parent:  # it died before the line above
+                os._exit(1)
+
+    with (root_dir / OUTPUT_FILE).open("ab") as file:
+        return subprocess.Popen(
+            [*_TRAIN, *arguments, f"--root_dir={root_dir}"],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            # Ctrl-C reaches this process alone, which passes it on once.
+            process_group=0,
+            preexec_fn=end_with_parent,
+            env={"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **os.environ},
+        )
+
+
+def read_record(root_dir: Path) -> dict[str, Any]:
+    """``run.json``; {} if there is none that can be read."""
+    try:
+        record = json.loads((root_dir / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}

@@ -1,0 +1,212 @@
+"""What a run logs reaches the services that keep track of experiments."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import numpy as np
+import pytest
+
+from alf_lite.errors import ConfigError
+from alf_lite.tools import tracking_hooks
+from alf_lite.tools.tracking_hooks import MlflowHook, TrackingHook, WandbHook
+from alf_lite.utils.row_log import METRICS, read_rows
+from tests.trainers.conftest import build_trainer
+from tests.trainers.run_comparison import Dies, log_rows
+
+EVALUATE = {"evaluate": True, "eval_interval": 3, "num_eval_episodes": 2}
+
+
+class Service(TrackingHook):
+    """Keeps what it is sent; fails after some calls."""
+
+    def __init__(self, package: str = "json", fails_after: int = 10**9) -> None:
+        super().__init__(package, 90)
+        self.fails_after = fails_after
+        self.begun: list[str] = []
+        self.settings: list[dict] = []
+        self.rows: list[dict] = []
+        self.videos: list[tuple[str, int]] = []
+        self.ended: list[tuple[list[str], bool]] = []
+
+    def _begin(self, name, root_dir, run_id):
+        if self.fails_after < 0:
+            raise OSError("no such server\nand more")
+        self.begun.append(run_id)
+        return run_id or f"{name}-1"
+
+    def _send_settings(self, settings):
+        self.settings.append(settings)
+
+    def _send_rows(self, rows):
+        self.fails_after -= 1
+        if self.fails_after < 0:
+            raise ConnectionError("the server is gone")
+        self.rows += rows
+
+    def _send_video(self, path, row):
+        self.videos.append((path.name, row["iteration"]))
+
+    def _end(self, files, *, failed):
+        self.ended.append(([path.name for path in files], failed))
+
+
+@pytest.fixture
+def video(tmp_path):
+    """What VideoRecorder leaves in a run."""
+    path = tmp_path / "run" / "videos" / "iteration-3.mp4"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"not looked into")
+
+
+@pytest.fixture(autouse=True)
+def _send_at_once(monkeypatch):
+    monkeypatch.setattr(tracking_hooks, "_SEND_SECONDS", 0.0)
+
+
+def test_a_service_gets_every_row_the_settings_and_the_files(tmp_path, video):
+    service = Service()
+    build_trainer(tmp_path / "run", hooks=[service], **EVALUATE).train()
+    logged = list(read_rows(tmp_path / "run" / f"{METRICS}.jsonl"))
+    # The time of the last checkpoint is written when everything ends.
+    assert service.rows == logged[: len(service.rows)]
+    assert service.rows[-1]["eval/AverageReturn"] == logged[-1]["eval/AverageReturn"]
+    (settings,) = service.settings
+    assert settings["TrainerConfig.unroll_length"] == 5
+    ((files, failed),) = service.ended
+    assert files == [
+        "metrics.csv",
+        "evaluation_episodes.csv",
+        "user.gin",
+        "operative.gin",
+    ]
+    assert not failed
+    assert [name for name, _ in service.videos] == ["iteration-3.mp4"]
+
+
+def test_it_changes_nothing_and_goes_on_in_the_same_run(tmp_path):
+    build_trainer(tmp_path / "straight", hooks=[Service()]).train()
+    with pytest.raises(KeyboardInterrupt):
+        build_trainer(tmp_path / "straight-2", hooks=[Service(), Dies(5)]).train()
+    service = Service()
+    build_trainer(tmp_path / "straight-2", hooks=[service]).train()
+    assert service.begun == ["straight-2-1"]
+    assert service.rows[0]["iteration"] > 2
+    build_trainer(tmp_path / "plain").train()
+    rows = [log_rows(tmp_path / name, METRICS) for name in ("plain", "straight")]
+    assert rows[0] == rows[1] == log_rows(tmp_path / "straight-2", METRICS)
+
+
+def test_a_service_that_fails_does_not_end_the_run(tmp_path, caplog):
+    service = Service(fails_after=2)
+    result = build_trainer(tmp_path, hooks=[service]).train()
+    assert result.stop_reason == "finished"
+    assert len(service.rows) >= 2
+    assert service.ended == []
+    (record,) = [r for r in caplog.records if "sends nothing more" in r.message]
+    assert "ConnectionError: the server is gone. The run goes on" in record.message
+
+
+@pytest.mark.parametrize("root_dir", [True, False])
+def test_what_cannot_work_is_told_when_the_run_begins(tmp_path, root_dir):
+    hook = Service(fails_after=-1 if root_dir else 5)
+    message = "OSError: no such server\n" if root_dir else "Give Trainer a root_dir"
+    with pytest.raises(ConfigError, match=message):
+        build_trainer(tmp_path / "run" if root_dir else None, hooks=[hook]).train()
+    with pytest.raises(ConfigError, match=r"pip install 'alf_lite\[nonesuch\]'"):
+        Service("nonesuch")
+
+
+def test_the_end_of_a_failing_run_is_a_failure(tmp_path):
+    service = Service()
+    with pytest.raises(KeyboardInterrupt):
+        build_trainer(tmp_path, hooks=[service, Dies(3)]).train()
+    assert [failed for _, failed in service.ended] == [True]
+
+
+@pytest.mark.filterwarnings("ignore")  # of the packages
+def test_weights_and_biases_keeps_the_run_offline(tmp_path, monkeypatch, video):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    hook = WandbHook(project="toys", mode="offline", tags=["a"])
+    build_trainer(tmp_path / "run", hooks=[hook], **EVALUATE).train()
+    (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
+    rows, settings = _records_of(file)
+    logged = list(read_rows(tmp_path / "run" / f"{METRICS}.jsonl"))
+    for tag in ("eval/AverageReturn", "ToyAlgorithm/loss"):
+        expected = [(row["env_steps"], row[tag]) for row in logged if tag in row]
+        sent = [(row["env_steps"], row[tag]) for row in rows if tag in row]
+        assert np.array(sent) == pytest.approx(np.array(expected))
+    assert settings["TrainerConfig.unroll_length"] == 5
+    assert any(tag.startswith("eval/episodes") for row in rows for tag in row)
+    name = hook.state_dict()["run_id"]
+    again = WandbHook(project="toys", mode="offline")
+    again.load_state_dict({"run_id": name, "videos": []})
+    build_trainer(tmp_path / "run", hooks=[again], num_iterations=10).train()
+    wandb_directory = tmp_path / "run" / "wandb"
+    assert len(list(wandb_directory.glob(f"offline-*/run-{name}.wandb"))) == 2
+
+
+def _records_of(file):
+    """The rows and the settings in a file of wandb."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    rows, settings = [], {}
+    for data in _leveldb_records(file.read_bytes()):
+        record = Record.FromString(data)
+        items = {
+            "/".join(item.nested_key) or item.key: json.loads(item.value_json)
+            for item in record.history.item
+        }
+        if items:
+            rows.append(items)
+        for item in record.config.update:
+            settings["/".join(item.nested_key) or item.key] = json.loads(
+                item.value_json
+            )
+    return rows, settings
+
+
+def _leveldb_records(data: bytes):
+    """Those of a file of LevelDB's log format, which begins with seven bytes more."""
+    position, record = 7, b""
+    while position + 7 <= len(data):
+        left = 32768 - position % 32768
+        if left < 7:  # the rest of a block is not used
+            position += left
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, position)
+        record += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # whole, or its last part
+            yield record
+            record = b""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the packages
+def test_mlflow_keeps_the_run_in_its_local_store(tmp_path, monkeypatch, video):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)  # its files
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    hook = MlflowHook("toys", uri)
+    build_trainer(tmp_path / "run", hooks=[hook], **EVALUATE).train()
+    client = mlflow.MlflowClient(uri)
+    run = client.get_run(hook.state_dict()["run_id"])
+    assert (run.info.status, run.info.run_name) == ("FINISHED", "run")
+    assert run.data.params["TrainerConfig.unroll_length"] == "5"
+    history = client.get_metric_history(run.info.run_id, "eval/AverageReturn")
+    logged = list(read_rows(tmp_path / "run" / f"{METRICS}.jsonl"))
+    assert [(m.step, m.value) for m in history] == [
+        (row["env_steps"], row["eval/AverageReturn"])
+        for row in logged
+        if "eval/AverageReturn" in row
+    ]
+    files = [file.path for file in client.list_artifacts(run.info.run_id)]
+    assert {"metrics.csv", "videos"} <= set(files)
+    again = MlflowHook("toys", uri)
+    build_trainer(tmp_path / "run", hooks=[again], num_iterations=10).train()
+    assert again.state_dict() == hook.state_dict()
+    assert len(client.search_runs([run.info.experiment_id])) == 1
