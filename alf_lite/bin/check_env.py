@@ -5,69 +5,62 @@ from __future__ import annotations
 import ast
 import json
 import sys
-from collections.abc import Sequence
 from typing import Any
 
-from absl import flags
+from absl.flags import FlagValues
 
-from alf_lite.bin import program, recorded_steps_flags
+from alf_lite.bin import recorded_steps_flags
+from alf_lite.bin.program import Flag, Program
 from alf_lite.errors import ConfigError
 
-
-def define_flags() -> flags.FlagValues:
-    """The flags and their defaults."""
-    values = flags.FlagValues()
-    flags.DEFINE_multi_string(
+FLAGS = (
+    Flag(
         "env",
-        [],
         "The environment: an id of gymnasium, module:id, or the class or function "
         "my_module.MyEnv that makes one.",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
+        default=[],
+    ),
+    Flag(
         "conf",
-        None,
         "In place of env: the environment of this conf, with its wrappers.",
-        flag_values=values,
-    )
-    flags.DEFINE_multi_string(
+    ),
+    Flag(
         "gin_param",
-        [],
         "A setting that overrides the conf: 'create_environment.wrappers = []'.",
-        flag_values=values,
-    )
-    flags.DEFINE_multi_string(
+        default=[],
+    ),
+    Flag(
         "arg",
-        [],
         "An argument of its constructor: --arg=size=5, --arg=name=text.",
-        flag_values=values,
-    )
-    flags.DEFINE_multi_string(
+        default=[],
+    ),
+    Flag(
         "wrapper",
-        [],
         "A class or function that is called with the environment: "
         "gymnasium.wrappers.FlattenObservation.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
+        default=[],
+    ),
+    Flag(
         "max_episode_steps",
-        None,
         "The time limit, in place of that of the id. 0 for none.",
-        lower_bound=0,
-        flag_values=values,
-    )
-    flags.DEFINE_float(
+        kind=int,
+        low=0,
+    ),
+    Flag(
         "seconds",
-        1.0,
-        "How long each speed is measured; 0 for none. Default: 1.",
-        lower_bound=0.0,
-        flag_values=values,
-    )
-    flags.DEFINE_bool("json", False, "Print one JSON object.", flag_values=values)
-    return values
+        "How long each speed is measured; 0 for none.",
+        default=1.0,
+        low=0.0,
+    ),
+    Flag(
+        "json",
+        "Print one JSON object.",
+        default=False,
+    ),
+)
 
 
-def check_env(values: flags.FlagValues) -> int:
+def check_env(values: FlagValues) -> int:
     """Prints the report; returns 1 if something is wrong."""
     if values.conf or values.gin_param:
         env, settings = _of_conf(values)
@@ -95,7 +88,7 @@ def check_env(values: flags.FlagValues) -> int:
     return 0 if report.is_usable else 1
 
 
-def _of_conf(values: flags.FlagValues) -> tuple[Any, dict[str, Any]]:
+def _of_conf(values: FlagValues) -> tuple[Any, dict[str, Any]]:
     """What the conf builds, and how."""
     if values.env or values.arg:
         raise ConfigError("env and --arg are those of the conf: give one of both")
@@ -135,7 +128,7 @@ def _imported(name: str) -> Any:
     return names.import_target(name)
 
 
-PROGRAM = program.Program(
+PROGRAM = Program(
     name="check_env",
     summary="Tells what is wrong with an environment, and what its steps cost.",
     examples=(
@@ -145,16 +138,13 @@ PROGRAM = program.Program(
         "--conf=ppo_pong",
         "CartPole-v1 --json",
     ),
-    define_flags=define_flags,
+    flags=FLAGS,
     run=check_env,
     prints_result=True,
     operand="env",
 )
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-    return program.main(PROGRAM, arguments)
+main = PROGRAM.main
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from absl import flags
+from absl.flags import FlagValues
 
-from alf_lite.bin import program, recorded_steps_flags
+from alf_lite.bin import recorded_steps_flags
+from alf_lite.bin.program import MAX_SEED, Flag, Program, checkpoint_of_flag
 from alf_lite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,97 +18,81 @@ if TYPE_CHECKING:
     from alf_lite.tools.collector import Amount, CollectionPolicy
 
 
-def define_flags() -> flags.FlagValues:
-    """The flags and their defaults."""
-    values = flags.FlagValues()
-    recorded_steps_flags.define_environment(values)
-    flags.DEFINE_string(
+FLAGS = (
+    *recorded_steps_flags.ENVIRONMENT,
+    Flag(
         "root_dir",
-        None,
-        "Directory of a run: its environment and, unless --policy says otherwise, the "
-        "policy that it has trained. Its configuration is executed: use only runs that "
-        "you trust.",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
+        "Directory of a run: its environment and, unless --policy says otherwise, "
+        "the policy that it has trained. Its configuration is executed: use only "
+        "runs that you trust.",
+    ),
+    Flag(
         "checkpoint",
-        "latest",
-        "Which policy of the run: latest, best (by the evaluations during training), "
-        "or the step of a checkpoint. Default: latest.",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
+        "Which policy of the run: latest, best (by the evaluations during "
+        "training), or the step of a checkpoint.",
+        default="latest",
+    ),
+    Flag(
         "policy",
-        None,
         "Who acts: random, or module:function, a function from a TimeStep [B] to "
-        "actions [B]. Default: the policy of --root_dir, else the algorithm of --conf "
-        "as the conf builds it.",
-        flag_values=values,
-    )
-    flags.DEFINE_float(
+        "actions [B]. Default: the policy of --root_dir, else the algorithm of "
+        "--conf as the conf builds it.",
+    ),
+    Flag(
         "epsilon_greedy",
-        None,
-        "How much a trained policy explores: 0 takes the most likely actions, 1 draws "
-        "them (TrainerConfig.epsilon_greedy). For --policy: the probability of a "
-        "random action. Default: as in the evaluations of the run, and 0.",
-        lower_bound=0.0,
-        upper_bound=1.0,
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
+        "How much a trained policy explores: 0 takes the most likely actions, 1 "
+        "draws them (TrainerConfig.epsilon_greedy). For --policy: the probability "
+        "of a random action. Default: as in the evaluations of the run, and 0.",
+        kind=float,
+        low=0.0,
+        high=1.0,
+    ),
+    Flag(
         "num_env_steps",
-        None,
         "Environment steps to collect, of all environments together.",
-        lower_bound=1,
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
+        kind=int,
+        low=1,
+    ),
+    Flag(
         "whole_episodes",
-        False,
-        "With --num_env_steps: complete the episodes that are open when there are so "
-        "many.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
+        "With --num_env_steps: complete the episodes that are open when there are "
+        "so many.",
+        default=False,
+    ),
+    Flag(
         "num_episodes",
-        None,
         "Whole episodes to collect, as many from each environment.",
-        lower_bound=1,
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
+        kind=int,
+        low=1,
+    ),
+    Flag(
         "num_environments",
-        None,
         "Environments that are stepped side by side. Default: as in the conf.",
-        lower_bound=1,
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
+        kind=int,
+        low=1,
+    ),
+    Flag(
         "overwrite_policy_output",
-        False,
         "Keep the action that the environment reports as executed instead of the "
         "policy's, as for an expert within the environment.",
-        flag_values=values,
-    )
-    recorded_steps_flags.define_output(values)
-    flags.DEFINE_integer(
+        default=False,
+    ),
+    *recorded_steps_flags.OUTPUT,
+    Flag(
         "seed",
-        0,
-        "Seed of the environments and the actions. Default: 0.",
-        lower_bound=0,
-        upper_bound=program.MAX_SEED,
-        flag_values=values,
-    )
-    flags.DEFINE_string(
+        "Seed of the environments and the actions.",
+        default=0,
+        low=0,
+        high=MAX_SEED,
+    ),
+    Flag(
         "device",
-        None,
         "Where the networks are. Default: as in the training.",
-        flag_values=values,
-    )
-    return values
+    ),
+)
 
 
-def collect(values: flags.FlagValues) -> int:
+def collect(values: FlagValues) -> int:
     """Collects as the flags say; returns the exit code."""
     _check(values)
     recorded_steps_flags.check_output(values)
@@ -138,7 +122,7 @@ def collect(values: flags.FlagValues) -> int:
     return 0
 
 
-def _check(values: flags.FlagValues) -> None:
+def _check(values: FlagValues) -> None:
     """Raises ConfigError if the flags leave open what to do, or contradict."""
     if values.root_dir and values.conf:
         raise ConfigError("--root_dir and --conf exclude each other: give one of them")
@@ -155,7 +139,7 @@ def _check(values: flags.FlagValues) -> None:
         raise ConfigError("--whole_episodes belongs to --num_env_steps")
 
 
-def _run_conf(values: flags.FlagValues) -> str | None:
+def _run_conf(values: FlagValues) -> str | None:
     """The configuration of the run, if there is one."""
     if not values.root_dir:
         return None
@@ -165,7 +149,7 @@ def _run_conf(values: flags.FlagValues) -> str | None:
     return run_policy.run_conf(values.root_dir, parameters, run_policy.TO_COLLECT)
 
 
-def _amount(values: flags.FlagValues) -> Amount:
+def _amount(values: FlagValues) -> Amount:
     from alf_lite.tools import collector
 
     if values.num_episodes is not None:
@@ -173,7 +157,7 @@ def _amount(values: flags.FlagValues) -> Amount:
     return collector.NumSteps(values.num_env_steps, values.whole_episodes)
 
 
-def _policy(values: flags.FlagValues, env: Environment) -> CollectionPolicy:
+def _policy(values: FlagValues, env: Environment) -> CollectionPolicy:
     from alf_lite.tools import collector
 
     if values.policy is None:
@@ -187,7 +171,7 @@ def _policy(values: flags.FlagValues, env: Environment) -> CollectionPolicy:
     return policy
 
 
-def _algorithm_policy(values: flags.FlagValues, env: Environment) -> CollectionPolicy:
+def _algorithm_policy(values: FlagValues, env: Environment) -> CollectionPolicy:
     from alf_lite.policies import run_policy
     from alf_lite.tools.collector import AlgorithmPolicy
 
@@ -195,7 +179,7 @@ def _algorithm_policy(values: flags.FlagValues, env: Environment) -> CollectionP
         device=values.device, epsilon_greedy=values.epsilon_greedy
     )
     if values.root_dir:
-        which = program.checkpoint(values.checkpoint)
+        which = checkpoint_of_flag(values.checkpoint)
         loaded = run_policy.load_policy_checkpoint(values.root_dir, which)
         algorithm = run_policy.build_policy(config, env, loaded)
     else:
@@ -203,7 +187,7 @@ def _algorithm_policy(values: flags.FlagValues, env: Environment) -> CollectionP
     return AlgorithmPolicy(algorithm, env.batch_size)
 
 
-PROGRAM = program.Program(
+PROGRAM = Program(
     name="collect",
     summary="Lets a policy act and writes the steps, to be trained on later.",
     examples=(
@@ -215,14 +199,11 @@ PROGRAM = program.Program(
         "--env=Pendulum-v1 --policy=my_module:controller --num_episodes=20 "
         "--output=data/pendulum/scripted-v0 --format=minari",
     ),
-    define_flags=define_flags,
+    flags=FLAGS,
     run=collect,
 )
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-    return program.main(PROGRAM, arguments)
+main = PROGRAM.main
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """The console script: every program as a subcommand, ``alf_lite train --conf=…``.
 
-A program is a module of this folder with a ``PROGRAM`` and a ``main``; there is no list
-to keep. To add ``alf_lite NAME``, write ``NAME.py`` after the pattern of ``play.py``:
+A program is a module of this folder with a ``PROGRAM`` and its ``main``; there is no
+list to keep. To add ``alf_lite NAME``, write ``NAME.py`` after the pattern of
+``play.py``:
 
-* flags are defined in ``define_flags``, in a registry of the program's own,
+* ``FLAGS`` are its flags,
 * imports that take time are inside of the function that runs, so that ``--help`` and
   completion stay fast,
 * ``PROGRAM`` has the summary (one line of ``alf_lite --help``) and examples.
@@ -86,9 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     name, *rest = arguments or ["--help"]
     if name in command_names():
-        from alf_lite.bin import program
-
-        return program.main(load(name), rest)
+        return load(name).main(rest)
     if name in ("--help", "-help", "-h", "help"):
         print(help_text())
         # Who gave no command has not got what was wanted.

@@ -3,57 +3,46 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
-from absl import flags
-
-from alf_lite.bin import program
-from alf_lite.bin.plot import define_grouping
+from alf_lite.bin.plot import GROUPING
+from alf_lite.bin.program import Flag, Program
 from alf_lite.tools.comparison import compare
 
-
-def define_flags() -> flags.FlagValues:
-    """The flags and their defaults."""
-    values = flags.FlagValues()
-    flags.DEFINE_multi_string(
+FLAGS = (
+    Flag(
         "run",
-        [],
-        "What to compare, with or without --run=: runs, folders of runs, patterns in "
-        "quotes ('runs/*/seed?'). LABEL=PATH gives a group its name.",
-        flag_values=values,
-    )
-    flags.DEFINE_multi_string(
+        "What to compare, with or without --run=: runs, folders of runs, patterns "
+        "in quotes ('runs/*/seed?'). LABEL=PATH gives a group its name.",
+        default=[],
+    ),
+    Flag(
         "output",
-        [],
         "Files to write: .png, .svg or .pdf for the picture, .csv for the scores.",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
+        default=[],
+    ),
+    Flag(
         "tag",
-        None,
         "The score, a name of docs/logged_metrics.md. Default: the return of the "
         "evaluations, else of the training episodes.",
-        flag_values=values,
-    )
-    define_grouping(values)
-    flags.DEFINE_integer(
+    ),
+    GROUPING,
+    Flag(
         "last",
-        1,
         "The score of a run is the mean of so many of its last points.",
-        lower_bound=1,
-        flag_values=values,
-    )
-    flags.DEFINE_multi_string(
+        default=1,
+        low=1,
+    ),
+    Flag(
         "range",
-        [],
-        "What is 0 and what is 1 in an environment: CartPole-v1=0:500. Default, where "
-        "there are several environments: the lowest and the highest score in it.",
-        flag_values=values,
-    )
-    return values
+        "What is 0 and what is 1 in an environment: CartPole-v1=0:500. Default, "
+        "where there are several environments: the lowest and the highest score in "
+        "it.",
+        default=[],
+    ),
+)
 
 
-PROGRAM = program.Program(
+PROGRAM = Program(
     name="compare",
     summary="Compares groups of runs: scores, profiles, probability of improvement.",
     examples=(
@@ -62,16 +51,13 @@ PROGRAM = program.Program(
         "runs --group_by=conf --last=3 --output=scores.csv",
         "runs --range=CartPole-v1=0:500 --range=Pendulum-v1=-1500:-150",
     ),
-    define_flags=define_flags,
+    flags=FLAGS,
     run=compare,
     operand="run",
     prints_result=True,
 )
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-    return program.main(PROGRAM, arguments)
+main = PROGRAM.main
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
 
-from absl import flags
+from absl.flags import FlagValues
 
-from alf_lite.bin import command, program
+from alf_lite.bin import command
+from alf_lite.bin.program import Flag, Program
 from alf_lite.errors import ConfigError, did_you_mean
 from alf_lite.tools.invocation import SCRIPT
 
@@ -58,25 +58,20 @@ _WHERE = {
 }
 
 
-def define_flags() -> flags.FlagValues:
-    """The flags and their defaults."""
-    values = flags.FlagValues()
-    flags.DEFINE_multi_string(
+FLAGS = (
+    Flag(
         "shell",
-        [],
         "Print the script for bash, zsh or fish.",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
+        default=[],
+    ),
+    Flag(
         "line",
-        None,
         "Print what may come next in this line; it is what the script asks.",
-        flag_values=values,
-    )
-    return values
+    ),
+)
 
 
-def complete(values: flags.FlagValues) -> int:
+def complete(values: FlagValues) -> int:
     """Prints the script for a shell, or what completes a line."""
     if values.line is not None:
         print("\n".join(candidates(values.line)))
@@ -127,11 +122,11 @@ def _split(line: str) -> list[str]:
     return []
 
 
-def _with_equals(name: str, values: flags.FlagValues) -> str:
+def _with_equals(name: str, values: FlagValues) -> str:
     return f"--{name}" if values[name].boolean else f"--{name}="
 
 
-def _values(name: str, values: flags.FlagValues) -> list[str]:
+def _values(name: str, values: FlagValues) -> list[str]:
     """What a flag may be set to, as far as it is known."""
     if name in ("conf", "gin_file"):
         from alf_lite.config.names import packaged_confs
@@ -144,20 +139,17 @@ def _values(name: str, values: flags.FlagValues) -> list[str]:
     return list(getattr(values[name].parser, "enum_values", ()) or ())
 
 
-PROGRAM = program.Program(
+PROGRAM = Program(
     name="completion",
     summary="Completes commands, flags and confs at the Tab key: bash, zsh, fish.",
     examples=("bash     # the script", "bash >> ~/.bashrc"),
-    define_flags=define_flags,
+    flags=FLAGS,
     run=complete,
     operand="shell",
     operands=tuple(_SCRIPTS),
 )
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-    return program.main(PROGRAM, arguments)
+main = PROGRAM.main
 
 
 if __name__ == "__main__":

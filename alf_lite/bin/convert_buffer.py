@@ -4,45 +4,39 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 
-from absl import flags
+from absl.flags import FlagValues
 
-from alf_lite.bin import program, recorded_steps_flags
+from alf_lite.bin import recorded_steps_flags
+from alf_lite.bin.program import Flag, Program
 from alf_lite.errors import ConfigError
 
-
-def define_flags() -> flags.FlagValues:
-    """The flags and their defaults."""
-    values = flags.FlagValues()
-    flags.DEFINE_multi_string(
+FLAGS = (
+    Flag(
         "source",
-        [],
-        "What to convert, with or without --source=: a run, a checkpoint or a replay "
-        "file, a replay checkpoint of ALF, a Minari data set, .npz episodes.",
-        flag_values=values,
-    )
-    recorded_steps_flags.define_environment(values)
-    recorded_steps_flags.define_output(values)
-    flags.DEFINE_integer(
+        "What to convert, with or without --source=: a run, a checkpoint or a "
+        "replay file, a replay checkpoint of ALF, a Minari data set, .npz episodes.",
+        default=[],
+    ),
+    *recorded_steps_flags.ENVIRONMENT,
+    *recorded_steps_flags.OUTPUT,
+    Flag(
         "max_length",
-        None,
-        "Take the newest steps only, so many of all environments together. Default: "
-        "all.",
-        lower_bound=1,
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
+        "Take the newest steps only, so many of all environments together. "
+        "Default: all.",
+        kind=int,
+        low=1,
+    ),
+    Flag(
         "drop_bad_episodes",
-        False,
-        "Leave out the episodes with a NaN or infinite number instead of refusing the "
-        "source.",
-        flag_values=values,
-    )
-    return values
+        "Leave out the episodes with a NaN or infinite number instead of refusing "
+        "the source.",
+        default=False,
+    ),
+)
 
 
-def convert_buffer(values: flags.FlagValues) -> int:
+def convert_buffer(values: FlagValues) -> int:
     """Converts as the flags say; returns the exit code."""
     if len(values.source) != 1:
         raise ConfigError(f"expected one SOURCE to convert, got {len(values.source)}")
@@ -72,7 +66,7 @@ def convert_buffer(values: flags.FlagValues) -> int:
     return 0
 
 
-PROGRAM = program.Program(
+PROGRAM = Program(
     name="convert_buffer",
     summary="Converts recorded steps of one format into another.",
     examples=(
@@ -81,15 +75,12 @@ PROGRAM = program.Program(
         "runs/sac --env=Pendulum-v1 --max_length=10000 "
         "--output=data/pendulum/late-v0 --format=minari",
     ),
-    define_flags=define_flags,
+    flags=FLAGS,
     run=convert_buffer,
     operand="source",
 )
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-    return program.main(PROGRAM, arguments)
+main = PROGRAM.main
 
 
 if __name__ == "__main__":

@@ -3,90 +3,75 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
-from absl import flags
+from absl.flags import FlagValues
 
-from alf_lite.bin import program
+from alf_lite.bin.program import MAX_SEED, Flag, Program, checkpoint_of_flag
 from alf_lite.errors import ConfigError
 
-
-def define_flags() -> flags.FlagValues:
-    """The flags and their defaults."""
-    values = flags.FlagValues()
-    flags.DEFINE_string(
+FLAGS = (
+    Flag(
         "root_dir",
-        None,
-        "Directory of the run. Its configuration is executed: export only runs that "
-        "you trust.",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
+        "Directory of the run. Its configuration is executed: export only runs "
+        "that you trust.",
+    ),
+    Flag(
         "checkpoint",
-        "latest",
-        "Which policy: latest, best (by the evaluations during training), or the step "
-        "of a checkpoint. Default: latest.",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
+        "Which policy: latest, best (by the evaluations during training), or the "
+        "step of a checkpoint.",
+        default="latest",
+    ),
+    Flag(
         "format",
-        "onnx",
         "onnx, torch (a program of torch.export), or both. ONNX needs pip install "
-        "'alf_lite[export]'. Default: onnx.",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
+        "'alf_lite[export]'.",
+        default="onnx",
+    ),
+    Flag(
         "out",
-        None,
         "A new directory for the files. Default: export, in root_dir.",
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
+    ),
+    Flag(
         "sample",
-        False,
-        "Draw actions from the policy instead of taking the best ones; the noise is an "
-        "input.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
+        "Draw actions from the policy instead of taking the best ones; the noise "
+        "is an input.",
+        default=False,
+    ),
+    Flag(
         "num_steps",
-        500,
         "Steps of two environments on which what was written is compared with the "
         "policy of the run; 0: on observations drawn from the space, without the "
-        "environment. Default: 500.",
-        lower_bound=0,
-        flag_values=values,
-    )
-    flags.DEFINE_float(
+        "environment.",
+        default=500,
+        low=0,
+    ),
+    Flag(
         "tolerance",
-        1e-4,
-        "The largest difference of actions, as a part of half of their range. Default: "
-        "0.0001.",
-        lower_bound=0.0,
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
+        "The largest difference of actions, as a part of half of their range. "
+        "Default: 0.0001.",
+        default=1e-4,
+        low=0.0,
+    ),
+    Flag(
         "seed",
-        0,
-        "Seed of what is compared on. Default: 0.",
-        lower_bound=0,
-        upper_bound=program.MAX_SEED,
-        flag_values=values,
-    )
-    flags.DEFINE_multi_string(
+        "Seed of what is compared on.",
+        default=0,
+        low=0,
+        high=MAX_SEED,
+    ),
+    Flag(
         "gin_param",
-        [],
         "A setting that overrides the configuration of the run.",
-        flag_values=values,
-    )
-    return values
+        default=[],
+    ),
+)
 
 
-def export(values: flags.FlagValues) -> int:
+def export(values: FlagValues) -> int:
     """Exports as the flags say; returns the exit code."""
     if not values.root_dir:
         raise ConfigError("--root_dir is missing: which run should be exported?")
-    checkpoint = program.checkpoint(values.checkpoint)
+    checkpoint = checkpoint_of_flag(values.checkpoint)
 
     from alf_lite.tools.policy_export import export_policy
 
@@ -115,7 +100,7 @@ def export(values: flags.FlagValues) -> int:
     return 0
 
 
-PROGRAM = program.Program(
+PROGRAM = Program(
     name="export",
     summary="Exports the policy of a run as ONNX or for torch.export.",
     examples=(
@@ -123,14 +108,11 @@ PROGRAM = program.Program(
         "--root_dir=runs/ppo --format=both --out=policies/cart_pole",
         "--root_dir=runs/sac --sample",
     ),
-    define_flags=define_flags,
+    flags=FLAGS,
     run=export,
 )
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-    return program.main(PROGRAM, arguments)
+main = PROGRAM.main
 
 
 if __name__ == "__main__":

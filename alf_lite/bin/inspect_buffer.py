@@ -5,44 +5,37 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Sequence
 
-from absl import flags
+from absl.flags import FlagValues
 
-from alf_lite.bin import program, recorded_steps_flags
+from alf_lite.bin import recorded_steps_flags
+from alf_lite.bin.program import Flag, Program
 from alf_lite.errors import ConfigError
 from alf_lite.tools import pictures
 
-
-def define_flags() -> flags.FlagValues:
-    """The flags and their defaults."""
-    values = flags.FlagValues()
-    flags.DEFINE_multi_string(
+FLAGS = (
+    Flag(
         "path",
-        [],
         "What to inspect, with or without --path=: a run, a checkpoint or a replay "
         "file, a replay checkpoint of ALF, a Minari data set, .npz episodes.",
-        flag_values=values,
-    )
-    recorded_steps_flags.define_environment(values)
-    flags.DEFINE_string(
+        default=[],
+    ),
+    *recorded_steps_flags.ENVIRONMENT,
+    Flag(
         "picture",
-        None,
         "Draw the returns into this file: returns.png. Needs pip install "
         "'alf_lite[plot]'.",
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
+    ),
+    Flag(
         "json",
-        False,
         "Print one JSON object as the last line: total_steps, num_environments, "
         "trainable_transitions, complete_episodes, average_return, fields, ...",
-        flag_values=values,
-    )
-    return values
+        default=False,
+    ),
+)
 
 
-def inspect_buffer(values: flags.FlagValues) -> int:
+def inspect_buffer(values: FlagValues) -> int:
     """Inspects what the flags say; returns the exit code."""
     if not values.path:
         raise ConfigError("no PATH is given: what should be inspected?")
@@ -75,7 +68,7 @@ def inspect_buffer(values: flags.FlagValues) -> int:
     return 0
 
 
-PROGRAM = program.Program(
+PROGRAM = Program(
     name="inspect_buffer",
     summary="Tells what is in recorded steps, and what is wrong with them.",
     examples=(
@@ -84,16 +77,13 @@ PROGRAM = program.Program(
         "minari:mujoco/halfcheetah/medium-v0 --picture=returns.png",
         "runs/sac --json | tail -n 1",
     ),
-    define_flags=define_flags,
+    flags=FLAGS,
     run=inspect_buffer,
     prints_result=True,
     operand="path",
 )
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-    return program.main(PROGRAM, arguments)
+main = PROGRAM.main
 
 
 if __name__ == "__main__":

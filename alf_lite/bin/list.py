@@ -7,31 +7,26 @@ table in confs/README.md, what an algorithm is from the table of the README.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
-from absl import flags
-
-from alf_lite.bin import program
+from alf_lite.bin.program import Flag, Program
 from alf_lite.tools.listing import LISTINGS, list_things
 
-
-def define_flags() -> flags.FlagValues:
-    """The flags and their defaults."""
-    values = flags.FlagValues()
-    flags.DEFINE_multi_string(
+FLAGS = (
+    Flag(
         "what",
-        [],
-        "First confs, algorithms or environments; then words that all must be in the "
-        "line, such as a name, an environment or an extra.",
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
-        "json", False, "Print one JSON array, with more of each.", flag_values=values
-    )
-    return values
+        "First confs, algorithms or environments; then words that all must be in "
+        "the line, such as a name, an environment or an extra.",
+        default=[],
+    ),
+    Flag(
+        "json",
+        "Print one JSON array, with more of each.",
+        default=False,
+    ),
+)
 
 
-PROGRAM = program.Program(
+PROGRAM = Program(
     name="list",
     summary="Lists the confs with their scores, the algorithms, or the environments.",
     examples=(
@@ -41,17 +36,14 @@ PROGRAM = program.Program(
         "algorithms discrete",
         "confs --json",
     ),
-    define_flags=define_flags,
+    flags=FLAGS,
     run=list_things,
     prints_result=True,
     operand="what",
     operands=tuple(LISTINGS),
 )
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-    return program.main(PROGRAM, arguments)
+main = PROGRAM.main
 
 
 if __name__ == "__main__":

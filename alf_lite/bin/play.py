@@ -4,103 +4,88 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from absl import flags
+from absl.flags import FlagValues
 
-from alf_lite.bin import program
+from alf_lite.bin.program import MAX_SEED, Flag, Program, checkpoint_of_flag
 from alf_lite.errors import ConfigError
 
 if TYPE_CHECKING:
     from alf_lite.tools.player import PlayResult
 
 
-def define_flags() -> flags.FlagValues:
-    """The flags and their defaults."""
-    values = flags.FlagValues()
-    flags.DEFINE_string(
+FLAGS = (
+    Flag(
         "root_dir",
-        None,
-        "Directory of the run to play. Its configuration is executed: play only runs "
-        "that you trust.",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
+        "Directory of the run to play. Its configuration is executed: play only "
+        "runs that you trust.",
+    ),
+    Flag(
         "checkpoint",
-        "latest",
-        "Which policy: latest, best (by the evaluations during training), or the step "
-        "of a checkpoint. Default: latest.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
+        "Which policy: latest, best (by the evaluations during training), or the "
+        "step of a checkpoint.",
+        default="latest",
+    ),
+    Flag(
         "num_episodes",
-        10,
-        "Episodes to play. Default: 10.",
-        lower_bound=1,
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
+        "Episodes to play.",
+        default=10,
+        low=1,
+    ),
+    Flag(
         "num_environments",
-        1,
-        "Environments that are stepped side by side. Default: 1.",
-        lower_bound=1,
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
+        "Environments that are stepped side by side.",
+        default=1,
+        low=1,
+    ),
+    Flag(
         "sample",
-        False,
         "Draw actions from the policy instead of taking the most likely ones.",
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
-        "render", False, "Show environment 0 in a window.", flag_values=values
-    )
-    flags.DEFINE_string(
+        default=False,
+    ),
+    Flag(
+        "render",
+        "Show environment 0 in a window.",
+        default=False,
+    ),
+    Flag(
         "record_file",
-        None,
         "Record the episodes: play.mp4, play.gif; several environments are side by "
         "side. Needs pip install 'alf_lite[video]'; works without a display.",
-        flag_values=values,
-    )
-    flags.DEFINE_enum(
+    ),
+    Flag(
         "record",
-        "all",
-        ["all", "worst_median_best"],
-        "Which episodes are in the video: all, or the worst, the median ones and the "
-        "best side by side, which are played once more for it. Default: all.",
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
+        "Which episodes are in the video: all, or the worst, the median ones and "
+        "the best side by side, which are played once more for it.",
+        default="all",
+        choices=["all", "worst_median_best"],
+    ),
+    Flag(
         "json",
-        False,
         "Print one JSON object as the last line: returns, lengths, average_return, ...",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
+        default=False,
+    ),
+    Flag(
         "seed",
-        0,
-        "Seed of the environments and the sampling. Default: 0.",
-        lower_bound=0,
-        upper_bound=program.MAX_SEED,
-        flag_values=values,
-    )
-    flags.DEFINE_string(
+        "Seed of the environments and the sampling.",
+        default=0,
+        low=0,
+        high=MAX_SEED,
+    ),
+    Flag(
         "device",
-        None,
         "Where the networks are. Default: as in the training.",
-        flag_values=values,
-    )
-    flags.DEFINE_multi_string(
+    ),
+    Flag(
         "gin_param",
-        [],
         "A setting that overrides the configuration of the run.",
-        flag_values=values,
-    )
-    return values
+        default=[],
+    ),
+)
 
 
-def play(values: flags.FlagValues) -> int:
+def play(values: FlagValues) -> int:
     """Plays as the flags say; returns the exit code."""
     if not values.root_dir:
         raise ConfigError("--root_dir is missing: which run should be played?")
@@ -115,7 +100,7 @@ def play(values: flags.FlagValues) -> int:
     result = player.play(
         values.root_dir,
         values.num_episodes,
-        checkpoint=program.checkpoint(values.checkpoint),
+        checkpoint=checkpoint_of_flag(values.checkpoint),
         num_environments=values.num_environments,
         sample=values.sample,
         render=values.render,
@@ -155,7 +140,7 @@ def _as_json(result: PlayResult) -> dict[str, Any]:
     }
 
 
-PROGRAM = program.Program(
+PROGRAM = Program(
     name="play",
     summary="Plays a trained policy and tells its returns.",
     examples=(
@@ -165,15 +150,12 @@ PROGRAM = program.Program(
         "--root_dir=runs/ppo --record=worst_median_best --record_file=play.mp4",
         "--root_dir=runs/ppo --json | tail -n 1",
     ),
-    define_flags=define_flags,
+    flags=FLAGS,
     run=play,
     prints_result=True,
 )
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-    return program.main(PROGRAM, arguments)
+main = PROGRAM.main
 
 
 if __name__ == "__main__":

@@ -3,95 +3,91 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
-from absl import flags
-
-from alf_lite.bin import program
+from alf_lite.bin.program import Flag, Program
 from alf_lite.tools.curve_pictures import plot
 
+GROUPING = Flag(
+    "group_by",
+    "Which runs are a group: auto (all settings but the seed are the same), "
+    "conf, environment, algorithm, folder, run, or a setting such as "
+    "PPOAlgorithm.gamma.",
+    default="auto",
+)
 
-def define_flags() -> flags.FlagValues:
-    """The flags and their defaults."""
-    values = flags.FlagValues()
-    flags.DEFINE_multi_string(
+FLAGS = (
+    Flag(
         "run",
-        [],
         "What to draw, with or without --run=: runs, folders of runs, patterns in "
         "quotes ('runs/*/seed?'). LABEL=PATH gives a group its name.",
-        flag_values=values,
-    )
-    flags.DEFINE_multi_string(
+        default=[],
+    ),
+    Flag(
         "output",
-        ["curves.png"],
         "Files to write: .png, .svg or .pdf for the picture, .csv for its numbers.",
-        flag_values=values,
-    )
-    flags.DEFINE_multi_string(
+        default=["curves.png"],
+    ),
+    Flag(
         "tag",
-        [],
-        "What to draw, a name of docs/logged_metrics.md; each gets a panel. Default: "
-        "the return of the evaluations, else of the training episodes.",
-        flag_values=values,
-    )
-    define_grouping(values)
-    flags.DEFINE_enum(
+        "What to draw, a name of docs/logged_metrics.md; each gets a panel. "
+        "Default: the return of the evaluations, else of the training episodes.",
+        default=[],
+    ),
+    GROUPING,
+    Flag(
         "x",
-        "steps",
-        ["steps", "updates", "iterations", "time"],
-        "The horizontal axis: environment steps, gradient updates, iterations, seconds "
-        "of training.",
-        flag_values=values,
-    )
-    flags.DEFINE_enum(
+        "The horizontal axis: environment steps, gradient updates, iterations, "
+        "seconds of training.",
+        default="steps",
+        choices=["steps", "updates", "iterations", "time"],
+    ),
+    Flag(
         "statistic",
-        "mean",
-        ["mean", "iqm"],
-        "Of the runs of a group: their mean, or the mean of the middle half of them. "
-        "The band is its 95 % bootstrap interval.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
+        "Of the runs of a group: their mean, or the mean of the middle half of "
+        "them. The band is its 95 % bootstrap interval.",
+        default="mean",
+        choices=["mean", "iqm"],
+    ),
+    Flag(
         "smooth",
-        1,
         "Draw the mean of so many points of each run: of one and those before it.",
-        lower_bound=1,
-        flag_values=values,
-    )
-    flags.DEFINE_float(
+        default=1,
+        low=1,
+    ),
+    Flag(
         "threshold",
-        None,
         "Tell where each group comes to this value, as the mean of three points.",
-        flag_values=values,
-    )
-    flags.DEFINE_multi_string(
+        kind=float,
+    ),
+    Flag(
         "flat",
-        [],
         "A LABEL whose group is a horizontal line: what it had at its first place, "
         "such as after training offline and before the first step.",
-        flag_values=values,
-    )
-    flags.DEFINE_string("title", None, "Above the picture.", flag_values=values)
-    flags.DEFINE_bool(
-        "show_runs", False, "Draw every run as a thin line, too.", flag_values=values
-    )
-    flags.DEFINE_float("bottom", None, "Lowest value shown.", flag_values=values)
-    flags.DEFINE_float("end", None, "Last place shown.", flag_values=values)
-    return values
+        default=[],
+    ),
+    Flag(
+        "title",
+        "Above the picture.",
+    ),
+    Flag(
+        "show_runs",
+        "Draw every run as a thin line, too.",
+        default=False,
+    ),
+    Flag(
+        "bottom",
+        "Lowest value shown.",
+        kind=float,
+    ),
+    Flag(
+        "end",
+        "Last place shown.",
+        kind=float,
+    ),
+)
 
 
-def define_grouping(values: flags.FlagValues) -> None:
-    """How runs become groups, for all programs that compare some."""
-    flags.DEFINE_string(
-        "group_by",
-        "auto",
-        "Which runs are a group: auto (all settings but the seed are the same), conf, "
-        "environment, algorithm, folder, run, or a setting such as PPOAlgorithm.gamma.",
-        flag_values=values,
-    )
-
-
-PROGRAM = program.Program(
+PROGRAM = Program(
     name="plot",
     summary="Draws curves of runs: means over seeds, with their uncertainty.",
     examples=(
@@ -101,15 +97,12 @@ PROGRAM = program.Program(
         "'online=runs/sac/*' 'hybrid=runs/hybrid/*' --threshold=-200",
         "runs --tag=PPOAlgorithm/loss/entropy --tag=charts/episodic_return",
     ),
-    define_flags=define_flags,
+    flags=FLAGS,
     run=plot,
     operand="run",
 )
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-    return program.main(PROGRAM, arguments)
+main = PROGRAM.main
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from absl import flags
+from absl.flags import FlagValues
 
 from alf_lite.bin import EXIT_INTERRUPTED, main_program
 from alf_lite.errors import AlfLiteError, ConfigError
@@ -20,6 +21,43 @@ from alf_lite.utils.output_streams import best_effort_output
 
 _HELP_WIDTH = 88
 MAX_SEED = 2**32 - 1
+
+
+class Flag(NamedTuple):
+    """A flag of a program."""
+
+    name: str
+    help: str  # without the default, which is added
+    default: Any = None  # a list: it may be repeated
+    kind: type | None = None  # of the value, if the default is None: str, int, float
+    low: float | None = None
+    high: float | None = None
+    choices: Sequence[str] = ()
+    alias: str = ""  # another name
+
+    def define(self, values: FlagValues) -> None:
+        """Adds it to the flags of a program."""
+        kind = self.kind or (str if self.default is None else type(self.default))
+        define, options = _DEFINE[kind], dict[str, Any]()
+        if self.choices:
+            define, options["enum_values"] = flags.DEFINE_enum, self.choices
+        elif kind in (int, float):
+            options = {"lower_bound": self.low, "upper_bound": self.high}
+        text = self.help
+        if self.default not in (None, False, []):
+            text += f" Default: {self.default}."
+        define(self.name, self.default, help=text, flag_values=values, **options)
+        if self.alias:
+            flags.DEFINE_alias(self.alias, self.name, flag_values=values)
+
+
+_DEFINE: dict[type, Callable[..., Any]] = {
+    str: flags.DEFINE_string,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    bool: flags.DEFINE_bool,
+    list: flags.DEFINE_multi_string,
+}
 
 
 class Program(NamedTuple):
@@ -32,24 +70,34 @@ class Program(NamedTuple):
     name: str  # as in alf_lite NAME and python -m alf_lite.bin.NAME
     summary: str
     examples: Sequence[str]  # arguments
-    define_flags: Callable[[], flags.FlagValues]
+    flags: Sequence[Flag]
     run: Callable[[Any], int]  # flag values -> exit code
     operand: str = ""  # the multi flag that arguments without a name belong to
     prints_result: bool = False  # rather than files, so that it must get through
     operands: Sequence[str] = ()  # what they may be, if that is known
 
+    def define_flags(self) -> FlagValues:
+        """The flags with their defaults."""
+        values = FlagValues()
+        for flag in self.flags:
+            flag.define(values)
+        return values
 
-def main(program: Program, arguments: Sequence[str] | None = None) -> int:
-    """Runs ``program`` and returns its exit code.
+    def main(self, arguments: Sequence[str] | None = None) -> int:
+        """Runs it and returns its exit code.
 
-    Errors that are the user's to solve become one message without a traceback. Others
-    are bugs: their traceback is what is needed. What is printed is best effort: a full
-    disk or a closed pipe changes nothing, unless what is printed is the result.
+        Errors that are the user's to solve become one message without a traceback.
+        Others are bugs: their traceback is what is needed. What is printed is best
+        effort: a full disk or a closed pipe changes nothing, unless what is printed is
+        the result.
 
-    Args:
-        program: what to run.
-        arguments: of the command line, without the program's name.
-    """
+        Args:
+            arguments: of the command line, without the program's name.
+        """
+        return _main(self, arguments)
+
+
+def _main(program: Program, arguments: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     with best_effort_output(), main_program():
         exit_code = _run(program, arguments)
@@ -109,7 +157,7 @@ def is_rank() -> bool:
     return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") not in ("0", "1")
 
 
-def parse_flags(program: Program, arguments: Sequence[str]) -> flags.FlagValues:
+def parse_flags(program: Program, arguments: Sequence[str]) -> FlagValues:
     """The flags of ``program`` with the values that ``arguments`` give them.
 
     Raises:
@@ -157,7 +205,7 @@ def help_text(program: Program) -> str:
     return "\n".join(lines)
 
 
-def checkpoint(value: str) -> str | int:
+def checkpoint_of_flag(value: str) -> str | int:
     """The value of a flag ``--checkpoint``: latest, best or a step.
 
     Raises:

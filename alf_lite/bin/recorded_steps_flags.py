@@ -7,8 +7,9 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from absl import flags
+from absl.flags import FlagValues
 
+from alf_lite.bin.program import Flag
 from alf_lite.errors import ConfigError
 from alf_lite.tools.invocation import invocation
 
@@ -22,36 +23,31 @@ if TYPE_CHECKING:
 PYTHON_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
-def define_environment(values: flags.FlagValues) -> None:
-    """Adds the flags that name an environment."""
-    flags.DEFINE_string(
+ENVIRONMENT = (
+    Flag(
         "conf",
-        None,
-        "The environment of this conf: the path of a .gin file, or the name of a conf "
-        "that comes with the library.",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
+        "The environment of this conf: the path of a .gin file, or the name of a "
+        "conf that comes with the library.",
+    ),
+    Flag(
         "env",
-        None,
-        "The environment: an id registered with gymnasium, such as Pendulum-v1, or a "
-        "class or function, such as my_module.MyEnv.",
-        flag_values=values,
-    )
-    flags.DEFINE_multi_string(
+        "The environment: an id registered with gymnasium, such as Pendulum-v1, or "
+        "a class or function, such as my_module.MyEnv.",
+    ),
+    Flag(
         "gin_param",
-        [],
         "A setting that overrides the conf: 'create_environment.env_info_keys = []'.",
-        flag_values=values,
-    )
+        default=[],
+    ),
+)
 
 
-def names_environment(values: flags.FlagValues) -> bool:
+def names_environment(values: FlagValues) -> bool:
     """Whether an environment is named."""
     return bool(values.conf or values.env or values.gin_param)
 
 
-def parse_config(values: flags.FlagValues, conf: str | None = None) -> None:
+def parse_config(values: FlagValues, conf: str | None = None) -> None:
     """Makes the flags the configuration of the process.
 
     Args:
@@ -65,7 +61,7 @@ def parse_config(values: flags.FlagValues, conf: str | None = None) -> None:
     config_files.parse_config(conf or values.conf, parameters(values))
 
 
-def parameters(values: flags.FlagValues) -> list[str]:
+def parameters(values: FlagValues) -> list[str]:
     """The bindings that the flags are."""
     bindings = list(values.gin_param)
     if values.env and PYTHON_NAME.fullmatch(values.env):
@@ -93,32 +89,28 @@ def create_environment(**kwargs: Any) -> Environment:
 # The output: --output, --format and --json
 
 
-def define_output(values: flags.FlagValues) -> None:
-    """Adds the flags that say what is written."""
-    flags.DEFINE_string(
+OUTPUT = (
+    Flag(
         "output",
-        None,
-        "What to write: a file or, for minari, a directory. It is never overwritten, "
-        "and appears when it is complete.",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
+        "What to write: a file or, for minari, a directory. It is never "
+        "overwritten, and appears when it is complete.",
+    ),
+    Flag(
         "format",
-        "alf_lite",
-        "alf_lite: steps as agents see them, which is loaded fastest. npz: episodes of "
-        "numpy in the environment's own units. minari: a Minari data set; needs pip "
-        "install 'alf_lite[minari]'. Default: alf_lite.",
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
+        "alf_lite: steps as agents see them, which is loaded fastest. npz: "
+        "episodes of numpy in the environment's own units. minari: a Minari data "
+        "set; needs pip install 'alf_lite[minari]'.",
+        default="alf_lite",
+    ),
+    Flag(
         "json",
-        False,
         "Print one JSON object as the last line, as inspect_buffer does.",
-        flag_values=values,
-    )
+        default=False,
+    ),
+)
 
 
-def check_output(values: flags.FlagValues) -> None:
+def check_output(values: FlagValues) -> None:
     """Raises ConfigError if the output cannot be written like that."""
     from alf_lite.datasets import writing
 
@@ -127,7 +119,7 @@ def check_output(values: flags.FlagValues) -> None:
     writing.check_output(values.output, values.format)
 
 
-def written_lines(values: flags.FlagValues, buffer: ReplayBuffer) -> list[str]:
+def written_lines(values: FlagValues, buffer: ReplayBuffer) -> list[str]:
     """What was written, and what to do with it."""
     from alf_lite.tools import report
 
@@ -142,7 +134,7 @@ def written_lines(values: flags.FlagValues, buffer: ReplayBuffer) -> list[str]:
     ]
 
 
-def written_as_json(values: flags.FlagValues, buffer: ReplayBuffer) -> dict[str, Any]:
+def written_as_json(values: FlagValues, buffer: ReplayBuffer) -> dict[str, Any]:
     """The statistics of what was written."""
     from alf_lite.tools import report
 

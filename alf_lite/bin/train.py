@@ -7,85 +7,71 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import flags
+from absl.flags import FlagValues
 
-from alf_lite.bin import check_interrupted, program
+from alf_lite.bin import check_interrupted
+from alf_lite.bin.program import Flag, Program, is_rank
 from alf_lite.errors import ConfigError
 
 # What is imported inside the functions takes a second or two, which --help, a misspelt
 # flag and a missing conf need not wait for.
 
 
-def define_flags() -> flags.FlagValues:
-    """The flags and their defaults."""
-    values = flags.FlagValues()
-    flags.DEFINE_string(
+FLAGS = (
+    Flag(
         "conf",
-        None,
-        "What to train: the path of a .gin file, or the name of a conf that comes with "
-        "the library. May be left out to continue the run in root_dir.",
-        flag_values=values,
-    )
-    flags.DEFINE_alias("gin_file", "conf", flag_values=values)
-    flags.DEFINE_multi_string(
+        "What to train: the path of a .gin file, or the name of a conf that comes "
+        "with the library. May be left out to continue the run in root_dir.",
+        alias="gin_file",
+    ),
+    Flag(
         "gin_param",
-        [],
         "A setting that overrides the conf: 'TrainerConfig.num_iterations = 10'.",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
+        default=[],
+    ),
+    Flag(
         "root_dir",
-        None,
         "Directory of the run: checkpoints, TensorBoard logs, configuration. A run "
         "that is there already is continued from its last checkpoint.",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
+    ),
+    Flag(
         "device",
-        None,
-        "Where the networks are: cpu, cuda, cuda:1, mps. Default: what the conf says, "
-        "else cpu.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
+        "Where the networks are: cpu, cuda, cuda:1, mps. Default: what the conf "
+        "says, else cpu.",
+    ),
+    Flag(
         "seed",
-        None,
         "Seed of everything random. Default: a new one for every run, shown in "
         "run.json.",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
+        kind=int,
+    ),
+    Flag(
         "seeds",
-        None,
-        "Several runs, one for each seed, in root_dir/seed_N: 0-4 or 0,3,7. What is "
-        "finished there stays, what is not is continued. Prints the mean over the "
-        "seeds at the end.",
-        flag_values=values,
-    )
-    flags.DEFINE_integer(
+        "Several runs, one for each seed, in root_dir/seed_N: 0-4 or 0,3,7. What "
+        "is finished there stays, what is not is continued. Prints the mean over "
+        "the seeds at the end.",
+    ),
+    Flag(
         "jobs",
-        None,
-        "How many of them are trained at a time, each in a process of its own with one "
-        "thread. Default: as many as there are cores.",
-        lower_bound=1,
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
+        "How many of them are trained at a time, each in a process of its own with "
+        "one thread. Default: as many as there are cores.",
+        kind=int,
+        low=1,
+    ),
+    Flag(
         "force_torch_deterministic",
-        False,
         "Use torch's deterministic algorithms only, which may be slower on a GPU.",
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
+        default=False,
+    ),
+    Flag(
         "strict_config",
-        False,
         "Refuse to start if a setting of the conf is not used by anything.",
-        flag_values=values,
-    )
-    return values
+        default=False,
+    ),
+)
 
 
-def train(values: flags.FlagValues) -> int:
+def train(values: FlagValues) -> int:
     """Trains as the flags say; returns the exit code."""
     if values.seeds is not None:
         return _train_seeds(values)
@@ -149,7 +135,7 @@ def _report(result: Any) -> None:
         print("\n".join(report.training_lines(result)))
 
 
-def _train_seeds(values: flags.FlagValues) -> int:
+def _train_seeds(values: FlagValues) -> int:
     """Starts a run for each seed with the other flags."""
     from alf_lite.tools.seeds import (
         check_settings_of_runs,
@@ -157,7 +143,7 @@ def _train_seeds(values: flags.FlagValues) -> int:
         train_seeds,
     )
 
-    if program.is_rank():
+    if is_rank():
         raise ConfigError(
             "--seeds trains several runs, and torchrun one run on several ranks: give "
             "--seed, or leave torchrun out"
@@ -200,7 +186,7 @@ def _no_conf() -> str:
     )
 
 
-PROGRAM = program.Program(
+PROGRAM = Program(
     name="train",
     summary="Trains a reinforcement-learning algorithm in an environment.",
     examples=(
@@ -210,14 +196,11 @@ PROGRAM = program.Program(
         "--root_dir=runs/ppo      # continue",
         "--conf=ppo_cart_pole --root_dir=runs/ppo5 --seeds=0-4 --jobs=2",
     ),
-    define_flags=define_flags,
+    flags=FLAGS,
     run=train,
 )
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-    return program.main(PROGRAM, arguments)
+main = PROGRAM.main
 
 
 if __name__ == "__main__":

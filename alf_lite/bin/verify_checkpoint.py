@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
-from absl import flags
-
-from alf_lite.bin import program
+from alf_lite.bin.program import Flag, Program
 from alf_lite.tools.checkpoint_report import verify_checkpoint
 
-
-def define_flags() -> flags.FlagValues:
-    """The flags and their defaults."""
-    values = flags.FlagValues()
-    flags.DEFINE_multi_string(
+FLAGS = (
+    Flag(
         "path",
-        [],
         "What to check, with or without --path=: a run, or one checkpoint of it.",
-        flag_values=values,
-    )
-    flags.DEFINE_string(
+        default=[],
+    ),
+    Flag(
         "root_dir",
-        None,
         "Directory of a run, as for train and play.",
-        flag_values=values,
-    )
-    flags.DEFINE_bool(
+    ),
+    Flag(
         "json",
-        False,
         "Print one JSON object as the last line: num_valid, num_invalid, checkpoints.",
-        flag_values=values,
-    )
-    return values
+        default=False,
+    ),
+)
 
 
-PROGRAM = program.Program(
+PROGRAM = Program(
     name="verify_checkpoint",
     summary="Tells what checkpoints hold, and whether they can be used.",
     examples=(
@@ -43,15 +33,12 @@ PROGRAM = program.Program(
         "runs/ppo/checkpoints/ckpt-392",
         "--root_dir=runs/ppo --json | tail -n 1",
     ),
-    define_flags=define_flags,
+    flags=FLAGS,
     run=verify_checkpoint,
     operand="path",
 )
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-    return program.main(PROGRAM, arguments)
+main = PROGRAM.main
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from absl import flags
+from absl.flags import FlagValues
 
 from alf_lite.errors import CheckpointError, ConfigError
 
@@ -43,7 +43,7 @@ class CheckpointReport(NamedTuple):
         return sum((self.files or {}).values())
 
 
-def verify_checkpoint(values: flags.FlagValues) -> int:
+def verify_checkpoint(values: FlagValues) -> int:
     """Checks what the flags say; returns the exit code."""
     places = [*values.path, *([values.root_dir] if values.root_dir else [])]
     if not places:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from absl import flags
+from absl.flags import FlagValues
 
 from alf_lite.errors import ConfigError, DataError
 from alf_lite.tools import pictures
@@ -46,7 +46,7 @@ class IntervalEstimate(NamedTuple):
         return f"{self.value:.4g} [{low:.4g}, {high:.4g}]"
 
 
-def compare(values: flags.FlagValues) -> int:
+def compare(values: FlagValues) -> int:
     """Compares what the flags say; returns the exit code."""
     if not values.run:
         raise ConfigError("no RUN is given: what should be compared?")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from absl import flags
+from absl.flags import FlagValues
 
 from alf_lite.errors import ConfigError, DataError
 from alf_lite.tools import pictures
@@ -41,7 +41,7 @@ class Panel(NamedTuple):
     lines: list[Line]
 
 
-def plot(values: flags.FlagValues) -> int:
+def plot(values: FlagValues) -> int:
     """Draws what the flags say; returns the exit code."""
     if not values.run:
         raise ConfigError("no RUN is given: what should be drawn?")

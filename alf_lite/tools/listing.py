@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from absl import flags
+from absl.flags import FlagValues
 
 from alf_lite.errors import ConfigError, did_you_mean
 
@@ -23,7 +23,7 @@ class Listing(NamedTuple):
     text: Callable[[dict[str, Any]], str]  # more of a single one
 
 
-def list_things(values: flags.FlagValues) -> int:
+def list_things(values: FlagValues) -> int:
     """Prints a table; returns the exit code."""
     if not values.what:
         raise ConfigError(f"what should be listed? One of: {', '.join(LISTINGS)}")

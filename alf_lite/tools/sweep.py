@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from absl import flags
+from absl.flags import FlagValues
 
 from alf_lite.errors import ConfigError, did_you_mean
 from alf_lite.tools.invocation import invocation
@@ -27,7 +27,7 @@ PER_TRIAL = {"cpus": 1.0, "gpus": 0.0}  # what Ray keeps for a run
 _NUM_SHOWN = 10
 
 
-def sweep(values: flags.FlagValues) -> int:
+def sweep(values: FlagValues) -> int:
     """Searches as the flags say; returns the exit code."""
     from alf_lite.config.search_space import read_space
     from alf_lite.runs.lock import RunLock
@@ -67,7 +67,7 @@ def sweep(values: flags.FlagValues) -> int:
 
 
 def _search(
-    values: flags.FlagValues, setup: Setup, space: Sequence[Dimension], root_dir: Path
+    values: FlagValues, setup: Setup, space: Sequence[Dimension], root_dir: Path
 ) -> int:
     """Tries what the flags say in a directory that is this sweep's alone."""
     from alf_lite.tools import several_runs
@@ -148,7 +148,7 @@ def check(setup: Setup, space: Sequence[Dimension]) -> None:
         )
 
 
-def _check_engine(values: flags.FlagValues) -> None:
+def _check_engine(values: FlagValues) -> None:
     """Finds settings of Ray without it, and whether there is one, within seconds.
 
     Raises:
@@ -166,7 +166,7 @@ def _check_engine(values: flags.FlagValues) -> None:
 
 
 @contextlib.contextmanager
-def _engine(values: flags.FlagValues) -> Iterator[tuple[int, StartRun]]:
+def _engine(values: FlagValues) -> Iterator[tuple[int, StartRun]]:
     """How many runs there is room for, and what starts one."""
     from alf_lite.tools import several_runs
     from alf_lite.tools.run_processes import RunInProcess

@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from absl import flags
 
 from alf_lite.bin import play, program, train, verify_checkpoint
 from alf_lite.errors import (
@@ -18,17 +17,15 @@ from alf_lite.errors import (
     WorkerError,
 )
 
-
-def define_flags() -> flags.FlagValues:
-    values = flags.FlagValues()
-    flags.DEFINE_integer("count", 1, "How many.", flag_values=values)
-    flags.DEFINE_multi_string("item", [], "One of them.", flag_values=values)
-    flags.DEFINE_bool("fast", False, "Hurry.", flag_values=values)
-    return values
+FLAGS = (
+    program.Flag("count", "How many.", default=1),
+    program.Flag("item", "One of them.", default=[]),
+    program.Flag("fast", "Hurry.", default=False),
+)
 
 
 def make_program(run) -> program.Program:
-    return program.Program("toy", "Does a thing.", ("--count=2",), define_flags, run)
+    return program.Program("toy", "Does a thing.", ("--count=2",), FLAGS, run)
 
 
 def test_runs_with_the_flags_and_returns_its_exit_code():
@@ -37,7 +34,7 @@ def test_runs_with_the_flags_and_returns_its_exit_code():
         return 7
 
     arguments = ["--count=3", "--item=a", "--fast", "--item", "b"]
-    assert program.main(make_program(run), arguments) == 7
+    assert make_program(run).main(arguments) == 7
 
 
 def test_arguments_without_a_name_belong_to_the_operand():
@@ -46,7 +43,7 @@ def test_arguments_without_a_name_belong_to_the_operand():
         return 7
 
     toy = make_program(run)._replace(operand="item")
-    assert program.main(toy, ["b", "--fast", "--item=a", "c"]) == 7
+    assert toy.main(["b", "--fast", "--item=a", "c"]) == 7
     assert "usage: python -m alf_lite.bin.toy ITEM... [flags]" in program.help_text(toy)
 
 
@@ -66,7 +63,7 @@ def test_typed_errors_are_one_message_with_their_notes(capsys, error, exit_code)
         raised.add_note("Kept: ckpt-4")
         raise raised
 
-    assert program.main(make_program(run), []) == exit_code
+    assert make_program(run).main([]) == exit_code
     captured = capsys.readouterr()
     assert captured.err == "error: 100% {broken} é\nKept: ckpt-4\n"
     assert captured.out == ""
@@ -76,7 +73,7 @@ def test_calls_in_one_process_do_not_see_the_flags_of_each_other():
     seen = []
     toy = make_program(lambda values: seen.append(values.item) or 0)
     for item in "ab":
-        assert program.main(toy, [f"--item={item}"]) == 0
+        assert toy.main([f"--item={item}"]) == 0
     assert seen == [["a"], ["b"]]
 
 
@@ -84,7 +81,7 @@ def test_interrupt_is_one_line_and_130(capsys):
     def run(values) -> int:
         raise KeyboardInterrupt
 
-    assert program.main(make_program(run), []) == 130
+    assert make_program(run).main([]) == 130
     assert capsys.readouterr().err == "Interrupted.\n"
 
 
@@ -93,7 +90,7 @@ def test_bugs_keep_their_traceback():
         return 1 // 0
 
     with pytest.raises(ZeroDivisionError):
-        program.main(make_program(run), [])
+        make_program(run).main([])
 
 
 @pytest.mark.parametrize(
@@ -108,7 +105,7 @@ def test_bugs_keep_their_traceback():
 )
 def test_wrong_flags_are_refused_before_anything_runs(capsys, arguments, message):
     toy = make_program(lambda values: pytest.fail("it ran"))
-    assert program.main(toy, arguments) == 2
+    assert toy.main(arguments) == 2
     error = capsys.readouterr().err
     assert message in error
     assert "See python -m alf_lite.bin.toy --help" in error
@@ -116,7 +113,7 @@ def test_wrong_flags_are_refused_before_anything_runs(capsys, arguments, message
 
 @pytest.mark.parametrize("flag", ["--help", "-h", "-help"])
 def test_help_shows_our_flags_only(capsys, flag):
-    assert program.main(make_program(lambda values: 1), ["--count=2", flag]) == 0
+    assert make_program(lambda values: 1).main(["--count=2", flag]) == 0
     assert capsys.readouterr().out == (
         "Does a thing.\n"
         "\n"
@@ -124,7 +121,7 @@ def test_help_shows_our_flags_only(capsys, flag):
         "\n"
         "flags:\n"
         "  --count=N\n"
-        "      How many.\n"
+        "      How many. Default: 1.\n"
         "  --item=TEXT\n"
         "      One of them. May be repeated.\n"
         "  --fast\n"
@@ -139,7 +136,7 @@ def test_help_shows_our_flags_only(capsys, flag):
 def test_help_of_the_programs_fits_a_terminal(module):
     lines = program.help_text(module.PROGRAM).splitlines()
     assert all(len(line) <= 110 for line in lines)
-    for name in module.define_flags():
+    for name in module.PROGRAM.define_flags():
         assert any(line.startswith(f"  --{name}") for line in lines)
 
 
@@ -166,7 +163,7 @@ def test_log_lines_go_to_stderr_while_the_program_runs(capsys):
         logger.debug("not this")
         return 0
 
-    program.main(make_program(run), [])
+    make_program(run).main([])
     error = capsys.readouterr().err
     assert error == "for your information\nWARNING: 100% {sure}\n"
     assert logging.getLogger("alf_lite").handlers == handlers
