@@ -13,6 +13,7 @@ from tests.source_code import imported_modules, parse_package
 CHAIN = ["exports", "errors", "tensor_specs", "nest", "data_structures", "config"]
 # The subpackages of one layer do not know each other.
 LAYERS = [
+    {"fast"},  # the table of twins, which all that have one ask
     {"utils"},
     {"checkpoints", "distributions", "processes"},
     {"environments", "networks", "replay_buffers", "metrics", "optimizers"},
@@ -25,6 +26,8 @@ LAYERS = [
     {"tools", "testing"},
     {"bin"},
 ]
+# A twin may import what it stands for. Nobody imports it: the table names it in a text.
+TOP_OF_TWINS = "algorithms"
 # A module imports these at its top; the package of an extra only where it is used.
 CORE_PACKAGES = {
     "absl",
@@ -55,6 +58,13 @@ def layering_errors(modules: dict[str, ast.Module]) -> list[str]:
             continue
         for line, name in imported_modules(tree):
             target = _part(name)
+            if _is_twin(name, modules) and not _is_twin(module, modules):
+                errors.append(f"{module}:{line}: only the table knows '{name}'")
+                continue
+            if _is_twin(module, modules) and target in HEIGHT:
+                if HEIGHT[target] > HEIGHT[TOP_OF_TWINS]:
+                    errors.append(f"{module}:{line}: no twin of what is in '{target}'")
+                continue
             if not name.startswith("alf_lite") or target in (part, "", "__version__"):
                 continue
             if target not in HEIGHT:
@@ -120,6 +130,11 @@ def _part(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
+def _is_twin(name: str, modules: dict[str, ast.Module]) -> bool:
+    """Whether it is a module of alf_lite.fast, or something in one."""
+    return _module(name, modules).startswith("alf_lite.fast.")
+
+
 def _module(name: str, modules: dict[str, ast.Module]) -> str:
     """The module that ``from a import b`` written as ``a.b`` loads."""
     if name in modules:
@@ -162,10 +177,16 @@ def test_extras_are_imported_where_they_are_used():
         ("tools__pictures", "def f():\n    from alf_lite.testing import probes"),
         ("helpers__misc", "x = 1"),
         ("trainers__trainer", "from alf_lite.helpers import misc"),
+        ("networks__x", "from alf_lite.fast import twins"),
+        ("networks__x", "from alf_lite.fast.twins import values"),
+        ("fast__twins", "from alf_lite.trainers import trainer"),
+        ("fast", "from alf_lite.utils import losses"),
+        ("fast", "from alf_lite.fast.twins import values"),
     ],
 )
 def test_an_import_that_does_not_point_down_is_found(module, source):
-    assert len(layering_errors(_modules(**{module: source}))) == 1
+    sources = {"fast__twins": "", module: source}
+    assert len(layering_errors(_modules(**sources))) == 1
 
 
 @pytest.mark.parametrize(
@@ -173,11 +194,14 @@ def test_an_import_that_does_not_point_down_is_found(module, source):
     [
         ("utils__losses", "from alf_lite.utils import tensor_utils"),
         ("bin__train", "from alf_lite import __version__, nest"),
+        ("utils__losses", "from alf_lite.fast import quick"),
+        ("fast__twins", "from alf_lite.algorithms import dqn_algorithm"),
         ("algorithms__x", "import torch\nfrom alf_lite.unrollers.sync import Sync"),
     ],
 )
 def test_imports_that_point_down_are_allowed(module, source):
-    assert layering_errors(_modules(**{module: source})) == []
+    sources = {"fast__twins": "", module: source}
+    assert layering_errors(_modules(**sources)) == []
 
 
 def test_a_cycle_inside_of_one_part_is_found():

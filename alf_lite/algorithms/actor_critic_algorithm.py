@@ -15,7 +15,6 @@ Differences from the paper:
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,11 +24,7 @@ from alf_lite import nest
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.parts.policy import Policy
-from alf_lite.algorithms.parts.policy_gradient import (
-    NumpyLoss,
-    PolicyGradientLoss,
-    mean_loss,
-)
+from alf_lite.algorithms.parts.policy_gradient import PolicyGradientLoss
 from alf_lite.algorithms.parts.policy_lag import LagSummary
 from alf_lite.algorithms.parts.return_streams import ReturnStream, ReturnStreams
 from alf_lite.algorithms.parts.trust_region import TrustRegion
@@ -54,11 +49,8 @@ from alf_lite.utils import losses, summary, value_ops
 from alf_lite.utils.checks import check_positive, check_unit_interval
 from alf_lite.utils.diagnostics import diagnostic
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
-from alf_lite.utils.shortcuts import are_as_shipped
 
 Nest = Any
-
-_flatten = operator.methodcaller("flatten", 0, 1)
 
 
 class ActorCriticState(NamedTuple):
@@ -104,7 +96,6 @@ class ActorCriticAlgorithm(RLAlgorithm):
 
     trains_on_sequences = True
     tells_action_distribution = True
-    keeps_shortcuts = True
 
     # Mnih et al. 2016 (arXiv:1602.01783): 16 actors, an update after 5 steps. With an ε
     # of 1e-8, one run of five on CartPole forgot what it had learnt.
@@ -328,45 +319,6 @@ class ActorCriticAlgorithm(RLAlgorithm):
             )
         )
         return LossInfo(loss=loss, extra=extra or parts)
-
-    def quick_loss(self, batch: TrainingBatch) -> LossInfo | None:
-        inputs, info = batch.inputs, batch.rollout_info
-        num_steps, batch_size = inputs.step_type.shape
-        if num_steps < 2:
-            return None
-        if not inputs.step_type.is_contiguous():  # sums may differ in the last bits
-            return None
-
-        def loss_of(log_prob: Tensor, value: Tensor) -> NumpyLoss:
-            estimate = self._estimate(
-                info._replace(
-                    value=value.view(num_steps, batch_size),
-                    reward=inputs.reward,
-                    discount=inputs.discount,
-                    step_type=inputs.step_type,
-                ),
-                log_prob.view(num_steps - 1, batch_size),
-            )
-            return self._policy_gradient_loss.in_numpy(
-                estimate.advantage.reshape(-1), estimate.value_target.reshape(-1)
-            )
-
-        return self._quick_loss(
-            self._policy_gradient_loss,
-            nest.map_structure(_flatten, inputs.observation),
-            nest.map_structure(lambda t: t[:-1].flatten(0, 1), info.action),
-            batch.valid[:-1].reshape(-1),
-            loss_of,
-        )
-
-    def _quick_loss(self, loss_part: Any, *args: Any) -> LossInfo | None:
-        """See :func:`mean_loss`, whose arguments follow the networks."""
-        if self._trust_region is not None:  # looks at the distributions
-            return None
-        if not are_as_shipped(self, loss_part):
-            return None
-        loss = mean_loss(self._policy, self._value_network, *args)
-        return None if loss is None else LossInfo(loss=loss)
 
     def _estimate(self, info: ActorCriticInfo, log_prob: Tensor) -> Estimate:
         """Computes advantages and value targets.

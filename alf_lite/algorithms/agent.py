@@ -60,8 +60,6 @@ _PARAMETERS = {
 class Agent(Composition):
     """An RL algorithm and its optional parts; see the module."""
 
-    keeps_shortcuts = True
-
     # Its default settings are those of the algorithm that this parameter names.
     settings_of: ClassVar[str] = "rl_algorithm_ctor"
 

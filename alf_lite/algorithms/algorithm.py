@@ -22,6 +22,7 @@ from alf_lite.data_structures import (
     TimeStep,
 )
 from alf_lite.errors import ConfigError, EnvError
+from alf_lite.fast import quick
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.normalizers import Normalizer, NotFiniteError
@@ -261,17 +262,19 @@ class Algorithm(OptimizerOwner):
         """
         return rollout_infos
 
-    def quick_loss(self, batch: Any) -> LossInfo | None:
+    @quick
+    def quick_loss(self, batch: Any) -> tuple[LossInfo, Nest] | None:
         """The mean loss of a mini-batch in one go, where that takes less time.
 
-        Asked where nobody wants to see more of the loss. It must be what ``train_step``
-        and ``calc_loss`` give: see :func:`are_as_shipped`.
+        It must be what ``train_step`` and ``calc_loss`` give, as must its gradient. Of
+        what alf_lite ships, it is in :mod:`alf_lite.fast`.
 
         Args:
             batch: :class:`TrainingBatch` [T, B, ...], without memory and burn-in.
 
         Returns:
-            ``loss`` []; None: compute it by ``train_step`` and ``calc_loss``.
+            ``loss`` [], with the info and the ``extra`` of the two if diagnostics are
+            due, else (); None: compute it by ``train_step`` and ``calc_loss``.
         """
         return None
 

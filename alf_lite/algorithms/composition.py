@@ -23,11 +23,8 @@ from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
-from alf_lite.algorithms.learning.batch_loss import aggregate_loss, info_at_once
 from alf_lite.algorithms.learning.joint_training import (
-    part_of_batch,
     sum_of_losses,
-    with_loss_of,
     with_rows,
 )
 from alf_lite.algorithms.learning.training_batches import (
@@ -45,8 +42,8 @@ from alf_lite.data_structures import (
     TimeStep,
 )
 from alf_lite.errors import ConfigError
+from alf_lite.fast import quick
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils.shortcuts import are_as_shipped
 
 Nest = Any
 Infos = dict[str, Nest]  # by the names of the parts
@@ -76,7 +73,6 @@ class Composition(RLAlgorithm):
     # As the parts say, once they are known
     has_offline_loss = True
     stops_updates_early = True
-    keeps_shortcuts = True
 
     _rl: RLAlgorithm
     _named: dict[str, Any]  # all parts in their order
@@ -400,27 +396,9 @@ class Composition(RLAlgorithm):
         losses = {n: part.calc_loss(info[n]) for n, part in self._named.items()}
         return sum_of_losses(self._named, losses)
 
-    def quick_loss(self, batch: TrainingBatch) -> LossInfo | None:
-        """That of the RL algorithm, if nobody needs its info, and the other losses."""
-        if self._is_alone:
-            return self._rl.quick_loss(batch) if self._is_left_alone else None
-        others = [self._named[name] for name in self._before]
-        if self._after or not are_as_shipped(self) or any(map(_needs_info, others)):
-            return None
-        loss_info = self._rl.quick_loss(part_of_batch(batch, "rl"))
-        if loss_info is None:
-            return None
-        loss, (num_steps, batch_size) = loss_info.loss, batch.inputs.step_type.shape
-        # As many as the loss of the RL algorithm has, of which the mean is known
-        shape = max(1, num_steps - 1), batch_size
-        for name, part in zip(self._before, others, strict=True):
-            own = part_of_batch(batch, name)
-            info, _ = info_at_once(part.train_step, own, part.get_initial_train_state)
-            own_loss = with_loss_of(shape, name, part, part.calc_loss(info))
-            if not all(isinstance(x, tuple) for x in own_loss[:2]):
-                weights = batch.batch_info.importance_weights
-                loss = loss + aggregate_loss(own_loss, batch.valid, weights).loss
-        return loss_info._replace(loss=loss)
+    @quick
+    def quick_loss(self, batch: TrainingBatch) -> tuple[LossInfo, Nest] | None:
+        return self._rl.quick_loss(batch) if self._is_left_alone else None
 
     def calc_loss_offline(self, info: Infos) -> LossInfo:
         losses = {n: part.calc_loss_offline(info[n]) for n, part in self._named.items()}

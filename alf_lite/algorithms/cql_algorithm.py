@@ -89,8 +89,6 @@ class CqlLossInfo(NamedTuple):
 class CqlAlgorithm(SacAlgorithm):
     """CQL for nests of continuous and discrete actions."""
 
-    keeps_shortcuts = True
-
     # Kumar et al. 2020, appendix F.
     default_settings = DefaultSettings(
         unroll_length=1, mini_batch_size=256, mini_batch_length=2, lr=3e-4

@@ -29,7 +29,6 @@ import torch
 from torch import Tensor
 
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm, DqnInfo, DqnLossInfo
-from alf_lite.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf_lite.algorithms.parts.conservative import ConservativeWeight, scaled_logsumexp
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.config import DefaultSettings, configurable
@@ -61,9 +60,6 @@ class CqlDqnLossInfo(NamedTuple):
 @configurable(defaults={"target_update_tau": 0.005})
 class CqlDqnAlgorithm(DqnAlgorithm):
     """CQL for nests of discrete actions."""
-
-    keeps_shortcuts = True
-    quick_loss = OffPolicyAlgorithm.quick_loss  # DQN's is another one
 
     # Batches as the offline algorithms have them.
     default_settings = DefaultSettings(

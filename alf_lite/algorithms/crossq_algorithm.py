@@ -43,8 +43,6 @@ class NormalizedCriticNetwork(CriticNetwork):
 class CrossqAlgorithm(SacAlgorithm):
     """CrossQ for nests of continuous and discrete actions."""
 
-    keeps_shortcuts = True
-
     _has_target_critics: ClassVar[bool] = False
 
     def __init__(self, *specs: Any, **kwargs: Any) -> None:

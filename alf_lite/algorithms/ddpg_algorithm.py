@@ -79,7 +79,6 @@ class DdpgAlgorithm(OffPolicyActorCriticAlgorithm):
     """DDPG for nests of continuous actions."""
 
     trains_on_sequences = True
-    keeps_shortcuts = True
 
     # As Fujimoto et al. 2018 (arXiv:1802.09477) train DDPG and TD3: an update of 256
     # transitions for every step.

@@ -20,19 +20,18 @@ Differences from the papers:
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.off_policy_algorithm import OffPolicyAlgorithm
-from alf_lite.algorithms.parts import quick_q_learning, replay_options
+from alf_lite.algorithms.parts import replay_options
 from alf_lite.algorithms.parts.critics import TargetUpdater, target_copy
 from alf_lite.algorithms.parts.return_heads import (
     ExpectedReturnHead,
+    RescaledReturnHead,
     ReturnHead,
     mean_of_components,
     outputs_of,
@@ -56,13 +55,13 @@ from alf_lite.distributions.exploration import (
     random_index,
 )
 from alf_lite.errors import ConfigError
+from alf_lite.fast import is_exactly, quick
 from alf_lite.networks.network import Network, as_network
 from alf_lite.networks.noisy_layers import exploring_by_noise
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.diagnostics import diagnostic
 from alf_lite.utils.schedulers import Scheduled
-from alf_lite.utils.shortcuts import are_as_shipped
 
 Nest = Any
 
@@ -105,7 +104,6 @@ class DqnAlgorithm(OffPolicyAlgorithm):
     """DQN for nests of discrete actions."""
 
     trains_on_sequences = True
-    keeps_shortcuts = True
 
     # Mnih et al. 2015: ε that falls from 1, a target that is copied, ReLU. Tasks of few
     # numbers want more: as many updates as steps, in phases between which the policy
@@ -182,14 +180,6 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         self._set_state_specs(
             DqnState(q=state_spec, target_q=state_spec), predict=DqnState(q=state_spec)
         )
-        # Whether the greedy action is all that the outputs say; see quick_q_learning
-        self._is_plain = (
-            self._return_model.ranks_by_output
-            and not self.prioritizes_new_steps
-            and self._actions.is_index
-            and not self._is_recurrent
-            and not self._mask.exists
-        )
         if not self._is_eval:
             self._target_q_network = target_copy(self._q_network)
             self._update_target = TargetUpdater(
@@ -208,20 +198,16 @@ class DqnAlgorithm(OffPolicyAlgorithm):
 
     # Acting
 
+    @quick
     def predict_step(self, inputs: TimeStep, state: DqnState) -> AlgStep:
         """Acts greedily, or as ``TrainerConfig.epsilon_greedy`` says."""
-        action = self._act_quickly(inputs.observation, self.predict_epsilon)
-        if action is not None:
-            return AlgStep(output=action, state=state)
         q, allowed, q_state = self._evaluate(inputs.observation, state.q)
         index = epsilon_greedy(q, self.predict_epsilon, allowed)
         return AlgStep(output=self._actions.to_action(index), state=DqnState(q=q_state))
 
+    @quick
     def rollout_step(self, inputs: TimeStep, state: DqnState) -> AlgStep:
         """Acts ε-greedily. The replayed steps tell the action; there is no info."""
-        action = self._act_quickly(inputs.observation, self._explore.epsilon)
-        if action is not None:
-            return AlgStep(output=action, state=state)
         step_type = inputs.step_type
         device = step_type.device
         shape = (*step_type.shape, self._actions.num_components)
@@ -249,20 +235,6 @@ class DqnAlgorithm(OffPolicyAlgorithm):
     @property
     def training_only_modules(self) -> list[nn.Module]:
         return [self._target_q_network]
-
-    def _act_quickly(self, observation: Nest, epsilon: float | None) -> Tensor | None:
-        if epsilon is None or not self._may_be_quick():
-            return None
-        network: Any = self._modules["_q_network"]  # faster than by attribute
-        return quick_q_learning.greedy_action(
-            network, observation, epsilon, self._actions.max_values
-        )
-
-    def _may_be_quick(self) -> bool:
-        """Whether shortcuts know all that there is to do with the values."""
-        return self._is_plain and are_as_shipped(
-            self, self._return_model, self._explore, self._actions
-        )
 
     def _evaluate(
         self, observation: Nest, state: Nest
@@ -384,8 +356,8 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         outputs, target_state = self._target_q_network(observation, target_state)
         allowed = self._actions.allowed(mask, outputs.device)
         model = self._return_model
-        is_best = allowed is None and model.ranks_by_output and are_as_shipped(model)
-        if is_best and not self._double:
+        ranks = is_exactly(model, ExpectedReturnHead, RescaledReturnHead)
+        if allowed is None and not self._double and ranks:
             return outputs.amax(-2), target_state  # of the best action
         chooser = outputs
         if self._double:
@@ -429,29 +401,6 @@ class DqnAlgorithm(OffPolicyAlgorithm):
             return reward, discount
         value = self._return_model.mean(info.next_outputs)
         return replay_options.bounded(reward, discount, value, info.episode_return)
-
-    def quick_loss(self, batch: TrainingBatch) -> LossInfo | None:
-        is_one_step = batch.inputs.step_type.shape[0] == 1
-        if not (self._learns_plainly and is_one_step and self._may_be_quick()):
-            return None
-        if batch.batch_info.importance_weights != ():
-            return None
-        inputs, transition, _ = batch.flattened()
-        loss = quick_q_learning.mean_td_loss(
-            (self._q_network, self._target_q_network),
-            self._return_model,
-            inputs.observation,
-            transition,
-            batch.valid[0],
-            double=self._double,
-        )
-        return None if loss is None else LossInfo(loss=loss)
-
-    @functools.cached_property
-    def _learns_plainly(self) -> bool:
-        """Whether :meth:`quick_loss` knows all that there is to compute."""
-        has_priority = self._config is None or self._config.priority_replay
-        return not self.uses_episode_returns and not has_priority
 
     def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
         """Moves the target network towards the online network."""

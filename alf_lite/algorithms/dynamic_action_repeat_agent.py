@@ -65,8 +65,6 @@ Nest = Any
 class DynamicActionRepeatAgent(Composition):
     """An off-policy algorithm that chooses how long each of its actions is held."""
 
-    keeps_shortcuts = True
-
     # Its default settings are those of the algorithm that this parameter names.
     settings_of: ClassVar[str] = "rl_algorithm_ctor"
 

@@ -40,8 +40,6 @@ class ImpalaAlgorithm(ActorCriticAlgorithm):
     acted, π the one that is trained; without a lag both algorithms are the same.
     """
 
-    keeps_shortcuts = True
-
     # Espeholt et al. 2018, table G.1: batches of 32 unrolls of 20 steps.
     default_settings = DefaultSettings(
         num_parallel_environments=32, unroll_length=20, lr=6e-4, gradient_clipping=40.0

@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm, DqnInfo
-from alf_lite.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf_lite.algorithms.parts.conservative import scaled_logsumexp
 from alf_lite.algorithms.parts.return_heads import ExpectedReturnHead
 from alf_lite.algorithms.parts.transitions import Transition
@@ -40,9 +39,6 @@ Nest = Any
 @configurable(denylist=["double"], defaults={"double": False})
 class MunchausenDqnAlgorithm(DqnAlgorithm):
     """M-DQN for nests of discrete actions."""
-
-    keeps_shortcuts = True
-    quick_loss = OffPolicyAlgorithm.quick_loss  # DQN's is another one
 
     _alpha = Coefficient()
     _temperature = Coefficient()

@@ -41,8 +41,6 @@ _MIN_NORM = 1e-5  # of the gradient, as in the authors' code
 class OacAlgorithm(SacAlgorithm):
     """OAC for nests of continuous actions."""
 
-    keeps_shortcuts = True
-
     _optimism = Coefficient()
 
     def __init__(

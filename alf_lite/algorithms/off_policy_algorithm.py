@@ -29,13 +29,13 @@ from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.distributions.mixed_actions import make_actions
 from alf_lite.distributions.sample_noise import SampleNoise
 from alf_lite.errors import ConfigError
+from alf_lite.fast import twin_of
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_positive
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
-from alf_lite.utils.shortcuts import are_as_shipped
 
 Nest = Any
 _Info = TypeVar("_Info", bound=Any)
@@ -168,11 +168,17 @@ class OffPolicyAlgorithm(RLAlgorithm):
     def only_pairs_steps(self) -> bool:
         is_plain = self._has_plain_transitions and not self._offline_rows_only
         is_one_step = self._n_step == 1 and not self._is_recurrent
-        return is_plain and is_one_step and are_as_shipped(self)
+        return is_plain and is_one_step and self._pairing is not None
 
     def transitions_to(self, next_step: TimeStep) -> Transition:
         """Those of one step."""
-        return transitions.to_next_step(next_step, self._gamma)
+        assert self._pairing is not None
+        return self._pairing(self, next_step)
+
+    @property
+    def _pairing(self) -> Callable[..., Transition] | None:
+        """What stands for ``preprocess_experience``; see :mod:`alf_lite.fast`."""
+        return twin_of(self, "preprocess_experience")
 
     def _align(self, info: _Info, *next_fields: str) -> _Info:
         """The first T-n rows of [T, B, ...], each with what it bootstraps from.

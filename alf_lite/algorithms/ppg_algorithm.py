@@ -70,7 +70,6 @@ class PPGAlgorithm(PPOAlgorithm):
     """
 
     trains_on_sequences = True
-    keeps_shortcuts = True
 
     # Cobbe et al. 2020, table of appendix A: 64 environments x 256 steps in 8
     # mini-batches, one pass.

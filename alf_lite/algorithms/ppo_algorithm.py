@@ -35,7 +35,6 @@ from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.learning.batch_loss import info_of_steps
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.parts.clipped_loss import ClippedLoss, PPOLossInfo
-from alf_lite.algorithms.parts.policy_gradient import NumpyLoss
 from alf_lite.algorithms.parts.policy_lag import ImportanceWeights, LagCorrector
 from alf_lite.algorithms.parts.trust_region import KlAdaptiveRate
 from alf_lite.config import DefaultSettings, configurable
@@ -89,7 +88,6 @@ class PPOAlgorithm(ActorCriticAlgorithm):
     """
 
     trains_on_sequences = True
-    keeps_shortcuts = True
 
     # With ``target_kl``. The diagnostics of every update are computed for it.
     stops_updates_early = False
@@ -310,23 +308,6 @@ class PPOAlgorithm(ActorCriticAlgorithm):
                 rollout_infos, losses.normalize_each(batches), strict=True
             )
         ]
-
-    def quick_loss(self, batch: TrainingBatch) -> LossInfo | None:
-        if len(batch.valid) > 1:
-            return None
-        if self._adaptive_rate is not None or self._log_prob_clip is not None:
-            return None
-        inputs, info, _ = batch.flattened()
-        if info.old_value.ndim > 1:  # of a reward of several dimensions
-            return None
-
-        def loss_of(log_prob: Tensor, value: Tensor) -> NumpyLoss:
-            return self._clipped_loss.in_numpy(self._advantage_of(info), info)
-
-        return self._quick_loss(
-            *(self._clipped_loss, inputs.observation, info.action),
-            *(batch.valid[0], loss_of),
-        )
 
     def _advantage_of(self, info: PPOInfo) -> Tensor:
         """A_t, normalized and clipped if so configured."""

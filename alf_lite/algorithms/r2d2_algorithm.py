@@ -40,8 +40,6 @@ from alf_lite.utils.checks import check_unit_interval
 class R2d2Algorithm(DqnAlgorithm):
     """R2D2 for nests of discrete actions."""
 
-    keeps_shortcuts = True
-
     # Table 2 of the paper; sequences are 40 + 80 steps and those of the last target,
     # five by default.
     default_settings = DefaultSettings(

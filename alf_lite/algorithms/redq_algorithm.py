@@ -28,8 +28,6 @@ class RedqAlgorithm(SacAlgorithm):
     critics, both of which are asked, make it DroQ (Hiraoka et al., arXiv:2110.02034).
     """
 
-    keeps_shortcuts = True
-
     # Chen et al. 2021, table 1 of the appendix: G = 20, the actor once for every step.
     default_settings = SacAlgorithm.default_settings._replace(
         updates_per_env_step=20.0, lr=3e-4, initial_collect_steps=5000

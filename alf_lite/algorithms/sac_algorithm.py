@@ -107,7 +107,6 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
     """SAC for nests of continuous and discrete actions."""
 
     trains_on_sequences = True
-    keeps_shortcuts = True
 
     # Haarnoja et al. 2018, table 1: an update of 256 transitions for every step.
     default_settings = DefaultSettings(

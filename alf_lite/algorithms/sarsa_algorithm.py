@@ -27,7 +27,6 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
-from alf_lite.algorithms.off_policy_algorithm import OffPolicyAlgorithm
 from alf_lite.algorithms.parts import transitions
 from alf_lite.algorithms.parts.return_heads import ExpectedReturnHead, outputs_of
 from alf_lite.algorithms.parts.transitions import Transition
@@ -43,8 +42,6 @@ Nest = Any
 class SarsaAlgorithm(DqnAlgorithm):
     """SARSA for nests of discrete actions."""
 
-    keeps_shortcuts = True
-    quick_loss = OffPolicyAlgorithm.quick_loss  # DQN's is another one
     _has_plain_transitions = False
 
     # Those of DQN; windows have one step more, the buffer is short.

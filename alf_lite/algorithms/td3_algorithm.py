@@ -33,8 +33,6 @@ from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 class Td3Algorithm(DdpgAlgorithm):
     """TD3 for nests of continuous actions."""
 
-    keeps_shortcuts = True
-
     _target_noise_std = Coefficient()
     _target_noise_clip = Coefficient()
 

@@ -67,8 +67,6 @@ class Td3BcLossInfo(NamedTuple):
 class Td3BcAlgorithm(Td3Algorithm):
     """TD3+BC for nests of continuous actions."""
 
-    keeps_shortcuts = True
-
     # Fujimoto and Gu 2021, table 1.
     default_settings = DefaultSettings(
         unroll_length=1, mini_batch_size=256, mini_batch_length=2, lr=3e-4

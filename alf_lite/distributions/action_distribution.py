@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributions import Distribution, register_kl
 
 from alf_lite import nest
+from alf_lite.fast import quick
 
 # What torch.distributions takes as the shape of a sample.
 SampleShape = torch.Size | list[int] | tuple[int, ...]
@@ -85,6 +86,7 @@ class ActionDistribution(Distribution):
         """The sample [*batch, *event] that this standard normal noise gives."""
         raise NotImplementedError
 
+    @quick
     def log_prob_and_entropy(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Both [*batch], of an action [*batch, *event]; cheaper than two calls."""
         return self.log_prob(value), self.entropy()

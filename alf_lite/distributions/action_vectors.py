@@ -160,8 +160,6 @@ class DiscreteActions:
             message names its path.
     """
 
-    keeps_shortcuts = True
-
     def __init__(self, action_spec: NestedTensorSpec) -> None:
         self._action_spec = action_spec
         leaves = nest.flatten_with_path(action_spec)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,8 +16,6 @@ from alf_lite.distributions.action_distribution import (
     sum_event,
 )
 from alf_lite.tensor_specs import BoundedTensorSpec
-from alf_lite.utils.numpy_function import Pullback, by_numpy, is_quick
-from alf_lite.utils.shortcuts import are_as_shipped
 from alf_lite.utils.tensor_utils import DeviceConstants
 
 _LOG_2 = math.log(2.0)
@@ -38,7 +35,6 @@ class DiagonalNormal(ActionDistribution):
     constant_names = ("num_event_dims",)
     has_rsample = True
     takes_noise = True
-    keeps_shortcuts = True
 
     def __init__(self, loc: Tensor, scale: Tensor, num_event_dims: int = 1) -> None:
         self.loc = loc
@@ -78,21 +74,6 @@ class DiagonalNormal(ActionDistribution):
         entropies = self.scale.log() + (0.5 + _HALF_LOG_2PI)
         return sum_event(entropies, self.num_event_dims)
 
-    def log_prob_and_entropy(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        if not are_as_shipped(self):
-            return super().log_prob_and_entropy(value)
-
-        def in_torch(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-            distribution = DiagonalNormal(loc, scale, self.num_event_dims)
-            return distribution.log_prob(value), distribution.entropy()
-
-        loc, scale = self.loc, self.scale
-        if value.shape == loc.shape and not value.requires_grad and is_quick(loc):
-            function = NumpyNormal(value, self.num_event_dims)
-            log_prob, entropy = by_numpy(function, in_torch, loc, scale)
-            return log_prob, entropy
-        return in_torch(loc, scale)
-
     def kl_divergence(self, other: Distribution) -> Tensor:
         other = self._same_kind(other)
         kl = _normal_kl_divergence(self.loc, self.scale, other.loc, other.scale)
@@ -101,44 +82,6 @@ class DiagonalNormal(ActionDistribution):
     @property
     def _num_parameter_event_dims(self) -> int:
         return self.num_event_dims
-
-
-class NumpyNormal:
-    """In numpy, the log-probability of a value and the entropy."""
-
-    def __init__(self, value: Tensor, num_event_dims: int) -> None:
-        self._value = value.numpy()
-        self._batch_shape = value.shape[: value.ndim - num_event_dims]
-
-    def __call__(
-        self, loc: np.ndarray, scale: np.ndarray
-    ) -> tuple[tuple[np.ndarray, np.ndarray], Pullback]:
-        inverse = np.reciprocal(scale)
-        distance = (self._value - loc) * inverse
-        log_scale = self._sum(np.log(scale))
-        square = self._sum(distance * distance)
-        size = loc.size // max(square.size, 1)
-        log_prob = square * np.float32(-0.5) - log_scale
-        log_prob -= np.float32(size * _HALF_LOG_2PI)
-        entropy = log_scale + np.float32(size * (0.5 + _HALF_LOG_2PI))
-
-        def pullback(to_log_prob: Any, to_entropy: Any) -> tuple[Any, Any]:
-            to_loc, to_scale = None, np.float32(0)
-            if to_entropy is not None:
-                to_scale = self._expanded(to_entropy, loc) * inverse
-            if to_log_prob is not None:
-                slope = self._expanded(to_log_prob, loc) * inverse
-                to_loc = slope * distance
-                to_scale = to_scale + slope * (distance * distance - np.float32(1))
-            return to_loc, to_scale
-
-        return (log_prob, entropy), pullback
-
-    def _sum(self, x: np.ndarray) -> np.ndarray:
-        return x.reshape(*self._batch_shape, -1).sum(-1)
-
-    def _expanded(self, x: np.ndarray, like: np.ndarray) -> np.ndarray:
-        return x.reshape(x.shape + (1,) * (like.ndim - x.ndim))
 
 
 class ActionBounds:

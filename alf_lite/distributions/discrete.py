@@ -6,7 +6,6 @@ A category is ruled out by a very low logit, -inf included; one of them must sta
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +19,8 @@ from alf_lite.distributions.action_distribution import (
     sum_event,
 )
 from alf_lite.distributions.torch_distributions import mask_log_odds, mask_logits
+from alf_lite.fast import is_exactly
 from alf_lite.tensor_specs import BoundedTensorSpec, num_categories
-from alf_lite.utils.numpy_function import Pullback, by_numpy, is_quick
-from alf_lite.utils.shortcuts import are_as_shipped
 from alf_lite.utils.tensor_utils import DeviceConstants
 
 
@@ -37,7 +35,6 @@ class Categorical(ActionDistribution):
 
     parameter_names = ("logits",)
     constant_names = ("minimum", "dtype")
-    keeps_shortcuts = True
 
     def __init__(
         self, logits: Tensor, minimum: int = 0, dtype: torch.dtype = torch.int64
@@ -75,19 +72,6 @@ class Categorical(ActionDistribution):
     def entropy(self) -> Tensor:
         return _entropy(self.logits)
 
-    def log_prob_and_entropy(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        if not are_as_shipped(self):
-            return super().log_prob_and_entropy(value)
-        logits, index = self.logits, self._index(value)
-
-        def in_torch(logits: Tensor) -> tuple[Tensor, Tensor]:
-            return _log_prob_of_index(logits, index), _entropy(logits)
-
-        if index.shape == logits.shape[:-1] and is_quick(logits):
-            log_prob, entropy = by_numpy(NumpyChoice(index), in_torch, logits)
-            return log_prob, entropy
-        return in_torch(logits)
-
     def _index(self, value: Tensor) -> Tensor:
         index = value.long()
         return index - self.minimum if self.minimum else index
@@ -97,7 +81,7 @@ class Categorical(ActionDistribution):
         return _kl_divergence(self.logits, other.logits)
 
     def stack_key(self) -> Hashable:
-        if not are_as_shipped(self):
+        if not is_exactly(self, Categorical):
             return None
         # One draw for all uses the same random numbers as one draw after the other.
         return Categorical, self.logits.shape, self.minimum, self.dtype
@@ -314,50 +298,6 @@ def _entropy(logits: Tensor) -> Tensor:
     """[..., n] → [...]."""
     log_probs = _finite_log_softmax(logits)
     return -(log_probs.exp() * log_probs).sum(-1)
-
-
-class NumpyChoice:
-    """In numpy, the log-probability of an index [...] and the entropy."""
-
-    # Of less probable categories exp() is 0, so that they have no part in the entropy.
-    _LOWEST = np.float32(-1e4)
-
-    def __init__(self, index: Tensor) -> None:
-        self._index = index.numpy().reshape(-1)
-
-    def __call__(
-        self, logits: np.ndarray
-    ) -> tuple[tuple[np.ndarray, np.ndarray], Pullback]:
-        shape = logits.shape
-        # [n, N]: few categories make short rows, which take numpy long.
-        columns = np.array(logits.reshape(-1, shape[-1]).T, order="C")  # a copy
-        places = self._index, np.arange(columns.shape[1])
-        columns -= np.maximum.reduce(columns, axis=0)
-        probs = np.exp(columns)
-        total = np.add.reduce(probs, axis=0)
-        columns -= np.log(total)  # are now log-probabilities
-        probs /= total
-        log_prob = columns[places]
-        np.maximum(columns, self._LOWEST, out=columns)
-        entropy = np.add.reduce(probs * columns, axis=0)
-        np.negative(entropy, out=entropy)
-
-        def pullback(to_log_prob: Any, to_entropy: Any) -> tuple[np.ndarray]:
-            # ∂H/∂l = −p (log p + H), ∂log p_a/∂l = 1_a − p
-            slopes = np.zeros_like(probs)
-            if to_entropy is not None:
-                np.add(columns, entropy, out=slopes)
-                slopes *= to_entropy.reshape(-1)
-            if to_log_prob is not None:
-                to_log_prob = to_log_prob.reshape(-1)
-                slopes += to_log_prob
-            slopes *= probs
-            np.negative(slopes, out=slopes)
-            if to_log_prob is not None:
-                slopes[places] += to_log_prob
-            return (slopes.T.reshape(shape),)
-
-        return (log_prob.reshape(shape[:-1]), entropy.reshape(shape[:-1])), pullback
 
 
 def _kl_divergence(p_logits: Tensor, q_logits: Tensor) -> Tensor:

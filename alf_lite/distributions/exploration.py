@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +17,7 @@ from alf_lite.utils.progress import FollowsProgress
 from alf_lite.utils.schedulers import Scheduled, as_scheduler, extreme_values
 
 # So many coins are looked at: as a rule all explore, or nobody does.
-_MAX_TO_READ = 16
+MAX_TO_READ = 16
 Nest = Any
 
 
@@ -79,7 +78,7 @@ def toss_coins(
         return False
     coins = torch.rand(shape, device=device)
     # On a GPU, and of large batches, asking costs more than it saves.
-    if device.type != "cpu" or coins.numel() > _MAX_TO_READ:
+    if device.type != "cpu" or coins.numel() > MAX_TO_READ:
         if isinstance(epsilon, float | int):
             return coins < epsilon
         return coins < torch.tensor(epsilon, device=device).unsqueeze(-1)
@@ -122,37 +121,6 @@ def epsilon_greedy(
     return choose(values, coins, allowed)
 
 
-def choose_in_numpy(
-    values: Callable[[], np.ndarray], epsilon: float, batch_size: int, num_values: int
-) -> Tensor:
-    """:func:`choose` for one component, with the random numbers that that draws.
-
-    Args:
-        values: computes [B, A], if they are asked for.
-        epsilon: ε in [0, 1].
-        batch_size: B.
-        num_values: A.
-
-    Returns:
-        [B] int64.
-    """
-    explores: Any = False
-    if epsilon:
-        coins = torch.rand(batch_size)
-        if batch_size > _MAX_TO_READ:
-            explores = (coins < epsilon).numpy()
-        else:
-            explores = [coin < epsilon for coin in coins.tolist()]
-            if all(explores):
-                return torch.randint(num_values, (batch_size,))
-            explores = any(explores) and explores
-    best = values().argmax(-1)
-    if explores is False:
-        return torch.from_numpy(best)
-    random = torch.randint(num_values, (batch_size,))
-    return torch.from_numpy(np.where(explores, random.numpy(), best))
-
-
 class EpsilonGreedy(FollowsProgress):
     """:func:`toss_coins` with a schedule, or one for every environment.
 
@@ -163,8 +131,6 @@ class EpsilonGreedy(FollowsProgress):
     Raises:
         ValueError: if a number is out of range.
     """
-
-    keeps_shortcuts = True
 
     def __init__(self, epsilon: Scheduled | Sequence[Scheduled]) -> None:
         self._is_sequence = isinstance(epsilon, Sequence) and not _are_points(epsilon)

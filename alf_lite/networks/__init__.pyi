@@ -107,15 +107,8 @@ from alf_lite.networks.noisy_layers import (
     NoisyLinear as NoisyLinear,
     exploring_by_noise as exploring_by_noise,
 )
-from alf_lite.networks.numpy_layers import (
-    Arrays as Arrays,
-    NumpyChain as NumpyChain,
-    pull_back as pull_back,
-    run as run,
-)
 from alf_lite.networks.parallel_layers import (
     FirstMember as FirstMember,
-    ParallelChain as ParallelChain,
     ParallelLayerNorm as ParallelLayerNorm,
     ParallelLinear as ParallelLinear,
 )
@@ -124,7 +117,6 @@ from alf_lite.networks.projections import (
     CategoricalProjection as CategoricalProjection,
     MultiCategoricalProjection as MultiCategoricalProjection,
     NestOfHeads as NestOfHeads,
-    NumpyLikelihood as NumpyLikelihood,
     OneHotProjection as OneHotProjection,
     Projection as Projection,
 )

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from alf_lite import nest
 from alf_lite.config import configurable
 from alf_lite.distributions.continuous import ActionBounds
+from alf_lite.fast import quick
 from alf_lite.networks.continuous_projections import (
     BetaProjection,
     CauchyProjection,
@@ -30,7 +31,6 @@ from alf_lite.networks.projections import (
     CategoricalProjection,
     MultiCategoricalProjection,
     NestOfHeads,
-    NumpyLikelihood,
     OneHotProjection,
     Projection,
 )
@@ -89,7 +89,6 @@ class ActorDistributionNetwork(EncodedNetwork):
     """
 
     takes_sequences = True
-    keeps_shortcuts = True
 
     def __init__(
         self,
@@ -141,17 +140,10 @@ class ActorDistributionNetwork(EncodedNetwork):
         self._head = heads[0]
         if not isinstance(action_spec, TensorSpec):
             self._head = NestOfHeads(action_spec, heads)
-        self._set_chain(self._head.single_layer())
 
-    def likelihood(self, action: Nest) -> NumpyLikelihood | None:
-        """Of actions [B, ...], in numpy; None if there is no such thing."""
-        return self._head.likelihood(action)
-
+    @quick
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Nest, Nest]:
         """Observations [B, ...] → (distributions like ``action_spec``, new state)."""
-        outputs = self.chain(inputs)
-        if outputs is not None:
-            return self._head.from_outputs(outputs), state
         # As LeanSequential does: one step of acting consists of small calls.
         features, state = self._encoder.forward(inputs, state)
         return self._head.forward(features), state
@@ -186,8 +178,6 @@ class SquashedActorNetwork(ActorDistributionNetwork):
     also tells what the arguments mean.
     """
 
-    keeps_shortcuts = True
-
 
 @configurable(
     denylist=["continuous_projection", "state_dependent_std"],
@@ -207,8 +197,6 @@ class NormalActorNetwork(ActorDistributionNetwork):
     environment clips. Discrete parts of the action are categorical, as in
     :class:`ActorDistributionNetwork`, which also tells what the arguments mean.
     """
-
-    keeps_shortcuts = True
 
 
 @configurable(defaults={"fc_layer_params": (256, 256), "activation": "relu"})
@@ -236,13 +224,10 @@ class ActorNetwork(EncodedNetwork):
         self._linear = linear(
             self._encoder.output_size, action_size, POLICY_GAIN, last_initializer
         )
-        self._set_chain(self._linear)
 
+    @quick
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """Observations [B, ...] → (actions [B, action_size] in [-1, 1], new state)."""
-        outputs = self.chain(inputs)
-        if outputs is not None:
-            return outputs.tanh(), state
         features, state = self._encoder.forward(inputs, state)
         return self._linear(features).tanh(), state
 

@@ -26,7 +26,6 @@ from alf_lite.networks.input_preprocessors import (
 )
 from alf_lite.networks.layers import Activation
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.shortcuts import are_as_shipped
 
 Nest = Any
 Part = Callable[..., nn.Module] | nn.Module
@@ -108,7 +107,6 @@ class Sequential(NetworkContainer):
     """
 
     takes_sequences = True
-    keeps_shortcuts = True
 
     def __init__(
         self, input_spec: NestedTensorSpec, parts: Sequence[Part], **options: Any
@@ -131,17 +129,6 @@ class Sequential(NetworkContainer):
             inputs, after = self._call(i, inputs, before)
             states.append(after)
         return inputs, self._new_state(states)
-
-    def layers(self) -> list[nn.Module] | None:
-        if not are_as_shipped(self):
-            return None
-        found: list[nn.Module] = []
-        for part in self._parts:
-            layers = part.layers() if isinstance(part, EncoderNetwork) else None
-            if layers is None:
-                return None
-            found += layers
-        return found
 
 
 @configurable

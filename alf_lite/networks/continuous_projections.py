@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from alf_lite.distributions.continuous import (
     ActionBounds,
     DiagonalNormal,
-    NumpyNormal,
     ScaledBeta,
     SquashedNormal,
 )
@@ -21,11 +20,9 @@ from alf_lite.networks.layers import linear
 from alf_lite.networks.lean_layers import apply_linear
 from alf_lite.networks.projections import (
     POLICY_GAIN,
-    NumpyLikelihood,
     Projection,
 )
 from alf_lite.tensor_specs import TensorSpec
-from alf_lite.utils.shortcuts import are_as_shipped
 from alf_lite.utils.tensor_utils import unflatten_last
 
 
@@ -41,8 +38,6 @@ class NormalProjection(Projection):
         initial_log_std: log σ at the start.
         log_std_bounds: log σ is clipped to these.
     """
-
-    keeps_shortcuts = True
 
     def __init__(
         self,
@@ -68,8 +63,7 @@ class NormalProjection(Projection):
             self._log_std = nn.Parameter(torch.full((spec.numel,), initial_log_std))
 
     def single_layer(self) -> nn.Linear | None:
-        is_single = self._log_std_linear is None and are_as_shipped(self)
-        return self._loc if is_single else None
+        return self._loc if self._log_std_linear is None else None
 
     def drop_single_layer(self) -> None:
         del self._loc
@@ -82,17 +76,6 @@ class NormalProjection(Projection):
 
     def from_outputs(self, outputs: Tensor) -> Any:
         return self._distribution(outputs, self._log_std)
-
-    def likelihood(self, action: Tensor) -> NumpyLikelihood | None:
-        if self._bounds is not None or self._log_std_linear is not None:
-            return None
-        if not are_as_shipped(self):
-            return None
-        if action.dtype != torch.float32:
-            return None
-        scale = self._log_std.clamp(*self._log_std_bounds).exp()
-        action = action.reshape(len(action), -1)
-        return NumpyLikelihood(NumpyNormal(action, 1), (scale.expand_as(action),))
 
     def _distribution(self, loc: Tensor, log_std: Tensor) -> Any:
         scale = log_std.clamp(*self._log_std_bounds).exp().expand_as(loc)
@@ -111,9 +94,6 @@ class NormalProjection(Projection):
 class CauchyProjection(NormalProjection):
     """Continuous actions of which some lie far away; σ is the scale."""
 
-    keeps_shortcuts = True
-    likelihood = Projection.likelihood  # of another distribution
-
     def _build(self, loc: Tensor, scale: Tensor) -> DiagonalCauchy:
         return DiagonalCauchy(loc, scale, self._spec.ndim)
 
@@ -123,9 +103,6 @@ class TruncatedNormalProjection(NormalProjection):
 
     The peak is squashed to the bounds by tanh. σ is that of actions in [-1, 1].
     """
-
-    keeps_shortcuts = True
-    likelihood = Projection.likelihood
 
     _bounds: ActionBounds
 
@@ -145,8 +122,6 @@ class MixtureProjection(Projection):
         bounds: where to squash to with tanh; None for unbounded actions.
         state_dependent_std: see :class:`NormalProjection`, as for what follows.
     """
-
-    keeps_shortcuts = True
 
     def __init__(
         self,
@@ -204,8 +179,6 @@ class BetaProjection(Projection):
     α and β are 1 + softplus(·), as in Chou et al., "Improving stochastic policy
     gradients in continuous control with deep RL using the Beta distribution", 2017.
     """
-
-    keeps_shortcuts = True
 
     def __init__(self, input_size: int, bounds: ActionBounds) -> None:
         super().__init__()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite.config import configurable
+from alf_lite.fast import is_exactly, quick
 from alf_lite.networks.batch_norm import BatchNorm, make_batch_norm
 from alf_lite.networks.built_layers import BuiltLayers, has_hooks
 from alf_lite.networks.encoding_networks import EncodedNetwork
@@ -23,12 +24,10 @@ from alf_lite.networks.layers import (
 from alf_lite.networks.lean_layers import HiddenSequential
 from alf_lite.networks.parallel_layers import (
     FirstMember,
-    ParallelChain,
     ParallelLayerNorm,
     ParallelLinear,
 )
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils.shortcuts import are_as_shipped
 
 Nest = Any
 
@@ -150,8 +149,6 @@ class ParallelMLP(nn.Module):
         last_initializer: of the output layer's; None: orthogonal ones.
     """
 
-    keeps_shortcuts = True
-
     def __init__(
         self,
         num_members: int,
@@ -196,7 +193,6 @@ class ParallelMLP(nn.Module):
         self.is_only_first = False  # whether the other members are left out
         layers.append(self._output_layer)
         self._built = BuiltLayers(layers, self)
-        self._chain = ParallelChain(layers, self._built)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, input_size] or [n, B, input_size] → [n, B, output_size].
@@ -206,7 +202,7 @@ class ParallelMLP(nn.Module):
         if not self.is_only_first:
             return self._of_all(x)
         is_built = self._built.are_there() and not self._built.are_watched()
-        if not (self._knows_first and is_built and are_as_shipped(self)):
+        if not (self._knows_first and is_built and is_exactly(self, ParallelMLP)):
             return self._of_all(x)[:1]
         hidden_layers, output_layer = self._first
         return output_layer.forward(hidden_layers.forward(x)).unsqueeze(0)
@@ -217,6 +213,7 @@ class ParallelMLP(nn.Module):
             return self._output_layer(values)
         return self._output_layer.forward(values)  # as LeanSequential does
 
+    @quick
     def values(self, x: Tensor, more: Tensor | None = None) -> Tensor:
         """As ``forward``, the members last: [B, ...] → [B, n, output_size].
 
@@ -224,9 +221,5 @@ class ParallelMLP(nn.Module):
             x: [B, F].
             more: [B, input_size − F], the rest of the input; None: there is none.
         """
-        if not self.is_only_first and are_as_shipped(self):
-            values = self._chain(x, more)
-            if values is not None:
-                return values
         inputs = x if more is None else torch.cat([x, more], dim=-1)
         return self.forward(inputs).transpose(0, 1)

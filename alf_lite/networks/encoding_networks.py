@@ -21,9 +21,7 @@ from alf_lite.networks.input_preprocessors import (
 )
 from alf_lite.networks.layers import Activation, mlp
 from alf_lite.networks.network import Network, leaf_name
-from alf_lite.networks.numpy_layers import NumpyChain
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
-from alf_lite.utils.shortcuts import are_as_shipped
 
 Nest = Any
 
@@ -32,10 +30,6 @@ class EncoderNetwork(Network):
     """A network whose output is a vector of features."""
 
     output_size: int
-
-    def layers(self) -> list[nn.Module] | None:
-        """What it consists of, if one layer simply follows the other."""
-        return None
 
 
 @configurable
@@ -70,8 +64,6 @@ class EncodingNetwork(EncoderNetwork):
     Raises:
         ValueError: if a leaf cannot be encoded; the message names its path.
     """
-
-    keeps_shortcuts = True
 
     def __init__(
         self,
@@ -139,9 +131,6 @@ class EncodingNetwork(EncoderNetwork):
             inputs = self._combine(features)
         return self._mlp.forward(inputs), state
 
-    def layers(self) -> list[nn.Module] | None:
-        return list(self._mlp) if self._is_plain and are_as_shipped(self) else None
-
 
 class EncodedNetwork(Network):
     """A network that begins with an encoder; what follows is a subclass's.
@@ -186,18 +175,6 @@ class EncodedNetwork(Network):
             )
         super().__init__(observation_spec, encoder.state_spec)
         self._encoder = encoder
-        # All layers up to where a subclass goes on itself, if they are one chain.
-        self.chain = NumpyChain()
-
-    def _set_chain(self, *head: nn.Module | None) -> None:
-        """Says which layers follow the encoder, up to where a subclass goes on itself.
-
-        ``self.chain`` then computes all of them, where it is quicker than torch.
-        """
-        layers = self._encoder.layers()
-        following = [layer for layer in head if layer is not None]
-        if layers is not None and len(following) == len(head):
-            self.chain = NumpyChain([*layers, *following], self)
 
 
 def _is_plain(spec: NestedTensorSpec) -> bool:

@@ -7,7 +7,7 @@ Those of discrete parts are here, those of continuous ones in
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,6 @@ from alf_lite.distributions.discrete import (
     CategoryLayout,
     MultiBernoulli,
     MultiCategorical,
-    NumpyChoice,
 )
 from alf_lite.distributions.one_hot import OneHotCategorical
 from alf_lite.networks.layers import linear
@@ -30,8 +29,6 @@ from alf_lite.tensor_specs import (
     TensorSpec,
     num_categories,
 )
-from alf_lite.utils.numpy_function import NumpyFunction
-from alf_lite.utils.shortcuts import are_as_shipped
 from alf_lite.utils.tensor_utils import unflatten_last
 
 Nest = Any
@@ -40,21 +37,17 @@ Nest = Any
 POLICY_GAIN = 0.01
 
 
-class NumpyLikelihood(NamedTuple):
-    """In numpy, log-probability [B] and entropy [B] of actions that were taken."""
-
-    function: NumpyFunction  # of the outputs of the head's layer [B, ·] and the inputs
-    inputs: tuple[Tensor, ...] = ()
-
-
 class Projection(nn.Module):
     """From features to a distribution, by a linear layer and what follows from it."""
 
     _linear: nn.Linear
 
     def single_layer(self) -> nn.Linear | None:
-        """The layer, if there is but one, and nothing else is done in ``forward``."""
-        return self._linear if are_as_shipped(self) else None
+        """The layer that :meth:`from_outputs` follows; None if there are others.
+
+        A head whose ``forward`` does more than that has to say None.
+        """
+        return self._linear
 
     def drop_single_layer(self) -> None:
         """From now on, another one gives what ``from_outputs`` wants."""
@@ -68,15 +61,9 @@ class Projection(nn.Module):
         """The distribution, from what the layer gave, [..., output_size]."""
         raise NotImplementedError
 
-    def likelihood(self, action: Nest) -> NumpyLikelihood | None:
-        """What :meth:`from_outputs` leads to, of actions [B, ...]; None: ask that."""
-        return None
-
 
 class CategoricalProjection(Projection):
     """One discrete action between the bounds of a scalar integer spec."""
-
-    keeps_shortcuts = True
 
     def __init__(self, input_size: int, spec: BoundedTensorSpec) -> None:
         super().__init__()
@@ -87,19 +74,9 @@ class CategoricalProjection(Projection):
     def from_outputs(self, outputs: Tensor) -> Categorical:
         return Categorical(outputs, self._minimum, self._dtype)
 
-    def likelihood(self, action: Tensor) -> NumpyLikelihood | None:
-        if not are_as_shipped(self):
-            return None
-        index = action.long()
-        return NumpyLikelihood(
-            NumpyChoice(index - self._minimum if self._minimum else index)
-        )
-
 
 class MultiCategoricalProjection(Projection):
     """A vector of discrete actions, one categorical distribution per element."""
-
-    keeps_shortcuts = True
 
     def __init__(self, input_size: int, spec: BoundedTensorSpec) -> None:
         super().__init__()
@@ -113,8 +90,6 @@ class MultiCategoricalProjection(Projection):
 class BernoulliProjection(Projection):
     """Binary actions."""
 
-    keeps_shortcuts = True
-
     def __init__(self, input_size: int, spec: TensorSpec) -> None:
         super().__init__()
         self._linear = linear(input_size, spec.numel, POLICY_GAIN)
@@ -127,8 +102,6 @@ class BernoulliProjection(Projection):
 
 class OneHotProjection(Projection):
     """A choice of one element of a vector, which is at its maximum then."""
-
-    keeps_shortcuts = True
 
     def __init__(self, input_size: int, bounds: ActionBounds) -> None:
         super().__init__()
@@ -147,8 +120,6 @@ class NestOfHeads(Projection):
         heads: one per leaf; they give their layers away.
     """
 
-    keeps_shortcuts = True
-
     def __init__(self, action_spec: NestedTensorSpec, heads: list[Projection]) -> None:
         super().__init__()
         self._action_spec = action_spec
@@ -163,8 +134,7 @@ class NestOfHeads(Projection):
         self._heads = nn.ModuleList(heads)
 
     def single_layer(self) -> nn.Linear | None:
-        has_others = any(self._has_layer) or not are_as_shipped(self)
-        return None if has_others else self._joined
+        return None if any(self._has_layer) else self._joined
 
     def forward(self, features: Tensor) -> Nest:
         outputs: Sequence[Tensor] = ()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from alf_lite.config import configurable
+from alf_lite.fast import quick
 from alf_lite.networks.encoding_networks import (
     EncodedNetwork,
     EncoderNetwork,
@@ -40,7 +41,6 @@ class ValueNetwork(EncodedNetwork):
     """
 
     takes_sequences = True
-    keeps_shortcuts = True
 
     def __init__(
         self,
@@ -60,19 +60,17 @@ class ValueNetwork(EncodedNetwork):
             self._encoder.output_size, reward_spec.numel, 1.0, last_initializer
         )
         self._is_scalar = reward_spec.ndim == 0
-        self._set_chain(self._linear)
 
     @property
     def is_scalar(self) -> bool:
         """Whether the reward has one dimension."""
         return self._is_scalar
 
+    @quick
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """Observations [B, ...] → (values [B] or [B, D], new state)."""
-        values = self.chain(inputs)
-        if values is None:
-            features, state = self._encoder.forward(inputs, state)
-            values = self._linear(features)
+        features, state = self._encoder.forward(inputs, state)
+        values = self._linear(features)
         return values.squeeze(-1) if self._is_scalar else values, state
 
 
@@ -102,7 +100,6 @@ class QNetwork(EncodedNetwork):
     """
 
     takes_sequences = True
-    keeps_shortcuts = True
 
     _mean_weights: Tensor  # [C, A, 1], of a mean over the values that exist
 
@@ -158,13 +155,10 @@ class QNetwork(EncodedNetwork):
 
         self._advantage = stream(math.prod(self._shape))
         self._value = stream(num_outputs) if dueling else None
-        self._set_chain(*([None] if dueling else self._advantage))
 
+    @quick
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """Observations [B, ...] → (outputs [B, C, A, N], new state)."""
-        values = self.chain(inputs, self._shape)
-        if values is not None:
-            return values, state
         # As LeanSequential does: one step of acting consists of small calls.
         features, state = self._encoder.forward(inputs, state)
         outputs = self._advantage.forward(features)

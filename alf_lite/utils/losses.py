@@ -11,7 +11,6 @@ import contextlib
 import math
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from alf_lite.errors import ConfigError
-from alf_lite.utils.numpy_function import Pullback, by_numpy, is_quick
+from alf_lite.fast import quick
 from alf_lite.utils.ranks import ranks
 from alf_lite.utils.tensor_utils import expand_dims_as
 
@@ -104,36 +103,13 @@ def masked_mean(
         if weights.ndim < x.ndim and weights.shape == x.shape[1 : 1 + weights.ndim]:
             weights = weights.expand(x.shape[: 1 + weights.ndim])  # [B] → [T, B]
         x = expand_dims_as(weights, x) * x
-    if valid is None:
-        return x.mean()
-    if x.shape == valid.shape and is_quick(x):
-        function = NumpyMean(valid.numpy())
-        return by_numpy(function, lambda x: _masked_mean(x, valid), x)[0]
-    return _masked_mean(x, valid)
+    return x.mean() if valid is None else _masked_mean(x, valid)
 
 
+@quick
 def _masked_mean(x: Tensor, valid: Tensor) -> Tensor:
     total, count = _masked_sum_and_count(x, valid)
     return total / count.clamp(min=1)
-
-
-class NumpyMean:
-    """In numpy, the mean of the entries where ``valid``, of the same shape, says so."""
-
-    def __init__(self, valid: np.ndarray) -> None:
-        self._valid = valid
-        self._count = int(np.count_nonzero(valid))
-        self._divisor = np.float32(max(self._count, 1))
-
-    def __call__(self, x: np.ndarray) -> tuple[tuple[np.ndarray], Pullback]:
-        if self._count < x.size:
-            x = np.where(self._valid, x, np.float32(0))
-        total = np.add.reduce(x, axis=None)
-        return (np.asarray(total / self._divisor),), self._pullback
-
-    def _pullback(self, gradient: Any) -> tuple[np.ndarray]:
-        share = gradient / self._divisor
-        return (np.multiply(self._valid, share, dtype=np.float32),)
 
 
 class _Parts(threading.local):
@@ -206,30 +182,14 @@ def normalize(
     _check_whole("mean and deviation")
     if ranks.size > 1:
         return _normalized_by_all([(x, valid)], epsilon)[0]
-    is_constant = not (x.requires_grad and torch.is_grad_enabled())
-    if valid is not None and x.shape == valid.shape and is_constant and is_quick(x):
-        array = _normalized(x.detach().numpy(), valid.numpy(), epsilon)
-        return torch.from_numpy(array)
+    return _normalized(x, valid, epsilon)
+
+
+@quick
+def _normalized(x: Tensor, valid: Tensor | None, epsilon: float) -> Tensor:
     deviation, std = _deviation_and_std(x, valid)
     # Without spread there is nothing to normalize.
     return torch.where(std > 0, deviation / (std + epsilon), 0.0)
-
-
-def _normalized(x: np.ndarray, valid: np.ndarray, epsilon: float) -> np.ndarray:
-    """:func:`normalize` in numpy, for a mask of the same shape."""
-    count = int(np.count_nonzero(valid))
-    with np.errstate(all="ignore"):  # torch does not warn either
-        if count < x.size:
-            x = np.where(valid, x, np.float32(0))
-        mean = float(np.add.reduce(x, axis=None)) / max(count, 1)
-        deviation = x - np.float32(mean)
-        if count < x.size:
-            deviation = np.where(valid, deviation, np.float32(0))
-        flat = deviation.reshape(-1)
-        std = math.sqrt(float(flat.dot(flat)) / max(count, 1))
-        if not std > _ROUNDING * abs(mean):
-            return np.zeros_like(deviation)
-        return deviation * np.float32(1 / (std + epsilon))
 
 
 @torch.no_grad()

@@ -15,24 +15,19 @@ The target of step t reads index t+1, so the results are for the first T-1 steps
 last step only bootstraps. A time limit is LAST with discount γ, hence bootstraps from
 the value of the final observation. A LAST step itself has no transition: its return is
 its value and its advantage is 0, whatever follows. Results carry no gradient, and the
-inputs are left as they were. Those of the λ-return are computed in numpy where that is
-faster, by the same operations.
+inputs are left as they were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from alf_lite.data_structures import StepType
-from alf_lite.utils.numpy_function import is_quick
+from alf_lite.fast import quick
 from alf_lite.utils.tensor_utils import expand_dims_as
-
-Array = Any  # a tensor or an array of numpy
 
 _LAST = int(StepType.LAST)
 
@@ -47,16 +42,16 @@ class VTraceReturns(NamedTuple):
 class _Transitions(NamedTuple):
     """Inputs by transition: from step t to step t+1, for t < T-1. Time-major."""
 
-    next_rewards: Array  # [T-1, B, ...], r_{t+1}
-    next_discounts: Array  # [T-1, B, ...] or [T-1, B, 1], γ_{t+1}
-    values: Array  # [T-1, B, ...], V(s_t)
-    next_values: Array  # [T-1, B, ...], V(s_{t+1})
-    valid: Array  # [T-1, B, ...] or [T-1, B, 1] bool, step t is not LAST
+    next_rewards: Tensor  # [T-1, B, ...], r_{t+1}
+    next_discounts: Tensor  # [T-1, B, ...] or [T-1, B, 1], γ_{t+1}
+    values: Tensor  # [T-1, B, ...], V(s_t)
+    next_values: Tensor  # [T-1, B, ...], V(s_{t+1})
+    valid: Tensor  # [T-1, B, ...] or [T-1, B, 1] bool, step t is not LAST
 
 
 def reverse_linear_scan(
-    increments: Array, multipliers: Array, final: Array | None = None
-) -> Array:
+    increments: Tensor, multipliers: Tensor, final: Tensor | None = None
+) -> Tensor:
     """Solves a first-order linear recurrence backwards along the first dimension.
 
         x_t = increments_t + multipliers_t · x_{t+1},   x_T = final
@@ -67,15 +62,14 @@ def reverse_linear_scan(
     and multiplies, so it is as exact as the loop.
 
     Args:
-        increments: [T, ...], a tensor or an array of numpy, as the others are.
+        increments: [T, ...].
         multipliers: [T, ...], broadcasts to ``increments``.
         final: [...]; None means 0.
 
     Returns:
         [T, ...].
     """
-    is_numpy = isinstance(increments, np.ndarray)
-    x = increments.copy() if is_numpy else increments.clone()
+    x = increments.clone()
     if final is not None:
         x[-1] += multipliers[-1] * final
     # At distance k, x_t has summed the increments of t … t+k-1, and weights_t is the
@@ -169,8 +163,9 @@ def lambda_return(
         ValueError: if λ is not in [0, 1], T < 2, or the shapes do not fit.
     """
     _check_lambda(td_lambda, "lambda_return")
-    steps = _transitions(rewards, values, step_types, discounts, time_major, True)
-    return _solve(_lambda_return, steps, td_lambda, time_major)
+    inputs = rewards, values, step_types, discounts
+    _check_shapes(*inputs, time_major)
+    return _lambda_sums(*inputs, td_lambda, time_major, True)
 
 
 def discounted_return(
@@ -216,8 +211,9 @@ def generalized_advantage_estimation(
         ValueError: if λ is not in [0, 1], T < 2, or the shapes do not fit.
     """
     _check_lambda(td_lambda, "generalized_advantage_estimation")
-    steps = _transitions(rewards, values, step_types, discounts, time_major, True)
-    return _solve(_advantages, steps, td_lambda, time_major)
+    inputs = rewards, values, step_types, discounts
+    _check_shapes(*inputs, time_major)
+    return _lambda_sums(*inputs, td_lambda, time_major, False)
 
 
 def vtrace(
@@ -302,47 +298,34 @@ def action_importance_ratio(
     return log_ratio.clamp(-max_log_ratio, max_log_ratio).exp()
 
 
-def _solve(
-    equation: Callable[[_Transitions, float], Array],
-    steps: _Transitions,
+@quick
+def _lambda_sums(
+    rewards: Tensor,
+    values: Tensor,
+    step_types: Tensor,
+    discounts: Tensor,
     td_lambda: float,
     time_major: bool,
+    is_return: bool,
 ) -> Tensor:
-    """What the equation gives, [T-1, B, ...]."""
-    if isinstance(steps.values, Tensor):
-        return _restore(equation(steps, td_lambda), time_major)
-    with np.errstate(all="ignore"):  # torch does not warn either
-        array = equation(steps, float(td_lambda))
-    return _restore(torch.from_numpy(array), time_major)
+    """:func:`lambda_return`; or the generalized advantage estimate."""
+    steps = _transitions(rewards, values, step_types, discounts, time_major)
+    if is_return:
+        increments = _backup(steps, (1 - td_lambda) * steps.next_values)
+    else:
+        increments = _td_errors(steps)
+    multipliers = torch.where(steps.valid, td_lambda * steps.next_discounts, 0.0)
+    final = steps.next_values[-1] if is_return else None
+    return _restore(reverse_linear_scan(increments, multipliers, final), time_major)
 
 
-def _lambda_return(steps: _Transitions, td_lambda: float) -> Array:
-    return reverse_linear_scan(
-        _backup(steps, (1 - td_lambda) * steps.next_values),
-        _where(steps.valid, td_lambda * steps.next_discounts, 0.0),
-        final=steps.next_values[-1],
-    )
-
-
-def _advantages(steps: _Transitions, td_lambda: float) -> Array:
-    return reverse_linear_scan(
-        _td_errors(steps),
-        _where(steps.valid, td_lambda * steps.next_discounts, 0.0),
-    )
-
-
-def _backup(steps: _Transitions, next_returns: Array) -> Array:
+def _backup(steps: _Transitions, next_returns: Tensor) -> Tensor:
     """r_{t+1} + γ_{t+1} G_{t+1}, or V(s_t) where step t is LAST."""
     returns = steps.next_rewards + steps.next_discounts * next_returns
-    return _where(steps.valid, returns, steps.values)
+    return torch.where(steps.valid, returns, steps.values)
 
 
-def _where(condition: Array, x: Array, y: Array) -> Array:
-    is_numpy = isinstance(condition, np.ndarray)
-    return (np.where if is_numpy else torch.where)(condition, x, y)
-
-
-def _td_errors(steps: _Transitions) -> Array:
+def _td_errors(steps: _Transitions) -> Tensor:
     """δ_t = r_{t+1} + γ_{t+1} V(s_{t+1}) − V(s_t), or 0 where step t is LAST."""
     return _backup(steps, steps.next_values) - steps.values
 
@@ -353,18 +336,12 @@ def _transitions(
     step_types: Tensor,
     discounts: Tensor,
     time_major: bool,
-    in_numpy: bool = False,
 ) -> _Transitions:
-    """Views of the inputs, without gradient; of arrays if asked for, and faster."""
+    """Views of the inputs, without gradient."""
     inputs = rewards, values, step_types, discounts
     _check_shapes(*inputs, time_major)
-    arrays: Sequence[Array] = [x.detach() for x in inputs]
-    are_equal = rewards.dtype == values.dtype == discounts.dtype
-    if in_numpy and are_equal and all(x.is_cpu for x in inputs) and is_quick(values):
-        arrays = [x.numpy() for x in arrays]
-    if not time_major:
-        arrays = [x.swapaxes(0, 1) for x in arrays]
-    r, v, step, discount = arrays
+    tensors = [x.detach() if time_major else x.detach().swapaxes(0, 1) for x in inputs]
+    r, v, step, discount = tensors
     next_discounts, valid = discount[1:], step[:-1] != _LAST
     if r.ndim > step.ndim:  # [T-1, B] → [T-1, B, 1]
         next_discounts, valid = next_discounts[..., None], valid[..., None]

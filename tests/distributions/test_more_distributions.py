@@ -11,10 +11,10 @@ from torch import distributions as td
 from alf_lite import nest
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.continuous import ActionBounds, SquashedNormal
-from alf_lite.distributions.discrete import NumpyChoice
 from alf_lite.distributions.location_scale import DiagonalCauchy, TruncatedNormal
 from alf_lite.distributions.mixtures import NormalMixture
 from alf_lite.distributions.one_hot import OneHotCategorical
+from alf_lite.fast.likelihoods import NumpyChoice
 from alf_lite.tensor_specs import BoundedTensorSpec
 
 LOW, HIGH = -1.0, 3.0

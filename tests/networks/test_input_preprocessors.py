@@ -9,6 +9,7 @@ from torch import nn
 from alf_lite import nest
 from alf_lite.config import files as config_files
 from alf_lite.errors import ConfigError
+from alf_lite.fast.chains import layers_of
 from alf_lite.networks.encoding_networks import EncodingNetwork
 from alf_lite.networks.impala_networks import ImpalaEncodingNetwork
 from alf_lite.networks.input_preprocessors import SelectedElements, output_spec_of
@@ -97,7 +98,7 @@ def test_an_observation_that_is_one_leaf_is_called_observation():
     )
     x = torch.randn(5, 3)
     assert network(x)[0].equal(network._mlp(2 * x))
-    assert network.layers() is None
+    assert layers_of(network) is None
 
 
 def test_a_conf_chooses_preprocessors():

@@ -8,6 +8,7 @@ from torch import nn
 
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.data_structures import StepType, TimeStep
+from alf_lite.fast.chains import layers_of
 from alf_lite.networks.encoding_networks import EncodingNetwork
 from alf_lite.networks.lean_layers import hidden_layers_in
 from alf_lite.networks.noisy_layers import NoisyLinear, exploring_by_noise
@@ -77,7 +78,7 @@ def test_parameters_start_as_in_the_paper():
 
 def test_every_parameter_gets_a_gradient_in_reduced_precision():
     network = EncodingNetwork(TensorSpec((3,)), fc_layer_params=(8, 8), noise_std=0.5)
-    assert network.layers() is not None
+    assert layers_of(network) is not None
     with hidden_layers_in(torch.bfloat16):
         features, _ = network(torch.randn(6, 3))
     assert features.dtype == torch.float32

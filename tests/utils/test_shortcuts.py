@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alf_lite.utils.shortcuts import are_as_shipped, is_outdated
+from alf_lite.utils.shortcuts import is_outdated
 
 
 class Base:
@@ -59,31 +59,3 @@ def test_methods_that_were_rewritten_since():
         "Unrelated": False,
     }
     assert is_outdated(Unrelated, "is_quick", "compute", "other")
-
-
-class Shipped(Base):
-    keeps_shortcuts = True
-
-
-class DerivesFromIt(Shipped):
-    pass
-
-
-class SaysThatItKeepsThem(Shipped):
-    keeps_shortcuts = True
-
-
-def test_no_subclass_inherits_that_shortcuts_hold():
-    assert are_as_shipped(Shipped(), SaysThatItKeepsThem())
-    assert not are_as_shipped(Base())
-    assert not are_as_shipped(Shipped(), DerivesFromIt())
-
-
-def test_a_method_may_be_replaced_on_the_object_alone():
-    part = Shipped()
-    part.number = 3
-    assert are_as_shipped(part)
-    part.compute = lambda: 7
-    assert not are_as_shipped(part)
-    del part.compute
-    assert are_as_shipped(part)

@@ -20,7 +20,6 @@ from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
 from alf_lite.networks.batch_norm import normalizes_by_batch, trained_rows
 from alf_lite.networks.lean_layers import hidden_layers_in
 from alf_lite.networks.network import whole_sequences
-from alf_lite.utils.diagnostics import diagnostics_are_due
 from alf_lite.utils.losses import masked_mean
 from alf_lite.utils.ranks import ranks
 from alf_lite.utils.tensor_utils import reset_state
@@ -72,10 +71,11 @@ class LossFunction:
         if self._offline:
             calc_loss = algorithm.calc_loss_offline
         if self._is_plain:
-            if self._at_once and not self._offline and not diagnostics_are_due():
-                loss_info = algorithm.quick_loss(batch)
-                if loss_info is not None:
-                    return self._counted(loss_info, batch), ()
+            if self._at_once and not self._offline:
+                found = algorithm.quick_loss(batch)
+                if found is not None:
+                    loss_info, info = found
+                    return self._counted(loss_info, batch), info
             info, _ = self.info(batch)
         else:
             batch, info = self._after_burn_in(batch)

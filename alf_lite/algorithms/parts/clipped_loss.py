@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from alf_lite.algorithms.parts.policy_gradient import NumpyLoss
 from alf_lite.algorithms.parts.policy_lag import LagSummary
 from alf_lite.data_structures import Field
+from alf_lite.fast import quick
 from alf_lite.utils import losses
-from alf_lite.utils.numpy_function import by_numpy, is_quick
 from alf_lite.utils.progress import FollowsProgress
 from alf_lite.utils.schedulers import (
     Coefficient,
@@ -20,7 +18,6 @@ from alf_lite.utils.schedulers import (
     is_zero,
     set_coefficients,
 )
-from alf_lite.utils.shortcuts import are_as_shipped
 
 
 class PPOLossInfo(NamedTuple):
@@ -48,8 +45,6 @@ class ClippedLoss(FollowsProgress):
         entropy_weight: c_e.
     """
 
-    keeps_shortcuts = True
-
     _clip_epsilon = Coefficient()
     _value_clip = Coefficient()
     _value_weight = Coefficient()
@@ -75,6 +70,7 @@ class ClippedLoss(FollowsProgress):
         epsilon = self._clip_epsilon
         return 1 - epsilon, 1 + epsilon
 
+    @quick
     def __call__(
         self,
         log_prob: Tensor,
@@ -93,17 +89,6 @@ class ClippedLoss(FollowsProgress):
             info: ``log_prob`` [T, B], log π_old(a_t|s_t); ``old_value`` and
                 ``value_target``, as ``value``; ``weights``, w = π_prox/μ, or ().
         """
-
-        def in_torch(log_prob: Tensor, value: Tensor, entropy: Tensor) -> Tensor:
-            parts = self._parts(log_prob, value, entropy, advantage, info)
-            return self._weighted_sum(parts)
-
-        is_small = log_prob.shape == advantage.shape == value.shape
-        if is_small and is_quick(log_prob) and are_as_shipped(self):
-            quick = self.in_numpy(advantage, info)
-            (loss,) = by_numpy(quick, in_torch, log_prob, value, entropy)
-            policy_loss, value_loss = (torch.from_numpy(x) for x in quick.parts)
-            return loss, PPOLossInfo(policy_loss, value_loss, entropy)
         parts = self._parts(log_prob, value, entropy, advantage, info)
         return self._weighted_sum(parts), parts
 
@@ -136,69 +121,3 @@ class ClippedLoss(FollowsProgress):
         if value_loss.ndim > policy_loss.ndim:
             value_loss = value_loss.sum(-1)  # of a reward of several dimensions
         return PPOLossInfo(policy_loss, value_loss, entropy)
-
-    def in_numpy(self, advantage: Tensor, info: Any) -> NumpyLoss:
-        """The same of arrays, with advantages and values of one shape."""
-        clip = self._value_clip
-        return _NumpyLoss(
-            advantage.numpy(),
-            info.value_target.numpy(),
-            np.float32(self._value_weight),
-            self._entropy_weight or None,
-            old_log_prob=info.log_prob.numpy(),
-            old_value=info.old_value.numpy(),
-            weights=info.weights.truncated.numpy() if info.weights else None,
-            bounds=np.array(self._bounds, np.float32),
-            value_clip=None if clip is None else np.float32(clip),
-        )
-
-
-class _NumpyLoss(NumpyLoss):
-    """The loss in numpy."""
-
-    def __init__(
-        self,
-        *args: Any,
-        old_log_prob: np.ndarray,
-        old_value: np.ndarray,
-        weights: np.ndarray | None,
-        bounds: np.ndarray,
-        value_clip: np.floating | None,
-    ) -> None:
-        super().__init__(*args)
-        self._old_log_prob = old_log_prob
-        self._old_value = old_value
-        self._weights = weights
-        self._bounds = bounds
-        self._value_clip = value_clip
-
-    def _policy_loss(self, log_prob: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        ratio = np.exp(log_prob - self._old_log_prob)
-        low, high = self._bounds
-        clipped = np.minimum(np.maximum(ratio, low), high)
-        clipped *= self._advantage
-        ratio *= self._advantage
-        if self._weights is not None:
-            clipped *= self._weights
-            ratio *= self._weights
-        # The derivative of r is r, that of the clipped one is 0 where they differ.
-        slope = ratio * (ratio <= clipped)
-        loss = np.minimum(ratio, clipped, out=clipped)
-        return np.negative(loss, out=loss), np.negative(slope, out=slope)
-
-    def _value_loss(self, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        error = value - self._target
-        loss = error * error
-        slope = error + error
-        if self._value_clip is not None:
-            moved = value - self._old_value
-            is_inside = np.abs(moved) <= self._value_clip
-            np.minimum(moved, self._value_clip, out=moved)
-            np.maximum(moved, -self._value_clip, out=moved)
-            moved += self._old_value
-            moved -= self._target
-            moved *= moved
-            # Inside of the bounds both are the same but for rounding.
-            slope *= is_inside | (loss >= moved)
-            np.maximum(loss, moved, out=loss)
-        return loss, slope

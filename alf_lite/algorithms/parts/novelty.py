@@ -12,6 +12,7 @@ from torch.nn import functional
 from alf_lite import nest
 from alf_lite.data_structures import TimeStep
 from alf_lite.distributions.mixed_actions import MixedActions, make_actions
+from alf_lite.fast import quick
 from alf_lite.networks.encoding_networks import EncodedNetwork
 from alf_lite.networks.layers import linear
 from alf_lite.networks.network import Network
@@ -137,14 +138,11 @@ class FeatureNetwork(EncodedNetwork):
         super().__init__(observation_spec, **encoder)
         check_no_memory(self._encoder)
         self._linear = linear(self._encoder.output_size, num_features)
-        self._set_chain(self._linear)
 
+    @quick
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """Observations [B, ...] → (features [B, F], state)."""
-        features = self.chain(inputs)
-        if features is None:
-            features = self._linear(self._encoder.forward(inputs, state)[0])
-        return features, state
+        return self._linear(self._encoder.forward(inputs, state)[0]), state
 
 
 class ActionVectors:

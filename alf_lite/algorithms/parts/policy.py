@@ -42,7 +42,6 @@ class Policy(Network):
     """
 
     takes_sequences = True
-    keeps_shortcuts = True
 
     def __init__(
         self,

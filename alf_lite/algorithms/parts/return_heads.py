@@ -33,8 +33,6 @@ class ReturnHead(abc.ABC):
     """See the top of this module."""
 
     num_outputs: int  # N, for every action
-    # There is one output, and the larger it is, the larger is the expected return.
-    ranks_by_output: bool = False
     # Outputs that are c larger stand for a return that is c larger.
     outputs_are_returns: bool = True
 
@@ -79,8 +77,6 @@ class ExpectedReturnHead(ReturnHead):
     """
 
     num_outputs = 1
-    ranks_by_output = True
-    keeps_shortcuts = True
 
     def __init__(
         self,
@@ -110,26 +106,6 @@ class ExpectedReturnHead(ReturnHead):
             return losses.squared(value, target)
         return losses.huber(value, target, self._huber_delta)
 
-    @property
-    def has_slope(self) -> bool:
-        """Whether :meth:`loss_and_slope` knows the loss."""
-        return self._loss_fn is None
-
-    def loss_and_slope(
-        self, value: np.ndarray, target: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """In numpy, the loss of values [...] and its derivative by them."""
-        error, delta = value - target, self._huber_delta
-        if delta is None:
-            return error * error, error + error
-        size = np.abs(error)
-        loss = np.where(
-            size < np.float32(delta),
-            np.float32(0.5) * size * size,
-            np.float32(delta) * (size - np.float32(0.5 * delta)),
-        )
-        return loss, np.clip(error, np.float32(-delta), np.float32(delta))
-
 
 @configurable
 class RescaledReturnHead(ExpectedReturnHead):
@@ -149,8 +125,6 @@ class RescaledReturnHead(ExpectedReturnHead):
     """
 
     outputs_are_returns = False
-    has_slope = False
-    keeps_shortcuts = True
 
     def __init__(
         self,

@@ -23,7 +23,6 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,6 +30,7 @@ from alf_lite import nest
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Field, StepType, TimeStep
 from alf_lite.errors import ConfigError
+from alf_lite.fast import quick
 from alf_lite.utils.checks import check_unit_interval
 from alf_lite.utils.schedulers import Scheduled
 
@@ -38,11 +38,6 @@ Nest = Any
 _Info = TypeVar("_Info", bound=Any)
 
 _LAST = int(StepType.LAST)
-
-# What observations are, but for those that numpy does not know, such as bfloat16.
-_DTYPES_OF_NUMPY = frozenset(
-    (torch.bool, torch.uint8, torch.int32, torch.int64, torch.float32, torch.float64)
-)
 
 
 class Transition(NamedTuple):
@@ -109,21 +104,13 @@ def next_action(time_step: TimeStep, n: int, gamma: float) -> tuple[Nest, Tensor
 
 def _steps_ahead(values: Nest, num_steps: Tensor, n: int) -> Nest:
     """The steps t + m [B, T-n, ...] of windows [B, T, ...], for m [B, T-n]."""
-
-    def take(t: Tensor) -> Tensor:
-        if not _is_for_numpy(t):
-            rows = _first_rows(t.shape[0], t.shape[1], n, t.device) + num_steps
-            return _take_rows(t, rows)
-        windows, steps = _places(*num_steps.shape)
-        return torch.from_numpy(t.numpy()[windows, steps + num_steps.numpy()])
-
-    return nest.map_structure(take, values)
+    return nest.map_structure(lambda t: _step_ahead(t, num_steps, n), values)
 
 
-@functools.lru_cache(maxsize=32)
-def _places(batch_size: int, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of the windows [B, 1] and of the steps trained [T-n]; read-only."""
-    return np.arange(batch_size)[:, None], np.arange(num_rows)
+@quick
+def _step_ahead(t: Tensor, num_steps: Tensor, n: int) -> Tensor:
+    rows = _first_rows(t.shape[0], t.shape[1], n, t.device) + num_steps
+    return _take_rows(t, rows)
 
 
 @functools.lru_cache(maxsize=32)
@@ -131,12 +118,6 @@ def _first_rows(batch_size: int, length: int, n: int, device: torch.device) -> T
     """The places [B, T-n] of the steps that are trained among all B·T; read-only."""
     rows = torch.arange(batch_size * length, device=device)
     return rows.view(batch_size, length)[:, : length - n]
-
-
-def _is_for_numpy(t: Tensor) -> bool:
-    """Whether numpy can read it, whose operations cost less for small arrays."""
-    is_known = t.dtype in _DTYPES_OF_NUMPY and t.device.type == "cpu"
-    return is_known and not t.requires_grad
 
 
 def to_sequence(
@@ -244,16 +225,6 @@ def _to_next_steps(time_step: TimeStep, gamma: float) -> Transition:
     return Transition(action, reward, gamma * discount, next_observation=observation)
 
 
-def to_next_step(next_step: TimeStep, gamma: float) -> Transition:
-    """The transitions to steps [B, ...] from the ones before them, with n = 1."""
-    return Transition(
-        next_step.prev_action,
-        next_step.reward,
-        gamma * next_step.discount,
-        next_observation=next_step.observation,
-    )
-
-
 def _returns(time_step: TimeStep, n: int, gamma: float) -> Transition:
     """The transitions of the first T-n steps, without their next observation."""
     num_rows = _num_rows(time_step, n)
@@ -262,19 +233,15 @@ def _returns(time_step: TimeStep, n: int, gamma: float) -> Transition:
         next_steps = _to_next_steps(time_step, gamma)
         return next_steps._replace(num_steps=num_steps, next_observation=())
     steps = time_step.reward, time_step.discount, time_step.step_type
-    reward = time_step.reward
-    use_numpy = _is_for_numpy(reward) and reward.dtype == torch.float32
     return Transition(
         # The action that led to the next step is the one that was executed, whoever
         # chose it.
         nest.narrow(time_step.prev_action, 1, num_rows + 1, dim=1),
-        *(_sums_by_numpy if use_numpy else _sums)(*steps, n, gamma),
+        *_sums(*steps, n, gamma),
     )
 
 
-# In numpy, operations on arrays as small as these cost a fraction of torch's.
-
-
+@quick
 def _sums(
     reward: Tensor, discount: Tensor, step_type: Tensor, n: int, gamma: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -289,38 +256,6 @@ def _sums(
         weights = weights.unsqueeze(-2)
     sums = rewards[..., 0] + torch.linalg.vecdot(weights, rewards[..., 1:])
     return sums, products[..., -1], goes_on.sum(-1)
-
-
-def _sums_by_numpy(
-    reward: Tensor, discount: Tensor, step_type: Tensor, n: int, gamma: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """As :func:`_sums`, on the CPU, by recursion from the n-th step ahead to the first.
-
-        G ← r_k + f_k G,   Γ ← (γ_k - f_k) + f_k Γ,   m ← 1 + g_k m
-
-    with g_k = 0 where step k is LAST, else 1, and f_k = γ_k g_k. All of them are one
-    array, with time first and windows last: each step is one pass over the batch.
-    """
-    length, num_rows = step_type.shape[1], step_type.shape[1] - n
-    rewards = reward.numpy().T  # [T, B] or [D, T, B]
-    rewards = rewards[:, None] if reward.ndim == 2 else rewards.swapaxes(0, 1)
-    shape = length, rewards.shape[1] + 2, step_type.shape[0]
-    terms, factors = np.empty(shape, np.float32), np.empty(shape, np.float32)
-    goes_on = np.not_equal(step_type.numpy().T, _LAST, out=factors[:, -1])
-    discounts = np.multiply(discount.numpy().T, gamma, out=terms[:, -2])
-    factors[:, :-1] = (discounts * goes_on)[:, None]
-    discounts -= factors[:, -2]
-    terms[:, :-2] = rewards
-    terms[:, -1] = 1.0
-    sums = np.zeros((num_rows, *shape[1:]), np.float32)  # [T-n, D + 2, B]
-    sums[:, -2] = 1.0
-    for k in range(n, 0, -1):
-        sums *= factors[k : k + num_rows]
-        sums += terms[k : k + num_rows]
-    num_steps = sums[:, -1] * goes_on[:num_rows]
-    returns = sums[:, 0].T if reward.ndim == 2 else sums[:, :-2].transpose(2, 0, 1)
-    results = returns, sums[:, -2].T, num_steps.T.astype(np.int64)
-    return tuple(map(torch.from_numpy, results))  # type: ignore[return-value]
 
 
 def _take_rows(values: Nest, rows: Tensor) -> Nest:

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
-from alf_lite.algorithms.parts import transitions
 from alf_lite.algorithms.parts.transitions import (
     align,
     check_windows,
@@ -19,15 +19,16 @@ from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.errors import ConfigError
 from alf_lite.utils import value_ops
+from tests.fast.twins import without_twins
 
 FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
 
 
 @pytest.fixture(params=["numpy", "torch"], autouse=True)
-def library(request, monkeypatch):
+def library(request):
     """Has rewards summed up as on the CPU, or as on other devices."""
-    if request.param == "torch":
-        monkeypatch.setattr(transitions, "_sums_by_numpy", transitions._sums)
+    with without_twins() if request.param == "torch" else contextlib.nullcontext():
+        yield
 
 
 def window(

@@ -7,56 +7,47 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from alf_lite.algorithms.parts import clipped_loss, policy_gradient
 from alf_lite.algorithms.parts.clipped_loss import ClippedLoss
 from alf_lite.algorithms.parts.policy_gradient import PolicyGradientLoss
-from alf_lite.distributions import continuous, discrete
 from alf_lite.distributions.continuous import DiagonalNormal
 from alf_lite.distributions.discrete import Categorical
+from alf_lite.fast import may_use_numpy
 from alf_lite.utils import losses
-from alf_lite.utils.numpy_function import is_quick
+from tests.fast.twins import watched, without_twins
 
 SHAPE = (3, 20)
-MODULES = (losses, discrete, continuous, clipped_loss, policy_gradient)
 
 
-def both_ways(monkeypatch, function, *inputs, order=1):
+def both_ways(function, *inputs, order=1):
     """Values and gradients, of ``order``, in numpy and in torch."""
-    results = []
-    for is_numpy in (True, False):
-        asked = []
-
-        def answer(x, is_numpy=is_numpy, asked=asked):
-            asked.append(is_quick(x))
-            return is_numpy and asked[-1]
-
-        for module in MODULES:
-            monkeypatch.setattr(module, "is_quick", answer)
-        leaves = [x.clone().requires_grad_() for x in inputs]
-        outputs = function(*leaves)
-        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        total = sum(
-            (o * (0.3 + i + o.detach().cos())).sum() for i, o in enumerate(outputs)
-        )
-        gradients = torch.autograd.grad(total, leaves, create_graph=order > 1)
-        if order > 1:
-            total = sum((g * g).sum() for g in gradients)
-            gradients = torch.autograd.grad(total, leaves, materialize_grads=True)
-        results.append((*outputs, *gradients))
-        with torch.no_grad():
-            again = function(*inputs)
-        again = again if isinstance(again, tuple) else (again,)
-        results[-1] += again
-        assert all(asked)
-    for a, b in zip(*results, strict=True):
+    with watched() as ran:
+        found = outputs_and_gradients(function, inputs, order)
+    assert ran
+    with without_twins():
+        expected = outputs_and_gradients(function, inputs, order)
+    for a, b in zip(found, expected, strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def outputs_and_gradients(function, inputs, order):
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    outputs = function(*leaves)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    total = sum((o * (0.3 + i + o.detach().cos())).sum() for i, o in enumerate(outputs))
+    gradients = torch.autograd.grad(total, leaves, create_graph=order > 1)
+    if order > 1:
+        total = sum((g * g).sum() for g in gradients)
+        gradients = torch.autograd.grad(total, leaves, materialize_grads=True)
+    with torch.no_grad():
+        again = function(*inputs)
+    return *outputs, *gradients, *(again if isinstance(again, tuple) else (again,))
 
 
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("value_clip", [None, 0.3])
 @pytest.mark.parametrize("is_weighted", [False, True])
-def test_the_clipped_loss(monkeypatch, order, value_clip, is_weighted):
+def test_the_clipped_loss(order, value_clip, is_weighted):
     torch.manual_seed(0)
     info = SimpleNamespace(
         log_prob=torch.randn(SHAPE),
@@ -77,11 +68,11 @@ def test_the_clipped_loss(monkeypatch, order, value_clip, is_weighted):
         assert not parts.policy_loss.isnan().any()
         return total
 
-    both_ways(monkeypatch, function, *inputs, order=order)
+    both_ways(function, *inputs, order=order)
 
 
 @pytest.mark.parametrize("order", [1, 2])
-def test_the_policy_gradient_loss(monkeypatch, order):
+def test_the_policy_gradient_loss(order):
     torch.manual_seed(0)
     advantage, target = torch.randn(2, *SHAPE)
     loss = PolicyGradientLoss(0.5, 0.1)
@@ -90,22 +81,20 @@ def test_the_policy_gradient_loss(monkeypatch, order):
         entropy = entropy * log_prob.exp()
         return loss(log_prob, value, entropy, advantage, target)[0]
 
-    both_ways(monkeypatch, function, *torch.randn(3, *SHAPE), order=order)
+    both_ways(function, *torch.randn(3, *SHAPE), order=order)
 
 
 @pytest.mark.parametrize("order", [1, 2])
-def test_log_probabilities_and_entropies(monkeypatch, order):
+def test_log_probabilities_and_entropies(order):
     torch.manual_seed(0)
     actions = torch.randint(5, SHAPE) + 2
     both_ways(
-        monkeypatch,
         lambda logits: Categorical(logits, 2).log_prob_and_entropy(actions),
         torch.randn(*SHAPE, 5),
         order=order,
     )
     vectors = torch.randn(*SHAPE, 4)
     both_ways(
-        monkeypatch,
         lambda loc, scale: DiagonalNormal(loc, scale).log_prob_and_entropy(vectors),
         torch.randn(*SHAPE, 4),
         0.5 + torch.rand(*SHAPE, 4),
@@ -113,7 +102,7 @@ def test_log_probabilities_and_entropies(monkeypatch, order):
     )
 
 
-def test_what_is_ruled_out_has_no_gradient(monkeypatch):
+def test_what_is_ruled_out_has_no_gradient():
     logits = torch.tensor(
         [[0.5, -torch.inf, 1.0], [-3e38, 0.0, 2.0]], requires_grad=True
     )
@@ -124,11 +113,10 @@ def test_what_is_ruled_out_has_no_gradient(monkeypatch):
 
 
 @pytest.mark.parametrize("order", [1, 2])
-def test_the_mean_over_valid_steps(monkeypatch, order):
+def test_the_mean_over_valid_steps(order):
     torch.manual_seed(0)
     for valid in (torch.rand(SHAPE) < 0.7, torch.ones(SHAPE, dtype=torch.bool)):
         both_ways(
-            monkeypatch,
             lambda x, valid=valid: losses.masked_mean(x.square(), valid),
             torch.randn(SHAPE),
             order=order,
@@ -152,11 +140,11 @@ def test_numpy_is_left_alone_where_it_cannot_be_used():
     asked = []
 
     def function(x):
-        asked.append(is_quick(x))
+        asked.append(may_use_numpy(x))
         return x.sum()
 
-    assert is_quick(x)
-    assert not is_quick(x.double())
+    assert may_use_numpy(x)
+    assert not may_use_numpy(x.double())
     torch.func.grad(function)(x)
     assert asked == [False]
 
@@ -164,7 +152,7 @@ def test_numpy_is_left_alone_where_it_cannot_be_used():
 def test_a_graph_for_any_batch_is_not_asked_for_its_size():
     class Doubles(torch.nn.Module):
         def forward(self, x):
-            return x + x if is_quick(x) else 2 * x
+            return x + x if may_use_numpy(x) else 2 * x
 
     with torch.no_grad():
         program = torch.export.export(

@@ -1,27 +1,58 @@
-"""Layers in numpy, on the parameters' own memory: faster than torch on a CPU.
+"""Chains of linear layers in numpy, on the parameters' own memory.
 
-A call of torch takes three times as long as one of numpy, and the layers of a small
-network that is asked about a few observations are little more than their calls. In
-training, a chain of layers is one node of torch's graph with a backward pass in numpy,
-in place of four nodes for each layer. Larger ones gain too, where all is computed in
-one thread: tanh takes a seventh of the time, and matrix products take half of it on
+In training, a chain is one node of torch's graph with a backward pass in numpy, in
+place of four nodes for each layer. Large ones gain too, where all is computed in one
+thread: tanh takes a seventh of the time, and matrix products take half of it on
 processors that torch's library was not made for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 from torch.nn import functional as F
 
+from alf_lite.fast import is_exactly, is_traced, may_make_node
+from alf_lite.fast.nodes import Backward, node
 from alf_lite.networks import lean_layers
+from alf_lite.networks.actor_networks import ActorDistributionNetwork, ActorNetwork
 from alf_lite.networks.built_layers import BuiltLayers, has_own_parameters
+from alf_lite.networks.containers import Sequential
+from alf_lite.networks.continuous_projections import (
+    BetaProjection,
+    CauchyProjection,
+    MixtureProjection,
+    NormalProjection,
+    TruncatedNormalProjection,
+)
+from alf_lite.networks.encoding_networks import EncodedNetwork, EncodingNetwork
+from alf_lite.networks.projections import (
+    BernoulliProjection,
+    CategoricalProjection,
+    MultiCategoricalProjection,
+    NestOfHeads,
+    OneHotProjection,
+)
+from alf_lite.networks.value_networks import QNetwork, ValueNetwork
 from alf_lite.utils.threads import is_single_threaded
+
+# Of which a chain knows what follows their layer
+_HEADS = (
+    BernoulliProjection,
+    BetaProjection,
+    CategoricalProjection,
+    CauchyProjection,
+    MixtureProjection,
+    MultiCategoricalProjection,
+    NestOfHeads,
+    NormalProjection,
+    OneHotProjection,
+    TruncatedNormalProjection,
+)
 
 # With more rows, or products of numbers in a layer, numpy uses several threads, if it
 # may.
@@ -70,6 +101,85 @@ _ACTIVATIONS: dict[type[nn.Module], _Activation] = {
 }
 
 
+# The twins
+
+
+def policy(
+    network: ActorDistributionNetwork, inputs: Any, state: Any = ()
+) -> tuple[Any, Any]:
+    """See :meth:`ActorDistributionNetwork.forward`."""
+    outputs = chain_of(network)(inputs)
+    if outputs is None:
+        return NotImplemented
+    return network._head.from_outputs(outputs), state
+
+
+def vectors(network: ActorNetwork, inputs: Any, state: Any = ()) -> tuple[Tensor, Any]:
+    """See :meth:`ActorNetwork.forward`."""
+    outputs = chain_of(network)(inputs)
+    return NotImplemented if outputs is None else (outputs.tanh(), state)
+
+
+def features(
+    network: EncodedNetwork, inputs: Any, state: Any = ()
+) -> tuple[Tensor, Any]:
+    """Of a network that ends with its layers."""
+    outputs = chain_of(network)(inputs)
+    return NotImplemented if outputs is None else (outputs, state)
+
+
+def values(network: ValueNetwork, inputs: Any, state: Any = ()) -> tuple[Tensor, Any]:
+    """See :meth:`ValueNetwork.forward`."""
+    outputs = chain_of(network)(inputs)
+    if outputs is None:
+        return NotImplemented
+    return outputs.squeeze(-1) if network.is_scalar else outputs, state
+
+
+def values_of_actions(
+    network: QNetwork, inputs: Any, state: Any = ()
+) -> tuple[Tensor, Any]:
+    """See :meth:`QNetwork.forward`."""
+    outputs = chain_of(network)(inputs, network._shape)
+    return NotImplemented if outputs is None else (outputs, state)
+
+
+def chain_of(network: EncodedNetwork) -> NumpyChain:
+    """All layers up to where the network goes on itself; of none, if it has others."""
+    chain = network.__dict__.get("_chain")
+    if chain is None:
+        layers = layers_of(network._encoder)
+        following = _layers_after_encoder(network)
+        known = [] if layers is None or following is None else [*layers, *following]
+        chain = network.__dict__["_chain"] = NumpyChain(known, network)
+    return chain
+
+
+def layers_of(encoder: Any) -> list[nn.Module] | None:
+    """What it consists of, if one layer simply follows the other."""
+    if is_exactly(encoder, EncodingNetwork):
+        return list(encoder._mlp) if encoder._is_plain else None
+    if not is_exactly(encoder, Sequential):
+        return None
+    found: list[nn.Module] = []
+    for part in encoder._parts:
+        layers = layers_of(part)
+        if layers is None:
+            return None
+        found += layers
+    return found
+
+
+def _layers_after_encoder(network: EncodedNetwork) -> list[nn.Module] | None:
+    if isinstance(network, QNetwork):
+        return list(network._advantage) if network._value is None else None
+    if not isinstance(network, ActorDistributionNetwork):
+        return [network.get_submodule("_linear")]
+    head = network._head
+    layer = head.single_layer() if is_exactly(head, *_HEADS) else None
+    return None if layer is None else [layer]
+
+
 class NumpyChain:
     """Linear layers and activations, one after the other, the last one linear.
 
@@ -80,18 +190,13 @@ class NumpyChain:
     of other parameters), there are none.
 
     Args:
-        layers: parts of the network that asks; None if it is no such chain.
-        network: that asks.
+        layers: parts of the network; none if it is no such chain.
+        network: that they belong to.
     """
 
-    def __init__(
-        self,
-        layers: Iterable[nn.Module] | None = None,
-        network: nn.Module | None = None,
-    ) -> None:
-        chosen = [] if layers is None else list(layers)
-        self._layers = _as_steps(chosen)
-        self._built = BuiltLayers(chosen, nn.Module() if network is None else network)
+    def __init__(self, layers: Sequence[nn.Module], network: nn.Module) -> None:
+        self._layers = _as_steps(layers)
+        self._built = BuiltLayers(layers, network)
         self._arrays: list[Arrays] = []
         self._max_rows = 0
 
@@ -101,20 +206,42 @@ class NumpyChain:
         if arrays is None:
             return None
         if torch.is_grad_enabled():
-            if forward_ad._current_level >= 0 or torch.is_autocast_enabled("cpu"):
+            if not may_make_node():
                 return None
-            outputs = _Layers.apply(arrays, x, *self.parameters())
+            outputs = self._as_node(arrays, x)
             return outputs if shape == (-1,) else outputs.view(x.shape[0], *shape)
         if x.requires_grad:
             return None
         return torch.from_numpy(run(arrays, x).reshape(x.shape[0], *shape))
+
+    def _as_node(self, arrays: list[Arrays], x: Tensor) -> Tensor:
+        def compute() -> tuple[Tensor, Backward]:
+            inputs: list[np.ndarray] = []
+            outputs = run(arrays, x.detach(), inputs)
+
+            def backward(needs: Any, gradient: Tensor) -> list[Tensor | None]:
+                return pull_back(arrays, inputs, gradient.numpy(), needs)
+
+            return torch.from_numpy(outputs), backward
+
+        def in_torch(x: Tensor, *parameters: Tensor | None) -> Tensor:
+            for layer, weight, bias in zip(
+                arrays, parameters[::2], parameters[1::2], strict=True
+            ):
+                assert weight is not None
+                x = F.linear(x, weight, bias)
+                if layer.activation is not None:
+                    x = layer.activation.torch(x)
+            return x
+
+        return node(compute, in_torch, x, *self.parameters())
 
     def arrays(self, x: Tensor) -> list[Arrays] | None:
         """The layers' memory, for :func:`run` with x [B, input_size].
 
         None where torch is to be asked.
         """
-        if not self._layers or _is_traced():
+        if not self._layers or is_traced():
             return None
         if not self._built.are_there():
             self._layers = []
@@ -232,29 +359,6 @@ def _run_torch(
     return x.detach().numpy()
 
 
-class _Layers(torch.autograd.Function):
-    """All layers as one node of the graph. The last one has no activation."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, layers: list[Arrays], x: Tensor, *parameters: Tensor | None
-    ) -> Tensor:
-        ctx.layers = layers
-        ctx.inputs = []
-        ctx.save_for_backward(x, *parameters)  # notices when they are changed
-        return torch.from_numpy(run(layers, x.detach(), ctx.inputs))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-        (gradient,) = gradients
-        saved = ctx.saved_tensors
-        needs = ctx.needs_input_grad[1:]
-        if torch.is_grad_enabled():
-            return None, *_differentiable_gradients(ctx.layers, saved, gradient, needs)
-        with np.errstate(all="ignore"):
-            return None, *pull_back(ctx.layers, ctx.inputs, gradient.numpy(), needs)
-
-
 def pull_back(
     layers: list[Arrays],
     inputs: list[np.ndarray],
@@ -289,35 +393,7 @@ def pull_back(
     return results
 
 
-def _differentiable_gradients(
-    layers: list[Arrays],
-    saved: tuple[Any, ...],
-    gradient: Tensor,
-    needs: tuple[bool, ...],
-) -> list[Tensor | None]:
-    """Those of x and the parameters, by torch, for gradients of gradients."""
-    x, *parameters = saved
-    values = x
-    for layer, weight, bias in zip(
-        layers, parameters[::2], parameters[1::2], strict=True
-    ):
-        values = F.linear(values, weight, bias)
-        if layer.activation is not None:
-            values = layer.activation.torch(values)
-    wanted = [t for t, is_needed in zip(saved, needs, strict=True) if is_needed]
-    found = iter(torch.autograd.grad(values, wanted, gradient, create_graph=True))
-    return [next(found) if is_needed else None for is_needed in needs]
-
-
-def _is_traced() -> bool:
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._is_tracing()
-        or torch._C._are_functorch_transforms_active()
-    )
-
-
-def _as_steps(layers: list[nn.Module]) -> list[tuple[nn.Linear, Any]]:
+def _as_steps(layers: Sequence[nn.Module]) -> list[tuple[nn.Linear, Any]]:
     """Each linear layer with its activation, or None; empty if there are others."""
     steps: list[tuple[nn.Linear, Any]] = []
     for layer in layers:

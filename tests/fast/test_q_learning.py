@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from alf_lite.networks.value_networks import QNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils.diagnostics import diagnostics_if
+from tests.fast.twins import watched, without_twins
 
 SIZE, NUM_VALUES, BATCH_SIZE = 3, 4, 200
 CONFIG = TrainerConfig(
@@ -92,8 +94,9 @@ def a_batch() -> TrainingBatch:
     return TrainingBatch(steps, transition, (), step_type != StepType.LAST)
 
 
-def loss_and_gradients(algorithm: DqnAlgorithm, batch: TrainingBatch, looks: bool):
-    with diagnostics_if(looks):
+def loss_and_gradients(algorithm, batch: TrainingBatch, looks=True, in_parts=False):
+    twins = without_twins("quick_loss") if in_parts else nullcontext()
+    with twins, diagnostics_if(looks):
         loss_info, _ = LossFunction(algorithm)(batch)
     parameters = list(algorithm._q_network.parameters())
     return loss_info, [
@@ -104,20 +107,20 @@ def loss_and_gradients(algorithm: DqnAlgorithm, batch: TrainingBatch, looks: boo
 
 @pytest.mark.parametrize("double", [True, False])
 @pytest.mark.parametrize("huber_delta", [None, 0.3, 1.0])
-def test_loss_and_gradients_are_the_same_whether_or_not_somebody_looks(
-    double, huber_delta
-):
+def test_the_loss_is_that_of_its_parts_whoever_looks(double, huber_delta):
     algorithm = dqn(double=double, return_model=ExpectedReturnHead(huber_delta))
     for parameter in algorithm._target_q_network.parameters():
         parameter.data.add_(0.1)
     batch = a_batch()
     assert algorithm.quick_loss(batch) is not None
     quick, found = loss_and_gradients(algorithm, batch, looks=False)
-    looked_at, expected = loss_and_gradients(algorithm, batch, looks=True)
+    looked_at, same = loss_and_gradients(algorithm, batch, looks=True)
+    by_parts, expected = loss_and_gradients(algorithm, batch, in_parts=True)
     assert quick.extra == ()
-    assert looked_at.extra != ()
-    for a, b in zip(found, expected, strict=True):
-        assert torch.equal(a, b)
+    assert all(map(torch.equal, found, expected))
+    assert all(map(torch.equal, same, expected))
+    for a, b in zip(looked_at.extra, by_parts.extra, strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_the_loss_of_others_is_not_short_cut():
@@ -204,16 +207,18 @@ def test_acting_draws_and_chooses_as_with_torch(epsilon, batch_size):
     )
     state = algorithm.get_initial_rollout_state(batch_size)
 
-    def act(is_plain: bool) -> list:
-        algorithm._is_plain = is_plain
+    def act(in_torch: bool) -> list:
         torch.manual_seed(1)
-        with torch.inference_mode():
+        twins = without_twins() if in_torch else nullcontext()
+        with twins, torch.inference_mode():
             steps = [algorithm.rollout_step(inputs, state) for _ in range(9)]
             state_ = algorithm.get_initial_predict_state(batch_size)
             steps += [algorithm.predict_step(inputs, state_) for _ in range(9)]
         return [*(step.output for step in steps), torch.rand(4)]
 
-    assert algorithm._is_plain
-    for a, b in zip(act(True), act(False), strict=True):
+    with watched() as ran:
+        found = act(in_torch=False)
+    assert sum(ran.values()) == 18
+    for a, b in zip(found, act(in_torch=True), strict=True):
         assert a.dtype == b.dtype
         assert torch.equal(a, b)

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from alf_lite import nest
-from alf_lite.networks import numpy_layers
+from alf_lite.fast import chains
+from alf_lite.fast.chains import NumpyChain, chain_of
 from alf_lite.networks.actor_networks import ActorDistributionNetwork, ActorNetwork
 from alf_lite.networks.containers import Sequential
 from alf_lite.networks.encoding_networks import EncodingNetwork
-from alf_lite.networks.numpy_layers import NumpyChain
 from alf_lite.networks.projections import CategoricalProjection
 from alf_lite.networks.value_networks import QNetwork, ValueNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
@@ -72,7 +72,7 @@ def evaluated(monkeypatch):
 def in_torch(network):
     """A copy without a chain."""
     other = copy.deepcopy(network)
-    other.chain = NumpyChain(None)
+    vars(other)["_chain"] = NumpyChain([], other)
     return other
 
 
@@ -138,18 +138,19 @@ class Shifting(CategoricalProjection):
 
 
 def with_other_layer(network):
+    network(torch.zeros(1, 5))
     network._advantage[0] = nn.Linear(64, 12)
     return network
 
 
 def with_other_encoder(network):
+    network(torch.zeros(1, 5))
     network._encoder = EncodingNetwork(OBSERVATION)
     return network
 
 
 def with_other_head(network):
     network._head = Shifting(64, discrete((), 3))
-    network._set_chain(network._head.single_layer())
     return network
 
 
@@ -169,6 +170,7 @@ def with_other_head(network):
 )
 def test_what_is_not_a_chain_any_more_is_asked_itself(make, evaluated):
     network = make()
+    evaluated.clear()
     for parameter in network.parameters():
         nn.init.normal_(parameter, std=0.3)
     for each in (network, copy.deepcopy(network)):
@@ -289,10 +291,10 @@ def test_observations_with_a_gradient_are_left_to_torch(evaluated):
 
 
 def test_what_is_large_is_left_to_torch_where_there_are_threads(evaluated, monkeypatch):
-    monkeypatch.setattr(numpy_layers, "is_single_threaded", lambda: False)
+    monkeypatch.setattr(chains, "is_single_threaded", lambda: False)
     network = actor(box((2,)), fc_layer_params=(512, 512))
     with torch.no_grad():
-        network(torch.randn(numpy_layers._MAX_ROWS + 1, 5))
+        network(torch.randn(chains._MAX_ROWS + 1, 5))
         network(torch.randn(2, 5))
         network(torch.randn(3, 2, 5))
     assert not evaluated
@@ -326,6 +328,6 @@ def test_copies_leave_memory_that_was_given_back_alone():
     with torch.no_grad():
         network(torch.zeros(1, 5))
     copied = copy.deepcopy(network)
-    assert not copied.chain._arrays
-    own = [id(layer) for layer, _ in copied.chain._layers]
+    assert not chain_of(copied)._arrays
+    own = [id(layer) for layer, _ in chain_of(copied)._layers]
     assert own == [id(m) for m in copied.modules() if isinstance(m, nn.Linear)]

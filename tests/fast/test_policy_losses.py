@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
-from alf_lite import nest
+from alf_lite import fast, nest
 from alf_lite.algorithms.actor_critic_algorithm import (
     ActorCriticAlgorithm,
     ActorCriticInfo,
@@ -24,6 +26,7 @@ from alf_lite.networks.projections import CategoricalProjection
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils.diagnostics import diagnostics_if
+from tests.fast.twins import without_twins
 
 SIZE, NUM_STEPS, BATCH_SIZE = 3, 6, 16
 OBSERVATION = TensorSpec((SIZE,))
@@ -81,8 +84,8 @@ class OwnAdvantage(PPOAlgorithm):
         return 3 * super()._advantage_of(info)
 
 
-class KeepsShortcuts(PPOAlgorithm):
-    keeps_shortcuts = True
+class Logging(PPOAlgorithm):
+    """Changes no equation."""
 
 
 def build(kind, action_spec=CHOICE, **kwargs):
@@ -115,8 +118,9 @@ def a_batch(algorithm: ActorCriticAlgorithm, num_steps: int) -> TrainingBatch:
     return TrainingBatch(steps, info, (), valid)
 
 
-def loss_and_gradients(algorithm, batch: TrainingBatch, looks: bool):
-    with diagnostics_if(looks):
+def loss_and_gradients(algorithm, batch: TrainingBatch, looks=True, in_parts=False):
+    twins = without_twins("quick_loss") if in_parts else nullcontext()
+    with twins, diagnostics_if(looks):
         loss_info, _ = LossFunction(algorithm)(batch)
     parameters = [p for p in algorithm.parameters() if p.requires_grad]
     return loss_info, [
@@ -138,14 +142,19 @@ def loss_and_gradients(algorithm, batch: TrainingBatch, looks: bool):
         (PPOAlgorithm, {"value_clip": 0.1, "normalize_advantages": False}),
     ],
 )
-def test_the_loss_is_the_same_whether_or_not_somebody_looks(kind, options, action_spec):
+def test_the_loss_is_that_of_its_parts_whoever_looks(kind, options, action_spec):
     algorithm = build(kind, action_spec, **options)
     batch = a_batch(algorithm, 1 if kind is PPOAlgorithm else NUM_STEPS)
     assert algorithm.quick_loss(batch) is not None
     quick, found = loss_and_gradients(algorithm, batch, looks=False)
-    looked_at, expected = loss_and_gradients(algorithm, batch, looks=True)
+    looked_at, same = loss_and_gradients(algorithm, batch, looks=True)
+    by_parts, expected = loss_and_gradients(algorithm, batch, in_parts=True)
     assert quick.extra == ()
-    assert looked_at.extra != ()
+    assert all(map(torch.equal, found, same))
+    parts = nest.flatten(by_parts.extra)
+    for a, b in zip(nest.flatten(looked_at.extra), parts, strict=True):
+        torch.testing.assert_close(a, b)
+        assert not a.requires_grad
     for a, b in zip(found, expected, strict=True):
         if action_spec is NUMBER:  # sums of one column are rounded otherwise
             torch.testing.assert_close(a, b)
@@ -201,21 +210,26 @@ def test_what_was_rewritten_is_what_every_update_trains(change):
     _, shipped = loss_and_gradients(algorithm, batch, looks=False)
     CHANGES[change](algorithm)
     _, found = loss_and_gradients(algorithm, batch, looks=False)
-    _, expected = loss_and_gradients(algorithm, batch, looks=True)
+    _, expected = loss_and_gradients(algorithm, batch, in_parts=True)
     algorithm.double()
     in_double = nest.map_structure(
         lambda t: t.double() if t.is_floating_point() else t, batch
     )
-    _, exact = loss_and_gradients(algorithm, in_double, looks=True)
+    _, exact = loss_and_gradients(algorithm, in_double)
     for a, b, c in zip(found, expected, exact, strict=True):
         torch.testing.assert_close(a, b)
         torch.testing.assert_close(a.double(), c, rtol=1e-4, atol=1e-5)
     assert not all(map(torch.equal, found, shipped))
 
 
-def test_a_subclass_may_say_that_shortcuts_hold_for_it():
-    algorithm = build(KeepsShortcuts)
-    assert algorithm.quick_loss(a_batch(algorithm, 1)) is not None
+def test_a_subclass_may_have_rows_of_its_own(monkeypatch):
+    algorithm = build(Logging)
+    batch = a_batch(algorithm, 1)
+    assert algorithm.quick_loss(batch) is None
+    twin = fast.TWINS["algorithms.ppo_algorithm.PPOAlgorithm.quick_loss"]
+    monkeypatch.setitem(fast.TWINS, f"{__name__}.Logging.quick_loss", twin)
+    monkeypatch.setattr(fast, "_found", {})
+    assert algorithm.quick_loss(batch) is not None
 
 
 def test_what_is_frozen_gets_no_gradient():
@@ -224,7 +238,7 @@ def test_what_is_frozen_gets_no_gradient():
     for network in (algorithm._policy, algorithm._value_network):
         network.requires_grad_(False)
         _, found = loss_and_gradients(algorithm, batch, looks=False)
-        _, expected = loss_and_gradients(algorithm, batch, looks=True)
+        _, expected = loss_and_gradients(algorithm, batch, in_parts=True)
         for a, b in zip(found, expected, strict=True):
             assert torch.equal(a, b)
         network.requires_grad_(True)

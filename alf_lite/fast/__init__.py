@@ -1,0 +1,226 @@
+"""What is computed in numpy, or in one node of torch's graph, in place of torch's own.
+
+Equations are written in torch, in the file of their algorithm. On a CPU a call of numpy
+takes a third of the time of one of torch, and torch's graph costs as much again: of
+small networks and batches, calls are most of the time. The bodies that matter have a
+twin in this room that gives what they give.
+
+The table is all there are. A body that has :func:`quick` above it looks up the **exact
+type** of its first argument: a subclass has no row, and is computed by its methods. So
+is an object of which a method was replaced. A twin is asked at every call and looks at
+what it stands for: parts of other types, hooks, layers that were put in the place of
+others, other devices or precisions, and operations that are recorded or transformed
+are no concern of it: it returns ``NotImplemented``, and the body runs.
+
+``ALF_LITE_FAST=0`` in the environment empties the table. A subclass that changes no
+equation may have rows of its own:
+
+    fast.TWINS["my_module.LoggingPPO.quick_loss"] = "policy_losses.of_ppo"
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+_Body = TypeVar("_Body", bound=Callable[..., Any])
+
+# The method of a type, or the function of a tensor -> its twin. Modules are those below
+# alf_lite and, of twins, below alf_lite.fast, where they are loaded when first needed.
+TWINS = {
+    # Networks: chains of linear layers and activations
+    "networks.actor_networks.ActorDistributionNetwork.forward": "chains.policy",
+    "networks.actor_networks.NormalActorNetwork.forward": "chains.policy",
+    "networks.actor_networks.SquashedActorNetwork.forward": "chains.policy",
+    "networks.actor_networks.ActorNetwork.forward": "chains.vectors",
+    "networks.value_networks.ValueNetwork.forward": "chains.values",
+    "networks.value_networks.QNetwork.forward": "chains.values_of_actions",
+    "algorithms.parts.novelty.FeatureNetwork.forward": "chains.features",
+    "networks.critic_networks.ParallelMLP.values": "parallel_chains.values",
+    # Distributions
+    "distributions.discrete.Categorical.log_prob_and_entropy": "likelihoods.choice",
+    "distributions.continuous.DiagonalNormal.log_prob_and_entropy": (
+        "likelihoods.normal"
+    ),
+    # Statistics of batches
+    "utils.losses._masked_mean": "statistics.masked_mean",
+    "utils.losses._normalized": "statistics.normalized",
+    "utils.value_ops._lambda_sums": "statistics.lambda_sums",
+    "algorithms.parts.transitions._sums": "statistics.n_step_sums",
+    "algorithms.parts.transitions._step_ahead": "statistics.step_ahead",
+    # Losses: of parts, and of whole mini-batches by one node
+    "algorithms.parts.policy_gradient.PolicyGradientLoss.__call__": (
+        "policy_losses.policy_gradient"
+    ),
+    "algorithms.parts.clipped_loss.ClippedLoss.__call__": "policy_losses.clipped",
+    "algorithms.actor_critic_algorithm.ActorCriticAlgorithm.quick_loss": (
+        "policy_losses.of_actor_critic"
+    ),
+    "algorithms.impala_algorithm.ImpalaAlgorithm.quick_loss": (
+        "policy_losses.of_actor_critic"
+    ),
+    "algorithms.ppo_algorithm.PPOAlgorithm.quick_loss": "policy_losses.of_ppo",
+    "algorithms.ppg_algorithm.PPGAlgorithm.quick_loss": "policy_losses.of_ppo",
+    "algorithms.dqn_algorithm.DqnAlgorithm.quick_loss": "q_learning.of_dqn",
+    "algorithms.r2d2_algorithm.R2d2Algorithm.quick_loss": "q_learning.of_dqn",
+    "algorithms.composition.Composition.quick_loss": "joint_losses.of_composition",
+    "algorithms.agent.Agent.quick_loss": "joint_losses.of_composition",
+    "algorithms.dynamic_action_repeat_agent.DynamicActionRepeatAgent.quick_loss": (
+        "joint_losses.of_composition"
+    ),
+    # Transitions of one step, of windows that are not taken apart
+    **{
+        f"algorithms.{name}.preprocess_experience": "statistics.next_step"
+        for name in (
+            "cql_algorithm.CqlAlgorithm",
+            "cql_dqn_algorithm.CqlDqnAlgorithm",
+            "crossq_algorithm.CrossqAlgorithm",
+            "ddpg_algorithm.DdpgAlgorithm",
+            "dqn_algorithm.DqnAlgorithm",
+            "munchausen_dqn_algorithm.MunchausenDqnAlgorithm",
+            "oac_algorithm.OacAlgorithm",
+            "r2d2_algorithm.R2d2Algorithm",
+            "redq_algorithm.RedqAlgorithm",
+            "sac_algorithm.SacAlgorithm",
+            "td3_algorithm.Td3Algorithm",
+            "td3_bc_algorithm.Td3BcAlgorithm",
+        )
+    },
+    # Greedy actions of Q-learning
+    **{
+        f"algorithms.{name}.{method}": f"q_learning.{method}"
+        for name in (
+            "dqn_algorithm.DqnAlgorithm",
+            "cql_dqn_algorithm.CqlDqnAlgorithm",
+            "munchausen_dqn_algorithm.MunchausenDqnAlgorithm",
+            "r2d2_algorithm.R2d2Algorithm",
+            "sarsa_algorithm.SarsaAlgorithm",
+        )
+        for method in ("predict_step", "rollout_step")
+    },
+}
+if os.environ.get("ALF_LITE_FAST") == "0":
+    TWINS.clear()
+
+# What was looked up: the type and the method, or the name of the function
+_found: dict[Any, Callable[..., Any] | None] = {}
+_methods: dict[type, frozenset[str]] = {}
+# Attribute of an object: how many it had when no method was replaced, which adds one
+_SIZE = "_size_as_shipped"
+
+
+def quick(body: _Body) -> _Body:
+    """Has the twin of ``body`` asked first, if the table has one of it."""
+    name, function = body.__name__, _name_of(body)
+    is_method = function.endswith(f".{name}") and "." in body.__qualname__
+
+    @functools.wraps(body)
+    def shortcut(first: Any, *args: Any, **kwargs: Any) -> Any:
+        twin = twin_of(first, name) if is_method else _twin_of_function(first, function)
+        if twin is not None:
+            result = twin(first, *args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        return body(first, *args, **kwargs)
+
+    return shortcut  # type: ignore[return-value]
+
+
+def twin_of(part: Any, method: str) -> Callable[..., Any] | None:
+    """What stands for a method of ``part``, if it is of the very type of a row."""
+    key = type(part), method
+    if torch.compiler.is_compiling():
+        return None
+    if key not in _found:
+        _found[key] = _load(f"{_name_of(type(part))}.{method}")
+    twin = _found[key]
+    return twin if twin is not None and _is_untouched(part) else None
+
+
+def is_exactly(part: Any, *types: type) -> bool:
+    """Whether it is of one of the very types, and no method of it was replaced."""
+    return type(part) in types and _is_untouched(part)
+
+
+def torch_body(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What a function or method with :func:`quick` computes without its twin."""
+    return inspect.unwrap(function)
+
+
+def may_use_numpy(x: Tensor) -> bool:
+    """Whether numpy computes with ``x`` and such as it, and faster than torch."""
+    return (
+        x.is_cpu
+        and x.dtype is torch.float32
+        and not is_traced()  # before the size, which has no value in a graph
+        and (x.numel() <= _MAX_SIZE or torch.get_num_threads() == 1)
+    )
+
+
+# Of more numbers torch makes several threads, if it may.
+_MAX_SIZE = 2**15
+
+
+def may_make_node() -> bool:
+    """Whether there is a graph, and a node of it that numpy computes may be one."""
+    return (
+        torch.is_grad_enabled()
+        and not is_traced()
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+def is_traced() -> bool:
+    """Whether operations are recorded or transformed, so that all must be torch's."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._is_tracing()
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+    )
+
+
+def _twin_of_function(x: Any, function: str) -> Callable[..., Any] | None:
+    if type(x) is not Tensor or torch.compiler.is_compiling():
+        return None
+    if function not in _found:
+        _found[function] = _load(function)
+    return _found[function]
+
+
+def _load(name: str) -> Callable[..., Any] | None:
+    if name not in TWINS:
+        return None
+    module, _, twin = TWINS[name].rpartition(".")
+    return getattr(importlib.import_module(f"{__name__}.{module}"), twin)
+
+
+def _name_of(what: Any) -> str:
+    return f"{what.__module__}.{what.__qualname__}".removeprefix("alf_lite.")
+
+
+def _is_untouched(part: Any) -> bool:
+    """Whether no method was replaced on this object alone."""
+    own = part.__dict__
+    if own.get(_SIZE) == len(own):  # asked at every step
+        return True
+    kind = type(part)
+    if kind not in _methods:
+        _methods[kind] = frozenset(
+            name
+            for base in kind.__mro__
+            for name, value in vars(base).items()
+            if inspect.isfunction(value)
+        )
+    if not _methods[kind].isdisjoint(own):
+        return False
+    own[_SIZE] = len(own) + (_SIZE not in own)
+    return True

@@ -1,0 +1,344 @@
+"""The loss of policy gradients in numpy: of its parts, and of a whole mini-batch.
+
+Where policy and value network are chains of layers, the loss of an update is little
+more than the calls that lead to it. One node of the graph makes fewer of them, and
+gives what the networks, the distribution and the loss give, to the bit.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf_lite.algorithms.learning.training_batches import TrainingBatch
+from alf_lite.algorithms.parts.clipped_loss import ClippedLoss, PPOLossInfo
+from alf_lite.algorithms.parts.policy import Policy
+from alf_lite.algorithms.parts.policy_gradient import PolicyGradientLoss
+from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.data_structures import LossInfo
+from alf_lite.fast import (
+    is_exactly,
+    may_make_node,
+    may_use_numpy,
+    torch_body,
+)
+from alf_lite.fast.chains import Arrays, chain_of, pull_back, run
+from alf_lite.fast.joint_losses import looked_at
+from alf_lite.fast.likelihoods import likelihood_of
+from alf_lite.fast.nodes import Backward, Pullback, by_numpy, node
+from alf_lite.fast.statistics import NumpyMean
+from alf_lite.networks.actor_networks import (
+    ActorDistributionNetwork,
+    NormalActorNetwork,
+    SquashedActorNetwork,
+)
+from alf_lite.networks.built_layers import has_hooks
+from alf_lite.networks.value_networks import ValueNetwork
+
+_policy_gradient = torch_body(PolicyGradientLoss.__call__)
+_clipped = torch_body(ClippedLoss.__call__)
+_flatten = operator.methodcaller("flatten", 0, 1)
+_POLICIES = ActorDistributionNetwork, NormalActorNetwork, SquashedActorNetwork
+
+# The twins
+
+
+def policy_gradient(
+    part: PolicyGradientLoss,
+    log_prob: Tensor,
+    value: Tensor,
+    entropy: Tensor,
+    advantage: Tensor,
+    value_target: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """See :meth:`PolicyGradientLoss.__call__`."""
+    if not _are_small(log_prob, advantage, value):
+        return NotImplemented
+    quick = NumpyLoss(part, advantage, value_target)
+    (loss,) = by_numpy(
+        *(quick, lambda *x: _policy_gradient(part, *x, advantage, value_target)[0]),
+        *(log_prob, value, entropy),
+    )
+    policy_loss, value_loss = (torch.from_numpy(x) for x in quick.parts)
+    return loss, policy_loss, value_loss
+
+
+def clipped(
+    part: ClippedLoss,
+    log_prob: Tensor,
+    value: Tensor,
+    entropy: Tensor,
+    advantage: Tensor,
+    info: Any,
+) -> tuple[Tensor, PPOLossInfo]:
+    """See :meth:`ClippedLoss.__call__`."""
+    if not _are_small(log_prob, advantage, value):
+        return NotImplemented
+    quick = NumpyClippedLoss(part, advantage, info)
+    (loss,) = by_numpy(
+        *(quick, lambda *x: _clipped(part, *x, advantage, info)[0]),
+        *(log_prob, value, entropy),
+    )
+    policy_loss, value_loss = (torch.from_numpy(x) for x in quick.parts)
+    return loss, PPOLossInfo(policy_loss, value_loss, entropy)
+
+
+def of_actor_critic(
+    algorithm: ActorCriticAlgorithm, batch: TrainingBatch
+) -> tuple[LossInfo, Any] | None:
+    """See :meth:`Algorithm.quick_loss`, of the steps of whole unrolls."""
+    inputs, info = batch.inputs, batch.rollout_info
+    num_steps, batch_size = inputs.step_type.shape
+    if num_steps < 2 or not inputs.step_type.is_contiguous():
+        return None  # sums may differ in the last bits
+    part = algorithm._policy_gradient_loss
+    if not is_exactly(part, PolicyGradientLoss):
+        return None
+
+    def loss_of(log_prob: Tensor, value: Tensor) -> NumpyLoss:
+        estimate = algorithm._estimate(
+            info._replace(
+                value=value.view(num_steps, batch_size),
+                reward=inputs.reward,
+                discount=inputs.discount,
+                step_type=inputs.step_type,
+            ),
+            log_prob.view(num_steps - 1, batch_size),
+        )
+        return NumpyLoss(
+            part, estimate.advantage.reshape(-1), estimate.value_target.reshape(-1)
+        )
+
+    loss = _mean_loss(
+        algorithm,
+        nest.map_structure(_flatten, inputs.observation),
+        nest.map_structure(lambda t: t[:-1].flatten(0, 1), info.action),
+        batch.valid[:-1].reshape(-1),
+        loss_of,
+    )
+    return None if loss is None else looked_at(algorithm, batch, loss)
+
+
+def of_ppo(
+    algorithm: PPOAlgorithm, batch: TrainingBatch
+) -> tuple[LossInfo, Any] | None:
+    """See :meth:`Algorithm.quick_loss`, of steps that were prepared."""
+    if len(batch.valid) > 1:
+        return None
+    if algorithm._adaptive_rate is not None or algorithm._log_prob_clip is not None:
+        return None
+    part = algorithm._clipped_loss
+    inputs, info, _ = batch.flattened()
+    # Of a reward of several dimensions
+    if info.old_value.ndim > 1 or not is_exactly(part, ClippedLoss):
+        return None
+
+    def loss_of(log_prob: Tensor, value: Tensor) -> NumpyLoss:
+        return NumpyClippedLoss(part, algorithm._advantage_of(info), info)
+
+    loss = _mean_loss(
+        algorithm, inputs.observation, info.action, batch.valid[0], loss_of
+    )
+    return None if loss is None else looked_at(algorithm, batch, loss)
+
+
+# The losses of steps
+
+
+def _are_small(log_prob: Tensor, advantage: Tensor, value: Tensor) -> bool:
+    """Whether they have one shape, and numpy computes with them."""
+    return log_prob.shape == advantage.shape == value.shape and may_use_numpy(log_prob)
+
+
+class NumpyLoss:
+    """The loss in numpy, as :func:`by_numpy` wants it."""
+
+    def __init__(self, part: Any, advantage: Tensor, value_target: Tensor) -> None:
+        """Of the weights of the loss part, with advantages and values of one shape."""
+        self._advantage = advantage.numpy()
+        self._target = value_target.numpy()
+        self._value_weight = np.float32(part._value_weight)
+        entropy_weight = part._entropy_weight
+        self._entropy_weight = np.float32(entropy_weight) if entropy_weight else None
+        # Losses of policy and value
+        self.parts: tuple[np.ndarray, np.ndarray]
+
+    def __call__(
+        self, log_prob: np.ndarray, value: np.ndarray, entropy: np.ndarray
+    ) -> tuple[tuple[np.ndarray], Pullback]:
+        policy_loss, policy_slope = self._policy_loss(log_prob)
+        value_loss, value_slope = self._value_loss(value)
+        self.parts = policy_loss, value_loss
+        loss = self._value_weight * value_loss
+        loss += policy_loss
+        entropy_weight = self._entropy_weight
+        if entropy_weight is not None:
+            loss -= entropy_weight * entropy
+
+        def pullback(gradient: Any) -> tuple[np.ndarray | None, ...]:
+            to_value = value_slope * gradient
+            to_value *= self._value_weight
+            to_entropy = None
+            if entropy_weight is not None:
+                to_entropy = gradient * -entropy_weight
+            return policy_slope * gradient, to_value, to_entropy
+
+        return (loss,), pullback
+
+    def _policy_loss(self, log_prob: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The loss and its derivative."""
+        slope = -self._advantage
+        return slope * log_prob, slope
+
+    def _value_loss(self, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The loss and its derivative."""
+        error = value - self._target
+        return error * error, error + error
+
+
+class NumpyClippedLoss(NumpyLoss):
+    """That of :class:`ClippedLoss`."""
+
+    def __init__(self, part: ClippedLoss, advantage: Tensor, info: Any) -> None:
+        """See :meth:`ClippedLoss.__call__`."""
+        super().__init__(part, advantage, info.value_target)
+        self._old_log_prob = info.log_prob.numpy()
+        self._old_value = info.old_value.numpy()
+        self._weights = info.weights.truncated.numpy() if info.weights else None
+        self._bounds = np.array(part._bounds, np.float32)
+        clip = part._value_clip
+        self._value_clip = None if clip is None else np.float32(clip)
+
+    def _policy_loss(self, log_prob: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        ratio = np.exp(log_prob - self._old_log_prob)
+        low, high = self._bounds
+        clipped = np.minimum(np.maximum(ratio, low), high)
+        clipped *= self._advantage
+        ratio *= self._advantage
+        if self._weights is not None:
+            clipped *= self._weights
+            ratio *= self._weights
+        # The derivative of r is r, that of the clipped one is 0 where they differ.
+        slope = ratio * (ratio <= clipped)
+        loss = np.minimum(ratio, clipped, out=clipped)
+        return np.negative(loss, out=loss), np.negative(slope, out=slope)
+
+    def _value_loss(self, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        error = value - self._target
+        loss = error * error
+        slope = error + error
+        if self._value_clip is not None:
+            moved = value - self._old_value
+            is_inside = np.abs(moved) <= self._value_clip
+            np.minimum(moved, self._value_clip, out=moved)
+            np.maximum(moved, -self._value_clip, out=moved)
+            moved += self._old_value
+            moved -= self._target
+            moved *= moved
+            # Inside of the bounds both are the same but for rounding.
+            slope *= is_inside | (loss >= moved)
+            np.maximum(loss, moved, out=loss)
+        return loss, slope
+
+
+# The mean of a mini-batch
+
+
+def _mean_loss(
+    algorithm: ActorCriticAlgorithm,
+    observation: Any,
+    action: Any,
+    valid: Tensor,
+    loss_of: Callable[[Tensor, Tensor], NumpyLoss],
+) -> Tensor | None:
+    """The mean loss [] over the valid steps, one node of torch's graph.
+
+    Args:
+        algorithm: whose policy and value network have no memory.
+        observation: [N, ...].
+        action: [M, ...], of the first M of them; the others only have a value.
+        valid: [M] bool.
+        loss_of: (log π [M], V [N]) → the loss, whose arrays are [M].
+
+    Returns:
+        None if it cannot be computed so.
+    """
+    policy, value_network = algorithm._policy, algorithm._value_network
+    if algorithm._trust_region is not None:  # looks at the distributions
+        return None
+    if not is_exactly(policy, Policy) or not is_exactly(value_network, ValueNetwork):
+        return None
+    network: Any = policy.unmasked_network  # None: there is a mask
+    if (
+        not is_exactly(network, *_POLICIES)
+        or not value_network.is_scalar
+        or has_hooks(network)
+        or has_hooks(value_network)
+    ):
+        return None
+    chain, value_chain = chain_of(network), chain_of(value_network)
+    layers, value_layers = chain.arrays(observation), value_chain.arrays(observation)
+    if layers is None or value_layers is None or not may_use_numpy(observation):
+        return None
+    likelihood = likelihood_of(network._head, action) if may_make_node() else None
+    if likelihood is None:
+        return None
+    num_inputs, num_parameters = len(likelihood.inputs), 2 * len(layers)
+
+    def compute() -> tuple[Tensor, Backward]:
+        num_steps = valid.shape[0]
+        inputs: list[np.ndarray] = []
+        value_inputs: list[np.ndarray] = []
+        outputs = run(layers, observation, inputs)
+        values = run(value_layers, observation, value_inputs)
+        (log_prob, entropy), to_outputs = likelihood.function(
+            outputs[:num_steps], *[x.detach().numpy() for x in likelihood.inputs]
+        )
+        value = values.reshape(-1)
+        loss = loss_of(torch.from_numpy(log_prob), torch.from_numpy(value))
+        (loss_array,), to_parts = loss(log_prob, value[:num_steps], entropy)
+        (mean,), to_loss = NumpyMean(valid.numpy())(loss_array)
+
+        def backward(needs: Sequence[bool], gradient: Tensor) -> list[Tensor | None]:
+            to_log_prob, to_value, to_entropy = to_parts(*to_loss(gradient.numpy()))
+            to_output, *found = to_outputs(to_log_prob, to_entropy)
+            assert to_output is not None
+            assert to_value is not None
+            needs = needs[num_inputs:]
+            return [
+                *[None if x is None else torch.from_numpy(x) for x in found],
+                *_pull_back(layers, inputs, to_output, needs[:num_parameters]),
+                *_pull_back(
+                    *(value_layers, value_inputs, to_value[:, None]),
+                    needs[num_parameters:],
+                ),
+            ]
+
+        return torch.from_numpy(mean), backward
+
+    parameters = *chain.parameters(), *value_chain.parameters()
+    return node(compute, None, *likelihood.inputs, *parameters)
+
+
+def _pull_back(
+    layers: list[Arrays],
+    inputs: list[np.ndarray],
+    gradient: np.ndarray,
+    needs: Sequence[bool],
+) -> list[Tensor | None]:
+    """The gradients of the parameters, from that of the first of the outputs."""
+    if not any(needs):
+        return [None] * len(needs)
+    num_rows, num_steps = len(inputs[0]), len(gradient)
+    if num_steps < num_rows:
+        padded = np.zeros((num_rows, gradient.shape[1]), np.float32)
+        padded[:num_steps] = gradient
+        gradient = padded
+    return pull_back(layers, inputs, gradient, (False, *needs))[1:]

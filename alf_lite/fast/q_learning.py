@@ -1,0 +1,190 @@
+"""Q-learning of one discrete action in numpy, without what surrounds it in torch.
+
+For Q-networks that are a chain of layers, acting and the loss are little more than the
+calls that lead to them. What is here gives what the network, the head and the losses
+give, to the bit, and the random numbers are the same, drawn in the same order.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm, DqnState
+from alf_lite.algorithms.learning.training_batches import TrainingBatch
+from alf_lite.algorithms.parts.return_heads import (
+    ExpectedReturnHead,
+    RescaledReturnHead,
+)
+from alf_lite.algorithms.parts.transitions import Transition
+from alf_lite.data_structures import AlgStep, LossInfo, TimeStep
+from alf_lite.distributions.action_vectors import DiscreteActions
+from alf_lite.distributions.exploration import MAX_TO_READ, EpsilonGreedy
+from alf_lite.fast import is_exactly, may_make_node, may_use_numpy
+from alf_lite.fast.chains import chain_of, pull_back, run
+from alf_lite.fast.joint_losses import looked_at
+from alf_lite.fast.nodes import Backward, node
+from alf_lite.fast.statistics import NumpyMean
+from alf_lite.networks.built_layers import has_hooks
+from alf_lite.networks.value_networks import QNetwork
+
+
+def predict_step(algorithm: DqnAlgorithm, inputs: TimeStep, state: DqnState) -> AlgStep:
+    """See :meth:`DqnAlgorithm.predict_step`."""
+    return _act(algorithm, inputs, state, algorithm.predict_epsilon)
+
+
+def rollout_step(algorithm: DqnAlgorithm, inputs: TimeStep, state: DqnState) -> AlgStep:
+    """See :meth:`DqnAlgorithm.rollout_step`."""
+    return _act(algorithm, inputs, state, algorithm._explore.epsilon)
+
+
+def of_dqn(
+    algorithm: DqnAlgorithm, batch: TrainingBatch
+) -> tuple[LossInfo, Any] | None:
+    """See :meth:`Algorithm.quick_loss`, of transitions whose steps count alike."""
+    config = algorithm._config
+    if (
+        batch.inputs.step_type.shape[0] > 1
+        or batch.batch_info.importance_weights != ()
+        or algorithm.uses_episode_returns
+        or config is None
+        or config.priority_replay
+        or not _is_plain(algorithm)
+    ):
+        return None
+    inputs, transition, _ = batch.flattened()
+    loss = _mean_td_loss(algorithm, inputs.observation, transition, batch.valid[0])
+    return None if loss is None else looked_at(algorithm, batch, loss)
+
+
+def _is_plain(algorithm: DqnAlgorithm) -> bool:
+    """Whether the greedy action is all that the outputs say of an observation."""
+    actions = algorithm._actions
+    return (
+        is_exactly(algorithm._return_model, ExpectedReturnHead, RescaledReturnHead)
+        and is_exactly(algorithm._explore, EpsilonGreedy)
+        and is_exactly(actions, DiscreteActions)
+        and actions.is_index
+        and not algorithm.prioritizes_new_steps
+        and not algorithm._is_recurrent
+        and not algorithm._mask.exists
+    )
+
+
+# Acting
+
+
+def _act(
+    algorithm: DqnAlgorithm, inputs: TimeStep, state: DqnState, epsilon: float | None
+) -> AlgStep:
+    """The best action or, with probability ε, any."""
+    network: Any = algorithm._modules["_q_network"]  # faster than by attribute
+    if epsilon is None or not _is_plain(algorithm):
+        return NotImplemented
+    if not is_exactly(network, QNetwork) or has_hooks(network):
+        return NotImplemented
+    observation: Any = inputs.observation
+    layers = chain_of(network).arrays(observation)
+    if layers is None:
+        return NotImplemented
+    batch_size, num_values = observation.shape[0], algorithm._actions.max_values
+    explores: Any = False
+    if epsilon:  # see toss_coins and choose
+        coins = torch.rand(batch_size)
+        if batch_size > MAX_TO_READ:
+            explores = (coins < epsilon).numpy()
+        else:
+            explores = [coin < epsilon for coin in coins.tolist()]
+            if all(explores):
+                return AlgStep(torch.randint(num_values, (batch_size,)), state)
+            explores = any(explores) and explores
+    best = run(layers, observation).argmax(-1)
+    if explores is not False:
+        random = torch.randint(num_values, (batch_size,))
+        best = np.where(explores, random.numpy(), best)
+    return AlgStep(torch.from_numpy(best), state)
+
+
+# Learning
+
+
+def _mean_td_loss(
+    algorithm: DqnAlgorithm, observation: Any, transition: Transition, valid: Tensor
+) -> Tensor | None:
+    """The mean loss [] over the valid transitions, one node of torch's graph.
+
+    Args:
+        algorithm: of one action [B].
+        observation: [B, ...].
+        transition: [B, ...].
+        valid: [B] bool.
+    """
+    head: Any = algorithm._return_model
+    network = algorithm._q_network
+    target_network = algorithm._target_q_network
+    for each in (network, target_network):
+        if not is_exactly(each, QNetwork) or has_hooks(each):
+            return None
+    if not is_exactly(head, ExpectedReturnHead) or head._loss_fn is not None:
+        return None
+    delta, chain = head._huber_delta, chain_of(network)
+    next_observation: Any = transition.next_observation
+    layers = chain.arrays(observation)
+    target_layers = chain_of(target_network).arrays(next_observation)
+    if layers is None or target_layers is None or not may_use_numpy(transition.reward):
+        return None
+    if not may_make_node():
+        return None
+
+    def compute() -> tuple[Tensor, Backward]:
+        next_q = run(target_layers, next_observation)
+        if algorithm._double:
+            best = run(layers, next_observation).argmax(1)
+            next_value = next_q.reshape(-1).take(_places(best, next_q))
+        else:  # column by column, faster than the maximum over few of them
+            next_value = functools.reduce(np.maximum, next_q.T)
+        target = transition.discount.numpy() * next_value
+        target += transition.reward.numpy()
+        inputs: list[np.ndarray] = []
+        q = run(layers, observation, inputs)
+        places = _places(transition.action.numpy(), q)
+        loss, slope = _loss_and_slope(q.reshape(-1).take(places), target, delta)
+        (mean,), to_loss = NumpyMean(valid.numpy())(loss)
+
+        def backward(needs: Sequence[bool], gradient: Tensor) -> list[Tensor | None]:
+            (share,) = to_loss(gradient.numpy())
+            to_q = np.zeros(q.shape, np.float32)
+            to_q.reshape(-1)[places] = slope * share
+            return pull_back(layers, inputs, to_q, (False, *needs))[1:]
+
+        return torch.from_numpy(mean), backward
+
+    return node(compute, None, *chain.parameters())
+
+
+def _places(index: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Where the entries ``index`` [B] of the rows of values [B, A] are among B·A."""
+    batch_size, num_values = values.shape
+    return np.arange(0, batch_size * num_values, num_values) + index
+
+
+def _loss_and_slope(
+    value: np.ndarray, target: np.ndarray, delta: float | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The Huber loss of values [B], or the squared error, and its derivative."""
+    error = value - target
+    if delta is None:
+        return error * error, error + error
+    size = np.abs(error)
+    loss = np.where(
+        size < np.float32(delta),
+        np.float32(0.5) * size * size,
+        np.float32(delta) * (size - np.float32(0.5 * delta)),
+    )
+    return loss, np.clip(error, np.float32(-delta), np.float32(delta))

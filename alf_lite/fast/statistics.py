@@ -1,0 +1,182 @@
+"""Statistics and sums over batches, and what is taken out of them, in numpy."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from alf_lite.algorithms.parts.transitions import Transition
+from alf_lite.data_structures import StepType, TimeStep
+from alf_lite.fast import may_use_numpy, torch_body
+from alf_lite.fast.nodes import Pullback, by_numpy
+from alf_lite.utils import losses
+
+_LAST = int(StepType.LAST)
+
+# What observations are, but for those that numpy does not know, such as bfloat16.
+_DTYPES_OF_NUMPY = frozenset(
+    (torch.bool, torch.uint8, torch.int32, torch.int64, torch.float32, torch.float64)
+)
+
+
+def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
+    """See :func:`~alf_lite.utils.losses.masked_mean`."""
+    if x.shape != valid.shape or not may_use_numpy(x):
+        return NotImplemented
+    in_torch = torch_body(losses._masked_mean)
+    return by_numpy(NumpyMean(valid.numpy()), lambda x: in_torch(x, valid), x)[0]
+
+
+class NumpyMean:
+    """In numpy, the mean of the entries where ``valid``, of the same shape, says so."""
+
+    def __init__(self, valid: np.ndarray) -> None:
+        self._valid = valid
+        self._count = int(np.count_nonzero(valid))
+        self._divisor = np.float32(max(self._count, 1))
+
+    def __call__(self, x: np.ndarray) -> tuple[tuple[np.ndarray], Pullback]:
+        if self._count < x.size:
+            x = np.where(self._valid, x, np.float32(0))
+        total = np.add.reduce(x, axis=None)
+        return (np.asarray(total / self._divisor),), self._pullback
+
+    def _pullback(self, gradient: Any) -> tuple[np.ndarray]:
+        share = gradient / self._divisor
+        return (np.multiply(self._valid, share, dtype=np.float32),)
+
+
+def normalized(x: Tensor, valid: Tensor | None, epsilon: float) -> Tensor:
+    """See :func:`~alf_lite.utils.losses.normalize`, of what has no gradient."""
+    is_constant = not (x.requires_grad and torch.is_grad_enabled())
+    has_mask = valid is not None and x.shape == valid.shape
+    if not (has_mask and is_constant and may_use_numpy(x)):
+        return NotImplemented
+    assert valid is not None
+    array = _normalized(x.detach().numpy(), valid.numpy(), epsilon)
+    return torch.from_numpy(array)
+
+
+def _normalized(x: np.ndarray, valid: np.ndarray, epsilon: float) -> np.ndarray:
+    count = int(np.count_nonzero(valid))
+    with np.errstate(all="ignore"):  # torch does not warn either
+        if count < x.size:
+            x = np.where(valid, x, np.float32(0))
+        mean = float(np.add.reduce(x, axis=None)) / max(count, 1)
+        deviation = x - np.float32(mean)
+        if count < x.size:
+            deviation = np.where(valid, deviation, np.float32(0))
+        flat = deviation.reshape(-1)
+        std = math.sqrt(float(flat.dot(flat)) / max(count, 1))
+        if not std > losses._ROUNDING * abs(mean):
+            return np.zeros_like(deviation)
+        return deviation * np.float32(1 / (std + epsilon))
+
+
+def lambda_sums(
+    rewards: Tensor,
+    values: Tensor,
+    step_types: Tensor,
+    discounts: Tensor,
+    td_lambda: float,
+    time_major: bool,
+    is_return: bool,
+) -> Tensor:
+    """See :func:`~alf_lite.utils.value_ops.lambda_return`, and the one for GAE."""
+    inputs = rewards, values, step_types, discounts
+    are_equal = rewards.dtype == values.dtype == discounts.dtype
+    if not (are_equal and all(x.is_cpu for x in inputs) and may_use_numpy(values)):
+        return NotImplemented
+    arrays = [x.detach().numpy() for x in inputs]
+    if not time_major:
+        arrays = [x.swapaxes(0, 1) for x in arrays]
+    r, v, step, discount = arrays
+    td_lambda = float(td_lambda)
+    discount, valid = discount[1:], step[:-1] != _LAST
+    if r.ndim > step.ndim:
+        discount, valid = discount[..., None], valid[..., None]
+    with np.errstate(all="ignore"):  # torch does not warn either
+        ahead = (1 - td_lambda) * v[1:] if is_return else v[1:]
+        sums = np.where(valid, r[1:] + discount * ahead, v[:-1])
+        weights = np.where(valid, td_lambda * discount, 0.0)
+        sums = (sums if is_return else sums - v[:-1]).copy()
+        if is_return:
+            sums[-1] += weights[-1] * v[-1]
+        distance = 1
+        while distance < len(sums):  # see reverse_linear_scan
+            reaching = len(sums) - distance
+            weights = weights[:reaching]
+            sums[:reaching] += weights * sums[distance:]
+            weights = weights[:-distance] * weights[distance:]
+            distance *= 2
+    result = torch.from_numpy(sums)
+    return result if time_major else result.transpose(0, 1)
+
+
+def step_ahead(t: Tensor, num_steps: Tensor, n: int) -> Tensor:
+    """Those of windows [B, T, ...] m [B, T-n] steps later: [B, T-n, ...]."""
+    if not _is_for_numpy(t):
+        return NotImplemented
+    windows, steps = _places(*num_steps.shape)
+    return torch.from_numpy(t.numpy()[windows, steps + num_steps.numpy()])
+
+
+@functools.lru_cache(maxsize=32)
+def _places(batch_size: int, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of the windows [B, 1] and of the steps trained [T-n]; read-only."""
+    return np.arange(batch_size)[:, None], np.arange(num_rows)
+
+
+def next_step(algorithm: Any, steps: TimeStep) -> Transition:
+    """The transitions to steps [B, ...] from the ones before them, with n = 1."""
+    return Transition(
+        steps.prev_action,
+        steps.reward,
+        algorithm._gamma * steps.discount,
+        next_observation=steps.observation,
+    )
+
+
+def _is_for_numpy(t: Tensor) -> bool:
+    """Whether numpy can read it, whose operations cost less for small arrays."""
+    is_known = t.dtype in _DTYPES_OF_NUMPY and t.device.type == "cpu"
+    return is_known and not t.requires_grad
+
+
+def n_step_sums(
+    reward: Tensor, discount: Tensor, step_type: Tensor, n: int, gamma: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The returns of n steps, by recursion from the n-th step ahead to the first.
+
+        G ← r_k + f_k G,   Γ ← (γ_k - f_k) + f_k Γ,   m ← 1 + g_k m
+
+    with g_k = 0 where step k is LAST, else 1, and f_k = γ_k g_k. All of them are one
+    array, with time first and windows last: each step is one pass over the batch.
+    """
+    if not _is_for_numpy(reward) or reward.dtype != torch.float32:
+        return NotImplemented
+    length, num_rows = step_type.shape[1], step_type.shape[1] - n
+    rewards = reward.numpy().T  # [T, B] or [D, T, B]
+    rewards = rewards[:, None] if reward.ndim == 2 else rewards.swapaxes(0, 1)
+    shape = length, rewards.shape[1] + 2, step_type.shape[0]
+    terms, factors = np.empty(shape, np.float32), np.empty(shape, np.float32)
+    goes_on = np.not_equal(step_type.numpy().T, _LAST, out=factors[:, -1])
+    discounts = np.multiply(discount.numpy().T, gamma, out=terms[:, -2])
+    factors[:, :-1] = (discounts * goes_on)[:, None]
+    discounts -= factors[:, -2]
+    terms[:, :-2] = rewards
+    terms[:, -1] = 1.0
+    sums = np.zeros((num_rows, *shape[1:]), np.float32)  # [T-n, D + 2, B]
+    sums[:, -2] = 1.0
+    for k in range(n, 0, -1):
+        sums *= factors[k : k + num_rows]
+        sums += terms[k : k + num_rows]
+    num_steps = sums[:, -1] * goes_on[:num_rows]
+    returns = sums[:, 0].T if reward.ndim == 2 else sums[:, :-2].transpose(2, 0, 1)
+    results = returns, sums[:, -2].T, num_steps.T.astype(np.int64)
+    return tuple(map(torch.from_numpy, results))  # type: ignore[return-value]
