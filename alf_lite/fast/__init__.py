@@ -37,13 +37,13 @@ _Body = TypeVar("_Body", bound=Callable[..., Any])
 # alf_lite and, of twins, below alf_lite.fast, where they are loaded when first needed.
 TWINS = {
     # Networks: chains of linear layers and activations
-    "networks.actor_networks.ActorDistributionNetwork.forward": "chains.policy",
-    "networks.actor_networks.NormalActorNetwork.forward": "chains.policy",
-    "networks.actor_networks.SquashedActorNetwork.forward": "chains.policy",
-    "networks.actor_networks.ActorNetwork.forward": "chains.vectors",
-    "networks.value_networks.ValueNetwork.forward": "chains.values",
-    "networks.value_networks.QNetwork.forward": "chains.values_of_actions",
-    "algorithms.parts.novelty.FeatureNetwork.forward": "chains.features",
+    "networks.actor_networks.ActorDistributionNetwork.forward": "chains.forward",
+    "networks.actor_networks.NormalActorNetwork.forward": "chains.forward",
+    "networks.actor_networks.SquashedActorNetwork.forward": "chains.forward",
+    "networks.actor_networks.ActorNetwork.forward": "chains.forward",
+    "networks.value_networks.ValueNetwork.forward": "chains.forward",
+    "networks.value_networks.QNetwork.forward": "chains.forward",
+    "algorithms.parts.novelty.FeatureNetwork.forward": "chains.forward",
     "networks.critic_networks.ParallelMLP.values": "parallel_chains.values",
     # Distributions
     "distributions.discrete.Categorical.log_prob_and_entropy": "likelihoods.choice",
@@ -57,10 +57,10 @@ TWINS = {
     "algorithms.parts.transitions._sums": "statistics.n_step_sums",
     "algorithms.parts.transitions._step_ahead": "statistics.step_ahead",
     # Losses: of parts, and of whole mini-batches by one node
+    "algorithms.parts.clipped_loss.ClippedLoss.__call__": "policy_losses.of_steps",
     "algorithms.parts.policy_gradient.PolicyGradientLoss.__call__": (
-        "policy_losses.policy_gradient"
+        "policy_losses.of_steps"
     ),
-    "algorithms.parts.clipped_loss.ClippedLoss.__call__": "policy_losses.clipped",
     "algorithms.actor_critic_algorithm.ActorCriticAlgorithm.quick_loss": (
         "policy_losses.of_actor_critic"
     ),

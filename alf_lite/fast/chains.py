@@ -18,41 +18,21 @@ from torch.nn import functional as F
 
 from alf_lite.fast import is_exactly, is_traced, may_make_node
 from alf_lite.fast.nodes import Backward, node
-from alf_lite.networks import lean_layers
-from alf_lite.networks.actor_networks import ActorDistributionNetwork, ActorNetwork
+from alf_lite.networks import continuous_projections, lean_layers, projections
+from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.built_layers import BuiltLayers, has_own_parameters
 from alf_lite.networks.containers import Sequential
-from alf_lite.networks.continuous_projections import (
-    BetaProjection,
-    CauchyProjection,
-    MixtureProjection,
-    NormalProjection,
-    TruncatedNormalProjection,
-)
 from alf_lite.networks.encoding_networks import EncodedNetwork, EncodingNetwork
-from alf_lite.networks.projections import (
-    BernoulliProjection,
-    CategoricalProjection,
-    MultiCategoricalProjection,
-    NestOfHeads,
-    OneHotProjection,
-)
-from alf_lite.networks.value_networks import QNetwork, ValueNetwork
+from alf_lite.networks.value_networks import QNetwork
 from alf_lite.utils.threads import is_single_threaded
 
 # Of which a chain knows what follows their layer
-_HEADS = (
-    BernoulliProjection,
-    BetaProjection,
-    CategoricalProjection,
-    CauchyProjection,
-    MixtureProjection,
-    MultiCategoricalProjection,
-    NestOfHeads,
-    NormalProjection,
-    OneHotProjection,
-    TruncatedNormalProjection,
-)
+_HEADS = [
+    kind
+    for module in (continuous_projections, projections)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, projections.Projection)
+]
 
 # With more rows, or products of numbers in a layer, numpy uses several threads, if it
 # may.
@@ -101,47 +81,12 @@ _ACTIVATIONS: dict[type[nn.Module], _Activation] = {
 }
 
 
-# The twins
-
-
-def policy(
-    network: ActorDistributionNetwork, inputs: Any, state: Any = ()
-) -> tuple[Any, Any]:
-    """See :meth:`ActorDistributionNetwork.forward`."""
+def forward(network: EncodedNetwork, inputs: Any, state: Any = ()) -> tuple[Any, Any]:
+    """See the ``forward`` of the network."""
     outputs = chain_of(network)(inputs)
     if outputs is None:
         return NotImplemented
-    return network._head.from_outputs(outputs), state
-
-
-def vectors(network: ActorNetwork, inputs: Any, state: Any = ()) -> tuple[Tensor, Any]:
-    """See :meth:`ActorNetwork.forward`."""
-    outputs = chain_of(network)(inputs)
-    return NotImplemented if outputs is None else (outputs.tanh(), state)
-
-
-def features(
-    network: EncodedNetwork, inputs: Any, state: Any = ()
-) -> tuple[Tensor, Any]:
-    """Of a network that ends with its layers."""
-    outputs = chain_of(network)(inputs)
-    return NotImplemented if outputs is None else (outputs, state)
-
-
-def values(network: ValueNetwork, inputs: Any, state: Any = ()) -> tuple[Tensor, Any]:
-    """See :meth:`ValueNetwork.forward`."""
-    outputs = chain_of(network)(inputs)
-    if outputs is None:
-        return NotImplemented
-    return outputs.squeeze(-1) if network.is_scalar else outputs, state
-
-
-def values_of_actions(
-    network: QNetwork, inputs: Any, state: Any = ()
-) -> tuple[Tensor, Any]:
-    """See :meth:`QNetwork.forward`."""
-    outputs = chain_of(network)(inputs, network._shape)
-    return NotImplemented if outputs is None else (outputs, state)
+    return network.from_outputs(outputs), state
 
 
 def chain_of(network: EncodedNetwork) -> NumpyChain:
@@ -200,19 +145,14 @@ class NumpyChain:
         self._arrays: list[Arrays] = []
         self._max_rows = 0
 
-    def __call__(self, x: Tensor, shape: tuple[int, ...] = (-1,)) -> Tensor | None:
-        """[B, input_size] → [B, output_size], or [B, *shape]; None: ask torch."""
+    def __call__(self, x: Tensor) -> Tensor | None:
+        """[B, input_size] → [B, output_size]; None: ask torch."""
         arrays = self.arrays(x)
         if arrays is None:
             return None
         if torch.is_grad_enabled():
-            if not may_make_node():
-                return None
-            outputs = self._as_node(arrays, x)
-            return outputs if shape == (-1,) else outputs.view(x.shape[0], *shape)
-        if x.requires_grad:
-            return None
-        return torch.from_numpy(run(arrays, x).reshape(x.shape[0], *shape))
+            return self._as_node(arrays, x) if may_make_node() else None
+        return None if x.requires_grad else torch.from_numpy(run(arrays, x))
 
     def _as_node(self, arrays: list[Arrays], x: Tensor) -> Tensor:
         def compute() -> tuple[Tensor, Backward]:

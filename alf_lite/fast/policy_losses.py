@@ -34,59 +34,33 @@ from alf_lite.fast.joint_losses import looked_at
 from alf_lite.fast.likelihoods import likelihood_of
 from alf_lite.fast.nodes import Backward, Pullback, by_numpy, node
 from alf_lite.fast.statistics import NumpyMean
-from alf_lite.networks.actor_networks import (
-    ActorDistributionNetwork,
-    NormalActorNetwork,
-    SquashedActorNetwork,
-)
+from alf_lite.networks import actor_networks
 from alf_lite.networks.built_layers import has_hooks
 from alf_lite.networks.value_networks import ValueNetwork
 
-_policy_gradient = torch_body(PolicyGradientLoss.__call__)
-_clipped = torch_body(ClippedLoss.__call__)
 _flatten = operator.methodcaller("flatten", 0, 1)
-_POLICIES = ActorDistributionNetwork, NormalActorNetwork, SquashedActorNetwork
+_POLICIES = (
+    actor_networks.ActorDistributionNetwork,
+    actor_networks.NormalActorNetwork,
+    actor_networks.SquashedActorNetwork,
+)
 
-# The twins
 
-
-def policy_gradient(
-    part: PolicyGradientLoss,
-    log_prob: Tensor,
-    value: Tensor,
-    entropy: Tensor,
-    advantage: Tensor,
-    value_target: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """See :meth:`PolicyGradientLoss.__call__`."""
-    if not _are_small(log_prob, advantage, value):
+def of_steps(
+    part: Any, log_prob: Tensor, value: Tensor, entropy: Tensor, *more: Any
+) -> tuple[Any, ...]:
+    """See the ``__call__`` of the two loss parts."""
+    is_small = log_prob.shape == more[0].shape == value.shape
+    if not is_small or not may_use_numpy(log_prob):
         return NotImplemented
-    quick = NumpyLoss(part, advantage, value_target)
+    quick = NumpyClippedLoss if isinstance(part, ClippedLoss) else NumpyLoss
+    function, body = quick(part, *more), torch_body(type(part).__call__)
     (loss,) = by_numpy(
-        *(quick, lambda *x: _policy_gradient(part, *x, advantage, value_target)[0]),
-        *(log_prob, value, entropy),
+        function, lambda *x: body(part, *x, *more)[0], log_prob, value, entropy
     )
-    policy_loss, value_loss = (torch.from_numpy(x) for x in quick.parts)
-    return loss, policy_loss, value_loss
-
-
-def clipped(
-    part: ClippedLoss,
-    log_prob: Tensor,
-    value: Tensor,
-    entropy: Tensor,
-    advantage: Tensor,
-    info: Any,
-) -> tuple[Tensor, PPOLossInfo]:
-    """See :meth:`ClippedLoss.__call__`."""
-    if not _are_small(log_prob, advantage, value):
-        return NotImplemented
-    quick = NumpyClippedLoss(part, advantage, info)
-    (loss,) = by_numpy(
-        *(quick, lambda *x: _clipped(part, *x, advantage, info)[0]),
-        *(log_prob, value, entropy),
-    )
-    policy_loss, value_loss = (torch.from_numpy(x) for x in quick.parts)
+    policy_loss, value_loss = (torch.from_numpy(x) for x in function.parts)
+    if quick is NumpyLoss:
+        return loss, policy_loss, value_loss
     return loss, PPOLossInfo(policy_loss, value_loss, entropy)
 
 
@@ -147,14 +121,6 @@ def of_ppo(
         algorithm, inputs.observation, info.action, batch.valid[0], loss_of
     )
     return None if loss is None else looked_at(algorithm, batch, loss)
-
-
-# The losses of steps
-
-
-def _are_small(log_prob: Tensor, advantage: Tensor, value: Tensor) -> bool:
-    """Whether they have one shape, and numpy computes with them."""
-    return log_prob.shape == advantage.shape == value.shape and may_use_numpy(log_prob)
 
 
 class NumpyLoss:

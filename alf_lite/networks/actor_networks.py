@@ -148,6 +148,9 @@ class ActorDistributionNetwork(EncodedNetwork):
         features, state = self._encoder.forward(inputs, state)
         return self._head.forward(features), state
 
+    def from_outputs(self, outputs: Tensor) -> Nest:
+        return self._head.from_outputs(outputs)
+
     @property
     def num_features(self) -> int:
         """F of :meth:`with_features`."""
@@ -229,7 +232,10 @@ class ActorNetwork(EncodedNetwork):
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """Observations [B, ...] → (actions [B, action_size] in [-1, 1], new state)."""
         features, state = self._encoder.forward(inputs, state)
-        return self._linear(features).tanh(), state
+        return self.from_outputs(self._linear(features)), state
+
+    def from_outputs(self, outputs: Tensor) -> Tensor:
+        return outputs.tanh()
 
 
 def make_projection(

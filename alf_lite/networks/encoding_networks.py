@@ -176,6 +176,10 @@ class EncodedNetwork(Network):
         super().__init__(observation_spec, encoder.state_spec)
         self._encoder = encoder
 
+    def from_outputs(self, outputs: Tensor) -> Any:
+        """What follows from the outputs [B, ·] of the last layer."""
+        return outputs
+
 
 def _is_plain(spec: NestedTensorSpec) -> bool:
     """Whether the input is one vector that can be used as it is."""

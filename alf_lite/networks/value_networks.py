@@ -70,8 +70,10 @@ class ValueNetwork(EncodedNetwork):
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """Observations [B, ...] → (values [B] or [B, D], new state)."""
         features, state = self._encoder.forward(inputs, state)
-        values = self._linear(features)
-        return values.squeeze(-1) if self._is_scalar else values, state
+        return self.from_outputs(self._linear(features)), state
+
+    def from_outputs(self, outputs: Tensor) -> Tensor:
+        return outputs.squeeze(-1) if self._is_scalar else outputs
 
 
 @configurable
@@ -161,10 +163,12 @@ class QNetwork(EncodedNetwork):
         """Observations [B, ...] → (outputs [B, C, A, N], new state)."""
         # As LeanSequential does: one step of acting consists of small calls.
         features, state = self._encoder.forward(inputs, state)
-        outputs = self._advantage.forward(features)
-        outputs = outputs.view(outputs.shape[:-1] + self._shape)
+        outputs = self.from_outputs(self._advantage.forward(features))
         if self._value is not None:
             value = self._value.forward(features)[:, None, None]  # [B, 1, 1, N]
             mean = (self._mean_weights * outputs).sum(dim=-2, keepdim=True)
             outputs = value + (outputs - mean)
         return outputs, state
+
+    def from_outputs(self, outputs: Tensor) -> Tensor:
+        return outputs.view(outputs.shape[:-1] + self._shape)
