@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 _Body = TypeVar("_Body", bound=Callable[..., Any])
 
@@ -110,25 +111,31 @@ TWINS = {
 if os.environ.get("ALF_LITE_FAST") == "0":
     TWINS.clear()
 
-# What was looked up: the type and the method, or the name of the function
-_found: dict[Any, Callable[..., Any] | None] = {}
+# By the name of a method, or that of a function with its module: of the types that
+# were looked up, what the table has.
+_found: dict[str, dict[type, Callable[..., Any] | None]] = {}
 _methods: dict[type, frozenset[str]] = {}
 # Attribute of an object: how many it had when no method was replaced, which adds one
 _SIZE = "_size_as_shipped"
 
 
 def quick(body: _Body) -> _Body:
-    """Has the twin of ``body`` asked first, if the table has one of it."""
-    name, function = body.__name__, _name_of(body)
-    is_method = function.endswith(f".{name}") and "." in body.__qualname__
+    """Has the twin of ``body`` asked first, if the table has one of it.
+
+    That of a function is found if its first argument is a plain tensor.
+    """
+    name = body.__name__ if "." in body.__qualname__ else _name_of(body)
+    known = _found.setdefault(name, {})
 
     @functools.wraps(body)
     def shortcut(first: Any, *args: Any, **kwargs: Any) -> Any:
-        twin = twin_of(first, name) if is_method else _twin_of_function(first, function)
-        if twin is not None:
-            result = twin(first, *args, **kwargs)
-            if result is not NotImplemented:
-                return result
+        if not is_compiling():
+            kind = type(first)  # as twin_of does: acting consists of small calls
+            twin = known[kind] if kind in known else _look_up(kind, name)
+            if twin is not None and _is_untouched(first):
+                result = twin(first, *args, **kwargs)
+                if result is not NotImplemented:
+                    return result
         return body(first, *args, **kwargs)
 
     return shortcut  # type: ignore[return-value]
@@ -136,13 +143,17 @@ def quick(body: _Body) -> _Body:
 
 def twin_of(part: Any, method: str) -> Callable[..., Any] | None:
     """What stands for a method of ``part``, if it is of the very type of a row."""
-    key = type(part), method
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return None
-    if key not in _found:
-        _found[key] = _load(f"{_name_of(type(part))}.{method}")
-    twin = _found[key]
+    kind, known = type(part), _found.setdefault(method, {})
+    twin = known[kind] if kind in known else _look_up(kind, method)
     return twin if twin is not None and _is_untouched(part) else None
+
+
+def forget() -> None:
+    """Has rows that were changed be looked up again."""
+    for known in _found.values():
+        known.clear()
 
 
 def is_exactly(part: Any, *types: type) -> bool:
@@ -181,19 +192,18 @@ def may_make_node() -> bool:
 def is_traced() -> bool:
     """Whether operations are recorded or transformed, so that all must be torch's."""
     return (
-        torch.compiler.is_compiling()
+        is_compiling()
         or torch._C._is_tracing()
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
     )
 
 
-def _twin_of_function(x: Any, function: str) -> Callable[..., Any] | None:
-    if type(x) is not Tensor or torch.compiler.is_compiling():
-        return None
-    if function not in _found:
-        _found[function] = _load(function)
-    return _found[function]
+def _look_up(kind: type, method: str) -> Callable[..., Any] | None:
+    twin = _found[method][kind] = _load(
+        method if kind is Tensor else f"{_name_of(kind)}.{method}"
+    )
+    return twin
 
 
 def _load(name: str) -> Callable[..., Any] | None:
@@ -209,10 +219,9 @@ def _name_of(what: Any) -> str:
 
 def _is_untouched(part: Any) -> bool:
     """Whether no method was replaced on this object alone."""
-    own = part.__dict__
-    if own.get(_SIZE) == len(own):  # asked at every step
+    own, kind = part.__dict__, type(part)
+    if own.get(_SIZE) == len(own) or kind is Tensor:  # asked at every step
         return True
-    kind = type(part)
     if kind not in _methods:
         _methods[kind] = frozenset(
             name

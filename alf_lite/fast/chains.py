@@ -83,7 +83,8 @@ _ACTIVATIONS: dict[type[nn.Module], _Activation] = {
 
 def forward(network: EncodedNetwork, inputs: Any, state: Any = ()) -> tuple[Any, Any]:
     """See the ``forward`` of the network."""
-    outputs = chain_of(network)(inputs)
+    chain = network.__dict__.get("_chain") or chain_of(network)
+    outputs = chain(inputs) if chain._layers else None
     if outputs is None:
         return NotImplemented
     return network.from_outputs(outputs), state

@@ -145,11 +145,13 @@ class ActorDistributionNetwork(EncodedNetwork):
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Nest, Nest]:
         """Observations [B, ...] → (distributions like ``action_spec``, new state)."""
         # As LeanSequential does: one step of acting consists of small calls.
-        features, state = self._encoder.forward(inputs, state)
-        return self._head.forward(features), state
+        modules: Any = self._modules  # faster than by attribute
+        features, state = modules["_encoder"].forward(inputs, state)
+        return modules["_head"].forward(features), state
 
     def from_outputs(self, outputs: Tensor) -> Nest:
-        return self._head.from_outputs(outputs)
+        head: Any = self._modules["_head"]
+        return head.from_outputs(outputs)
 
     @property
     def num_features(self) -> int:

@@ -228,7 +228,7 @@ def test_a_subclass_may_have_rows_of_its_own(monkeypatch):
     assert algorithm.quick_loss(batch) is None
     twin = fast.TWINS["algorithms.ppo_algorithm.PPOAlgorithm.quick_loss"]
     monkeypatch.setitem(fast.TWINS, f"{__name__}.Logging.quick_loss", twin)
-    monkeypatch.setattr(fast, "_found", {})
+    fast.forget()
     assert algorithm.quick_loss(batch) is not None
 
 

@@ -31,13 +31,14 @@ NUM_ITERATIONS = 6
 @contextlib.contextmanager
 def without_twins(method: str = "") -> Iterator[None]:
     """Inside, everything, or what ends so, is computed by torch's own bodies."""
-    table, found = fast.TWINS, fast._found
-    rows = {row: twin for row, twin in table.items() if not row.endswith(method)}
-    fast.TWINS, fast._found = rows, {}
+    table = fast.TWINS
+    fast.TWINS = {row: twin for row, twin in table.items() if not row.endswith(method)}
+    fast.forget()
     try:
         yield
     finally:
-        fast.TWINS, fast._found = table, found
+        fast.TWINS = table
+        fast.forget()
 
 
 @contextlib.contextmanager
@@ -45,7 +46,7 @@ def watched(asked: Counter[str] | None = None) -> Iterator[Counter[str]]:
     """Counts the rows whose twins gave something inside, and those that were asked."""
     ran: Counter[str] = Counter()
     asked = Counter() if asked is None else asked
-    load, found = fast._load, fast._found
+    load = fast._load
 
     def recording(row: str):
         twin = load(row)
@@ -58,11 +59,13 @@ def watched(asked: Counter[str] | None = None) -> Iterator[Counter[str]]:
 
         return None if twin is None else recorded
 
-    fast._load, fast._found = recording, {}
+    fast._load = recording
+    fast.forget()
     try:
         yield ran
     finally:
-        fast._load, fast._found = load, found
+        fast._load = load
+        fast.forget()
 
 
 def twins_of(conf: Path) -> str:
