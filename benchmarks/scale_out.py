@@ -103,7 +103,7 @@ def build(num_workers: int, bindings: list[str], num_environments: int = 1) -> A
 def measure(algorithm: RLAlgorithm, num_workers: int, num_unrolls: int) -> None:
     """Prints a row of the table."""
     algorithm.reset_environment(0)
-    unroller: Any = algorithm.learner.unroller
+    unroller: Any = algorithm.training_run.collector.unroller
     pool = unroller._pool
     for _ in range(3):
         algorithm.unroll(LENGTH)
@@ -205,7 +205,7 @@ def canned(num_workers: int) -> type[CannedCluster]:
     algorithm = build(1, [])
     algorithm.reset_environment(0)
     algorithm.unroll(LENGTH)
-    pool: Any = algorithm.learner.unroller._pool
+    pool: Any = algorithm.training_run.collector.unroller._pool
     specs = pool._workers[0].slots._specs
     algorithm.finish_train()
     from alf_lite.unrollers.worker_memory import RowSpecs

@@ -7,7 +7,7 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.learning.construction import create_algorithm
-from alf_lite.algorithms.learning.off_policy_learner import read_windows
+from alf_lite.algorithms.learning.replay_batches import read_windows
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
 from alf_lite.data_structures import TimeStep
@@ -47,7 +47,7 @@ def build():
 
 def stored(algorithm):
     """The time steps that the replay buffer holds, [B, N, ...]."""
-    buffer = algorithm.learner.replay.buffer
+    buffer = algorithm.replay_buffer
     begin = torch.zeros(NUM_ENVIRONMENTS, dtype=torch.int64)
     length = buffer.total_size // NUM_ENVIRONMENTS
     env_ids = torch.arange(NUM_ENVIRONMENTS)
@@ -56,7 +56,10 @@ def stored(algorithm):
 
 def trained(algorithm, batch_size=8):
     """The transformed windows [B, T, ...] of a batch, and where they are stored."""
-    buffer, length = algorithm.replay_buffer, algorithm.learner.replay.mini_batch_length
+    buffer, length = (
+        algorithm.replay_buffer,
+        algorithm.training_run.replay.own.mini_batch_length,
+    )
     _, info = buffer.get_batch(batch_size, length)
     experience = read_windows(buffer, info, length, algorithm)
     return experience.time_step, info
@@ -94,7 +97,7 @@ def test_a_step_takes_the_memory_of_one_frame(build):
     assert observation.dtype == torch.uint8
     assert observation.shape == (NUM_ENVIRONMENTS, 3, 1, 84, 84)
     frame = 84 * 84
-    num_bytes = algorithm.learner.replay.buffer._storage.layout.row_bytes
+    num_bytes = algorithm.replay_buffer._storage.layout.row_bytes
     assert frame <= num_bytes < 1.01 * frame
     header = (ROOT / "confs" / "dqn_pong.gin").read_text()
     assert f"{8 * 25_000 * num_bytes / 1e9:.1f} GB" in header

@@ -37,7 +37,7 @@ def test_a_conf_trains_and_uses_every_binding(conf, tmp_path):
     trainer = Trainer(TrainerConfig(), tmp_path / "run")
     result = trainer.train()
     assert result.iterations == 2
-    assert trainer.algorithm.learner.state_dict()["num_updates"] >= 2
+    assert trainer.algorithm.training_run.state_dict()["num_updates"] >= 2
     is_offline = trainer.config.rl_train_after_update_steps > 2
     assert (result.env_steps > 0) == (not is_offline)
     assert result.evaluation is None or math.isfinite(result.evaluation.mean)

@@ -154,7 +154,7 @@ def test_a_conf_of_three_lines_trains(
     trainer = Trainer(config, tmp_path / "run")
     trainer.train()
     assert trainer.algorithm.env.batch_size == num_environments
-    assert trainer.algorithm.learner.state_dict()["num_updates"] >= updates
+    assert trainer.algorithm.training_run.state_dict()["num_updates"] >= updates
     text = (tmp_path / "run" / "operative.gin").read_text()
     assert f"create_environment.num_parallel_environments = {num_environments}" in text
     assert f"TrainerConfig.unroll_length = {config.unroll_length}" in text

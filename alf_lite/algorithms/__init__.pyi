@@ -125,6 +125,7 @@ from alf_lite.algorithms.predictive_representation import (
 from alf_lite.algorithms.r2d2_algorithm import R2d2Algorithm as _R2d2Algorithm
 from alf_lite.algorithms.redq_algorithm import RedqAlgorithm as _RedqAlgorithm
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm as RLAlgorithm
+from alf_lite.algorithms.rl_contract import RLContract as RLContract
 from alf_lite.algorithms.rnd_reward import RndInfo as RndInfo, RndReward as _RndReward
 from alf_lite.algorithms.sac_algorithm import (
     Following as Following,
@@ -162,76 +163,6 @@ from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils.schedulers import Scheduled
 from collections.abc import Callable, Mapping, Sequence
 from torch import nn
-
-class ActorCriticAlgorithm(_ActorCriticAlgorithm):
-    def __init__(
-        self,
-        observation_spec: NestedTensorSpec = ...,
-        action_spec: NestedTensorSpec = ...,
-        *,
-        actor_network_ctor: Callable[..., Network] = ...,
-        value_network_ctor: Callable[..., Network] = ...,
-        gamma: Scheduled = 0.99,
-        td_lambda: Scheduled = 0.95,
-        use_gae: bool = True,
-        entropy_regularization: Scheduled = 0.01,
-        value_loss_weight: Scheduled = 0.5,
-        normalize_advantages: bool = False,
-        advantage_clip: Scheduled | None = None,
-        max_policy_kl: float | None = None,
-        action_mask_key: str | None = None,
-        reward_spec: TensorSpec = ...,
-        reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
-        env: Environment | None = None,
-        config: TrainerConfig | None = None,
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
-        is_eval: bool = False,
-        overwrite_policy_output: bool = False,
-        name: str | None = None,
-    ) -> None: ...
-
-class BcAlgorithm(_BcAlgorithm):
-    def __init__(
-        self,
-        observation_spec: NestedTensorSpec = ...,
-        action_spec: NestedTensorSpec = ...,
-        *,
-        actor_network_ctor: Callable[..., Network] | None = None,
-        deterministic: bool = False,
-        entropy_regularization: Scheduled = 0.0,
-        action_margin: float = 0.001,
-        action_mask_key: str | None = None,
-        reward_spec: TensorSpec = ...,
-        env: Environment | None = None,
-        config: TrainerConfig | None = None,
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
-        is_eval: bool = False,
-        overwrite_policy_output: bool = False,
-        name: str | None = None,
-    ) -> None: ...
-
-class Composition(_Composition):
-    def __init__(
-        self,
-        observation_spec: NestedTensorSpec = ...,
-        action_spec: NestedTensorSpec = ...,
-        *,
-        rl_algorithm: RLAlgorithm,
-        before: Sequence[tuple[str, Algorithm]] = ...,
-        after: Sequence[tuple[str, Algorithm]] = ...,
-        changes_steps: bool = False,
-        reward_spec: TensorSpec = ...,
-        reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
-        env: Environment | None = None,
-        config: TrainerConfig | None = None,
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
-        is_eval: bool = False,
-        overwrite_policy_output: bool = False,
-        name: str | None = None,
-    ) -> None: ...
 
 class NormalizedCriticNetwork(_NormalizedCriticNetwork):
     def __init__(
@@ -307,6 +238,95 @@ class IcmReward(_IcmReward):
         name: str | None = None,
     ) -> None: ...
 
+class RndReward(_RndReward):
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        action_spec: NestedTensorSpec,
+        *,
+        encoding_network_ctor: Callable[..., EncoderNetwork] = ...,
+        fc_layer_params: Sequence[int] = ...,
+        predictor_fc_layer_params: Sequence[int] = ...,
+        activation: Activation = 'relu',
+        num_features: int = 64,
+        observation_clip: float = 5.0,
+        reward_gamma: float = 0.99,
+        predictor_update_period: int = 4,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        name: str | None = None,
+    ) -> None: ...
+
+class ActorCriticAlgorithm(_ActorCriticAlgorithm):
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec = ...,
+        action_spec: NestedTensorSpec = ...,
+        *,
+        actor_network_ctor: Callable[..., Network] = ...,
+        value_network_ctor: Callable[..., Network] = ...,
+        gamma: Scheduled = 0.99,
+        td_lambda: Scheduled = 0.95,
+        use_gae: bool = True,
+        entropy_regularization: Scheduled = 0.01,
+        value_loss_weight: Scheduled = 0.5,
+        normalize_advantages: bool = False,
+        advantage_clip: Scheduled | None = None,
+        max_policy_kl: float | None = None,
+        action_mask_key: str | None = None,
+        reward_spec: TensorSpec = ...,
+        reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        overwrite_policy_output: bool = False,
+        name: str | None = None,
+    ) -> None: ...
+
+class BcAlgorithm(_BcAlgorithm):
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec = ...,
+        action_spec: NestedTensorSpec = ...,
+        *,
+        actor_network_ctor: Callable[..., Network] | None = None,
+        deterministic: bool = False,
+        entropy_regularization: Scheduled = 0.0,
+        action_margin: float = 0.001,
+        action_mask_key: str | None = None,
+        reward_spec: TensorSpec = ...,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        overwrite_policy_output: bool = False,
+        name: str | None = None,
+    ) -> None: ...
+
+class Composition(_Composition):
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec = ...,
+        action_spec: NestedTensorSpec = ...,
+        *,
+        rl_algorithm: RLAlgorithm,
+        before: Sequence[tuple[str, Algorithm]] = ...,
+        after: Sequence[tuple[str, Algorithm]] = ...,
+        changes_steps: bool = False,
+        reward_spec: TensorSpec = ...,
+        reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        overwrite_policy_output: bool = False,
+        name: str | None = None,
+    ) -> None: ...
+
 class OffPolicyAlgorithm(_OffPolicyAlgorithm):
     def __init__(
         self,
@@ -326,25 +346,6 @@ class OffPolicyAlgorithm(_OffPolicyAlgorithm):
         checkpoint: str | None = None,
         is_eval: bool = False,
         overwrite_policy_output: bool = False,
-        name: str | None = None,
-    ) -> None: ...
-
-class RndReward(_RndReward):
-    def __init__(
-        self,
-        observation_spec: NestedTensorSpec,
-        action_spec: NestedTensorSpec,
-        *,
-        encoding_network_ctor: Callable[..., EncoderNetwork] = ...,
-        fc_layer_params: Sequence[int] = ...,
-        predictor_fc_layer_params: Sequence[int] = ...,
-        activation: Activation = 'relu',
-        num_features: int = 64,
-        observation_clip: float = 5.0,
-        reward_gamma: float = 0.99,
-        predictor_update_period: int = 4,
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
         name: str | None = None,
     ) -> None: ...
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.algorithms.rl_contract import RLContract
 from alf_lite.data_structures import StepType, TimeStep
 from alf_lite.environments.specs_only_environment import SpecsOnlyEnvironment
 from alf_lite.nest import path_parts
@@ -18,9 +19,6 @@ from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import random_state, summary
 from alf_lite.utils.devices import moved
 from alf_lite.utils.tensor_utils import reset_state
-
-if TYPE_CHECKING:
-    from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 
 Nest = Any
 
@@ -33,7 +31,7 @@ class PredictActor:
         batch_size: B.
     """
 
-    def __init__(self, algorithm: RLAlgorithm, batch_size: int) -> None:
+    def __init__(self, algorithm: RLContract, batch_size: int) -> None:
         self._algorithm = algorithm
         self._initial_state = algorithm.get_initial_predict_state(batch_size)
         self._state = self._initial_state
@@ -52,7 +50,7 @@ class PredictActor:
 
 
 @contextlib.contextmanager
-def eval_mode(algorithm: RLAlgorithm) -> Iterator[None]:
+def eval_mode(algorithm: RLContract) -> Iterator[None]:
     """Every module is in evaluation mode; no summary is written."""
     modes = [(module, module.training) for module in algorithm.modules()]
     algorithm.eval()
@@ -65,7 +63,7 @@ def eval_mode(algorithm: RLAlgorithm) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def exploring(algorithm: RLAlgorithm, is_drawn: bool) -> Iterator[None]:
+def exploring(algorithm: RLContract, is_drawn: bool) -> Iterator[None]:
     """In which actions are drawn from the policy, or are the best ones.
 
     Args:
@@ -100,7 +98,7 @@ class TrainedPolicy:
     """
 
     def __init__(
-        self, algorithm: RLAlgorithm, env: SpecsOnlyEnvironment, *, is_live: bool
+        self, algorithm: RLContract, env: SpecsOnlyEnvironment, *, is_live: bool
     ) -> None:
         assert env.recorded_values is not None, env
         self._is_live = is_live
@@ -124,7 +122,7 @@ class TrainedPolicy:
         ]
 
     @property
-    def algorithm(self) -> RLAlgorithm:
+    def algorithm(self) -> RLContract:
         """The one that acts."""
         return self._algorithm
 

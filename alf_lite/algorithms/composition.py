@@ -33,6 +33,7 @@ from alf_lite.algorithms.learning.training_batches import (
 )
 from alf_lite.algorithms.parts.observation_parts import ObservationPart
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.algorithms.rl_contract import RLContract
 from alf_lite.config import configurable
 from alf_lite.data_structures import (
     AlgStep,
@@ -216,7 +217,7 @@ class Composition(RLAlgorithm):
         return path.startswith("parts.") or super().trains_child(path)
 
     @property
-    def rl_algorithm(self) -> RLAlgorithm:
+    def rl_algorithm(self) -> RLContract:
         return self._rl.rl_algorithm
 
     @property

@@ -12,7 +12,7 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.acting import PredictActor, eval_mode
-from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.algorithms.rl_contract import RLContract
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.metrics.episode_metric import EpisodeFold, EpisodeMetric
@@ -133,7 +133,7 @@ class EpisodeRecording(Protocol):
 
 
 def evaluate(
-    algorithm: RLAlgorithm,
+    algorithm: RLContract,
     env: Environment,
     num_episodes: int,
     *,
@@ -199,7 +199,7 @@ class _Tally:
 
     def __init__(
         self,
-        algorithm: RLAlgorithm,
+        algorithm: RLContract,
         quota: np.ndarray,
         seed: int | None,
         metrics: Sequence[EpisodeMetric],

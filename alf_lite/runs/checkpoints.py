@@ -308,7 +308,7 @@ class RunCheckpoints:
         if self._last_path is None:
             algorithm.reset_environment(seed)
             return
-        new = algorithm.learner.resume_environment(seed)
+        new = algorithm.training_run.resume_environment(seed)
         if new:
             _logger.warning(
                 "New episodes begin in %s: what they had begun counts as cut off by a "
@@ -343,7 +343,7 @@ class RunCheckpoints:
                 ),
             },
             best_score=best_score,
-            mapped_files=algorithm.learner.files() if resumable else None,
+            mapped_files=algorithm.training_run.files() if resumable else None,
             resumable=resumable,
             prunes=ranks.is_first,
         )

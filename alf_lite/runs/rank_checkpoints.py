@@ -180,7 +180,7 @@ def _without_own_part(
 ) -> LoadedCheckpoint:
     """With what the whole run has in common; the rest is as at the begin."""
     training_state.check_parts(loaded)
-    new, run = algorithm.learner.state_dict(), loaded.state[TRAINER]["run"]
+    new, run = algorithm.training_run.state_dict(), loaded.state[TRAINER]["run"]
     metrics = dict(new["metrics"])
     if ranks.is_first:
         metrics["num_env_steps"] = run["env_steps"]

@@ -62,7 +62,7 @@ def capture(
     """The state of a run between two iterations, part by part."""
     return {
         ALGORITHM: algorithm.state_dict(),
-        TRAINING: algorithm.learner.state_dict(),
+        TRAINING: algorithm.training_run.state_dict(),
         TRAINER: {
             "run": dataclasses.asdict(run),
             "progress": algorithm.progress.state_dict(),
@@ -150,14 +150,14 @@ def _run_state(loaded: LoadedCheckpoint) -> RunState:
 def _load_training(algorithm: RLAlgorithm, loaded: LoadedCheckpoint) -> None:
     """Loads what only training needs: all of it, or nothing."""
     state, what = part_of(loaded, TRAINING), entry(loaded, TRAINING)
-    before = copy.deepcopy(to_plain(algorithm.learner.state_dict(), TRAINING))
+    before = copy.deepcopy(to_plain(algorithm.training_run.state_dict(), TRAINING))
     # Types and numbers only: who loads it knows better what is missing.
     check_like(state, before, what, all_keys=False)
     try:
-        algorithm.learner.load_state_dict(state)
-        algorithm.learner.load_files(loaded.mapped_files)
+        algorithm.training_run.load_state_dict(state)
+        algorithm.training_run.load_files(loaded.mapped_files)
     except Exception as error:  # whatever it is, nothing may have changed
-        algorithm.learner.load_state_dict(before)
+        algorithm.training_run.load_state_dict(before)
         if isinstance(error, AlfLiteError) and not isinstance(error, CheckpointError):
             raise
         reason = error if isinstance(error, ValueError) else repr(error)

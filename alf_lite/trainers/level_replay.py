@@ -27,7 +27,6 @@ import numpy as np
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.algorithms.learning.on_policy_learner import OnPolicyLearner
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.config import configurable
 from alf_lite.data_structures import StepType
@@ -110,7 +109,7 @@ class LevelReplay(Hook):
                 f"LevelReplay: {env.name} does not say which level it plays. Set "
                 'create_environment.env_info_keys = ["level"].'
             )
-        if not isinstance(algorithm.learner, OnPolicyLearner):
+        if not algorithm.on_policy:
             raise ConfigError(
                 f"LevelReplay: {algorithm.name} is off-policy and computes no "
                 "advantages of its episodes. Use PPOAlgorithm."
@@ -118,14 +117,13 @@ class LevelReplay(Hook):
         self._set_weights(training)
 
     def after_iter(self, training: Training) -> None:
-        learner = training.algorithm.learner
-        assert isinstance(learner, OnPolicyLearner)
-        if learner.preprocessed is None:
+        preprocessed = training.algorithm.training_run.preprocessed
+        if preprocessed is None:
             raise ConfigError(
                 f"LevelReplay: {training.algorithm.name} computes no advantages before "
                 "its updates. Use PPOAlgorithm."
             )
-        self.observe(learner.preprocessed)
+        self.observe(preprocessed)
         self._set_weights(training)
         if summary.should_record():
             is_played = ~np.isnan(self.scores)

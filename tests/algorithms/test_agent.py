@@ -156,7 +156,7 @@ def test_every_part_is_trained_by_its_own_optimizer(algorithm):
     )
     names = ["parts.representation", "parts.one", "parts.other", "parts.rl"]
     assert [name for name, _ in agent.optimizers()] == names
-    assert list(agent.learner.state_dict()["optimizers"]) == names
+    assert list(agent.training_run.state_dict()["optimizers"]) == names
     for name in ("one", "other"):
         part = agent.parts[name]
         assert 0.3 < part.bias.item() < 1.1  # most steps are MID, which is 1

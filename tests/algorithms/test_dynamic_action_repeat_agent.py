@@ -226,7 +226,7 @@ def test_its_networks_begin_anew(optimizer):
         max_repeats=K,
         optimizer=optimizer and optimizer(),
     )
-    while algorithm.learner.updates.num_updates < 12:
+    while algorithm.training_run.updates.num_updates < 12:
         algorithm.train_iter()
     num_steps = algorithm.num_updates % 6
     for _, optimizer_ in algorithm.optimizers():

@@ -99,7 +99,7 @@ def offline_buffer(offset: float, num_steps: int = 20, num: int = 1) -> ReplayBu
             optimizer=SGD(lr=0.1),
         )
         algorithm.unroll(num_steps)
-        steps, _ = algorithm.learner.replay.buffer.gather_all()
+        steps, _ = algorithm.replay_buffer.gather_all()
     steps = steps._replace(
         time_step=steps.time_step._replace(
             observation=steps.time_step.observation + offset
@@ -226,10 +226,14 @@ def test_loss_weights_multiply_the_loss_of_their_source():
     assert algorithm.weight.item() == pytest.approx(expected, rel=1e-5)
 
 
+def sources_of(algorithm: Recorder) -> list[Any]:
+    """The run's own buffer and the offline ones."""
+    return [algorithm.replay_buffer, *algorithm.training_run.replay.offline]
+
+
 def algorithm_valid(algorithm: Recorder) -> torch.Tensor:
     """Which rows of the only batch were no LAST steps."""
-    info, learner = algorithm.batch_info[0], algorithm.learner
-    buffers = [learner.replay.buffer, *learner.offline]
+    info, buffers = algorithm.batch_info[0], sources_of(algorithm)
     step_type = [
         buffers[k].get_field(
             "time_step.step_type", info.env_ids[i : i + 1], info.positions[i : i + 1]
@@ -257,8 +261,7 @@ def test_own_methods_for_offline_rows_weigh_every_row_alike():
 
 
 def algorithm_rows_valid(algorithm: Recorder, index: int) -> torch.Tensor:
-    info, learner = algorithm.batch_info[index], algorithm.learner
-    buffer = [learner.replay.buffer, *learner.offline][index]
+    info, buffer = algorithm.batch_info[index], sources_of(algorithm)[index]
     step_type = buffer.get_field("time_step.step_type", info.env_ids, info.positions)
     return step_type != 2
 
@@ -274,9 +277,8 @@ def test_pre_training_uses_the_offline_methods_alone():
 def test_priorities_go_to_the_source_that_a_window_is_from():
     algorithm = make(priority_replay=True)
     algorithm.unroll(4)
-    learner = algorithm.learner
     updates: dict[int, Any] = {}
-    for index, buffer in enumerate((learner.replay.buffer, *learner.offline)):
+    for index, buffer in enumerate(sources_of(algorithm)):
         buffer.update_priority = lambda *args, i=index: updates.update({i: args})
     algorithm.train_iter()
     info = algorithm.batch_info[0]
@@ -341,9 +343,9 @@ def test_a_resumed_run_knows_the_priorities_of_offline_steps(prioritized_after, 
         algorithm.train_iter()
     resumed = make(priority_replay=prioritized_after, mini_batch_size=32)
     resumed.setup_training()
-    resumed.learner.load_state_dict(algorithm.learner.state_dict())
+    resumed.training_run.load_state_dict(algorithm.training_run.state_dict())
     before, after = (
-        each.learner.offline[0].sampling_state() for each in (algorithm, resumed)
+        sources_of(each)[1].sampling_state() for each in (algorithm, resumed)
     )
     if prioritized_after:
         assert before["numbers"] == after["numbers"]
@@ -471,7 +473,7 @@ def test_training_continues_in_the_phase_where_it_stopped():
     algorithm.train_iter()
     resumed = make(rl_train_after_update_steps=2)
     resumed.setup_training()
-    resumed.learner.load_state_dict(algorithm.learner.state_dict())
+    resumed.training_run.load_state_dict(algorithm.training_run.state_dict())
     resumed.train_iter()
     assert resumed.num_env_steps == 0
     resumed.train_iter()

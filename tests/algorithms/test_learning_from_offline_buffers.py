@@ -70,7 +70,7 @@ def collect(env_ctor, act) -> ReplayBuffer:
             env.observation_spec, env.action_spec, act=act, env=env, config=config
         )
         policy.unroll(125)
-        return policy.learner.replay.buffer
+        return policy.replay_buffer
 
 
 def make(ctor, env_ctor, buffer: ReplayBuffer, **settings) -> Any:
@@ -153,7 +153,7 @@ def test_demonstrations_are_imitated_whatever_the_environment_rewards():
         algorithm.train_iter()
     assert greedy_return(algorithm, DISCRETE) <= 0.1
     nest.map_structure(torch.testing.assert_close, buffer.gather_all()[0], stored)
-    own = algorithm.learner.replay.buffer.gather_all()[0].time_step
+    own = algorithm.replay_buffer.gather_all()[0].time_step
     metrics = {m.name: m.result() for m in algorithm.get_metrics()}
     assert own.reward.sum() > 0  # by chance, and by exploring
     assert metrics["AverageReturn"] > 0

@@ -136,7 +136,7 @@ def test_a_fractional_unroll_length_unrolls_every_few_iterations():
     sizes = []
     for _ in range(12):
         algorithm.train_iter()
-        sizes.append(algorithm.learner.replay.num_steps)
+        sizes.append(algorithm.training_run.replay.own.num_steps)
     assert sizes == [0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6]
     # Updates go on between the unrolls; there is no unroll to finish then.
     assert algorithm.calls.count("calc_loss [2, 2]") == 5
@@ -147,16 +147,16 @@ def test_a_fractional_unroll_length_unrolls_every_few_iterations():
 def test_a_fraction_of_a_step_adds_up_exactly_also_after_resuming(unroll_length):
     period = round(1 / unroll_length)
     algorithm, acted = make(unroll_length=unroll_length, mini_batch_size=2), []
-    unroll, learner = algorithm.unroll, algorithm.learner
+    unroll, replay = algorithm.unroll, algorithm.training_run.replay
     algorithm.unroll = lambda length: (
-        acted.append(learner._num_iterations + 1) or unroll(length)
+        acted.append(replay._num_iterations + 1) or unroll(length)
     )
     for _ in range(10 * period):
         algorithm.train_iter()
-        kept = learner._own_state_dict()
+        kept = replay.state_dict()
         assert isinstance(kept["collection"]["remainder"], float)
-        learner._remainder = None
-        learner._load_own_state_dict(kept)
+        replay._remainder = None
+        replay.load_state_dict(kept)
     assert acted == list(range(period, 10 * period + 1, period))
 
 
@@ -170,7 +170,7 @@ def test_random_actions_replace_the_policys_while_collecting():
     for _ in range(3):
         algorithm.train_iter()
     inputs, info = algorithm.batches[-1]
-    drawn = algorithm.learner.replay.buffer.gather_all()[0]
+    drawn = algorithm.replay_buffer.gather_all()[0]
     action = drawn.action  # [B, T]; the policy itself always takes 0
     assert 0.2 < action[:, :60].float().mean() < 0.8
     assert (action[:, 60:] == 0).all()
@@ -188,7 +188,7 @@ def test_the_buffer_holds_raw_steps_and_training_sees_transformed_ones():
         algorithm.observation_spec, algorithm.reward_spec, scale=10.0
     )
     algorithm.train_iter()
-    stored = algorithm.learner.replay.buffer.gather_all()[0].time_step.reward
+    stored = algorithm.replay_buffer.gather_all()[0].time_step.reward
     assert set(stored.flatten().tolist()) == {0.0, 1.0}
     assert set(algorithm.batches[-1][0].reward.tolist()) == {0.0, 10.0}
 
@@ -229,7 +229,7 @@ def test_priorities_are_updated_after_every_update():
     )
     updates = []
     algorithm.train_iter()
-    algorithm.learner.replay.buffer.update_priority = lambda *args: updates.append(args)
+    algorithm.replay_buffer.update_priority = lambda *args: updates.append(args)
     algorithm.train_iter()
     assert [[t.shape for t in args] for args in updates] == [[(4,)] * 3] * 3
     assert algorithm.batch_info.importance_weights.shape == (4,)
@@ -326,7 +326,7 @@ def test_the_whole_buffer_is_trained_and_cleared():
     for _ in range(2):
         # 4 transitions of each of 2 environments, twice.
         assert algorithm.train_iter() == 2 * 4 * 2
-        assert algorithm.learner.replay.num_steps == 0
+        assert algorithm.training_run.replay.own.num_steps == 0
     starts = [b[0].observation.view(2, -1)[0] for b in algorithm.batches[:4]]
     # Each but the newest is the first step of a window once in a pass.
     assert sorted(torch.cat(starts).tolist()) == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -418,9 +418,11 @@ def test_without_a_window_length_training_does_not_start():
 
 def resume(original: Recorder, resumed: Recorder, directory: Path) -> None:
     """What a checkpoint does for these two."""
-    path = Checkpointer(directory).save(1, {}, mapped_files=original.learner.files())
-    resumed.learner.load_state_dict(original.learner.state_dict())
-    resumed.learner.load_files(
+    path = Checkpointer(directory).save(
+        1, {}, mapped_files=original.training_run.files()
+    )
+    resumed.training_run.load_state_dict(original.training_run.state_dict())
+    resumed.training_run.load_files(
         {entry.name: entry for entry in path.iterdir() if entry.suffix != ".json"}
     )
 
@@ -433,7 +435,7 @@ def test_a_checkpoint_holds_the_buffer_when_asked(tmp_path, saved):
     resume(original, resumed, tmp_path)
     resumed.reset_environment(1)
     resumed.train_iter()
-    steps = resumed.learner.replay.buffer.gather_all()[0].time_step
+    steps = resumed.replay_buffer.gather_all()[0].time_step
     # The three stored steps end before the new ones begin.
     expected = [[0, 1, 2, 0, 1, 1]] if saved else [[0, 1, 1]]
     assert steps.step_type.tolist() == expected * 2
@@ -445,14 +447,14 @@ def test_a_resumed_run_does_not_collect_again(tmp_path):
     for _ in range(2):
         original.train_iter()
     resumed = make(**settings, replay_buffer_length=4)
-    assert resumed.learner.replay.is_collecting
+    assert resumed.training_run.replay.own.is_collecting
     resume(original, resumed, tmp_path)
-    replay = resumed.learner.replay
-    assert replay.num_steps == original.learner.replay.num_steps == 8
+    replay = resumed.training_run.replay.own
+    assert replay.num_steps == original.training_run.replay.own.num_steps == 8
     assert not replay.is_collecting
     shorter = make(**settings | {"initial_collect_steps": 4}, replay_buffer_length=2)
     resume(original, shorter, tmp_path)
-    assert shorter.learner.replay.num_steps == 4
+    assert shorter.training_run.replay.own.num_steps == 4
 
 
 def test_a_run_that_is_stopped_before_it_unrolls_keeps_the_steps(tmp_path):
@@ -461,7 +463,7 @@ def test_a_run_that_is_stopped_before_it_unrolls_keeps_the_steps(tmp_path):
     resume(original, stopped, tmp_path / "first")
     resume(stopped, resumed, tmp_path / "second")
     resumed.train_iter()
-    assert resumed.learner.replay.num_steps == 12
+    assert resumed.training_run.replay.own.num_steps == 12
 
 
 def test_what_another_algorithm_stored_is_refused_leaf_by_leaf(tmp_path):
@@ -478,5 +480,5 @@ def test_a_reset_of_the_environments_ends_the_stored_episodes():
     algorithm.train_iter()
     algorithm.reset_environment(1)
     algorithm.train_iter()
-    step_type = algorithm.learner.replay.buffer.gather_all()[0].time_step.step_type
+    step_type = algorithm.replay_buffer.gather_all()[0].time_step.step_type
     assert step_type.tolist() == [[0, 1, 2, 0, 1, 1]] * 2

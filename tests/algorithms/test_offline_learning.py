@@ -82,7 +82,7 @@ def offline_buffer(share_of_right: float) -> ReplayBuffer:
         torch.rand(len(inputs.reward)) < share_of_right
     ).long()
     algorithm.unroll(128)
-    steps, _ = algorithm.learner.replay.buffer.gather_all()
+    steps, _ = algorithm.replay_buffer.gather_all()
     buffer = ReplayBuffer(nest.extract_spec(steps, from_dim=2), 8, 128)
     buffer.add_batch(
         nest.map_structure(lambda t: t.transpose(0, 1), steps), time_major=True

@@ -44,7 +44,7 @@ def make(sources, cls=BcAlgorithm, **settings):
 def test_all_sources_are_loaded_and_trained_on(sources):
     algorithm = make(sources)
     algorithm.setup_training()
-    assert [b.total_size for b in algorithm.learner.offline] == [7, 10]
+    assert [b.total_size for b in algorithm.training_run.replay.offline] == [7, 10]
     assert algorithm.train_iter() > 0
     assert algorithm.num_env_steps == 0
 
@@ -52,7 +52,7 @@ def test_all_sources_are_loaded_and_trained_on(sources):
 def test_one_source_and_its_newest_steps(sources):
     algorithm = make(sources[1], offline_buffer_length=4)
     algorithm.setup_training()
-    [source] = algorithm.learner.offline
+    [source] = algorithm.training_run.replay.offline
     steps, _ = source.gather_all()
     assert steps.time_step.observation[0, :, 0].tolist() == [6, 7, 8, 9]
 
@@ -62,7 +62,7 @@ def test_loading_again_does_nothing(sources):
     algorithm.load_offline_replay_buffer()
     algorithm.load_offline_replay_buffer()
     algorithm.setup_training()
-    assert len(algorithm.learner.offline) == 2
+    assert len(algorithm.training_run.replay.offline) == 2
 
 
 def test_what_is_read_before_a_window_is_there(sources):
@@ -94,11 +94,11 @@ def test_on_policy_algorithms_cannot_load(sources):
 def test_a_run_is_not_continued_with_other_data(sources):
     algorithm = make(sources)
     algorithm.train_iter()
-    state = algorithm.learner.state_dict()
+    state = algorithm.training_run.state_dict()
     same = make(sources)
     same.setup_training()
-    same.learner.load_state_dict(state)
+    same.training_run.load_state_dict(state)
     other = make(sources[::-1])
     other.setup_training()
     with pytest.raises(CheckpointError, match=r"\[7, 10\] steps, now \[10, 7\]"):
-        other.learner.load_state_dict(state)
+        other.training_run.load_state_dict(state)

@@ -142,7 +142,7 @@ def test_it_remembers_from_stored_states_after_a_burn_in():
         prioritize_new_steps=True,
         optimizer=Adam(lr=1e-2),
     )
-    priority = algorithm.learner.replay.options.priority
+    priority = algorithm.training_run.replay.own.options.priority
     assert (priority.alpha, priority.beta) == (0.9, 0.6)  # as the paper has them
     for iteration in range(1, 101):
         algorithm.train_iter()

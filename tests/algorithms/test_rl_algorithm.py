@@ -438,13 +438,13 @@ def test_training_continues_from_the_saved_state():
     original = make()
     advance(original, 1)
     saved = copy(dict(original.state_dict()))
-    saved_training = copy(original.learner.state_dict())
+    saved_training = copy(original.training_run.state_dict())
     advance(original, 2)
 
     resumed = make(seed=9)
     resumed.setup_training()
     resumed.load_state_dict(saved)
-    resumed.learner.load_state_dict(saved_training)
+    resumed.training_run.load_state_dict(saved_training)
     advance(resumed, 2)
     assert torch.equal(parameters_of(resumed), parameters_of(original))
     names = ("EnvironmentSteps", "NumberOfEpisodes", "AverageReturn")
@@ -455,10 +455,10 @@ def test_training_continues_from_the_saved_state():
 
 def test_optimizers_of_another_algorithm_are_refused():
     algorithm = make()
-    state = algorithm.learner.state_dict()
+    state = algorithm.training_run.state_dict()
     state["optimizers"] = {"other": {}}
     with pytest.raises(CheckpointError, match=r"\['other'\]"):
-        algorithm.learner.load_state_dict(state)
+        algorithm.training_run.load_state_dict(state)
 
 
 def test_without_environment_there_is_nothing_to_unroll():
@@ -545,16 +545,18 @@ def test_compiled_training_gives_the_same_numbers(cls):
         algorithm = make(cls, optimizer=Adam(lr=0.01), compile=compiled)
         if compiled:
             # What large batches do, on a small one.
-            algorithm.learner._acts_in_large_batches = lambda: True
+            algorithm.training_run.collector._acts_in_large_batches = lambda: True
         for _ in range(3):
             algorithm.train_iter()
         return algorithm
 
     eager, compiled = train(compiled=False), train(compiled=True)
-    assert not isinstance(compiled.learner.updates._loss_functions[0], LossFunction)
-    assert isinstance(eager.learner.updates._loss_functions[0], LossFunction)
-    assert compiled.learner._rollout_step != compiled.rollout_step
-    assert eager.learner._rollout_step == eager.rollout_step
+    assert not isinstance(
+        compiled.training_run.updates._loss_functions[0], LossFunction
+    )
+    assert isinstance(eager.training_run.updates._loss_functions[0], LossFunction)
+    assert compiled.training_run.collector._rollout_step != compiled.rollout_step
+    assert eager.training_run.collector._rollout_step == eager.rollout_step
     torch.testing.assert_close(
         parameters_of(compiled), parameters_of(eager), atol=1e-5, rtol=1e-4
     )

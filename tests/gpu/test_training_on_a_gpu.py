@@ -88,7 +88,9 @@ def test_captured_updates_learn_what_others_do(name):
             algorithm.train_iter()
         results.append([p.detach().clone() for p in algorithm.parameters()])
         if cuda_graphs:
-            assert algorithm.learner.updates.num_graphs == (2 if name == "TD3" else 1)
+            assert algorithm.training_run.updates.num_graphs == (
+                2 if name == "TD3" else 1
+            )
     for plain, captured in zip(*results, strict=True):
         assert captured.isfinite().all()
         torch.testing.assert_close(captured, plain, rtol=0.05, atol=0.01)

@@ -113,7 +113,7 @@ def test_training_sees_the_stacks_that_the_policy_saw(
         expected = acted_on[info.env_ids.unsqueeze(1), steps]
         assert torch.equal(time_step.observation, expected)
     # One frame per step is stored.
-    buffer = algorithm.learner.replay.buffer
+    buffer = algorithm.replay_buffer
     assert buffer.data_spec.time_step.observation.shape == (1,)
 
 
@@ -236,7 +236,7 @@ def test_every_option_is_reached_from_a_conf(tmp_path):
     # All are read before anything is trained, as a misspelt one shall be noticed.
     assert config_files.unused_bindings() == []
     algorithm.train_iter()
-    buffer = algorithm.learner.replay.buffer
+    buffer = algorithm.replay_buffer
     assert buffer._storage.directory == str(tmp_path)
     assert buffer._sampling == SamplingOptions(
         recent_data_ratio=0.5, recent_data_steps=2
@@ -253,7 +253,7 @@ def test_the_memory_map_of_a_run_is_in_its_directory(tmp_path):
         "StorageOptions.storage = 'memmap'", root_dir=str(tmp_path / "run")
     )
     algorithm.train_iter()
-    assert algorithm.learner.replay.buffer._storage.directory == str(tmp_path / "run")
+    assert algorithm.replay_buffer._storage.directory == str(tmp_path / "run")
     assert list((tmp_path / "run").iterdir()) == []  # it has no name
 
 
@@ -312,7 +312,7 @@ def test_the_size_is_logged_once(caplog):
 
 def ages(algorithm: Recorder) -> set[int]:
     """How many steps ago the windows of the last batch were collected."""
-    newest = algorithm.learner.replay.buffer.end_positions[0] - 1
+    newest = algorithm.replay_buffer.end_positions[0] - 1
     return set((newest - algorithm.batch_infos[-1].positions).tolist())
 
 
@@ -447,9 +447,9 @@ def test_what_a_new_beginning_cuts_off_is_marked_as_an_end():
     algorithm = make(CountingEnv, unroll_length=3)
     algorithm.unroll(3)
     # As when the only unroll worker is replaced.
-    algorithm.learner.unroller.reset()
+    algorithm.training_run.collector.unroller.reset()
     algorithm.unroll(3)
-    experience, _ = algorithm.learner.replay.buffer.gather_all()
+    experience, _ = algorithm.replay_buffer.gather_all()
     steps = experience.time_step
     assert steps.step_type[:, :4].tolist() == [[0, 1, 2, 0]] * 2
     assert steps.discount[:, 2].tolist() == [1, 1]

@@ -306,12 +306,12 @@ def test_wrong_open_episodes_are_one_error_or_begin_anew(run):
     for path in list(entries(training["unroll"]))[1:]:
         for wrong in WRONG.values():
             unroll = changed(training["unroll"], path, wrong)
-            algorithm.learner.load_state_dict({**training, "unroll": unroll})
+            algorithm.training_run.load_state_dict({**training, "unroll": unroll})
             try:
-                algorithm.learner.resume_environment(1)
+                algorithm.training_run.resume_environment(1)
             except CheckpointError:
                 num_refused += 1
     assert num_refused > 50
-    algorithm.learner.load_state_dict(training)
-    assert algorithm.learner.resume_environment(1) == ""
+    algorithm.training_run.load_state_dict(training)
+    assert algorithm.training_run.resume_environment(1) == ""
     env.close()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
-from alf_lite.algorithms.learning.learner import Learner
+from alf_lite.algorithms.learning.training_run import TrainingRun
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.data_structures import StepType
@@ -219,13 +219,13 @@ def test_environments_that_do_not_repeat_themselves_are_named_once(train, caplog
 def test_checkpoint_without_episodes_is_resumed_with_new_ones(
     train, caplog, monkeypatch
 ):
-    state_dict = Learner.state_dict
+    state_dict = TrainingRun.state_dict
 
     def without_episodes(self):
         return {k: v for k, v in state_dict(self).items() if k != "unroll"}
 
     with monkeypatch.context() as patch:
-        patch.setattr(Learner, "state_dict", without_episodes)
+        patch.setattr(TrainingRun, "state_dict", without_episodes)
         train(hooks=[Stops(3)])
     assert train().iterations == 8
     (line,) = told_lines(caplog)

@@ -316,7 +316,7 @@ def test_samples_per_insert_holds_the_ratio_whoever_is_faster(make):
         )
         for _ in range(40):
             algorithm.train_iter()
-        sampled = algorithm.learner.updates.num_updates * 4
+        sampled = algorithm.training_run.updates.num_updates * 4
         inserted = algorithm.replay_buffer.total_size
         assert abs((inserted - 20) * 2.0 - sampled) <= 2 * 4 + 8
 
@@ -334,7 +334,7 @@ def test_keeps_the_pace_that_is_asked_for(make):
 def test_a_slow_trainer_stops_its_workers(make):
     algorithm = make(unroll_queue_size=2, num_unroll_workers=1)
     algorithm.train_iter()
-    pool = algorithm.learner._unroller._pool
+    pool = algorithm.training_run._unroller._pool
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         before = heartbeat(pool)
@@ -508,7 +508,7 @@ def test_a_run_is_continued_with_new_workers(tmp_path):
     assert second.env_steps > first.env_steps
     algorithm = trainer.algorithm
     assert algorithm.replay_buffer.total_size == 40 * 2 * 2
-    assert int(algorithm.weights[0]) == algorithm.learner.updates.num_updates
+    assert int(algorithm.weights[0]) == algorithm.training_run.updates.num_updates
     for steps in stored_steps(algorithm):
         # where the run was interrupted, an episode ends
         begins = steps.time_step.observation[0, :, 0] == 0

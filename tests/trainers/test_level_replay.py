@@ -34,7 +34,7 @@ def create(*, seed=None, num_parallel_environments=4, keys=("level",)):
 
 
 def batch_of(step_type, level, reward, advantage):
-    """[B, T+1] as the learner makes it."""
+    """[B, T+1] as an iteration makes it."""
     step_type = torch.tensor(step_type, dtype=torch.int32)
     valid = step_type != StepType.LAST
     valid[:, -1] = False

@@ -132,8 +132,8 @@ def run(kind: str, root: Path, num_iterations: int, *hooks: Hook) -> dict[str, A
     )
     result = trainer.train()
     algorithm = trainer.algorithm
-    learner = algorithm.learner.state_dict()
-    learner["unroll"] = {}
+    training = algorithm.training_run.state_dict()
+    training["unroll"] = {}
     return {
         "iterations": result.iterations,
         "env_steps": result.env_steps,
@@ -143,7 +143,7 @@ def run(kind: str, root: Path, num_iterations: int, *hooks: Hook) -> dict[str, A
         "return": result.average_return,
         "stored": getattr(algorithm.replay_buffer, "total_size", 0),
         "state": plain(algorithm.state_dict()),
-        "learner": plain(learner),
+        "training": plain(training),
         "random": plain(torch.get_rng_state()),
     }
 
@@ -211,13 +211,13 @@ def found(root: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("kind", ["ppo", "dqn"])
 def test_counters_and_metrics_are_those_of_the_whole_run(found, kind):
     first, second = found[0][kind], found[1][kind]
-    counted = [r[kind]["learner"]["metrics"]["num_env_steps"] for r in found]
+    counted = [r[kind]["training"]["metrics"]["num_env_steps"] for r in found]
     assert first["env_steps"] == second["env_steps"] == sum(counted)
     assert min(counted) > 0
     assert first["num_updates"] == second["num_updates"] > 0
     assert first["return"] == pytest.approx(second["return"])
     assert is_equal(first["state"], second["state"]) == []
-    optimizers = [of["learner"]["optimizers"] for of in (first, second)]
+    optimizers = [of["training"]["optimizers"] for of in (first, second)]
     assert is_equal(*optimizers) == []
 
 
@@ -244,7 +244,7 @@ def test_a_resumed_run_is_that_which_was_not_interrupted(found, kind):
         straight, resumed = of_rank[kind], of_rank[f"{kind} resumed"]
         for run_ in (straight, resumed):
             run_.pop("checkpoint", None)
-            run_["learner"].pop("path", None)
+            run_["training"].pop("path", None)
         assert is_equal(straight, resumed) == []
 
 
@@ -253,7 +253,7 @@ def test_without_a_part_of_a_rank_all_go_on_from_the_checkpoint_before(found, ro
         straight, resumed = of_rank["dqn"], of_rank["dqn damaged"]
         for run_ in (straight, resumed):
             run_.pop("checkpoint", None)
-            run_["learner"].pop("path", None)
+            run_["training"].pop("path", None)
         assert is_equal(straight, resumed) == []
     there = {path.name for path in (root / "damaged/checkpoints").iterdir()}
     assert "ckpt-4.corrupt" in there
@@ -262,7 +262,7 @@ def test_without_a_part_of_a_rank_all_go_on_from_the_checkpoint_before(found, ro
 def test_without_any_part_of_a_rank_counters_go_on(found):
     first, second = (of_rank["dqn lost"] for of_rank in found)
     before = found[0]["dqn before"]["env_steps"]
-    counted = [r["learner"]["metrics"]["num_env_steps"] for r in (first, second)]
+    counted = [r["training"]["metrics"]["num_env_steps"] for r in (first, second)]
     assert first["env_steps"] == second["env_steps"] == sum(counted)
     assert 0 < first["env_steps"] - before <= 4 * NUM_ENVIRONMENTS
     assert 0 < counted[1] <= 4 * NUM_ENVIRONMENTS // 2
@@ -310,7 +310,7 @@ def test_another_number_of_ranks_goes_on_with_what_all_have(found, root, caplog)
     assert "written by 2 ranks and the run goes on with 1" in caplog.text
     assert "stored steps are lost" in caplog.text
     assert after["iterations"] == 8
-    added = after["learner"]["metrics"]["num_env_steps"] - before["env_steps"]
+    added = after["training"]["metrics"]["num_env_steps"] - before["env_steps"]
     assert 0 < added <= 2 * 4 * NUM_ENVIRONMENTS
     assert after["num_updates"] >= before["num_updates"]
 

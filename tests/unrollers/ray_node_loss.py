@@ -34,7 +34,7 @@ def main() -> None:
         max_worker_restarts=1,  # both workers of the machine count as one
         worker_timeout_seconds=200.0,
     )
-    pool = algorithm.learner.unroller._pool
+    pool = algorithm.training_run.collector.unroller._pool
     try:
         iterate = Iterations(algorithm)
         iterate.run(10)

@@ -181,10 +181,11 @@ def test_one_graph_without_a_break():
 def test_a_run_that_is_compiled_collects_the_same():
     torch.compiler.reset()
     plain, compiled = build("torch/CartPole"), build("torch/CartPole", compile=True)
-    assert type(plain.learner.unroller) is SyncUnroller
-    assert type(compiled.learner.unroller) is CompiledUnroller
+    assert type(plain.training_run.collector.unroller) is SyncUnroller
+    assert type(compiled.training_run.collector.unroller) is CompiledUnroller
     assert_same_unrolls(
-        (plain, plain.learner.unroller), (compiled, compiled.learner.unroller)
+        (plain, plain.training_run.collector.unroller),
+        (compiled, compiled.training_run.collector.unroller),
     )
     assert compiled.train_iter() > 0
 

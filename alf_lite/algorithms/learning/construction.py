@@ -17,8 +17,6 @@ from torch import nn
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
-from alf_lite.algorithms.learning.off_policy_learner import OffPolicyLearner
-from alf_lite.algorithms.learning.on_policy_learner import OnPolicyLearner
 from alf_lite.algorithms.learning.rank_share import become_a_rank, share_of_rank
 from alf_lite.config import TrainerConfig
 from alf_lite.config import errors as config_errors
@@ -121,10 +119,6 @@ class AlgorithmMeta(abc.ABCMeta):
         algorithm.follow_progress(algorithm.progress)
         if not is_eval:
             _check_schedules(algorithm, config)
-            learner = OnPolicyLearner if algorithm.on_policy else OffPolicyLearner
-            algorithm.make_learner = functools.partial(
-                learner, algorithm, algorithm.config, env
-            )
             become_a_rank(algorithm)
         return algorithm
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,6 +22,7 @@ from alf_lite.algorithms.learning.training_batches import (
     with_executed_action,
 )
 from alf_lite.algorithms.learning.updates import Update
+from alf_lite.algorithms.rl_contract import RLContract
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Experience
 from alf_lite.data_transformers.data_transformer import WindowOrigin
@@ -39,9 +39,6 @@ from alf_lite.replay_buffers.replay_mixture import (
 from alf_lite.utils.devices import moved
 from alf_lite.utils.ranks import ranks
 
-if TYPE_CHECKING:
-    from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-
 
 class ReplayBatches:
     """Draws the batches of updates, and notes the priorities that these give them.
@@ -56,7 +53,7 @@ class ReplayBatches:
 
     def __init__(
         self,
-        algorithm: RLAlgorithm,
+        algorithm: RLContract,
         config: TrainerConfig,
         replay: OwnReplay,
         offline: OfflineBuffers,
@@ -252,7 +249,7 @@ class ReplayBatches:
 
 
 def read_windows(
-    buffer: ReplayBuffer, info: BatchInfo, length: int, algorithm: RLAlgorithm
+    buffer: ReplayBuffer, info: BatchInfo, length: int, algorithm: RLContract
 ) -> Experience:
     """The transformed windows [B, length, ...] that begin where ``info`` says."""
     experience = buffer.get_windows(info.env_ids, info.positions, length)
@@ -263,7 +260,7 @@ def _transform(
     experience: Experience,
     info: BatchInfo,
     buffer: ReplayBuffer,
-    algorithm: RLAlgorithm,
+    algorithm: RLContract,
 ) -> Experience:
     """Stored windows [B, T, ...] → what the algorithm trains on, on its device."""
     transformer, device = algorithm.data_transformer, algorithm.device

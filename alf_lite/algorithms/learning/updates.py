@@ -1,4 +1,4 @@
-"""The gradient updates of an iteration, whichever learner made the batches."""
+"""The gradient updates of an iteration, wherever its batches come from."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ from alf_lite.algorithms.learning.gradient_step import (
     apply_gradients,
     update_with_gradient,
 )
-from alf_lite.algorithms.learning.training_batches import TrainingBatch, parts_of
+from alf_lite.algorithms.learning.training_batches import (
+    TrainingBatch,
+    parts_of,
+    passes,
+)
 from alf_lite.algorithms.learning.update_summaries import (
     asks_all_ranks,
     summarize_update,
@@ -131,6 +135,15 @@ class UpdateLoop:
         if records or asks_all_ranks():
             summarize_update(algorithm, self._config, losses, norms)
         return int(num_steps)
+
+    def run_passes(self, batch: TrainingBatch, *, num_bootstrap_rows: int) -> int:
+        """As :meth:`run`, in passes over sequences [N, T, ...], in mini-batches."""
+        algorithm, config = self._algorithm, self._config
+        prepare: Callable[[list[TrainingBatch]], Iterable[TrainingBatch]] = iter
+        if ranks.size > 1:
+            prepare = functools.partial(with_batch_statistics, algorithm)
+        batches = passes(batch, config.num_updates, config.mini_batch_size, prepare)
+        return self.run(map(Update, batches), num_bootstrap_rows=num_bootstrap_rows)
 
     def _num_steps(self, valid: Tensor, num_bootstrap_rows: int) -> int | Tensor:
         """How many of the steps [T, B] are trained."""

@@ -116,8 +116,8 @@ def test_graphs_compute_the_same_numbers(name, device):
     plain = trained(name, device)
     captured = trained(name, device, cuda_graphs=True)
     assert captured.num_updates == plain.num_updates
-    assert captured.learner.updates.num_graphs == (2 if name == "TD3" else 1)
-    assert plain.learner.updates.num_graphs == 0
+    assert captured.training_run.updates.num_graphs == (2 if name == "TD3" else 1)
+    assert plain.training_run.updates.num_graphs == 0
     expected = plain.state_dict()
     for key, value in captured.state_dict().items():
         if isinstance(value, torch.Tensor):
@@ -155,7 +155,7 @@ def test_graphs_follow_networks_that_begin_anew(name, device):
         num_graphs = []
         for _ in range(16):
             built.train_iter()
-            num_graphs.append(built.learner.updates.num_graphs)
+            num_graphs.append(built.training_run.updates.num_graphs)
         parameters.append([p.detach().cpu() for p in built.parameters()])
     assert built.num_updates > 2 * 10
     assert max(num_graphs[10:]) > 0

@@ -116,7 +116,7 @@ def optimizer() -> Adam:
 
 
 def updated_in_passes(mini_batch_size: int | None) -> list[np.ndarray]:
-    """The parameters after passes over this rank's part, as a learner makes them."""
+    """The parameters after passes over this rank's part, as a run makes them."""
     algorithm, batch = ppo_of_single_steps()
     size = len(batch.valid) // ranks.size
     part = nest.narrow(batch, ranks.index * size, (ranks.index + 1) * size)

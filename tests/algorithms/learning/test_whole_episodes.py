@@ -6,7 +6,7 @@ import torch
 
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
-from alf_lite.algorithms.learning.on_policy_learner import whole_episodes
+from alf_lite.algorithms.learning.collector import whole_episodes
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
@@ -54,8 +54,8 @@ def build(cls=ActorCriticAlgorithm, *, lengths=(3, 5), **settings):
 def test_an_iteration_trains_on_whole_episodes_and_on_nothing_else():
     algorithm = build(unroll_episodes=3)
     unrolls = []
-    train = algorithm.learner.train_from_unroll
-    algorithm.learner.train_from_unroll = lambda experience, info: (
+    train = algorithm.train_from_unroll
+    algorithm.train_from_unroll = lambda experience, info: (
         unrolls.append(experience.time_step) or train(experience, info)
     )
     # Both first episodes have 3 steps, the next one of the first environment has 5.

@@ -114,8 +114,8 @@ def make(algorithm_ctor=Rememberer, *, episode_length=5, options=None, **setting
 
 
 def test_updates_that_compiling_would_slow_down_are_not_compiled(caplog):
-    learner = make(compile=True).learner
-    assert isinstance(learner.updates._loss_functions[0], LossFunction)
+    run = make(compile=True).training_run
+    assert isinstance(run.updates._loss_functions[0], LossFunction)
     assert "compiled updates of Rememberer take longer" in caplog.text
 
 
@@ -233,7 +233,7 @@ def test_an_unroll_length_above_one_may_have_a_fraction():
     sizes = []
     for _ in range(4):
         algorithm.train_iter()
-        sizes.append(algorithm.learner.replay.num_steps // NUM_ENVIRONMENTS)
+        sizes.append(algorithm.training_run.replay.own.num_steps // NUM_ENVIRONMENTS)
     assert sizes == [1, 3, 4, 6]
 
 

@@ -1,0 +1,220 @@
+"""What off-policy training keeps and draws from: the run's own steps and recorded ones.
+
+With offline buffers the same run pre-trains, fine-tunes and mixes: the first
+``TrainerConfig.rl_train_after_update_steps`` iterations train on them alone and take no
+step in the environment; after that own steps join them in the batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.algorithms.learning.replay_batches import ReplayBatches, read_windows
+from alf_lite.algorithms.learning.training_batches import without_executed_action
+from alf_lite.algorithms.rl_contract import RLContract
+from alf_lite.checkpoints.files import Stream
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import BatchInfo, Experience
+from alf_lite.datasets.offline_buffers import OfflineBuffers
+from alf_lite.environments.environment import Environment
+from alf_lite.replay_buffers.own_replay import OwnReplay, ReplayMonitor
+from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
+from alf_lite.unrollers.rate_limiter import TrainingPace
+from alf_lite.unrollers.unroll import Unroll
+from alf_lite.utils.ranks import ranks
+
+
+class TrainingReplay:
+    """The buffers of a run, its batches, and how far an iteration may go.
+
+    Args:
+        algorithm: the root of the run.
+        config: of the run.
+        num_environments: that it trains in.
+    """
+
+    def __init__(
+        self, algorithm: RLContract, config: TrainerConfig, num_environments: int
+    ) -> None:
+        self._algorithm = algorithm
+        self._config = config
+        num_history_steps = algorithm.data_transformer.num_history_steps
+        self.own = OwnReplay(
+            config,
+            num_history_steps,
+            num_environments,
+            algorithm.rl_algorithm.default_settings,
+        )
+        if self.own.options.priority is not None:
+            self.own.options.priority.follow(algorithm.progress)
+        self.offline = OfflineBuffers(config, self.own, num_environments)
+        self._monitor = ReplayMonitor()
+        self.batches = ReplayBatches(
+            algorithm, config, self.own, self.offline, self._monitor
+        )
+        # Of a fractional unroll_length; the sum of floats would fall behind.
+        self._unroll_length = Fraction(config.unroll_length).limit_denominator(10**9)
+        self._remainder = Fraction()
+        self.pace: TrainingPace | None = None  # where the workers or a ratio decide
+        if config.unroll_length == 0 or config.samples_per_insert is not None:
+            self.pace = TrainingPace(
+                config,
+                num_environments,
+                self.own.mini_batch_size * config.num_updates,
+                self.own.least_length,
+            )
+        self._all_can_train = False  # for good; not asked alone
+        self._num_iterations = 0
+
+    # One iteration
+
+    def begin_iteration(self) -> int:
+        """Its number, from 0."""
+        self.own.set_iteration(self._num_iterations)
+        return self._num_iterations
+
+    def end_iteration(self) -> None:
+        """Counts it; not if it was broken off."""
+        self._num_iterations += 1
+        self._monitor.write(self.own.buffer)
+
+    def next_unroll_length(self) -> int:
+        """Steps to collect now; a fraction of one is left for a later iteration."""
+        length = self._remainder + self._unroll_length
+        self._remainder = length % 1
+        return int(length)
+
+    def can_train(self) -> bool:
+        """Whether there is enough to draw from, on all ranks of the run."""
+        if ranks.size == 1:
+            return self.own.can_train
+        if not self._all_can_train:
+            can_train = ranks.all(self.own.can_train)
+            # What may be used up, or become too old, is asked for each time.
+            self._all_can_train = can_train and self.own.stays_trainable
+            return can_train
+        return True
+
+    # Own steps
+
+    def store(self, unroll: Unroll) -> None:
+        """Appends the steps of an unroll to the run's own buffer."""
+        num_rows, num_columns = unroll.time_steps.step_type.shape
+        device = self.own.device
+        experience = Experience(
+            # The last row is the first one of the next unroll.
+            time_step=unroll.rows_on(device, 0, num_rows - 1),
+            action=unroll.action_on(device),
+            rollout_info=without_executed_action(unroll.experience.rollout_info),
+            state=unroll.experience.state if self._config.use_rollout_state else (),
+        )
+        buffer = self.own.buffer_for(experience)
+        if unroll.is_first_unroll:
+            # What was stored does not go on, as when a worker was replaced.
+            buffer.mark_truncated_end(unroll.env_ids)
+        elif unroll.new_columns:
+            buffer.mark_truncated_end(np.array(unroll.new_columns))
+        if self._algorithm.prioritizes_new_steps:
+            num_before = buffer.end_positions
+            buffer.add_batch(experience, unroll.env_ids, time_major=True)
+            self._prioritize_since(num_before, buffer)
+        else:
+            buffer.add_batch(experience, unroll.env_ids, time_major=True)
+        self._monitor.add((num_rows - 1) * num_columns)
+
+    def _prioritize_since(self, ends: Tensor, buffer: ReplayBuffer) -> None:
+        """Gives the windows that have become complete their first priorities.
+
+        Args:
+            ends: [E], of the steps that were stored before.
+            buffer: the run's own.
+        """
+        algorithm, length = self._algorithm, self.own.mini_batch_length
+        if not buffer.num_windows(length):
+            return
+        num_history_steps = algorithm.data_transformer.num_history_steps
+        first = torch.maximum(
+            ends - length + 1, buffer.begin_positions + num_history_steps
+        )
+        counts = (buffer.end_positions - length + 1 - first).clamp(min=0)
+        env_ids = torch.arange(len(ends)).repeat_interleave(counts)
+        offsets = torch.cat([torch.arange(count) for count in counts.tolist()])
+        info = BatchInfo(env_ids, first[env_ids] + offsets)
+        if not len(env_ids):
+            return
+        with torch.no_grad():
+            experience = read_windows(buffer, info, length, algorithm)
+            burn_in = self._config.burn_in_length
+            trained = nest.narrow(experience, burn_in, None, dim=1)
+            priority = algorithm.priority_of_new_steps(trained)
+        buffer.update_priority(env_ids, info.positions, priority)
+
+    # Recorded steps
+
+    def load_recorded(self, env: Environment) -> None:
+        """Those that ``TrainerConfig.offline_buffer_dir`` names; nothing if done."""
+        if not self.offline:
+            for buffer in self.offline.load(env):
+                self.add_recorded(buffer)
+
+    def add_recorded(self, buffer: ReplayBuffer) -> None:
+        """Adds one more source, which the data transformer observes first."""
+        transformer = self._algorithm.data_transformer
+        observe = transformer.observe if transformer.has_statistics else None
+        with ranks.alone():  # all have the same recorded steps
+            self.offline.add(buffer, observe)
+        self.batches.note_sources()
+
+    @property
+    def num_recorded_sources(self) -> int:
+        """How many offline buffers there are."""
+        return len(self.offline)
+
+    # State
+
+    def state_dict(self) -> dict[str, Any]:
+        """All but the steps that are stored."""
+        return {
+            "collection": {
+                "remainder": float(self._remainder),
+                "limiter": {} if self.pace is None else self.pace.state_dict(),
+            },
+            "num_iterations": self._num_iterations,
+            **self.offline.state_dict(),
+            "replay": self.own.state_dict(),
+            "monitor": self._monitor.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores what ``state_dict`` returned.
+
+        Raises:
+            CheckpointError: if the offline buffers are not those of then.
+        """
+        self.offline.load_state_dict(state)
+        size = self._unroll_length.denominator
+        remainder = round(state["collection"]["remainder"] * size)
+        self._remainder = Fraction(remainder, size)
+        limiter = state["collection"]["limiter"]
+        if self.pace is not None:
+            self.pace.load_state_dict(limiter)
+        self._num_iterations = state["num_iterations"]
+        self.own.load_state_dict(state["replay"])
+        self._monitor.load_state_dict(state["monitor"])
+
+    def files(self) -> dict[str, Stream]:
+        """The stored steps, as a file beside ``state_dict``, if configured."""
+        return self.own.files()
+
+    def load_files(self, files: Mapping[str, Path]) -> None:
+        """Restores what ``files`` returned: name -> where it is."""
+        self.batches.forget_returns()
+        self.own.load_files(files)
