@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import inspect
 import pydoc
@@ -30,11 +31,11 @@ from alf_lite.networks import (
     ValueNetwork,
 )
 from alf_lite.optimizers.optimizers import Adam
-from alf_lite.tensor_specs import TensorSpec
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.trainers.hooks import Hook, ReplaySaver
 from alf_lite.trainers.shipped_hooks import EarlyStop
 from alf_lite.utils import random_state
-from alf_lite.utils.schedulers import LinearScheduler
+from alf_lite.utils.schedulers import LinearScheduler, Schedule
 from tests.source_code import ROOT
 
 SMALL = {
@@ -450,9 +451,11 @@ def test_names_are_loaded_when_they_are_asked_for():
 
 
 @pytest.mark.parametrize("name", ["PPOAlgorithm", "SacAlgorithm", "DqnAlgorithm"])
-def test_help_lists_every_parameter_on_a_few_screens(name):
+def test_help_lists_every_parameter_on_its_first_screens(name):
     algorithm = getattr(alf_lite, name)
     text = pydoc.render_doc(algorithm, renderer=pydoc.plaintext)
+    text, *others = re.split(r"inherited from \S+\.(?:RLAlgorithm|Module):", text)
+    assert others
     assert len(text.splitlines()) < 200
     for parameter in inspect.signature(algorithm).parameters:
         assert re.search(rf"^ \| +{parameter}: \S", text, re.MULTILINE), parameter
@@ -708,3 +711,31 @@ def test_specs_alone_build_a_part_of_another():
     assert part.env is None
     with pytest.raises(ConfigError, match="built without"):
         part.train_iter()
+
+
+class Late(alf_lite.PPOAlgorithm):
+    """Has a module that its base knows nothing of."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        assert self.built_from is None  # by the constructors of the bases
+        self.late = torch.nn.Module()
+        self.late.coefficient = scheduled_from(1.0)
+
+
+def scheduled_from(start):
+    return Schedule(LinearScheduler([(0.0, start), (1.0, 0.0)]))
+
+
+def test_a_root_is_completed_after_the_constructor_of_a_subclass():
+    assert type(alf_lite.PPOAlgorithm) is type
+    algorithm = Late(env=cart_pole(), config=CONFIG(), gamma=0.9)
+    assert algorithm.built_from.arguments == {"gamma": 0.9}
+    algorithm.train_iter()
+    assert algorithm.late.coefficient() == pytest.approx(0.75)
+    part = SacAlgorithm(TensorSpec((3,)), BoundedTensorSpec((1,)))
+    assert vars(copy.deepcopy(part)).keys() == vars(part).keys()
+    assert [*inspect.signature(Late).parameters] == ["args", "kwargs"]
+    assert {"self", "env"} & {*inspect.signature(alf_lite.RLAlgorithm).parameters} == {
+        "env"
+    }

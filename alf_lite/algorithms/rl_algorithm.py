@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from alf_lite import nest
 from alf_lite.algorithms.acting import TrainedPolicy
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.learning.collector import EpisodeCollection
-from alf_lite.algorithms.learning.construction import AlgorithmMeta, BuiltFrom
+from alf_lite.algorithms.learning.construction import (
+    BuiltFrom,
+    ConstructorSignature,
+    look_at_arguments,
+    through_front_door,
+)
 from alf_lite.algorithms.learning.recorded_steps import has_no_replay
 from alf_lite.algorithms.learning.training_batches import (
     TrainingBatch,
@@ -42,7 +47,7 @@ from alf_lite.utils.summary import timed
 Nest = Any
 
 
-class RLAlgorithm(RLContract, metaclass=AlgorithmMeta):
+class RLAlgorithm(RLContract):
     """An algorithm that learns from its own interaction with an environment.
 
     A subclass implements ``rollout_step`` and ``calc_loss``, and ``train_step`` unless
@@ -73,6 +78,19 @@ class RLAlgorithm(RLContract, metaclass=AlgorithmMeta):
             ``TrainerConfig.overwrite_policy_output`` says the same.
     """
 
+    __signature__ = ConstructorSignature()
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        algorithm = super().__new__(cls)
+        look_at_arguments(algorithm, args, kwargs)
+        return algorithm
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = through_front_door(vars(cls)["__init__"])  # type: ignore
+
+    @through_front_door
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
@@ -125,10 +143,6 @@ class RLAlgorithm(RLContract, metaclass=AlgorithmMeta):
         self._metrics: MetricSet | None = None
         self._training_run: TrainingRun | None = None
         self._predictor: TrainedPolicy | None = None
-
-    def __dir__(self) -> list[str]:
-        """All names, of which ``dir`` of the class tells the algorithm's own."""
-        return sorted({*super().__dir__(), *type.__dir__(type(self))})
 
     # One iteration
 

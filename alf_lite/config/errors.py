@@ -286,10 +286,13 @@ def missing_value(error: BaseException) -> str | None:
         name, parameters = missing[1], missing[2]
     elif called_configurables(error):
         name = called_configurables(error)[0]
-        missing = _NO_VALUES.search(said_of_calls(error)[0])
-        parameters = missing[1] if missing else _not_given(error, name)
+        # gin does not know what a root takes from its environment; Python does.
+        parameters = _not_given(error, name)
         if not parameters:
-            return None
+            missing = _NO_VALUES.search(said_of_calls(error)[0])
+            if missing is None:
+                return None
+            parameters = missing[1]
     else:
         return None
     names = re.findall(r"'(\w+)'", parameters)
@@ -298,7 +301,7 @@ def missing_value(error: BaseException) -> str | None:
 
 
 def _not_given(error: BaseException, name: str) -> str:
-    """Keyword-only parameters without value, of which gin says nothing; "" if none."""
+    """Parameters without value, in Python's words; "" if it is another error."""
     said = _NOT_GIVEN.fullmatch(str(error)) if isinstance(error, TypeError) else None
     return said[2] if said and said[1] == name.rpartition(".")[2] else ""
 

@@ -8,16 +8,17 @@ algorithm that is part of another, or only acts in a test, is built from specs a
 
 from __future__ import annotations
 
-import abc
 import functools
 import inspect
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
 from alf_lite.algorithms.learning.rank_share import become_a_rank, share_of_rank
+from alf_lite.algorithms.rl_contract import RLContract
 from alf_lite.config import TrainerConfig
 from alf_lite.config import errors as config_errors
 from alf_lite.config.trainer_config import default_settings
@@ -35,7 +36,6 @@ from alf_lite.utils.threads import set_num_threads
 
 # Of the front door, not of the algorithm: a constructor need not have them.
 _OPTIONAL = ("reward_spec", "is_eval")
-_Built = TypeVar("_Built")  # what a type checker looks up the constructor of
 _SPECS = ("observation_spec", "action_spec", "reward_spec")
 
 
@@ -47,80 +47,121 @@ class BuiltFrom(NamedTuple):
     arguments: dict[str, Any]  # its own, without the environment and the specs
 
 
-class AlgorithmMeta(abc.ABCMeta):
-    """Builds a root from its environment and its configuration, see the module."""
+class ConstructorSignature:
+    """``inspect.signature`` of a class: that of its constructor, not of ``__new__``."""
 
-    @property
-    def __signature__(cls) -> inspect.Signature:
-        """That of the constructor, which ``__call__`` would hide."""
-        given = cls.__dict__.get("_given_signature")
-        if given is not None:
-            return given
+    def __get__(self, instance: Any, cls: type) -> inspect.Signature:
+        if instance is not None:  # is called otherwise
+            raise AttributeError("__signature__")
         signature = inspect.signature(cls.__init__)  # type: ignore[misc]
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
-    @__signature__.setter
-    def __signature__(cls, signature: inspect.Signature) -> None:
-        cls._given_signature = signature
 
-    def __dir__(cls) -> list[str]:
-        """What an algorithm adds to RLAlgorithm, which ``help`` shows of it."""
-        own = [base for base in cls.__mro__ if isinstance(base, AlgorithmMeta)]
-        return sorted({name for base in own[:-1] or own for name in vars(base)})
+class RootArguments(NamedTuple):
+    """What the caller gave, before confs add to it; and what a root is built with."""
 
-    def __call__(cls: type[_Built], *args: Any, **kwargs: Any) -> _Built:
-        """Builds the algorithm.
+    arguments: dict[str, Any]
+    config: TrainerConfig  # the caller's
+    whole_config: TrainerConfig  # of all ranks
+    share: TrainerConfig  # of this one
+    env: Environment
+    is_eval: bool
+    transformer: DataTransformer
+    specs: dict[str, Any]
 
-        Raises:
-            ConfigError: if the environment, the configuration and the algorithm do not
-                fit each other.
-            TypeError: for a parameter that the algorithm does not have.
-        """
-        build = super().__call__  # type: ignore[misc]
-        _check_keywords(cls, kwargs)
-        env: Any = kwargs.get("env")
-        config: Any = kwargs.get("config")
-        _check_given(cls, args, env, config)
-        if env is None:
-            algorithm = build(*args, **_without_unknown(cls, kwargs))
-            algorithm.follow_progress(algorithm.progress)
-            return algorithm
-        given = config
-        config = _config_for(cls, kwargs)
-        is_eval = kwargs.get("is_eval", False)
-        whole_config = config
-        if not is_eval:
-            ranks.join()
-            config = share_of_rank(config)
-            _prepare_process(config, env)
-        transformer = create_data_transformer(
-            config.data_transformer_ctor,
-            env.observation_spec,
-            env.reward_spec,
-            training_env=None if is_eval else env,
-        )
-        specs = {
-            "observation_spec": transformer.transformed_observation_spec,
-            "action_spec": env.action_spec,
-            "reward_spec": env.reward_spec,
-        }
-        arguments = _with_specs(cls, args, kwargs, specs)
-        arguments.update(env=None if is_eval else env, config=config)
-        algorithm = build(**arguments)
-        own_arguments = _own_arguments(kwargs)
-        algorithm.built_from = BuiltFrom(given, whole_config, own_arguments)
-        if not is_eval:
-            algorithm.check_children()
-            _check_settings(algorithm, config, env, transformer)
-        elif algorithm.on_policy:
-            _check_on_policy(cls.__name__, config, transformer)
-        algorithm.data_transformer = transformer
-        algorithm.to(config.device)
-        algorithm.follow_progress(algorithm.progress)
-        if not is_eval:
-            _check_schedules(algorithm, config)
-            become_a_rank(algorithm)
-        return algorithm
+
+# Of an algorithm while it is built
+_GIVEN, _IS_BUILT = "_given", "_is_being_built"
+
+
+def look_at_arguments(
+    algorithm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Checks what the caller gave, and prepares the process where a root is built.
+
+    Called by ``__new__``: what a conf binds is not there yet.
+
+    Raises:
+        ConfigError: if the environment, the configuration and the algorithm do not
+            fit each other.
+        TypeError: for a parameter that the algorithm does not have.
+    """
+    cls = type(algorithm)
+    _check_keywords(cls, kwargs)
+    env: Any = kwargs.get("env")
+    given: Any = kwargs.get("config")
+    _check_given(cls, args, env, given)
+    if env is None:
+        return
+    whole_config = config = _config_for(cls, kwargs)
+    is_eval = kwargs.get("is_eval", False)
+    if not is_eval:
+        ranks.join()
+        config = share_of_rank(config)
+        _prepare_process(config, env)
+    transformer = create_data_transformer(
+        config.data_transformer_ctor,
+        env.observation_spec,
+        env.reward_spec,
+        training_env=None if is_eval else env,
+    )
+    specs = {
+        "observation_spec": transformer.transformed_observation_spec,
+        "action_spec": env.action_spec,
+        "reward_spec": env.reward_spec,
+    }
+    _check_specs(cls, _named(cls, args, kwargs), specs)
+    vars(algorithm)[_GIVEN] = RootArguments(
+        kwargs, given, whole_config, config, env, is_eval, transformer, specs
+    )
+
+
+def through_front_door(constructor: Callable[..., None]) -> Callable[..., None]:
+    """A constructor of an algorithm, which completes a root if it is the outermost.
+
+    It gets the specs and the configuration of a root; nothing else runs after the
+    constructors of subclasses, which may add to what those of their bases built.
+    """
+
+    @functools.wraps(constructor)
+    def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        state = vars(self)
+        if _IS_BUILT in state:  # by the constructor of a subclass
+            constructor(self, *args, **kwargs)
+            return
+        given: RootArguments | None = state.pop(_GIVEN, None)
+        state[_IS_BUILT] = True
+        try:
+            if given is not None:
+                env = None if given.is_eval else given.env
+                kwargs = {**_named(type(self), args, kwargs), **given.specs}
+                args, kwargs = (), {**kwargs, "env": env, "config": given.share}
+            constructor(self, *args, **_without_unknown(type(self), kwargs))
+        finally:
+            del state[_IS_BUILT]
+        if given is not None:
+            _complete_root(self, given)
+        else:
+            self.follow_progress(self.progress)
+
+    return construct
+
+
+def _complete_root(algorithm: Any, given: RootArguments) -> None:
+    own_arguments = _own_arguments(given.arguments)
+    algorithm.built_from = BuiltFrom(given.config, given.whole_config, own_arguments)
+    config, transformer, is_eval = given.share, given.transformer, given.is_eval
+    if not is_eval:
+        algorithm.check_children()
+        _check_settings(algorithm, config, given.env, transformer)
+    elif algorithm.on_policy:
+        _check_on_policy(type(algorithm).__name__, config, transformer)
+    algorithm.data_transformer = transformer
+    algorithm.to(config.device)
+    algorithm.follow_progress(algorithm.progress)
+    if not is_eval:
+        _check_schedules(algorithm, config)
+        become_a_rank(algorithm)
 
 
 def create_algorithm(
@@ -151,7 +192,7 @@ def create_algorithm(
 
 
 def _check_class(built: type) -> None:
-    if not isinstance(built, AlgorithmMeta):
+    if not issubclass(built, RLContract):
         raise ConfigError(
             "TrainerConfig.algorithm_ctor must build an RLAlgorithm, such as "
             f"@PPOAlgorithm, got a {built.__name__}"
@@ -258,17 +299,17 @@ def _prepare_process(config: TrainerConfig, env: Environment) -> None:
         random_state.seed_everything(config.random_seed)
 
 
-def _with_specs(
-    cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], specs: dict[str, Any]
-) -> dict[str, Any]:
-    """The arguments by name, with the specs of the environment.
-
-    Raises:
-        ConfigError: if other specs were given.
-    """
+def _named(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """All arguments by name."""
+    if not args:
+        return kwargs
     known = _parameters(cls)
     names = [name for name, p in known.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _check_specs(cls: type, arguments: dict[str, Any], specs: dict[str, Any]) -> None:
+    """Refuses other specs than those of the environment."""
     for name, spec in specs.items():
         if name in arguments and not _are_equal(arguments[name], spec):
             raise ConfigError(
@@ -276,8 +317,6 @@ def _with_specs(
                 f"environment, after the data transformers, is {spec}. Leave {name} "
                 "out: it is taken from env."
             )
-        arguments[name] = spec
-    return _without_unknown(cls, arguments)
 
 
 def _without_unknown(cls: type, arguments: dict[str, Any]) -> dict[str, Any]:
