@@ -42,7 +42,7 @@ from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
-from alf_lite.networks.network import Network, as_network
+from alf_lite.networks.network import Network, as_network, takes_whole_sequences
 from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils import losses, summary, value_ops
@@ -94,7 +94,6 @@ class Estimate(NamedTuple):
 class ActorCriticAlgorithm(RLAlgorithm):
     """A2C with generalized advantage estimates."""
 
-    trains_on_sequences = True
     tells_action_distribution = True
 
     # Mnih et al. 2016 (arXiv:1602.01783): 16 actors, an update after 5 steps. With an ε
@@ -277,6 +276,7 @@ class ActorCriticAlgorithm(RLAlgorithm):
             self._trust_region.begin()
         return super().preprocess(experience, valid, batch_info)
 
+    @takes_whole_sequences
     def train_step(
         self, inputs: TimeStep, state: ActorCriticState, rollout_info: Nest
     ) -> AlgStep:

@@ -23,10 +23,13 @@ from alf_lite.data_structures import (
 )
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.fast import quick
+from alf_lite.networks.network import (
+    says_that_it_takes_them,
+    takes_whole_sequences,
+)
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.normalizers import Normalizer, NotFiniteError
-from alf_lite.utils.shortcuts import is_outdated
 
 Nest = Any
 
@@ -37,9 +40,6 @@ _METHODS_WITH_FLAG = (
     ("calc_loss_offline", "has_offline_loss", True),
     ("should_stop_updates", "stops_updates_early", True),
 )
-
-
-_TRAIN_STEPS = ("train_step", "train_step_offline")
 
 
 class Algorithm(OptimizerOwner):
@@ -69,9 +69,6 @@ class Algorithm(OptimizerOwner):
 
     # Steps at the end of a window that are bootstrapped from and not trained.
     num_bootstrap_steps: int = 1
-    # ``train_step`` hands recurrent states to networks and back, and does nothing else
-    # with them: then networks that can get all steps of a sequence at once.
-    trains_on_sequences: bool = False
     # On-policy: ``calc_loss`` gets what ``rollout_step`` returned; no ``train_step``.
     trains_on_rollout_info: bool = False
     # ``train_step_offline`` or ``calc_loss_offline`` differ from the online ones.
@@ -116,8 +113,6 @@ class Algorithm(OptimizerOwner):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if is_outdated(cls, "trains_on_sequences", *_TRAIN_STEPS):
-            cls.trains_on_sequences = False  # whoever writes one has to say it anew
         for method, flag, value in _METHODS_WITH_FLAG:
             says_it = flag in vars(cls) or getattr(cls, flag) is value
             if method in vars(cls) and not says_it:
@@ -181,6 +176,12 @@ class Algorithm(OptimizerOwner):
         return nest.map_structure(lambda s: s.zeros((batch_size,), device), specs)
 
     @property
+    def trains_on_sequences(self) -> bool:
+        """Whether ``train_step`` does, see :func:`takes_whole_sequences`."""
+        steps = self.train_step, self.train_step_offline
+        return all(map(says_that_it_takes_them, steps))
+
+    @property
     def is_temporally_independent(self) -> bool:
         """Whether ``train_step`` takes all steps of a batch in one call."""
         config = self._config
@@ -224,9 +225,9 @@ class Algorithm(OptimizerOwner):
         """One training step on stored experience.
 
         Called once with [T·B, ...] if ``train_state_spec`` is empty, else T times with
-        [B, ...]; or once with [T·B, ...] and states [B, ...], if the class sets
-        ``trains_on_sequences``. The returned info goes to ``calc_loss``; the output is
-        not used.
+        [B, ...]; or once with [T·B, ...] and states [B, ...], if it says that it
+        :func:`takes_whole_sequences`. The returned info goes to ``calc_loss``; the
+        output is not used.
         """
         raise NotImplementedError(f"{type(self).__name__} has no train_step")
 
@@ -278,6 +279,7 @@ class Algorithm(OptimizerOwner):
         """
         return None
 
+    @takes_whole_sequences
     def train_step_offline(
         self, inputs: TimeStep, state: Nest, rollout_info: Nest
     ) -> AlgStep:

@@ -45,6 +45,7 @@ from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeStep
 from alf_lite.distributions.action_masks import RecordedActions
 from alf_lite.networks.actor_networks import NormalActorNetwork
+from alf_lite.networks.network import takes_whole_sequences
 from alf_lite.utils import losses
 from alf_lite.utils.checks import check_positive
 from alf_lite.utils.diagnostics import diagnostic
@@ -88,8 +89,6 @@ class AwacLossInfo(NamedTuple):
 )
 class AwacAlgorithm(OffPolicyActorCriticAlgorithm):
     """AWAC for nests of continuous and discrete actions."""
-
-    trains_on_sequences = True
 
     _alternatives: ClassVar[str] = (
         "Use BcAlgorithm for unbounded actions and for many discrete components."
@@ -147,6 +146,7 @@ class AwacAlgorithm(OffPolicyActorCriticAlgorithm):
         action = self._recorded.clip(transition.action)
         return steps, transition._replace(action=action)
 
+    @takes_whole_sequences
     def train_step(
         self, inputs: TimeStep, state: OffPolicyState, rollout_info: Transition
     ) -> AlgStep:

@@ -37,7 +37,7 @@ from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_masks import ActionMask, RecordedActions
 from alf_lite.distributions.action_vectors import BoxActions
 from alf_lite.networks.actor_networks import ActorNetwork, NormalActorNetwork
-from alf_lite.networks.network import Network
+from alf_lite.networks.network import Network, takes_whole_sequences
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_not_negative
 from alf_lite.utils.diagnostics import diagnostic
@@ -64,8 +64,6 @@ class BcLossInfo(NamedTuple):
 @configurable(denylist=["reward_weights"])
 class BcAlgorithm(RLAlgorithm):
     """Behaviour cloning for any nest of actions."""
-
-    trains_on_sequences = True
 
     # Batches as the offline algorithms have them.
     default_settings = DefaultSettings(
@@ -158,6 +156,7 @@ class BcAlgorithm(RLAlgorithm):
         first_steps, transition = transitions.to_transitions(root_inputs, 1, gamma=1.0)
         return first_steps, self._recorded.clip(transition.action)
 
+    @takes_whole_sequences
     def train_step(self, inputs: TimeStep, state: Nest, rollout_info: Nest) -> AlgStep:
         """Compares the policy with the action that was executed, ``rollout_info``."""
         action = rollout_info

@@ -180,7 +180,6 @@ class Composition(RLAlgorithm):
         rl, parts = self._rl, list(self._named.values())
         self.num_bootstrap_steps = rl.num_bootstrap_steps
         self.trains_on_rollout_info = rl.trains_on_rollout_info
-        self.trains_on_sequences = rl.trains_on_sequences
         self.stops_updates_early = rl.stops_updates_early
         self.tells_action_distribution = rl.tells_action_distribution
         self.has_offline_loss = any(part.has_offline_loss for part in parts)
@@ -215,6 +214,10 @@ class Composition(RLAlgorithm):
     def trains_child(self, path: str) -> bool:
         """The parts; others only if a subclass says that it forwards to them."""
         return path.startswith("parts.") or super().trains_child(path)
+
+    @property
+    def trains_on_sequences(self) -> bool:
+        return self._rl.trains_on_sequences
 
     @property
     def rl_algorithm(self) -> RLContract:

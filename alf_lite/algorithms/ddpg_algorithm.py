@@ -32,7 +32,7 @@ from alf_lite.distributions.action_vectors import BoxActions
 from alf_lite.distributions.exploration import ActionNoise, OrnsteinUhlenbeckNoise
 from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import ActorNetwork
-from alf_lite.networks.network import Network
+from alf_lite.networks.network import Network, takes_whole_sequences
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_not_negative, check_unit_interval
 from alf_lite.utils.diagnostics import diagnostic
@@ -77,8 +77,6 @@ class DdpgLossInfo(NamedTuple):
 )
 class DdpgAlgorithm(OffPolicyActorCriticAlgorithm):
     """DDPG for nests of continuous actions."""
-
-    trains_on_sequences = True
 
     # As Fujimoto et al. 2018 (arXiv:1802.09477) train DDPG and TD3: an update of 256
     # transitions for every step.
@@ -185,6 +183,7 @@ class DdpgAlgorithm(OffPolicyActorCriticAlgorithm):
 
     # Learning
 
+    @takes_whole_sequences
     def train_step(
         self, inputs: TimeStep, state: DdpgState, rollout_info: Transition
     ) -> AlgStep:

@@ -56,7 +56,7 @@ from alf_lite.distributions.exploration import (
 )
 from alf_lite.errors import ConfigError
 from alf_lite.fast import is_exactly, quick
-from alf_lite.networks.network import Network, as_network
+from alf_lite.networks.network import Network, as_network, takes_whole_sequences
 from alf_lite.networks.noisy_layers import exploring_by_noise
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.tensor_specs import NestedTensorSpec
@@ -102,8 +102,6 @@ class DqnLossInfo(NamedTuple):
 )
 class DqnAlgorithm(OffPolicyAlgorithm):
     """DQN for nests of discrete actions."""
-
-    trains_on_sequences = True
 
     # Mnih et al. 2015: ε that falls from 1, a target that is copied, ReLU. Tasks of few
     # numbers want more: as many updates as steps, in phases between which the policy
@@ -290,6 +288,7 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         )
         return self.priority_of(td_error, step_type)
 
+    @takes_whole_sequences
     def train_step(
         self, inputs: TimeStep, state: DqnState, rollout_info: Transition
     ) -> AlgStep:

@@ -39,6 +39,7 @@ from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeSt
 from alf_lite.distributions.action_masks import RecordedActions
 from alf_lite.networks.actor_networks import NormalActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
+from alf_lite.networks.network import takes_whole_sequences
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.utils import losses
 from alf_lite.utils.checks import check_positive, extremes
@@ -97,8 +98,6 @@ class IqlLossInfo(NamedTuple):
 )
 class IqlAlgorithm(OffPolicyActorCriticAlgorithm):
     """IQL for nests of continuous and discrete actions."""
-
-    trains_on_sequences = True
 
     _alternatives: ClassVar[str] = (
         "Use BcAlgorithm for unbounded actions and for many discrete components."
@@ -187,6 +186,7 @@ class IqlAlgorithm(OffPolicyActorCriticAlgorithm):
         action = self._recorded.clip(transition.action)
         return steps, transition._replace(action=action)
 
+    @takes_whole_sequences
     def train_step(
         self, inputs: TimeStep, state: IqlState, rollout_info: Transition
     ) -> AlgStep:

@@ -69,8 +69,6 @@ class PPGAlgorithm(PPOAlgorithm):
     divergence; the value network learns them, too.
     """
 
-    trains_on_sequences = True
-
     # Cobbe et al. 2020, table of appendix A: 64 environments x 256 steps in 8
     # mini-batches, one pass.
     default_settings = DefaultSettings(

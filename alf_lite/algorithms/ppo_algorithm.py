@@ -48,6 +48,7 @@ from alf_lite.data_structures import (
 )
 from alf_lite.distributions import functions as distributions
 from alf_lite.errors import ConfigError
+from alf_lite.networks.network import takes_whole_sequences
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.utils import losses
 from alf_lite.utils.checks import check_positive
@@ -86,8 +87,6 @@ class PPOAlgorithm(ActorCriticAlgorithm):
     ``TrainerConfig.epochs``, ``mini_batch_size`` and
     ``mini_batch_length`` (1 for feed-forward networks).
     """
-
-    trains_on_sequences = True
 
     # With ``target_kl``. The diagnostics of every update are computed for it.
     stops_updates_early = False
@@ -268,6 +267,7 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         )
         return advantage, advantage + value[:, :-1], ()
 
+    @takes_whole_sequences
     def train_step(
         self, inputs: TimeStep, state: ActorCriticState, rollout_info: PPOInfo
     ) -> AlgStep:

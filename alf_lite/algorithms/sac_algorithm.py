@@ -47,7 +47,7 @@ from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_vectors import Entropies, PolicySample
 from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import SquashedActorNetwork
-from alf_lite.networks.network import Network
+from alf_lite.networks.network import Network, takes_whole_sequences
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.utils.checks import check_left_out, check_positive
 from alf_lite.utils.diagnostics import diagnostic
@@ -105,8 +105,6 @@ class SacLossInfo(NamedTuple):
 @configurable(defaults={"actor_network_ctor": SquashedActorNetwork})
 class SacAlgorithm(OffPolicyActorCriticAlgorithm):
     """SAC for nests of continuous and discrete actions."""
-
-    trains_on_sequences = True
 
     # Haarnoja et al. 2018, table 1: an update of 256 transitions for every step.
     default_settings = DefaultSettings(
@@ -259,6 +257,7 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
 
     # Learning
 
+    @takes_whole_sequences
     def train_step(
         self, inputs: TimeStep, state: OffPolicyState, rollout_info: Transition
     ) -> AlgStep:

@@ -101,6 +101,8 @@ from alf_lite.networks.network import (
     as_network as as_network,
     current_sequences as current_sequences,
     leaf_name as leaf_name,
+    says_that_it_takes_them as says_that_it_takes_them,
+    takes_whole_sequences as takes_whole_sequences,
     whole_sequences as whole_sequences,
 )
 from alf_lite.networks.noisy_layers import (

@@ -24,7 +24,7 @@ from alf_lite.networks.continuous_projections import (
 from alf_lite.networks.encoding_networks import EncodedNetwork
 from alf_lite.networks.initializers import Initializer, make_initializer
 from alf_lite.networks.layers import linear
-from alf_lite.networks.network import leaf_name
+from alf_lite.networks.network import leaf_name, takes_whole_sequences
 from alf_lite.networks.projections import (
     POLICY_GAIN,
     BernoulliProjection,
@@ -88,8 +88,6 @@ class ActorDistributionNetwork(EncodedNetwork):
         ConfigError: if ``num_mixture_components`` is given without a mixture.
     """
 
-    takes_sequences = True
-
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
@@ -141,6 +139,7 @@ class ActorDistributionNetwork(EncodedNetwork):
         if not isinstance(action_spec, TensorSpec):
             self._head = NestOfHeads(action_spec, heads)
 
+    @takes_whole_sequences
     @quick
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Nest, Nest]:
         """Observations [B, ...] → (distributions like ``action_spec``, new state)."""
@@ -215,8 +214,6 @@ class ActorNetwork(EncodedNetwork):
         **encoder: options of :class:`EncodedNetwork`.
     """
 
-    takes_sequences = True
-
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
@@ -230,6 +227,7 @@ class ActorNetwork(EncodedNetwork):
             self._encoder.output_size, action_size, POLICY_GAIN, last_initializer
         )
 
+    @takes_whole_sequences
     @quick
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """Observations [B, ...] → (actions [B, action_size] in [-1, 1], new state)."""

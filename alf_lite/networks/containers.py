@@ -25,6 +25,7 @@ from alf_lite.networks.input_preprocessors import (
     output_spec_of,
 )
 from alf_lite.networks.layers import Activation
+from alf_lite.networks.network import takes_whole_sequences
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
@@ -44,8 +45,6 @@ class NetworkContainer(EncoderNetwork):
     """
 
     # What a part needs is asked of the part itself.
-    takes_sequences = True
-
     output_spec: Any
 
     def __init__(
@@ -106,8 +105,6 @@ class Sequential(NetworkContainer):
         **options: of the first part, see :class:`NetworkContainer`.
     """
 
-    takes_sequences = True
-
     def __init__(
         self, input_spec: NestedTensorSpec, parts: Sequence[Part], **options: Any
     ) -> None:
@@ -122,6 +119,7 @@ class Sequential(NetworkContainer):
             spec = output_spec_of(built[-1], spec)
         self._set_parts(built, spec)
 
+    @takes_whole_sequences
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Any, Nest]:
         """Inputs [B, ...] → (what the last part gives, the states of all)."""
         states = []
@@ -141,8 +139,6 @@ class Residual(NetworkContainer):
         **options: of the first part, see :class:`NetworkContainer`.
     """
 
-    takes_sequences = True
-
     def __init__(
         self, input_spec: NestedTensorSpec, parts: Sequence[Part], **options: Any
     ) -> None:
@@ -160,6 +156,7 @@ class Residual(NetworkContainer):
             )
         self._set_parts([body], output)
 
+    @takes_whole_sequences
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """Inputs [B, *shape] → ([B, *shape], new state)."""
         (before,) = self._states(state)
@@ -169,8 +166,6 @@ class Residual(NetworkContainer):
 
 class _SideBySide(NetworkContainer):
     """Parts whose outputs are joined, or stay a nest."""
-
-    takes_sequences = True
 
     def _set_named_parts(
         self,
@@ -242,8 +237,6 @@ class Branch(_SideBySide):
         **options: of all parts, see :class:`NetworkContainer`.
     """
 
-    takes_sequences = True
-
     def __init__(
         self,
         input_spec: NestedTensorSpec,
@@ -255,6 +248,7 @@ class Branch(_SideBySide):
         specs = dict.fromkeys(_by_name(parts), input_spec)
         self._set_named_parts(parts, specs, combiner)
 
+    @takes_whole_sequences
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Any, Nest]:
         """Inputs [B, ...] → (the outputs, joined or not, and the new states)."""
         return self._joined([inputs] * len(self._parts), state)
@@ -270,8 +264,6 @@ class Parallel(_SideBySide):
         combiner: as of :class:`Branch`.
         **options: of all parts, see :class:`NetworkContainer`.
     """
-
-    takes_sequences = True
 
     def __init__(
         self,
@@ -293,6 +285,7 @@ class Parallel(_SideBySide):
             raise ConfigError(f"parts: there is none for {', '.join(without)}")
         self._set_named_parts(parts, specs, combiner)
 
+    @takes_whole_sequences
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Any, Nest]:
         """Inputs [B, ...] → (the outputs, joined or not, and the new states)."""
         entries = _entries(inputs)

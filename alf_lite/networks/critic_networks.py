@@ -22,6 +22,7 @@ from alf_lite.networks.layers import (
     make_dropout,
 )
 from alf_lite.networks.lean_layers import HiddenSequential
+from alf_lite.networks.network import takes_whole_sequences
 from alf_lite.networks.parallel_layers import (
     FirstMember,
     ParallelLayerNorm,
@@ -61,8 +62,6 @@ class CriticNetwork(EncodedNetwork):
         encoder_activation: of these layers; None for the encoder's own.
         **encoder: the other options of :class:`EncodedNetwork`.
     """
-
-    takes_sequences = True
 
     def __init__(
         self,
@@ -104,6 +103,7 @@ class CriticNetwork(EncodedNetwork):
             last_initializer=last_initializer,
         )
 
+    @takes_whole_sequences
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """(observation, action vector) [B, ...] → ([B, n, *output_shape], state)."""
         observation, action = inputs

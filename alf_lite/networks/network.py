@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import math
 import threading
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -16,9 +17,9 @@ from alf_lite import nest
 from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.devices import moved_tensor
-from alf_lite.utils.shortcuts import is_outdated
 
 Nest = Any
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 class whole_sequences:  # noqa: N801 - used like a function
@@ -56,6 +57,22 @@ class whole_sequences:  # noqa: N801 - used like a function
 
 # Runs are faster than pieces, step by step, if they have so many steps on average.
 _MIN_RUN = 4
+
+
+def takes_whole_sequences(method: _Method) -> _Method:
+    """Says so of the ``forward`` of a network, or of a ``train_step``.
+
+    It knows what to do inside of :class:`whole_sequences`, or hands inputs and states
+    on to networks that do, and does nothing else with the states. Said of the method,
+    not of its class: whoever writes another one has to say it anew.
+    """
+    method._takes_whole_sequences = True  # type: ignore[attr-defined]
+    return method
+
+
+def says_that_it_takes_them(method: Any) -> bool:
+    """Whether a method is :func:`takes_whole_sequences`."""
+    return getattr(method, "_takes_whole_sequences", False)
 
 
 class Pieces(NamedTuple):
@@ -153,22 +170,17 @@ class Network(nn.Module):
         state_spec: of the recurrent state, without the batch dimension.
     """
 
-    # ``forward`` knows what to do inside of ``whole_sequences``, or hands inputs and
-    # states on to networks that do. Asked of those with a state only.
-    takes_sequences: bool = False
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Whoever writes a ``forward`` has to say it anew."""
-        super().__init_subclass__(**kwargs)
-        if is_outdated(cls, "takes_sequences", "forward"):
-            cls.takes_sequences = False
-
     def __init__(
         self, input_spec: NestedTensorSpec, state_spec: NestedTensorSpec = ()
     ) -> None:
         super().__init__()
         self._input_spec = input_spec
         self._state_spec = state_spec
+
+    @property
+    def takes_sequences(self) -> bool:
+        """Whether ``forward`` does, see :func:`takes_whole_sequences`."""
+        return says_that_it_takes_them(self.forward)
 
     @property
     def input_spec(self) -> NestedTensorSpec:

@@ -13,7 +13,11 @@ from alf_lite.config import configurable
 from alf_lite.networks.encoding_networks import EncoderNetwork, EncodingNetwork
 from alf_lite.networks.input_encoders import ConvLayerParams
 from alf_lite.networks.layers import Activation, check_sizes, mlp
-from alf_lite.networks.network import Sequences, current_sequences
+from alf_lite.networks.network import (
+    Sequences,
+    current_sequences,
+    takes_whole_sequences,
+)
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
@@ -34,7 +38,6 @@ class RecurrentEncodingNetwork(EncoderNetwork):
         conv_layer_params: see :class:`EncodingNetwork`, as for what follows.
     """
 
-    takes_sequences = True
     _cell_type: type[nn.LSTMCell] | type[nn.GRUCell]
     _num_tensors: int  # of the state of a cell
 
@@ -71,6 +74,7 @@ class RecurrentEncodingNetwork(EncoderNetwork):
         self._mlp = mlp(sizes[-1], post_fc_layer_params, activation)
         self.output_size = [sizes[-1], *post_fc_layer_params][-1]
 
+    @takes_whole_sequences
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """[B, *spec.shape] per leaf and the state → ([B, output_size], new state)."""
         if len(state) != len(self._cells):

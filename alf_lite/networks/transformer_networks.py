@@ -20,7 +20,7 @@ from alf_lite.networks.initializers import initialized
 from alf_lite.networks.input_encoders import ConvLayerParams
 from alf_lite.networks.layers import Activation, linear, mlp
 from alf_lite.networks.lean_layers import apply_hidden
-from alf_lite.networks.network import current_sequences
+from alf_lite.networks.network import current_sequences, takes_whole_sequences
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
@@ -61,8 +61,6 @@ class GTrXLEncodingNetwork(EncoderNetwork):
         activation: of both MLPs.
         conv_layer_params: see :class:`EncodingNetwork`, as for what follows.
     """
-
-    takes_sequences = True
 
     def __init__(
         self,
@@ -115,6 +113,7 @@ class GTrXLEncodingNetwork(EncoderNetwork):
         self._mlp = mlp(size, post_fc_layer_params, activation)
         self.output_size = [size, *post_fc_layer_params][-1]
 
+    @takes_whole_sequences
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """[B, *spec.shape] per leaf and the state → ([B, output_size], new state)."""
         if not isinstance(state, TransformerState):

@@ -20,6 +20,7 @@ from alf_lite.networks.encoding_networks import (
 from alf_lite.networks.initializers import Initializer
 from alf_lite.networks.layers import Activation, check_sizes, linear, mlp
 from alf_lite.networks.lean_layers import LeanSequential
+from alf_lite.networks.network import takes_whole_sequences
 from alf_lite.networks.noisy_layers import NoisyLinear
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
@@ -39,8 +40,6 @@ class ValueNetwork(EncodedNetwork):
     Raises:
         ValueError: if a spec is not supported; the message names its path.
     """
-
-    takes_sequences = True
 
     def __init__(
         self,
@@ -66,6 +65,7 @@ class ValueNetwork(EncodedNetwork):
         """Whether the reward has one dimension."""
         return self._is_scalar
 
+    @takes_whole_sequences
     @quick
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """Observations [B, ...] → (values [B] or [B, D], new state)."""
@@ -100,8 +100,6 @@ class QNetwork(EncodedNetwork):
             encoder has an option of its own.
         last_initializer: of the weights of the outputs; None: orthogonal ones.
     """
-
-    takes_sequences = True
 
     _mean_weights: Tensor  # [C, A, 1], of a mean over the values that exist
 
@@ -158,6 +156,7 @@ class QNetwork(EncodedNetwork):
         self._advantage = stream(math.prod(self._shape))
         self._value = stream(num_outputs) if dueling else None
 
+    @takes_whole_sequences
     @quick
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """Observations [B, ...] → (outputs [B, C, A, N], new state)."""

@@ -122,7 +122,7 @@ class EpisodeRecording(Protocol):
 
     def record(
         self,
-        algorithm: RLAlgorithm,
+        algorithm: RLContract,
         env: Environment,
         result: EvalResult,
         path: str,

@@ -13,7 +13,7 @@ from torch.func import functional_call
 from alf_lite.algorithms.parts.return_heads import ReturnHead
 from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.networks.critic_networks import ParallelMLP
-from alf_lite.networks.network import Network, as_critic_network
+from alf_lite.networks.network import Network, as_critic_network, takes_whole_sequences
 from alf_lite.utils import losses
 from alf_lite.utils.schedulers import (
     Scheduled,
@@ -226,13 +226,12 @@ def make_critic_network(
 class _WithoutMask(Network):
     """Takes observations with a mask and has the state of the network inside."""
 
-    takes_sequences = True
-
     def __init__(self, network: Any, mask: ActionMask) -> None:
         super().__init__(mask.observation_spec, network.state_spec)
         self._network = network
         self._mask = mask
 
+    @takes_whole_sequences
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         observation, action = inputs
         features, state = self.encode(observation, state)

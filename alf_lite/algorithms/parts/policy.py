@@ -20,7 +20,7 @@ from alf_lite.distributions.sample_noise import SampleNoise
 from alf_lite.errors import ConfigError
 from alf_lite.nest import leaf_name
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
-from alf_lite.networks.network import Network, as_network
+from alf_lite.networks.network import Network, as_network, takes_whole_sequences
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
@@ -40,8 +40,6 @@ class Policy(Network):
         mask: of the observations.
         ctor_name: of ``network_ctor`` in messages.
     """
-
-    takes_sequences = True
 
     def __init__(
         self,
@@ -66,6 +64,7 @@ class Policy(Network):
         """All that the policy is; None if a mask belongs to it."""
         return None if self._is_masked else self._network
 
+    @takes_whole_sequences
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Nest, Nest]:
         """Observations [B, ...] → (π(·|s), new state)."""
         network: Any = self._modules["_network"]  # faster than by attribute
@@ -233,8 +232,6 @@ class DeterministicPolicy(Network):
         actions: from vectors to actions.
     """
 
-    takes_sequences = True
-
     def __init__(
         self,
         network_ctor: Callable[..., Any],
@@ -250,6 +247,7 @@ class DeterministicPolicy(Network):
         self._network = network
         self._actions = actions
 
+    @takes_whole_sequences
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """Observations [B, ...] → (μ(s) [B, action_size] in [-1, 1], new state)."""
         return self._network(inputs, state)

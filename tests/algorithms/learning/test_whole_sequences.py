@@ -22,6 +22,7 @@ from alf_lite.networks.actor_networks import (
     NormalActorNetwork,
 )
 from alf_lite.networks.critic_networks import CriticNetwork
+from alf_lite.networks.network import takes_whole_sequences
 from alf_lite.networks.recurrent_networks import (
     GRUEncodingNetwork,
     LSTMEncodingNetwork,
@@ -149,7 +150,7 @@ def test_whole_sequences_equal_one_step_after_the_other(case, monkeypatch):
 
 def trained(cls, options, settings):
     algorithm = make(cls, options, settings)
-    assert takes_sequences(algorithm) is cls.trains_on_sequences
+    assert takes_sequences(algorithm) is algorithm.trains_on_sequences
     for _ in range(2):
         algorithm.train_iter()
     return dict(algorithm.named_parameters())
@@ -165,3 +166,18 @@ def test_who_says_nothing_of_sequences_gets_one_step_after_the_other():
             return super().train_step(inputs, state, rollout_info)
 
     assert not takes_sequences(make(OwnStep, options, {"unroll_length": 4}))
+
+    class SaysItAnew(OwnStep):
+        @takes_whole_sequences
+        def train_step(self, inputs, state, rollout_info):
+            return super().train_step(inputs, state, rollout_info)
+
+    assert takes_sequences(make(SaysItAnew, options, {"unroll_length": 4}))
+
+    class OwnOfflineStep(cls):
+        has_offline_loss = True
+
+        def train_step_offline(self, inputs, state, rollout_info):
+            return super().train_step(inputs, state, rollout_info)
+
+    assert not takes_sequences(make(OwnOfflineStep, options, {"unroll_length": 4}))
