@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.algorithms.rl_contract import RLContract
 from alf_lite.config import configurable
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments.environment import Environment
@@ -94,7 +94,7 @@ class VideoSettings(NamedTuple):
 
     def record(
         self,
-        algorithm: RLAlgorithm,
+        algorithm: RLContract,
         env: Environment,
         result: EvalResult,
         path: str | Path,
@@ -123,7 +123,7 @@ def worst_median_best(returns: Sequence[float]) -> dict[str, int]:
 
 
 def record_episodes(
-    algorithm: RLAlgorithm,
+    algorithm: RLContract,
     env: Environment,
     result: EvalResult,
     path: str | Path,
@@ -256,7 +256,7 @@ class _ClipRecorder:
 
     def __init__(
         self,
-        algorithm: RLAlgorithm,
+        algorithm: RLContract,
         env: Environment,
         clips: Sequence[_Clip],
         on_step: Callable[[TimeStep], None] | None,
