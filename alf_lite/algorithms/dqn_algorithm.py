@@ -31,7 +31,6 @@ from alf_lite.algorithms.parts import replay_options
 from alf_lite.algorithms.parts.critics import TargetUpdater, target_copy
 from alf_lite.algorithms.parts.return_heads import (
     ExpectedReturnHead,
-    RescaledReturnHead,
     ReturnHead,
     mean_of_components,
     outputs_of,
@@ -55,7 +54,7 @@ from alf_lite.distributions.exploration import (
     random_index,
 )
 from alf_lite.errors import ConfigError
-from alf_lite.fast import is_exactly, quick
+from alf_lite.fast import quick
 from alf_lite.networks.network import Network, as_network, takes_whole_sequences
 from alf_lite.networks.noisy_layers import exploring_by_noise
 from alf_lite.networks.value_networks import QNetwork
@@ -355,9 +354,6 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         outputs, target_state = self._target_q_network(observation, target_state)
         allowed = self._actions.allowed(mask, outputs.device)
         model = self._return_model
-        ranks = is_exactly(model, ExpectedReturnHead, RescaledReturnHead)
-        if allowed is None and not self._double and ranks:
-            return outputs.amax(-2), target_state  # of the best action
         chooser = outputs
         if self._double:
             chooser = online_outputs

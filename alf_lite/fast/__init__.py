@@ -34,79 +34,49 @@ from torch.compiler import is_compiling
 
 _Body = TypeVar("_Body", bound=Callable[..., Any])
 
-# The method of a type, or the function of a tensor -> its twin. Modules are those below
-# alf_lite and, of twins, below alf_lite.fast, where they are loaded when first needed.
+_DQNS = ("Dqn", "CqlDqn", "MunchausenDqn", "R2d2", "Sarsa")
+_PAIRING = (
+    *("Cql", "CqlDqn", "Crossq", "Ddpg", "Dqn", "MunchausenDqn", "Oac", "R2d2", "Redq"),
+    *("Sac", "Td3", "Td3Bc"),
+)
+# The method of a type, or the function of a tensor -> its twin, in a module of this
+# room that is loaded when it is first needed. Types have names of their own; those of
+# others have their module before it.
 TWINS = {
     # Networks: chains of linear layers and activations
-    "networks.actor_networks.ActorDistributionNetwork.forward": "chains.forward",
-    "networks.actor_networks.NormalActorNetwork.forward": "chains.forward",
-    "networks.actor_networks.SquashedActorNetwork.forward": "chains.forward",
-    "networks.actor_networks.ActorNetwork.forward": "chains.forward",
-    "networks.value_networks.ValueNetwork.forward": "chains.forward",
-    "networks.value_networks.QNetwork.forward": "chains.forward",
-    "algorithms.parts.novelty.FeatureNetwork.forward": "chains.forward",
-    "networks.critic_networks.ParallelMLP.values": "parallel_chains.values",
+    "ActorDistributionNetwork.forward": "chains.forward",
+    "ActorNetwork.forward": "chains.forward",
+    "FeatureNetwork.forward": "chains.forward",
+    "NormalActorNetwork.forward": "chains.forward",
+    "QNetwork.forward": "chains.forward",
+    "SquashedActorNetwork.forward": "chains.forward",
+    "ValueNetwork.forward": "chains.forward",
+    "ParallelMLP.values": "parallel_chains.values",
     # Distributions
-    "distributions.discrete.Categorical.log_prob_and_entropy": "likelihoods.choice",
-    "distributions.continuous.DiagonalNormal.log_prob_and_entropy": (
-        "likelihoods.normal"
-    ),
-    # Statistics of batches
-    "utils.losses._masked_mean": "statistics.masked_mean",
-    "utils.losses._normalized": "statistics.normalized",
-    "utils.value_ops._lambda_sums": "statistics.lambda_sums",
-    "algorithms.parts.transitions._sums": "statistics.n_step_sums",
-    "algorithms.parts.transitions._step_ahead": "statistics.step_ahead",
-    # Losses: of parts, and of whole mini-batches by one node
-    "algorithms.parts.clipped_loss.ClippedLoss.__call__": "policy_losses.of_steps",
-    "algorithms.parts.policy_gradient.PolicyGradientLoss.__call__": (
-        "policy_losses.of_steps"
-    ),
-    "algorithms.actor_critic_algorithm.ActorCriticAlgorithm.quick_loss": (
-        "policy_losses.of_actor_critic"
-    ),
-    "algorithms.impala_algorithm.ImpalaAlgorithm.quick_loss": (
-        "policy_losses.of_actor_critic"
-    ),
-    "algorithms.ppo_algorithm.PPOAlgorithm.quick_loss": "policy_losses.of_ppo",
-    "algorithms.ppg_algorithm.PPGAlgorithm.quick_loss": "policy_losses.of_ppo",
-    "algorithms.dqn_algorithm.DqnAlgorithm.quick_loss": "q_learning.of_dqn",
-    "algorithms.r2d2_algorithm.R2d2Algorithm.quick_loss": "q_learning.of_dqn",
-    "algorithms.composition.Composition.quick_loss": "joint_losses.of_composition",
-    "algorithms.agent.Agent.quick_loss": "joint_losses.of_composition",
-    "algorithms.dynamic_action_repeat_agent.DynamicActionRepeatAgent.quick_loss": (
-        "joint_losses.of_composition"
-    ),
-    # Transitions of one step, of windows that are not taken apart
-    **{
-        f"algorithms.{name}.preprocess_experience": "statistics.next_step"
-        for name in (
-            "cql_algorithm.CqlAlgorithm",
-            "cql_dqn_algorithm.CqlDqnAlgorithm",
-            "crossq_algorithm.CrossqAlgorithm",
-            "ddpg_algorithm.DdpgAlgorithm",
-            "dqn_algorithm.DqnAlgorithm",
-            "munchausen_dqn_algorithm.MunchausenDqnAlgorithm",
-            "oac_algorithm.OacAlgorithm",
-            "r2d2_algorithm.R2d2Algorithm",
-            "redq_algorithm.RedqAlgorithm",
-            "sac_algorithm.SacAlgorithm",
-            "td3_algorithm.Td3Algorithm",
-            "td3_bc_algorithm.Td3BcAlgorithm",
-        )
-    },
-    # Greedy actions of Q-learning
-    **{
-        f"algorithms.{name}.{method}": f"q_learning.{method}"
-        for name in (
-            "dqn_algorithm.DqnAlgorithm",
-            "cql_dqn_algorithm.CqlDqnAlgorithm",
-            "munchausen_dqn_algorithm.MunchausenDqnAlgorithm",
-            "r2d2_algorithm.R2d2Algorithm",
-            "sarsa_algorithm.SarsaAlgorithm",
-        )
-        for method in ("predict_step", "rollout_step")
-    },
+    "Categorical.log_prob_and_entropy": "likelihoods.choice",
+    "DiagonalNormal.log_prob_and_entropy": "likelihoods.normal",
+    # Statistics of batches, returns and transitions
+    "losses._masked_mean": "statistics.masked_mean",
+    "losses._normalized": "statistics.normalized",
+    "transitions._step_ahead": "statistics.step_ahead",
+    "transitions._sums": "statistics.n_step_sums",
+    "value_ops._lambda_sums": "statistics.lambda_sums",
+    # Losses: of steps, and of whole mini-batches by one node
+    "ClippedLoss.__call__": "policy_losses.of_steps",
+    "PolicyGradientLoss.__call__": "policy_losses.of_steps",
+    "ActorCriticAlgorithm.quick_loss": "policy_losses.of_actor_critic",
+    "ImpalaAlgorithm.quick_loss": "policy_losses.of_actor_critic",
+    "PPGAlgorithm.quick_loss": "policy_losses.of_ppo",
+    "PPOAlgorithm.quick_loss": "policy_losses.of_ppo",
+    "DqnAlgorithm.quick_loss": "q_learning.of_dqn",
+    "R2d2Algorithm.quick_loss": "q_learning.of_dqn",
+    "Agent.quick_loss": "joint_losses.of_composition",
+    "Composition.quick_loss": "joint_losses.of_composition",
+    "DynamicActionRepeatAgent.quick_loss": "joint_losses.of_composition",
+    # Greedy actions, and transitions of windows that are not taken apart
+    **{f"{x}Algorithm.predict_step": "q_learning.predict_step" for x in _DQNS},
+    **{f"{x}Algorithm.rollout_step": "q_learning.rollout_step" for x in _DQNS},
+    **{f"{x}Algorithm.preprocess_experience": "statistics.pair" for x in _PAIRING},
 }
 if os.environ.get("ALF_LITE_FAST") == "0":
     TWINS.clear()
@@ -214,7 +184,11 @@ def _load(name: str) -> Callable[..., Any] | None:
 
 
 def _name_of(what: Any) -> str:
-    return f"{what.__module__}.{what.__qualname__}".removeprefix("alf_lite.")
+    """Of a class or function; with its module, if that is not one of ours."""
+    module = what.__module__
+    if module.startswith("alf_lite."):
+        module = "" if isinstance(what, type) else module.rpartition(".")[2]
+    return f"{module}.{what.__qualname__}".lstrip(".")
 
 
 def _is_untouched(part: Any) -> bool:

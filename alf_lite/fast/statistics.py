@@ -132,7 +132,7 @@ def _places(batch_size: int, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
     return np.arange(batch_size)[:, None], np.arange(num_rows)
 
 
-def next_step(algorithm: Any, steps: TimeStep) -> Transition:
+def pair(algorithm: Any, steps: TimeStep) -> Transition:
     """The transitions to steps [B, ...] from the ones before them, with n = 1."""
     return Transition(
         steps.prev_action,

@@ -226,7 +226,7 @@ def test_a_subclass_may_have_rows_of_its_own(monkeypatch):
     algorithm = build(Logging)
     batch = a_batch(algorithm, 1)
     assert algorithm.quick_loss(batch) is None
-    twin = fast.TWINS["algorithms.ppo_algorithm.PPOAlgorithm.quick_loss"]
+    twin = fast.TWINS["PPOAlgorithm.quick_loss"]
     monkeypatch.setitem(fast.TWINS, f"{__name__}.Logging.quick_loss", twin)
     fast.forget()
     assert algorithm.quick_loss(batch) is not None

@@ -16,9 +16,11 @@ from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.utils import losses
 from tests.fast.twins import watched, without_twins
+from tests.source_code import parse_package
+from tests.test_layering import class_names
 
-ROW = "networks.value_networks.ValueNetwork.forward"
-MEAN = "utils.losses._masked_mean"
+ROW = "ValueNetwork.forward"
+MEAN = "losses._masked_mean"
 
 
 class Derived(ValueNetwork):
@@ -32,15 +34,15 @@ def value_network(cls=ValueNetwork) -> ValueNetwork:
 @pytest.mark.parametrize("row", fast.TWINS)
 def test_every_row_names_a_body_and_a_twin(row):
     assert callable(fast._load(row))
-    module, _, name = row.rpartition(".")
-    try:
-        owner = importlib.import_module(f"alf_lite.{module}")
-    except ModuleNotFoundError:  # a method
-        module, _, cls = module.rpartition(".")
-        owner = vars(importlib.import_module(f"alf_lite.{module}"))[cls]
-    assert callable(getattr(owner, name))
+    owner, name = row.split(".")
+    modules = class_names(parse_package()).get(owner)
+    if modules is None:
+        modules = [m for m in parse_package() if m.endswith(f".{owner}")]
+    (module,) = modules
+    found = importlib.import_module(module)
+    body = getattr(getattr(found, owner, found), name)
     if name != "preprocess_experience":  # the learner asks for that one
-        assert fast.torch_body(getattr(owner, name)) is not getattr(owner, name)
+        assert fast.torch_body(body) is not body
 
 
 def test_only_the_very_type_has_a_twin():

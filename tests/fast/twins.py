@@ -77,9 +77,7 @@ def twins_of(conf: Path) -> str:
         Trainer(TrainerConfig(), Path(folder) / "run").train()
     config_files.reset()
     return " ".join(
-        ".".join(row.split(".")[-2:]) + "~" * (ran[row] < asked[row])
-        for row in sorted(asked)
-        if ran[row]
+        row + "~" * (ran[row] < asked[row]) for row in sorted(asked) if ran[row]
     )
 
 
