@@ -73,6 +73,9 @@ TWINS = {
     "Agent.quick_loss": "joint_losses.of_composition",
     "Composition.quick_loss": "joint_losses.of_composition",
     "DynamicActionRepeatAgent.quick_loss": "joint_losses.of_composition",
+    # Optimizers, after their first step
+    "torch.optim.adam.Adam.step": "adam_step.fused",
+    "torch.optim.adamw.AdamW.step": "adam_step.fused",
     # Greedy actions, and transitions of windows that are not taken apart
     **{f"{x}Algorithm.predict_step": "q_learning.predict_step" for x in _DQNS},
     **{f"{x}Algorithm.rollout_step": "q_learning.rollout_step" for x in _DQNS},

@@ -52,20 +52,8 @@ class _Activation(NamedTuple):
 
     apply: Callable[[np.ndarray], Any]
     # (gradient of the output, output): makes it that of the input
-    differentiate: Callable[[np.ndarray, np.ndarray], None]
+    differentiate: Callable[[np.ndarray, np.ndarray], Any]
     torch: Callable[[Tensor], Tensor]
-
-
-def _relu(x: np.ndarray) -> None:
-    np.maximum(x, _ZERO, out=x)
-
-
-def _relu_backward(gradient: np.ndarray, output: np.ndarray) -> None:
-    gradient *= output > _ZERO
-
-
-def _tanh(x: np.ndarray) -> None:
-    np.tanh(x, out=x)
 
 
 def _tanh_backward(gradient: np.ndarray, output: np.ndarray) -> None:
@@ -74,10 +62,14 @@ def _tanh_backward(gradient: np.ndarray, output: np.ndarray) -> None:
     gradient *= slope
 
 
-_RELU = _Activation(_relu, _relu_backward, torch.relu)
+_RELU = _Activation(
+    lambda x: np.maximum(x, _ZERO, out=x),
+    lambda gradient, output: np.multiply(gradient, output > _ZERO, out=gradient),
+    torch.relu,
+)
 _ACTIVATIONS: dict[type[nn.Module], _Activation] = {
     nn.ReLU: _RELU,
-    nn.Tanh: _Activation(_tanh, _tanh_backward, torch.tanh),
+    nn.Tanh: _Activation(lambda x: np.tanh(x, out=x), _tanh_backward, torch.tanh),
 }
 
 
@@ -184,10 +176,7 @@ class NumpyChain:
         """
         if not self._layers or is_traced():
             return None
-        if not self._built.are_there():
-            self._layers = []
-            return None
-        if self._built.are_watched():
+        if not self._built.are_untouched():
             return None
         for arrays in self._arrays:
             # Not by attribute, which nn.Module looks up in Python. What arrays are made
@@ -251,9 +240,7 @@ class Arrays(NamedTuple):
     min_rows_of_torch: int  # of all layers together
 
     @classmethod
-    def of_layer(
-        cls, layer: nn.Linear, activation: Any, min_rows_of_torch: int
-    ) -> Arrays:
+    def of_layer(cls, layer: nn.Linear, activation: Any, min_rows: int) -> Arrays:
         weight, bias = layer.weight, layer.bias
         return cls(
             layer._parameters,
@@ -261,8 +248,8 @@ class Arrays(NamedTuple):
             0 if bias is None else bias.data_ptr(),
             weight.detach().numpy().T,
             None if bias is None else bias.detach().numpy()[None],
-            activation,
-            min_rows_of_torch,
+            _ACTIVATIONS.get(activation),
+            min_rows,
         )
 
 
@@ -335,13 +322,13 @@ def pull_back(
 
 
 def _as_steps(layers: Sequence[nn.Module]) -> list[tuple[nn.Linear, Any]]:
-    """Each linear layer with its activation, or None; empty if there are others."""
+    """Each linear layer, and the type of its activation; empty if there are others."""
     steps: list[tuple[nn.Linear, Any]] = []
     for layer in layers:
         if type(layer) is nn.Linear:
             steps.append((layer, None))
         elif type(layer) in _ACTIVATIONS and steps and steps[-1][1] is None:
-            steps[-1] = steps[-1][0], _ACTIVATIONS[type(layer)]
+            steps[-1] = steps[-1][0], type(layer)
         else:
             return []
     return [] if steps and steps[-1][1] is not None else steps

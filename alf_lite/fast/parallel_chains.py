@@ -53,7 +53,6 @@ class ParallelChain:
 
     def __init__(self, layers: Sequence[nn.Module], built: BuiltLayers) -> None:
         self._built = built
-        self._is_single_threaded: bool | None = None  # not known yet
         self._layers: list[ParallelLinear] = []
         self._is_relu: list[bool] = []  # or tanh, after each but the last
         for linear, activation in zip_longest(layers[::2], layers[1::2]):
@@ -80,11 +79,7 @@ class ParallelChain:
             or torch.is_autocast_enabled("cpu")
         ):
             return None
-        if self._is_single_threaded is None:
-            self._is_single_threaded = is_single_threaded()
-        if not self._is_single_threaded:
-            return None
-        if not self._built.are_there() or self._built.are_watched():
+        if not is_single_threaded() or not self._built.are_untouched():
             return None
         parameters: list[Any] = []
         for layer in self._layers:

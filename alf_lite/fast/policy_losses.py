@@ -241,10 +241,11 @@ def _mean_loss(
         return None
     if not is_exactly(policy, Policy) or not is_exactly(value_network, ValueNetwork):
         return None
-    network: Any = policy.unmasked_network  # None: there is a mask
+    network: Any = policy.network
     if (
-        not is_exactly(network, *_POLICIES)
-        or not value_network.is_scalar
+        policy.mask.exists
+        or not is_exactly(network, *_POLICIES)
+        or not value_network._is_scalar
         or has_hooks(network)
         or has_hooks(value_network)
     ):

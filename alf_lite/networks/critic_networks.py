@@ -201,8 +201,8 @@ class ParallelMLP(nn.Module):
         """
         if not self.is_only_first:
             return self._of_all(x)
-        is_built = self._built.are_there() and not self._built.are_watched()
-        if not (self._knows_first and is_built and is_exactly(self, ParallelMLP)):
+        is_shipped = is_exactly(self, ParallelMLP) and self._built.are_untouched()
+        if not (self._knows_first and is_shipped):
             return self._of_all(x)[:1]
         hidden_layers, output_layer = self._first
         return output_layer.forward(hidden_layers.forward(x)).unsqueeze(0)

@@ -60,11 +60,6 @@ class ValueNetwork(EncodedNetwork):
         )
         self._is_scalar = reward_spec.ndim == 0
 
-    @property
-    def is_scalar(self) -> bool:
-        """Whether the reward has one dimension."""
-        return self._is_scalar
-
     @takes_whole_sequences
     @quick
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:

@@ -1,9 +1,5 @@
 # Written by `python -m tests.stubs`.
 
-from alf_lite.optimizers.fused_adam_step import (
-    FusedAdamStep as FusedAdamStep,
-    fused_adam_step as fused_adam_step,
-)
 from alf_lite.optimizers.gradient_average import GradientAverage as GradientAverage
 from alf_lite.optimizers.optimizer import Optimizer as Optimizer
 from alf_lite.optimizers.optimizers import (

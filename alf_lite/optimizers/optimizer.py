@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from alf_lite.errors import CheckpointError
-from alf_lite.optimizers.fused_adam_step import FusedAdamStep, fused_adam_step
+from alf_lite.fast import twin_of
 from alf_lite.utils.progress import FollowsProgress
 from alf_lite.utils.schedulers import (
     ConstantScheduler,
@@ -75,7 +75,7 @@ class Optimizer(FollowsProgress):
         self._named_parameters: list[tuple[str, Parameter]] = []
         self._parameters: list[Parameter] = []
         self._torch_optimizer: torch.optim.Optimizer | None = None
-        self._fast_step: FusedAdamStep | None = None
+        self._fast_step: Any = None
         self._num_beginnings = 0
         self._one: Tensor | None = None
         # A wrong one should fail where it is given, whenever it would be reached.
@@ -265,7 +265,8 @@ class Optimizer(FollowsProgress):
             optimizer.step()
         else:
             self._step_unless(skip, optimizer)
-        self._fast_step = fused_adam_step(optimizer)
+        twin = twin_of(optimizer, "step")
+        self._fast_step = None if twin is None else twin(optimizer)
 
     def _step_unless(self, skip: Tensor, optimizer: Any) -> None:
         """A step of torch that changes nothing if ``skip`` [] is 1."""

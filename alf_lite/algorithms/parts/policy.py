@@ -59,11 +59,6 @@ class Policy(Network):
         self._is_masked = mask.exists
         self._network = network
 
-    @property
-    def unmasked_network(self) -> Network | None:
-        """All that the policy is; None if a mask belongs to it."""
-        return None if self._is_masked else self._network
-
     @takes_whole_sequences
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Nest, Nest]:
         """Observations [B, ...] → (π(·|s), new state)."""

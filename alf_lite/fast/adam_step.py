@@ -143,15 +143,9 @@ class FusedAdamStep:
             state["step"] = state["step"].clone()
 
 
-def fused_adam_step(optimizer: torch.optim.Optimizer) -> FusedAdamStep | None:
+def fused(optimizer: torch.optim.Adam) -> FusedAdamStep | None:
     """The step of an optimizer that has made one before, if it is one of these."""
     if _PRE_HOOKS is None or _POST_HOOKS is None or not _HAS_KERNELS:
-        return None
-    # Not of a subclass, whose step may be another one.
-    if not (
-        isinstance(optimizer, torch.optim.Adam)
-        and type(optimizer) in (torch.optim.Adam, torch.optim.AdamW)
-    ):
         return None
     groups = optimizer.param_groups
     if len(groups) != 1 or not groups[0]["fused"]:
