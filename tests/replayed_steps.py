@@ -13,8 +13,8 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.learning.batch_loss import batch_loss
-from alf_lite.algorithms.learning.gradient_step import update_with_gradient
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
+from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep

@@ -5,6 +5,7 @@ from alf_lite.algorithms.acting import (
     TrainedPolicy as TrainedPolicy,
     eval_mode as eval_mode,
     exploring as exploring,
+    without_memory as without_memory,
 )
 from alf_lite.algorithms.actor_critic_algorithm import (
     ActorCriticInfo as ActorCriticInfo,

@@ -14,6 +14,7 @@ from alf_lite import nest
 from alf_lite.algorithms.rl_contract import RLContract
 from alf_lite.data_structures import StepType, TimeStep
 from alf_lite.environments.specs_only_environment import SpecsOnlyEnvironment
+from alf_lite.errors import ConfigError
 from alf_lite.nest import path_parts
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import random_state, summary
@@ -300,3 +301,18 @@ class TrainedPolicy:
 
         leaves = [convert(*item) for item in nest.flatten_with_path(action)]
         return nest.pack_sequence_as(action, leaves)
+
+
+def without_memory(policy: TrainedPolicy) -> TrainedPolicy:
+    """The policy, if it acts on the observation alone.
+
+    Raises:
+        ConfigError: if it remembers, so that it must be told of new episodes.
+    """
+    if policy.remembers:
+        raise ConfigError(
+            f"{policy.algorithm.name} remembers what it has seen in an episode. Write "
+            "policy = algorithm.policy(), then policy.predict(observation), and "
+            "policy.reset() where an episode begins."
+        )
+    return policy

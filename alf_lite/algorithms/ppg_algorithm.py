@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite import nest
-from alf_lite.algorithms.learning.gradient_step import update_with_gradient
 from alf_lite.algorithms.learning.update_summaries import write_means
+from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm, PPOInfo
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import BatchInfo, LossInfo, TimeStep

@@ -6,24 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from alf_lite import nest
-from alf_lite.algorithms.acting import TrainedPolicy
+from alf_lite.algorithms.acting import TrainedPolicy, without_memory
 from alf_lite.algorithms.algorithm import valid_steps
+from alf_lite.algorithms.learning import construction, training_batches
 from alf_lite.algorithms.learning.collector import EpisodeCollection
-from alf_lite.algorithms.learning.construction import (
-    BuiltFrom,
-    ConstructorSignature,
-    look_at_arguments,
-    through_front_door,
-)
 from alf_lite.algorithms.learning.recorded_steps import has_no_replay
-from alf_lite.algorithms.learning.training_batches import (
-    TrainingBatch,
-    cut_sequences,
-    transpose,
-    with_executed_action,
-)
 from alf_lite.algorithms.learning.training_replay import TrainingReplay
-from alf_lite.algorithms.learning.training_run import TrainingRun
+from alf_lite.algorithms.learning.training_run import TrainingRun, metrics_of
 from alf_lite.algorithms.parts.reward_weights import RewardWeights
 from alf_lite.algorithms.rl_contract import RLContract
 from alf_lite.config import TrainerConfig
@@ -34,8 +23,7 @@ from alf_lite.environments.specs_only_environment import (
     saved_spaces,
 )
 from alf_lite.errors import ConfigError
-from alf_lite.metrics.episode_metric import build_episode_metrics
-from alf_lite.metrics.metrics import MetricSet, create_metrics
+from alf_lite.metrics.metrics import MetricSet
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
@@ -78,19 +66,19 @@ class RLAlgorithm(RLContract):
             ``TrainerConfig.overwrite_policy_output`` says the same.
     """
 
-    __signature__ = ConstructorSignature()
+    __signature__ = construction.ConstructorSignature()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         algorithm = super().__new__(cls)
-        look_at_arguments(algorithm, args, kwargs)
+        construction.look_at_arguments(algorithm, args, kwargs)
         return algorithm
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "__init__" in vars(cls):
-            cls.__init__ = through_front_door(vars(cls)["__init__"])  # type: ignore
+            cls.__init__ = construction.through_front_door(vars(cls)["__init__"])  # type: ignore
 
-    @through_front_door
+    @construction.through_front_door
     def __init__(
         self,
         observation_spec: NestedTensorSpec,
@@ -110,16 +98,8 @@ class RLAlgorithm(RLContract):
         overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None:
-        if not isinstance(is_on_policy, bool | None):
-            raise ConfigError(
-                f"{name or type(self).__name__}: is_on_policy must be True or False, "
-                f"got {is_on_policy!r}. True trains on every unroll and drops it, "
-                "False trains from a replay buffer, and None leaves it to the parent."
-            )
-        if config is not None and is_on_policy is not None:
-            name_shown = name or type(self).__name__
-            num_environments = None if env is None else env.batch_size * ranks.size
-            config = config.counted(is_on_policy, num_environments, name_shown)
+        name = name or type(self).__name__
+        config = construction.counted_config(config, is_on_policy, env, name)
         super().__init__(
             observation_spec,
             action_spec,
@@ -137,9 +117,9 @@ class RLAlgorithm(RLContract):
             name=name,
         )
         self._env = env
-        self.built_from: BuiltFrom | None = None  # of the root
-        self._episodes_have_begun = False
-        self._is_finished = False
+        self.built_from: construction.BuiltFrom | None = None  # of the root
+        self.episodes_have_begun = False  # of a loop of one's own, too
+        self.is_finished = False  # ``finish_train`` was called
         self._metrics: MetricSet | None = None
         self._training_run: TrainingRun | None = None
         self._predictor: TrainedPolicy | None = None
@@ -148,8 +128,10 @@ class RLAlgorithm(RLContract):
 
     def train_iter(self) -> int:
         """Unrolls, then trains. Returns the number of steps trained on."""
-        self.setup_training()
-        self._begin_episodes()
+        if self._optimizers is None:
+            self.setup_training()
+        if not self.episodes_have_begun:
+            self._begin_episodes()
         run, progress = self.training_run, self.progress
         progress.global_counter += 1
         summary.set_global_counter(progress.global_counter)
@@ -158,7 +140,8 @@ class RLAlgorithm(RLContract):
         else:
             steps = self._train_iter_off_policy(run.replay)
             run.replay.end_iteration()
-        self.metrics.share()
+        if ranks.size > 1:
+            self.metrics.share()
         progress.move_to(progress.iterations + 1, self.num_env_steps, self.limits)
         if steps and summary.should_record():
             num_updates = run.updates.num_updates
@@ -220,7 +203,7 @@ class RLAlgorithm(RLContract):
         pace = replay.pace
         assert pace is not None, "made for this"
         limits = pace.num_steps_to_take(can_train=replay.own.can_train)
-        experience = self.unroll_what_is_there(*limits)
+        experience = self.training_run.collector.take_what_is_there(*limits)
         if experience is not None:
             pace.take(experience.time_step.step_type.numel())
         return experience
@@ -238,18 +221,6 @@ class RLAlgorithm(RLContract):
         return self.training_run.collector.collect(
             unroll_length, acts_randomly=self.acts_randomly
         )
-
-    def unroll_what_is_there(self, at_least: int, at_most: int) -> Experience | None:
-        """Takes what unroll workers have finished, as ``unroll`` does.
-
-        Args:
-            at_least: wait for so many steps of a worker.
-            at_most: leave the others for the next time.
-
-        Returns:
-            As ``unroll``, the steps side by side; None if there are none.
-        """
-        return self.training_run.collector.take_what_is_there(at_least, at_most)
 
     @property
     def acts_randomly(self) -> bool:
@@ -278,19 +249,21 @@ class RLAlgorithm(RLContract):
         valid = valid_steps(experience.time_step.step_type)
         valid[-1] = False
         if self.unrolls_with_grad:
-            return run.updates.run_on_rollout(
-                TrainingBatch(experience.time_step, train_info, (), valid)
+            batch = training_batches.TrainingBatch(
+                experience.time_step, train_info, (), valid
             )
+            return run.updates.run_on_rollout(batch)
 
         # Preprocess the whole unroll once, [B, T+1, ...].
-        train_info = with_executed_action(train_info, experience.action)
-        experience = experience._replace(rollout_info=train_info)
-        experience, valid = transpose((experience, valid))
+        info = training_batches.with_executed_action(train_info, experience.action)
+        experience, valid = training_batches.transpose(
+            (experience._replace(rollout_info=info), valid)
+        )
         batch = run.preprocessed = self.preprocess(experience, valid, BatchInfo())
 
         # Update on its mini-batches.
         if length is not None:  # else a sequence is the unroll with its bootstrap row
-            batch = cut_sequences(batch, len(valid[0]) - 1, length)
+            batch = training_batches.cut_sequences(batch, len(valid[0]) - 1, length)
         return run.updates.run_passes(batch, num_bootstrap_rows=int(length is None))
 
     def train_from_replay_buffer(self, *, with_own_steps: bool = True) -> int:
@@ -364,34 +337,22 @@ class RLAlgorithm(RLContract):
 
         Unroll workers are started by it, and go on undisturbed later.
         """
-        self._episodes_have_begun = True
+        self.episodes_have_begun = True
         self.training_run.reset_environment(seed)
-
-    @property
-    def episodes_have_begun(self) -> bool:
-        """Whether a loop of one's own has stepped the environment."""
-        return self._episodes_have_begun
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether ``finish_train`` was called."""
-        return self._is_finished
 
     def _begin_episodes(self) -> None:
         """In a loop of one's own with a seed, as the trainer does it."""
-        if self._episodes_have_begun:
-            return
         config = self._config
         is_new = self.progress.iterations == 0
         if is_new and config is not None and config.random_seed is not None:
             own_seed = ranks.seed_of(config.random_seed)
             seed = random_state.derive_seed(own_seed, "environments", 0)
             self.reset_environment(seed)
-        self._episodes_have_begun = True
+        self.episodes_have_begun = True
 
     def finish_train(self) -> None:
         """Releases what training holds: the environment, or the unroll workers."""
-        self._is_finished = True
+        self.is_finished = True
         if self._training_run is not None:
             self._training_run.close()
         elif self._env is not None:
@@ -407,15 +368,7 @@ class RLAlgorithm(RLContract):
     def metrics(self) -> MetricSet:
         """They observe the untransformed steps of the training environments."""
         if self._metrics is None:
-            env, config = self._require_env()
-            self._metrics = create_metrics(
-                reward_spec=env.reward_spec,
-                env_info_spec=env.env_info_spec,
-                batch_size=env.batch_size,
-                buffer_size=max(config.metric_min_buffer_size, env.batch_size),
-                algorithm_gamma=self.initial_gamma,
-                own=build_episode_metrics(config.metric_ctors),
-            )
+            self._metrics = metrics_of(*self._require_env(), self.initial_gamma)
         return self._metrics
 
     def get_metrics(self) -> list:
@@ -493,11 +446,5 @@ class RLAlgorithm(RLContract):
             ConfigError: if it remembers, so that it must be told of new episodes.
         """
         if self._predictor is None:
-            self._predictor = self.policy()
-        if self._predictor.remembers:
-            raise ConfigError(
-                f"{self._name} remembers what it has seen in an episode. Write policy "
-                "= algorithm.policy(), then policy.predict(observation), and "
-                "policy.reset() where an episode begins."
-            )
+            self._predictor = without_memory(self.policy())
         return self._predictor.predict(observation, deterministic)

@@ -147,15 +147,6 @@ class ActionDistribution(Distribution):
         return f"{type(self).__name__}({arguments})"
 
 
-def sum_event(values: Tensor, num_event_dims: int) -> Tensor:
-    """[*batch, *event] summed over its last ``num_event_dims`` dimensions."""
-    if num_event_dims == 0:
-        return values
-    if num_event_dims == 1:
-        return values.sum(-1)
-    return values.flatten(-num_event_dims).sum(-1)
-
-
 def _attributes(obj: object, names: tuple[str, ...]) -> tuple[Any, ...]:
     return tuple([getattr(obj, name) for name in names])
 

@@ -70,7 +70,8 @@ class BoxActions:
         if not leaves:
             raise ValueError("action_spec: expected at least one TensorSpec, got none")
         self._bounds = [_bounds(path, spec) for path, spec in leaves]
-        self.vector_size = sum(bounds.spec.numel for bounds in self._bounds)
+        self._sizes = [bounds.spec.numel for bounds in self._bounds]
+        self.vector_size = sum(self._sizes)
         # Logarithm of the volume of the box over that of the box [-1, 1]: so much more
         # entropy has a density of actions than that of their vectors.
         self.log_scale = sum(bounds.log_volume for bounds in self._bounds)
@@ -79,15 +80,18 @@ class BoxActions:
 
     def to_vector(self, action: Nest) -> Tensor:
         """Nest of [B, *spec.shape] in their bounds → [B, numel] in [-1, 1]."""
+        leaves = self._leaves(action)
         columns = [
-            bounds.to_symmetric(leaf).reshape(leaf.shape[0], bounds.spec.numel)
-            for bounds, leaf in zip(self._bounds, self._leaves(action), strict=True)
+            bounds.to_symmetric(leaf).reshape(leaf.shape[0], size)
+            for bounds, size, leaf in zip(
+                self._bounds, self._sizes, leaves, strict=True
+            )
         ]
         return columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
 
     def to_action(self, vector: Tensor) -> Nest:
         """[B, numel] in [-1, 1] → nest of [B, *spec.shape] in their bounds."""
-        columns = vector.split([bounds.spec.numel for bounds in self._bounds], dim=1)
+        columns = vector.split(self._sizes, dim=1)
         leaves = [
             bounds.from_symmetric(column.reshape(-1, *bounds.spec.shape))
             for bounds, column in zip(self._bounds, columns, strict=True)

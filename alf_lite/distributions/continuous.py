@@ -13,10 +13,9 @@ from torch.nn import functional as F
 from alf_lite.distributions.action_distribution import (
     ActionDistribution,
     SampleShape,
-    sum_event,
 )
 from alf_lite.tensor_specs import BoundedTensorSpec
-from alf_lite.utils.tensor_utils import DeviceConstants
+from alf_lite.utils.tensor_utils import DeviceConstants, sum_event
 
 _LOG_2 = math.log(2.0)
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)

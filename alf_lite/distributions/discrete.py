@@ -16,12 +16,11 @@ from torch.nn import functional as F
 from alf_lite.distributions.action_distribution import (
     ActionDistribution,
     SampleShape,
-    sum_event,
 )
 from alf_lite.distributions.torch_distributions import mask_log_odds, mask_logits
 from alf_lite.fast import is_exactly
 from alf_lite.tensor_specs import BoundedTensorSpec, num_categories
-from alf_lite.utils.tensor_utils import DeviceConstants
+from alf_lite.utils.tensor_utils import DeviceConstants, sum_event
 
 
 class Categorical(ActionDistribution):

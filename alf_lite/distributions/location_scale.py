@@ -11,9 +11,9 @@ from torch.distributions import Distribution
 from alf_lite.distributions.action_distribution import (
     ActionDistribution,
     SampleShape,
-    sum_event,
 )
 from alf_lite.distributions.continuous import ActionBounds
+from alf_lite.utils.tensor_utils import sum_event
 
 _LOG_PI = math.log(math.pi)
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)

@@ -52,6 +52,7 @@ class NormalProjection(Projection):
         super().__init__()
         _check_log_std(initial_log_std, log_std_bounds)
         self._spec = spec
+        self._shape = tuple(spec.shape)  # not asked for again at every step
         self._bounds = bounds
         self._log_std_bounds = log_std_bounds
         self._loc = linear(input_size, spec.numel, POLICY_GAIN)
@@ -80,8 +81,8 @@ class NormalProjection(Projection):
     def _distribution(self, loc: Tensor, log_std: Tensor) -> Any:
         scale = log_std.clamp(*self._log_std_bounds).exp().expand_as(loc)
         return self._build(
-            unflatten_last(loc, self._spec.shape),
-            unflatten_last(scale, self._spec.shape),
+            unflatten_last(loc, self._shape),
+            unflatten_last(scale, self._shape),
         )
 
     def _build(self, loc: Tensor, scale: Tensor) -> Any:

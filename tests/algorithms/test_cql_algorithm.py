@@ -10,8 +10,8 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.algorithms.cql_algorithm import CqlAlgorithm, CqlInfo
 from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
-from alf_lite.algorithms.learning.gradient_step import update_with_gradient
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
+from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.algorithms.off_policy_algorithm import OffPolicyState
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm, SacEvaluation
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep

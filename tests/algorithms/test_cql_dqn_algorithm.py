@@ -14,8 +14,8 @@ from alf_lite.algorithms.learning.batch_loss import (
     aggregate_loss,
     batch_loss,
 )
-from alf_lite.algorithms.learning.gradient_step import update_with_gradient
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
+from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.algorithms.parts.return_heads import CategoricalHead, QuantileHead
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.networks.encoding_networks import EncodingNetwork

@@ -8,8 +8,8 @@ import torch
 from alf_lite import nest
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm, DdpgInfo, DdpgState
 from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
-from alf_lite.algorithms.learning.gradient_step import update_with_gradient
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
+from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.distributions.exploration import GaussianNoise, OrnsteinUhlenbeckNoise
 from alf_lite.networks.actor_networks import ActorNetwork

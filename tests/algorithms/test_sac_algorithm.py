@@ -9,8 +9,8 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
-from alf_lite.algorithms.learning.gradient_step import update_with_gradient
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
+from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.algorithms.off_policy_algorithm import OffPolicyState
 from alf_lite.algorithms.parts.temperature import entropy_of_mostly_one_value
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm, SacInfo

@@ -9,8 +9,8 @@ import torch
 from alf_lite import nest
 from alf_lite.algorithms.ddpg_algorithm import DdpgInfo, DdpgState
 from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
-from alf_lite.algorithms.learning.gradient_step import update_with_gradient
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
+from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.algorithms.td3_bc_algorithm import Td3BcAlgorithm, Td3BcInfo
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep

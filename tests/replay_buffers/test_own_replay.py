@@ -484,7 +484,7 @@ def test_samples_per_insert_is_kept_whatever_the_workers_deliver(
         inserted += 2 * number
         return algorithm.unroll(number)
 
-    algorithm.unroll_what_is_there = take
+    algorithm.training_run.collector.take_what_is_there = take
     num_trained = 0
     for _ in range(100):
         if algorithm.train_iter():

@@ -70,6 +70,8 @@ class Collector:
         self._unroller: SyncUnroller | AsyncUnroller | None = None
         self._joiner = UnrollJoiner()
         self._acts_randomly = False  # during an unroll
+        self._with_grad = algorithm.unrolls_with_grad
+        self._bootstrap = algorithm.on_policy
         self._saved_unroll: dict[str, Any] = {}  # until the environment is resumed
 
     # How it acts
@@ -89,13 +91,13 @@ class Collector:
             )
 
     def _acts_in_large_batches(self) -> bool:
-        if self._algorithm.unrolls_with_grad:
+        if self._with_grad:
             return False
         is_large = self._env.batch_size >= _MIN_BATCH_TO_COMPILE
         return is_large or self._algorithm.device.type != "cpu"
 
     def _steps_in_compiled_code(self, env: Environment) -> TypeGuard[TorchVectorEnv]:
-        if not self._config.compile or self._algorithm.unrolls_with_grad:
+        if not self._config.compile or self._with_grad:
             return False
         device = self._algorithm.device
         return isinstance(env, TorchVectorEnv) and env.device == device
@@ -114,7 +116,7 @@ class Collector:
                 self._config,
                 env,
                 algorithm.acting_state().capture,
-                on_policy=algorithm.on_policy,
+                on_policy=self._bootstrap,
             )
         if self._steps_in_compiled_code(env):
             return CompiledUnroller(
@@ -129,7 +131,7 @@ class Collector:
             env,
             algorithm,
             rollout_step=self._act,
-            with_grad=algorithm.unrolls_with_grad,
+            with_grad=self._with_grad,
             overwrite_policy_output=algorithm.overwrite_policy_output,
         )
 
@@ -160,7 +162,7 @@ class Collector:
         before, interruption.is_harmless = interruption.is_harmless, True
         try:
             if isinstance(unroller, SyncUnroller):
-                unrolls = [unroller.unroll(length, bootstrap=self._algorithm.on_policy)]
+                unrolls = [unroller.unroll(length, bootstrap=self._bootstrap)]
             else:
                 unrolls = unroller.unroll(length)
         finally:
@@ -176,7 +178,15 @@ class Collector:
         return sharing_modules(self._algorithm)
 
     def take_what_is_there(self, at_least: int, at_most: int) -> Experience | None:
-        """See ``RLAlgorithm.unroll_what_is_there``."""
+        """What unroll workers have finished; metrics and buffers see it, too.
+
+        Args:
+            at_least: wait for so many steps of a worker.
+            at_most: leave the others for the next time.
+
+        Returns:
+            As :meth:`collect`, the steps side by side; None if there are none.
+        """
         unroller = self.unroller
         assert isinstance(unroller, AsyncUnroller), "checked by TrainerConfig"
         before, interruption.is_harmless = interruption.is_harmless, True
@@ -215,7 +225,7 @@ class Collector:
             there: the same on the device of the policy, if that is another one.
         """
         algorithm = self._algorithm
-        if algorithm.unrolls_with_grad:
+        if self._with_grad:
             new_steps = nest.map_structure(Tensor.detach, new_steps)
         self._metrics.observe(new_steps)
         if algorithm.has_multidim_reward:

@@ -164,6 +164,29 @@ def _complete_root(algorithm: Any, given: RootArguments) -> None:
         become_a_rank(algorithm)
 
 
+def counted_config(
+    config: TrainerConfig | None,
+    is_on_policy: bool | None,
+    env: Environment | None,
+    name: str,
+) -> TrainerConfig | None:
+    """The configuration, its updates counted as the kind of the algorithm has it.
+
+    Raises:
+        ConfigError: if ``is_on_policy`` is none of the two kinds, nor None.
+    """
+    if not isinstance(is_on_policy, bool | None):
+        raise ConfigError(
+            f"{name}: is_on_policy must be True or False, got {is_on_policy!r}. True "
+            "trains on every unroll and drops it, False trains from a replay buffer, "
+            "and None leaves it to the parent."
+        )
+    if config is None or is_on_policy is None:
+        return config
+    num_environments = None if env is None else env.batch_size * ranks.size
+    return config.counted(is_on_policy, num_environments, name)
+
+
 def create_algorithm(
     config: TrainerConfig, env: Environment, *, is_eval: bool = False
 ) -> Any:

@@ -20,7 +20,8 @@ from alf_lite.checkpoints.files import Stream
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import CheckpointError, ConfigError
-from alf_lite.metrics.metrics import MetricSet
+from alf_lite.metrics.episode_metric import build_episode_metrics
+from alf_lite.metrics.metrics import MetricSet, create_metrics
 from alf_lite.utils import random_state
 
 _logger = logging.getLogger(__name__)
@@ -175,3 +176,17 @@ def _compiles(algorithm: RLContract, config: TrainerConfig) -> bool:
             algorithm.name,
         )
     return config.compile and is_faster
+
+
+def metrics_of(
+    env: Environment, config: TrainerConfig, gamma: float | None
+) -> MetricSet:
+    """The metrics of a run in its environments, with γ at its start."""
+    return create_metrics(
+        reward_spec=env.reward_spec,
+        env_info_spec=env.env_info_spec,
+        batch_size=env.batch_size,
+        buffer_size=max(config.metric_min_buffer_size, env.batch_size),
+        algorithm_gamma=gamma,
+        own=build_episode_metrics(config.metric_ctors),
+    )

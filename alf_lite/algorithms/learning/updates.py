@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
 from alf_lite.algorithms.learning.batch_loss import (
     BatchLoss,
     LossFunction,
     aggregate_loss,
 )
-from alf_lite.algorithms.learning.batch_statistics import with_batch_statistics
 from alf_lite.algorithms.learning.captured_update import CapturedUpdate
-from alf_lite.algorithms.learning.gradient_step import (
+from alf_lite.algorithms.learning.divergence import describe_divergence
+from alf_lite.algorithms.learning.partial_batches import (
     accumulate_gradient,
-    apply_gradients,
-    update_with_gradient,
+    check_parts,
+    with_batch_statistics,
 )
 from alf_lite.algorithms.learning.training_batches import (
     TrainingBatch,
-    parts_of,
     passes,
 )
 from alf_lite.algorithms.learning.update_summaries import (
@@ -34,14 +33,18 @@ from alf_lite.algorithms.learning.update_summaries import (
 )
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, Field, LossInfo
-from alf_lite.errors import ConfigError
-from alf_lite.networks.batch_norm import normalizes_by_batch
+from alf_lite.errors import DivergedError
+from alf_lite.optimizers.optimizer import Optimizer
 from alf_lite.utils import summary
 from alf_lite.utils.diagnostics import diagnostics_if
-from alf_lite.utils.losses import losses_of_part
+from alf_lite.utils.interruption import interruption
 from alf_lite.utils.ranks import ranks
 
 Nest = Any
+
+# A private part of torch; where it is gone, the public way is taken.
+_ENGINE: Any = getattr(torch.autograd.Variable, "_execution_engine", None)
+_ones: dict[tuple[torch.device, torch.dtype], Tensor] = {}  # gradients of losses
 
 
 class Update(NamedTuple):
@@ -76,7 +79,7 @@ class UpdateLoop:
         self.num_updates = 0  # since the run began
         self._num_parts = config.gradient_accumulation
         if self._num_parts > 1:
-            _check_parts(algorithm)
+            check_parts(algorithm)
         self._captured: CapturedUpdate | None = None
         if config.cuda_graphs:
             self._captured = CapturedUpdate(algorithm, self._update_unseen)
@@ -106,19 +109,15 @@ class UpdateLoop:
         algorithm = self._algorithm
         num_steps: int | Tensor = 0
         records = summary.should_record()
-        looks = self._always_looks or records or asks_all_ranks()
+        asks_all = ranks.size > 1 and asks_all_ranks()
+        looks = self._always_looks or records or asks_all
+        norms: list[Tensor] = []
         algorithm.begin_updates()
         for update in updates:
-            explain = functools.partial(self._explain, update)
-            if self._num_parts > 1:
-                losses, norms = self._update_by_parts(update, looks, explain, records)
-            elif self._captured is not None and not records:
-                losses, norms = self._update_by_graph(self._captured, update), []
+            if self._captured is not None and not records:
+                losses = self._update_by_graph(self._captured, update)
             else:
-                losses = self._losses_of(update, looks)
-                norms = update_with_gradient(
-                    algorithm, _total_loss(losses), explain, wants_norms=records
-                )
+                losses, norms = self._update(update, looks, wants_norms=records)
             batch, _, info = losses[0]
             inputs = batch.inputs
             if self._burn_in_length:
@@ -132,7 +131,7 @@ class UpdateLoop:
                 num_steps += self._num_steps(part.batch.valid, num_bootstrap_rows)
             if algorithm.stops_updates_early and self._is_stopped_by(losses[0]):
                 break
-        if records or asks_all_ranks():
+        if records or asks_all:
             summarize_update(algorithm, self._config, losses, norms)
         return int(num_steps)
 
@@ -180,44 +179,42 @@ class UpdateLoop:
         norms = update_with_gradient(algorithm, loss_info, wants_norms=records)
         algorithm.after_update(batch.inputs, info)
         self.num_updates += 1
-        if records or asks_all_ranks():
+        if records or (ranks.size > 1 and asks_all_ranks()):
             summarize_update(
                 algorithm, self._config, [BatchLoss(batch, loss_info, info)], norms
             )
         return int(self._num_steps(batch.valid, 1))
 
-    def _update_by_parts(
-        self,
-        update: Update,
-        looks: bool,
-        explain: Callable[[], LossInfo],
-        wants_norms: bool,
+    @functools.cached_property
+    def _optimizers(self) -> list[Optimizer]:
+        """Of all parts; they stay the same once there was an update."""
+        return [optimizer for _, optimizer in self._algorithm.optimizers_of_run()]
+
+    def _update(
+        self, update: Update, looks: bool, *, wants_norms: bool
     ) -> tuple[list[BatchLoss], list[Tensor]]:
-        """One gradient step on a batch that is cut in parts for want of memory."""
-        batch = update.batch
-        assert batch is not None, "no offline loss, as was checked"
-        parts: list[BatchLoss] = []
-
-        def losses() -> Iterator[LossInfo]:
-            (whole,) = with_batch_statistics(self._algorithm, [batch])
-            for part in parts_of(whole, self._num_parts):
-                with losses_of_part():
-                    (part_loss,) = self._losses_of(Update(part), looks)
-                yield part_loss.loss_info
-                parts.append(_without_graph(part_loss))
-
-        loss, num_valid = accumulate_gradient(self._algorithm, losses())
-        together = LossInfo(
-            loss=loss,
-            extra=_joined([part.loss_info.extra for part in parts]),
-            priority=_joined([part.loss_info.priority for part in parts]),
-            num_valid=num_valid,
+        """One gradient step: the losses, and the norms if somebody wants them."""
+        algorithm, optimizers = self._algorithm, self._optimizers
+        explain = functools.partial(self._explain, update)
+        if self._num_parts == 1:
+            losses = self._losses_of(update, looks)
+            loss_info = _total_loss(losses)
+            return losses, _step(
+                algorithm, optimizers, loss_info, explain, wants_norms=wants_norms
+            )
+        assert update.batch is not None, "no offline loss, as was checked"
+        loss_of = functools.partial(self._loss_of_part, looks=looks)
+        together = accumulate_gradient(
+            algorithm, update.batch, self._num_parts, loss_of, optimizers
         )
-        norms = apply_gradients(
-            self._algorithm, together, explain, wants_norms=wants_norms
+        loss_info = together.loss_info
+        return [together], _apply(
+            algorithm, optimizers, loss_info, explain, wants_norms=wants_norms
         )
-        info = _joined([part.info for part in parts])
-        return [BatchLoss(batch, together, info)], norms
+
+    def _loss_of_part(self, batch: TrainingBatch, looks: bool) -> BatchLoss:
+        (loss,) = self._losses_of(Update(batch), looks)
+        return loss
 
     def _update_by_graph(
         self, captured: CapturedUpdate, update: Update
@@ -233,8 +230,13 @@ class UpdateLoop:
     ) -> list[tuple[LossInfo, Nest]]:
         """One gradient step, of which nothing is recorded and nothing is read."""
         losses = self._losses_of(Update(*batches), self._always_looks)
-        update_with_gradient(
-            self._algorithm, _total_loss(losses), wants_norms=False, glances=False
+        _step(
+            self._algorithm,
+            self._optimizers,
+            _total_loss(losses),
+            None,
+            wants_norms=False,
+            glances=False,
         )
         return [(part.loss_info, part.info) for part in losses]
 
@@ -278,38 +280,123 @@ def _total_loss(losses: Sequence[BatchLoss]) -> LossInfo:
     return LossInfo(loss=total, extra=extra, num_valid=num_valid)
 
 
-def _without_graph(part: BatchLoss) -> BatchLoss:
-    """The graph's memory is what parts save."""
-    loss_info, info = nest.map_structure(torch.detach, (part.loss_info, part.info))
-    return part._replace(loss_info=loss_info, info=info)
+# One gradient step
 
 
-def _joined(parts: Sequence[Nest]) -> Nest:
-    """What the parts of a batch [T, b, ...] say, or [b], as that of the batch.
+def update_with_gradient(
+    algorithm: Algorithm, loss_info: LossInfo, *, wants_norms: bool = True
+) -> list[Tensor]:
+    """One gradient step of every optimizer on ``loss_info.loss`` [].
 
-    Of single numbers [] it is their mean.
+    With several ranks, on the mean over the valid steps of all of them: ``num_valid``
+    says how many there are here.
+
+    Args:
+        algorithm: whose parameters move, the root of a run or a part of it.
+        loss_info: ``loss`` [], and for messages its parts in ``extra``.
+        wants_norms: whether somebody looks at what is returned.
+
+    Returns:
+        The gradient norm [] of every optimizer before clipping; nothing if nobody
+        looks and none of them clips.
+
+    Raises:
+        DivergedError: if the loss or a gradient is NaN or infinite; no parameter
+            has changed then. On a GPU, if one of the last updates was so: it and those
+            after it have changed nothing, see :class:`UpdateGuard`.
     """
-
-    def join(*leaves: Tensor) -> Tensor:
-        if leaves[0].ndim == 0:
-            return torch.stack(leaves).float().mean()
-        return torch.cat(leaves, dim=min(1, leaves[0].ndim - 1))
-
-    return nest.map_structure(join, *parts)
+    optimizers = [optimizer for _, optimizer in algorithm.optimizers_of_run()]
+    return _step(algorithm, optimizers, loss_info, None, wants_norms=wants_norms)
 
 
-def _check_parts(algorithm: Algorithm) -> None:
-    """Refuses to cut batches where their parts would not add up to the whole."""
-    name = algorithm.name
-    for module in algorithm.modules():
-        if normalizes_by_batch(module):
-            raise ConfigError(
-                f"TrainerConfig.gradient_accumulation: {name} normalizes by the "
-                f"statistics of its batch ({type(module).__name__}), which parts of it "
-                "do not have. Set gradient_accumulation = 1, or batch_norm = False."
-            )
-    if algorithm.has_offline_loss:
-        raise ConfigError(
-            f"TrainerConfig.gradient_accumulation: {name} has a loss of its own for "
-            "recorded steps, whose batches are not cut. Set gradient_accumulation = 1."
-        )
+def _step(
+    algorithm: Algorithm,
+    optimizers: Sequence[Optimizer],
+    loss_info: LossInfo,
+    explain: Callable[[], LossInfo] | None,
+    *,
+    wants_norms: bool,
+    glances: bool = True,
+) -> list[Tensor]:
+    """See :func:`update_with_gradient`.
+
+    Args:
+        algorithm: whose parameters move.
+        optimizers: that move them.
+        loss_info: of the update.
+        explain: computes it again with parts that were left out.
+        wants_norms: whether somebody looks at what is returned.
+        glances: False if the caller does, see :meth:`UpdateGuard.glance`.
+    """
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    loss = loss_info.loss
+    _backward(loss)
+    norms = _apply(algorithm, optimizers, loss_info, explain, wants_norms=wants_norms)
+    guard = None if loss.is_cpu else algorithm.update_guard
+    if guard is not None and glances:
+        guard.glance(algorithm.name)
+    return norms
+
+
+def _apply(
+    algorithm: Algorithm,
+    optimizers: Sequence[Optimizer],
+    loss_info: LossInfo,
+    explain: Callable[[], LossInfo] | None,
+    *,
+    wants_norms: bool,
+) -> list[Tensor]:
+    """Moves by the gradients that there are."""
+    loss = loss_info.loss.detach()
+    if ranks.size > 1:
+        loss = algorithm.average_gradients(loss, loss_info.num_valid)
+    norms: list[Tensor] = []
+    if wants_norms or any(optimizer.clips_gradients for optimizer in optimizers):
+        norms = [optimizer.clip_gradients() for optimizer in optimizers]
+    guard = None if loss.is_cpu else algorithm.update_guard
+    skip: Tensor | None = None
+    if guard is not None:
+        skip = guard.skip(loss, norms, optimizers)
+    if guard is None or guard.looks_at_once:
+        config = algorithm.config
+        checks = config is None or config.check_finite
+        if checks and not _is_finite(loss, norms, optimizers):
+            raise DivergedError(describe_divergence(algorithm, loss_info, explain))
+    interruption.parameters_changed = True
+    for optimizer in optimizers:
+        optimizer.apply_gradients(skip)
+    return norms
+
+
+def _is_finite(
+    loss: Tensor, norms: list[Tensor], optimizers: Sequence[Optimizer]
+) -> bool:
+    """One number tells of all, so that it is read once."""
+    if norms:
+        return math.isfinite(sum(norms, loss).item())
+    mark = 0 * loss  # NaN if it is not finite
+    for optimizer in optimizers:
+        optimizer.mark_non_finite(mark)
+    return mark.item() == 0
+
+
+def _backward(loss: Tensor) -> None:
+    """``loss.backward()``, without the half of its time that looks at its arguments."""
+    if (
+        _ENGINE is None
+        or type(loss) is not Tensor
+        or loss.shape
+        or not loss.requires_grad
+    ):
+        loss.backward()
+        return
+    one = _ones.get((loss.device, loss.dtype))
+    if one is None:
+        one = torch.ones((), dtype=loss.dtype, device=loss.device)
+        _ones[loss.device, loss.dtype] = one
+    keep_graph, create_graph, inputs, allow_unreachable = False, False, (), True
+    _ENGINE.run_backward(
+        *((loss,), (one,), keep_graph, create_graph, inputs, allow_unreachable),
+        accumulate_grad=True,
+    )

@@ -10,7 +10,7 @@ from torch import nn
 
 from alf_lite import nest
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
-from alf_lite.algorithms.learning import gradient_step
+from alf_lite.algorithms.learning import updates
 from alf_lite.algorithms.learning.batch_loss import LossFunction
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
@@ -340,7 +340,7 @@ def test_steps_that_are_only_paired_train_as_those_that_are_preprocessed(
     parameters, losses = [], []
     for algorithm_ctor in (DqnAlgorithm, Preprocesses):
         if algorithm_ctor is Preprocesses:  # and differentiates by torch's public way
-            monkeypatch.setattr(gradient_step, "_ENGINE", None)
+            monkeypatch.setattr(updates, "_ENGINE", None)
         algorithm = make(
             algorithm_ctor,
             mini_batch_size=16,

@@ -19,7 +19,7 @@ from alf_lite.algorithms.actor_critic_algorithm import (
 )
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
-from alf_lite.algorithms.learning.batch_statistics import with_batch_statistics
+from alf_lite.algorithms.learning.partial_batches import with_batch_statistics
 from alf_lite.algorithms.learning.training_batches import (
     TrainingBatch,
     cut_sequences,
