@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from alf_lite.errors import CheckpointError
+from alf_lite.checkpoints.border import FOREIGN, border
 
 _DTYPES: dict[str, np.dtype] = {
     "F64": np.dtype("<f8"),
@@ -28,6 +28,7 @@ _DTYPES: dict[str, np.dtype] = {
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 # The first array begins at a multiple of this: where memory can be mapped.
 _ALIGNMENT = 4096
+_ARRAYS = FOREIGN._replace(verdict="refused, it is not a file of arrays")
 _MAX_HEADER_BYTES = 16 * 1024 * 1024
 
 
@@ -81,10 +82,8 @@ def decode_header(data: Any, what: str) -> Header:
     Raises:
         CheckpointError: if it is not such a file, or is longer or shorter than it says.
     """
-    try:
+    with border(what, _ARRAYS):
         return _decode(data)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{what}: {error}") from error
 
 
 def _decode(data: Any) -> Header:

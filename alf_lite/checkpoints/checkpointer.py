@@ -21,6 +21,7 @@ import torch
 
 import alf_lite
 from alf_lite.checkpoints import files as checkpoint_files
+from alf_lite.checkpoints.border import CHECKPOINT, border
 from alf_lite.checkpoints.data import (
     MAPPED_SUFFIX,
     NAME,
@@ -253,12 +254,11 @@ class Checkpointer:
         return sorted((int(match[1]), path) for match, path in matches if match)
 
     def _entries(self) -> list[Path]:
-        try:
-            return list(self._directory.iterdir())
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            raise checkpoint_files.cannot_read(self._directory, error) from error
+        with border(self._directory, CHECKPOINT):
+            try:
+                return list(self._directory.iterdir())
+            except (FileNotFoundError, NotADirectoryError):
+                return []
 
     def _preferred(self, step: str | int) -> list[Path]:
         """The candidates for ``load``, most wanted first."""

@@ -16,12 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite.checkpoints import files as checkpoint_files
+from alf_lite.checkpoints.border import FOREIGN, border
 from alf_lite.errors import CheckpointError, DamagedCheckpointError
 from alf_lite.utils import plain_data
 
 NAME = re.compile(r"ckpt-(\d+)")
-_WANTED = re.compile(r"GLOBAL ([\w.]+)")
-_REASON = re.compile(r"WeightsUnpickler error: (.*)")
 PART_SUFFIX = ".pt"
 # Of files that are mapped into memory instead of being read with the checkpoint.
 MAPPED_SUFFIX = ".safetensors"
@@ -134,10 +133,7 @@ def read(
                 with checkpoint_files.open_verified(path, info.manifest, name):
                     pass
         elif not name.endswith(PART_SUFFIX):
-            with (
-                checkpoint_files.open_verified(path, info.manifest, name) as file,
-                checkpoint_files.reading(path / name),
-            ):
+            with checkpoint_files.open_verified(path, info.manifest, name) as file:
                 texts[name] = file.read().decode(errors="replace")
     return LoadedCheckpoint(
         path=path,
@@ -151,47 +147,16 @@ def read(
 
 def _read_part(info: CheckpointInfo, part: str) -> Any:
     name = part + PART_SUFFIX
-    with checkpoint_files.open_verified(info.path, info.manifest, name) as file:
-        what = str(info.path / name)
-        with checkpoint_files.reading(info.path / name):
-            value = _load(file, what)
-    plain_data.check_plain(value, f"{what}: {part}")
-    return value
-
-
-def _load(file: IO[bytes], what: str) -> Any:
-    """What ``to_bytes`` wrote.
-
-    Its hash is right. Hence it was written like this, and is not damaged but foreign.
-    """
-    try:
+    what = info.path / name
+    with (
+        checkpoint_files.open_verified(info.path, info.manifest, name) as file,
+        border(what, FOREIGN),
+    ):
         _check_is_uncompressed(file)
         # Spelled out, because an environment variable can turn the default off.
-        return torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:  # whatever a hostile file makes the reader raise
-        if "allocate memory" in str(error):
-            raise MemoryError from error
-        raise CheckpointError(
-            f"{what}: refused, it is not plain data ({reason_of(error)})"
-        ) from error
-
-
-def wanted_call(error: Exception) -> str | None:
-    """What a file would call if torch read more than plain data; None for nothing."""
-    wanted = _WANTED.search(str(error))
-    return None if wanted is None else wanted[1]
-
-
-def reason_of(error: Exception) -> str:
-    """Why torch does not read a file; without its advice to read it all the same."""
-    call = wanted_call(error)
-    if call is not None:
-        return f"it wants to call {call}"
-    found = _REASON.search(str(error))
-    lines = [found[1]] if found else str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
+        value = torch.load(file, map_location="cpu", weights_only=True)
+        plain_data.check_plain(value, f"{what}: {part}")
+    return value
 
 
 def _check_is_uncompressed(file: IO[bytes]) -> None:

@@ -19,13 +19,20 @@ import json
 import os
 import re
 import shutil
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from alf_lite.errors import CheckpointError, ConfigError, DamagedCheckpointError
+from alf_lite.checkpoints.border import (
+    CHECKPOINT,
+    RefusalError,
+    border,
+    check_types,
+    read_record,
+    reading,
+)
+from alf_lite.errors import CheckpointError, ConfigError
 
 FORMAT = "alf_lite-checkpoint"
 SCHEMA = 1
@@ -54,18 +61,7 @@ class Stream(NamedTuple):
 
 Content = bytes | memoryview | Stream
 
-_MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-# A file that was listed, and now there is none, or a link in its place, or a socket.
-_NOT_A_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO)
-_ADVICE = {
-    errno.EACCES: "Give this user the right to read it",
-    errno.EPERM: "Give this user the right to read it",
-    errno.EMFILE: "Raise the limit of open files (ulimit -n)",
-    errno.ENFILE: "Let other processes close files",
-    errno.ENOMEM: "Free some memory",
-    errno.EIO: "Look after the disk",
-}
 # Prefixes of directories that are not (or no longer) checkpoints.
 _UNFINISHED = ".tmp-"
 _REPLACED = ".old-"
@@ -159,23 +155,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
         CheckpointError: if it cannot be read, or only by a newer version.
     """
     file_path = path / MANIFEST_NAME
-    with open_regular(file_path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > _MAX_MANIFEST_BYTES:
-            raise DamagedCheckpointError(
-                f"{file_path}: {size} bytes, expected at most {_MAX_MANIFEST_BYTES}"
-            )
-        with reading(file_path):
-            text = file.read()
-    try:
-        manifest = json.loads(
-            text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant
-        )
-    except (ValueError, RecursionError) as error:
-        raise DamagedCheckpointError(
-            f"{file_path}: not valid JSON ({error})"
-        ) from error
-    _check_manifest(file_path, manifest)
+    manifest = read_record(file_path, {"files": dict}, CHECKPOINT, is_strict=True)
+    with border(file_path, CHECKPOINT):
+        _check_manifest(file_path, manifest)
     return manifest
 
 
@@ -212,18 +194,14 @@ def open_verified(
         CheckpointError: if it cannot be read.
     """
     expected = manifest["files"][name]
-    with open_regular(path / name) as file:
+    with reading(path / name, CHECKPOINT) as file:
         size = os.fstat(file.fileno()).st_size
         if size != expected["bytes"]:
-            raise DamagedCheckpointError(
-                f"{path / name}: {size} bytes, the manifest says {expected['bytes']}"
-            )
-        with reading(path / name):
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest != expected["sha256"]:
-            raise DamagedCheckpointError(
-                f"{path / name}: the content does not match its sha256; it was "
-                "changed or damaged after it was written"
+            raise RefusalError(f"{size} bytes, the manifest says {expected['bytes']}")
+        if hashlib.file_digest(file, "sha256").hexdigest() != expected["sha256"]:
+            raise RefusalError(
+                "the content does not match its sha256; it was changed or damaged "
+                "after it was written"
             )
         file.seek(0)
         yield file
@@ -285,97 +263,26 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def open_regular(path: Path) -> BufferedReader:
-    """Opens a file that is neither a link nor a device nor a pipe; never waits for one.
-
-    Raises:
-        DamagedCheckpointError: if there is none, or something else.
-        CheckpointError: if it cannot be opened.
-    """
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with reading(path):
-        descriptor = os.open(path, flags)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise DamagedCheckpointError(f"{path}: not a regular file")
-        with reading(path):
-            return os.fdopen(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
-
-
-@contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Tells what is wrong with a file from what is wrong with the machine.
-
-    Raises:
-        DamagedCheckpointError: if there is no such file, but perhaps something else.
-        CheckpointError: if it cannot be read now.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _NOT_A_FILE:
-            raise DamagedCheckpointError(
-                f"{path}: cannot be read ({error.strerror})"
-            ) from error
-        raise cannot_read(path, error) from error
-    except MemoryError as error:
-        raise CheckpointError(
-            f"{path}: there is not enough memory to read it. Free some and try again; "
-            "nothing was changed."
-        ) from error
-
-
-def cannot_read(path: Path, error: OSError) -> CheckpointError:
-    """What the machine refused, and what to do."""
-    advice = _ADVICE.get(error.errno or 0, "Solve this")
-    return CheckpointError(
-        f"{path}: cannot be read ({error.strerror or error}). {advice} and try again; "
-        "nothing was changed."
-    )
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    entries = dict(pairs)
-    if len(entries) != len(pairs):
-        raise ValueError("a key appears twice")
-    return entries
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
-
-
-def _check_manifest(file_path: Path, manifest: Any) -> None:
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise DamagedCheckpointError(
-            f"{file_path}: not a manifest of an alf_lite checkpoint"
-        )
+def _check_manifest(file_path: Path, manifest: Mapping[str, Any]) -> None:
+    if manifest.get("format") != FORMAT:
+        raise RefusalError("not a manifest of an alf_lite checkpoint")
     schema = manifest.get("schema")
     if type(schema) is not int or schema < 1:
-        raise DamagedCheckpointError(f"{file_path}: unknown schema {schema!r}")
+        raise RefusalError(f"unknown schema {schema!r}")
     if schema > SCHEMA:
         raise CheckpointError(
             f"{file_path}: schema {schema}, written by alf_lite "
             f"{manifest.get('alf_lite')}; this version reads up to schema {SCHEMA}. "
             "Update alf_lite; nothing was changed."
         )
-    files = manifest.get("files")
-    if not isinstance(files, dict):
-        raise DamagedCheckpointError(f"{file_path}: lists no files")
-    for name, entry in files.items():
+    if "files" not in manifest:
+        raise RefusalError("lists no files")
+    for name, entry in manifest["files"].items():
         if not _PLAIN_NAME.fullmatch(name):
-            raise DamagedCheckpointError(f"{file_path}: refused the file name {name!r}")
-        if (
-            not isinstance(entry, dict)
-            or type(entry.get("bytes")) is not int
-            or not isinstance(entry.get("sha256"), str)
-        ):
-            raise DamagedCheckpointError(
-                f"{file_path}: no size and sha256 for {name!r}"
-            )
+            raise RefusalError(f"refused the file name {name!r}")
+        check_types(entry, {"bytes": int, "sha256": str}, f"the entry of {name}")
+        if not entry.keys() >= {"bytes", "sha256"}:
+            raise RefusalError(f"no size and sha256 for {name!r}")
 
 
 def _explain_write_error(path: Path, needed: int, error: OSError) -> str:

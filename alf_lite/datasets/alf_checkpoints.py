@@ -21,13 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from alf_lite.checkpoints.data import reason_of, wanted_call
-from alf_lite.checkpoints.data_files import (
-    RefusalError,
-    check_regular,
-    reading,
-    verify_archive,
-)
+from alf_lite.checkpoints.archives import verify_archive
+from alf_lite.checkpoints.border import DATA, RefusalError, border, check_regular
 from alf_lite.datasets.source import (
     REQUIRED_FIELDS,
     RecordedField,
@@ -43,7 +38,7 @@ _POSITION = "_current_pos"
 _CHECKPOINT = re.compile(r"ckpt-(\d+)-replay_buffer")
 # Where ALF puts its checkpoints below the root of a run.
 _DIRECTORIES = (".", "algorithm", "train/algorithm")
-# How torch says which function or class a file wanted, and what else was wrong.
+_PLAIN = DATA._replace(verdict="refused, it is damaged or not plain data")
 
 
 class AlfCheckpoint(Source):
@@ -61,7 +56,7 @@ class AlfCheckpoint(Source):
 
     def __init__(self, content: Any, name: str) -> None:
         self.name = name
-        with reading(name):
+        with border(name):
             buffer = self._find_buffer(dict(tensors(content)))
             self._sizes = self._counter(buffer, _SIZE)
             self._positions = self._counter(buffer, _POSITION)
@@ -187,7 +182,7 @@ def load_data(file: Path, *, verify: bool = True) -> Any:
     check_regular(file)
     if verify and zipfile.is_zipfile(file):
         verify_archive(file)
-    try:
+    with border(file, _PLAIN):
         try:
             return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         except RuntimeError as error:
@@ -195,19 +190,6 @@ def load_data(file: Path, *, verify: bool = True) -> Any:
                 raise
         # Written by an old version of torch.
         return torch.load(file, map_location="cpu", weights_only=True)
-    except OSError:
-        with reading(file):
-            raise
-    except Exception as error:  # whatever a hostile file makes the reader raise
-        reason = reason_of(error)
-        if wanted_call(error) is None:
-            raise DataError(
-                f"{file}: damaged, truncated or not data ({reason})"
-            ) from error
-        raise DataError(
-            f"{file}: refused, it is not plain data: {reason}. Reading such a file "
-            "could run any code."
-        ) from error
 
 
 def as_array(name: str, tensor: Tensor) -> np.ndarray:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from alf_lite.checkpoints.data_files import RefusalError, check_fits, reading
+from alf_lite.checkpoints.border import RefusalError, border, check_fits
 from alf_lite.datasets.minari_datasets import check_group
 from alf_lite.datasets.source import (
     Arrays,
@@ -106,7 +106,7 @@ class D4rlFile(Source):
 
     def _ends(self, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
         """Which rows [N] are terminal, and which end an episode."""
-        with reading(self.name):
+        with border(self.name):
             terminals = as_flags(arrays["terminals"])
             ends = terminals.copy()
             if "timeouts" in arrays:
@@ -136,7 +136,7 @@ class D4rlFile(Source):
         """
         with needs_extra(self.name, "minari"):
             import h5py
-        with reading(self.name), h5py.File(self._file, "r") as root:
+        with border(self.name), h5py.File(self._file, "r") as root:
             check_group(root.id, "", set(), {})
             known = [name for name in (*_REQUIRED, *_OPTIONAL) if name in root]
             self._check_headers(root, known)

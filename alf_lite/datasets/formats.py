@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from alf_lite.checkpoints.data_files import open_archive, open_regular, reading
+from alf_lite.checkpoints.archives import open_archive
+from alf_lite.checkpoints.border import border, reading
 from alf_lite.config import configurable
 from alf_lite.datasets import minari_datasets, replay_sources
 from alf_lite.datasets.alf_checkpoints import (
@@ -47,7 +48,7 @@ def _open(path: str, verify: bool) -> Source:
     if path.startswith(minari_datasets.PREFIX):
         directory = minari_datasets.find(path.removeprefix(minari_datasets.PREFIX))
         return minari_datasets.MinariDataset(directory)
-    with reading(path):
+    with border(path):
         place = Path(path).expanduser()
         if place.is_dir():
             return _open_directory(place, verify)
@@ -99,7 +100,7 @@ def _open_directory(place: Path, verify: bool) -> Source:
 
 
 def _open_file(place: Path, verify: bool) -> Source:
-    with open_regular(place) as file:
+    with reading(place) as file:
         begin = file.read(9)
     if not begin:
         raise DataError(f"{place}: the file is empty")

@@ -7,7 +7,6 @@ looked for where Minari keeps its data sets, in ``MINARI_DATASETS_PATH`` or
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -17,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import Space
 
-from alf_lite.checkpoints.data_files import (
+from alf_lite.checkpoints.border import (
     RefusalError,
+    border,
     check_fits,
     check_regular,
-    open_regular,
-    reading,
+    read_record,
 )
 from alf_lite.datasets.source import (
     RecordedField,
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 PREFIX = "minari:"
 _METADATA = "metadata.json"
-_MAX_METADATA_BYTES = 2**26
+_METADATA_TYPES = {"total_episodes": int, "total_steps": int, "data_format": str}
 HDF5_NAME = "main_data.hdf5"
 # More than any filter saves of numbers that are all the same.
 _MAX_RATIO = 1032
@@ -94,14 +93,14 @@ class MinariDataset(Source):
                         f"{self.name}: {name} of episode {number} is {found}, expected "
                         f"{expected[0]} {expected[1]}, with {num_actions} rewards"
                     )
-            with reading(self.name):
+            with border(self.name):
                 sequence = episode_sequence(
                     {name: arrays[name] for name in self._episode_fields}
                 )
             yield sequence
 
     def _episodes(self, numbers: range) -> Iterator[dict[str, np.ndarray]]:
-        with reading(self.name):
+        with border(self.name):
             for episode in self._storage.get_episodes(numbers):
                 yield _arrays(episode)
 
@@ -110,7 +109,7 @@ class MinariDataset(Source):
         with needs_extra(self.name, "minari"):
             from minari.dataset.minari_storage import MinariStorage
 
-            with reading(self.name):
+            with border(self.name):
                 metadata = _read_metadata(directory)
                 # Minari would build the environment that the data set names.
                 missing = {"observation_space", "action_space"} - metadata.keys()
@@ -119,7 +118,7 @@ class MinariDataset(Source):
                         f"{self.name}: the data set does not say its {sorted(missing)}"
                     )
                 counts = (metadata["total_episodes"], metadata["total_steps"])
-                if any(type(n) is not int or n < 0 for n in counts):
+                if min(counts) < 0:
                     raise RefusalError(f"it says to have {counts} episodes and steps")
                 for file in directory.rglob("*"):
                     if not file.is_dir():
@@ -170,12 +169,7 @@ def _data_directory(directory: Path) -> Path | None:
 
 
 def _read_metadata(directory: Path) -> dict[str, Any]:
-    path = directory / _METADATA
-    with open_regular(path) as file, reading(path):
-        metadata = json.loads(file.read(_MAX_METADATA_BYTES))
-        if not isinstance(metadata, dict):
-            raise ValueError("no JSON object")
-        return metadata
+    return read_record(directory / _METADATA, _METADATA_TYPES)
 
 
 def _arrays(episode: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -26,12 +26,8 @@ from pathlib import Path
 
 import numpy as np
 
-from alf_lite.checkpoints.data_files import (
-    RefusalError,
-    check_fits,
-    open_archive,
-    reading,
-)
+from alf_lite.checkpoints.archives import open_archive
+from alf_lite.checkpoints.border import RefusalError, border, check_fits
 from alf_lite.datasets.source import (
     CUT_OFF,
     OUTCOMES,
@@ -95,7 +91,7 @@ def natural_order(files: Iterator[Path]) -> list[Path]:
 
 def _episodes(file: Path) -> Iterator[StepSequence]:
     arrays = _read_arrays(file)
-    with reading(file):
+    with border(file):
         outcomes = (arrays[name] for name in (*OUTCOMES, CUT_OFF) if name in arrays)
         ended = np.any([as_flags(array) for array in outcomes], axis=0)
     ends = [*(np.flatnonzero(ended) + 1).tolist()]

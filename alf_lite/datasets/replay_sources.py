@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.checkpoints.border import border
 from alf_lite.checkpoints.data import NAME, parts_of_other_ranks, read_info
-from alf_lite.checkpoints.data_files import reading
 from alf_lite.checkpoints.files import MANIFEST_NAME
 from alf_lite.datasets.source import (
     RecordedField,
@@ -72,7 +72,7 @@ class ReplayCheckpoint(Source):
     def __init__(self, file: Path, verify: bool = True) -> None:
         self.name = str(file)
         try:
-            with reading(file):
+            with border(file):
                 self._file = ReplayFile(file, verify=verify)
         except CheckpointError as error:
             raise DataError(str(error)) from error

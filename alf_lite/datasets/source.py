@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from alf_lite.checkpoints.data_files import RefusalError
+from alf_lite.checkpoints.border import RefusalError
 from alf_lite.data_structures import StepType
 
 # Together with the observation these make a step; actions may come in two ways.

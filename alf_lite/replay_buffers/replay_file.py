@@ -26,6 +26,7 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.checkpoints import files as checkpoint_files
 from alf_lite.checkpoints.array_file import decode_header, encode_header
+from alf_lite.checkpoints.border import CHECKPOINT, FOREIGN, border, reading
 from alf_lite.checkpoints.files import Stream
 from alf_lite.data_structures import Experience, TimeStep
 from alf_lite.errors import CheckpointError
@@ -41,6 +42,7 @@ Nest = Any
 
 FILE_NAME = "replay_buffer.safetensors"
 _FORMAT = "alf_lite-replay-1"
+_OTHER = FOREIGN._replace(verdict=f"not a replay buffer of the format {_FORMAT}")
 _CHUNK_BYTES = 2**26
 # Every header begins with it: the length, then the sha256 of the file with this digest
 # of zeros. A file in a checkpoint keeps the zeros; it has its sha256 in the manifest.
@@ -99,19 +101,10 @@ class ReplayFile:
                 "TrainerConfig.checkpoint_replay_buffer = True."
             )
         with _open(self.path, verify) as file:
-            try:
-                # A private copy: what is written to it does not reach the file.
-                self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            except ValueError as error:
-                raise CheckpointError(f"{self.path}: the file is empty") from error
-        try:
+            # A private copy: what is written to it does not reach the file.
+            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        with border(self.path, _OTHER):
             self._read()
-        except CheckpointError:
-            raise
-        except Exception as error:  # whatever the content makes the readers raise
-            raise CheckpointError(
-                f"{self.path}: not a replay buffer of the format {_FORMAT}: {error}"
-            ) from error
 
     def _read(self) -> None:
         data = self._data
@@ -291,7 +284,7 @@ def _open(path: Path, verify: bool) -> Iterator[BufferedReader]:
             with checkpoint_files.open_verified(path.parent, manifest, path.name) as f:
                 yield f
             return
-    with checkpoint_files.open_regular(path) as file:
+    with reading(path, CHECKPOINT) as file:
         if verify:
             _compare_with_digest(path, file)
         yield file

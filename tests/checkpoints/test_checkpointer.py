@@ -388,7 +388,7 @@ def test_symbolic_link_is_refused(directory, tmp_path):
     [
         ('{"format": "alf_lite-checkpoint", "format": "x"}', "a key appears twice"),
         ("[" * 200_000, "not valid JSON"),
-        ("[]", "not a manifest"),
+        ("[]", "expected dict"),
         ('{"format": "other"}', "not a manifest"),
         ('{"format": "alf_lite-checkpoint", "schema": "1"}', "unknown schema"),
         ('{"format": "alf_lite-checkpoint", "schema": 1}', "lists no files"),
