@@ -334,7 +334,7 @@ def test_keeps_the_pace_that_is_asked_for(make):
 def test_a_slow_trainer_stops_its_workers(make):
     algorithm = make(unroll_queue_size=2, num_unroll_workers=1)
     algorithm.train_iter()
-    pool = algorithm.training_run._unroller._pool
+    pool = algorithm.training_run.collector.unroller._pool
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         before = heartbeat(pool)
