@@ -226,22 +226,8 @@ class ConfWriter:
         """The value as a conf writes it; None if it cannot be written."""
         if bindings.is_literal(value):
             return repr(value)
-        if isinstance(value, list | tuple):
-            items = [
-                self._expression(f"{scope}_{i}", item, statements)
-                for i, item in enumerate(value)
-            ]
-            if None in items:
-                return None
-            return f"[{', '.join(filter(None, items))}]"
-        if isinstance(value, Mapping):
-            named = {
-                key: self._expression(f"{scope}_{key}", item, statements)
-                for key, item in value.items()
-            }
-            if None in named.values() or not all(map(bindings.is_literal, named)):
-                return None
-            return f"{{{', '.join(f'{key!r}: {named[key]}' for key in named)}}}"
+        if isinstance(value, list | tuple | Mapping):
+            return self._container(scope, value, statements)
         if isinstance(value, functools.partial) and not value.args:
             return self._reference(scope, value.func, value.keywords, statements)
         if inspect.isclass(value) or inspect.isroutine(value):
@@ -255,6 +241,21 @@ class ConfWriter:
             return None
         reference = self._reference(scope, *recipe, statements)
         return None if reference is None else f"{reference}()"
+
+    def _container(
+        self, scope: str, value: Any, statements: dict[str, str]
+    ) -> str | None:
+        is_mapping = isinstance(value, Mapping)
+        named = dict(value) if is_mapping else dict(enumerate(value))
+        items = {
+            key: self._expression(f"{scope}_{key}", item, statements)
+            for key, item in named.items()
+        }
+        if None in items.values() or not all(map(bindings.is_literal, items)):
+            return None
+        if is_mapping:
+            return f"{{{', '.join(f'{key!r}: {items[key]}' for key in items)}}}"
+        return f"[{', '.join(filter(None, items.values()))}]"
 
     def _reference(
         self,
