@@ -126,50 +126,66 @@ def create_environment(
         batch = batch_creation.make_batch(kind, arguments, num_environments)
         return _created_with(batch, arguments)
     _prepare_rendering(render_mode)
-    is_pool = vectorization_mode == "envpool"
+    vector_env = _make_vector_env(arguments, num_environments, size_is_given)
+    if isinstance(vector_env, Environment):
+        return _created_with(vector_env, arguments)
+    environment = GymnasiumEnvironment(
+        vector_env, seed=seed, env_info_keys=env_info_keys, name=env_name or None
+    )
+    return _created_with(environment, arguments)
+
+
+def _make_vector_env(
+    arguments: Mapping[str, Any], num_environments: int, size_is_given: bool
+) -> Any:
+    """The environments of ``create_environment``, stepped as it was told.
+
+    Args:
+        arguments: of it.
+        num_environments: of them, those of this rank.
+        size_is_given: whether the user has said how many.
+    """
+    env_name, mode = arguments["env_name"], arguments["vectorization_mode"]
+    num_retries = arguments["env_retries"]
+    is_of_id = arguments["env_ctor"] is None and mode != "envpool"
     factory = EnvFactory(
-        spec=None if env_ctor or is_pool else env_ids.find_spec(env_name),
-        ctor=env_ctor,
-        kwargs=dict(env_kwargs or {}),
-        max_episode_steps=max_episode_steps,
-        render_mode=render_mode,
-        wrappers=tuple(wrappers),
+        spec=env_ids.find_spec(env_name) if is_of_id else None,
+        ctor=arguments["env_ctor"],
+        kwargs=dict(arguments["env_kwargs"] or {}),
+        max_episode_steps=arguments["max_episode_steps"],
+        render_mode=arguments["render_mode"],
+        wrappers=tuple(arguments["wrappers"]),
     )
     first = env_indices.first_index(num_environments)
     factories = [factory.of_index(first + i) for i in range(num_environments)]
-    info_keys = InfoKeys(env_info_keys)
-    if vectorization_mode == "auto":
-        is_native = has_native(factory) and not env_retries
-        vectorization_mode = "native" if is_native else "sync"
+    info_keys = InfoKeys(arguments["env_info_keys"])
+    if mode == "auto":
+        mode = "native" if has_native(factory) and not num_retries else "sync"
     try:
-        if vectorization_mode == "async":
-            vector_env: Any = ProcessVectorEnv(
-                factories, info_keys, seed=seed, timeout_seconds=env_timeout_seconds
-            )
-        elif is_pool:
-            vector_env = _make_pool(factory, env_name, num_environments, seed)
-        elif vectorization_mode == "native":
-            vector_env = _make_native(factory, num_environments)
-        else:
-            vector_env = _make_serial(
+        if mode == "async":
+            return ProcessVectorEnv(
                 factories,
                 info_keys,
-                size_is_given,
-                num_ranks,
-                num_retries=env_retries,
-                renews=env_retry_type == "renew",
+                seed=arguments["seed"],
+                timeout_seconds=arguments["env_timeout_seconds"],
             )
+        if mode == "envpool":
+            return _make_pool(factory, env_name, num_environments, arguments["seed"])
+        if mode == "native":
+            return _make_native(factory, num_environments)
+        return _make_serial(
+            factories,
+            info_keys,
+            size_is_given,
+            arguments["num_ranks"],
+            num_retries=num_retries,
+            renews=arguments["env_retry_type"] == "renew",
+        )
     except EnvError as error:
         missing = env_ids.missing_package(env_name, str(error))
         if missing is not None:
             raise missing from error
         raise
-    environment = vector_env
-    if not isinstance(vector_env, Environment):
-        environment = GymnasiumEnvironment(
-            vector_env, seed=seed, env_info_keys=env_info_keys, name=env_name or None
-        )
-    return _created_with(environment, arguments)
 
 
 def _created_with(environment: Environment, arguments: dict[str, Any]) -> Environment:
@@ -289,7 +305,7 @@ def _make_serial(
     renews: bool,
 ) -> Any:
     """A SerialVectorEnv, or the batch that the user's own factory returns."""
-    factory, num_environments = factories[0], len(factories)
+    factory = factories[0]
     retries: dict[str, Any] = {"num_retries": num_retries}
     if renews:
         retries["renew_fns"] = factories
@@ -308,6 +324,19 @@ def _make_serial(
             "env_ctor must return a gymnasium.Env, a gymnasium.vector.VectorEnv or an "
             f"alf_lite Environment, got {single_env.class_name(first)}"
         )
+    _check_batch(first, factories, size_is_given, num_ranks, num_retries)
+    return first
+
+
+def _check_batch(
+    first: Any,
+    factories: Sequence[EnvFactory],
+    size_is_given: bool,
+    num_ranks: int,
+    num_retries: int,
+) -> None:
+    """Refuses, and closes, a batch of the user's that is not what was asked for."""
+    factory, num_environments = factories[0], len(factories)
     is_ours = isinstance(first, Environment)
     size = first.batch_size if is_ours else first.num_envs
     if size_is_given and num_environments not in (1, size):
@@ -332,7 +361,6 @@ def _make_serial(
             f"but env_ctor returned a batch, {type(first).__name__}. Apply them inside "
             "of env_ctor."
         )
-    return first
 
 
 def has_native(factory: EnvFactory) -> bool:
