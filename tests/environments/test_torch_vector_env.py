@@ -8,9 +8,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from alf_lite import nest
+from alf_lite import check_env, create_environment, nest
 from alf_lite.config import files as config_files
-from alf_lite.environments import check_env, create_environment
 from alf_lite.environments.torch_tasks import TorchCartPole, TorchPendulum
 from alf_lite.environments.torch_vector_env import TorchVectorEnv
 from alf_lite.errors import CheckpointError, ConfigError, DivergedError, EnvError
