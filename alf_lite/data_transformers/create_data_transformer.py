@@ -133,8 +133,7 @@ def _check_order(transformers: Sequence[DataTransformer]) -> None:
         if later.stage < earlier.stage:
             raise ConfigError(
                 f"{type(later).__name__} ({later.stage.name}) must come before "
-                f"{type(earlier).__name__} ({earlier.stage.name}): it reads raw time "
-                "steps. The order is "
+                f"{type(earlier).__name__} ({earlier.stage.name}). The order is "
                 f"{', '.join(stage.name for stage in type(later.stage))}."
             )
 

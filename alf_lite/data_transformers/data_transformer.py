@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +14,7 @@ from alf_lite import nest
 from alf_lite.config import configurable
 from alf_lite.data_structures import BatchInfo, Experience, TimeStep
 from alf_lite.environments.environment import Environment
-from alf_lite.errors import ConfigError
+from alf_lite.errors import ConfigError, did_you_mean
 from alf_lite.nest import path_parts
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
@@ -194,10 +193,9 @@ class DataTransformer(nn.Module, ABC):
             ConfigError: if they depend on more than themselves, or it was not said.
         """
         raise ConfigError(
-            f"{type(self).__name__} may change rewards by more than themselves: "
-            "returns of whole episodes, as of lower_bound_targets, cannot be told. "
-            "Leave one of both out; a transformer of your own says what it does with "
-            "rewards in transform_rewards."
+            f"{type(self).__name__} may change rewards by more than themselves, so "
+            "that returns of episodes (lower_bound_targets) cannot be told. Leave one "
+            "of both out; one of your own says what it does in transform_rewards."
         )
 
     def observe(self, time_steps: TimeStep) -> None:
@@ -341,10 +339,9 @@ def _check_fields(fields: Sequence[str], names: Sequence[str]) -> None:
         raise ConfigError(f"fields must be a list of names, write ['{fields}']")
     for field in fields:
         if not any(_is_in(name, field) for name in names):
-            near = difflib.get_close_matches(field, names, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
             raise ConfigError(
-                f"the observation has no field '{field}', only {list(names)}.{hint}"
+                f"the observation has no field '{field}', only {list(names)}."
+                f"{did_you_mean(field, names)}"
             )
 
 

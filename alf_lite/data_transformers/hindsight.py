@@ -180,10 +180,9 @@ class HindsightExperienceTransformer(DataTransformer):
             self._reward_function = reward_function_of(env)
         if self._reward_function is None:
             raise ConfigError(
-                f"{env.name} has no compute_reward(achieved_goal, desired_goal) within "
-                "this process, which HindsightExperienceTransformer needs. Bind "
-                "HindsightExperienceTransformer.reward_function to a function of two "
-                "tensors, or use vectorization_mode='sync'."
+                f"{env.name} has no compute_reward(achieved_goal, desired_goal) in "
+                "this process. Bind HindsightExperienceTransformer.reward_function to "
+                "a function of two tensors, or use vectorization_mode='sync'."
             )
 
     def transform_timestep(
@@ -197,11 +196,7 @@ class HindsightExperienceTransformer(DataTransformer):
     def transform_experience(
         self, experience: Experience, source: WindowOrigin | None = None
     ) -> Experience:
-        if source is None:
-            raise ValueError(
-                "HindsightExperienceTransformer needs to know where the windows are: "
-                "pass a WindowOrigin"
-            )
+        assert source is not None, "it has to know where the windows are"
         time_step = experience.time_step
         goals, relabelled = self._draw_goals(source, time_step.step_type.shape[1])
         device = time_step.step_type.device

@@ -84,8 +84,7 @@ class StatisticsTransformer(SingleStepTransformer):
             raise EnvError(
                 f"{type(self).__name__} got a number that is not finite from the "
                 f"training environments. {error}, which counts steps of the unroll "
-                "first and then environments. The statistics were left as they were. "
-                "Find out why the environment returns it, or clip it there."
+                "first and then environments. Find out why, or clip it there."
             ) from error
 
     @abstractmethod

@@ -111,11 +111,7 @@ class SqilTransformer(SingleStepTransformer):
     def transform_experience(
         self, experience: Experience, source: WindowOrigin | None = None
     ) -> Experience:
-        if source is None:
-            raise ValueError(
-                "SqilTransformer needs to know where the windows are from: pass a "
-                "WindowOrigin"
-            )
+        assert source is not None, "it has to know where the windows are from"
         time_step = experience.time_step
         is_demonstration = self._is_demonstration(source.batch_info)
         if is_demonstration is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from alf_lite.config import configurable
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_vectors import DiscreteActions
 from alf_lite.distributions.exploration import masked_argmax
-from alf_lite.errors import ConfigError
+from alf_lite.errors import ConfigError, did_you_mean
 from alf_lite.nest import at_path, leaf_name
 from alf_lite.tensor_specs import (
     BoundedTensorSpec,
@@ -201,11 +200,10 @@ def _entry(observation_spec: NestedTensorSpec, key: str) -> NestedTensorSpec:
         return observation_spec[key]
     hint = ""
     if isinstance(observation_spec, dict):
-        near = difflib.get_close_matches(key, map(str, observation_spec), n=1)
-        hint = f". Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(key, map(str, observation_spec))
     raise ActionMaskError(
         f"action mask: expected a dict of observations with the key {key!r}, got "
-        f"{observation_spec}{hint}"
+        f"{observation_spec}.{hint}"
     )
 
 

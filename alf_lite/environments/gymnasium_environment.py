@@ -328,10 +328,9 @@ def _check_vector_env(vector_env: Any) -> None:
     mode = metadata.get("autoreset_mode")
     if mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.NEXT_STEP.value):
         raise ConfigError(
-            f"{_name_of(vector_env)}: metadata['autoreset_mode'] is {mode!r}, expected "
-            "AutoresetMode.NEXT_STEP: the step after an end ignores its action and is "
-            "the reset. Pass autoreset_mode=AutoresetMode.NEXT_STEP when the vector "
-            "environment is made, or set the entry if that is what it does."
+            f"{_name_of(vector_env)}: metadata['autoreset_mode'] is {mode!r}. Pass "
+            "autoreset_mode=AutoresetMode.NEXT_STEP where it is made, or set the entry "
+            "if that is what it does."
         )
 
 

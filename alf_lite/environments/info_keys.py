@@ -141,9 +141,8 @@ def raise_unseen(unseen: Iterable[str], seen: Iterable[str]) -> NoReturn:
     missing = ", ".join(map(repr, sorted(unseen)))
     raise ConfigError(
         f"env_info_keys: {missing} did not come in a whole episode; the infos at its "
-        f"end have {f'the keys {shown}' if names else 'no keys'}.{hint} A key that "
-        f"need not come in every episode is written with a question mark: "
-        f"{min(unseen) + _OPTIONAL!r}."
+        f"end have {f'the keys {shown}' if names else 'no keys'}.{hint} One that need "
+        f"not come in every episode is written {min(unseen) + _OPTIONAL!r}."
     )
 
 

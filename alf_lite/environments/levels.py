@@ -269,9 +269,8 @@ def _check_first_episodes(owner: str, env: gymnasium.Env) -> None:
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, RandomFirstEpisodeLength):
             raise ConfigError(
-                f"{owner} resets what is in it with a seed each time, and "
-                "RandomFirstEpisodeLength then begins anew: every episode would be cut "
-                f"off. Put it around {owner}: create_environment.wrappers has the "
-                "innermost first."
+                f"{owner} also resets RandomFirstEpisodeLength with a seed: "
+                f"every episode would be cut off. Put it around {owner}: "
+                "create_environment.wrappers has the innermost first."
             )
         env = env.env

@@ -211,10 +211,9 @@ class RslRlEnvironment(EnvironmentWithSpecs):
         # Some tell it from their first end on; only those are waited for.
         if self._has_time_outs and bool(step.done.any()):
             raise EnvError(
-                f"{self.name}: an episode has ended, but the extras have no time_outs, "
-                f"only {', '.join(map(str, step.extras)) or 'nothing'}. A time limit "
-                "would count as terminal. Have the environment send them, or set "
-                "RslRlEnvironment.has_time_outs = False if it has no time limits"
+                f"{self.name}: an episode has ended and the extras have no time_outs, "
+                f"only {', '.join(map(str, step.extras)) or 'nothing'}. Send them, or "
+                "set RslRlEnvironment.has_time_outs = False if no time limit ends it."
             )
         return torch.zeros_like(step.done)
 

@@ -160,10 +160,9 @@ def _leaves(space: Space, path: str, keys: tuple[Any, ...]) -> Iterator[SpaceLea
             type(space), "convert it with a wrapper around the environment"
         )
         raise ConfigError(
-            f"{path}: the space {space} has no fixed shape that tensors could have. "
-            "Supported are Box, Discrete, MultiDiscrete and MultiBinary in any nesting "
-            f"of Dict and Tuple. Suggestion: {hint}, with gymnasium.wrappers."
-            "TransformObservation or TransformAction."
+            f"{path}: the space {space} has no fixed shape. Supported are Box, "
+            "Discrete, MultiDiscrete and MultiBinary in Dict and Tuple. Suggestion: "
+            f"{hint}, with gymnasium.wrappers.TransformObservation or TransformAction."
         )
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from alf_lite import nest
@@ -25,7 +24,7 @@ from alf_lite.networks.input_preprocessors import (
     output_spec_of,
 )
 from alf_lite.networks.layers import Activation
-from alf_lite.networks.network import takes_whole_sequences
+from alf_lite.networks.network import require_module, takes_whole_sequences
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
@@ -323,12 +322,6 @@ def _build(
             )
         return part
     try:
-        built = part(spec, **options)
+        return require_module(part(spec, **options), what)
     except TypeError as error:
         raise ConfigError(f"{what}: {error}") from error
-    if not isinstance(built, torch.nn.Module):
-        raise ConfigError(
-            f"{what} must build a network or a torch.nn.Module, got "
-            f"{type(built).__name__}"
-        )
-    return built

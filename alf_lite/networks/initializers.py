@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite.config import configurable
+from alf_lite.errors import did_you_mean
 from alf_lite.utils.free_memory import check_ram
 
 # A name, or what fills weights [outputs, inputs, …] in place.
@@ -114,11 +114,10 @@ def make_initializer(initializer: Initializer) -> Callable[[Tensor], Any]:
     """
     if isinstance(initializer, str):
         if initializer not in _INITIALIZERS:
-            near = difflib.get_close_matches(initializer, _INITIALIZERS, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ValueError(
                 f"initializer: no initializer {initializer!r}, expected one of "
-                f"{sorted(_INITIALIZERS)} or a callable.{hint}"
+                f"{sorted(_INITIALIZERS)} or a callable."
+                f"{did_you_mean(initializer, _INITIALIZERS)}"
             )
         return _INITIALIZERS[initializer]
     if callable(initializer) and not isinstance(initializer, type):

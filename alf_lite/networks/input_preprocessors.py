@@ -13,7 +13,7 @@ from alf_lite import nest
 from alf_lite.config import configurable
 from alf_lite.errors import ConfigError, did_you_mean
 from alf_lite.networks.input_encoders import InputEncoder
-from alf_lite.networks.network import Network
+from alf_lite.networks.network import Network, require_module
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
 
 Nest = Any
@@ -155,11 +155,7 @@ def preprocessors_of(
 def _module_encoder(name: str, given: Preprocessor, spec: TensorSpec) -> InputEncoder:
     what = f"input_preprocessors[{name!r}]"
     module = given if isinstance(given, nn.Module) else given(spec)
-    if not isinstance(module, nn.Module):
-        raise ConfigError(
-            f"{what} must build a network or a torch.nn.Module, got "
-            f"{type(module).__name__}"
-        )
+    module = require_module(module, what)
     if not nest.is_empty(getattr(module, "state_spec", ())):
         raise ConfigError(
             f"{what} has a state, which is lost here. Use a Parallel network."

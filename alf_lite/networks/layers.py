@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import difflib
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, cast
 
 from torch import Tensor, nn
 
+from alf_lite.errors import did_you_mean
 from alf_lite.networks.batch_norm import make_batch_norm
 from alf_lite.networks.initializers import (
     HIDDEN_GAIN,
@@ -61,11 +61,10 @@ def make_activation(activation: Activation) -> nn.Module:
     """
     if isinstance(activation, str):
         if activation not in _ACTIVATIONS:
-            near = difflib.get_close_matches(activation, _ACTIVATIONS, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ValueError(
                 f"activation: no activation {activation!r}, expected one of "
-                f"{sorted(_ACTIVATIONS)} or a callable.{hint}"
+                f"{sorted(_ACTIVATIONS)} or a callable."
+                f"{did_you_mean(activation, _ACTIVATIONS)}"
             )
         return _ACTIVATIONS[activation]()
     if isinstance(activation, nn.Module):

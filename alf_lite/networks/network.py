@@ -261,14 +261,19 @@ def as_network(
     Raises:
         ConfigError: if it is no module.
     """
+    if hasattr(require_module(built, what), "state_spec"):
+        return built
+    return _PlainNetwork(input_spec, built, output_shape, what)
+
+
+def require_module(built: Any, what: str) -> nn.Module:
+    """``built``; ConfigError naming ``what`` built it if it is no module."""
     if not isinstance(built, nn.Module):
         raise ConfigError(
             f"{what} must build a network or a torch.nn.Module, got "
             f"{type(built).__name__}"
         )
-    if hasattr(built, "state_spec"):
-        return built
-    return _PlainNetwork(input_spec, built, output_shape, what)
+    return built
 
 
 def as_critic_network(built: Any, what: str) -> Any:

@@ -113,10 +113,8 @@ class RateLimiter:
         least = max(samples_at_once, inserts_at_once * samples_per_insert)
         if tolerance < least:
             raise ValueError(
-                f"the tolerance must be at least {least:g}, the larger of "
-                f"{samples_at_once} samples at once and {inserts_at_once} inserts of "
-                f"{samples_per_insert:g} samples, got {tolerance:g}: inserting and "
-                "sampling could wait for each other for ever"
+                f"the tolerance must be at least {least:g}, got {tolerance:g}: "
+                "inserting and sampling could wait for each other for ever"
             )
         self._ratio = samples_per_insert
         self._tolerance = tolerance

@@ -116,9 +116,8 @@ class SyncUnroller:
         if self._env.current_time_step is not self._time_step:
             raise ConfigError(
                 f"the environment {self._env.name} was reset or stepped by another "
-                "algorithm or by an evaluation since it was last trained in: its next "
-                "steps do not follow from the last ones. Give each algorithm and each "
-                "evaluation an environment of its own: alf_lite.create_environment(...)"
+                "algorithm or by an evaluation. Give each one of its own: "
+                "alf_lite.create_environment(...)"
             )
 
     def _make_rows(self) -> UnrollRows:

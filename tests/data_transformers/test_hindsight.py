@@ -442,12 +442,6 @@ def test_goals_may_be_anywhere_in_the_observation():
     assert trained.time_step.reward.tolist() == [[0, 0, 1]]
 
 
-def test_it_needs_to_know_where_windows_come_from():
-    experience, _ = windows(buffer_of(THREE_STEPS), [(0, 1)], 2)
-    with pytest.raises(ValueError, match="pass a WindowOrigin"):
-        her().transform_experience(experience)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -176,12 +176,6 @@ def test_statistics_of_a_constant_reward_are_refused_wherever_they_are():
         create_data_transformer([inner, RewardNormalizer], *SPECS)
 
 
-def test_the_source_of_windows_must_be_given():
-    experience, _ = sampled(())
-    with pytest.raises(ValueError, match="pass a WindowOrigin"):
-        SqilTransformer(*SPECS).transform_experience(experience)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -81,7 +81,7 @@ def test_every_member_of_an_ensemble_is_drawn_on_its_own():
 
 
 def test_mistakes_are_named():
-    with pytest.raises(ValueError, match=r"'he_unifrom'.*Did you mean 'he_uniform'\?"):
+    with pytest.raises(ValueError, match=r"'he_unifrom'.*Did you mean 'he_uniform' or"):
         EncodingNetwork(VECTOR, initializer="he_unifrom")
     with pytest.raises(TypeError, match=r"VarianceScaling\(2.0\), got <class"):
         EncodingNetwork(VECTOR, initializer=Orthogonal)
