@@ -83,6 +83,7 @@ FLAGS = (
         "end",
         "Last place shown.",
         kind=float,
+        low=1e-9,
     ),
 )
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
+import shlex
 import sys
+import tempfile
 import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -15,9 +18,9 @@ from absl import flags
 from absl.flags import FlagValues
 
 from alf_lite.bin import EXIT_INTERRUPTED, main_program
-from alf_lite.errors import AlfLiteError, ConfigError
+from alf_lite.errors import AlfLiteError, ConfigError, exception_text, failure_text
 from alf_lite.tools.invocation import invocation
-from alf_lite.utils.output_streams import best_effort_output
+from alf_lite.utils.output_streams import best_effort_output, printable
 
 _HELP_WIDTH = 88
 MAX_SEED = 2**32 - 1
@@ -47,8 +50,16 @@ class Flag(NamedTuple):
         if self.default not in (None, False, []):
             text += f" Default: {self.default}."
         define(self.name, self.default, help=text, flag_values=values, **options)
+        if kind is float:
+            flags.register_validator(
+                self.name, _is_finite, "expected a finite number", flag_values=values
+            )
         if self.alias:
             flags.DEFINE_alias(self.alias, self.name, flag_values=values)
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is None or math.isfinite(value)
 
 
 _DEFINE: dict[type, Callable[..., Any]] = {
@@ -58,6 +69,9 @@ _DEFINE: dict[type, Callable[..., Any]] = {
     bool: flags.DEFINE_bool,
     list: flags.DEFINE_multi_string,
 }
+
+
+_TRACEBACK = Flag("traceback", "Show the traceback of a bug.", default=False)
 
 
 class Program(NamedTuple):
@@ -79,7 +93,7 @@ class Program(NamedTuple):
     def define_flags(self) -> FlagValues:
         """The flags with their defaults."""
         values = FlagValues()
-        for flag in self.flags:
+        for flag in (*self.flags, _TRACEBACK):
             flag.define(values)
         return values
 
@@ -87,9 +101,10 @@ class Program(NamedTuple):
         """Runs it and returns its exit code.
 
         Errors that are the user's to solve become one message without a traceback.
-        Others are bugs: their traceback is what is needed. What is printed is best
-        effort: a full disk or a closed pipe changes nothing, unless what is printed is
-        the result.
+        Others are bugs, here or in a class of the user's: one line, with the traceback
+        in a file. What is printed is best effort: a full disk or a closed pipe changes
+        nothing, unless what is printed is the result. What files of others hold cannot
+        move the cursor.
 
         Args:
             arguments: of the command line, without the program's name.
@@ -100,6 +115,7 @@ class Program(NamedTuple):
 def _main(program: Program, arguments: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     with best_effort_output(), main_program():
+        vars(sys.stdout)["is_plain"] = True
         exit_code = _run(program, arguments)
         sys.stdout.flush()
         error = getattr(sys.stdout, "error", None)
@@ -125,15 +141,40 @@ def _run(program: Program, arguments: Sequence[str]) -> int:
         if _is_told_by_another_rank():
             return error.exit_code
         notes = getattr(error, "__notes__", [])
-        print("\n".join([f"error: {error}", *notes]), file=sys.stderr)
+        _tell("\n".join([f"error: {error}", *notes]))
         return error.exit_code
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except Exception:
-        if _is_told_by_another_rank():
-            return 1
-        raise
+    except Exception as error:
+        if not _is_told_by_another_rank():
+            _tell(_bug_text(program.name, error, show="--traceback" in arguments))
+        return 1
+
+
+def _tell(text: str) -> None:
+    print(printable(text), file=sys.stderr)
+
+
+def _bug_text(name: str, error: Exception, *, show: bool) -> str:
+    """What, where and what to do; the traceback there or in a file."""
+    traceback_text = failure_text(error)
+    if show:
+        return f"{traceback_text}\nerror: {exception_text(error)}"
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    what = exception_text(error).splitlines()[0]
+    line = f"error: {what} ({place.filename}:{place.lineno})"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix=f"alf_lite-{name}-", suffix=".txt", delete=False
+        ) as file:
+            file.write(f"{shlex.join(sys.orig_argv)}\n\n{traceback_text}\n")
+    except OSError:
+        return f"{traceback_text}\n{line}"
+    return (
+        f"{line}. It is a bug, of alf_lite or of what it was given. The traceback, to "
+        f"report it, is in {file.name}; --traceback shows it at once."
+    )
 
 
 def _is_told_by_another_rank() -> bool:
@@ -227,7 +268,7 @@ class _StderrHandler(logging.Handler):
         if record.exc_info:
             lines = traceback.format_exception(*record.exc_info)
             text += "\n" + "".join(lines).rstrip()
-        print(text, file=sys.stderr)
+        _tell(text)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from alf_lite.checkpoints.border import RefusalError, reading
+from alf_lite.border import RefusalError, reading
 
 # A byte of the deflate format cannot stand for more bytes than this.
 _MAX_DEFLATE_RATIO = 1032

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from alf_lite.checkpoints.border import FOREIGN, border
+from alf_lite.border import FOREIGN, border
 
 _DTYPES: dict[str, np.dtype] = {
     "F64": np.dtype("<f8"),

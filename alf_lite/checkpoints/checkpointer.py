@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 import alf_lite
+from alf_lite.border import CHECKPOINT, border
 from alf_lite.checkpoints import files as checkpoint_files
-from alf_lite.checkpoints.border import CHECKPOINT, border
 from alf_lite.checkpoints.data import (
     MAPPED_SUFFIX,
     NAME,

@@ -15,8 +15,8 @@ from typing import IO, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from alf_lite.border import FOREIGN, border
 from alf_lite.checkpoints import files as checkpoint_files
-from alf_lite.checkpoints.border import FOREIGN, border
 from alf_lite.errors import CheckpointError, DamagedCheckpointError
 from alf_lite.utils import plain_data
 

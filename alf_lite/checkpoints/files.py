@@ -24,7 +24,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from alf_lite.checkpoints.border import (
+from alf_lite.border import (
     CHECKPOINT,
     RefusalError,
     border,

@@ -16,7 +16,6 @@ import importlib.util
 import inspect
 import os
 import re
-import stat
 import sys
 import types
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from typing import Any
 
 import gin
 
+from alf_lite.border import CONFIG, read_text
 from alf_lite.config import configurables
 from alf_lite.config import errors as config_errors
 from alf_lite.errors import ConfigError, did_you_mean
@@ -399,18 +399,7 @@ def read_conf(path: Path) -> str:
         ConfigError: if it cannot be read, is no regular file (which may have no end),
             is far larger than any conf, or is not UTF-8.
     """
-    try:
-        content = _read_regular_file(path)
-    except OSError as error:
-        raise ConfigError(f"conf {str(path)!r}: {error.strerror}.") from error
-    check_size(len(content), str(path))
-    try:
-        return content.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"conf {str(path)!r} is not UTF-8 text: byte "
-            f"0x{error.object[error.start]:02x} at position {error.start}."
-        ) from error
+    return read_text(path, CONFIG, MAX_SIZE).replace("\r\n", "\n")
 
 
 def check_size(size: int, name: str) -> None:
@@ -428,21 +417,3 @@ def check_size(size: int, name: str) -> None:
             f"conf {name!r} has more than {MAX_SIZE:,} bytes, which cannot be a conf. "
             "Is it the right file?"
         )
-
-
-def _read_regular_file(path: Path) -> bytes:
-    # Not to wait for somebody to write into a FIFO.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ConfigError(
-                f"conf {str(path)!r} is no regular file but a "
-                f"{_kind(os.fstat(descriptor).st_mode)}. Give a text file."
-            )
-        return file.read(MAX_SIZE + 1)
-
-
-def _kind(mode: int) -> str:
-    if stat.S_ISFIFO(mode):
-        return "pipe"
-    return "directory" if stat.S_ISDIR(mode) else "device"

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from alf_lite.border import CONFIG, read_text
 from alf_lite.config.reader import split_statements
 from alf_lite.errors import ConfigError, did_you_mean
 
@@ -126,11 +127,7 @@ def read_space(
     found: dict[str, Dimension] = {}
     texts: list[tuple[str, str]] = []
     if path is not None:
-        try:
-            texts.append((str(path), Path(path).read_text(encoding="utf-8")))
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise ConfigError(f"--space: {path} cannot be read: {reason}") from error
+        texts.append((str(path), read_text(Path(path), CONFIG)))
     texts += [("--search", statement) for statement in statements]
     for where, text in texts:
         for statement in split_statements(text, where):
@@ -139,8 +136,9 @@ def read_space(
                 found[dimension.name] = dimension
     if not found:
         raise ConfigError(
-            "there is nothing to search: give --search='Adam.lr = log_uniform(1e-5, "
-            "1e-2)', or more of them in a file, --space=FILE"
+            f"there is nothing to search{'' if path is None else f' in {path}'}: give "
+            "--search='Adam.lr = log_uniform(1e-5, 1e-2)', or more of them in a file, "
+            "--space=FILE"
         )
     return list(found.values())
 

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from alf_lite.border import DATA, RefusalError, border, check_regular
 from alf_lite.checkpoints.archives import verify_archive
-from alf_lite.checkpoints.border import DATA, RefusalError, border, check_regular
 from alf_lite.datasets.source import (
     REQUIRED_FIELDS,
     RecordedField,

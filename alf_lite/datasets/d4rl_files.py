@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from alf_lite.checkpoints.border import RefusalError, border, check_fits
+from alf_lite.border import RefusalError, border
 from alf_lite.datasets.minari_datasets import check_group
 from alf_lite.datasets.source import (
     Arrays,
@@ -33,6 +33,7 @@ from alf_lite.datasets.source import (
     Source,
     StepSequence,
     as_flags,
+    check_fits,
     episode_fields,
     episode_sequence,
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from alf_lite.border import border, reading
 from alf_lite.checkpoints.archives import open_archive
-from alf_lite.checkpoints.border import border, reading
 from alf_lite.config import configurable
 from alf_lite.datasets import minari_datasets, replay_sources
 from alf_lite.datasets.alf_checkpoints import (

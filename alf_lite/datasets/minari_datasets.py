@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import Space
 
-from alf_lite.checkpoints.border import (
+from alf_lite.border import (
     RefusalError,
     border,
-    check_fits,
     check_regular,
     read_record,
 )
@@ -27,6 +26,7 @@ from alf_lite.datasets.source import (
     RecordedField,
     Source,
     StepSequence,
+    check_fits,
     episode_fields,
     episode_sequence,
     flatten,

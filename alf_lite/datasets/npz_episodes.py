@@ -26,8 +26,8 @@ from pathlib import Path
 
 import numpy as np
 
+from alf_lite.border import RefusalError, border
 from alf_lite.checkpoints.archives import open_archive
-from alf_lite.checkpoints.border import RefusalError, border, check_fits
 from alf_lite.datasets.source import (
     CUT_OFF,
     OUTCOMES,
@@ -35,6 +35,7 @@ from alf_lite.datasets.source import (
     Source,
     StepSequence,
     as_flags,
+    check_fits,
     episode_fields,
     episode_sequence,
     field_kind,

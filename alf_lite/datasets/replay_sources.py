@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.checkpoints.border import border
+from alf_lite.border import border
 from alf_lite.checkpoints.data import NAME, parts_of_other_ranks, read_info
 from alf_lite.checkpoints.files import MANIFEST_NAME
 from alf_lite.datasets.source import (
@@ -209,7 +209,8 @@ def _is_of_run(directory: Path) -> bool:
 
 def _identity(path: Path) -> int | None:
     try:
-        return path.stat().st_ino
+        # Of a link that leads nowhere, its own: nobody will replace that.
+        return (path.stat() if path.exists() else path.lstat()).st_ino
     except OSError:
         return None
 

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from alf_lite.checkpoints.border import RefusalError
+from alf_lite.border import RefusalError
 from alf_lite.data_structures import StepType
+from alf_lite.utils.free_memory import free_ram
 
 # Together with the observation these make a step; actions may come in two ways.
 REQUIRED_FIELDS = ("step_type", "reward", "discount")
@@ -24,6 +25,8 @@ OUTCOMES = ("terminated", "truncated")
 CUT_OFF = "cut_off"
 
 Arrays = dict[str, np.ndarray]
+
+_SMALL_BYTES = 2**27
 
 
 class RecordedField(NamedTuple):
@@ -67,6 +70,18 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def sequences(self) -> Iterator[StepSequence]:
         """All steps, those of one environment in the order of time."""
+
+
+def check_fits(what: str, num_bytes: int) -> None:
+    """Raises RefusalError if something does not fit into the memory that is free."""
+    if num_bytes < _SMALL_BYTES:
+        return  # what is free is not worth asking for
+    free = free_ram()
+    if free is not None and num_bytes > free:
+        raise RefusalError(
+            f"{what} needs {num_bytes / 1e9:.1f} GB of memory, of which "
+            f"{free / 1e9:.1f} GB are free"
+        )
 
 
 def join_path(*parts: str) -> str:

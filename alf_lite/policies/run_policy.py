@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import inspect
-import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,11 +21,10 @@ from alf_lite.config.reader import split_statements
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.runs import training_state
-from alf_lite.runs.directory import USER_CONFIG, RunDirectory
+from alf_lite.runs.directory import GIVEN_IN_PYTHON, USER_CONFIG, RunDirectory
 from alf_lite.runs.rebuilding import (
     ALGORITHM,
     CREATE_ENV,
-    GIVEN_IN_PYTHON,
     HOOKS,
     importable_name,
     is_or_are,
@@ -84,7 +81,8 @@ def run_conf(
     directory.note_modules()
     lines = map(str.strip, directory.read_user_config().splitlines())
     is_empty = all(not line or line.startswith("#") for line in lines)
-    names = _noted(directory) or ([ALGORITHM] if is_empty else [])
+    names = directory.earlier_record.get(GIVEN_IN_PYTHON)
+    names = names or ([ALGORITHM] if is_empty else [])
     if in_python != TO_TRAIN:
         names = [name for name in names if name in _EXAMPLES or _is_of_policy(name)]
     if in_python == TO_PREDICT:
@@ -104,13 +102,6 @@ def run_conf(
             f"{shown or '--gin_param=...'}"
         )
     return None if is_empty else str(directory.path / USER_CONFIG)
-
-
-def _noted(directory: RunDirectory) -> list[str]:
-    with contextlib.suppress(ValueError, TypeError, KeyError):
-        names = json.loads(directory.read_run_file() or "")[GIVEN_IN_PYTHON]
-        return [name for name in names if isinstance(name, str)]
-    return []  # written by an older version, or by hand
 
 
 def _is_of_policy(name: str) -> bool:
@@ -197,7 +188,7 @@ def _completed(config: TrainerConfig, said: TrainerConfig) -> TrainerConfig:
 def _parse_what_policies_need(conf: str, gin_params: Sequence[str]) -> None:
     """Reads the conf of a run but for what only its environment needs."""
     lines: list[str] = []
-    for statement in split_statements(Path(conf).read_text(encoding="utf-8"), conf):
+    for statement in split_statements(config_names.read_conf(Path(conf)), conf):
         if _is_needed(statement.source):
             lines += [""] * (statement.line - 1 - len(lines))  # for messages
             lines += statement.source.split("\n")

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
+from alf_lite.border import CHECKPOINT, FOREIGN, border, reading
 from alf_lite.checkpoints import files as checkpoint_files
 from alf_lite.checkpoints.array_file import decode_header, encode_header
-from alf_lite.checkpoints.border import CHECKPOINT, FOREIGN, border, reading
 from alf_lite.checkpoints.files import Stream
 from alf_lite.data_structures import Experience, TimeStep
 from alf_lite.errors import CheckpointError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -123,7 +122,8 @@ class RunCheckpoints:
             if not ranks.is_first:
                 self._checkpointer.drop_after(-1)  # of another run
             # A run that died before its first checkpoint begins anew.
-            earlier = run_id_of(self._run_directory.read_run_file())
+            earlier = self._run_directory.earlier_record.get("run_id")
+            earlier = earlier if event_writer.is_run_id(earlier) else None
             self._run_id = earlier or self._run_id
             self._is_new = earlier is None
             return None
@@ -406,12 +406,3 @@ def config_texts(given: Mapping[str, str] = MappingProxyType({})) -> dict[str, s
         OPERATIVE_CONFIG: config_files.operative_config_text(),
         INOPERATIVE_CONFIG: config_files.inoperative_config_text(),
     }
-
-
-def run_id_of(run_file: str | None) -> str | None:
-    """The id that the text of a ``run.json`` tells, if it does."""
-    try:
-        run_id = json.loads(run_file or "")["run_id"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-    return run_id if event_writer.is_run_id(run_id) else None

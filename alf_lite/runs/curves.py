@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import textwrap
@@ -13,9 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from alf_lite.border import RefusalError, border, read_text, reading
 from alf_lite.config.settings import settings_in
 from alf_lite.errors import ConfigError, DataError, did_you_mean
-from alf_lite.runs.directory import OPERATIVE_CONFIG, USER_CONFIG
+from alf_lite.runs.directory import (
+    OPERATIVE_CONFIG,
+    RUN_FILE,
+    USER_CONFIG,
+    read_run_record,
+)
 from alf_lite.utils.row_log import AXES, EPISODES, KEYS, METRICS, Row, read_rows
 
 if TYPE_CHECKING:
@@ -24,7 +29,8 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _SHOWN = 400  # letters of the names of curves or runs
-_FILES_OF_A_RUN = (f"{METRICS}.jsonl", "run.json", USER_CONFIG)
+_FILES_OF_A_RUN = (f"{METRICS}.jsonl", RUN_FILE, USER_CONFIG)
+_MAX_LOG_BYTES = 2**30
 
 
 class Curve(NamedTuple):
@@ -49,11 +55,20 @@ class Curves(dict[str, Curve]):
 
     Attributes:
         path: of the run.
+        settings: name -> value of every setting, such as ``PPOAlgorithm.gamma``.
+
+    Raises:
+        DataError: if a file of the run is damaged, or has no number where one belongs.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        super().__init__(_curves_of(_rows_of(path, METRICS)))
+        with border(path / f"{METRICS}.jsonl"):
+            super().__init__(_curves_of(rows_of(path, METRICS)))
+        files = [path / name for name in (OPERATIVE_CONFIG, USER_CONFIG)]
+        texts = [read_text(f, errors="replace") if f.exists() else "" for f in files]
+        with border(path):
+            self.settings: dict[str, Any] = settings_in(*texts)
 
     def __repr__(self) -> str:
         """The names of the curves, not their numbers."""
@@ -64,26 +79,19 @@ class Curves(dict[str, Curve]):
         raise KeyError(f"{self.path} has no curve {tag!r}.{hint}")
 
     @cached_property
-    def settings(self) -> dict[str, Any]:
-        """Name -> value of every setting of the run, such as ``PPOAlgorithm.gamma``."""
-        texts = (_text(self.path / name) for name in (OPERATIVE_CONFIG, USER_CONFIG))
-        return settings_in(*texts)
-
-    @cached_property
     def record(self) -> dict[str, Any]:
         """What ``run.json`` says; {} if there is none."""
-        try:
-            record = json.loads(_text(self.path / "run.json"))
-        except ValueError:
-            return {}
-        return record if isinstance(record, dict) else {}
+        return read_run_record(self.path)
 
     @cached_property
     def episodes(self) -> dict[str, np.ndarray]:
         """Of all evaluations: ``return``, ``length``, ``iteration``, …, [N] each."""
-        rows = list(_rows_of(self.path, EPISODES))
+        rows = list(rows_of(self.path, EPISODES))
         names = dict.fromkeys(name for row in rows for name in row)
-        return {name: _array(row.get(name) for row in rows) for name in names}
+        with border(self.path / f"{EPISODES}.jsonl"):
+            return {
+                name: _array(name, [row.get(name) for row in rows]) for name in names
+            }
 
     def to_dataframe(self) -> DataFrame:
         """A row per iteration, a column per tag, beside iteration, env_steps, ….
@@ -93,7 +101,7 @@ class Curves(dict[str, Curve]):
         """
         pandas = _import_pandas()
         merged: dict[tuple[Any, ...], Row] = {}
-        for row in _rows_of(self.path, METRICS):
+        for row in rows_of(self.path, METRICS):
             key = tuple(row.get(name) for name in KEYS[METRICS])
             merged[key] = merged.get(key, {}) | row
         columns = [*AXES, *sorted(self)]
@@ -140,7 +148,11 @@ def read_curves(path: str | os.PathLike[str]) -> Curves | CurvesOfRuns:
         return curves
     runs = CurvesOfRuns()
     for run in found:
-        curves = Curves(run)
+        try:
+            curves = Curves(run)
+        except DataError as error:
+            _logger.warning("%s. It is left out.", error)
+            continue
         if curves:
             runs[str(run.relative_to(root))] = curves
         else:
@@ -164,10 +176,17 @@ def find_runs(root: Path) -> list[Path]:
     if not root.is_dir():
         raise ConfigError(f"there is no directory {root}")
     found = []
+    seen = set()  # links may lead in circles
     for directory, folders, files in os.walk(root, followlinks=True):
+        place = os.path.realpath(directory)
+        if place in seen:
+            folders.clear()
+            continue
         if any(name in files for name in _FILES_OF_A_RUN):
             found.append(Path(directory))
             folders.clear()
+        else:
+            seen.add(place)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
     if not found:
         raise ConfigError(
@@ -186,7 +205,9 @@ def _curves_of(rows: Iterable[Row]) -> dict[str, Curve]:
                 # A later row of the same iteration completes the earlier one.
                 found.setdefault(tag, {})[iteration] = (value, iteration, *others)
     return {
-        tag: Curve(*map(_array, zip(*_in_order(points), strict=True)))
+        tag: Curve(
+            *(_array(tag, column) for column in zip(*_in_order(points), strict=True))
+        )
         for tag, points in found.items()
     }
 
@@ -196,32 +217,36 @@ def _in_order(points: Mapping[float, tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return [points[iteration] for iteration in sorted(points)]
 
 
-def _array(values: Iterable[Any]) -> np.ndarray:
+def _array(name: str, values: Iterable[Any]) -> np.ndarray:
     # null is a number that was not finite.
-    return np.array([np.nan if value is None else value for value in values])
+    array = np.array([np.nan if value is None else value for value in values])
+    if array.dtype.kind not in "biuf" or array.ndim > 1:
+        raise RefusalError(f"{name} is no number everywhere")
+    return array
 
 
-def _rows_of(run: Path, name: str) -> Iterator[Row]:
+def rows_of(run: Path, name: str, needed: Iterable[str] = AXES) -> Iterator[Row]:
+    """The rows of a log that have what is needed; none if there is no file.
+
+    Raises:
+        DataError: if it cannot be read.
+    """
     path = run / f"{name}.jsonl"
-    if not path.is_file():
+    if not path.exists():
         return
-    try:
-        for row in read_rows(path):
-            if all(isinstance(row.get(axis), int | float) for axis in AXES):
+    with reading(path, max_bytes=_MAX_LOG_BYTES) as file:
+        num_left_out = 0
+        for row in read_rows(file):
+            if row.keys() >= set(needed):
                 yield row
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+            else:
+                num_left_out += 1
+        if num_left_out:
+            _logger.warning("%s: %d rows tell no place: left out", path, num_left_out)
 
 
 def _listed(names: Iterable[str]) -> str:
     return textwrap.shorten(", ".join(sorted(names)), _SHOWN, placeholder=" …")
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def _import_pandas() -> Any:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-import json
 import logging
 import os
 import re
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
+from alf_lite.border import CONFIG, read_record, read_text
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.checkpoints.files import new_output
 from alf_lite.config import names as config_names
-from alf_lite.errors import CheckpointError, ConfigError
+from alf_lite.errors import CheckpointError, ConfigError, DataError
 from alf_lite.runs.lock import RunLock
 from alf_lite.utils.row_log import KEYS
 
@@ -23,9 +25,26 @@ _logger = logging.getLogger(__name__)
 USER_CONFIG = "user.gin"
 OPERATIVE_CONFIG = "operative.gin"
 INOPERATIVE_CONFIG = "inoperative.gin"
-# In run.json: where modules of the user were, and what was `__main__`.
+RUN_FILE = "run.json"
+# In it: where modules of the user were, and what was `__main__`.
 MODULE_FOLDERS = "module_folders"
 SCRIPT = "script"
+GIVEN_IN_PYTHON = "given_in_python"
+# Of its entries those that are read again
+_ENTRIES = {
+    MODULE_FOLDERS: [str],
+    SCRIPT: str | None,
+    GIVEN_IN_PYTHON: [str],
+    "run_id": str | None,
+    "conf": str | None,
+    "stop_reason": str,
+    "exit_code": int,
+    "iterations": int,
+    "env_steps": int,
+    "num_updates": int,
+    **dict.fromkeys(("seconds", "average_return", "evaluation"), int | float | None),
+    "earlier": [dict],
+}
 
 # What a process that was killed had begun to write in the place of a file of a run
 _LEFTOVER = re.compile(
@@ -71,7 +90,7 @@ class RunDirectory:
 
     @property
     def run_file(self) -> Path:
-        return self.path / "run.json"
+        return self.path / RUN_FILE
 
     def acquire(self) -> None:
         """Takes the lock, and deletes what a run that was killed left half written.
@@ -117,22 +136,18 @@ class RunDirectory:
     ) -> None:
         self.release()
 
-    def read_run_file(self) -> str | None:
-        """The text of ``run.json``; None if there is none that can be read."""
-        return _read_text(self.run_file)
+    @property
+    def earlier_record(self) -> dict[str, Any]:
+        """What ``run.json`` says of the process before this one."""
+        return read_run_record(self.path)
 
     def note_modules(self) -> None:
         """Lets the modules and the script be found that made this run."""
-        try:
-            record = json.loads(self.read_run_file() or "")
-            folders, script = record[MODULE_FOLDERS], record.get(SCRIPT)
-        except (ValueError, TypeError, KeyError, RecursionError):
-            folders = script = None  # written by an older version, or by hand
-        for folder in folders if isinstance(folders, list) else ():
-            if isinstance(folder, str) and os.path.isabs(folder):
+        for folder in self.earlier_record.get(MODULE_FOLDERS, ()):
+            if os.path.isabs(folder):
                 config_names.note_conf_folder(Path(folder))
-        is_path = isinstance(script, str) and os.path.isabs(script)
-        config_names.note_script(script if is_path else None)
+        script = self.earlier_record.get(SCRIPT)
+        config_names.note_script(script if os.path.isabs(script or "") else None)
 
     def write_run_file(self, text: str) -> None:
         """Records what runs here, see :mod:`alf_lite.runs.record`."""
@@ -154,8 +169,10 @@ class RunDirectory:
         Raises:
             ConfigError: if they cannot be written.
         """
-        user_file = self.path / USER_CONFIG
-        previous = _read_text(user_file) if USER_CONFIG in texts else None
+        previous = None
+        if USER_CONFIG in texts:
+            with contextlib.suppress(ConfigError):  # it is replaced
+                previous = self._user_text()
         if previous:
             changes = changed_lines(previous, texts[USER_CONFIG])
             if changes:
@@ -179,14 +196,10 @@ class RunDirectory:
             ConfigError: if there is no run.
         """
         self.restore_user_config()
-        user_file = self.path / USER_CONFIG
-        try:
-            return user_file.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise ConfigError(
-                f"{self.path} holds no run: {user_file} cannot be read ({reason})"
-            ) from error
+        text = self._user_text()
+        if text is None:
+            raise ConfigError(f"{self.path} holds no run: there is no {USER_CONFIG}")
+        return text
 
     def restore_user_config(self) -> None:
         """Puts ``user.gin`` back from the newest checkpoint if a crash has cost it.
@@ -196,10 +209,7 @@ class RunDirectory:
         Raises:
             ConfigError: if it cannot be written, or is something else than a file.
         """
-        user_file = self.path / USER_CONFIG
-        if user_file.exists() and not user_file.is_file():
-            raise ConfigError(f"{user_file} is not a file. Remove it.")
-        text = _read_text(user_file)
+        text, user_file = self._user_text(), self.path / USER_CONFIG
         if text and "\0" not in text:
             return
         try:
@@ -216,18 +226,27 @@ class RunDirectory:
                 loaded.path,
             )
 
+    def _user_text(self) -> str | None:
+        file = self.path / USER_CONFIG
+        return read_text(file, CONFIG, errors="replace") if file.exists() else None
+
     def _write(self, path: Path, text: str) -> None:
         # Whole and on the disk, or not at all; a link is replaced, not followed.
         with new_output(path, replace_file=True) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
 
-def _read_text(path: Path) -> str | None:
-    """The text of a file, None if there is none that can be read."""
+def read_run_record(root_dir: Path) -> dict[str, Any]:
+    """What ``run.json`` says; {} without one, and, as the log says, if it is damaged.
+
+    Nothing that is trained depends on it.
+    """
+    path = root_dir / RUN_FILE
     try:
-        return path.read_text("utf-8", "replace") if path.is_file() else None
-    except OSError:
-        return None
+        return read_record(path, _ENTRIES) if path.exists() else {}
+    except DataError as error:
+        _logger.warning("%s. It is left out.", error)
+        return {}
 
 
 def changed_lines(previous: str, current: str) -> list[str]:

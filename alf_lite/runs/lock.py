@@ -116,6 +116,13 @@ class RunLock:
             _close(self._descriptor)
             self._descriptor = None
 
+    def __enter__(self) -> RunLock:
+        self.acquire()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
     def _open(self) -> int:
         # A link could lead to any file, and a pipe would block.
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

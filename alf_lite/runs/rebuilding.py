@@ -31,8 +31,6 @@ from alf_lite.environments.environment import Environment
 from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import Optimizer
 
-GIVEN_IN_PYTHON = "given_in_python"  # the entry of run.json
-
 CREATE_ENV = "create_env"
 HOOKS = "hooks"
 ALGORITHM = "TrainerConfig.algorithm_ctor"

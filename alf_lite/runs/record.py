@@ -79,7 +79,7 @@ class RunRecord:
             "repository": _repository(package.parent),
             "packages": _packages(),
             "machine": _machine(device),
-            "earlier": earlier_processes(directory.read_run_file()),
+            "earlier": earlier_processes(directory.earlier_record),
         }
 
     def begin(self) -> None:
@@ -126,19 +126,10 @@ def _working_directory() -> str | None:
         return None
 
 
-def earlier_processes(previous: str | None) -> list[dict[str, Any]]:
-    """Those that trained this run before, the last one at the end.
-
-    Args:
-        previous: the text of the record of the last one.
-    """
-    try:
-        record = json.loads(previous or "")
-        earlier = [dict(one) for one in record.get("earlier", [])]
-        short = {key: record[key] for key in _SHORT if key in record}
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        return []  # damaged: the run does not depend on it
-    return [*earlier, short][-_MAX_EARLIER:]
+def earlier_processes(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Those that trained this run before, the last one, of ``record``, at the end."""
+    short = {key: record[key] for key in _SHORT if key in record}
+    return [*record.get("earlier", ()), short][-_MAX_EARLIER:] if record else []
 
 
 def _packages() -> dict[str, str]:
@@ -227,18 +218,11 @@ def conf_of(directory: RunDirectory) -> str | None:
     name = config_files.conf_name()
     if name is not None and f"{name}.gin" != USER_CONFIG:
         return name
-    return _earlier(directory, "conf")
+    return directory.earlier_record.get("conf")
 
 
 def script_of(directory: RunDirectory, statements: Mapping[str, str]) -> str | None:
     """The program that a class of ``__main__`` is of; kept when another one goes on."""
     if rebuilding.defined_here(statements):
         return config_names.this_program()
-    return _earlier(directory, SCRIPT)
-
-
-def _earlier(directory: RunDirectory, key: str) -> Any:
-    try:
-        return json.loads(directory.read_run_file() or "")[key]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
+    return directory.earlier_record.get(SCRIPT)

@@ -105,12 +105,17 @@ def read_runs(operands: Iterable[str]) -> tuple[list[LoggedRun], list[str]]:
             found |= dict.fromkeys((run, label) for run in find_runs(folder))
     if not found:
         raise ConfigError("no RUN is given: name runs, folders of runs, or patterns")
-    curves = {path: Curves(path) for path, _ in found}
-    runs = [LoggedRun(curves[path], label) for path, label in found]
-    notes = [
-        f"{nothing_logged(run.curves.path)} Left out." for run in runs if not run.curves
-    ]
-    runs = [run for run in runs if run.curves]
+    runs, notes = [], []
+    for root_dir, label in found:
+        try:
+            curves = Curves(root_dir)
+        except DataError as error:
+            notes.append(f"{error}. Left out.")
+            continue
+        if curves:
+            runs.append(LoggedRun(curves, label))
+        else:
+            notes.append(f"{nothing_logged(root_dir)} Left out.")
     if not runs:
         raise DataError("\n".join(notes))
     return runs, notes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import signal
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from alf_lite.errors import ConfigError
+from alf_lite.runs.directory import read_run_record
 from alf_lite.runs.lock import IN_TRAINING
 
 OUTPUT_FILE = "output.log"
@@ -127,7 +127,7 @@ class RunInProgress(ABC):
             message = (errors or lines)[-1].removeprefix("error: ")
             if math.isinf(self._next_question):
                 message = "stopped, it may not go on"
-        return RunEnd(self.run, exit_code, read_record(self.run.root_dir), message)
+        return RunEnd(self.run, exit_code, read_run_record(self.run.root_dir), message)
 
 
 class RunInProcess(RunInProgress):
@@ -177,12 +177,3 @@ def start_training(root_dir: Path, arguments: Sequence[str]) -> subprocess.Popen
             preexec_fn=end_with_parent,
             env={"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **os.environ},
         )
-
-
-def read_record(root_dir: Path) -> dict[str, Any]:
-    """``run.json``; {} if there is none that can be read."""
-    try:
-        record = json.loads((root_dir / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}

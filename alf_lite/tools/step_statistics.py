@@ -221,6 +221,9 @@ def spec_bounds(source: Source, env: Environment) -> dict[str, Bounds]:
     Args:
         source: what has observations, and ``action`` or ``prev_action``.
         env: that it is said to be of.
+
+    Raises:
+        DataError: if its fields have other shapes.
     """
     values = env.recorded_values if source.is_in_environment_units else None
     observations = values.observations if values is not None else {}
@@ -235,7 +238,13 @@ def spec_bounds(source: Source, env: Environment) -> dict[str, Bounds]:
             keys = tuple(path_parts(path))
             field = join_path(name, *keys)
             if field in source.fields and isinstance(spec, BoundedTensorSpec):
-                bounds[field] = _bounds(spec, leaves.get(keys))
+                bounds[field] = low, _ = _bounds(spec, leaves.get(keys))
+                found = source.fields[field].shape
+                if np.shape(low) not in ((), found):
+                    raise DataError(
+                        f"{source.name}: {field} has the shape {found}, in {env.name} "
+                        f"{np.shape(low)}. Name the environment of the steps."
+                    )
     return bounds
 
 

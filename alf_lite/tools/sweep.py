@@ -57,13 +57,10 @@ def sweep(values: FlagValues) -> int:
         grid_points=values.grid_points,
     )
     check(setup, space)
+    _check_has_effect(values, space)
     root_dir.mkdir(parents=True, exist_ok=True)
-    lock = RunLock(root_dir, "another sweep is searching in")
-    lock.acquire()
-    try:
+    with RunLock(root_dir, "another sweep is searching in"):
         return _search(values, setup, space, root_dir)
-    finally:
-        lock.release()
 
 
 def _search(
@@ -146,6 +143,21 @@ def check(setup: Setup, space: Sequence[Dimension]) -> None:
             "--prune needs evaluations while a run goes on: give --gin_param="
             "'TrainerConfig.eval_interval = 10', in iterations"
         )
+
+
+def _check_has_effect(values: FlagValues, space: Sequence[Dimension]) -> None:
+    """Raises ConfigError for what is given and would be ignored."""
+    is_grid = values.method == "grid"
+    for name, has_effect in (("grid_points", is_grid), ("sampler_seed", not is_grid)):
+        if values[name].present and not has_effect:
+            raise ConfigError(f"--{name} has no effect with --method={values.method}")
+    bound = {one.partition("=")[0].strip() for one in values.gin_param}
+    for dimension in space:
+        if dimension.name in bound:
+            raise ConfigError(
+                f"{dimension.name} is searched: take it out of --gin_param, or out of "
+                "the search"
+            )
 
 
 def _check_engine(values: FlagValues) -> None:

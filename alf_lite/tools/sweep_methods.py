@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from alf_lite.border import CONFIG, border, check_regular
 from alf_lite.config.search_space import CHOICE, Dimension, draw, grid
 from alf_lite.errors import needs_extra
 
@@ -91,9 +92,12 @@ class OptunaMethod:
     ) -> None:
         optuna = self._optuna = import_optuna()
         self._space = space
+        place = root_dir / STUDY
         # As a URI, in which a path may have a "?", a "%" or a "{".
-        storage = f"sqlite:///{(root_dir / STUDY).absolute().as_uri()}?uri=true"
-        with _quiet():
+        storage = f"sqlite:///{place.absolute().as_uri()}?uri=true"
+        if place.exists():
+            check_regular(place, CONFIG)
+        with _quiet(), border(place, CONFIG):
             self._study = optuna.create_study(
                 study_name="sweep",
                 storage=storage,

@@ -12,18 +12,20 @@ import dataclasses
 import json
 import logging
 import math
-import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from alf_lite.border import CONFIG, border, check_types, read_record, read_text
+from alf_lite.checkpoints.files import new_output
 from alf_lite.config.search_space import binding
 from alf_lite.errors import ConfigError, did_you_mean
-from alf_lite.runs.directory import INOPERATIVE_CONFIG
-from alf_lite.tools.run_processes import Run, RunEnd, read_record
+from alf_lite.runs.curves import rows_of
+from alf_lite.runs.directory import INOPERATIVE_CONFIG, RUN_FILE, read_run_record
+from alf_lite.tools.run_processes import Run, RunEnd
 from alf_lite.tools.sweep_methods import Method
-from alf_lite.utils.row_log import METRICS, read_rows
+from alf_lite.utils.row_log import METRICS
 
 _logger = logging.getLogger(__name__)
 
@@ -64,6 +66,21 @@ class Trial:
     message: str = ""  # why it failed
 
 
+_TYPES = {
+    "setup": dict,
+    "trials": [
+        {
+            "number": int,
+            "settings": dict,
+            "state": str,
+            "score": int | float | None,
+            "scores": dict,
+            "message": str,
+        }
+    ],
+}
+
+
 class Trials:
     """All trials of a sweep, as the file in its directory says.
 
@@ -79,23 +96,23 @@ class Trials:
         self.root_dir = root_dir
         self._setup = setup
         self._file = root_dir / SWEEP_FILE
-        if (root_dir / "run.json").exists():
+        if (root_dir / RUN_FILE).exists():
             raise ConfigError(
                 f"{root_dir} holds a run of its own. A sweep makes one below root_dir "
                 "for each trial: give another directory."
             )
-        self.all = [Trial(**trial) for trial in self._read()]
+        self.all = self._read()
 
-    def _read(self) -> list[dict[str, Any]]:
+    def _read(self) -> list[Trial]:
         if not self._file.exists():
             return []
-        try:
-            saved = json.loads(self._file.read_text(encoding="utf-8"))
-            before, trials = Setup(**saved["setup"]), saved["trials"]
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise ConfigError(
-                f"{self._file} cannot be read: {error}. Give another --root_dir."
-            ) from error
+        saved = read_record(self._file, _TYPES, CONFIG)
+        with border(self._file, CONFIG):
+            before = Setup(**saved["setup"])
+            trials = [Trial(**trial) for trial in saved["trials"]]
+            for trial in trials:
+                check_types([*trial.settings.values()], [str], "settings")
+                check_types([*trial.scores.values()], [int | float], "scores")
         for name, value in self._setup._asdict().items():
             earlier = getattr(before, name)
             if earlier != value:
@@ -112,9 +129,8 @@ class Trials:
             "setup": self._setup._asdict(),
             "trials": [dataclasses.asdict(trial) for trial in self.all],
         }
-        temporary = self._file.with_suffix(".tmp")
-        temporary.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
-        os.replace(temporary, self._file)
+        with new_output(self._file, replace_file=True) as temporary:
+            temporary.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
 
     def forget(self) -> None:
         """Begins anew, if no trial has ended yet."""
@@ -125,7 +141,10 @@ class Trials:
         """All trials as CSV, the best first."""
         path = self.root_dir / TABLE_FILE
         names = [name for trial in self.all[:1] for name in trial.settings]
-        with path.open("w", encoding="utf-8", newline="") as file:
+        with (
+            new_output(path, replace_file=True) as temporary,
+            temporary.open("w", encoding="utf-8", newline="") as file,
+        ):
             writer = csv.writer(file)
             writer.writerow(["trial", "state", "score", *names, "message"])
             for trial in self.ranked():
@@ -240,7 +259,7 @@ class Sweeping:
 
     def _unless_finished(self, run: Run) -> Iterator[Run]:
         """The run, if it did not finish before, in another process."""
-        record = read_record(run.root_dir)
+        record = read_run_record(run.root_dir)
         if record.get("exit_code") == 0:
             self.on_end(RunEnd(run, 0, record, ""))
         else:
@@ -300,7 +319,7 @@ class Sweeping:
     def _no_score(self, root_dir: Path) -> str:
         if not self._setup.metric:
             return "it has no return: no episode ended, and nothing was evaluated"
-        tags = {tag for row in _rows(root_dir) for tag in row}
+        tags = {tag for row in rows_of(root_dir, METRICS, needed=()) for tag in row}
         hint = did_you_mean(self._setup.metric, tags)
         return f"{root_dir} has logged no {self._setup.metric}.{hint}"
 
@@ -324,10 +343,9 @@ class Sweeping:
         return trial.state == OPEN
 
     def _check_used(self, trial: Trial, root_dir: Path) -> None:
-        try:
-            text = (root_dir / INOPERATIVE_CONFIG).read_text(encoding="utf-8")
-        except OSError:
+        if not (root_dir / INOPERATIVE_CONFIG).exists():
             return  # not written yet
+        text = read_text(root_dir / INOPERATIVE_CONFIG)
         bound = {line.partition("=")[0].strip() for line in text.splitlines()}
         unused = [name for name in trial.settings if name in bound]
         if unused:
@@ -339,16 +357,9 @@ class Sweeping:
             )
 
 
-def _rows(root_dir: Path) -> Iterator[dict[str, Any]]:
-    try:
-        yield from read_rows(root_dir / f"{METRICS}.jsonl")
-    except OSError:
-        return  # nothing logged yet
-
-
 def _curve(root_dir: Path, tag: str) -> Iterator[tuple[int, float]]:
     """Environment steps and values of a tag, where it is a number."""
-    for row in _rows(root_dir):
+    for row in rows_of(root_dir, METRICS, needed=()):
         value = row.get(tag)
         if isinstance(value, int | float):
             yield int(row.get("env_steps", 0)), float(value)

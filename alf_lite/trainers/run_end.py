@@ -12,9 +12,8 @@ from typing import Any, NamedTuple, Protocol
 
 from alf_lite.errors import AlfLiteError, CheckpointError, ConfigError, DivergedError
 from alf_lite.policies.evaluator import EvalResult
-from alf_lite.runs import rebuilding
 from alf_lite.runs.checkpoints import RunCheckpoints, config_texts
-from alf_lite.runs.directory import SCRIPT
+from alf_lite.runs.directory import GIVEN_IN_PYTHON, SCRIPT
 from alf_lite.runs.record import RunRecord, conf_of, script_of
 from alf_lite.runs.training_state import RunState
 from alf_lite.trainers import train_summaries
@@ -99,7 +98,7 @@ def open_files(
         resumed_iterations=run.iterations,
         **{
             SCRIPT: script_of(directory, plan.given.statements),
-            rebuilding.GIVEN_IN_PYTHON: plan.given.left_out,
+            GIVEN_IN_PYTHON: plan.given.left_out,
         },
     )
     record.begin()

@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
+
+# Of C0 and C1, what moves the cursor, and what a terminal takes for commands.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class BestEffortStream:
@@ -21,14 +25,17 @@ class BestEffortStream:
 
     Attributes:
         error: the last one of the system.
+        is_plain: whether what a terminal takes for a command is written as escapes.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = _Nowhere() if stream is None else stream
         self.error: OSError | None = None
+        self.is_plain = False
 
     def write(self, text: str) -> int:
         """Writes what can be written."""
+        text = printable(text) if self.is_plain else text
         try:
             try:
                 self._stream.write(text)
@@ -107,6 +114,11 @@ def best_effort_output() -> Iterator[None]:
         for stream in ours:
             stream.let_go()
         sys.stdout, sys.stderr = before
+
+
+def printable(text: str) -> str:
+    """With what a terminal takes for a command as escapes; lines and tabs stay."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def _open_missing_descriptors() -> None:

@@ -133,19 +133,18 @@ class _Table:
 
     def rewrite(self, source: Path) -> None:
         """Writes what is in the JSON lines. Whole, or not at all."""
-        names: set[str] = set()
-        for row in read_rows(source):
-            names.update(row)
+        with source.open("rb") as lines:
+            names = {name for row in read_rows(lines) for name in row}
         first = [name for name in dict.fromkeys((*AXES, *self._keys)) if name in names]
         self._columns = [*first, *sorted(names - set(first))]
         self.close()
         temporary = self.path.with_name(f".tmp-{os.getpid()}-{self.path.name}")
         try:
             temporary.unlink(missing_ok=True)
-            with temporary.open("xb") as file:
+            with temporary.open("xb") as file, source.open("rb") as lines:
                 header = {name: name for name in self._columns}
                 self._end, self._last = file.write(self._line(header)), {}
-                for row in self._merged(read_rows(source)):
+                for row in self._merged(read_rows(lines)):
                     self._last, self._begin_of_last = row, self._end
                     self._end += file.write(self._line(row))
             self._descriptor = os.open(temporary, os.O_RDWR | os.O_CLOEXEC)
@@ -184,20 +183,15 @@ class _Table:
         return line.getvalue().encode()
 
 
-def read_rows(path: Path) -> Iterator[Row]:
-    """The rows of a file of JSON lines; what a crash has left half is left out.
-
-    Raises:
-        OSError: if the file cannot be read.
-    """
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict) and line.endswith(b"\n"):
-                yield row
+def read_rows(lines: Iterable[bytes]) -> Iterator[Row]:
+    """The rows of JSON lines; what a crash has left half is left out."""
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and line.endswith(b"\n"):
+            yield row
 
 
 def rewind_rows(path: Path, size: int) -> None:

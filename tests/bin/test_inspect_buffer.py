@@ -9,6 +9,7 @@ import pytest
 
 from alf_lite.bin import inspect_buffer
 from alf_lite.config import files as config_files
+from alf_lite.errors import DataError
 from alf_lite.tools import pictures
 
 
@@ -104,6 +105,12 @@ def test_values_are_compared_with_the_bounds_of_the_environment(
     assert result["out_of_bounds"] == [
         "action[0] is 2.5 at step 3 of environment 0"  # of the second episode
     ]
+
+
+def test_an_environment_of_other_shapes_is_an_error_in_a_line(episodes, capsys):
+    exit_code = inspect_buffer.main([str(episodes), "--env=MountainCarContinuous-v0"])
+    assert exit_code == DataError.exit_code
+    assert "observation has the shape (3,), in" in capsys.readouterr().err
 
 
 def test_several_sources_are_told_together_and_one_by_one(episodes, tmp_path, capsys):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -85,12 +86,44 @@ def test_interrupt_is_one_line_and_130(capsys):
     assert capsys.readouterr().err == "Interrupted.\n"
 
 
-def test_bugs_keep_their_traceback():
-    def run(values) -> int:
-        return 1 // 0
+def fail(values) -> int:
+    return 1 // 0
 
-    with pytest.raises(ZeroDivisionError):
-        make_program(run).main([])
+
+def test_a_bug_is_a_line_that_names_the_file_with_its_traceback(
+    capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert make_program(fail).main([]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    (file,) = tmp_path.iterdir()
+    assert line.startswith("error: ZeroDivisionError: integer division or modulo by ")
+    assert __file__ in line
+    assert str(file) in line
+    assert "return 1 // 0" in file.read_text()
+
+
+def test_the_traceback_of_a_bug_is_shown_on_demand(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert make_program(fail).main(["--traceback"]) == 1
+    assert "return 1 // 0" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_bug_shows_its_traceback_where_no_file_can_be_written(capsys, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    assert make_program(fail).main([]) == 1
+    assert "return 1 // 0" in capsys.readouterr().err
+
+
+def test_foreign_text_does_not_speak_to_the_terminal(capsys):
+    def run(values) -> int:
+        sys.stdout.write("\x1b[31mred\tand\n")
+        raise ConfigError("\x9b2J")
+
+    assert make_program(run).main([]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("\\x1b[31mred\tand\n", "error: \\x9b2J\n")
 
 
 @pytest.mark.parametrize(
@@ -126,6 +159,8 @@ def test_help_shows_our_flags_only(capsys, flag):
         "      One of them. May be repeated.\n"
         "  --fast\n"
         "      Hurry.\n"
+        "  --traceback\n"
+        "      Show the traceback of a bug.\n"
         "\n"
         "examples:\n"
         "  python -m alf_lite.bin.toy --count=2\n"

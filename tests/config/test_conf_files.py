@@ -97,26 +97,26 @@ def test_the_confs_of_the_checkout_are_found():
 def test_text_that_is_not_utf8(tmp_path):
     path = tmp_path / "latin.gin"
     path.write_bytes(b"A = 'caf\xe9'")
-    with pytest.raises(ConfigError, match=r"not UTF-8 text: byte 0xe9 at position 8"):
+    with pytest.raises(ConfigError, match="byte 0xe9 in position 8"):
         read_conf(path)
 
 
 def test_an_unreadable_file(tmp_path):
-    with pytest.raises(ConfigError, match="Is a directory"):
+    with pytest.raises(ConfigError, match="found a directory"):
         read_conf(tmp_path)
 
 
 def test_only_regular_files_are_read(tmp_path):
     os.mkfifo(tmp_path / "pipe.gin")
     for path in (tmp_path / "pipe.gin", Path("/dev/zero")):
-        with pytest.raises(ConfigError, match=r"is no regular file but a (pipe|d)"):
+        with pytest.raises(ConfigError, match=r"a regular file, found a (pipe|device)"):
             read_conf(path)
 
 
 def test_a_file_that_cannot_be_a_conf_is_refused_at_once(tmp_path):
     with (tmp_path / "huge.gin").open("wb") as file:
         file.truncate(50_000_000_000)  # of nothing
-    with pytest.raises(ConfigError, match="more than 500,000 bytes"):
+    with pytest.raises(ConfigError, match="expected at most 500000"):
         read_conf(tmp_path / "huge.gin")
 
 

@@ -104,7 +104,7 @@ def test_a_conf_that_includes_itself(tmp_path):
 
 def test_a_conf_that_includes_what_has_no_end(tmp_path):
     conf = write(tmp_path, main="include '/dev/zero'\n")
-    assert "'/dev/zero' is no regular file" in refused(conf)
+    assert "/dev/zero: expected a regular file" in refused(conf)
 
 
 def test_small_files_that_make_a_huge_conf(tmp_path, monkeypatch):

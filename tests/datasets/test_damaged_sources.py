@@ -20,10 +20,9 @@ import torch
 
 from alf_lite import nest
 from alf_lite.bin import inspect_buffer
-from alf_lite.checkpoints import border
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.checkpoints.files import new_output
-from alf_lite.datasets import replay_sources
+from alf_lite.datasets import replay_sources, source
 from alf_lite.datasets.formats import open_source
 from alf_lite.datasets.loading import load_replay_buffer
 from alf_lite.datasets.step_assembly import experience_spec
@@ -222,8 +221,8 @@ def test_steps_that_need_more_memory_than_is_free_are_refused(tmp_path, monkeypa
     for name in ("a.npz", "some.replay"):
         with pytest.raises(DataError, match=rf"{name}: .*but only 0.00 GB are free"):
             load_replay_buffer(str(tmp_path / name), make_env())
-    monkeypatch.setattr(border, "free_ram", lambda: 100)
-    monkeypatch.setattr(border, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(source, "free_ram", lambda: 100)
+    monkeypatch.setattr(source, "_SMALL_BYTES", 0)
     with pytest.raises(DataError, match=r"a.npz: it needs 0.0 GB of memory"):
         list(open_source(tmp_path / "a.npz").sequences())
 

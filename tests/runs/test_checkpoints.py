@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from alf_lite.runs import checkpoints
 from alf_lite.utils import event_writer, summary
 
 RUN, OTHER = "0123456789abcdef", "fedcba9876543210"
@@ -114,17 +113,3 @@ def test_nothing_is_rewound_in_a_directory_that_is_a_link(tmp_path):
     (tmp_path / "train").symlink_to(tmp_path / "others")
     event_writer.rewind_event_files(tmp_path / "train", RUN, {})
     assert path.exists()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [None, "", "[1]", "{", "{}", '{"run_id": 5}', '{"run_id": ".*"}', "[" * 100_000],
-)
-def test_a_run_file_without_an_id_gives_none(text):
-    assert checkpoints.run_id_of(text) is None
-
-
-def test_the_id_of_a_run_is_found_in_its_file():
-    run_id = event_writer.new_run_id()
-    assert checkpoints.run_id_of(f'{{"seed": 1, "run_id": "{run_id}"}}') == run_id
-    assert run_id != event_writer.new_run_id()

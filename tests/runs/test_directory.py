@@ -309,5 +309,5 @@ def test_user_config_that_is_there_is_not_replaced(tmp_path):
 
 def test_user_config_that_is_a_pipe_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "user.gin")
-    with pytest.raises(ConfigError, match=r"user\.gin is not a file"):
+    with pytest.raises(ConfigError, match=r"user\.gin: .* found a pipe"):
         RunDirectory(tmp_path).read_user_config()

@@ -61,10 +61,14 @@ def test_record_tells_what_ended_a_run_and_keeps_the_earlier_ends(train, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"earlier": 3}', "null", "[" * 9999, None]
+    "text", ["", "{", "[]", '{"earlier": 3}', '{"run_id": 5}', "null", "[" * 9999, None]
 )
-def test_damaged_record_of_the_past_is_left_out(text):
-    assert record.earlier_processes(text) == []
+def test_damaged_record_of_the_past_is_left_out_with_a_word(text, tmp_path, caplog):
+    if text is not None:
+        (tmp_path / "run.json").write_text(text)
+    assert RunDirectory(tmp_path).earlier_record == {}
+    assert (str(tmp_path / "run.json") in caplog.text) == (text is not None)
+    assert record.earlier_processes({}) == []
 
 
 def begun(root: Path) -> dict:

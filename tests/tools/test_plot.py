@@ -175,6 +175,8 @@ def test_empty_runs_are_left_out_with_a_line(runs, capsys, tmp_path):
         (["{runs}", "--group_by=Adam.l"], "Did you mean 'Adam.lr'"),
         (["{runs}", "--output=x.gif"], "a picture is a file that ends with"),
         (["{runs}", "--smooth=0"], "--smooth"),
+        (["{runs}", "--bottom=nan"], "expected a finite number"),
+        (["{runs}", "--end=0"], "--end"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(runs, capsys, arguments, message):

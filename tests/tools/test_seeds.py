@@ -12,6 +12,7 @@ import time
 import pytest
 
 from alf_lite.bin import train
+from alf_lite.runs.directory import read_run_record
 from alf_lite.tools import run_processes
 from alf_lite.tools.seeds import parse_seeds
 
@@ -193,4 +194,4 @@ def test_a_real_run_is_resumed(tmp_path, capsys, conf):
     assert train.main(flags) == 0
     assert "Mean return of 1 run:" in capsys.readouterr().out
     assert "Resuming from" in (root_dir / "output.log").read_text()
-    assert run_processes.read_record(root_dir)["iterations"] == 4
+    assert read_run_record(root_dir)["iterations"] == 4

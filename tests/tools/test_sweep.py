@@ -102,8 +102,8 @@ def test_grid_tries_all_and_a_failure_stops_nothing(tmp_path, search, capsys):
     began = tmp_path / "sweep" / "trial_000" / "seed_0" / "began"
     assert began.read_text() == "x"
     # More of it goes on; something else does not.
-    assert search(*flags, "--sampler_seed=1") == ConfigError.exit_code
-    assert "with another sampler_seed: 0, now 1" in capsys.readouterr().err
+    assert search(*flags, "--minimize") == ConfigError.exit_code
+    assert "with another minimize: False, now True" in capsys.readouterr().err
 
 
 def test_another_curve_is_minimized(tmp_path, search):
@@ -252,6 +252,9 @@ def test_wrong_searches_train_nothing(tmp_path, search, capsys, monkeypatch):
         ([LR, "--seeds=x"], "numbers and ranges"),
         ([LR, "--conf="], "--conf is missing"),
         ([f"--space={tmp_path / 'none'}"], "cannot be read"),
+        ([LR, "--grid_points=3"], "--grid_points has no effect with --method=random"),
+        ([LR, "--method=grid", "--sampler_seed=1"], "--sampler_seed has no effect"),
+        ([LR, "--gin_param=Adam.lr = 0.1"], "Adam.lr is searched"),
         ([], "nothing to search"),
     ]:
         assert search(*flags) == ConfigError.exit_code, flags

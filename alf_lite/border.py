@@ -27,10 +27,8 @@ from alf_lite.errors import (
     DamagedCheckpointError,
     DataError,
 )
-from alf_lite.utils.free_memory import free_ram
 
 MAX_RECORD_BYTES = 2**26
-_SMALL_BYTES = 2**27
 # A file that was listed, and now there is none, or a link in its place, or a socket.
 _NOT_A_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO)
 _ADVICE = {
@@ -61,7 +59,7 @@ class Kind(NamedTuple):
     follows_links: bool = True
 
 
-CONFIG = Kind(ConfigError, ConfigError)
+CONFIG = Kind(ConfigError, ConfigError, "cannot be read")
 DATA = Kind(DataError, DataError)
 CHECKPOINT = Kind(DamagedCheckpointError, CheckpointError, follows_links=False)
 # What has the right hash was written like this: it is not damaged but foreign.
@@ -140,10 +138,16 @@ def check_regular(path: Path, kind: Kind = DATA) -> None:
         pass
 
 
-def read_text(path: Path, kind: Kind = DATA, errors: str = "strict") -> str:
+def read_text(
+    path: Path,
+    kind: Kind = DATA,
+    max_bytes: int = MAX_RECORD_BYTES,
+    *,
+    errors: str = "strict",
+) -> str:
     """The text of a file; ``errors`` as for ``bytes.decode``."""
-    with reading(path, kind, MAX_RECORD_BYTES) as file:
-        return file.read().decode("utf-8", errors)
+    with reading(path, kind, max_bytes) as file:
+        return file.read().decode("utf-8-sig", errors)
 
 
 def read_record(
@@ -184,18 +188,6 @@ def check_types(value: Any, types: Any, name: str = "it") -> None:
     elif isinstance(types, dict):
         for key in set(types).intersection(value):
             check_types(value[key], types[key], key)
-
-
-def check_fits(what: str, num_bytes: int) -> None:
-    """Raises RefusalError if something does not fit into the memory that is free."""
-    if num_bytes < _SMALL_BYTES:
-        return  # what is free is not worth asking for
-    free = free_ram()
-    if free is not None and num_bytes > free:
-        raise RefusalError(
-            f"{what} needs {num_bytes / 1e9:.1f} GB of memory, of which "
-            f"{free / 1e9:.1f} GB are free"
-        )
 
 
 def reason_of(error: Exception) -> str:
