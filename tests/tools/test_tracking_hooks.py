@@ -68,7 +68,9 @@ def _send_at_once(monkeypatch):
 def test_a_service_gets_every_row_the_settings_and_the_files(tmp_path, video):
     service = Service()
     build_trainer(tmp_path / "run", hooks=[service], **EVALUATE).train()
-    logged = list(read_rows(tmp_path / "run" / f"{METRICS}.jsonl"))
+    logged = list(
+        read_rows((tmp_path / "run" / f"{METRICS}.jsonl").read_bytes().splitlines(True))
+    )
     # The time of the last checkpoint is written when everything ends.
     assert service.rows == logged[: len(service.rows)]
     assert service.rows[-1]["eval/AverageReturn"] == logged[-1]["eval/AverageReturn"]
@@ -134,7 +136,9 @@ def test_weights_and_biases_keeps_the_run_offline(tmp_path, monkeypatch, video):
     build_trainer(tmp_path / "run", hooks=[hook], **EVALUATE).train()
     (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
     rows, settings = _records_of(file)
-    logged = list(read_rows(tmp_path / "run" / f"{METRICS}.jsonl"))
+    logged = list(
+        read_rows((tmp_path / "run" / f"{METRICS}.jsonl").read_bytes().splitlines(True))
+    )
     for tag in ("eval/AverageReturn", "ToyAlgorithm/loss"):
         expected = [(row["env_steps"], row[tag]) for row in logged if tag in row]
         sent = [(row["env_steps"], row[tag]) for row in rows if tag in row]
@@ -198,7 +202,9 @@ def test_mlflow_keeps_the_run_in_its_local_store(tmp_path, monkeypatch, video):
     assert (run.info.status, run.info.run_name) == ("FINISHED", "run")
     assert run.data.params["TrainerConfig.unroll_length"] == "5"
     history = client.get_metric_history(run.info.run_id, "eval/AverageReturn")
-    logged = list(read_rows(tmp_path / "run" / f"{METRICS}.jsonl"))
+    logged = list(
+        read_rows((tmp_path / "run" / f"{METRICS}.jsonl").read_bytes().splitlines(True))
+    )
     assert [(m.step, m.value) for m in history] == [
         (row["env_steps"], row["eval/AverageReturn"])
         for row in logged

@@ -102,7 +102,7 @@ def points(root: Path) -> dict[str, list[tuple[int, float]]]:
 def log_rows(root: Path, name: str) -> dict[tuple[int, ...], dict[str, float]]:
     """The rows of a log by what tells them apart; the table holds the same."""
     rows: dict[tuple[int, ...], dict[str, float]] = {}
-    for row in read_rows(root / f"{name}.jsonl"):
+    for row in read_rows((root / f"{name}.jsonl").read_bytes().splitlines(True)):
         key = tuple(row[column] for column in KEYS[name])
         rows[key] = rows.get(key, {}) | row
     if rows:

@@ -30,7 +30,7 @@ def table(directory) -> list[dict[str, str]]:
 
 
 def rows(directory) -> list[dict[str, float]]:
-    return list(read_rows(directory / "x.jsonl"))
+    return list(read_rows((directory / "x.jsonl").read_bytes().splitlines(True)))
 
 
 def test_new_columns_and_late_numbers_find_their_place(log, tmp_path, monkeypatch):
@@ -172,7 +172,11 @@ def test_a_row_has_what_was_recorded_where_the_run_is(tmp_path):
         axes[2] | {"loss": 1.5},
         axes[2] | {"eval/x": 7.0},
     ]
-    assert list(read_rows(tmp_path / "metrics.jsonl")) == seen == expected
+    assert (
+        list(read_rows((tmp_path / "metrics.jsonl").read_bytes().splitlines(True)))
+        == seen
+        == expected
+    )
     (line,) = (tmp_path / "evaluation_episodes.jsonl").read_text().splitlines()
     assert json.loads(line) == axes[2] | {"episode": 0, "return": 1.0}
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 4
