@@ -221,7 +221,7 @@ class Checkpointer:
 
     def drop_after(self, step: int) -> None:
         """Deletes checkpoints of later steps: the run goes on from an earlier one."""
-        for later, path in self._paths():
+        for later, path in self.paths():
             if later > step:
                 checkpoint_files.remove(path)
 
@@ -242,14 +242,19 @@ class Checkpointer:
             CheckpointError: if one cannot be read.
         """
         infos = []
-        for _, path in self._paths():
+        for _, path in self.paths():
             try:
                 infos.append(read_info(path))
             except DamagedCheckpointError:
                 continue
         return infos
 
-    def _paths(self) -> list[tuple[int, Path]]:
+    def paths(self) -> list[tuple[int, Path]]:
+        """Step and directory of every checkpoint, damaged ones too, oldest first.
+
+        Raises:
+            CheckpointError: if the directory cannot be read.
+        """
         matches = [(NAME.fullmatch(p.name), p) for p in self._entries()]
         return sorted((int(match[1]), path) for match, path in matches if match)
 
@@ -263,9 +268,9 @@ class Checkpointer:
     def _preferred(self, step: str | int) -> list[Path]:
         """The candidates for ``load``, most wanted first."""
         if isinstance(step, int):
-            return [path for s, path in self._paths() if s == step]
+            return [path for s, path in self.paths() if s == step]
         if step == "latest":
-            return [path for _, path in reversed(self._paths())]
+            return [path for _, path in reversed(self.paths())]
         if step == "best":
             scored = [
                 (info.best_score, info.step, info.path)

@@ -121,9 +121,7 @@ def _check_observations(
             raise DataError(
                 f"{file}: {name} has {len(array)} rows, expected "
                 f"{num_actions + num_episodes}: {num_actions} actions in "
-                f"{num_episodes} episodes, and one observation more than actions in "
-                "each. An episode ends where terminated, truncated or cut_off is "
-                "true."
+                f"{num_episodes} episodes, and one observation more in each"
             )
 
 

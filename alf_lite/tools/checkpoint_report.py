@@ -81,22 +81,13 @@ def find_checkpoints(place: Path) -> list[Path]:
     Raises:
         CheckpointError: if there is none, or nothing can be read.
     """
+    from alf_lite.checkpoints.checkpointer import Checkpointer
     from alf_lite.checkpoints.data import NAME
 
     if NAME.fullmatch(place.name) and place.is_dir():
         return [place]
     for directory in (place / "checkpoints", place):
-        try:
-            entries = list(directory.iterdir())
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            raise CheckpointError(
-                f"{directory}: cannot be read ({error.strerror})"
-            ) from error
-        found = [(NAME.fullmatch(p.name), p) for p in entries]
-        paths = sorted((int(match[1]), path) for match, path in found if match)
-        if paths:
+        if paths := Checkpointer(directory, read_only=True).paths():
             return [path for _, path in paths]
     raise CheckpointError(
         f"no checkpoint at {place}: expected a run, its checkpoints, or one ckpt-<step>"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl.flags import FlagValues
 
+from alf_lite.checkpoints.files import new_output
 from alf_lite.errors import ConfigError, DataError
 from alf_lite.tools import pictures
 
@@ -166,12 +167,11 @@ def write_csv(file: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -
     Raises:
         ConfigError: if the file cannot be written.
     """
-    try:
-        Path(file).parent.mkdir(parents=True, exist_ok=True)
-        with Path(file).open("w", newline="", encoding="utf-8") as opened:
-            csv.writer(opened).writerows([header, *rows])
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written: {error}") from error
+    with (
+        new_output(file, replace_file=True) as temporary,
+        temporary.open("w", newline="", encoding="utf-8") as opened,
+    ):
+        csv.writer(opened).writerows([header, *rows])
 
 
 # The picture
