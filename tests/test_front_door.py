@@ -608,7 +608,7 @@ PERCENT = LinearScheduler([(0.0, 1.0), (1.0, 0.0)])
         (
             lambda: make(num_iterations=0),
             ConfigError,
-            "says neither num_iterations nor num_env_steps",
+            "num_iterations and num_env_steps are 0, but PPO",
         ),
         (
             lambda: alf_lite.Trainer(_finished()).train(),

@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
+from alf_lite.config import rules
 from alf_lite.config.bindings import bound_value, note_used, value_in_force
 from alf_lite.config.configurables import configurable
-from alf_lite.config.conflicts import conflicts
 from alf_lite.config.values import UNSET, declared, field_problems, ranged
 from alf_lite.errors import ConfigError
 
@@ -272,9 +272,7 @@ class TrainerConfig:
                 f"got {self.device!r}, expected cpu, cuda, cuda:1 or mps"
             )
         lines = [f"{name}: {problem}" for name, problem in problems.items()]
-        lines += [
-            text for names, text in conflicts(self) if problems.keys().isdisjoint(names)
-        ]
+        lines += rules.problems(self, {}, problems)
         if lines:
             raise ConfigError("TrainerConfig cannot be used.\n  " + "\n  ".join(lines))
 
@@ -296,7 +294,7 @@ class TrainerConfig:
         note_used(type(self), taken)
 
     def counted(
-        self, is_on_policy: bool, num_environments: int | None, algorithm: str
+        self, is_on_policy: bool, num_environments: int | None
     ) -> TrainerConfig:
         """This config with the number of passes or updates per iteration as one number.
 
@@ -305,30 +303,29 @@ class TrainerConfig:
         Args:
             is_on_policy: whether the algorithm is.
             num_environments: that it trains in; None if it only acts.
-            algorithm: its name, for messages.
-
-        Raises:
-            ConfigError: if the number is given in words of the other kind.
         """
-        given, wanted = self.num_updates_per_train_iter, "num_updates_per_train_iter"
-        if is_on_policy:
-            wrong, wanted = "updates_per_env_step", "epochs"
-            number = self.epochs or given or 1
-        else:
-            wrong = "" if self.whole_replay_buffer_training else "epochs"
+        number: float = self.num_updates_per_train_iter or self.epochs or 1
+        rate = self.updates_per_env_step
+        if not is_on_policy and rate is not None:
             steps = self.unroll_length * (num_environments or 1)
-            rate = self.updates_per_env_step
-            number = given or self.epochs or 1
-            if rate is not None:
-                number = max(1, round(rate * steps))
-        if wrong and getattr(self, wrong) is not None:
-            kind = "on-policy" if is_on_policy else "off-policy"
-            raise ConfigError(
-                f"TrainerConfig.{wrong} is {getattr(self, wrong)}, but {algorithm} is "
-                f"{kind}: set TrainerConfig.{wanted} instead."
-            )
+            number = max(1, round(rate * steps))
+        wanted = "epochs" if is_on_policy else "num_updates_per_train_iter"
         amounts: dict[str, Any] = dict.fromkeys(UPDATE_COUNTS) | {wanted: number}
         return dataclasses.replace(self, **amounts)
+
+    def sets(self, name: str) -> bool:
+        """Whether a field differs from its default, and from what is declared.
+
+        False as long as it is not known which algorithm declares it.
+        """
+        value, default = getattr(self, name), self.__dataclass_fields__[name].default
+        if default is not UNSET:
+            return value != default
+        declared_by = (default_settings(self.algorithm_ctor), DefaultSettings())
+        return callable(self.algorithm_ctor) and value not in (
+            None,
+            *(getattr(settings, name) for settings in declared_by),
+        )
 
     @property
     def num_updates(self) -> int:

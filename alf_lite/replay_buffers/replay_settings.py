@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from alf_lite.config import DefaultSettings, TrainerConfig
+from alf_lite.config import DefaultSettings, TrainerConfig, rules
 from alf_lite.config.bindings import call_with_defaults
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.allocation import StorageOptions
@@ -280,38 +280,13 @@ def check_replay_settings(
             for a window or for the steps to collect, or a batch too small for a
             source.
     """
-    if config.mini_batch_length is None:
-        raise ConfigError(
-            "TrainerConfig.mini_batch_length is not set. Off-policy training draws "
-            "windows of that many steps: 2 for one-step targets, n + 1 for n steps."
-        )
-    length = config.replay_buffer_length
-    if length < config.mini_batch_length + num_history_steps:
-        raise ConfigError(
-            f"TrainerConfig.replay_buffer_length={length} is too short: a window is "
-            f"mini_batch_length={config.mini_batch_length} steps, and the data "
-            f"transformers read {num_history_steps} steps before it"
-        )
-    if num_environments * length < config.initial_collect_steps:
-        raise ConfigError(
-            f"TrainerConfig.replay_buffer_length={length} is too short: "
-            f"initial_collect_steps={config.initial_collect_steps} must be stored "
-            f"before training begins, but {num_environments} environments with "
-            f"{length} steps each hold {num_environments * length}. Make the buffer "
-            "longer or collect less."
-        )
-    _check_shares(config, num_environments)
-
-
-def _check_shares(config: TrainerConfig, num_environments: int) -> None:
-    """Raises ConfigError if no batch would have a window of one of the sources."""
     ratios = config.mixing_ratios or default_ratios(len(config.offline_sources))
     counts = windows_per_update(config, num_environments)
     names = ("own steps", *config.offline_sources)
-    for name, ratio, count in zip(names, ratios, counts, strict=True):
-        if ratio and not count:
-            raise ConfigError(
-                f"TrainerConfig.mixing_ratios: {ratio:g} of the {sum(counts)} windows "
-                f"of a batch is less than one, so that {name} would never be trained. "
-                "Raise its ratio or TrainerConfig.mini_batch_size."
-            )
+    rules.check(
+        config,
+        "replay",
+        num_environments=num_environments,
+        num_history_steps=num_history_steps,
+        windows=dict(zip(names, zip(ratios, counts, strict=True), strict=True)),
+    )

@@ -12,14 +12,12 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from multiprocessing import reduction
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from alf_lite.config import TrainerConfig
 from alf_lite.config import shipping as config_shipping
-from alf_lite.config.conflicts import OF_ALL_PROCESSES
 from alf_lite.environments.environment import Environment
 from alf_lite.errors import AlfLiteError, ConfigError, WorkerError
 from alf_lite.policies.evaluator import EpisodeRecording, EvalResult
@@ -50,15 +48,6 @@ _BOUND_FIELDS = {
 }
 
 
-def _without_process_settings(config: TrainerConfig) -> TrainerConfig:
-    """What only async_eval gives a meaning to is not known there."""
-    fields = dataclasses.fields(config)
-    defaults: dict[str, Any] = {
-        field.name: field.default for field in fields if field.name in OF_ALL_PROCESSES
-    }
-    return dataclasses.replace(config, **defaults)
-
-
 class EvaluationProcess:
     """Starts the process, asks for one evaluation at a time, and replaces it.
 
@@ -86,7 +75,11 @@ class EvaluationProcess:
         recording: EpisodeRecording | None = None,
     ) -> None:
         recipe = EvalRecipe(
-            config=config_in_worker(_without_process_settings(config)),
+            config=dataclasses.replace(
+                config_in_worker(config),
+                evaluate=True,
+                num_eval_environments=config.num_eval_environments,
+            ),
             algorithm_ctor=config.algorithm_ctor,
             data_transformer_ctor=config.data_transformer_ctor,
             metric_ctors=config.metric_ctors,

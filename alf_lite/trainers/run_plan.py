@@ -14,7 +14,7 @@ from typing import Any
 from alf_lite.algorithms.learning.construction import create_algorithm
 from alf_lite.algorithms.learning.rank_share import share_of_rank
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.config import TrainerConfig, default_settings
+from alf_lite.config import TrainerConfig, default_settings, rules
 from alf_lite.config import files as config_files
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
@@ -75,13 +75,15 @@ class RunPlan:
             self.config = built_from.config
         self.root_dir = os.fspath(root_dir or self.config.root_dir)
         self.limits = Limits(self.config.num_iterations, self.config.num_env_steps)
-        if self.limits == (0, 0):
-            raise ConfigError(
-                "TrainerConfig.num_iterations and num_env_steps are both 0, the run "
-                "would never end: set at least one of them."
-            )
         create_env = create_env or _create_env_as(env)
-        _check_evaluation(self.config, env, create_env)
+        is_unknown = env is not None and env.created_with is None
+        rules.check(
+            self.config,
+            "trainer",
+            by_trainer=True,
+            can_build_environments=not is_unknown
+            or create_env is not create_environment,
+        )
         self.given = rebuilding.what_was_given(
             self.config, create_env, hooks, built_from, env
         )
@@ -314,15 +316,3 @@ def _create_env_as(env: Environment | None) -> Callable[..., Environment]:
         create_environment,
         **{k: v for k, v in env.created_with.items() if k != "seed"},
     )
-
-
-def _check_evaluation(
-    config: TrainerConfig, env: Environment | None, create_env: Callable[..., Any]
-) -> None:
-    is_unknown = env is not None and env.created_with is None
-    if config.evaluate and is_unknown and create_env is create_environment:
-        raise ConfigError(
-            "TrainerConfig.evaluate needs environments of its own, and nothing says "
-            "how to build them: give Trainer a create_env, or build the environment "
-            "with create_environment(env_ctor=...)."
-        )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from alf_lite.config import TrainerConfig
+from alf_lite.config import TrainerConfig, rules
 from alf_lite.config import shipping as config_shipping
 from alf_lite.data_structures import AlgStep, TimeStep
 from alf_lite.environments.environment import Environment
@@ -173,7 +173,7 @@ def create_remote_environment(
 
 def config_in_worker(config: TrainerConfig) -> TrainerConfig:
     """What a worker must know of the config: it acts on the CPU, and trains nothing."""
-    return dataclasses.replace(
+    return rules.switched(
         without_evaluation(config),
         algorithm_ctor=None,
         data_transformer_ctor=None,
@@ -183,25 +183,17 @@ def config_in_worker(config: TrainerConfig) -> TrainerConfig:
         device="cpu",
         compile=False,
         offline_buffer_dir=None,
-        offline_buffer_length=None,
-        rl_train_after_update_steps=0,
-        rl_train_every_update_steps=1,
-        mixing_ratios=None,
-        source_loss_weights=None,
         metric_ctors=(),
     )
 
 
 def without_evaluation(config: TrainerConfig) -> TrainerConfig:
     """The config of a process that leaves evaluations to another one."""
-    return dataclasses.replace(
+    return rules.switched(
         config,
         evaluate=False,
         async_eval=False,
         evaluation_buffer_dir=None,
-        data_metrics=(),
-        eval_interval=0,
-        early_stop_return=None,
         early_stop_patience=None,
     )
 

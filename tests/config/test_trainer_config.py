@@ -127,8 +127,8 @@ def test_numbers_that_no_machine_can_hold_are_refused(name):
 
 def test_evaluation_settings_without_evaluation_are_a_conflict():
     message = problem_with(evaluate=False, eval_interval=5, early_stop_return=10.0)
-    assert "eval_interval is 5 but evaluate is False" in message
-    assert "early_stop_return is 10.0 but evaluate is False" in message
+    assert "eval_interval is 5, but evaluate is False" in message
+    assert "early_stop_return is 10.0, but evaluate is False" in message
 
 
 def test_a_conf_may_switch_evaluations_off_that_it_describes():
@@ -216,9 +216,9 @@ def test_the_updates_of_an_iteration_are_said_once(amounts):
 @pytest.mark.parametrize("given", [{"epochs": 3}, {"num_updates_per_train_iter": 3}])
 def test_alfs_name_of_epochs_is_accepted_on_policy(given):
     config = TrainerConfig(num_iterations=1, **given)
-    counted = config.counted(True, 8, "PPO")
+    counted = config.counted(True, 8)
     assert (counted.epochs, counted.num_updates_per_train_iter) == (3, None)
-    assert counted.counted(True, 8, "PPO") == counted
+    assert counted.counted(True, 8) == counted
 
 
 @pytest.mark.parametrize(
@@ -234,22 +234,9 @@ def test_alfs_name_of_epochs_is_accepted_on_policy(given):
 )
 def test_updates_of_off_policy_algorithms(given, num_updates):
     config = TrainerConfig(num_iterations=1, unroll_length=4, **given)
-    counted = config.counted(False, 8, "SAC")
+    counted = config.counted(False, 8)
     assert counted.num_updates_per_train_iter == num_updates
     assert (counted.epochs, counted.updates_per_env_step) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("is_on_policy", "given", "message"),
-    [
-        (False, "epochs", "epochs is 3, but X is off-policy: set .*num_updates_per_tr"),
-        (True, "updates_per_env_step", "is 3, but X is on-policy: set .*epochs"),
-    ],
-)
-def test_updates_are_said_in_words_of_the_algorithm(is_on_policy, given, message):
-    config = TrainerConfig(num_iterations=1, **{given: 3})
-    with pytest.raises(ConfigError, match=message):
-        config.counted(is_on_policy, 8, "X")
 
 
 def test_importing_it_does_not_import_torch():

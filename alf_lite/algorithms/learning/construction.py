@@ -19,9 +19,8 @@ from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
 from alf_lite.algorithms.learning.rank_share import become_a_rank, share_of_rank
 from alf_lite.algorithms.rl_contract import RLContract
-from alf_lite.config import TrainerConfig
+from alf_lite.config import TrainerConfig, rules
 from alf_lite.config import errors as config_errors
-from alf_lite.config.trainer_config import default_settings
 from alf_lite.data_transformers.create_data_transformer import create_data_transformer
 from alf_lite.data_transformers.data_transformer import DataTransformer
 from alf_lite.environments.environment import Environment
@@ -154,8 +153,6 @@ def _complete_root(algorithm: Any, given: RootArguments) -> None:
     if not is_eval:
         algorithm.check_children()
         _check_settings(algorithm, config, given.env, transformer)
-    elif algorithm.on_policy:
-        _check_on_policy(type(algorithm).__name__, config, transformer)
     algorithm.data_transformer = transformer
     algorithm.to(config.device)
     algorithm.follow_progress(algorithm.progress)
@@ -184,7 +181,7 @@ def counted_config(
     if config is None or is_on_policy is None:
         return config
     num_environments = None if env is None else env.batch_size * ranks.size
-    return config.counted(is_on_policy, num_environments, name)
+    return config.counted(is_on_policy, num_environments)
 
 
 def create_algorithm(
@@ -310,12 +307,8 @@ def _config_for(cls: type, kwargs: dict[str, Any]) -> TrainerConfig:
 def _prepare_process(config: TrainerConfig, env: Environment) -> None:
     of_rank = "" if ranks.size == 1 else f" (for rank {ranks.index})"
     check_device(config.device, of_rank)
-    if config.async_unroll and not isinstance(env, RemoteEnvironment):
-        raise ConfigError(
-            "TrainerConfig.async_unroll: the workers build environments of their own. "
-            "Use alf_lite.Trainer(config, root_dir, create_env=...), where create_env "
-            "builds those of one worker, or async_unroll = False."
-        )
+    is_of_workers = isinstance(env, RemoteEnvironment)
+    rules.check(config, "environment", is_of_workers=is_of_workers)
     set_num_threads(config.num_threads)
     if config.random_seed is not None:
         # The same on all ranks: what is built shall be the same.
@@ -367,142 +360,49 @@ def _check_settings(
     transformer: DataTransformer,
 ) -> None:
     """Refuses settings that the algorithm or the environment gives no meaning."""
-    if (
-        config.summarize_action_distributions
-        and not algorithm.tells_action_distribution
-    ):
-        raise ConfigError(
-            f"TrainerConfig.summarize_action_distributions: {type(algorithm).__name__} "
-            "tells no action_distribution in training. Leave it out; an algorithm of "
-            "yours says tells_action_distribution = True if the info of its train_step "
-            "has it."
-        )
-    name = type(algorithm).__name__
-    if not algorithm.on_policy:
-        if config.unroll_episodes is not None:
-            raise ConfigError(
-                f"TrainerConfig.unroll_episodes is {config.unroll_episodes}, but "
-                f"{name} is off-policy and trains on steps of any episode. Leave it "
-                "out, or use an on-policy algorithm."
-            )
-        if config.unroll_with_grad:
-            raise ConfigError(
-                f"TrainerConfig.unroll_with_grad is True, but {name} is off-policy and "
-                "trains on stored steps. Leave it out."
-            )
-        num_environments = env.batch_size * ranks.size
-        counted = config.counted(False, num_environments, name)
-        check_replay_settings(counted, env.batch_size, transformer.num_history_steps)
-        return
-    _check_on_policy(name, config, transformer)
-    _check_has_no_replay(type(algorithm), config)
     acting = type(algorithm.rl_algorithm)
     has_train_step = acting.train_step is not Algorithm.train_step
-    is_without_graph = has_train_step and not acting.trains_on_rollout_info
-    if config.unroll_with_grad and is_without_graph:
-        raise ConfigError(
-            f"TrainerConfig.unroll_with_grad is True, but {acting.__name__} has a "
-            "train_step, whose info calc_loss takes, and not that of rollout_step. "
-            "Leave it out. An algorithm of yours whose loss needs the graph of "
-            "rollout_step has no train_step and says trains_on_rollout_info = True."
-        )
-    if not (has_train_step or algorithm.unrolls_with_grad):
+    rules.check(
+        algorithm.built_from.config,  # of all ranks
+        "algorithm",
+        algorithm=type(algorithm).__name__,
+        acting=acting.__name__,
+        on_policy=algorithm.on_policy,
+        corrects_policy_lag=algorithm.corrects_policy_lag,
+        has_train_step=has_train_step,
+        trains_on_rollout_info=acting.trains_on_rollout_info,
+        unrolls_with_grad=algorithm.unrolls_with_grad,
+        tells_action_distribution=algorithm.tells_action_distribution,
+        transforms_replayed_steps=transformer.needs_replay,
+    )
+    if not algorithm.on_policy:
+        check_replay_settings(config, env.batch_size, transformer.num_history_steps)
+    elif not (has_train_step or algorithm.unrolls_with_grad):
         raise ConfigError(
             f"{acting.__name__} has no train_step. Write one, or set the "
             "class attribute trains_on_rollout_info = True if calc_loss takes what "
             "rollout_step returns, with its graph."
-        )
-    if config.async_unroll:
-        _check_policy_lag(algorithm, config)
-
-
-def _check_on_policy(
-    name: str, config: TrainerConfig, transformer: DataTransformer
-) -> None:
-    """Refuses what only a replay buffer gives a meaning, and fractions of a step."""
-    if transformer.needs_replay:
-        raise ConfigError(
-            "TrainerConfig.data_transformer_ctor has a transformer of replayed steps, "
-            f"but {name} is on-policy and replays none. Use an off-policy algorithm."
-        )
-    for field in ("priority_replay", "initial_collect_steps", "initial_random_policy"):
-        if getattr(config, field):
-            raise _no_replay(name, config, field)
-    if config.unroll_length != int(config.unroll_length):
-        raise ConfigError(
-            f"TrainerConfig.unroll_length={config.unroll_length}, but {name} is "
-            "on-policy and trains on every unroll: expected a whole number of steps"
-        )
-
-
-def _check_has_no_replay(cls: type, config: TrainerConfig) -> None:
-    """Refuses what says how steps are stored and drawn; a trained policy may act."""
-    declared = {default_settings(one).replay_buffer_length for one in (cls, None)}
-    largest = TrainerConfig.checkpoint_replay_buffer_gb
-    without: dict[str, set[Any]] = {
-        "replay_buffer_length": declared,
-        "updates_per_draw": {None},
-        "whole_replay_buffer_training": {False},
-        "checkpoint_replay_buffer": {None, False},
-        "checkpoint_replay_buffer_gb": {largest, largest / ranks.size},  # of a rank
-    }
-    for field, values in without.items():
-        if getattr(config, field) not in values:
-            raise _no_replay(cls.__name__, config, field)
-
-
-def _no_replay(name: str, config: TrainerConfig, field: str) -> ConfigError:
-    return ConfigError(
-        f"TrainerConfig.{field} is {getattr(config, field)!r}, but {name} is on-policy "
-        "and has no replay buffer. Leave it out, or use an off-policy algorithm."
-    )
-
-
-def _check_policy_lag(algorithm: Any, config: TrainerConfig) -> None:
-    """Refuses what cannot be trained on the unrolls of workers."""
-    name = type(algorithm).__name__
-    if algorithm.unrolls_with_grad:
-        raise ConfigError(
-            f"TrainerConfig.async_unroll: the loss of {name} needs the graph of "
-            "rollout_step, which stays in the worker. Use ImpalaAlgorithm, or "
-            "async_unroll = False."
-        )
-    if config.unroll_length == 0:
-        raise ConfigError(
-            f"TrainerConfig.unroll_length is 0, but {name} is on-policy and trains on "
-            "every unroll: expected a whole number of steps"
-        )
-    if config.max_policy_lag != 0 and not algorithm.corrects_policy_lag:
-        raise ConfigError(
-            f"TrainerConfig.async_unroll: {name} is on-policy and does not correct for "
-            "actions of older parameters. Set TrainerConfig.max_policy_lag = 0, with "
-            "which the workers wait while it trains, or use ImpalaAlgorithm, or "
-            "PPOAlgorithm with its off_policy_correction."
         )
 
 
 def _check_schedules(algorithm: Any, config: TrainerConfig) -> None:
     """Refuses schedules that something cannot follow, or over a run without end."""
     names = [name for m in algorithm.modules() for name in scheduled(m)]
-    if names and config.compile:
-        raise ConfigError(
-            f"TrainerConfig.compile: {algorithm.name} has a schedule of "
-            f"{names[0].strip('_')}, for whose every value the loss would be compiled "
-            "anew. Leave one of them out."
-        )
     if algorithm.uses_episode_returns and "_gamma" in names:
         raise ConfigError(
             f"{algorithm.name}: gamma is a schedule, but returns of whole episodes are "
             "summed once. Give gamma a number, or leave the bounds by returns out."
         )
-    if algorithm.limits != (0, 0):
-        return
-    for module in algorithm.modules():
-        for schedule in find_schedules(vars(module).values()):
-            if schedule.scheduler.progress_type == "percent":
-                raise ConfigError(
-                    f"{algorithm.name}: {schedule!r} follows the share of the run that "
-                    "is done, but TrainerConfig says neither num_iterations nor "
-                    "num_env_steps. Set one, or give it another progress_type, such "
-                    'as "env_steps".'
-                )
+    found = (
+        schedule
+        for module in algorithm.modules()
+        for schedule in find_schedules(vars(module).values())
+        if schedule.scheduler.progress_type == "percent"
+    )
+    rules.check(
+        config,
+        "schedules",
+        algorithm=algorithm.name,
+        schedules=[name.strip("_") for name in names],
+        schedule_of_share=next(map(repr, found), ""),
+    )

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from alf_lite.algorithms.algorithm import Algorithm
-from alf_lite.config import TrainerConfig
+from alf_lite.config import TrainerConfig, rules
 from alf_lite.errors import ConfigError
 from alf_lite.networks.batch_norm import normalizes_by_batch
 from alf_lite.utils import random_state
@@ -29,12 +29,7 @@ def share_of_rank(config: TrainerConfig) -> TrainerConfig:
     """
     if ranks.size == 1:
         return config
-    if config.unroll_length == 0:
-        raise ConfigError(
-            "TrainerConfig.unroll_length is 0, so that training takes what unroll "
-            f"workers have finished; the {ranks.size} ranks of a run would not agree "
-            "when to train. Set unroll_length, or train with one rank."
-        )
+    rules.check(config, "ranks", num_ranks=ranks.size)
     changes: dict[str, Any] = {
         "initial_collect_steps": math.ceil(config.initial_collect_steps / ranks.size),
         "metric_min_buffer_size": math.ceil(config.metric_min_buffer_size / ranks.size),

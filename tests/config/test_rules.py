@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from alf_lite.config import TrainerConfig
+from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.config import TrainerConfig, rules
+from alf_lite.config.rule_table import ALWAYS, EFFECTS, FACTS, RULES
+from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
+
+
+class OnRollout(ActorCriticAlgorithm):
+    """Trains through the graph of its unroll."""
+
+    trains_on_rollout_info = True
 
 
 def config(**fields):
@@ -55,7 +68,7 @@ def test_what_goes_together(fields):
 def test_a_setting_of_workers_without_workers_says_how_to_get_them(name, value):
     message = problem_with(**{name: value})
     assert (
-        f"{name} is {value!r} but async_unroll is False: set async_unroll = True or "
+        f"{name} is {value!r}, but async_unroll is False: set async_unroll = True or "
         f"leave {name} out"
     ) in message
     assert message.count("async_unroll") == 2  # and no other conflict
@@ -67,11 +80,11 @@ def test_a_setting_of_workers_without_workers_says_how_to_get_them(name, value):
 def test_settings_of_ray_need_the_engine(name, value):
     assert config(async_unroll=True, unroll_engine="ray", **{name: value})
     message = problem_with(async_unroll=True, **{name: value})
-    assert f"{name} is {value!r} but unroll_engine is 'processes': set" in message
+    assert f"{name} is {value!r}, but unroll_engine is 'processes': set" in message
 
 
 def test_an_engine_needs_workers_and_is_one_that_there_is():
-    assert "unroll_engine is 'ray' but async_unroll" in problem_with(
+    assert "unroll_engine is 'ray', but async_unroll" in problem_with(
         unroll_engine="ray"
     )
     message = problem_with(async_unroll=True, unroll_engine="rya")
@@ -145,3 +158,98 @@ def test_values_out_of_range(name, value, expected):
     message = problem_with(async_unroll=True, **{name: value})
     assert f"{name}: got {value}" in message
     assert expected in message
+
+
+# The table
+
+FIELDS = {field.name for field in dataclasses.fields(TrainerConfig)}
+ROWS = (*RULES, *EFFECTS)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[-1][:40])
+def test_every_row_reads_what_is_known_in_one_stage(row):
+    names = rules.names_of(row)
+    assert any(names <= FIELDS | facts for facts in [set(), *FACTS.values()]), names
+
+
+def test_every_field_has_a_row_or_always_an_effect():
+    judged = {name for row in EFFECTS for name in row.fields.split()}
+    in_rows = judged.union(*map(rules.names_of, ROWS))
+    always = set(ALWAYS.split())
+    assert judged | always <= FIELDS
+    assert not judged & always
+    assert in_rows | always >= FIELDS
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_eval_episodes": 20}, "num_eval_episodes is 20, but evaluate is False"),
+        ({"num_eval_environments": 2}, "but evaluate is False: set evaluate = True"),
+        (
+            {"check_finite": False, "check_finite_interval": 1},
+            "check_finite_interval is 1, but check_finite is False",
+        ),
+        (
+            {"whole_replay_buffer_training": True, "updates_per_draw": 2},
+            "updates_per_draw is 2, but whole_replay_buffer_training takes everything",
+        ),
+        (
+            {
+                **WHAT_IS_THERE,
+                "samples_per_insert": 2.0,
+                "whole_replay_buffer_training": True,
+            },
+            "samples_per_insert counts the windows that are drawn",
+        ),
+        (
+            {
+                **WHAT_IS_THERE,
+                "updates_per_env_step": 2.0,
+                "algorithm_ctor": DqnAlgorithm,
+            },
+            "updates_per_env_step is 2.0, but unroll_length is 0",
+        ),
+    ],
+)
+def test_a_setting_without_effect_is_refused(fields, message):
+    assert message in problem_with(**fields)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "fields", "message"),
+    [
+        (DqnAlgorithm, {"epochs": 3}, "DqnAlgorithm is off-policy: set .*num_updates_"),
+        (PPOAlgorithm, {"updates_per_env_step": 3}, "is on-policy: set .*epochs"),
+        (PPOAlgorithm, {"use_rollout_state": True}, "is on-policy and has no replay"),
+        (
+            PPOAlgorithm,
+            {"offline_buffer_dir": "x", "source_loss_weights": (1, 2)},
+            "from all sources alike",
+        ),
+        (PPOAlgorithm, {"evaluation_buffer_dir": "x"}, "cannot be evaluated on"),
+        (
+            ActorCriticAlgorithm,
+            {"burn_in_length": 8, "unroll_length": 8},
+            "burn_in_length=8 leaves nothing of an unroll",
+        ),
+        (OnRollout, {"mini_batch_size": 4}, "goes back through the graph of the whole"),
+        (OnRollout, {"precision": "bfloat16"}, "goes back through the graph of the"),
+        (OnRollout, {"epochs": 2}, "there for one update: leave it out"),
+    ],
+)
+def test_a_setting_without_effect_on_what_is_trained_is_refused(
+    algorithm, fields, message
+):
+    with (
+        create_environment("CartPole-v1", 2) as env,
+        pytest.raises(ConfigError, match=message),
+    ):
+        algorithm(env=env, config=config(**fields))
+
+
+def test_what_is_idle_without_a_switch_gets_its_default():
+    given = config(evaluate=True, eval_interval=5, early_stop_return=3.0)
+    switched = rules.switched(given, evaluate=False)
+    assert (switched.eval_interval, switched.early_stop_return) == (0, None)
+    assert given.eval_interval == 5
