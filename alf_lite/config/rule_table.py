@@ -48,7 +48,8 @@ ALWAYS = (
     "check_finite overwrite_policy_output evaluate epsilon_greedy num_checkpoints "
     "keep_checkpoints summary_interval summarize_first_interval summary_axis "
     "summaries_flush_secs metric_ctors metric_min_buffer_size debug_summaries "
-    "summarize_grads_and_vars"
+    "summarize_grads_and_vars "
+    "use_rollout_state"  # on-policy it is always so
 )
 
 EFFECTS = (
@@ -120,8 +121,7 @@ EFFECTS = (
     # Where it is known what is trained
     Effect(
         "priority_replay initial_collect_steps initial_random_policy updates_per_draw "
-        "replay_buffer_length whole_replay_buffer_training checkpoint_replay_buffer_gb "
-        "use_rollout_state",
+        "replay_buffer_length whole_replay_buffer_training checkpoint_replay_buffer_gb",
         lambda on_policy: not on_policy,
         "{algorithm} is on-policy and has no replay buffer: use an off-policy "
         "algorithm",

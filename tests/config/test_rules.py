@@ -221,7 +221,7 @@ def test_a_setting_without_effect_is_refused(fields, message):
     [
         (DqnAlgorithm, {"epochs": 3}, "DqnAlgorithm is off-policy: set .*num_updates_"),
         (PPOAlgorithm, {"updates_per_env_step": 3}, "is on-policy: set .*epochs"),
-        (PPOAlgorithm, {"use_rollout_state": True}, "is on-policy and has no replay"),
+        (PPOAlgorithm, {"updates_per_draw": 2}, "is on-policy and has no replay"),
         (
             PPOAlgorithm,
             {"offline_buffer_dir": "x", "source_loss_weights": (1, 2)},
