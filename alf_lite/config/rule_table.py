@@ -195,30 +195,25 @@ def _update_counts(
 def _wrong_ratios(
     mixing_ratios: Sequence[float] | None, offline_buffer_dir: Any
 ) -> str:
-    if mixing_ratios is None or not offline_buffer_dir:
-        return ""
-    problem = _not_one_each(mixing_ratios, offline_buffer_dir)
-    if not problem and abs(sum(mixing_ratios) - 1) > 1e-6:
-        problem = f", whose sum is {sum(mixing_ratios):g}, expected 1"
-    if not problem and mixing_ratios[0] == 1:
-        problem = ": no offline data would be trained"
-    return problem
+    problem = _wrong_weights(mixing_ratios, offline_buffer_dir)
+    if problem or mixing_ratios is None or not offline_buffer_dir:
+        return problem
+    if abs(sum(mixing_ratios) - 1) > 1e-6:
+        return f", whose sum is {sum(mixing_ratios):g}, expected 1"
+    return ": no offline data would be trained" if mixing_ratios[0] == 1 else ""
 
 
 def _wrong_weights(
     source_loss_weights: Sequence[float] | None, offline_buffer_dir: Any
 ) -> str:
+    """What is wrong with one number per source, own steps first."""
     if source_loss_weights is None or not offline_buffer_dir:
         return ""
-    return _not_one_each(source_loss_weights, offline_buffer_dir)
-
-
-def _not_one_each(values: Sequence[float], sources: str | Sequence[str]) -> str:
-    """What is wrong with one number per source, own steps first."""
-    expected = 1 + (1 if isinstance(sources, str) else len(sources))
-    if len(values) != expected:
+    is_one = isinstance(offline_buffer_dir, str)
+    expected = 2 if is_one else 1 + len(offline_buffer_dir)
+    if len(source_loss_weights) != expected:
         return f": expected {expected} numbers, one for own steps and one per source"
-    return ", expected numbers of at least 0" if min(values) < 0 else ""
+    return ", expected numbers of at least 0" if min(source_loss_weights) < 0 else ""
 
 
 RULES = (
@@ -237,7 +232,7 @@ RULES = (
     # Unrolls
     Rule(
         lambda async_unroll, unroll_length: not async_unroll and unroll_length == 0,
-        "unroll_length: got 0, expected a value > 0. With async_unroll = True and a "
+        "unroll_length: got 0, expected a value > 0. With async_unroll and a "
         "max_unroll_length, 0 takes whatever was collected meanwhile.",
     ),
     Rule(

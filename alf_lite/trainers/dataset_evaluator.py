@@ -53,18 +53,13 @@ class DatasetEvaluator:
         sources: of the held-out data, see ``TrainerConfig.evaluation_buffer_dir``.
 
     Raises:
-        ConfigError: if the algorithm is on-policy.
         DataError: if a source cannot be read, does not fit or is too short.
     """
 
     def __init__(
         self, algorithm: RLAlgorithm, config: TrainerConfig, sources: Sequence[str]
     ) -> None:
-        if algorithm.on_policy or algorithm.env is None:
-            raise ConfigError(
-                f"{algorithm.name} is on-policy: its loss cannot be evaluated on "
-                "recorded steps. Leave TrainerConfig.evaluation_buffer_dir out."
-            )
+        assert algorithm.env is not None, "it trains"
         self._algorithm = algorithm
         self._config = config
         self._buffers = []

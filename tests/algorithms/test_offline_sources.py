@@ -86,7 +86,7 @@ def test_nothing_is_trained_if_a_source_is_refused(sources):
 
 
 def test_on_policy_algorithms_cannot_load(sources):
-    algorithm = make(sources, PPOAlgorithm)
+    algorithm = make(sources, PPOAlgorithm, rl_train_after_update_steps=0)
     with pytest.raises(ConfigError, match="PPOAlgorithm is on-policy"):
         algorithm.setup_training()
 
