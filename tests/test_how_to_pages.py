@@ -39,6 +39,7 @@ SHORT = {
         "--gin_param=TrainerConfig.unroll_length = 16",
         "--gin_param=TrainerConfig.mini_batch_size = 16",
         "--gin_param=TrainerConfig.initial_collect_steps = 0",
+        "--gin_param=TrainerConfig.evaluate = True",
         "--gin_param=TrainerConfig.num_eval_episodes = 2",
         "--gin_param=TrainerConfig.num_eval_environments = 1",
     ],

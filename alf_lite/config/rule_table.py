@@ -427,10 +427,12 @@ RULES = (
     Rule(
         lambda replay_buffer_length, initial_collect_steps, num_environments: (
             num_environments * replay_buffer_length < initial_collect_steps
+            and num_environments * replay_buffer_length
         ),
         "TrainerConfig.replay_buffer_length={replay_buffer_length} is too short: "
         "initial_collect_steps={initial_collect_steps} must be stored before training "
-        "begins, by {num_environments} environments. Make it longer or collect less.",
+        "begins, and {num_environments} environments hold {found}. Make it longer or "
+        "collect less.",
     ),
     Rule(
         lambda windows: ", ".join(

@@ -251,7 +251,7 @@ def test_an_algorithm_without_a_policy_is_refused():
 
 
 def test_histograms_of_a_policy_that_is_not_told_are_refused():
-    with pytest.raises(ConfigError, match="summarize_action_distributions: DqnAlg"):
+    with pytest.raises(ConfigError, match="action_distributions is True, but Dqn"):
         DqnAlgorithm(
             env=create_environment("CartPole-v1", 1),
             config=TrainerConfig(

@@ -56,7 +56,7 @@ from alf_lite.bin import train
                 "TrainerConfig.replay_buffer_length = 100",
                 "create_environment.num_parallel_environments = 4",
             ],
-            ["initial_collect_steps=1000 must be stored", "100 steps each hold 400"],
+            ["initial_collect_steps=1000 must be stored", "4 environments hold 400"],
             id="buffer-below-what-is-collected",
         ),
         pytest.param(

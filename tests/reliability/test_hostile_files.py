@@ -23,7 +23,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from absl import flags
 
 from alf_lite.bin import compare, inspect_buffer, plot, program, verify_checkpoint
 from alf_lite.checkpoints.checkpointer import Checkpointer
@@ -205,8 +204,7 @@ def tell_end(bad: Path) -> None:
         sys.stdout.write("\n".join(lines))
         return 0
 
-    toy = program.Program("toy", "", (), flags.FlagValues, run)
-    assert program.main(toy, []) == 0
+    assert program.Program("toy", "", (), (), run).main([]) == 0
 
 
 def go_on(folder: Path) -> None:

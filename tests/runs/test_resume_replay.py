@@ -139,7 +139,7 @@ def test_a_large_buffer_is_left_out_and_that_is_said_once(train, tmp_path, caplo
 
 
 def test_a_limit_that_nothing_reads_is_refused(train):
-    with pytest.raises(ConfigError, match=r"buffer_gb=2\.0 has no effect"):
+    with pytest.raises(ConfigError, match=r"buffer_gb is 2\.0, but check"):
         train(
             **SETTINGS, checkpoint_replay_buffer=True, checkpoint_replay_buffer_gb=2.0
         )
