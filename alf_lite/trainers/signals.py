@@ -169,7 +169,8 @@ class StopSignals:
             with contextlib.suppress(OSError, ValueError):
                 stderr = 2 if sys.__stderr__ is None else sys.__stderr__
                 faulthandler.register(signal.SIGUSR1, stderr, chain=True)
-        self._watch.start()
+        with self.held_off():  # half a thread could not be ended
+            self._watch.start()
         _installed.add(self)
 
     def uninstall(self, *, in_fork: bool = False) -> None:

@@ -208,6 +208,19 @@ def test_a_signal_at_the_start_is_not_lost(lose, number):
         stop.start_is_over()
 
 
+def test_a_signal_while_the_watch_is_started_is_told_afterwards(monkeypatch):
+    start = signals._Watch.start
+
+    def interrupted(watch) -> None:
+        send(signal.SIGTERM)
+        start(watch)
+
+    monkeypatch.setattr(signals._Watch, "start", interrupted)
+    with pytest.raises(SystemExit, match="143"), StopSignals() as stop:
+        stop.install()
+        time.sleep(60)
+
+
 def test_what_is_closed_because_of_a_signal_is_not_disturbed():
     closed = []
     with pytest.raises(KeyboardInterrupt) as end, StopSignals() as stop:
