@@ -11,6 +11,7 @@ import dataclasses
 import inspect
 import string
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import gin
@@ -80,20 +81,26 @@ def switched(config: Any, **changes: Any) -> Any:
     return dataclasses.replace(config, **{**defaults, **changes})
 
 
+@cache
 def names_of(row: Effect | Rule) -> set[str]:
     """What has to be known before the row is asked."""
     parsed = string.Formatter().parse(row[-1])
     in_text = {name for _, name, _, _ in parsed if name and name != "found"}
-    return {*inspect.signature(_condition(row)).parameters, *in_text}
+    return {*_parameters(_condition(row)), *in_text}
 
 
 def _ask(row: Effect | Rule, known: Mapping[str, Any]) -> Any:
-    parameters = inspect.signature(_condition(row)).parameters
-    return _condition(row)(**{name: known[name] for name in parameters})
+    condition = _condition(row)
+    return condition(**{name: known[name] for name in _parameters(condition)})
 
 
 def _condition(row: Effect | Rule) -> Callable[..., Any]:
     return row.condition if isinstance(row, Effect) else row.wrong
+
+
+@cache
+def _parameters(condition: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(condition).parameters)
 
 
 def _is_switched_off(name: str) -> bool:
