@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import functools
 import inspect
 import math
 import numbers
@@ -185,9 +186,15 @@ def declared(**bounds: float) -> Any:
     return dataclasses.field(default=UNSET, metadata=metadata)
 
 
+@functools.cache
+def _annotations(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
 def field_problems(instance: Any) -> dict[str, str]:
     """Field name → what is wrong with its value, for all fields of a dataclass."""
-    annotations = typing.get_type_hints(type(instance))
+    cls: Any = type(instance)
+    annotations = _annotations(cls)
     problems = {}
     for field in dataclasses.fields(instance):
         value = getattr(instance, field.name)

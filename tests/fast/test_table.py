@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import subprocess
@@ -31,13 +32,17 @@ def value_network(cls=ValueNetwork) -> ValueNetwork:
     return cls(TensorSpec((3,)))
 
 
+@functools.cache
+def places() -> dict[str, list[str]]:
+    return class_names(parse_package())
+
+
 @pytest.mark.parametrize("row", fast.TWINS)
 def test_every_row_names_a_body_and_a_twin(row):
     assert callable(fast._load(row))
     module, owner, name = f".{row}".rsplit(".", 2)
-    names = class_names(parse_package())
     modules = [m for m in parse_package() if m.endswith(f".{owner}")]
-    (module,) = [module.lstrip(".")] if module else names.get(owner, modules)
+    (module,) = [module.lstrip(".")] if module else places().get(owner, modules)
     found = importlib.import_module(module)
     body = getattr(getattr(found, owner, found), name)
     if name not in ("preprocess_experience", "step"):  # asked for by twin_of

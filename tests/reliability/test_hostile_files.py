@@ -365,10 +365,19 @@ def _attempt(place: Path, name: str, read) -> str:
     return "it ends in a traceback" if "Traceback" in told.getvalue() else ""
 
 
-@pytest.mark.parametrize("reader", READERS)
+# One of each kind: a record, a log, a conf, steps, and a checkpoint.
+QUICK = ["draw run.json", "read_all metrics.jsonl", "conf", "episodes"]
+QUICK += ["checkpoint manifest"]
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [pytest.param(r, marks=() if r in QUICK else pytest.mark.slow) for r in READERS],
+)
 @pytest.mark.filterwarnings("ignore")
 def test_hostile_files_are_held(tmp_path, reader):
-    pytest.importorskip("h5py")
+    if reader in ("hdf5", "minari data"):
+        pytest.importorskip("h5py")
     failed = {}
     for number, (name, kind, hostile) in enumerate(CASES):
         if name == reader:
