@@ -34,7 +34,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     is_worker = hasattr(config, "workerinput")
     is_part = config.getoption("--skipped-before") or config.getoption("lf", False)
-    if config.cache is not None and not (is_worker or is_part):
+    if not (is_worker or is_part) and getattr(config, "cache", None) is not None:
         config.cache.set(_KEY, sorted(_skipped))
 
 

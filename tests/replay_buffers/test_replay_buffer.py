@@ -180,9 +180,12 @@ def test_windows_are_drawn_uniformly(prioritized):
     assert chi_square < 40.8  # 17 degrees of freedom, p = 0.001
 
 
-def test_the_oldest_steps_can_be_kept_for_looking_back():
-    buffer = make_buffer(2, 6, num_earliest_frames_ignored=2)
+@pytest.mark.parametrize("is_known", [True, False])
+def test_the_oldest_steps_can_be_kept_for_looking_back(is_known):
+    buffer = make_buffer(2, 6, num_earliest_frames_ignored=2 if is_known else 0)
     fill(buffer, 9)
+    buffer.ignore_earliest(2)
+    buffer.ignore_earliest(1)  # never less
     assert all_starts(buffer, 3) == {(0, 5), (0, 6), (1, 5), (1, 6)}
     batch, info = buffer.gather_all()
     assert info.positions.tolist() == [5, 5]
@@ -374,6 +377,9 @@ def test_gather_all_needs_as_many_steps_of_every_environment():
     buffer.add_batch(steps([1], 0), torch.tensor([1]))
     with pytest.raises(ValueError, match=r"\[0, 1\]"):
         buffer.gather_all()
+    alone = make_buffer(1, 5)
+    fill(alone, 3)
+    assert alone.gather_all()[1].positions.tolist() == [0]
 
 
 def test_uniform_batches_have_no_importance_weights():

@@ -167,6 +167,21 @@ def updated_cases(cases: list[str]) -> dict[str, list[np.ndarray]]:
     return {case: updated(case) for case in cases}
 
 
+def updated_on_rollout() -> list[np.ndarray]:
+    """The parameters after an update through the graph of this rank's unroll."""
+    algorithm, batch = a2c()
+    config = TrainerConfig(mini_batch_length=2)
+    algorithm._config = config.declared_for(ActorCriticAlgorithm)
+    part = list(parts_of(time_major(batch), ranks.size))[ranks.index]
+    observation = part.inputs.observation.flatten(0, 1)
+    value = algorithm._value_network(observation)[0].view(part.valid.shape)
+    algorithm.calc_loss = LossInfo  # what the unroll has stored is the loss
+    loop = UpdateLoop(algorithm, algorithm._config)
+    loop.run_on_rollout(part._replace(rollout_info=(value - 1).square()))
+    num_valid = part.valid.sum().numpy()
+    return [*(p.detach().numpy().copy() for p in algorithm.parameters()), num_valid]
+
+
 def logged_numbers() -> dict[str, Any]:
     """What is written of an update with this rank's part of the batch."""
     found: dict[str, Any] = {}
@@ -206,6 +221,7 @@ def all_on_two_ranks() -> dict[str, Any]:
         "cases": updated_cases([*CASES]),
         "passes": updated_in_passes(None),
         "mini-batches": updated_in_passes(8),
+        "rollout": updated_on_rollout(),
         "normalized": normalized_batches(),
         "by hand": gradients_by_hand(),
         "divergence": sac_and_divergence(),
@@ -237,6 +253,16 @@ def test_passes_on_ranks_meet_once_for_the_statistics_of_all_mini_batches(two_ra
         num_updates, num_collectives = of_rank["mini-batches"][-1]
         assert num_updates == 9
         assert num_collectives == num_updates + 3
+
+
+def test_an_update_through_unrolls_of_ranks_is_that_of_one_with_all_of_them(two_ranks):
+    *expected, num_valid = updated_on_rollout()
+    counts = [of_rank["rollout"][-1] for of_rank in two_ranks]
+    assert sum(counts) == num_valid
+    assert counts[0] != counts[1]  # so that the mean of the ranks' means is another
+    for of_rank in two_ranks:
+        for a, b in zip(of_rank["rollout"][:-1], expected, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-6)
 
 
 def test_batches_are_normalized_by_those_of_all_ranks(two_ranks):

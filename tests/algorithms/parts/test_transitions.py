@@ -212,13 +212,19 @@ def test_the_priority_of_one_step_is_its_absolute_error():
 
 
 def test_the_priority_of_a_sequence_mixes_its_largest_and_its_mean_error():
-    td_error = torch.tensor([[1.0, 1.0, 7.0], [-2.0, 9.0, 7.0], [3.0, 2.0, 7.0]])
+    td_error = torch.tensor(
+        [[1.0, 1.0, 7.0, 5.0], [-2.0, 9.0, 7.0, -4.0], [3.0, 2.0, 7.0, 5.0]]
+    )
     valid = torch.tensor(
-        [[True] * 2 + [False], [True, False, False], [True] * 2 + [False]]
+        [
+            [True, True, False, False],
+            [True, False, False, True],
+            [True, True, False, False],
+        ]
     )
     priority = sequence_priority(td_error, valid).tolist()
     # 0.9 · 3 + 0.1 · 2, and 0.9 · 2 + 0.1 · 1.5.
-    assert priority == pytest.approx([2.9, 1.95, 0.0])
+    assert priority == pytest.approx([2.9, 1.95, 0.0, 4.0])
 
 
 def test_a_priority_has_no_gradient():
