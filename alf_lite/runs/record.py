@@ -6,6 +6,7 @@ No environment variables: they may hold secrets.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import json
 import logging
@@ -134,10 +135,7 @@ def earlier_processes(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _packages() -> dict[str, str]:
     """The versions of Python, of the core, and of everything that is imported."""
-    found = {"python": platform.python_version()}
-    for name in _CORE_PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
+    found = {"python": platform.python_version(), **_core_packages()}
     for name, module in sorted(sys.modules.items()):
         if "." in name or name in sys.stdlib_module_names or name.startswith("_"):
             continue
@@ -145,6 +143,15 @@ def _packages() -> dict[str, str]:
         version = getattr(module, "__dict__", {}).get("__version__")
         if isinstance(version, str) and name not in ("alf_lite", "__main__"):
             found.setdefault(name, version)
+    return found
+
+
+@functools.cache
+def _core_packages() -> dict[str, str]:
+    found = {}
+    for name in _CORE_PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
     return found
 
 
@@ -167,8 +174,12 @@ def _machine(device: str) -> dict[str, Any]:
 # Version control
 
 
+@functools.cache
 def _library(package: Path) -> dict[str, Any]:
-    """The commit of the library: of its checkout, or what pip has recorded."""
+    """The commit of the library: of its checkout, or what pip has recorded.
+
+    Asked once: a process goes on with the code that it has imported.
+    """
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is not None:
         return _commit(package)
     with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError):

@@ -45,6 +45,7 @@ PRELOADED = (
 def main() -> None:
     for name in PRELOADED:
         __import__(name)
+    os.fsync = lambda _: None  # as in tests/conftest.py
     # A copy shares this memory until it writes to it, as its garbage collector would.
     gc.collect()
     gc.freeze()
