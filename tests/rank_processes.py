@@ -1,16 +1,21 @@
-"""Runs a function of a test on several ranks, each a process of its own."""
+"""Runs a function of a test on several ranks, each a process of its own.
+
+They are copies of the process that starts trainers, which has imported all they need.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import os
+import pickle
 import socket
+import sys
+import tempfile
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from alf_lite.utils.ranks import RankLostError, ranks
+from tests.reliability.trainer_process import Launcher, Trainer, wait_until
 
 _SECONDS = 120.0
 
@@ -33,56 +38,56 @@ def variables(index: int, size: int, port: int) -> dict[str, str]:
 
 
 def on_ranks(
-    function: Callable[..., Any], size: int, *args: Any, answering: int | None = None
+    launcher: Launcher,
+    function: Callable[..., Any],
+    size: int,
+    *args: Any,
+    answering: int | None = None,
 ) -> list[Any]:
     """What ``function(*args)`` returns on each rank, as numpy arrays and plain data.
 
     Args:
+        launcher: starts the processes.
         function: at the top level of a module.
         size: how many ranks.
         *args: for the function.
         answering: how many of them, the first ones, are listened to; all by default.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["alf_lite.unrollers.unroll_worker"])
-    port, ours, processes = free_port(), [], []
-    for index in range(size):
-        end, theirs = context.Pipe()
-        given = (variables(index, size, port), theirs, function, args)
-        process = context.Process(target=_run, args=given, daemon=True)
-        process.start()
-        theirs.close()
-        ours.append(end)
-        processes.append(process)
-    try:
-        return [_result(end, index) for index, end in enumerate(ours[:answering])]
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
+    with tempfile.TemporaryDirectory() as directory:
+        call = Path(directory, "call")
+        call.write_bytes(pickle.dumps((function, args)))
+        port, started = free_port(), []
+        for index in range(size):
+            settings = variables(index, size, port)
+            place = Path(directory, str(index))
+            program = {"module": __name__, "environ": settings}
+            started.append(launcher.start(place, [str(call)], **program))
+        try:
+            return [_result(rank) for rank in started[:answering]]
+        finally:
+            for rank in started:
+                rank.end()
 
 
-def _result(connection: Connection, index: int) -> Any:
-    assert connection.poll(_SECONDS), f"rank {index} has not answered"
-    is_error, result = connection.recv()
-    assert not is_error, f"rank {index}: {result}"
-    return result
+def _result(rank: Trainer) -> Any:
+    answer = rank.root_dir
+    wait_until(lambda: answer.exists() or rank.exit_code is not None, "none", _SECONDS)
+    assert answer.exists(), rank.error
+    return pickle.loads(answer.read_bytes())
 
 
-def _run(
-    environment: dict[str, str],
-    connection: Connection,
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-) -> None:
-    os.environ.update(environment)
-    try:
-        ranks.join()
-        connection.send((False, function(*args)))
-    except BaseException as error:
-        connection.send((True, repr(error)))
-        raise
+def _main(answer: Path, call: Path) -> None:
+    """Runs it on this rank."""
+    function, args = pickle.loads(call.read_bytes())
+    ranks.join()
+    temporary = answer.with_suffix(".tmp")
+    temporary.write_bytes(pickle.dumps(function(*args)))
+    temporary.rename(answer)
     # Not before all have what they asked for.
     with contextlib.suppress(RankLostError):
         ranks.total(1)
     ranks.leave()
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1].removeprefix("--root_dir=")), Path(sys.argv[2]))

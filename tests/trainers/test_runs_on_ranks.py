@@ -34,6 +34,7 @@ from alf_lite.trainers.hooks import Hook, ReplaySaver
 from alf_lite.trainers.trainer import Trainer
 from alf_lite.utils.ranks import RankLostError, ranks
 from tests.rank_processes import on_ranks
+from tests.reliability.trainer_process import Launcher
 from tests.trainers.run_comparison import differences
 
 NUM_ENVIRONMENTS = 4
@@ -204,8 +205,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(root: Path) -> list[dict[str, Any]]:
-    return on_ranks(runs_of_a_rank, 2, root)
+def found(_launcher: Launcher, root: Path) -> list[dict[str, Any]]:
+    return on_ranks(_launcher, runs_of_a_rank, 2, root)
 
 
 @pytest.mark.parametrize("kind", ["ppo", "dqn"])
@@ -316,9 +317,9 @@ def test_another_number_of_ranks_goes_on_with_what_all_have(found, root, caplog)
 
 
 @pytest.mark.slow
-def test_one_rank_becomes_two(tmp_path):
+def test_one_rank_becomes_two(launcher, tmp_path):
     before = run("ppo", tmp_path, 2)
-    first, second = on_ranks(functools.partial(run, "ppo"), 2, tmp_path, 4)
+    first, second = on_ranks(launcher, functools.partial(run, "ppo"), 2, tmp_path, 4)
     assert first["iterations"] == second["iterations"] == 4
     assert first["env_steps"] == second["env_steps"] > before["env_steps"]
     assert is_equal(first["state"], second["state"]) == []
@@ -363,8 +364,8 @@ def bad_input_and_a_lost_rank(root: Path) -> tuple[list[str], str, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def said(root: Path) -> tuple[list[str], str, list[str]]:
-    [of_first] = on_ranks(bad_input_and_a_lost_rank, 2, root, answering=1)
+def said(_launcher: Launcher, root: Path) -> tuple[list[str], str, list[str]]:
+    [of_first] = on_ranks(_launcher, bad_input_and_a_lost_rank, 2, root, answering=1)
     return of_first
 
 

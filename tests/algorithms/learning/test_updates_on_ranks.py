@@ -42,6 +42,7 @@ from alf_lite.tensor_specs import BoundedTensorSpec
 from alf_lite.utils import losses, summary
 from alf_lite.utils.ranks import ranks
 from tests.rank_processes import on_ranks
+from tests.reliability.trainer_process import Launcher
 from tests.replayed_steps import BOX, CHOICE, LAST, OBSERVATION, batch_of, windows
 
 UNIT = BoundedTensorSpec((2,), torch.float32, -1.0, 1.0)
@@ -230,17 +231,17 @@ def all_on_two_ranks() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def two_ranks() -> list[dict[str, Any]]:
+def two_ranks(_launcher: Launcher) -> list[dict[str, Any]]:
     """All that is asked of two ranks: processes take time to start."""
-    return on_ranks(all_on_two_ranks, 2)
+    return on_ranks(_launcher, all_on_two_ranks, 2)
 
 
 def test_two_ranks_with_parts_of_a_batch_update_as_one_with_all_of_it(two_ranks):
     check_cases([of_rank["cases"] for of_rank in two_ranks])
 
 
-def test_four_ranks_with_parts_of_a_batch_update_as_one_with_all_of_it():
-    check_cases(on_ranks(updated_cases, 4, ["ppo", "dqn"]))
+def test_four_ranks_with_parts_of_a_batch_update_as_one_with_all_of_it(launcher):
+    check_cases(on_ranks(launcher, updated_cases, 4, ["ppo", "dqn"]))
 
 
 def test_passes_on_ranks_meet_once_for_the_statistics_of_all_mini_batches(two_ranks):
