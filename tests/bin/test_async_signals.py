@@ -49,7 +49,8 @@ def run(launcher: Launcher, tmp_path: Path) -> Trainer:
     [
         pytest.param(signal.SIGINT, True, False, 130, marks=pytest.mark.slow),
         (signal.SIGTERM, False, False, 143),
-        (signal.SIGHUP, True, True, 129),
+        # tests/trainers/test_prompt_stop.py has others that hang
+        pytest.param(signal.SIGHUP, True, True, 129, marks=pytest.mark.slow),
         (signal.SIGKILL, False, False, -signal.SIGKILL),
     ],
 )
@@ -82,7 +83,11 @@ def test_a_second_ctrl_c_ends_the_run_at_once(run):
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
+    ],
 )
 def test_workers_that_start_are_broken_off(launcher, tmp_path, number, code):
     # The server that workers are forked from imports for ever.

@@ -68,12 +68,12 @@ def test_second_signal_breaks_off_what_waits(numbers):
 
 
 def test_updates_and_saving_are_not_broken_off_at_once(monkeypatch):
-    monkeypatch.setattr(signals, "_UPDATE_SECONDS", 1.5)
+    monkeypatch.setattr(signals, "_UPDATE_SECONDS", 0.5)
     with handled() as stop:
         interruption.begin_iteration()
         send(signal.SIGINT, signal.SIGINT)
         with stop.held_off():
-            time.sleep(2.0)
+            time.sleep(1.0)
         with pytest.raises(BrokenOffError):
             time.sleep(30)
 
@@ -262,8 +262,11 @@ DEADLOCK = (
 
 @pytest.mark.parametrize(
     ("hang", "is_starting"),
-    [(SWALLOWS, False), (DEADLOCK, False), (DEADLOCK, True)],
-    ids=["swallows", "deadlock", "deadlock at the start"],
+    [
+        pytest.param(SWALLOWS, False, id="swallows", marks=pytest.mark.slow),
+        pytest.param(DEADLOCK, False, id="deadlock"),
+        pytest.param(DEADLOCK, True, id="deadlock at the start"),
+    ],
 )
 def test_a_process_that_hangs_anywhere_ends_after_a_second_signal_or_at_the_start(
     hang, is_starting
