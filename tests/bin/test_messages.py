@@ -45,15 +45,6 @@ def test_a_result_that_cannot_be_printed_is_an_error(trained, launcher):
     assert "stdout cannot be written: [Errno 28]" in player.error
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_nothing_that_can_be_printed_does_not_end_training(conf, tmp_path, launcher):
-    full = Path("/dev/full")
-    arguments = [f"--conf={conf}", "--seed=1"]
-    trainer = launcher.start(tmp_path / "run", arguments, output=full, error=full)
-    assert trainer.wait() == 0
-    assert (tmp_path / "run" / "checkpoints" / "ckpt-4" / "manifest.json").exists()
-
-
 @pytest.mark.parametrize(
     "imported",
     ["alf_lite.bin", "numpy", "torch._C", "gymnasium.spaces"],

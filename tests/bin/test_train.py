@@ -191,31 +191,6 @@ def wait_for_checkpoint(
         time.sleep(0.02)
 
 
-LONG = [
-    "--gin_param=TrainerConfig.num_iterations = 100000",
-    "--gin_param=TrainerConfig.num_checkpoints = 10000",
-]
-
-
-@pytest.mark.parametrize(
-    ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
-)
-def test_signal_saves_says_so_and_sets_the_exit_code(
-    conf, tmp_path, launcher, number, exit_code
-):
-    trainer = launcher.start(tmp_path, [f"--conf={conf}", *LONG])
-    trainer.wait_for_checkpoint()
-    trainer.send(number)
-    trainer.finish(exit_code)
-    assert f"{number.name}: finishing this iteration, then saving." in trainer.error
-    stopped = re.search(
-        r"Stopped by \w+ after (\d+) iterations.*Saved (\S+)\.", trainer.output
-    )
-    loaded = Checkpointer(tmp_path / "checkpoints").load(resumable=True)
-    assert loaded.step == int(stopped[1])
-    assert str(loaded.path) == stopped[2]
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_ctrl_c_that_python_keeps_before_training_ends_the_program(
     conf, tmp_path, monkeypatch, capsys

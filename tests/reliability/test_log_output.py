@@ -30,9 +30,9 @@ def read_lines(path: Path, count: int | None) -> threading.Thread:
     return thread
 
 
-@pytest.mark.parametrize("where", ["output", "error"])
+@pytest.mark.parametrize("where", [["output"], ["output", "error"]], ids=len)
 def test_a_log_on_a_full_disk(launcher, conf, tmp_path, where):
-    full = {where: Path("/dev/full")}
+    full = dict.fromkeys(where, Path("/dev/full"))
     arguments = [f"--conf={conf['ppo']}"]
     run = launcher.start(tmp_path / "run", arguments, settings=SHORT, **full)
     assert run.wait() == 0, run.error

@@ -214,7 +214,10 @@ def assert_resumes(train, tmp_path, caplog, settings):
 
 
 # Made of the same parts as others.
-SLOW = {"AwacAlgorithm", "CqlAlgorithm", "CqlDqnAlgorithm", "Td3BcAlgorithm"}
+SLOW = {
+    *("AwacAlgorithm", "CqlAlgorithm", "CqlDqnAlgorithm", "Td3BcAlgorithm"),
+    *("td3", "ppo", "recurrent a2c with normalizers"),
+}
 
 
 @pytest.mark.parametrize(
