@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import math
 import os
@@ -24,6 +25,8 @@ from alf_lite.utils.output_streams import best_effort_output, printable
 
 _HELP_WIDTH = 88
 MAX_SEED = 2**32 - 1
+# What is wrong with the name of a file itself, whatever is done with it
+_OF_A_NAME = (errno.ENAMETOOLONG, errno.ELOOP)
 
 
 class Flag(NamedTuple):
@@ -147,6 +150,9 @@ def _run(program: Program, arguments: Sequence[str]) -> int:
         print("Interrupted.", file=sys.stderr)
         return EXIT_INTERRUPTED
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _OF_A_NAME:
+            _tell(f"error: {error.filename}: {error.strerror}")
+            return ConfigError.exit_code
         if not _is_told_by_another_rank():
             _tell(_bug_text(program.name, error, show="--traceback" in arguments))
         return 1

@@ -262,6 +262,17 @@ def _raise_translated(error: Exception) -> NoReturn:
     missing = config_errors.missing_value(error)
     if missing is not None:
         raise ConfigError(missing) from error
+    if called and isinstance(error, RecursionError):
+        circles = [
+            f"\n  {binding}"
+            for key, binding in _reader.bindings.items()
+            for reference in config_bindings.references(binding.value)
+            if reference.configurable.selector == key.selector
+        ]
+        raise ConfigError(
+            f"something is built by a parameter of its own, and so on without end. "
+            f"Name another one there.{''.join(circles)}"
+        ) from error
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         raise ConfigError(
             f"what the conf asks for does not fit into memory: {_first_line(error)}"

@@ -37,6 +37,7 @@ FACTS = {
         *("has_train_step", "trains_on_rollout_info", "unrolls_with_grad"),
         *("tells_action_distribution", "transforms_replayed_steps"),
     },
+    "hooks": {"hooks_of_environments"},
     "schedules": {"algorithm", "schedules", "schedule_of_share"},
     # Of one rank
     "replay": {"num_environments", "num_history_steps", "windows"},
@@ -409,6 +410,13 @@ RULES = (
         "TrainerConfig.num_iterations and num_env_steps are 0, but {algorithm} has "
         "{schedule_of_share}, which follows the share of the run that is done. Set one "
         'of them, or give it another progress_type, such as "env_steps".',
+    ),
+    Rule(
+        lambda async_unroll, hooks_of_environments: (
+            async_unroll and " and ".join(hooks_of_environments)
+        ),
+        "TrainerConfig.async_unroll: the environments are in other processes, where "
+        "{found} cannot change them. Leave one of them out.",
     ),
     # How it replays
     Rule(

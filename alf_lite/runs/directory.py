@@ -11,7 +11,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from alf_lite.border import CONFIG, read_record, read_text
+from alf_lite.border import (
+    CONFIG,
+    RefusalError,
+    check_types,
+    read_record,
+    read_text,
+)
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.checkpoints.files import new_output
 from alf_lite.config import names as config_names
@@ -237,16 +243,23 @@ class RunDirectory:
 
 
 def read_run_record(root_dir: Path) -> dict[str, Any]:
-    """What ``run.json`` says; {} without one, and, as the log says, if it is damaged.
+    """What ``run.json`` says; {} without one. The log says what of it is left out.
 
     Nothing that is trained depends on it.
     """
     path = root_dir / RUN_FILE
     try:
-        return read_record(path, _ENTRIES) if path.exists() else {}
+        record = read_record(path, {}) if path.exists() else {}
     except DataError as error:
         _logger.warning("%s. It is left out.", error)
         return {}
+    for name in _ENTRIES.keys() & record.keys():
+        try:
+            check_types(record[name], _ENTRIES[name], name)
+        except RefusalError as error:
+            _logger.warning("%s: %s. It is left out.", path, error)
+            del record[name]
+    return record
 
 
 def changed_lines(previous: str, current: str) -> list[str]:

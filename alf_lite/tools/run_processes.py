@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from alf_lite.errors import ConfigError
+from alf_lite.border import CONFIG, check_regular, reading
+from alf_lite.errors import ConfigError, DataError
 from alf_lite.runs.directory import read_run_record
 from alf_lite.runs.lock import IN_TRAINING
 
@@ -74,7 +75,10 @@ class RunInProgress(ABC):
         self._next_question = 0.0
         run.root_dir.mkdir(parents=True, exist_ok=True)
         self._output = run.root_dir / OUTPUT_FILE
-        self._begin = self._output.stat().st_size if self._output.exists() else 0
+        self._begin = 0
+        if self._output.exists():
+            check_regular(self._output, CONFIG)  # opening a pipe would wait
+            self._begin = self._output.stat().st_size
 
     @abstractmethod
     def poll(self) -> int | None:
@@ -96,11 +100,11 @@ class RunInProgress(ABC):
 
     def _lines(self) -> list[str]:
         try:
-            with self._output.open("rb") as file:
+            with reading(self._output) as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(self._begin, size - _TAIL_BYTES))
                 text = file.read().decode(errors="replace")
-        except OSError:
+        except DataError:
             return []
         return [line.strip() for line in text.splitlines() if line.strip()]
 

@@ -147,10 +147,18 @@ def check(setup: Setup, space: Sequence[Dimension]) -> None:
 
 def _check_has_effect(values: FlagValues, space: Sequence[Dimension]) -> None:
     """Raises ConfigError for what is given and would be ignored."""
+    from alf_lite.config.search_space import grid
+
     is_grid = values.method == "grid"
     for name, has_effect in (("grid_points", is_grid), ("sampler_seed", not is_grid)):
         if values[name].present and not has_effect:
             raise ConfigError(f"--{name} has no effect with --method={values.method}")
+    if is_grid and values.num_trials is not None:
+        num_all = sum(1 for _ in grid(space, values.grid_points))
+        if values.num_trials > num_all:
+            raise ConfigError(
+                f"--num_trials={values.num_trials}: the grid has only {num_all}"
+            )
     bound = {one.partition("=")[0].strip() for one in values.gin_param}
     for dimension in space:
         if dimension.name in bound:

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+from alf_lite.border import read_text
 from alf_lite.config import configurable
 from alf_lite.config.settings import settings_in
 from alf_lite.errors import ConfigError, missing_extra
@@ -163,7 +164,7 @@ def _settings_of(root_dir: Path) -> dict[str, Any]:
     texts = []
     for name in (OPERATIVE_CONFIG, USER_CONFIG):
         path = root_dir / name
-        texts.append(path.read_text(encoding="utf-8") if path.is_file() else "")
+        texts.append(read_text(path) if path.is_file() else "")
     return settings_in(*texts)
 
 

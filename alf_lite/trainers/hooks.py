@@ -65,6 +65,9 @@ class Hook:
     # others are those of the first rank, which writes and evaluates.
     on_all_ranks: ClassVar[bool] = False
 
+    # Whether it changes the environments, which then are in this process.
+    changes_environments: bool = False
+
     # What it wants to have recorded of evaluations; of several hooks the first decides.
     recording: EpisodeRecording | None = None
 
@@ -121,6 +124,10 @@ class Hooks:
 
     def __iter__(self) -> Any:
         return iter(self._hooks)
+
+    def of_environments(self) -> list[str]:
+        """Names of those that change the environments."""
+        return [type(h).__name__ for h in self._hooks if h.changes_environments]
 
     def call(self, place: str, training: Training, *arguments: object) -> None:
         """Calls them all; the first exception ends that."""

@@ -58,7 +58,7 @@ class LevelReplay(Hook):
         priority: see :class:`Hook`.
     """
 
-    on_all_ranks = True
+    on_all_ranks = changes_environments = True
 
     def __init__(
         self,
@@ -97,11 +97,6 @@ class LevelReplay(Hook):
     def before_episodes(self, training: Training) -> None:
         """Raises ConfigError if there are no levels, or nothing to score them by."""
         algorithm = training.algorithm
-        if algorithm.config.async_unroll:
-            raise ConfigError(
-                "LevelReplay: with TrainerConfig.async_unroll the environments are in "
-                "other processes. Leave one of them out."
-            )
         env = algorithm.env
         assert env is not None
         if "level" not in env.env_info_spec:

@@ -161,7 +161,9 @@ class Curriculum(Hook):
                 f"Curriculum: {len(levels)} levels need {len(levels) - 1} thresholds, "
                 f"got {len(thresholds)}"
             )
-        for name in (name for level in levels for name in level):
+        names = [name for level in levels for name in level]
+        self.changes_environments = any(name.startswith("env.") for name in names)
+        for name in names:
             if not name.startswith(("env.", "algorithm.")):
                 raise ValueError(
                     f"Curriculum: {name} must begin with 'env.' or 'algorithm.'"
@@ -176,13 +178,6 @@ class Curriculum(Hook):
 
     def before_episodes(self, training: Training) -> None:
         """Raises ConfigError if something cannot be set."""
-        names = [name for level in self._levels for name in level]
-        sets_env = any(name.startswith("env.") for name in names)
-        if sets_env and training.algorithm.config.async_unroll:
-            raise ConfigError(
-                "Curriculum: with TrainerConfig.async_unroll the environments are in "
-                "other processes. Leave one of them out."
-            )
         for level in self._levels[: self.level + 1]:
             self._apply(training, level)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.config import TrainerConfig
+from alf_lite.config import TrainerConfig, rules
 from alf_lite.config import files as config_files
 from alf_lite.environments.env_indices import create_after
 from alf_lite.environments.environment import Environment
@@ -234,6 +234,11 @@ class Trainer:
             self.algorithm = plan.build_algorithm(stack)
             hooks = hooks_of_rank(build_hooks(plan.config.hook_ctors))
             self._hooks = Hooks([*self._hooks, *hooks])
+            rules.check(
+                plan.config,
+                "hooks",
+                hooks_of_environments=self._hooks.of_environments(),
+            )
             env = self.algorithm.env
             num_environments = 0 if env is None else ranks.size * env.batch_size
             self._evaluations = RunEvaluations(

@@ -78,6 +78,9 @@ def test_saved_configuration_repeats_the_run(trained, tmp_path):
     assert_same_run(trained, once_more)
 
 
+AGENT = ["--gin_param=TrainerConfig.algorithm_ctor=@Agent"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -96,6 +99,8 @@ def test_saved_configuration_repeats_the_run(trained, tmp_path):
         ),
         (["--root_dir="], "--root_dir is missing"),
         (["--root_dir=/dev/null/run"], "Not a directory"),
+        ([f"--root_dir={'x' * 300}"], "File name too long"),
+        (["--gin_param=Agent.rl_algorithm_ctor=@Agent", *AGENT], "Agent.rl_algorithm"),
         (["--device=cuda:77"], "cuda"),
     ],
 )

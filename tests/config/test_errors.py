@@ -219,6 +219,11 @@ def test_typed_errors_pass_without_gins_additions():
     assert error.value is original
 
 
+def test_what_is_built_within_itself_is_an_error_of_the_conf():
+    with pytest.raises(ConfigError, match="is built by a parameter of its own"):
+        build(fail_with, RecursionError())
+
+
 def test_other_errors_pass():
     with pytest.raises(ZeroDivisionError):
         build(fail_with, ZeroDivisionError())

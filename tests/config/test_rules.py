@@ -253,3 +253,10 @@ def test_what_is_idle_without_a_switch_gets_its_default():
     switched = rules.switched(given, evaluate=False)
     assert (switched.eval_interval, switched.early_stop_return) == (0, None)
     assert given.eval_interval == 5
+
+
+def test_hooks_that_change_environments_need_them_here():
+    given = config(async_unroll=True)
+    rules.check(given, "hooks", hooks_of_environments=[])
+    with pytest.raises(ConfigError, match="where LevelReplay cannot change them"):
+        rules.check(given, "hooks", hooks_of_environments=["LevelReplay"])

@@ -60,9 +60,14 @@ def test_record_tells_what_ended_a_run_and_keeps_the_earlier_ends(train, tmp_pat
     assert "earlier" not in earlier
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"earlier": 3}', '{"run_id": 5}', "null", "[" * 9999, None]
-)
+def test_a_wrong_entry_of_the_past_is_left_out_alone(tmp_path, caplog):
+    (tmp_path / "run.json").write_text('{"earlier": 3, "conf": "ppo", "run_id": 5}')
+    assert RunDirectory(tmp_path).earlier_record == {"conf": "ppo"}
+    assert "earlier is 3, expected list" in caplog.text
+    assert "run_id is 5" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 9999, None])
 def test_damaged_record_of_the_past_is_left_out_with_a_word(text, tmp_path, caplog):
     if text is not None:
         (tmp_path / "run.json").write_text(text)

@@ -254,6 +254,7 @@ def test_wrong_searches_train_nothing(tmp_path, search, capsys, monkeypatch):
         ([f"--space={tmp_path / 'none'}"], "cannot be read"),
         ([LR, "--grid_points=3"], "--grid_points has no effect with --method=random"),
         ([LR, "--method=grid", "--sampler_seed=1"], "--sampler_seed has no effect"),
+        ([LR, "--method=grid", "--num_trials=99"], "--num_trials=99: the grid has"),
         ([LR, "--gin_param=Adam.lr = 0.1"], "Adam.lr is searched"),
         ([], "nothing to search"),
     ]:
