@@ -20,10 +20,7 @@ FLAGS = (
         "my_module.MyEnv that makes one.",
         default=[],
     ),
-    Flag(
-        "conf",
-        "In place of env: the environment of this conf, with its wrappers.",
-    ),
+    Flag("conf", "In place of env: the environment of this conf, with its wrappers."),
     Flag(
         "gin_param",
         "A setting that overrides the conf: 'create_environment.wrappers = []'.",
@@ -47,16 +44,9 @@ FLAGS = (
         low=0,
     ),
     Flag(
-        "seconds",
-        "How long each speed is measured; 0 for none.",
-        default=1.0,
-        low=0.0,
+        "seconds", "How long each speed is measured; 0 for none.", default=1.0, low=0.0
     ),
-    Flag(
-        "json",
-        "Print one JSON object.",
-        default=False,
-    ),
+    Flag("json", "Print one JSON object.", default=False),
 )
 
 

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from absl.flags import FlagValues
 
 from alf_lite.bin import recorded_steps_flags
-from alf_lite.bin.program import MAX_SEED, Flag, Program, checkpoint_of_flag
+from alf_lite.bin.program import (
+    CHECKPOINT,
+    DEVICE,
+    MAX_SEED,
+    Flag,
+    Program,
+    checkpoint_of_flag,
+)
 from alf_lite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,13 +32,9 @@ FLAGS = (
         "Directory of a run: its environment and, unless --policy says otherwise, "
         "the policy that it has trained. Its configuration is executed: use only "
         "runs that you trust.",
+        excludes="conf",
     ),
-    Flag(
-        "checkpoint",
-        "Which policy of the run: latest, best (by the evaluations during "
-        "training), or the step of a checkpoint.",
-        default="latest",
-    ),
+    CHECKPOINT,
     Flag(
         "policy",
         "Who acts: random, or module:function, a function from a TimeStep [B] to "
@@ -58,6 +61,7 @@ FLAGS = (
         "With --num_env_steps: complete the episodes that are open when there are "
         "so many.",
         default=False,
+        needs="num_env_steps",
     ),
     Flag(
         "num_episodes",
@@ -85,10 +89,7 @@ FLAGS = (
         low=0,
         high=MAX_SEED,
     ),
-    Flag(
-        "device",
-        "Where the networks are. Default: as in the training.",
-    ),
+    DEVICE,
 )
 
 
@@ -124,8 +125,6 @@ def collect(values: FlagValues) -> int:
 
 def _check(values: FlagValues) -> None:
     """Raises ConfigError if the flags leave open what to do, or contradict."""
-    if values.root_dir and values.conf:
-        raise ConfigError("--root_dir and --conf exclude each other: give one of them")
     if not (values.root_dir or recorded_steps_flags.names_environment(values)):
         raise ConfigError("no environment is named: give --root_dir, --conf or --env")
     if not (values.root_dir or values.conf or values.policy):
@@ -135,8 +134,6 @@ def _check(values: FlagValues) -> None:
             "how much should be collected? Give --num_env_steps or --num_episodes, one "
             "of them"
         )
-    if values.whole_episodes and values.num_env_steps is None:
-        raise ConfigError("--whole_episodes belongs to --num_env_steps")
 
 
 def _run_conf(values: FlagValues) -> str | None:

@@ -14,6 +14,7 @@ FLAGS = (
         "What to compare, with or without --run=: runs, folders of runs, patterns "
         "in quotes ('runs/*/seed?'). LABEL=PATH gives a group its name.",
         default=[],
+        required="what should be compared?",
     ),
     Flag(
         "output",

@@ -59,15 +59,8 @@ _WHERE = {
 
 
 FLAGS = (
-    Flag(
-        "shell",
-        "Print the script for bash, zsh or fish.",
-        default=[],
-    ),
-    Flag(
-        "line",
-        "Print what may come next in this line; it is what the script asks.",
-    ),
+    Flag("shell", "Print the script for bash, zsh or fish.", default=[]),
+    Flag("line", "Print what may come next in this line; it is what the script asks."),
 )
 
 

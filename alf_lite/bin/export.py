@@ -6,31 +6,30 @@ import sys
 
 from absl.flags import FlagValues
 
-from alf_lite.bin.program import MAX_SEED, Flag, Program, checkpoint_of_flag
-from alf_lite.errors import ConfigError
+from alf_lite.bin.program import (
+    CHECKPOINT,
+    GIN_PARAM,
+    MAX_SEED,
+    Flag,
+    Program,
+    checkpoint_of_flag,
+)
 
 FLAGS = (
     Flag(
         "root_dir",
         "Directory of the run. Its configuration is executed: export only runs "
         "that you trust.",
+        required="which run should be exported?",
     ),
-    Flag(
-        "checkpoint",
-        "Which policy: latest, best (by the evaluations during training), or the "
-        "step of a checkpoint.",
-        default="latest",
-    ),
+    CHECKPOINT,
     Flag(
         "format",
         "onnx, torch (a program of torch.export), or both. ONNX needs pip install "
         "'alf_lite[export]'.",
         default="onnx",
     ),
-    Flag(
-        "out",
-        "A new directory for the files. Default: export, in root_dir.",
-    ),
+    Flag("out", "A new directory for the files. Default: export, in root_dir."),
     Flag(
         "sample",
         "Draw actions from the policy instead of taking the best ones; the noise "
@@ -52,25 +51,13 @@ FLAGS = (
         default=1e-4,
         low=0.0,
     ),
-    Flag(
-        "seed",
-        "Seed of what is compared on.",
-        default=0,
-        low=0,
-        high=MAX_SEED,
-    ),
-    Flag(
-        "gin_param",
-        "A setting that overrides the configuration of the run.",
-        default=[],
-    ),
+    Flag("seed", "Seed of what is compared on.", default=0, low=0, high=MAX_SEED),
+    GIN_PARAM,
 )
 
 
 def export(values: FlagValues) -> int:
     """Exports as the flags say; returns the exit code."""
-    if not values.root_dir:
-        raise ConfigError("--root_dir is missing: which run should be exported?")
     checkpoint = checkpoint_of_flag(values.checkpoint)
 
     from alf_lite.tools.policy_export import export_policy

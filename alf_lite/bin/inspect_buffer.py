@@ -10,7 +10,6 @@ from absl.flags import FlagValues
 
 from alf_lite.bin import recorded_steps_flags
 from alf_lite.bin.program import Flag, Program
-from alf_lite.errors import ConfigError
 from alf_lite.tools import pictures
 
 FLAGS = (
@@ -19,6 +18,7 @@ FLAGS = (
         "What to inspect, with or without --path=: a run, a checkpoint or a replay "
         "file, a replay checkpoint of ALF, a Minari data set, .npz episodes.",
         default=[],
+        required="what should be inspected?",
     ),
     *recorded_steps_flags.ENVIRONMENT,
     Flag(
@@ -37,9 +37,6 @@ FLAGS = (
 
 def inspect_buffer(values: FlagValues) -> int:
     """Inspects what the flags say; returns the exit code."""
-    if not values.path:
-        raise ConfigError("no PATH is given: what should be inspected?")
-
     if values.picture is not None:
         pictures.check_can_draw(values.picture)
 

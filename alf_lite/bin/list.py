@@ -17,12 +17,9 @@ FLAGS = (
         "First confs, algorithms or environments; then words that all must be in "
         "the line, such as a name, an environment or an extra.",
         default=[],
+        required=f"what should be listed? One of: {', '.join(LISTINGS)}",
     ),
-    Flag(
-        "json",
-        "Print one JSON array, with more of each.",
-        default=False,
-    ),
+    Flag("json", "Print one JSON array, with more of each.", default=False),
 )
 
 

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from absl.flags import FlagValues
 
-from alf_lite.bin.program import MAX_SEED, Flag, Program, checkpoint_of_flag
-from alf_lite.errors import ConfigError
+from alf_lite.bin.program import (
+    CHECKPOINT,
+    DEVICE,
+    GIN_PARAM,
+    MAX_SEED,
+    Flag,
+    Program,
+    checkpoint_of_flag,
+)
 
 if TYPE_CHECKING:
     from alf_lite.tools.player import PlayResult
@@ -20,19 +27,10 @@ FLAGS = (
         "root_dir",
         "Directory of the run to play. Its configuration is executed: play only "
         "runs that you trust.",
+        required="which run should be played?",
     ),
-    Flag(
-        "checkpoint",
-        "Which policy: latest, best (by the evaluations during training), or the "
-        "step of a checkpoint.",
-        default="latest",
-    ),
-    Flag(
-        "num_episodes",
-        "Episodes to play.",
-        default=10,
-        low=1,
-    ),
+    CHECKPOINT,
+    Flag("num_episodes", "Episodes to play.", default=10, low=1),
     Flag(
         "num_environments",
         "Environments that are stepped side by side.",
@@ -44,11 +42,7 @@ FLAGS = (
         "Draw actions from the policy instead of taking the most likely ones.",
         default=False,
     ),
-    Flag(
-        "render",
-        "Show environment 0 in a window.",
-        default=False,
-    ),
+    Flag("render", "Show environment 0 in a window.", default=False),
     Flag(
         "record_file",
         "Record the episodes: play.mp4, play.gif; several environments are side by "
@@ -60,6 +54,7 @@ FLAGS = (
         "the best side by side, which are played once more for it.",
         default="all",
         choices=["all", "worst_median_best"],
+        needs="record_file",
     ),
     Flag(
         "json",
@@ -73,27 +68,13 @@ FLAGS = (
         low=0,
         high=MAX_SEED,
     ),
-    Flag(
-        "device",
-        "Where the networks are. Default: as in the training.",
-    ),
-    Flag(
-        "gin_param",
-        "A setting that overrides the configuration of the run.",
-        default=[],
-    ),
+    DEVICE,
+    GIN_PARAM,
 )
 
 
 def play(values: FlagValues) -> int:
     """Plays as the flags say; returns the exit code."""
-    if not values.root_dir:
-        raise ConfigError("--root_dir is missing: which run should be played?")
-    if values.record != "all" and values.record_file is None:
-        raise ConfigError(
-            f"--record={values.record} says what is in a video: give --record_file, too"
-        )
-
     # Imported here: it takes a second or two, which a misspelt flag need not wait for.
     from alf_lite.tools import player, report
 

@@ -21,6 +21,7 @@ FLAGS = (
         "What to draw, with or without --run=: runs, folders of runs, patterns in "
         "quotes ('runs/*/seed?'). LABEL=PATH gives a group its name.",
         default=[],
+        required="what should be drawn?",
     ),
     Flag(
         "output",
@@ -65,26 +66,10 @@ FLAGS = (
         "such as after training offline and before the first step.",
         default=[],
     ),
-    Flag(
-        "title",
-        "Above the picture.",
-    ),
-    Flag(
-        "show_runs",
-        "Draw every run as a thin line, too.",
-        default=False,
-    ),
-    Flag(
-        "bottom",
-        "Lowest value shown.",
-        kind=float,
-    ),
-    Flag(
-        "end",
-        "Last place shown.",
-        kind=float,
-        low=1e-9,
-    ),
+    Flag("title", "Above the picture."),
+    Flag("show_runs", "Draw every run as a thin line, too.", default=False),
+    Flag("bottom", "Lowest value shown.", kind=float),
+    Flag("end", "Last place shown.", kind=float, low=1e-9),
 )
 
 

@@ -40,6 +40,9 @@ class Flag(NamedTuple):
     high: float | None = None
     choices: Sequence[str] = ()
     alias: str = ""  # another name
+    required: str = ""  # what to ask where it is missing
+    needs: str = ""  # another flag, or "flag=value", without which it has no effect
+    excludes: str = ""  # another flag, or "flag=value", beside which it cannot be
 
     def define(self, values: FlagValues) -> None:
         """Adds it to the flags of a program."""
@@ -74,6 +77,18 @@ _DEFINE: dict[type, Callable[..., Any]] = {
 }
 
 
+# Flags of several programs
+
+CHECKPOINT = Flag(
+    "checkpoint",
+    "Which policy of the run: latest, best (by the evaluations during training), or "
+    "the step of a checkpoint.",
+    default="latest",
+)
+DEVICE = Flag("device", "Where the networks are. Default: as in the training.")
+GIN_PARAM = Flag(
+    "gin_param", "A setting that overrides the configuration of the run.", default=[]
+)
 _TRACEBACK = Flag("traceback", "Show the traceback of a bug.", default=False)
 
 
@@ -223,7 +238,35 @@ def parse_flags(program: Program, arguments: Sequence[str]) -> FlagValues:
         raise ConfigError(f"unexpected argument {rest[0]!r}. {usage}")
     if rest:
         values[program.operand].value = [*getattr(values, program.operand), *rest]
+    for flag in program.flags:
+        _check(flag, program, values)
     return values
+
+
+def _check(flag: Flag, program: Program, values: FlagValues) -> None:
+    """Raises ConfigError if a flag cannot be beside the others, or without them."""
+    name, given = flag.name, values[flag.name]
+    if flag.required and not given.value:
+        is_operand = name == program.operand
+        missing = (
+            f"no {name.upper()} is given" if is_operand else f"--{name} is missing"
+        )
+        raise ConfigError(f"{missing}: {flag.required}")
+    if not given.present or given.value is False:
+        return
+    if flag.needs and not _holds(flag.needs, values):
+        raise ConfigError(f"--{name} needs --{flag.needs}")
+    if flag.excludes and _holds(flag.excludes, values):
+        raise ConfigError(
+            f"--{name} and --{flag.excludes} exclude each other: give one of them"
+        )
+
+
+def _holds(flag: str, values: FlagValues) -> bool:
+    """Whether ``name`` is given, or ``name=value`` is so."""
+    name, equals, wanted = flag.partition("=")
+    value = values[name].value
+    return str(value) == wanted if equals else value not in (None, "", [], False)
 
 
 def help_text(program: Program) -> str:

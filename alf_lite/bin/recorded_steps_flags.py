@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from absl.flags import FlagValues
 
 from alf_lite.bin.program import Flag
-from alf_lite.errors import ConfigError
 from alf_lite.tools.invocation import invocation
 
 if TYPE_CHECKING:
@@ -94,6 +93,7 @@ OUTPUT = (
         "output",
         "What to write: a file or, for minari, a directory. It is never "
         "overwritten, and appears when it is complete.",
+        required="what should be written?",
     ),
     Flag(
         "format",
@@ -114,8 +114,6 @@ def check_output(values: FlagValues) -> None:
     """Raises ConfigError if the output cannot be written like that."""
     from alf_lite.datasets import writing
 
-    if not values.output:
-        raise ConfigError("--output is missing: what should be written?")
     writing.check_output(values.output, values.format)
 
 

@@ -8,11 +8,16 @@ from alf_lite.bin.program import Flag, Program
 from alf_lite.tools.sweep import NUM_TRIALS, PER_TRIAL, sweep
 
 FLAGS = (
-    Flag("conf", "What to train: the path of a .gin file, or a packaged conf."),
+    Flag(
+        "conf",
+        "What to train: the path of a .gin file, or a packaged conf.",
+        required="what should be trained?",
+    ),
     Flag(
         "root_dir",
         "Directory of the sweep: a run for each trial in trial_NNN, sweep.json, "
         "trials.csv, pictures. The same command continues what was stopped.",
+        required="where should the runs be stored?",
     ),
     Flag(
         "space", "A file with what is searched, a line for each setting as in --search."
@@ -47,13 +52,26 @@ FLAGS = (
         kind=int,
         low=1,
     ),
-    Flag("grid_points", "Values of a range in a grid.", default=3, low=2),
-    Flag("sampler_seed", "Seed of what is tried.", default=0, low=0),
+    Flag(
+        "grid_points",
+        "Values of a range in a grid.",
+        default=3,
+        low=2,
+        needs="method=grid",
+    ),
+    Flag(
+        "sampler_seed",
+        "Seed of what is tried.",
+        default=0,
+        low=0,
+        excludes="method=grid",
+    ),
     Flag(
         "prune",
         "Stop trials that are worse than the median of the others at the same "
         "evaluation; with --method=optuna and TrainerConfig.eval_interval.",
         default=False,
+        needs="method=optuna",
     ),
     Flag(
         "jobs",
@@ -72,6 +90,7 @@ FLAGS = (
         "ray_address",
         "Of the cluster, HOST:PORT. Default: RAY_ADDRESS of the environment, or else a "
         "Ray of this machine.",
+        needs="engine=ray",
     ),
     *(
         Flag(
@@ -79,6 +98,7 @@ FLAGS = (
             f"With --engine=ray: {name.upper()[:-1]}s that Ray keeps for a run.",
             default=amount,
             low=0.0,
+            needs="engine=ray",
         )
         for name, amount in PER_TRIAL.items()
     ),

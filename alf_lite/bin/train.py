@@ -50,6 +50,7 @@ FLAGS = (
         "Several runs, one for each seed, in root_dir/seed_N: 0-4 or 0,3,7. What "
         "is finished there stays, what is not is continued. Prints the mean over "
         "the seeds at the end.",
+        excludes="seed",
     ),
     Flag(
         "jobs",
@@ -57,6 +58,7 @@ FLAGS = (
         "one thread. Default: as many as there are cores.",
         kind=int,
         low=1,
+        needs="seeds",
     ),
     Flag(
         "force_torch_deterministic",
@@ -75,8 +77,6 @@ def train(values: FlagValues) -> int:
     """Trains as the flags say; returns the exit code."""
     if values.seeds is not None:
         return _train_seeds(values)
-    if values.jobs is not None:
-        raise ConfigError("--jobs is for several runs: give their --seeds, too")
     conf, root_dir = values.conf, values.root_dir
     parameters = list(values.gin_param)
     if root_dir:
@@ -137,11 +137,7 @@ def _report(result: Any) -> None:
 
 def _train_seeds(values: FlagValues) -> int:
     """Starts a run for each seed with the other flags."""
-    from alf_lite.tools.seeds import (
-        check_settings_of_runs,
-        parse_seeds,
-        train_seeds,
-    )
+    from alf_lite.tools.seeds import check_settings_of_runs, parse_seeds, train_seeds
 
     if is_rank():
         raise ConfigError(
@@ -149,8 +145,6 @@ def _train_seeds(values: FlagValues) -> int:
             "--seed, or leave torchrun out"
         )
     seeds = parse_seeds(values.seeds)
-    if values.seed is not None:
-        raise ConfigError("--seed and --seeds contradict each other: give one of them")
     if not values.root_dir:
         raise ConfigError("--root_dir is missing: where should the runs be stored?")
     check_settings_of_runs(values.gin_param)

@@ -13,10 +13,7 @@ FLAGS = (
         "What to check, with or without --path=: a run, or one checkpoint of it.",
         default=[],
     ),
-    Flag(
-        "root_dir",
-        "Directory of a run, as for train and play.",
-    ),
+    Flag("root_dir", "Directory of a run, as for train and play."),
     Flag(
         "json",
         "Print one JSON object as the last line: num_valid, num_invalid, checkpoints.",

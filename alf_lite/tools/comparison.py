@@ -48,8 +48,6 @@ class IntervalEstimate(NamedTuple):
 
 def compare(values: FlagValues) -> int:
     """Compares what the flags say; returns the exit code."""
-    if not values.run:
-        raise ConfigError("no RUN is given: what should be compared?")
     ranges = dict(_parse_range(text) for text in values.range)
     tables = [file for file in values.output if Path(file).suffix.lower() == ".csv"]
     drawn = [file for file in values.output if file not in tables]

@@ -25,8 +25,6 @@ class Listing(NamedTuple):
 
 def list_things(values: FlagValues) -> int:
     """Prints a table; returns the exit code."""
-    if not values.what:
-        raise ConfigError(f"what should be listed? One of: {', '.join(LISTINGS)}")
     what, *words = values.what
     if what not in LISTINGS:
         raise ConfigError(

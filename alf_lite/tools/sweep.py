@@ -30,15 +30,13 @@ _NUM_SHOWN = 10
 def sweep(values: FlagValues) -> int:
     """Searches as the flags say; returns the exit code."""
     from alf_lite.config.search_space import read_space
+    from alf_lite.processes.ray_cluster import check_reachable
     from alf_lite.runs.lock import RunLock
     from alf_lite.tools.seeds import check_settings_of_runs, parse_seeds
     from alf_lite.tools.sweep_trials import Setup
 
-    if not values.conf:
-        raise ConfigError("--conf is missing: what should be trained?")
-    if not values.root_dir:
-        raise ConfigError("--root_dir is missing: where should the runs be stored?")
-    _check_engine(values)
+    if values.engine == "ray":
+        check_reachable(values.ray_address)  # within seconds
     space = read_space(values.space, values.search)
     check_settings_of_runs(
         [*values.gin_param, *(dimension.name for dimension in space)]
@@ -119,8 +117,6 @@ def check(setup: Setup, space: Sequence[Dimension]) -> None:
         )
     if setup.method == "optuna":
         import_optuna()
-    elif setup.prune:
-        raise ConfigError("--prune needs --method=optuna")
     first = {dimension.name: dimension.examples()[0] for dimension in space}
     logger = logging.getLogger("alf_lite")
     level = logger.level
@@ -149,11 +145,7 @@ def _check_has_effect(values: FlagValues, space: Sequence[Dimension]) -> None:
     """Raises ConfigError for what is given and would be ignored."""
     from alf_lite.config.search_space import grid
 
-    is_grid = values.method == "grid"
-    for name, has_effect in (("grid_points", is_grid), ("sampler_seed", not is_grid)):
-        if values[name].present and not has_effect:
-            raise ConfigError(f"--{name} has no effect with --method={values.method}")
-    if is_grid and values.num_trials is not None:
+    if values.method == "grid" and values.num_trials is not None:
         num_all = sum(1 for _ in grid(space, values.grid_points))
         if values.num_trials > num_all:
             raise ConfigError(
@@ -166,23 +158,6 @@ def _check_has_effect(values: FlagValues, space: Sequence[Dimension]) -> None:
                 f"{dimension.name} is searched: take it out of --gin_param, or out of "
                 "the search"
             )
-
-
-def _check_engine(values: FlagValues) -> None:
-    """Finds settings of Ray without it, and whether there is one, within seconds.
-
-    Raises:
-        ConfigError: see there.
-    """
-    from alf_lite.processes.ray_cluster import check_reachable
-
-    if values.engine == "ray":
-        check_reachable(values.ray_address)
-        return
-    defaults = {f"{name}_per_trial": n for name, n in PER_TRIAL.items()}
-    for name, default in {"ray_address": None, **defaults}.items():
-        if values[name].value != default:
-            raise ConfigError(f"--{name} needs --engine=ray")
 
 
 @contextlib.contextmanager

@@ -158,7 +158,11 @@ def test_a_module_beside_the_conf_is_found_again(tmp_path, capsys, monkeypatch):
         (["--root_dir=RUN", "--checkpoint=77"], 3, "present: steps 2, 4"),
         (["--root_dir=RUN", "--num_episodes=0"], 2, "not a positive integer"),
         (["--root_dir=RUN", "--seed=-4"], 2, "flag --seed=-4"),
-        (["--root_dir=RUN", "--record=worst_median_best"], 2, "--record_file, too"),
+        (
+            ["--root_dir=RUN", "--record=worst_median_best"],
+            2,
+            "--record needs --record_file",
+        ),
         (["--root_dir=RUN", "--record_file=play.xyz"], 2, "one of .mp4, .gif"),
         pytest.param(
             ["--root_dir=RUN", "--record_file=/dev/null/a.gif"],
