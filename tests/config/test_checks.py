@@ -49,45 +49,61 @@ def refused(*statements):
 
 
 @pytest.mark.parametrize(
-    ("statement", "expected"),
+    ("statement", "message"),
     [
-        ("Valve.rate = 'abc'", "a number or Rate"),
-        ("Valve.rate = True", "a number or Rate"),
-        ("Valve.steps = 1e6", "an int"),
-        ("Valve.steps = None", "an int"),
-        ("Valve.layers = 64", "a list, each item an int"),
-        ("Valve.layers = ['64']", "a list, each item an int"),
-        ("Valve.steps = @make_valve_ctor", "an int"),
-        ("Valve.inner = @Valve", "Valve or None"),
-    ],
-)
-def test_a_value_of_the_wrong_type(statement, expected):
-    assert f"{statement}: expected {expected}." in refused(statement)
-
-
-def test_a_name_for_type_checkers_costs_one_parameter():
-    assert "expected an int" in refused("unresolvable.size = 'big'")
-
-
-@pytest.mark.parametrize(
-    ("statement", "expected"),
-    [
-        ("SacAlgorithm.use_entropy_reward = 'False'", "True or False"),
-        ("SacAlgorithm.parameter_reset_period = 2.5", "an int or None"),
-        ("SacAlgorithm.max_log_alpha = '1.0'", "a number or None"),
+        ("Valve.rate = 'abc'", ": expected a number or Rate."),
+        ("Valve.rate = True", ": expected a number or Rate."),
+        ("Valve.steps = 1e6", ": expected an int."),
+        ("Valve.steps = None", ": expected an int."),
+        ("Valve.layers = 64", ": expected a list, each item an int."),
+        ("Valve.layers = ['64']", ": expected a list, each item an int."),
+        ("Valve.steps = @make_valve_ctor", ": expected an int."),
+        # A name for type checkers costs one parameter
+        ("unresolvable.size = 'big'", ": expected an int."),
+        # Of the library
+        ("SacAlgorithm.use_entropy_reward = 'False'", ": expected True or False."),
+        ("SacAlgorithm.parameter_reset_period = 2.5", ": expected an int or None."),
+        ("SacAlgorithm.max_log_alpha = '1.0'", ": expected a number or None."),
         (
             "SacAlgorithm.target_entropy = 'auto'",
-            "a number or a schedule or a callable or None",
+            ": expected a number or a schedule or a callable or None.",
         ),
-        ("SacAlgorithm.gamma = '0.9'", "a number or a schedule"),
-        ("RedqAlgorithm.use_entropy_reward = 'False'", "True or False"),
-        ("DqnAlgorithm.double = 'False'", "True or False"),
-        ("CriticNetwork.layer_norm = 'False'", "True or False"),
-        ("Adam.betas = [0.9, '0.999']", "a list, each item a number"),
+        ("SacAlgorithm.gamma = '0.9'", ": expected a number or a schedule."),
+        ("RedqAlgorithm.use_entropy_reward = 'False'", ": expected True or False."),
+        ("DqnAlgorithm.double = 'False'", ": expected True or False."),
+        ("CriticNetwork.layer_norm = 'False'", ": expected True or False."),
+        ("Adam.betas = [0.9, '0.999']", ": expected a list, each item a number."),
+        ("SacAlgorithm.max_log_alpha = @LinearScheduler()", ": expected a number or"),
+        ("SacAlgorithm.optimizer = @CriticNetwork()", ": expected Optimizer or None."),
+        # With what was meant
+        ("Valve.inner = @Valve", ": expected Valve or None. Write `@Valve()` to call"),
+        ("Valve.inner_ctor = @inner/Valve()", "Write `@inner/Valve` without the paren"),
+        (
+            "create_environment.wrappers = @ActionObservation",
+            "Write `[@ActionObservation]`.",
+        ),
+        (
+            "Agent.rl_algorithm_ctor = 'PPOAlgorithm'",
+            ": expected a constructor of RLAlgorithm. Write `@PPOAlgorithm`, without",
+        ),
+        ("Agent.rl_algorithm_ctor = 'nothing'", "a constructor of RLAlgorithm."),
+        # Through macros, after a line
+        ("COUNT = 'x'\nALIAS = %COUNT\nValve.steps = %ALIAS", ": expected an int"),
+        ("SIZE = 'x'\nValve.layers = [1, %SIZE]", ": expected a list"),
+        ("A = %B\nB = [%A]\nValve.rate = %A", "refers to itself"),
+        ("A = %A", "refers to itself"),
+        # Not given, or no number that can be saved
+        ("Valve.rate = %gin.REQUIRED", "has to be set: --gin_param='Valve.rate=...'"),
+        ("Valve.layers = [%gin.REQUIRED]", "has to be set: --gin_param='Valve.layers"),
+        ("Valve.rate = 1e999", "this number is infinite"),
+        ("Valve.rate = [1, -1e999]", "this number is infinite"),
+        ("Valve.rate = {'a': 1e999}", "this number is infinite"),
     ],
 )
-def test_the_types_of_the_library_are_judged(statement, expected):
-    assert f"{statement}: expected {expected}." in refused(statement)
+def test_a_value_that_does_not_fit_is_refused(statement, message):
+    said = refused(*statement.split("\n"))
+    is_of_a_value = message.startswith(": expected")
+    assert (statement.split("\n")[-1] * is_of_a_value + message) in said
 
 
 @pytest.mark.parametrize(
@@ -113,15 +129,6 @@ def test_what_the_library_takes_is_accepted(statement):
     assert f"{name.rpartition('.')[2]} = " in config_files.user_config_text()
 
 
-def test_a_forgotten_call_is_recognised():
-    assert "Write `@Valve()` to call it" in refused("Valve.inner = @Valve")
-
-
-def test_a_constructor_that_is_called_too_early_is_recognised():
-    message = refused("Valve.inner_ctor = @inner/Valve()")
-    assert "Write `@inner/Valve` without the parentheses" in message
-
-
 @pytest.mark.parametrize(
     ("statement", "advice"),
     [
@@ -143,36 +150,9 @@ def test_what_calls_a_parameter_decides_whether_it_is_a_constructor(statement, a
     assert f"is called later. Write `{advice}` without the parentheses." in message
 
 
-def test_a_constructor_outside_of_a_list_is_recognised():
-    message = refused("create_environment.wrappers = @ActionObservation")
-    assert message.endswith("Write `[@ActionObservation]`.")
-
-
-def test_a_constructor_in_quotes_is_recognised():
-    message = refused("Agent.rl_algorithm_ctor = 'PPOAlgorithm'")
-    assert message.endswith(
-        "expected a constructor of RLAlgorithm. Write `@PPOAlgorithm`, without quotes."
-    )
-    assert refused("Agent.rl_algorithm_ctor = 'nothing'").endswith("RLAlgorithm.")
-
-
-def test_an_object_of_another_class_is_refused():
-    message = refused("SacAlgorithm.max_log_alpha = @LinearScheduler()")
-    assert "max_log_alpha = @LinearScheduler(): expected a number or None." in message
-    message = refused("SacAlgorithm.optimizer = @CriticNetwork()")
-    assert "expected Optimizer or None." in message
-
-
 def test_a_function_may_make_a_constructor():
     config_files.parse_config(None, ["Valve.inner_ctor = @make_valve_ctor()"])
     assert "@make_valve_ctor()" in config_files.user_config_text()
-
-
-def test_types_are_judged_through_macros():
-    message = refused("COUNT = 'x'", "ALIAS = %COUNT", "Valve.steps = %ALIAS")
-    assert "Valve.steps = %ALIAS: expected an int" in message
-    message = refused("SIZE = 'x'", "Valve.layers = [1, %SIZE]")
-    assert "Valve.layers = [1, %SIZE]: expected" in message
 
 
 def test_all_wrong_types_are_named_at_once():
@@ -210,18 +190,6 @@ def test_an_undefined_macro_is_named_with_its_line(tmp_path):
 def test_a_macro_may_be_defined_after_its_use():
     config_files.parse_config(None, ["Valve.steps = %N", "N = 3"])
     assert Valve().steps == 3
-
-
-def test_circular_macros():
-    assert "refers to itself" in refused("A = %B", "B = [%A]", "Valve.rate = %A")
-    assert "refers to itself" in refused("A = %A")
-
-
-@pytest.mark.parametrize(
-    "statement", ["Valve.rate = %gin.REQUIRED", "Valve.layers = [%gin.REQUIRED]"]
-)
-def test_a_required_value_has_to_be_given(statement):
-    assert "has to be set: --gin_param='Valve." in refused(statement)
 
 
 def test_a_required_macro_has_to_be_given():
@@ -268,11 +236,6 @@ def test_a_macro_of_the_command_line_that_nothing_refers_to(
     name = statement.split()[0]
     expected = f"--gin_param: {statement}: nothing refers to the macro {name!r}. "
     assert str(error.value) == expected + advice
-
-
-@pytest.mark.parametrize("value", ["1e999", "[1, -1e999]", "{'a': 1e999}"])
-def test_an_infinite_number_cannot_be_saved(value):
-    assert "this number is infinite" in refused(f"Valve.rate = {value}")
 
 
 def test_many_problems_are_cut():

@@ -83,81 +83,11 @@ def test_settings_of_ray_need_the_engine(name, value):
     assert f"{name} is {value!r}, but unroll_engine is 'processes': set" in message
 
 
-def test_an_engine_needs_workers_and_is_one_that_there_is():
-    assert "unroll_engine is 'ray', but async_unroll" in problem_with(
-        unroll_engine="ray"
-    )
-    message = problem_with(async_unroll=True, unroll_engine="rya")
-    assert "unroll_engine: got 'rya'" in message
-
-
 def test_a_default_that_is_spelt_out_is_no_conflict():
     spelt_out = config(
         num_unroll_workers=1, max_policy_lag=None, worker_timeout_seconds=300.0
     )
     assert spelt_out == config()
-
-
-def test_only_workers_can_be_asked_for_what_is_there():
-    message = problem_with(unroll_length=0)
-    assert "unroll_length: got 0, expected a value > 0. With async_unroll" in message
-
-
-@pytest.mark.parametrize(("unroll_length", "max_unroll_length"), [(0, 0), (4, 8)])
-def test_what_is_there_has_a_limit_and_a_fixed_length_has_none(
-    unroll_length, max_unroll_length
-):
-    message = problem_with(
-        async_unroll=True,
-        unroll_length=unroll_length,
-        max_unroll_length=max_unroll_length,
-    )
-    assert "set both, or neither" in message
-    assert f"They are {unroll_length} and {max_unroll_length}." in message
-
-
-def test_two_settings_that_say_how_much_is_unrolled():
-    message = problem_with(async_unroll=True, unroll_length=4, samples_per_insert=2.0)
-    assert "samples_per_insert=2.0 decides how much is unrolled" in message
-    assert "and so does unroll_length=4: set unroll_length = 0" in message
-
-
-def test_the_graph_of_an_unroll_cannot_come_from_a_worker():
-    message = problem_with(async_unroll=True, unroll_with_grad=True)
-    assert "unroll_with_grad needs the graph of rollout_step" in message
-
-
-def test_a_limit_of_the_lag_needs_new_parameters():
-    message = problem_with(
-        async_unroll=True, max_policy_lag=2, unroll_parameter_update_period=3
-    )
-    assert "max_policy_lag needs new parameters in every iteration" in message
-
-
-def test_a_limit_of_the_lag_needs_a_trainer_that_waits():
-    message = problem_with(**WHAT_IS_THERE, max_policy_lag=1)
-    assert "unroll_length = 0 never waits: set one of them" in message
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "expected"),
-    [
-        ("num_unroll_workers", 0, ">= 1"),
-        ("unroll_queue_size", 0, ">= 1"),
-        ("unroll_step_interval", -0.1, ">= 0"),
-        ("unroll_parameter_update_period", 0, ">= 1"),
-        ("max_policy_lag", -1, ">= 0"),
-        ("samples_per_insert", 0, "> 0"),
-        ("max_worker_restarts", -1, ">= 0"),
-        ("worker_timeout_seconds", 0, "> 0"),
-        ("max_unroll_length", -1, ">= 0"),
-        ("unroll_length", -1, ">= 0"),
-    ],
-)
-def test_values_out_of_range(name, value, expected):
-    message = problem_with(async_unroll=True, **{name: value})
-    assert f"{name}: got {value}" in message
-    assert expected in message
 
 
 # The table
@@ -179,6 +109,9 @@ def test_every_field_has_a_row_or_always_an_effect():
     assert judged | always <= FIELDS
     assert not judged & always
     assert in_rows | always >= FIELDS
+
+
+WORKERS = {"async_unroll": True}
 
 
 @pytest.mark.parametrize(
@@ -210,9 +143,38 @@ def test_every_field_has_a_row_or_always_an_effect():
             },
             "updates_per_env_step is 2.0, but unroll_length is 0",
         ),
+        ({"unroll_engine": "ray"}, "unroll_engine is 'ray', but async_unroll"),
+        (
+            {"unroll_length": 0},
+            "unroll_length: got 0, expected a value > 0. With async",
+        ),
+        ({**WORKERS, "unroll_length": 0}, "They are 0 and 0."),
+        (
+            {**WORKERS, "unroll_length": 4, "max_unroll_length": 8},
+            "set both, or neither. They are 4 and 8.",
+        ),
+        (
+            {**WORKERS, "unroll_length": 4, "samples_per_insert": 2.0},
+            "samples_per_insert=2.0 decides how much is unrolled per iteration, and so "
+            "does unroll_length=4",
+        ),
+        (
+            {**WORKERS, "unroll_with_grad": True},
+            "unroll_with_grad needs the graph of rollout_step",
+        ),
+        (
+            {**WORKERS, "max_policy_lag": 2, "unroll_parameter_update_period": 3},
+            "max_policy_lag needs new parameters in every iteration",
+        ),
+        ({**WHAT_IS_THERE, "max_policy_lag": 1}, "unroll_length = 0 never waits"),
+        # Out of range
+        ({**WORKERS, "unroll_engine": "rya"}, "unroll_engine: got 'rya'"),
+        ({**WORKERS, "num_unroll_workers": 0}, "num_unroll_workers: got 0, expected"),
+        ({**WORKERS, "max_policy_lag": -1}, ">= 0"),
+        ({**WORKERS, "samples_per_insert": 0}, "> 0"),
     ],
 )
-def test_a_setting_without_effect_is_refused(fields, message):
+def test_a_setting_that_cannot_be_or_has_no_effect_is_refused(fields, message):
     assert message in problem_with(**fields)
 
 
