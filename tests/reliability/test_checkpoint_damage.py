@@ -210,16 +210,3 @@ def test_a_run_goes_on_from_the_older_checkpoint_and_ends_as_if_nothing_was(
     assert "algorithm.pt" in resumed.error
     assert "does not match its sha256" in resumed.error
     assert_same_run(straight(conf["sac"]), root_dir)
-
-
-def test_a_run_never_begins_anew_over_damaged_checkpoints(
-    launcher, conf, killed, tmp_path
-):
-    root_dir = tmp_path / "run"
-    shutil.copytree(killed(launcher, conf), root_dir)
-    for path in (root_dir / "checkpoints").glob("ckpt-*"):
-        flip(path / "training.pt", 3000)
-    for _ in range(2):
-        refused = launcher.start(root_dir, [f"--conf={conf['sac']}"])
-        refused.finish(expected=3)
-        assert "set aside as damaged: " in refused.error

@@ -11,7 +11,7 @@ import pytest
 
 from tests.reliability.disturbance import environ
 from tests.reliability.test_kills import check_curves
-from tests.reliability.trainer_process import newest_step, steps_of
+from tests.reliability.trainer_process import newest_step
 from tests.trainers.run_comparison import assert_same_run
 
 
@@ -153,19 +153,6 @@ def test_a_directory_that_is_deleted_and_used_anew_belongs_to_the_new_run(
     assert "Traceback" not in old.error
     assert str(root_dir) in old.error
     assert_same_run(straight(conf["ppo"]), root_dir)
-
-
-def test_a_directory_that_is_deleted_stays_deleted(launcher, conf, tmp_path):
-    root_dir = tmp_path / "run"
-    endless = ["TrainerConfig.num_iterations = 1_000_000"]
-    endless.append("TrainerConfig.num_checkpoints = 200_000")
-    run = launcher.start(root_dir, [f"--conf={conf['ppo']}"], settings=endless)
-    run.wait_for_checkpoint()
-    root_dir.rename(tmp_path / "moved")
-    code = run.wait()
-    assert code in (1, 2, 3), (code, run.error)
-    assert "Traceback" not in run.error
-    assert not steps_of(root_dir)
 
 
 # A wrong clock
