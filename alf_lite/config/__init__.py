@@ -2,7 +2,7 @@
 
 # Has gin pass errors on as they are, whoever builds something.
 import alf_lite.config.errors  # noqa: F401
-from alf_lite.config.configurables import configurable, configurable_enum, keep_scope
+from alf_lite.config.configurables import configurable
 from alf_lite.config.trainer_config import (
     DefaultSettings,
     TrainerConfig,
@@ -13,7 +13,5 @@ __all__ = [
     "DefaultSettings",
     "TrainerConfig",
     "configurable",
-    "configurable_enum",
     "default_settings",
-    "keep_scope",
 ]

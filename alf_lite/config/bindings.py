@@ -104,11 +104,6 @@ def macros_in(value: Any) -> list[str]:
     ]
 
 
-def macro_key(name: str) -> BindingKey:
-    """The key under which the value of a macro is bound."""
-    return BindingKey(name, MACRO, "value")
-
-
 def unbind(key: BindingKey) -> None:
     """Forgets what is bound under a key."""
     del gin_config._CONFIG[key.scope, key.selector][key.parameter]

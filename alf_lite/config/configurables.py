@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import enum
 import functools
 
 # gin uses importlib.util without importing it and then fails on a missing file.
@@ -23,7 +22,6 @@ from alf_lite.config import values
 from alf_lite.errors import did_you_mean
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
-_Enum = TypeVar("_Enum", bound=type[enum.Enum])
 
 # What was registered because a conf refers to it by its complete name.
 _imported: dict[str, Callable[..., Any]] = {}
@@ -455,32 +453,6 @@ def _refuse_any_keyword(target: Any) -> None:
                 "accepted silently. Name the parameters of a configurable one by one, "
                 "or derive it from a class that does."
             )
-
-
-def configurable_enum(cls: _Enum) -> _Enum:
-    """Makes the members of an enum available to confs as ``%ClassName.MEMBER``.
-
-    gin's own decorator does it by ``str(member)``, which is a number for an IntEnum.
-    """
-    for member in cls:
-        gin.constant(f"{cls.__module__}.{cls.__qualname__}.{member.name}", member)
-    return cls
-
-
-def keep_scope(function: _Target) -> _Target:
-    """Makes ``function`` run in the gin scope of now, whichever thread calls it.
-
-    gin's scopes belong to a thread: without this, a thread that is started inside a
-    scope builds its objects from the bindings outside of the scope.
-    """
-    scope = gin.current_scope()
-
-    @functools.wraps(function)
-    def in_scope(*args: Any, **kwargs: Any) -> Any:
-        with gin.config_scope(scope):
-            return function(*args, **kwargs)
-
-    return in_scope  # type: ignore[return-value]
 
 
 class _OtherDefault:

@@ -57,6 +57,10 @@ def complete_name(name: str) -> str:
     return _imported_name(name)
 
 
+# What runs of earlier versions import by another name
+MOVED = {"alf_lite.trainers.tracking_hooks": "alf_lite.tools.tracking_hooks"}
+
+
 def import_module(module: str) -> types.ModuleType:
     """Imports a module; one of the current directory or beside a conf, too.
 

@@ -141,6 +141,8 @@ class ConfigReader:
                 "gin's dynamic registration is not supported. Write the full name "
                 "instead: `@some.module.name`."
             )
+        now = config_names.MOVED.get(module, module)
+        source, module = source.replace(module, now), now
         config_names.import_module(module)
         gin.parse_config(source)  # remembers it for the operative config
         self._imported.add(module)

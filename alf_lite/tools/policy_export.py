@@ -25,6 +25,7 @@ from alf_lite.config import files as config_files
 from alf_lite.environments import env_ids
 from alf_lite.environments.creation import create_environment
 from alf_lite.environments.environment import Environment
+from alf_lite.environments.space_specs import RecordedValues
 from alf_lite.environments.specs_only_environment import from_saved_spaces, saved_spaces
 from alf_lite.errors import ConfigError, ExportError, did_you_mean, needs_extra
 from alf_lite.policies import run_policy
@@ -105,10 +106,7 @@ def export_policy(
             root_dir, checkpoint, num_steps, seed, gin_params, config, create_env
         )
         stack.callback(env.close)
-        values = env.recorded_values
-        if values is None:
-            values = from_saved_spaces(saved_spaces(env) or {}).recorded_values
-        assert values is not None, env
+        values = _recorded_values(env)
         algorithm.predict_epsilon = 1.0 if sample else 0.0
         graph = PolicyGraph(algorithm, values)
         if sample and not any(port.role == "noise" for port in graph.inputs):
@@ -126,11 +124,8 @@ def export_policy(
                 _WRITERS[name](program, graph, path)
                 comparisons[name] = compare(graph, path, watched)
                 _check(comparisons[name], name, tolerance, observations)
-            report = {
-                "observations": observations,
-                "tolerance": tolerance,
-                **{name: one._asdict() for name, one in comparisons.items()},
-            }
+            report = {"observations": observations, "tolerance": tolerance}
+            report |= {name: one._asdict() for name, one in comparisons.items()}
             specs = _specs(graph, loaded, sample, report, formats)
             specs["max_episode_steps"] = _time_limit(env)
             text = json.dumps(specs, indent=2, allow_nan=False) + "\n"
@@ -152,6 +147,15 @@ def _formats(file_format: str) -> tuple[str, ...]:
             with needs_extra("the format onnx, unlike torch,", "export"):
                 importlib.import_module(module)
     return formats
+
+
+def _recorded_values(env: Environment) -> RecordedValues:
+    """What turns observations into the network's; of a run without its environment."""
+    values = env.recorded_values
+    if values is None:
+        values = from_saved_spaces(saved_spaces(env) or {}).recorded_values
+    assert values is not None, env
+    return values
 
 
 def _build(

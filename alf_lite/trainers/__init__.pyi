@@ -27,18 +27,16 @@ from alf_lite.trainers.hooks import (
     check_hooks as check_hooks,
 )
 from alf_lite.trainers.level_replay import LevelReplay as LevelReplay
-from alf_lite.trainers.progress_bar import (
-    ProgressBar as ProgressBar,
-    cells as cells,
-    evaluation_text as evaluation_text,
-)
 from alf_lite.trainers.progress_display import (
     NoDisplay as NoDisplay,
+    ProgressBar as ProgressBar,
     ProgressDisplay as ProgressDisplay,
     ProgressLines as ProgressLines,
     RunDisplay as RunDisplay,
+    cells as cells,
     choose_display as choose_display,
     create_progress_display as create_progress_display,
+    evaluation_text as evaluation_text,
 )
 from alf_lite.trainers.progress_measures import (
     Measures as Measures,

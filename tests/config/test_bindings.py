@@ -7,7 +7,7 @@ import pytest
 
 from alf_lite.config import bindings as config_bindings
 from alf_lite.config import configurable
-from alf_lite.config.bindings import BindingKey
+from alf_lite.config.bindings import MACRO, BindingKey
 
 
 @configurable
@@ -34,7 +34,7 @@ def test_what_is_bound_in_python_is_seen():
     bound = config_bindings.bound()
     assert bound[BindingKey("a", f"{__name__}.Lamp", "dimmed")] is True
     assert sorted(config_bindings.macro_names()) == ["OTHER", "RATE"]
-    assert config_bindings.macros_in(bound[config_bindings.macro_key("RATE")]) == [
+    assert config_bindings.macros_in(bound[BindingKey("RATE", MACRO, "value")]) == [
         "OTHER"
     ]
 
@@ -58,17 +58,20 @@ def test_what_another_process_used_counts_as_used_here():
     with gin.config_scope("a"):
         Lamp()
     exported, text = config_bindings.export_use(), gin.operative_config_str()
-    copied = pickle.loads(pickle.dumps(exported))
+    copied, hue = (
+        pickle.loads(pickle.dumps(exported)),
+        BindingKey("HUE", MACRO, "value"),
+    )
     gin.clear_config()
     gin.parse_config(conf)
-    assert config_bindings.why_unused(config_bindings.macro_key("HUE"))
+    assert config_bindings.why_unused(hue)
     config_bindings.import_use(copied)
     assert gin.operative_config_str() == text
     selector = f"{__name__}.Lamp"
     for key in (
         BindingKey("", selector, "colour"),
         BindingKey("a", selector, "dimmed"),
-        config_bindings.macro_key("HUE"),
+        hue,
     ):
         assert config_bindings.why_unused(key) is None
     assert config_bindings.why_unused(BindingKey("b", selector, "dimmed"))

@@ -2,15 +2,13 @@
 
 import ast
 import copy
-import enum
 import inspect
 import pickle
-import threading
 
 import gin
 import pytest
 
-from alf_lite.config import configurable, configurable_enum, keep_scope
+from alf_lite.config import configurable
 from alf_lite.config import files as config_files
 from tests.source_code import parse_package
 
@@ -39,12 +37,6 @@ class QuietMotor(Motor):
 @configurable("tuned_gain", denylist=["offset"])
 def gain(factor=2.0, offset=0.0):
     return factor + offset
-
-
-@configurable_enum
-class Gear(enum.IntEnum):
-    LOW = 1
-    HIGH = 2
 
 
 def test_it_is_used_with_and_without_arguments():
@@ -160,31 +152,6 @@ def test_late_imports_may_register_while_bindings_are_locked():
 
     assert defined_late() == 1
     assert gin.config_is_locked()
-
-
-def test_members_of_an_int_enum_are_constants():
-    config_files.parse_config(None, ["tuned_gain.factor = %Gear.HIGH"])
-    assert gain() == 2
-    constant = f"%{Gear.__module__}.Gear.HIGH"
-    assert f"tuned_gain.factor = {constant}" in config_files.operative_config_text()
-
-
-def test_a_thread_keeps_the_scope_in_which_its_function_was_wrapped():
-    gin.parse_config("Motor.power = 1.0\ntrain/Motor.power = 7.0")
-    powers = {}
-
-    def build(key):
-        powers[key] = Motor().power
-
-    with gin.config_scope("train"):
-        threads = [
-            threading.Thread(target=build, args=["bare"]),
-            threading.Thread(target=keep_scope(build), args=["kept"]),
-        ]
-    for thread in threads:
-        thread.start()
-        thread.join()
-    assert powers == {"bare": 1.0, "kept": 7.0}
 
 
 def _configurables(tree):

@@ -219,6 +219,14 @@ def test_what_the_library_has_needs_no_import():
     assert "import alf_lite.algorithms.ppo_algorithm" in text
 
 
+def test_a_module_that_has_moved_is_found_by_its_earlier_name():
+    config_files.parse_config(
+        None, ["import alf_lite.trainers.tracking_hooks\nWandbHook.project = 'p'"]
+    )
+    text = config_files.user_config_text()
+    assert "import alf_lite.tools.tracking_hooks\n" in text
+
+
 def test_what_is_registered_anywhere_in_the_library_is_found():
     registered = {
         node.name

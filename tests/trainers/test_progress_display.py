@@ -10,11 +10,12 @@ import types
 
 import pytest
 
-from alf_lite.trainers import progress_bar, progress_display, progress_measures
-from alf_lite.trainers.progress_bar import ProgressBar, cells
+from alf_lite.trainers import progress_display, progress_measures
 from alf_lite.trainers.progress_display import (
     NoDisplay,
+    ProgressBar,
     ProgressLines,
+    cells,
     choose_display,
     create_progress_display,
 )
@@ -51,7 +52,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    for module in (progress_bar, progress_display, progress_measures):
+    for module in (progress_display, progress_measures):
         monkeypatch.setattr(module, "time", clock)
     return clock
 
