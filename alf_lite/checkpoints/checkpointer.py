@@ -314,21 +314,32 @@ class Checkpointer:
         except CheckpointError as error:
             lines.append(f"another one: {error}")
             infos = []
+        if not infos and len(lines) == 1:
+            lines.append("there is none")
         if infos:
             found = ", ".join(str(info.step) for info in infos)
             lines.append(f"present: steps {found}")
-        elif len(lines) == 1:
-            lines.append("there is none")
-        if infos and step == "best" and not failures:
-            lines.append(
+            lines += self._explain_present(step, parts, resumable, bool(failures))
+        return "\n  ".join(lines)
+
+    def _explain_present(
+        self,
+        step: str | int,
+        parts: Sequence[str] | None,
+        resumable: bool,
+        is_damaged: bool,
+    ) -> list[str]:
+        """Why none of those that are there will do."""
+        if step == "best" and not is_damaged:
+            return [
                 "none has a score: it is the evaluation during training that gives one "
                 "(TrainerConfig.evaluate)"
-            )
-        elif infos and resumable:
-            lines.append("none of these holds what training needs to continue")
-        elif infos and parts is not None and not isinstance(step, int):
-            lines.append(f"none of these holds {', '.join(parts)}")
-        return "\n  ".join(lines)
+            ]
+        if resumable:
+            return ["none of these holds what training needs to continue"]
+        if parts is not None and not isinstance(step, int):
+            return [f"none of these holds {', '.join(parts)}"]
+        return []
 
     def prune(self) -> None:
         """Deletes those that need not be kept."""

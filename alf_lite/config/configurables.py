@@ -327,16 +327,7 @@ def _inherit_parameters(
         or inspect.Parameter.VAR_KEYWORD in kinds
     ):
         return None
-    parameters: list[inspect.Parameter] = []
-    for parameter in own.values():
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            parameters += [
-                p
-                for p in base.values()
-                if p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in own
-            ]
-        elif parameter.kind is not parameter.VAR_KEYWORD:
-            parameters.append(parameter)
+    parameters = _in_place_of_args(own, base)
     inherited = [
         p.replace(default=defaults.get(p.name, p.default))
         for p in base.values()
@@ -349,6 +340,23 @@ def _inherit_parameters(
     _leave_defaults_to(construct, [p.name for p in inherited if p.name not in defaults])
     target.__init__ = construct
     return complete
+
+
+def _in_place_of_args(
+    own: Mapping[str, inspect.Parameter], base: Mapping[str, inspect.Parameter]
+) -> list[inspect.Parameter]:
+    """A constructor's own parameters, with those of its base in place of ``*args``."""
+    found: list[inspect.Parameter] = []
+    for parameter in own.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            found += [
+                p
+                for p in base.values()
+                if p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in own
+            ]
+        elif parameter.kind is not parameter.VAR_KEYWORD:
+            found.append(parameter)
+    return found
 
 
 def _constructor_with(

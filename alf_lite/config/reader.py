@@ -267,8 +267,8 @@ def split_statements(text: str, name: str) -> Iterator[Statement]:
     depth = 0
     for tokens in _logical_lines(text, name):
         first, last = tokens[0].start[0], tokens[-1].end[0]
-        depth += sum(t.type == tokenize.INDENT for t in tokens)
-        depth -= sum(t.type == tokenize.DEDENT for t in tokens)
+        kinds = [t.type for t in tokens]
+        depth += kinds.count(tokenize.INDENT) - kinds.count(tokenize.DEDENT)
         code = [t for t in tokens if t.type not in _LAYOUT]
         if not code:
             comment = "\n".join(line.strip() for line in lines[first - 1 : last])

@@ -82,15 +82,11 @@ def run_conf(
     lines = map(str.strip, directory.read_user_config().splitlines())
     is_empty = all(not line or line.startswith("#") for line in lines)
     names = directory.earlier_record.get(GIVEN_IN_PYTHON)
-    names = names or ([ALGORITHM] if is_empty else [])
-    if in_python != TO_TRAIN:
-        names = [name for name in names if name in _EXAMPLES or _is_of_policy(name)]
-    if in_python == TO_PREDICT:
-        names = [name for name in names if name != CREATE_ENV]
     missing = [
         name
-        for name in names
-        if not (_is_bound(name, parameters) or _is_given(name, config))
+        for name in names or ([ALGORITHM] if is_empty else [])
+        if _is_asked_for(name, in_python)
+        and not (_is_bound(name, parameters) or _is_given(name, config))
     ]
     if missing:
         examples = [_EXAMPLES[name] for name in missing if name in _EXAMPLES]
@@ -102,6 +98,14 @@ def run_conf(
             f"{shown or '--gin_param=...'}"
         )
     return None if is_empty else str(directory.path / USER_CONFIG)
+
+
+def _is_asked_for(name: str, in_python: str) -> bool:
+    """Whether what was given in Python is needed for what is wanted."""
+    if in_python == TO_TRAIN:
+        return True
+    is_for_acting = name in _EXAMPLES or _is_of_policy(name)
+    return is_for_acting and not (in_python == TO_PREDICT and name == CREATE_ENV)
 
 
 def _is_of_policy(name: str) -> bool:

@@ -196,6 +196,11 @@ def _labels(runs: Sequence[LoggedRun], by: str) -> list[str]:
         return [_short_path(run, runs) for run in runs]
     if by in _GROUPINGS:
         return [getattr(run, by) for run in runs]
+    return _labels_by_setting(runs, by)
+
+
+def _labels_by_setting(runs: Sequence[LoggedRun], by: str) -> list[str]:
+    """The value of the one setting that is called so, in full or by its last part."""
     known = {name for run in runs for name in run.curves.settings}
     names = [n for n in known if n == by] or [n for n in known if n.endswith(f".{by}")]
     if len(names) != 1:

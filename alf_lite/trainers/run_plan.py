@@ -252,6 +252,10 @@ def slow_settings(
             f"small (at most {size:,} weights in a layer): threads wait for each other "
             "longer than they work. Set num_threads = 1."
         )
+    yield from _slow_environments(algorithm)
+
+
+def _slow_environments(algorithm: RLAlgorithm) -> Iterator[str]:
     env = algorithm.env
     if isinstance(env, TorchVectorEnv) and env.device != algorithm.device:
         yield (
