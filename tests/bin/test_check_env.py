@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-
-import pytest
 
 from alf_lite.bin import check_env
 
@@ -33,29 +30,3 @@ def test_a_conf_says_which_environment_with_its_wrappers(capsys):
     assert check_env.main([*flags, "--seconds=0", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["leaves"]["observation"]["shape"] == [9]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "exit_code", "message"),
-    [
-        (["CartPole-v1", "--arg=colour=red"], 1, "colour"),
-        (["CartPol-v1"], 2, "Did you mean 'CartPole-v1'"),
-        (["dm_control/walker-walk-v0"], 2, "alf_lite[dm_control]"),
-        (["alf_lite.testing.goal_environment.PointGoal"], 2, "Did you mean"),
-        (["no_such_module.MyEnv"], 2, "no module 'no_such_module'"),
-        ([], 2, "such as CartPole-v1"),
-        (["CartPole-v1", "--conf=ppo_cart_pole"], 2, "give one of both"),
-        (["--conf=ppo_cartpole"], 2, "Did you mean 'ppo_cart_pole'"),
-        (["A-v0", "B-v0"], 2, "got A-v0, B-v0"),
-        (["CartPole-v1", "--arg=5"], 2, "expected name=value"),
-        (["CartPole-v1", "--seconds=-1"], 2, "--seconds=-1"),
-    ],
-)
-def test_what_is_wrong_is_said_with_its_exit_code(
-    capsys, monkeypatch, arguments, exit_code, message
-):
-    monkeypatch.setitem(sys.modules, "shimmy", None)
-    assert check_env.main(["--seconds=0", *arguments]) == exit_code
-    captured = capsys.readouterr()
-    assert message in captured.out + captured.err
-    assert "Traceback" not in captured.err

@@ -197,53 +197,6 @@ def test_nothing_is_left_of_a_file_that_was_interrupted(tmp_path, monkeypatch):
     assert list((tmp_path / "data").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "exit_code", "message"),
-    [
-        (["--policy=random", "--num_episodes=1"], 2, "no environment is named"),
-        (["--env=CartPole-v1", "--num_episodes=1"], 2, "--policy is missing"),
-        (["--env=CartPole-v1", "--policy=random"], 2, "--num_env_steps or"),
-        (
-            ["--env=CartPole-v1", "--policy=greedy", "--num_episodes=1"],
-            2,
-            "random or module:function",
-        ),
-        (["--root_dir=/nowhere", "--num_episodes=1"], 2, "holds no run"),
-        (
-            ["--root_dir=a", "--conf=b", "--num_episodes=1"],
-            2,
-            "exclude each other",
-        ),
-        (
-            [
-                "--env=CartPole-v1",
-                "--policy=random",
-                "--num_episodes=1",
-                "--format=csv",
-            ],
-            2,
-            "must be one of alf_lite, npz, minari",
-        ),
-        (
-            ["--env=CartPole-v1", "--policy=random", "--num_episodes=0"],
-            2,
-            "not a positive integer",
-        ),
-        (
-            ["--env=CartPoel-v1", "--policy=random", "--num_episodes=1"],
-            2,
-            "CartPole",
-        ),
-    ],
-)
-def test_errors_are_one_message(tmp_path, capsys, arguments, exit_code, message):
-    assert run(*arguments, f"--output={tmp_path}/a") == exit_code
-    captured = capsys.readouterr()
-    assert message in captured.err
-    assert "Traceback" not in captured.err
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_class_is_named_as_an_environment(tmp_path, capsys):
     name, conf = "tests.tools.test_policy_export.Endless", tmp_path / "endless.gin"
     conf.write_text(f"create_environment.env_ctor = @{name}\n")

@@ -149,50 +149,6 @@ def test_a_module_beside_the_conf_is_found_again(tmp_path, capsys, monkeypatch):
     assert "there is no module 'walk_beside'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "exit_code", "message"),
-    [
-        ([], 2, "--root_dir is missing"),
-        (["--root_dir=/nowhere"], 2, "holds no run"),
-        (["--root_dir=RUN", "--checkpoint=newest"], 2, "latest, best or a step"),
-        (["--root_dir=RUN", "--checkpoint=77"], 3, "present: steps 2, 4"),
-        (["--root_dir=RUN", "--num_episodes=0"], 2, "not a positive integer"),
-        (["--root_dir=RUN", "--seed=-4"], 2, "flag --seed=-4"),
-        (
-            ["--root_dir=RUN", "--record=worst_median_best"],
-            2,
-            "--record needs --record_file",
-        ),
-        (["--root_dir=RUN", "--record_file=play.xyz"], 2, "one of .mp4, .gif"),
-        pytest.param(
-            ["--root_dir=RUN", "--record_file=/dev/null/a.gif"],
-            2,
-            "cannot be written",
-            marks=needs_video,
-        ),
-        (
-            ["--root_dir=RUN", "--render", "--record_file=play.gif"],
-            2,
-            "exclude each other",
-        ),
-        (
-            [
-                "--root_dir=RUN",
-                "--gin_param=ActorDistributionNetwork.fc_layer_params = (3,)",
-            ],
-            3,
-            "_policy",
-        ),
-    ],
-)
-def test_errors_are_one_message(trained, capsys, arguments, exit_code, message):
-    arguments = [argument.replace("RUN", str(trained)) for argument in arguments]
-    assert run(*arguments) == exit_code
-    captured = capsys.readouterr()
-    assert message in captured.err
-    assert "Traceback" not in captured.err
-
-
 def test_window_without_a_display_suggests_recording(trained, capsys, monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.delenv("DISPLAY", raising=False)

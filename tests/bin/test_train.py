@@ -78,44 +78,6 @@ def test_saved_configuration_repeats_the_run(trained, tmp_path):
     assert_same_run(trained, once_more)
 
 
-AGENT = ["--gin_param=TrainerConfig.algorithm_ctor=@Agent"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--gin_param=TrainerConfig.num_iteration = 3"], "num_iterations"),
-        (["--gin_param=PPOAlgorihm.gamma = 0.9"], "PPOAlgorithm"),
-        (["--gin_param=TrainerConfig.num_iterations = 'many'"], "num_iterations"),
-        (["--gin_param=PPOAlgorithm.gamma = 1.5"], "gamma"),
-        (
-            ["--strict_config", "--gin_param=SGD.lr = 1.0"],
-            "SGD.lr",
-        ),
-        (["--conf=ppo_cart_pol"], "ppo_cart_pole"),
-        (
-            ["--gin_param=create_environment.env_name = 'CartPol-v1'"],
-            "Did you mean 'CartPole-v1'",
-        ),
-        (["--root_dir="], "--root_dir is missing"),
-        (["--root_dir=/dev/null/run"], "Not a directory"),
-        ([f"--root_dir={'x' * 300}"], "File name too long"),
-        (["--gin_param=Agent.rl_algorithm_ctor=@Agent", *AGENT], "Agent.rl_algorithm"),
-        (["--device=cuda:77"], "cuda"),
-    ],
-)
-def test_bad_configuration_is_one_message_and_exit_code_2(
-    conf, tmp_path, capsys, arguments, message
-):
-    defaults = [f"--conf={conf}", f"--root_dir={tmp_path / 'run'}"]
-    assert run(*defaults, *arguments) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert message in captured.err
-    assert "Traceback" not in captured.err
-    assert not (tmp_path / "run" / "checkpoints").exists()
-
-
 def test_lost_configuration_comes_back_from_a_checkpoint(trained, tmp_path, capsys):
     root_dir = tmp_path / "run"
     shutil.copytree(trained, root_dir)

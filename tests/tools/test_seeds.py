@@ -68,9 +68,6 @@ def test_seeds_are_numbers_and_ranges(text, seeds):
         (["--seeds=4-0"], "not a range"),
         (["--seeds=0-99999999"], "not a range of up to 1000"),
         (["--seeds=0-2,2"], "2 is named twice"),
-        (["--seeds=0-1", "--seed=3"], "exclude each other"),
-        (["--seeds=0-1", "--jobs=0"], "--jobs=0"),
-        (["--jobs=2"], "--jobs needs --seeds"),
         (
             ["--seeds=0-1", "--gin_param=TrainerConfig.random_seed = 4"],
             "random_seed cannot be set here: --seeds says it",
