@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import os
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
@@ -13,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from alf_lite.border import RefusalError, border, read_text, reading
-from alf_lite.config.settings import settings_in
 from alf_lite.errors import ConfigError, DataError, did_you_mean
 from alf_lite.runs.directory import (
     OPERATIVE_CONFIG,
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _logger = logging.getLogger(__name__)
+
+# gin breaks long values after a backslash, and within brackets.
+_BINDING = re.compile(r"^([\w./]+)[ \t]*=[ \t]*(.*(?:\n[ \t]+.*)*)", re.MULTILINE)
 
 _SHOWN = 400  # letters of the names of curves or runs
 _FILES_OF_A_RUN = (f"{METRICS}.jsonl", RUN_FILE, USER_CONFIG)
@@ -255,3 +259,42 @@ def _import_pandas() -> Any:
     except ImportError as error:
         raise ConfigError("to_dataframe needs pandas: pip install pandas") from error
     return pandas
+
+
+# The settings of a run
+
+
+def settings_in(operative_text: str, user_text: str = "") -> dict[str, Any]:
+    """Name -> value of every setting of a run, defaults included.
+
+    What is no literal stays as it is written, such as ``@Adam()``; a value that is a
+    macro is that of the macro.
+
+    Args:
+        operative_text: as ``operative.gin`` holds it.
+        user_text: as ``user.gin`` does; it knows what was given in Python.
+    """
+    found = {name: _value(text) for name, text in _BINDING.findall(operative_text)}
+    for name, text in _BINDING.findall(user_text):
+        value = _value(text)
+        if found.get(name) is None or not isinstance(value, _Source):
+            found[name] = value
+    return {name: _plain(value, found) for name, value in found.items() if "." in name}
+
+
+class _Source(str):
+    """A value that is no literal, as it is written."""
+
+
+def _value(text: str) -> Any:
+    text = text.replace("\\\n", "\n").strip()
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return _Source(text.partition("  #")[0])
+
+
+def _plain(value: Any, found: dict[str, Any]) -> Any:
+    if isinstance(value, _Source):
+        value = found.get(value[1:], value) if value.startswith("%") else value
+    return str(value) if isinstance(value, _Source) else value

@@ -16,8 +16,8 @@ from alf_lite.errors import ConfigError, did_you_mean
 from alf_lite.tools.invocation import invocation
 
 if TYPE_CHECKING:
-    from alf_lite.config.search_space import Dimension
     from alf_lite.tools.run_processes import Run, RunInProgress
+    from alf_lite.tools.search_space import Dimension
     from alf_lite.tools.sweep_trials import Setup, Trial, Trials
 
     StartRun = Callable[[Run], RunInProgress]
@@ -29,9 +29,9 @@ _NUM_SHOWN = 10
 
 def sweep(values: FlagValues) -> int:
     """Searches as the flags say; returns the exit code."""
-    from alf_lite.config.search_space import read_space
     from alf_lite.processes.ray_cluster import check_reachable
     from alf_lite.runs.lock import RunLock
+    from alf_lite.tools.search_space import read_space
     from alf_lite.tools.seeds import check_settings_of_runs, parse_seeds
     from alf_lite.tools.sweep_trials import Setup
 
@@ -107,7 +107,7 @@ def check(setup: Setup, space: Sequence[Dimension]) -> None:
     """
     from alf_lite.config import TrainerConfig
     from alf_lite.config import files as config_files
-    from alf_lite.config.search_space import binding
+    from alf_lite.tools.search_space import binding
     from alf_lite.tools.sweep_methods import METHODS, import_optuna
 
     if setup.method not in METHODS:
@@ -143,7 +143,7 @@ def check(setup: Setup, space: Sequence[Dimension]) -> None:
 
 def _check_has_effect(values: FlagValues, space: Sequence[Dimension]) -> None:
     """Raises ConfigError for what is given and would be ignored."""
-    from alf_lite.config.search_space import grid
+    from alf_lite.tools.search_space import grid
 
     if values.method == "grid" and values.num_trials is not None:
         num_all = sum(1 for _ in grid(space, values.grid_points))

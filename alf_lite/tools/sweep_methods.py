@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from alf_lite.border import CONFIG, border, check_regular
-from alf_lite.config.search_space import CHOICE, Dimension, draw, grid
 from alf_lite.errors import needs_extra
+from alf_lite.tools.search_space import CHOICE, Dimension, draw, grid
 
 METHODS = ("random", "grid", "optuna")
 STUDY = "study.db"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from alf_lite.config.search_space import Dimension
 from alf_lite.errors import needs_extra
+from alf_lite.tools.search_space import Dimension
 from alf_lite.tools.sweep_methods import study_of
 from alf_lite.tools.sweep_trials import OPEN, Trial
 

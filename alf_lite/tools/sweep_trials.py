@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 from alf_lite.border import CONFIG, border, check_types, read_record, read_text
 from alf_lite.checkpoints.files import new_output
-from alf_lite.config.search_space import binding
 from alf_lite.errors import ConfigError, did_you_mean
 from alf_lite.runs.curves import rows_of
 from alf_lite.runs.directory import INOPERATIVE_CONFIG, RUN_FILE, read_run_record
 from alf_lite.tools.run_processes import Run, RunEnd
+from alf_lite.tools.search_space import binding
 from alf_lite.tools.sweep_methods import Method
 from alf_lite.utils.row_log import METRICS
 

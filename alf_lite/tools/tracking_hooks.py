@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from alf_lite.border import read_text
 from alf_lite.config import configurable
-from alf_lite.config.settings import settings_in
 from alf_lite.errors import ConfigError, missing_extra
+from alf_lite.runs.curves import settings_in
 from alf_lite.runs.directory import OPERATIVE_CONFIG, USER_CONFIG
 from alf_lite.trainers import train_summaries
 from alf_lite.trainers.hooks import Hook, Training

@@ -11,9 +11,9 @@ import numpy as np
 from alf_lite import nest
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
-from alf_lite.config.settings import settings_in
 from alf_lite.nest import path_parts
 from alf_lite.policies.evaluator import EvalResult
+from alf_lite.runs.curves import settings_in
 from alf_lite.runs.directory import OPERATIVE_CONFIG, USER_CONFIG
 from alf_lite.trainers.progress_measures import SpeedMeter
 from alf_lite.utils import summary

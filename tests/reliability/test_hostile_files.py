@@ -27,7 +27,6 @@ import torch
 from alf_lite.bin import compare, inspect_buffer, plot, program, verify_checkpoint
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import files as config_files
-from alf_lite.config.search_space import read_space
 from alf_lite.datasets.formats import open_source
 from alf_lite.errors import AlfLiteError
 from alf_lite.policies import run_policy
@@ -36,6 +35,7 @@ from alf_lite.runs.curves import read_curves
 from alf_lite.runs.directory import RunDirectory
 from alf_lite.tools import seeds, step_statistics, sweep_methods, sweep_trials
 from alf_lite.tools.run_processes import Run, RunInProgress
+from alf_lite.tools.search_space import read_space
 from tests.logged_runs import write_run
 
 SECONDS = 20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from alf_lite.config.search_space import Dimension, draw, grid, read_space
 from alf_lite.errors import ConfigError
+from alf_lite.tools.search_space import Dimension, draw, grid, read_space
 
 TEXT = """
 # Of PPO
