@@ -391,7 +391,7 @@ def test_a_worker_that_hangs_is_ended(tmp_path, mode):
         create_env,
         num_unroll_workers=1,
         max_worker_restarts=0,
-        worker_timeout_seconds=1.0,
+        worker_timeout_seconds=1.5,
     )
     with pytest.raises(WorkerError, match="no step of its environments for 1") as e:
         trainer.train()
