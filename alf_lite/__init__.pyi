@@ -19,6 +19,8 @@ from alf_lite.algorithms import (
     OffPolicyAlgorithm as OffPolicyAlgorithm,
     PPGAlgorithm as PPGAlgorithm,
     PPOAlgorithm as PPOAlgorithm,
+    PathwiseActorCriticAlgorithm as PathwiseActorCriticAlgorithm,
+    QLearningAlgorithm as QLearningAlgorithm,
     R2d2Algorithm as R2d2Algorithm,
     RLAlgorithm as RLAlgorithm,
     RedqAlgorithm as RedqAlgorithm,

@@ -45,7 +45,8 @@ OFF_POLICY = [
 # Of sequences that are longer than what is collected
 SEQUENCES = ["TrainerConfig.burn_in_length = 2", "TrainerConfig.mini_batch_length = 8"]
 BASES = {"Algorithm", "RLAlgorithm", "OffPolicyAlgorithm"}
-BASES.add("OffPolicyActorCriticAlgorithm")
+BASES |= {"OffPolicyActorCriticAlgorithm", "PathwiseActorCriticAlgorithm"}
+BASES.add("QLearningAlgorithm")
 
 by_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 

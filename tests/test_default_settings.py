@@ -16,7 +16,7 @@ from alf_lite.algorithms.sarsa_algorithm import SarsaAlgorithm
 from alf_lite.config import DefaultSettings, TrainerConfig, configurables
 from alf_lite.config import files as config_files
 from alf_lite.config import names as config_names
-from alf_lite.environments.creation import create_environment
+from alf_lite.environments.creation import EnvironmentsOfRun, create_environment
 from alf_lite.errors import ConfigError
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
 from alf_lite.networks.value_networks import QNetwork
@@ -53,13 +53,13 @@ def test_what_a_conf_leaves_out_is_as_the_algorithm_declares():
     [
         ("DqnAlgorithm", "", 6),
         ("DqnAlgorithm", "DqnAlgorithm.n_step = 3", 4),
-        ("MunchausenDqnAlgorithm", "DqnAlgorithm.n_step = 2", 3),
+        ("MunchausenDqnAlgorithm", "QLearningAlgorithm.n_step = 2", 3),
         ("SarsaAlgorithm", "SarsaAlgorithm.n_step = 3", 5),  # and the action after them
         ("CqlDqnAlgorithm", "", 2),
         ("R2d2Algorithm", "", 125),
         ("R2d2Algorithm", "DqnAlgorithm.n_step = 1", 125),  # its own is 5
         ("R2d2Algorithm", "R2d2Algorithm.n_step = 1", 121),
-        ("TaacAlgorithm", "", 4),  # it has no n_step
+        ("TaacAlgorithm", "", 4),  # its n_step is None
         ("SacAlgorithm", "SacAlgorithm.n_step = 3", 4),
         ("Agent", "Agent.rl_algorithm_ctor = @R2d2Algorithm", 125),
         ("DqnAlgorithm", "TrainerConfig.mini_batch_length = 7", 7),
@@ -265,7 +265,7 @@ def batch_of_three():
 
 
 def test_the_size_of_a_batch_of_the_user_rules():
-    env = create_environment(env_ctor=batch_of_three, default_num_environments=8)
+    env = create_environment(env_ctor=batch_of_three, of_run=EnvironmentsOfRun(8))
     assert env.batch_size == 3
     with pytest.raises(ConfigError, match="returned 3 environments"):
         create_environment(env_ctor=batch_of_three, num_parallel_environments=8)

@@ -17,7 +17,7 @@ CALLS = {
     "alf_lite.PPOAlgorithm(env=env, config=config, gamma=0.9, is_eval=True)": "",
     "alf_lite.PPOAlgorithm(envv=3)": '"envv" for "PPOAlgorithm"; did you mean "env"',
     'alf_lite.PPOAlgorithm(td_lambda="x")': 'incompatible type "str"',
-    "alf_lite.PPOAlgorithm(use_gae=True)": 'Unexpected keyword argument "use_gae"',
+    "alf_lite.SarsaAlgorithm(double=True)": 'Unexpected keyword argument "double"',
     "alf_lite.NoSuchThing": 'no attribute "NoSuchThing"',
     "alf_lite.TrainerConfig(num_env_step=1)": 'did you mean "num_env_steps"',
     "alf_lite.create_environment(env_nam='x')": 'did you mean "env_name"',

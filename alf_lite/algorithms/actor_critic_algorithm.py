@@ -121,7 +121,6 @@ class ActorCriticAlgorithm(RLAlgorithm):
         value_network_ctor: Callable[..., Network] = ValueNetwork,
         gamma: Scheduled = 0.99,
         td_lambda: Scheduled = 0.95,
-        use_gae: bool = True,
         entropy_regularization: Scheduled = 0.01,
         value_loss_weight: Scheduled = 0.5,
         normalize_advantages: bool = False,
@@ -141,9 +140,6 @@ class ActorCriticAlgorithm(RLAlgorithm):
             value_network_ctor: called as ``ctor(observation_spec, reward_spec)``.
             gamma: γ in [0, 1].
             td_lambda: λ of the advantages and of the value's target, in [0, 1].
-            use_gae: advantages are GAE(λ); otherwise R - V, with R the n-step return
-                up to the end of the unroll (TD(λ=1)) for the policy and the λ-return
-                for the value.
             entropy_regularization: weight of the entropy bonus.
             value_loss_weight: weight of the squared value error.
             normalize_advantages: to mean 0 and deviation 1 over the valid steps.
@@ -183,7 +179,6 @@ class ActorCriticAlgorithm(RLAlgorithm):
             _value_loss_weight=value_loss_weight,
             _advantage_clip=advantage_clip,
         )
-        self._use_gae = use_gae
         self._policy_gradient_loss = PolicyGradientLoss(
             value_loss_weight, entropy_regularization
         )
@@ -208,14 +203,11 @@ class ActorCriticAlgorithm(RLAlgorithm):
                 f"{self.name}: {len(streams)} ways to sum a reward, which is "
                 f"{self.reward_spec}. Give one for each of its dimensions."
             )
-        if self.corrects_policy_lag or not self._use_gae:
-            setting = "use_gae=False"
-            if self.corrects_policy_lag:
-                setting = "the correction of a policy lag (V-trace)"
+        if self.corrects_policy_lag:
             raise ConfigError(
-                f"{self.name}: {setting} has one γ and ends with the episode for all "
-                "rewards. Leave it out where a part of the reward is summed otherwise, "
-                "such as by Agent.intrinsic_gamma."
+                f"{self.name}: the correction of a policy lag (V-trace) has one γ and "
+                "ends with the episode for all rewards. Leave it out where a part of "
+                "the reward is summed otherwise, such as by Agent.intrinsic_gamma."
             )
         gamma = type(self)._gamma.given(self)
         self._return_streams = ReturnStreams(streams, gamma)
@@ -328,17 +320,10 @@ class ActorCriticAlgorithm(RLAlgorithm):
             log_prob: [T-1, B], log π(a_t|s_t).
         """
         value = info.value.detach()
-        if self._use_gae:
-            advantage = self._generalized_advantage(
-                info.reward, value, info.step_type, info.discount
-            )
-            value_target = advantage + value[:-1]
-        else:
-            discount = self._gamma * info.discount
-            args = (info.reward, value, info.step_type, discount)
-            advantage = value_ops.discounted_return(*args) - value[:-1]
-            value_target = value_ops.lambda_return(*args, self._td_lambda)
-        return Estimate(self._scaled(advantage, info), value_target)
+        advantage = self._generalized_advantage(
+            info.reward, value, info.step_type, info.discount
+        )
+        return Estimate(self._scaled(advantage, info), advantage + value[:-1])
 
     def _generalized_advantage(
         self,

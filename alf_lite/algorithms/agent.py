@@ -56,7 +56,7 @@ _PARAMETERS = {
 }
 
 
-@configurable(denylist=["rl_algorithm", "before", "after", "changes_steps"])
+@configurable
 class Agent(Composition):
     """An RL algorithm and its optional parts; see the module."""
 

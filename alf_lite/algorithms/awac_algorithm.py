@@ -78,15 +78,7 @@ class AwacLossInfo(NamedTuple):
     log_prob: Tensor
 
 
-@configurable(
-    denylist=[
-        "actor_update_period",
-        "dqda_clipping",
-        "num_target_critics",
-        "return_model",
-    ],
-    defaults={"actor_network_ctor": NormalActorNetwork},
-)
+@configurable(defaults={"actor_network_ctor": NormalActorNetwork})
 class AwacAlgorithm(OffPolicyActorCriticAlgorithm):
     """AWAC for nests of continuous and discrete actions."""
 
@@ -130,6 +122,7 @@ class AwacAlgorithm(OffPolicyActorCriticAlgorithm):
                 f"num_action_samples must be positive, got {num_action_samples}"
             )
         super().__init__(*specs, **kwargs)
+        self._build_networks()
         self._recorded = RecordedActions(self.action_spec, self._mask, action_margin)
         set_coefficients(self, _temperature=temperature, _max_weight=max_weight)
         # Without continuous parts, the expectation is exact.
@@ -180,7 +173,7 @@ class AwacAlgorithm(OffPolicyActorCriticAlgorithm):
         )
         return AlgStep(
             output=action,
-            state=OffPolicyState(actor_state, critic_state, target_state, state.noise),
+            state=OffPolicyState(actor_state, critic_state, target_state),
             info=info,
         )
 

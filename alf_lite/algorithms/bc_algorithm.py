@@ -61,7 +61,7 @@ class BcLossInfo(NamedTuple):
     entropy: Tensor
 
 
-@configurable(denylist=["reward_weights"])
+@configurable
 class BcAlgorithm(RLAlgorithm):
     """Behaviour cloning for any nest of actions."""
 
@@ -100,7 +100,8 @@ class BcAlgorithm(RLAlgorithm):
             action_mask_key: of the mask in a dict of observations; see
                 :class:`ActionMask`. The network does not see it. An action that the
                 mask rules out is not imitated.
-            **kwargs: see :class:`RLAlgorithm`. Rewards are not used.
+            **kwargs: see :class:`RLAlgorithm`. Rewards are not used, except that
+                ``reward_weights`` weigh those that evaluations report.
 
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.

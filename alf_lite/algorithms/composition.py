@@ -59,7 +59,7 @@ _LEFT_TO_IT = (
 )
 
 
-@configurable(denylist=["rl_algorithm", "before", "after", "changes_steps"])
+@configurable
 class Composition(RLAlgorithm):
     """An RL algorithm and the parts that are trained with it.
 
@@ -82,7 +82,6 @@ class Composition(RLAlgorithm):
         self,
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
-        *,
         rl_algorithm: RLAlgorithm,
         before: Sequence[tuple[str, Algorithm]] = (),
         after: Sequence[tuple[str, Algorithm]] = (),

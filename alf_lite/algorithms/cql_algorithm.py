@@ -85,7 +85,7 @@ class CqlLossInfo(NamedTuple):
     cql_alpha: Tensor
 
 
-@configurable(denylist=["return_model"])
+@configurable
 class CqlAlgorithm(SacAlgorithm):
     """CQL for nests of continuous and discrete actions."""
 
@@ -220,15 +220,19 @@ class CqlAlgorithm(SacAlgorithm):
             values = critic.evaluate(repeated, vectors.flatten(0, 1))
         return values.unflatten(0, vectors.shape[:2])
 
-    def _backup(self, observation: Nest, policy: Nest, features: Tensor) -> Tensor:
+    @torch.no_grad()
+    def _next_value(
+        self, observation: Nest, policy: Nest, target_state: Nest
+    ) -> tuple[Tensor, Nest]:
         """V(s) of the target critics, see the top of this module."""
         if self._backup_kind == "soft":
-            return super()._backup(observation, policy, features)
+            return super()._next_value(observation, policy, target_state)
+        features, target_state = self._critics.target.encode(observation, target_state)
         if self._backup_kind == "max":
-            return self._best_value(observation, policy, features)
+            return self._best_value(observation, policy, features), target_state
         sample = self._actions.sample(policy)
         values = self._critics.target.evaluate(features, sample.vector)
-        return sample.expectation(self._critics.smallest_target(values))
+        return sample.expectation(self._critics.smallest(values)), target_state
 
     def _best_value(self, observation: Nest, policy: Nest, features: Tensor) -> Tensor:
         """max_a min_k Q_k(s, a; θ⁻), [B] or [B, D'].
@@ -237,13 +241,13 @@ class CqlAlgorithm(SacAlgorithm):
         """
         critic = self._critics.target
         if not self._actions.vector_size:
-            values = self._critics.smallest_target(
-                critic.evaluate(features, None)
-            ).unsqueeze(1)
+            values = self._critics.smallest(critic.evaluate(features, None)).unsqueeze(
+                1
+            )
         else:
             vectors, _ = self._actions.sample_vectors(policy, self._num_sampled_actions)
             values = self._values_of_samples(critic, features, vectors)
-            values = self._critics.smallest_target(values.flatten(0, 1)).unflatten(
+            values = self._critics.smallest(values.flatten(0, 1)).unflatten(
                 0, vectors.shape[:2]
             )
             values = values.transpose(0, 1)

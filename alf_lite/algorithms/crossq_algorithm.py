@@ -24,6 +24,7 @@ from alf_lite.config import configurable
 from alf_lite.errors import ConfigError
 from alf_lite.networks.batch_norm import normalizes_by_batch, trained_rows
 from alf_lite.networks.critic_networks import CriticNetwork
+from alf_lite.utils.checks import check_left_out
 
 Nest = Any
 
@@ -34,7 +35,6 @@ class NormalizedCriticNetwork(CriticNetwork):
 
 
 @configurable(
-    denylist=["num_target_critics", "target_update_period", "target_update_tau"],
     defaults={
         "critic_network_ctor": NormalizedCriticNetwork,
         "actor_update_period": 3,
@@ -45,12 +45,28 @@ class CrossqAlgorithm(SacAlgorithm):
 
     _has_target_critics: ClassVar[bool] = False
 
-    def __init__(self, *specs: Any, **kwargs: Any) -> None:
-        """Builds the networks; see :class:`SacAlgorithm`.
+    def __init__(
+        self,
+        *specs: Any,
+        target_update_tau: None = None,
+        target_update_period: None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Builds the networks; see :class:`SacAlgorithm` for the others.
+
+        Args:
+            target_update_tau: None, since there are no target networks.
+            target_update_period: likewise.
 
         Raises:
-            ConfigError: if the critics are not batch-normalized, or have a memory.
+            ConfigError: if the critics are not batch-normalized, or have a memory; for
+                settings of target networks.
         """
+        check_left_out(
+            f"{type(self).__name__} has no target networks",
+            target_update_tau=target_update_tau,
+            target_update_period=target_update_period,
+        )
         super().__init__(*specs, **kwargs)
         if self._is_eval:
             return

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite import nest
-from alf_lite.algorithms.off_policy_algorithm import OffPolicyActorCriticAlgorithm
+from alf_lite.algorithms.off_policy_algorithm import PathwiseActorCriticAlgorithm
 from alf_lite.algorithms.parts.critics import target_copy, with_clipped_slope
 from alf_lite.algorithms.parts.policy import DeterministicPolicy
 from alf_lite.algorithms.parts.transitions import Transition
@@ -71,11 +71,8 @@ class DdpgLossInfo(NamedTuple):
     q: Tensor
 
 
-@configurable(
-    denylist=["action_mask_key"],
-    defaults={"actor_network_ctor": ActorNetwork, "num_critics": 1},
-)
-class DdpgAlgorithm(OffPolicyActorCriticAlgorithm):
+@configurable(defaults={"actor_network_ctor": ActorNetwork, "num_critics": 1})
+class DdpgAlgorithm(PathwiseActorCriticAlgorithm):
     """DDPG for nests of continuous actions."""
 
     # As Fujimoto et al. 2018 (arXiv:1802.09477) train DDPG and TD3: an update of 256
@@ -115,7 +112,7 @@ class DdpgAlgorithm(OffPolicyActorCriticAlgorithm):
                 between the bounds.
             action_l2: weight of the actor's loss by the squares of its actions, scaled
                 to [-1, 1]: what the actor does without need is small.
-            **kwargs: see :class:`OffPolicyActorCriticAlgorithm`. But
+            **kwargs: see :class:`PathwiseActorCriticAlgorithm`. But
                 ``actor_network_ctor`` is called as ``ctor(observation_spec,
                 action_size)`` and gives vectors in [-1, 1], which are stretched to the
                 bounds.
@@ -261,7 +258,7 @@ class DdpgAlgorithm(OffPolicyActorCriticAlgorithm):
         action, actor_state = self._target_policy(observation, actor_state)
         features, critic_state = self._critics.target.encode(observation, critic_state)
         values = self._critics.target.evaluate(features, self._target_action(action))
-        return self._critics.smallest_target(values), actor_state, critic_state
+        return self._critics.smallest(values), actor_state, critic_state
 
     def _target_action(self, action: Tensor) -> Tensor:
         """What the target critics value, given the action of the target actor."""

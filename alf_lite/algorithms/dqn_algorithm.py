@@ -99,8 +99,11 @@ class DqnLossInfo(NamedTuple):
 @configurable(
     defaults={"n_step": None, "target_update_tau": 1.0, "target_update_period": None}
 )
-class DqnAlgorithm(OffPolicyAlgorithm):
-    """DQN for nests of discrete actions."""
+class QLearningAlgorithm(OffPolicyAlgorithm):
+    """Values of discrete actions, a target network and its loss.
+
+    What a target bootstraps from is a subclass's.
+    """
 
     # Mnih et al. 2015: ε that falls from 1, a target that is copied, ReLU. Tasks of few
     # numbers want more: as many updates as steps, in phases between which the policy
@@ -126,7 +129,6 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         *specs: Any,
         q_network_ctor: Callable[..., Network] = QNetwork,
         return_model: ReturnHead | None = None,
-        double: bool = True,
         rollout_epsilon_greedy: Scheduled | Sequence[Scheduled] = _EPSILON,
         lower_bound_targets: bool = False,
         prioritize_new_steps: bool = False,
@@ -141,7 +143,6 @@ class DqnAlgorithm(OffPolicyAlgorithm):
                 :class:`QNetwork`.
             return_model: what the outputs of the network stand for; None: the expected
                 return, with the Huber loss.
-            double: choose the action of the target with the online network.
             rollout_epsilon_greedy: ε of ``rollout_step``: a number, the points of a
                 line over the run or a scheduler, or one of them for every environment.
                 ``predict_step`` uses ``TrainerConfig.epsilon_greedy``.
@@ -160,7 +161,6 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         """
         super().__init__(*specs, **kwargs)
         self._return_model = return_model or ExpectedReturnHead()
-        self._double = double
         self.uses_episode_returns = lower_bound_targets
         self.prioritizes_new_steps = prioritize_new_steps
         replay_options.check(self, self._return_model)
@@ -331,7 +331,6 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         """
         return info
 
-    @torch.no_grad()
     def _bootstrap(
         self,
         observation: Nest,
@@ -339,7 +338,7 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         online_outputs: Tensor | None,
         target_state: Nest,
     ) -> tuple[Tensor, Nest]:
-        """Z(s, a*; θ⁻) with a* = argmax_a Q(s, a; θ), or of θ⁻ if not double.
+        """Z(s, ·; θ⁻) of what is believed to follow, without gradient.
 
         Args:
             observation: [B, ...], with the mask.
@@ -350,17 +349,7 @@ class DqnAlgorithm(OffPolicyAlgorithm):
         Returns:
             [B, C, N] and the new state.
         """
-        observation, mask = self._mask.split(observation)
-        outputs, target_state = self._target_q_network(observation, target_state)
-        allowed = self._actions.allowed(mask, outputs.device)
-        model = self._return_model
-        chooser = outputs
-        if self._double:
-            chooser = online_outputs
-            if chooser is None:
-                chooser, _ = self._q_network(observation)
-        best = masked_argmax(model.mean(chooser), allowed)
-        return outputs_of(outputs, best), target_state
+        raise NotImplementedError(f"{type(self).__name__} has no _bootstrap")
 
     def calc_loss(self, info: DqnInfo) -> LossInfo:
         """The distance of Z(s_t, a_t; θ) from G_t + Γ_t Z(s_{t+m}, a*; θ⁻), [T-n, B].
@@ -400,3 +389,42 @@ class DqnAlgorithm(OffPolicyAlgorithm):
     def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
         """Moves the target network towards the online network."""
         self._update_target.forward()
+
+
+@configurable
+class DqnAlgorithm(QLearningAlgorithm):
+    """DQN for nests of discrete actions."""
+
+    def __init__(self, *specs: Any, double: bool = True, **kwargs: Any) -> None:
+        """Builds the networks; see :class:`QLearningAlgorithm` for what is not here.
+
+        Args:
+            double: choose the action of the target with the online network.
+
+        Raises:
+            ValueError: if the action is not discrete or a coefficient is out of range.
+            ConfigError: if settings contradict each other.
+        """
+        super().__init__(*specs, **kwargs)
+        self._double = double
+
+    @torch.no_grad()
+    def _bootstrap(
+        self,
+        observation: Nest,
+        transition: Transition,
+        online_outputs: Tensor | None,
+        target_state: Nest,
+    ) -> tuple[Tensor, Nest]:
+        """Z(s, a*; θ⁻) with a* = argmax_a Q(s, a; θ), or of θ⁻ if not double."""
+        observation, mask = self._mask.split(observation)
+        outputs, target_state = self._target_q_network(observation, target_state)
+        allowed = self._actions.allowed(mask, outputs.device)
+        model = self._return_model
+        chooser = outputs
+        if self._double:
+            chooser = online_outputs
+            if chooser is None:
+                chooser, _ = self._q_network(observation)
+        best = masked_argmax(model.mean(chooser), allowed)
+        return outputs_of(outputs, best), target_state

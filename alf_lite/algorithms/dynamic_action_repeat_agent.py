@@ -61,7 +61,7 @@ from alf_lite.utils.tensor_utils import expand_dims_as
 Nest = Any
 
 
-@configurable(denylist=["rl_algorithm", "before", "after", "changes_steps"])
+@configurable
 class DynamicActionRepeatAgent(Composition):
     """An off-policy algorithm that chooses how long each of its actions is held."""
 

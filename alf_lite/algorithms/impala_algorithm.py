@@ -32,7 +32,7 @@ from alf_lite.distributions import functions as distributions
 Nest = Any
 
 
-@configurable(denylist=["use_gae"], defaults={"td_lambda": 1.0})
+@configurable(defaults={"td_lambda": 1.0})
 class ImpalaAlgorithm(ActorCriticAlgorithm):
     """IMPALA's learner; where the unrolls come from is up to ``TrainerConfig``.
 

@@ -85,17 +85,7 @@ class IqlLossInfo(NamedTuple):
     log_prob: Tensor
 
 
-@configurable(
-    denylist=[
-        "actor_update_period",
-        "dqda_clipping",
-        "parameter_reset_period",
-        "exploration_noise_ctor",
-        "num_target_critics",
-        "return_model",
-    ],
-    defaults={"actor_network_ctor": NormalActorNetwork},
-)
+@configurable(defaults={"actor_network_ctor": NormalActorNetwork})
 class IqlAlgorithm(OffPolicyActorCriticAlgorithm):
     """IQL for nests of continuous and discrete actions."""
 
@@ -144,10 +134,10 @@ class IqlAlgorithm(OffPolicyActorCriticAlgorithm):
             raise ValueError(f"expectile must lie in (0, 1), got {expectile}")
         check_positive(beta=beta, max_weight=max_weight)
         super().__init__(*specs, **kwargs)
+        self._build_networks()
         self._recorded = RecordedActions(self.action_spec, self._mask, action_margin)
         set_coefficients(self, _expectile=expectile, _beta=beta, _max_weight=max_weight)
-        actor, critic, target_critic, _ = self.train_state_spec
-        states = IqlState(actor=actor, critic=critic, target_critic=target_critic)
+        states = IqlState(*self.train_state_spec)
         if not self._is_eval:
             self._value_network = make_critic_network(
                 *(value_network_ctor, self._mask, 0, 1, tuple(self.reward_spec.shape)),

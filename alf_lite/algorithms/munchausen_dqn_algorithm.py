@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm, DqnInfo
+from alf_lite.algorithms.dqn_algorithm import DqnInfo, QLearningAlgorithm
 from alf_lite.algorithms.parts.conservative import scaled_logsumexp
 from alf_lite.algorithms.parts.return_heads import ExpectedReturnHead
 from alf_lite.algorithms.parts.transitions import Transition
@@ -36,8 +36,8 @@ from alf_lite.utils.tensor_utils import select
 Nest = Any
 
 
-@configurable(denylist=["double"], defaults={"double": False})
-class MunchausenDqnAlgorithm(DqnAlgorithm):
+@configurable
+class MunchausenDqnAlgorithm(QLearningAlgorithm):
     """M-DQN for nests of discrete actions."""
 
     _alpha = Coefficient()
@@ -52,7 +52,7 @@ class MunchausenDqnAlgorithm(DqnAlgorithm):
         munchausen_clipping: Scheduled = -1.0,
         **kwargs: Any,
     ) -> None:
-        """Builds the networks; see :class:`DqnAlgorithm` for what is not here.
+        """Builds the networks; see :class:`QLearningAlgorithm` for the others.
 
         Args:
             munchausen_alpha: α in [0, 1].

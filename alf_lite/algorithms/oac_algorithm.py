@@ -23,10 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite import nest
-from alf_lite.algorithms.off_policy_algorithm import OffPolicyState
-from alf_lite.algorithms.sac_algorithm import SacAlgorithm
+from alf_lite.algorithms.sac_algorithm import SacAlgorithm, SacState
 from alf_lite.config import configurable
-from alf_lite.data_structures import AlgStep, TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.errors import ConfigError
 from alf_lite.utils.checks import check_not_negative
@@ -37,7 +35,7 @@ Nest = Any
 _MIN_NORM = 1e-5  # of the gradient, as in the authors' code
 
 
-@configurable(denylist=["exploration_noise_ctor"])
+@configurable
 class OacAlgorithm(SacAlgorithm):
     """OAC for nests of continuous actions."""
 
@@ -84,14 +82,10 @@ class OacAlgorithm(SacAlgorithm):
         modules = super().training_only_modules
         return [self._critics.target if m is self._critics else m for m in modules]
 
-    def rollout_step(self, inputs: TimeStep, state: OffPolicyState) -> AlgStep:
-        """Samples from the optimistic policy."""
-        policy, actor_state = self._policy(inputs.observation, state.actor)
-        features, _ = self._critics.online.encode(inputs.observation, state.critic)
-        action = distributions.sample(self._optimistic(policy, features))
-        return AlgStep(
-            output=action, state=self._next_state(inputs, state, actor_state)
-        )
+    def _exploring(self, policy: Nest, observation: Nest, state: SacState) -> Nest:
+        """The optimistic policy."""
+        features, _ = self._critics.online.encode(observation, state.critic)
+        return self._optimistic(policy, features)
 
     def _optimistic(self, policy: Nest, features: Tensor) -> Nest:
         """The policy with the mean μ_E.

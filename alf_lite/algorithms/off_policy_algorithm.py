@@ -1,7 +1,8 @@
 """What off-policy algorithms have in common; each file of theirs is what is left.
 
 :class:`OffPolicyAlgorithm` turns replayed steps into transitions. An
-:class:`OffPolicyActorCriticAlgorithm` has a policy and critics, and acts.
+:class:`OffPolicyActorCriticAlgorithm` has a policy and critics, and acts. The policy of
+a :class:`PathwiseActorCriticAlgorithm` climbs the slope of its critics.
 """
 
 from __future__ import annotations
@@ -27,14 +28,13 @@ from alf_lite.config import configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, TimeStep
 from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.distributions.mixed_actions import make_actions
-from alf_lite.distributions.sample_noise import SampleNoise
 from alf_lite.errors import ConfigError
 from alf_lite.fast import twin_of
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils.checks import check_positive
+from alf_lite.utils.checks import check_left_out, check_positive
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
 Nest = Any
@@ -192,27 +192,23 @@ class OffPolicyAlgorithm(RLAlgorithm):
 
 
 class OffPolicyState(NamedTuple):
-    """Recurrent states, empty for feed-forward networks, and that of the noise."""
+    """Recurrent states; all empty for feed-forward networks."""
 
     actor: Nest = ()  # [B, ...]
     critic: Nest = ()  # [B, ...]
     target_critic: Nest = ()  # [B, ...]
-    noise: Nest = ()  # [B, ...]
 
 
 @configurable
 class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
-    """A policy, critics and their targets; the losses are a subclass's.
+    """A policy, critics and their targets; how they learn is a subclass's.
 
-    Both are built in this order, so that a seed gives the same networks.
+    That one has them built, with :meth:`_build_networks`, when it knows what for.
     """
 
     _policy: Any  # Policy or DeterministicPolicy
     _critics: Critics  # unless is_eval
     _has_target_critics: ClassVar[bool] = True
-    _noise: Any  # SampleNoise or None, or ActionNoise of a deterministic policy
-
-    _dqda_clipping = Coefficient()
 
     def __init__(
         self,
@@ -222,17 +218,11 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
         actor_network_ctor: Callable[..., Network],
         critic_network_ctor: Callable[..., CriticNetwork] = CriticNetwork,
         num_critics: int = 2,
-        num_target_critics: int | None = None,
-        return_model: ReturnHead | None = None,
-        actor_update_period: int = 1,
-        dqda_clipping: Scheduled | None = None,
-        parameter_reset_period: int | None = None,
-        exploration_noise_ctor: Callable[..., SampleNoise] | None = None,
         actor_optimizer: Optimizer | None = None,
         critic_optimizer: Optimizer | None = None,
         **kwargs: Any,
     ) -> None:
-        """Builds the actor and, for training, the critics.
+        """Stores what the networks are built by.
 
         Args:
             observation_spec: of one observation.
@@ -241,19 +231,6 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
             critic_network_ctor: called as ``ctor(observation_spec, vector_size,
                 num_critics, output_shape)``; see :class:`CriticNetwork`.
             num_critics: n; the smallest of them is believed.
-            num_target_critics: how many of the target critics are asked, drawn anew for
-                every update, as in REDQ; None: all.
-            return_model: what each critic tells of the return, such as
-                ``QuantileHead()``; None: its expectation.
-            actor_update_period: gradient updates between two of the actor.
-            dqda_clipping: limit of what the actor learns from: of every element of the
-                derivative of Q by the action, scaled to [-1, 1]; None: no limit.
-            parameter_reset_period: gradient updates after which the networks are
-                initialised anew, and learn again from the whole replay buffer (Nikishin
-                et al. 2022, arXiv:2205.07802); None: never.
-            exploration_noise_ctor: ``CorrelatedNoise`` or ``StateDependentNoise``,
-                called as ``ctor(action_size, feature_size)``, so that the samples that
-                the rollout takes hang together in time; None: each is independent.
             actor_optimizer: of the actor; None: ``optimizer`` trains it, too.
             critic_optimizer: of the critics; as above.
             **kwargs: see :class:`OffPolicyAlgorithm`.
@@ -261,56 +238,40 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
         """
-        if (
-            num_target_critics is not None
-            and not 1 <= num_target_critics <= num_critics
-        ):
-            raise ValueError(
-                f"num_target_critics must lie between 1 and num_critics={num_critics}, "
-                f"got {num_target_critics}"
-            )
-        check_positive(
-            dqda_clipping=dqda_clipping, parameter_reset_period=parameter_reset_period
-        )
         super().__init__(observation_spec, action_spec, **kwargs)
-        set_coefficients(self, _dqda_clipping=dqda_clipping)
-        self._parameter_reset_period = parameter_reset_period
         self._network_ctors = (
             functools.partial(self._make_policy, actor_network_ctor),
             functools.partial(
                 self._make_critic_network, critic_network_ctor, num_critics
             ),
         )
-        self._return_model = self._checked_return_model(return_model)
-        self._policy = self._network_ctors[0]()
-        actor_state_spec = self._policy.state_spec
+        self._own_optimizers = actor_optimizer, critic_optimizer
+        # Of the critics; None: they tell expectations
+        self._return_model: ReturnHead | None = None
+
+    def _build_networks(self) -> None:
+        """Builds the policy and then, for training, the critics."""
+        make_policy, make_critic_network = self._network_ctors
+        of_actor, of_critics = self._own_optimizers
+        self._policy = make_policy()
+        self._actor_updates = UpdateCounter()
+        self._claim(of_actor, self._policy)
         critic_state_spec: NestedTensorSpec = ()
-        self._actor_updates = UpdateCounter(
-            actor_update_period, name="actor_update_period"
-        )
-        self._claim(actor_optimizer, self._policy)
         if not self._is_eval:
-            network = self._network_ctors[1]()
+            network = make_critic_network()
             self._critics = Critics(
                 network,
                 self._weigh,
-                return_model=return_model,
-                num_target_critics=num_target_critics,
+                return_model=self._return_model,
                 has_targets=self._has_target_critics,
                 **self._target_update,
             )
-            self._claim(critic_optimizer, network)
+            self._claim(of_critics, network)
             critic_state_spec = network.state_spec
-        train = OffPolicyState(actor_state_spec, critic_state_spec, critic_state_spec)
-        rollout, self._noise = train, None
-        if exploration_noise_ctor is not None:
-            self._noise = self._policy.make_noise(exploration_noise_ctor)
-            rollout = train._replace(noise=self._noise.state_spec)
+        state_spec = self._policy.state_spec
         self._set_state_specs(
-            # Where states are stored, training gets that of the noise with the others.
-            train=train if nest.is_empty(train) else rollout,
-            rollout=rollout,
-            predict=OffPolicyState(actor=actor_state_spec),
+            train=OffPolicyState(state_spec, critic_state_spec, critic_state_spec),
+            predict=OffPolicyState(actor=state_spec),
         )
 
     def _make_policy(
@@ -328,25 +289,6 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
     def _critic_output_shape(self) -> tuple[int, ...]:
         """Of one critic: a value of every joint value of the discrete parts."""
         return (self._actions.num_joint_values, *self.reward_spec.shape)
-
-    def _checked_return_model(self, model: ReturnHead | None) -> ReturnHead | None:
-        """``model``, if this algorithm can do with it.
-
-        Raises:
-            ConfigError: if it cannot.
-        """
-        if model is None:
-            return None
-        problem = ""
-        if not isinstance(model, ReturnHead):
-            problem = f"expected a model such as QuantileHead(), got {model!r}"
-        elif self.has_multidim_reward:
-            problem = "a reward of several dimensions has no model of its return"
-        elif self._actions.num_joint_values > 1:
-            problem = "actions with discrete parts have none; use DqnAlgorithm"
-        if problem:
-            raise ConfigError(f"{self._name}: return_model: {problem}")
-        return model
 
     def _weigh(self, values: Tensor) -> Tensor:
         """What is maximised: [..., D] or [..., N] of a critic → [...]; [...] as it is.
@@ -373,13 +315,7 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
 
     def rollout_step(self, inputs: TimeStep, state: Any) -> AlgStep:
         """Samples an action. The replayed steps tell it; there is no info."""
-        if self._noise is None:
-            action, actor_state = self._policy.sample(inputs.observation, state.actor)
-        else:
-            _, action, actor_state, noise_state = self._policy.with_noise(
-                inputs.observation, state.actor, self._noise, state.noise
-            )
-            state = state._replace(noise=noise_state)
+        action, actor_state = self._policy.sample(inputs.observation, state.actor)
         return AlgStep(
             output=action, state=self._next_state(inputs, state, actor_state)
         )
@@ -408,6 +344,78 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
         """Moves the targets towards the networks."""
         self._actor_updates.advance()
         self._critics.update_targets()
+
+
+@configurable
+class PathwiseActorCriticAlgorithm(OffPolicyActorCriticAlgorithm):
+    """Its policy is improved by the slope of the critics at the actions it takes."""
+
+    _dqda_clipping = Coefficient()
+
+    def __init__(
+        self,
+        *specs: Any,
+        return_model: ReturnHead | None = None,
+        actor_update_period: int = 1,
+        dqda_clipping: Scheduled | None = None,
+        parameter_reset_period: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Builds the actor and, for training, the critics.
+
+        Args:
+            *specs: of one observation and of one action.
+            return_model: what each critic tells of the return, such as
+                ``QuantileHead()``; None: its expectation.
+            actor_update_period: gradient updates between two of the actor.
+            dqda_clipping: limit of what the actor learns from: of every element of the
+                derivative of Q by the action, scaled to [-1, 1]; None: no limit.
+            parameter_reset_period: gradient updates after which the networks are
+                initialised anew, and learn again from the whole replay buffer (Nikishin
+                et al. 2022, arXiv:2205.07802); None: never.
+            **kwargs: see :class:`OffPolicyActorCriticAlgorithm`.
+
+        Raises:
+            ValueError: if the action is not supported or a coefficient is out of range.
+        """
+        check_positive(
+            dqda_clipping=dqda_clipping, parameter_reset_period=parameter_reset_period
+        )
+        super().__init__(*specs, **kwargs)
+        if not self._actions.vector_size:
+            check_left_out(
+                "the action has no continuous part", dqda_clipping=dqda_clipping
+            )
+        set_coefficients(self, _dqda_clipping=dqda_clipping)
+        self._parameter_reset_period = parameter_reset_period
+        self._return_model = self._checked_return_model(return_model)
+        self._build_networks()
+        self._actor_updates = UpdateCounter(
+            actor_update_period, name="actor_update_period"
+        )
+
+    def _checked_return_model(self, model: ReturnHead | None) -> ReturnHead | None:
+        """``model``, if this algorithm can do with it.
+
+        Raises:
+            ConfigError: if it cannot.
+        """
+        if model is None:
+            return None
+        problem = ""
+        if not isinstance(model, ReturnHead):
+            problem = f"expected a model such as QuantileHead(), got {model!r}"
+        elif self.has_multidim_reward:
+            problem = "a reward of several dimensions has no model of its return"
+        elif self._actions.num_joint_values > 1:
+            problem = "actions with discrete parts have none; use DqnAlgorithm"
+        if problem:
+            raise ConfigError(f"{self._name}: return_model: {problem}")
+        return model
+
+    def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
+        """Moves the targets towards the networks, or has all begin anew."""
+        super().after_update(root_inputs, info)
         period = self._parameter_reset_period
         if period is not None and self._actor_updates.count % period == 0:
             self._reset_parameters()

@@ -76,10 +76,7 @@ class PPOInfo(NamedTuple):
     normalized_advantage: Field = ()  # [T, B], where a loss sees a part of the steps
 
 
-@configurable(
-    denylist=["use_gae"],
-    defaults={"entropy_regularization": 0.0, "normalize_advantages": True},
-)
+@configurable(defaults={"entropy_regularization": 0.0, "normalize_advantages": True})
 class PPOAlgorithm(ActorCriticAlgorithm):
     """PPO-clip.
 

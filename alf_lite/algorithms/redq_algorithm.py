@@ -12,15 +12,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.config import configurable
 
 
-@configurable(
-    defaults={"num_critics": 10, "num_target_critics": 2, "actor_update_period": 20},
-)
+@configurable(defaults={"actor_update_period": 20})
 class RedqAlgorithm(SacAlgorithm):
     """REDQ for nests of continuous and discrete actions.
 
@@ -33,9 +32,42 @@ class RedqAlgorithm(SacAlgorithm):
         updates_per_env_step=20.0, lr=3e-4, initial_collect_steps=5000
     )
 
-    def __init__(self, *specs: Any, **kwargs: Any) -> None:
-        """Builds the networks; see :class:`SacAlgorithm`."""
-        super().__init__(*specs, **kwargs)
+    def __init__(
+        self,
+        *specs: Any,
+        num_critics: int = 10,
+        num_target_critics: int | None = 2,
+        **kwargs: Any,
+    ) -> None:
+        """Builds the networks; see :class:`SacAlgorithm` for what is not here.
+
+        Args:
+            num_critics: N.
+            num_target_critics: M, how many of the target critics are asked, drawn anew
+                for every update; None: all.
+
+        Raises:
+            ValueError: if the action is not supported or a coefficient is out of range.
+        """
+        num_asked = num_critics if num_target_critics is None else num_target_critics
+        if not 1 <= num_asked <= num_critics:
+            raise ValueError(
+                f"num_target_critics must lie between 1 and num_critics={num_critics}, "
+                f"got {num_target_critics}"
+            )
+        super().__init__(*specs, num_critics=num_critics, **kwargs)
+        self._num_target_critics = num_target_critics
+
+    def _target_opinion(self, values: Tensor) -> Tensor:
+        """The smallest of M, others every time.
+
+        Of many critics, the smallest value is far too small; that of M of them is not,
+        and differs from update to update.
+        """
+        if self._num_target_critics is not None:
+            chosen = torch.randperm(values.shape[1], device=values.device)
+            values = values[:, chosen[: self._num_target_critics]]
+        return super()._target_opinion(values)
 
     def _opinion(self, values: Tensor) -> Tensor:
         """Algorithm 1, line 11: the mean of all critics."""

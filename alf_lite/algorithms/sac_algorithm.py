@@ -28,12 +28,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from alf_lite.algorithms.off_policy_algorithm import (
-    OffPolicyActorCriticAlgorithm,
-    OffPolicyState,
-)
+from alf_lite import nest
+from alf_lite.algorithms.off_policy_algorithm import PathwiseActorCriticAlgorithm
 from alf_lite.algorithms.parts.critics import with_clipped_slope
-from alf_lite.algorithms.parts.prior import Prior
+from alf_lite.algorithms.parts.prior import Prior, make_prior
 from alf_lite.algorithms.parts.return_heads import ReturnHead
 from alf_lite.algorithms.parts.temperature import (
     BoxSamples,
@@ -45,15 +43,25 @@ from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_vectors import Entropies, PolicySample
+from alf_lite.distributions.sample_noise import SampleNoise
 from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.networks.network import Network, takes_whole_sequences
 from alf_lite.optimizers.optimizers import Optimizer
-from alf_lite.utils.checks import check_left_out, check_positive
+from alf_lite.utils.checks import check_left_out
 from alf_lite.utils.diagnostics import diagnostic
 from alf_lite.utils.schedulers import Scheduled
 
 Nest = Any
+
+
+class SacState(NamedTuple):
+    """Recurrent states, empty for feed-forward networks, and that of the noise."""
+
+    actor: Nest = ()  # [B, ...]
+    critic: Nest = ()  # [B, ...]
+    target_critic: Nest = ()  # [B, ...]
+    noise: Nest = ()  # [B, ...]
 
 
 class SacInfo(NamedTuple):
@@ -103,7 +111,7 @@ class SacLossInfo(NamedTuple):
 
 
 @configurable(defaults={"actor_network_ctor": SquashedActorNetwork})
-class SacAlgorithm(OffPolicyActorCriticAlgorithm):
+class SacAlgorithm(PathwiseActorCriticAlgorithm):
     """SAC for nests of continuous and discrete actions."""
 
     # Haarnoja et al. 2018, table 1: an update of 256 transitions for every step.
@@ -125,6 +133,7 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
     def __init__(
         self,
         *specs: Any,
+        exploration_noise_ctor: Callable[..., SampleNoise] | None = None,
         initial_alpha: float = 1.0,
         learn_alpha: bool = True,
         max_log_alpha: float | None = None,
@@ -141,6 +150,9 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
 
         Args:
             *specs: of one observation, and of one action: any nest of bounded specs.
+            exploration_noise_ctor: ``CorrelatedNoise`` or ``StateDependentNoise``,
+                called as ``ctor(action_size, feature_size)``, so that the samples that
+                the rollout takes hang together in time; None: each is independent.
             initial_alpha: of both temperatures.
             learn_alpha: False keeps them.
             max_log_alpha: the largest log of a temperature; None: any.
@@ -156,14 +168,10 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
             prior_actor_ctor: called as ``actor_network_ctor``, for a policy without
                 memory that stays as it is. The policy then keeps near to that one:
                 −KL(π ‖ prior) takes the place of the entropy. For continuous actions.
-            prior_checkpoint: ``"prefix@path"`` of the prior, such as
-                ``"_policy@runs/x"`` for the policy of another SacAlgorithm; loaded
-                before training starts, after ``checkpoint``. None: parameters are
-                random, or those that ``checkpoint`` has for them.
-            target_kld_per_dim: of it, for each element, in place of ``target_entropy``;
-                None: 3.
+            prior_checkpoint: see :class:`Prior`, as for the next one.
+            target_kld_per_dim: in place of ``target_entropy``.
             alpha_optimizer: of the temperatures; None: ``optimizer`` trains them, too.
-            **kwargs: see :class:`OffPolicyActorCriticAlgorithm`. The continuous
+            **kwargs: see :class:`PathwiseActorCriticAlgorithm`. The continuous
                 distributions of ``actor_network_ctor`` must be reparametrised and
                 within bounds. The temperatures are updated when the actor is.
 
@@ -174,41 +182,25 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
                 would be ignored.
         """
         super().__init__(*specs, **kwargs)
+        self._set_noise(exploration_noise_ctor)
         self._use_entropy_reward = use_entropy_reward
-        self._initial_alpha = initial_alpha
         self._prior: Prior | None = None
-        is_default = discrete_target_entropy is None
-        self._has_target_for_each_mask = is_default and self._mask.exists
         if self._is_eval:
             return
         boxes = self._policy.differentiable_boxes()
-        if not self._actions.vector_size:
-            check_left_out(
-                "the action has no continuous part", dqda_clipping=self._dqda_clipping
-            )
+        self._prior = make_prior(
+            *(prior_actor_ctor, self.action_spec, self._mask),
+            *(prior_checkpoint, target_kld_per_dim, target_entropy),
+        )
+        if self._prior is not None:
+            boxes = BoxSamples(max_entropy=0.0)  # of −KL
+            target_entropy = self._prior.target_entropy if learn_alpha else None
         if not learn_alpha:
             check_left_out(
                 "learn_alpha = False keeps the temperatures",
                 target_kld_per_dim=target_kld_per_dim,
                 alpha_optimizer=alpha_optimizer,
             )
-        if prior_actor_ctor is None:
-            check_left_out(
-                "there is no prior_actor_ctor",
-                prior_checkpoint=prior_checkpoint,
-                target_kld_per_dim=target_kld_per_dim,
-            )
-        else:
-            self._prior = Prior(
-                prior_actor_ctor, self.action_spec, self._mask, prior_checkpoint
-            )
-            check_left_out(
-                "prior_actor_ctor has target_kld_per_dim in its place",
-                target_entropy=target_entropy,
-            )
-            boxes = BoxSamples(max_entropy=0.0)  # of −KL
-            if learn_alpha:
-                target_entropy = self._target_of_prior(target_kld_per_dim)
         self._temperatures = Temperatures(
             *(self._actions, target_entropy, discrete_target_entropy),
             boxes=boxes,
@@ -218,10 +210,18 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
         )
         self._claim(alpha_optimizer, self._temperatures)
 
-    def _target_of_prior(self, target_kld_per_dim: float | None) -> float:
-        kld = 3.0 if target_kld_per_dim is None else target_kld_per_dim
-        check_positive(target_kld_per_dim=kld)
-        return -kld * self._actions.vector_size
+    def _set_noise(self, ctor: Callable[..., SampleNoise] | None) -> None:
+        self._noise: SampleNoise | None = None
+        rollout = states = SacState(*self.train_state_spec)
+        if ctor is not None:
+            self._noise = self._policy.make_noise(ctor)
+            rollout = states._replace(noise=self._noise.state_spec)
+        self._set_state_specs(
+            # Where states are stored, training gets that of the noise with the others.
+            train=states if nest.is_empty(states) else rollout,
+            rollout=rollout,
+            predict=SacState(actor=states.actor),
+        )
 
     def _load_own_checkpoints(self, name: str) -> None:
         """The prior, too."""
@@ -255,11 +255,37 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
         prior = [] if self._prior is None else [self._prior]
         return [*super().training_only_modules, self._temperatures, *prior]
 
+    # Acting
+
+    def rollout_step(self, inputs: TimeStep, state: SacState) -> AlgStep:
+        """Samples an action. The replayed steps tell it; there is no info."""
+        observation, noise = inputs.observation, self._noise
+        features: Nest = ()
+        if noise is not None and noise.uses_features:
+            policy, features, actor_state = self._policy.with_features(
+                observation, state.actor
+            )
+        else:
+            policy, actor_state = self._policy.forward(observation, state.actor)
+        policy = self._exploring(policy, observation, state)
+        if noise is None:
+            action = distributions.sample(policy)
+        else:
+            epsilon, noise_state = noise.draw(features, state.noise)
+            action = distributions.sample_with_noise(policy, epsilon)
+            state = state._replace(noise=noise_state)
+        state = self._next_state(inputs, state, actor_state)
+        return AlgStep(output=action, state=state)
+
+    def _exploring(self, policy: Nest, observation: Nest, state: SacState) -> Nest:
+        """What the rollout samples from, given π(·|s)."""
+        return policy
+
     # Learning
 
     @takes_whole_sequences
     def train_step(
-        self, inputs: TimeStep, state: OffPolicyState, rollout_info: Transition
+        self, inputs: TimeStep, state: SacState, rollout_info: Transition
     ) -> AlgStep:
         """Values the actions that were taken and those that the policy would take."""
         observation, action = inputs.observation, rollout_info.action
@@ -290,13 +316,13 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
             num_steps=rollout_info.num_steps,
             step_type=inputs.step_type,
         )
-        if self._has_target_for_each_mask:
+        if self._mask.exists and self._temperatures.follow_masks:
             num_allowed = self._mask.num_joint_values(observation)
             info = info._replace(num_allowed=num_allowed)
         evaluation = SacEvaluation(observation, policy, next_policy, features, values)
         return AlgStep(
             output=action,
-            state=OffPolicyState(actor_state, critic_state, target_state, state.noise),
+            state=SacState(actor_state, critic_state, target_state, state.noise),
             info=self._extend_info(info, rollout_info, evaluation),
         )
 
@@ -341,6 +367,10 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
         """What the actor believes, of all critics: [B, n, ...] → [B, ...]."""
         return self._critics.smallest(values)
 
+    def _target_opinion(self, values: Tensor) -> Tensor:
+        """What a target believes, of all target critics: likewise."""
+        return self._critics.smallest(values)
+
     def _evaluate(
         self, features: Tensor, vector: Tensor | None, following: Following
     ) -> tuple[Tensor, Tensor, Nest]:
@@ -361,35 +391,24 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
     def _next_value(
         self, observation: Nest, policy: Nest, target_state: Nest
     ) -> tuple[Tensor, Nest]:
-        """V(s), [B] or [B, D'], and the new state of the target critics.
-
-        Args:
-            observation: [B, ...], s.
-            policy: π(·|s).
-            target_state: recurrent state of the target critics.
-        """
-        features, target_state = self._critics.target.encode(observation, target_state)
-        return self._backup(observation, policy, features), target_state
-
-    def _backup(self, observation: Nest, policy: Nest, features: Tensor) -> Tensor:
         """V(s) = E_π [min_k Q_k(s, ·; θ⁻) − α log π], eq. 3 of the paper.
 
         Args:
             observation: [B, ...], s.
             policy: π(·|s).
-            features: [B, F], of the target critics for s.
+            target_state: recurrent state of the target critics.
 
         Returns:
-            [B] or [B, D'].
+            [B] or [B, D'], and the new state of the target critics.
         """
+        features, target_state = self._critics.target.encode(observation, target_state)
         sample = self._sample(observation, policy)
-        return self._soft_value(
-            sample, self._critics.target.evaluate(features, sample.vector)
-        )
+        values = self._critics.target.evaluate(features, sample.vector)
+        return self._soft_value(sample, values), target_state
 
     def _soft_value(self, sample: PolicySample, values: Tensor) -> Tensor:
         """The same, of a sample of the policy and its values [B, n, A, ...]."""
-        value = sample.expectation(self._critics.smallest_target(values))
+        value = sample.expectation(self._target_opinion(values))
         if not self._use_entropy_reward:
             return value
         bonus = self._temperatures.bonus(sample.entropies)
@@ -440,4 +459,4 @@ class SacAlgorithm(OffPolicyActorCriticAlgorithm):
 
     def _reset_parameters(self) -> None:
         super()._reset_parameters()
-        self._temperatures.reset(self._initial_alpha)
+        self._temperatures.reset()

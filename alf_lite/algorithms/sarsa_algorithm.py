@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.dqn_algorithm import QLearningAlgorithm
 from alf_lite.algorithms.parts import transitions
 from alf_lite.algorithms.parts.return_heads import ExpectedReturnHead, outputs_of
 from alf_lite.algorithms.parts.transitions import Transition
@@ -38,19 +38,19 @@ from alf_lite.errors import ConfigError
 Nest = Any
 
 
-@configurable(denylist=["double"], defaults={"double": False})
-class SarsaAlgorithm(DqnAlgorithm):
+@configurable
+class SarsaAlgorithm(QLearningAlgorithm):
     """SARSA for nests of discrete actions."""
 
     _has_plain_transitions = False
 
     # Those of DQN; windows have one step more, the buffer is short.
-    default_settings = DqnAlgorithm.default_settings._replace(
+    default_settings = QLearningAlgorithm.default_settings._replace(
         mini_batch_length=3, replay_buffer_length=10_000
     )
 
     def __init__(self, *specs: Any, expected: bool = False, **kwargs: Any) -> None:
-        """Builds the networks; see :class:`DqnAlgorithm` for what is not here.
+        """Builds the networks; see :class:`QLearningAlgorithm` for the others.
 
         Args:
             expected: the expectation over the policy in place of the action taken.

@@ -44,7 +44,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from alf_lite import nest
-from alf_lite.algorithms.off_policy_algorithm import OffPolicyActorCriticAlgorithm
+from alf_lite.algorithms.off_policy_algorithm import PathwiseActorCriticAlgorithm
 from alf_lite.algorithms.parts import transitions
 from alf_lite.algorithms.parts.critics import Critics, with_clipped_slope
 from alf_lite.algorithms.parts.policy import Policy
@@ -114,11 +114,8 @@ class Pair(NamedTuple):
     is_first: Tensor  # [B] there is nothing to repeat
 
 
-@configurable(
-    denylist=["n_step", "action_mask_key", "exploration_noise_ctor"],
-    defaults={"actor_network_ctor": SquashedActorNetwork},
-)
-class TaacAlgorithm(OffPolicyActorCriticAlgorithm):
+@configurable(defaults={"actor_network_ctor": SquashedActorNetwork, "n_step": None})
+class TaacAlgorithm(PathwiseActorCriticAlgorithm):
     """TAAC for nests of continuous actions."""
 
     # An update for every step, of 64 windows of which three steps each are trained.
@@ -156,9 +153,10 @@ class TaacAlgorithm(OffPolicyActorCriticAlgorithm):
             switch_target_entropy: of β; None: that of one which decides for the same in
                 90 percent of the cases.
             alpha_optimizer: of the temperatures; None: ``optimizer`` trains them, too.
-            **kwargs: see :class:`OffPolicyActorCriticAlgorithm`. ``actor_network_ctor``
+            **kwargs: see :class:`PathwiseActorCriticAlgorithm`. ``actor_network_ctor``
                 gets the spec of {"observation": s, "prev_action": a⁻ as a vector in
-                [-1, 1]}. Networks have no memory.
+                [-1, 1]}. Networks have no memory. ``n_step`` is None: how many steps a
+                target runs through is for the windows and the policy to say.
 
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
@@ -166,6 +164,12 @@ class TaacAlgorithm(OffPolicyActorCriticAlgorithm):
                 through, or that leaves the bounds; for a target that no policy reaches.
         """
         super().__init__(*specs, **kwargs)
+        if not self._chooses_n_step:
+            raise ConfigError(
+                f"{self._name}.n_step: a target runs through as many steps as the "
+                "policy would repeat. Leave it out, or set "
+                "TrainerConfig.mini_batch_length, one more than the longest."
+            )
         if self._is_recurrent:
             raise ConfigError(
                 f"{self._name}: compare-through targets of networks with memory are "
@@ -191,7 +195,6 @@ class TaacAlgorithm(OffPolicyActorCriticAlgorithm):
             initial_value=initial_alpha,
             is_learnt=learn_alpha,
         )
-        self._initial_alpha = initial_alpha
         self._claim(alpha_optimizer, self._temperatures)
         # What is repeated comes with the steps; only whoever evaluates keeps it.
         self._set_state_specs(train=(), predict=self.action_spec)
@@ -311,7 +314,7 @@ class TaacAlgorithm(OffPolicyActorCriticAlgorithm):
             chosen = torch.where(takes_new.unsqueeze(1), new, old)
             target_features, _ = self._critics.target.encode(inputs.observation)
             values = self._critics.target.evaluate(target_features, chosen)
-            value = self._critics.smallest_target(values).squeeze(1)
+            value = self._critics.smallest(values).squeeze(1)
         is_last = inputs.step_type == int(StepType.LAST)
         info = TaacInfo(
             q=self._actions.values_of(
@@ -384,7 +387,7 @@ class TaacAlgorithm(OffPolicyActorCriticAlgorithm):
 
     def _reset_parameters(self) -> None:
         super()._reset_parameters()
-        self._temperatures.reset(self._initial_alpha)
+        self._temperatures.reset()
 
 
 def compare_through(

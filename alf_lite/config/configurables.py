@@ -136,10 +136,7 @@ def bindable_names(selector: str) -> list[str]:
     registered = gin_config._REGISTRY.get(selector)
     if registered is None:
         return []
-    names = parameter_names(registered.wrapped) or []
-    if registered.allowlist:
-        return [name for name in names if name in registered.allowlist]
-    return [name for name in names if name not in (registered.denylist or ())]
+    return parameter_names(registered.wrapped) or []
 
 
 def annotation(function_or_class: Any, parameter: str) -> Any:
@@ -214,8 +211,6 @@ def configurable(name: _Target) -> _Target: ...
 def configurable(
     name: str | None = None,
     module: str | None = None,
-    allowlist: Sequence[str] | None = None,
-    denylist: Sequence[str] | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> Callable[[_Target], _Target]: ...
 
@@ -223,8 +218,6 @@ def configurable(
 def configurable(
     name: Any = None,
     module: str | None = None,
-    allowlist: Sequence[str] | None = None,
-    denylist: Sequence[str] | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> Any:
     """Lets confs bind the parameters of a function or of a class's constructor.
@@ -248,12 +241,9 @@ def configurable(
     Args:
         name: in confs; the name of the function or class by default.
         module: put before the name where two configurables share it.
-        allowlist: the only parameters that may be bound.
-        denylist: the parameters that may not be bound; an inherited one is no parameter
-            of the class at all.
         defaults: of inherited parameters, where those of the class differ; it needs no
             constructor of its own for that. What is bound for the base class does not
-            change them. That of a parameter in ``denylist`` is its only value.
+            change them.
 
     Raises:
         TypeError: if the signature takes ``**kwargs`` that no base class explains, or
@@ -261,23 +251,17 @@ def configurable(
         ValueError: if something else is registered under this name.
     """
     if callable(name):
-        return _register(name, None, module, allowlist, denylist, {})
-    return lambda target: _register(
-        target, name, module, allowlist, denylist, defaults or {}
-    )
+        return _register(name, None, module, {})
+    return lambda target: _register(target, name, module, defaults or {})
 
 
 def _register(
     decorated: Any,
     name: str | None,
     module: str | None,
-    allowlist: Sequence[str] | None,
-    denylist: Sequence[str] | None,
     defaults: Mapping[str, Any],
 ) -> Any:
-    signature = _inherit_parameters(decorated, denylist or (), defaults)
-    if signature is not None and denylist is not None:
-        denylist = [n for n in denylist if n in signature.parameters]
+    _inherit_parameters(decorated, defaults)
     _refuse_any_keyword(decorated)
     name = name or decorated.__name__
     if module is None and "." not in name:
@@ -293,32 +277,24 @@ def _register(
             )
         forget(selector)
     with gin.unlock_config():
-        registered = gin.configurable(
-            name, module=module, allowlist=allowlist, denylist=denylist
-        )(decorated)
+        registered = gin.configurable(name, module=module)(decorated)
     if inspect.isclass(registered):
         _leave_defaults_to(construction_function(registered))
     return registered
 
 
-def _inherit_parameters(
-    target: Any, withheld: Sequence[str], defaults: Mapping[str, Any]
-) -> inspect.Signature | None:
+def _inherit_parameters(target: Any, defaults: Mapping[str, Any]) -> None:
     """Replaces ``**kwargs`` of the constructor of ``target`` by what they stand for.
 
     Args:
         target: a class or a function.
-        withheld: parameters of the base class that this class does not honour.
         defaults: of parameters of the base class, where they are others here.
-
-    Returns:
-        The complete signature, ``self`` included; None if there is nothing to inherit.
     """
     constructor = vars(target).get("__init__") if inspect.isclass(target) else None
     if constructor is None and defaults:
         constructor = _constructor_of_base(target)
     if constructor is None:
-        return None
+        return
     own = inspect.signature(constructor).parameters
     base = inspect.signature(super(target, target).__init__).parameters
     kinds = {parameter.kind for parameter in base.values()}
@@ -326,12 +302,12 @@ def _inherit_parameters(
         inspect.Parameter.VAR_KEYWORD not in {p.kind for p in own.values()}
         or inspect.Parameter.VAR_KEYWORD in kinds
     ):
-        return None
+        return
     parameters = _in_place_of_args(own, base)
     inherited = [
         p.replace(default=defaults.get(p.name, p.default))
         for p in base.values()
-        if p.kind is p.KEYWORD_ONLY and p.name not in {*own, *withheld}
+        if p.kind is p.KEYWORD_ONLY and p.name not in own
     ]
     known = [p.name for p in base.values() if p.name not in own]
     _refuse_other_defaults(target, defaults, known)
@@ -339,7 +315,6 @@ def _inherit_parameters(
     construct = _constructor_with(target, constructor, complete, defaults)
     _leave_defaults_to(construct, [p.name for p in inherited if p.name not in defaults])
     target.__init__ = construct
-    return complete
 
 
 def _in_place_of_args(

@@ -168,7 +168,7 @@ class ConfigReader:
             )
         try:
             gin.bind_parameter(key, parsed.value)
-        except ValueError as error:  # the allowlist or denylist of the configurable
+        except ValueError as error:
             raise ConfigError(str(error)) from error
         earlier = self.bindings.get(key)
         if earlier is not None and repr(earlier.value) not in (

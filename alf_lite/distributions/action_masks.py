@@ -79,7 +79,10 @@ class ActionMask:
             if _is_discrete(spec)
         }
         if not parts:
-            raise ActionMaskError(f"action mask: no action is discrete: {action_spec}")
+            raise ActionMaskError(
+                f"action mask: no action is discrete: {action_spec}. Leave "
+                "action_mask_key out."
+            )
         self._leaf_sizes = [part.total_values for part in parts.values()]
         self._actions = DiscreteActions(
             [spec for _, spec in leaves if _is_discrete(spec)]

@@ -5,6 +5,7 @@ from alf_lite.environments.batch_creation import (
     make_batch as make_batch,
 )
 from alf_lite.environments.creation import (
+    EnvironmentsOfRun as EnvironmentsOfRun,
     create_environment as create_environment,
     has_native as has_native,
 )

@@ -79,7 +79,7 @@ def make_batch(
     options = dict(arguments["env_kwargs"] or {})
     if arguments["max_episode_steps"] is not None:
         options["max_episode_steps"] = int(arguments["max_episode_steps"])
-    device = arguments["default_device"] or torch.get_default_device()
+    device = arguments["of_run"].device or torch.get_default_device()
     check_device(device)
     with torch.device(device):
         return kind(num_environments, seed=arguments["seed"], **options)

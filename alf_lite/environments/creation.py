@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import gymnasium
 import numpy as np
@@ -32,7 +32,15 @@ _MAX_ENVIRONMENTS = 100_000
 VectorizationMode = Literal["sync", "async", "native", "envpool", "auto"]
 
 
-@configurable(denylist=["default_num_environments", "default_device", "num_ranks"])
+class EnvironmentsOfRun(NamedTuple):
+    """What the run that environments are for decides, where nobody else does."""
+
+    num_environments: int = 1  # where their number is left out
+    num_ranks: int = 1  # of which this is one: it has its share of them
+    device: str | None = None  # of environments that are tensors and name none
+
+
+@configurable
 def create_environment(
     env_name: str | Callable[[], Any] = "",
     num_parallel_environments: int | None = None,
@@ -48,9 +56,7 @@ def create_environment(
     env_retries: int = 0,
     env_retry_type: Literal["reset", "renew"] = "reset",
     render_mode: str | None = None,
-    default_num_environments: int = 1,
-    num_ranks: int = 1,
-    default_device: str | None = None,
+    of_run: EnvironmentsOfRun = EnvironmentsOfRun(),
 ) -> Environment:
     """Creates a batch of environments.
 
@@ -94,10 +100,7 @@ def create_environment(
         env_retry_type: what is done with it: ``reset``, or ``renew``, which closes it
             and builds another one.
         render_mode: such as ``rgb_array``.
-        default_num_environments: what None stands for above.
-        num_ranks: of the run, if these are the environments of one rank: its share of
-            what is said above; of a default, one at least.
-        default_device: of environments that are tensors and name no device themselves.
+        of_run: what a trainer adds; of a default number, a rank has one at least.
 
     Returns:
         The environment; close it when done.
@@ -112,14 +115,14 @@ def create_environment(
     size_is_given = num_parallel_environments is not None
     num_environments = num_parallel_environments
     if num_environments is None:
-        num_environments = default_num_environments
+        num_environments = of_run.num_environments
         note_used(create_environment, {"num_parallel_environments": num_environments})
-        num_environments = max(num_environments, num_ranks)
+        num_environments = max(num_environments, of_run.num_ranks)
     _check_arguments(
         env_name, num_environments, vectorization_mode, env_ctor, env_kwargs
     )
     _check_retries(env_retries, env_retry_type, vectorization_mode)
-    num_environments = _share(num_environments, num_ranks)
+    num_environments = _share(num_environments, of_run.num_ranks)
     _check_time_limit(max_episode_steps, vectorization_mode)
     kind = batch_creation.class_of_batches(env_name, env_ctor)
     if kind is not None:
@@ -177,7 +180,7 @@ def _make_vector_env(
             factories,
             info_keys,
             size_is_given,
-            arguments["num_ranks"],
+            arguments["of_run"].num_ranks,
             num_retries=num_retries,
             renews=arguments["env_retry_type"] == "renew",
         )
@@ -191,9 +194,7 @@ def _make_vector_env(
 def _created_with(environment: Environment, arguments: dict[str, Any]) -> Environment:
     """``environment``, which remembers what it was made from."""
     environment.created_with = {
-        name: value
-        for name, value in arguments.items()
-        if not name.startswith("default_") and name != "num_ranks"
+        name: value for name, value in arguments.items() if name != "of_run"
     }
     return environment
 

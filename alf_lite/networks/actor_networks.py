@@ -166,7 +166,6 @@ class ActorDistributionNetwork(EncodedNetwork):
 
 
 @configurable(
-    denylist=["continuous_projection", "state_dependent_std"],
     defaults={
         "fc_layer_params": (256, 256),
         "activation": "relu",
@@ -184,7 +183,6 @@ class SquashedActorNetwork(ActorDistributionNetwork):
 
 
 @configurable(
-    denylist=["continuous_projection", "state_dependent_std"],
     defaults={
         "fc_layer_params": (256, 256),
         "activation": "relu",

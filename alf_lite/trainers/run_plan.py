@@ -16,7 +16,7 @@ from alf_lite.algorithms.learning.rank_share import share_of_rank
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig, default_settings, rules
 from alf_lite.config import files as config_files
-from alf_lite.environments.creation import create_environment
+from alf_lite.environments.creation import EnvironmentsOfRun, create_environment
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.specs_only_environment import RemoteEnvironment
 from alf_lite.environments.torch_vector_env import TorchVectorEnv
@@ -93,16 +93,15 @@ class RunPlan:
             said += filter(None, [rebuilding.only_from_here(statements)])
             for line in said:
                 _logger.warning("%s", line)
+        self._of_run = EnvironmentsOfRun()
         if create_env is create_environment:
             defaults = default_settings(self.config.algorithm_ctor)
-            create_env = functools.partial(
-                create_env,
-                default_num_environments=defaults.num_parallel_environments,
-                # Unroll workers act on the CPU.
-                default_device="cpu"
-                if self.config.async_unroll
-                else self.config.device,
+            # Unroll workers act on the CPU.
+            device = "cpu" if self.config.async_unroll else self.config.device
+            self._of_run = EnvironmentsOfRun(
+                defaults.num_parallel_environments, device=device
             )
+            create_env = functools.partial(create_env, of_run=self._of_run)
         self.create_env = create_env
 
     @property
@@ -179,7 +178,8 @@ class RunPlan:
             config = share_of_rank(self.config)
             env = create_remote_environment(config, self.create_env, env_seed)
         elif ranks.size > 1 and _is_divided(self.create_env):
-            env = self.create_env(seed=env_seed, num_ranks=ranks.size)
+            of_run = self._of_run._replace(num_ranks=ranks.size)
+            env = self.create_env(seed=env_seed, of_run=of_run)
         else:
             env = self.create_env(seed=env_seed)
         stack.callback(env.close)

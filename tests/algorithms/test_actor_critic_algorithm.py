@@ -71,17 +71,6 @@ def test_the_loss_is_that_of_a_naive_loop():
         assert loss.loss[t].item() == pytest.approx(total, abs=1e-6)
 
 
-def test_without_gae_the_advantage_is_the_return_minus_the_value():
-    loss = a2c(use_gae=False).calc_loss(info())
-    advantages = naive_advantages(lambda_=1.0)
-    targets = torch.tensor(naive_advantages())[:, None] + VALUE[:4]
-    log_prob = Categorical(LOGITS).log_prob(ACTIONS)[:4, 0]
-    torch.testing.assert_close(
-        loss.extra.policy_loss[:, 0], -torch.tensor(advantages) * log_prob
-    )
-    torch.testing.assert_close(loss.extra.value_loss, (targets - VALUE[:4]).square())
-
-
 def test_the_value_target_and_the_advantage_carry_no_gradient():
     value = VALUE.clone().requires_grad_()
     logits = LOGITS.clone().requires_grad_()

@@ -173,6 +173,18 @@ def test_a_deterministic_policy_follows_the_mean_of_a_model(cls):
     assert algorithm.calc_loss(info).loss.shape == (1, 5)
 
 
+def test_the_gap_of_a_quantile_critic_of_cql_is_that_of_expected_returns():
+    algorithm, steps = make(CqlAlgorithm, return_model=QuantileHead(4)), windows()
+    before = info_of(algorithm, steps)
+    with torch.no_grad():  # what they tell of spread says nothing of expectations
+        bias = algorithm._critics.online._critics._output_layer.bias
+        bias.add_(torch.tensor([-3.0, -1.0, 1.0, 3.0]))
+    after = info_of(algorithm, steps)
+    torch.testing.assert_close(before.gap, after.gap)
+    assert not torch.allclose(before.sac.q, after.sac.q)
+    assert algorithm.calc_loss(after).loss.isfinite().all()
+
+
 def test_models_that_do_not_fit_are_refused():
     with pytest.raises(ConfigError, match="return_model: the entropy is added"):
         make(return_model=CategoricalHead())
@@ -190,12 +202,12 @@ def test_models_that_do_not_fit_are_refused():
 
 
 def test_the_target_is_the_smallest_of_a_few_random_critics():
-    critics = make(RedqAlgorithm, num_critics=5)._critics
+    algorithm = make(RedqAlgorithm, num_critics=5)
     values = torch.randn(3, 5, 1)
     seen = set()
     for seed in range(60):
         torch.manual_seed(seed)
-        smallest = critics.smallest_target(values)
+        smallest = algorithm._target_opinion(values)
         torch.manual_seed(seed)
         chosen = torch.randperm(5)[:2].tolist()
         torch.testing.assert_close(smallest, values[:, chosen].amin(1))
@@ -234,9 +246,9 @@ def test_the_actor_of_redq_and_droq_follows_the_mean_of_all_critics(build):
 
 
 def test_the_targets_of_droq_ask_both_critics():
-    critics = of_the_droq_conf()._critics
+    algorithm = of_the_droq_conf()
     values = torch.randn(3, 2, 1)
-    torch.testing.assert_close(critics.smallest_target(values), values.amin(1))
+    torch.testing.assert_close(algorithm._target_opinion(values), values.amin(1))
 
 
 def test_redq_updates_the_actor_as_often_as_it_acts():
@@ -252,7 +264,7 @@ def test_redq_updates_the_actor_as_often_as_it_acts():
 
 def test_a_subset_is_not_larger_than_the_ensemble():
     with pytest.raises(ValueError, match="between 1 and num_critics=2, got 3"):
-        make(num_target_critics=3)
+        make(RedqAlgorithm, num_critics=2, num_target_critics=3)
 
 
 # The slope of the critic
@@ -563,8 +575,12 @@ def test_networks_begin_anew_once_in_a_period(cls):
 
 
 @pytest.mark.parametrize("noise_ctor", [CorrelatedNoise, StateDependentNoise])
-def test_the_rollout_draws_with_noise_that_lasts(noise_ctor):
-    algorithm = make(exploration_noise_ctor=noise_ctor)
+@pytest.mark.parametrize(
+    "kind", [(SacAlgorithm, {}), (OacAlgorithm, {"max_divergence": 0.0})]
+)
+def test_the_rollout_draws_with_noise_that_lasts(kind, noise_ctor):
+    cls, settings = kind
+    algorithm = make(cls, exploration_noise_ctor=noise_ctor, **settings)
     assert nest.is_empty(algorithm.train_state_spec)  # nothing is stored
     inputs = first_step(torch.randn(1, 3).expand(400, 3))
     state = algorithm.get_initial_rollout_state(400)

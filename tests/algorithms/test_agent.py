@@ -580,13 +580,6 @@ ERRORS = [
         {**TWO_VALUES, "rl_algorithm_ctor": ImpalaAlgorithm},
         r"ImpalaAlgorithm: the correction of a policy lag .*Agent\.intrinsic_gamma",
     ),
-    (
-        {
-            **TWO_VALUES,
-            "rl_algorithm_ctor": functools.partial(ActorCriticAlgorithm, use_gae=False),
-        },
-        "ActorCriticAlgorithm: use_gae=False has one γ",
-    ),
 ]
 
 

@@ -125,7 +125,7 @@ def test_there_are_no_targets():
     algorithm.after_update((), ())
     for a, b in zip(before, algorithm.parameters(), strict=True):
         assert torch.equal(a, b)
-    with pytest.raises(TypeError, match="target_update_tau"):
+    with pytest.raises(ConfigError, match="target_update_tau has no effect"):
         crossq(target_update_tau=0.1)
 
 

@@ -34,7 +34,7 @@ class QuietMotor(Motor):
     pass
 
 
-@configurable("tuned_gain", denylist=["offset"])
+@configurable("tuned_gain")
 def gain(factor=2.0, offset=0.0):
     return factor + offset
 
@@ -43,8 +43,6 @@ def test_it_is_used_with_and_without_arguments():
     gin.parse_config("Motor.power = 3.0\ntuned_gain.factor = 5.0")
     assert Motor().power == 3.0
     assert gain() == 5.0
-    with pytest.raises(ValueError, match="denylist"):
-        gin.parse_config("tuned_gain.offset = 1.0")
 
 
 def test_a_class_stays_the_same_class():
@@ -206,7 +204,7 @@ class Vehicle:
         self.facts = (wheels, speed, color, doors)
 
 
-@configurable(denylist=["doors"])
+@configurable
 class Truck(Vehicle):
     def __init__(self, wheels, *, color="grey", load=4.0, **kwargs):
         super().__init__(wheels, color=color, **kwargs)
@@ -222,10 +220,10 @@ class Tipper(Truck):
 
 def test_keyword_arguments_stand_for_the_parameters_of_the_base_class():
     assert str(inspect.signature(Truck)) == (
-        "(wheels, *, color='grey', load=4.0, speed=1.0)"
+        "(wheels, *, color='grey', load=4.0, speed=1.0, doors=3)"
     )
     assert str(inspect.signature(Tipper)) == (
-        "(wheels, *, angle=30.0, color='grey', load=4.0, speed=1.0)"
+        "(wheels, *, angle=30.0, color='grey', load=4.0, speed=1.0, doors=3)"
     )
     assert Truck(6, speed=2.0).facts == (6, 2.0, "grey", 3)
     assert Tipper(6, load=9.0, color="red").facts == (6, 1.0, "red", 3)
@@ -271,7 +269,7 @@ class Van(Vehicle):
     """Differs from its base by its defaults alone."""
 
 
-@configurable(denylist=["doors"], defaults={"color": "pink", "doors": 2})
+@configurable(defaults={"color": "pink", "doors": 2})
 class IceCreamVan(Van):
     def __init__(self, *args, flavours=3, **kwargs):
         super().__init__(*args, **kwargs)
@@ -285,8 +283,6 @@ def test_a_subclass_may_change_defaults_without_a_constructor():
     assert Van(4).facts == (4, 5.0, "white", 3)
     assert Van(4, speed=2.0).facts == (4, 2.0, "white", 3)
     assert IceCreamVan(4).facts == (4, 5.0, "pink", 2)
-    with pytest.raises(TypeError, match="no parameter 'doors'"):
-        IceCreamVan(4, doors=4)
     gin.parse_config("Vehicle.speed = 10.0\nVehicle.doors = 5\nVan.color = 'blue'")
     assert Van(4).facts == (4, 5.0, "blue", 5)
     assert IceCreamVan(4).facts == (4, 5.0, "pink", 2)
@@ -315,12 +311,11 @@ def test_a_default_of_no_inherited_parameter_is_refused():
             pass
 
 
-@pytest.mark.parametrize("name", ["sped_up", "doors"])
-def test_a_parameter_that_no_base_class_offers_is_an_error(name):
-    with pytest.raises(ValueError, match=f"no.* parameter named '{name}'|{name}"):
-        gin.parse_config(f"Truck.{name} = 5")
-    with pytest.raises(TypeError, match=f"'Truck' has no parameter '{name}'"):
-        Truck(6, **{name: 5})
+def test_a_parameter_that_no_base_class_offers_is_an_error():
+    with pytest.raises(ValueError, match="sped_up"):
+        gin.parse_config("Truck.sped_up = 5")
+    with pytest.raises(TypeError, match="'Truck' has no parameter 'sped_up'"):
+        Truck(6, sped_up=5)
 
 
 def test_a_misspelt_keyword_is_told_the_one_that_was_meant():

@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from alf_lite import check_env, create_environment, nest
 from alf_lite.config import files as config_files
+from alf_lite.environments.creation import EnvironmentsOfRun
 from alf_lite.environments.torch_tasks import TorchCartPole, TorchPendulum
 from alf_lite.environments.torch_vector_env import TorchVectorEnv
 from alf_lite.errors import CheckpointError, ConfigError, DivergedError, EnvError
@@ -270,9 +271,10 @@ def test_check_env_is_for_others():
 
 
 def test_the_device_of_the_run_is_its_own():
-    with create_environment("torch/CartPole", 2, default_device="cpu") as env:
+    of_run = EnvironmentsOfRun(device="cpu")
+    with create_environment("torch/CartPole", 2, of_run=of_run) as env:
         assert env.device == torch.device("cpu")
-        assert "default_device" not in env.created_with
+        assert "of_run" not in env.created_with
 
 
 # Mistakes

@@ -134,7 +134,7 @@ def loss_and_gradients(algorithm, batch: TrainingBatch, looks=True, in_parts=Fal
     ("kind", "options"),
     [
         (ActorCriticAlgorithm, {}),
-        (ActorCriticAlgorithm, {"use_gae": False, "normalize_advantages": True}),
+        (ActorCriticAlgorithm, {"normalize_advantages": True}),
         (ActorCriticAlgorithm, {"entropy_regularization": 0.0}),
         (ImpalaAlgorithm, {}),
         (PPOAlgorithm, {"entropy_regularization": 0.02}),

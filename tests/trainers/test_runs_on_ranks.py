@@ -24,7 +24,7 @@ from alf_lite.data_transformers.normalizing_transformers import (
 )
 from alf_lite.datasets.formats import open_source
 from alf_lite.datasets.loading import load_replay_buffer
-from alf_lite.environments.creation import create_environment
+from alf_lite.environments.creation import EnvironmentsOfRun, create_environment
 from alf_lite.errors import ConfigError, DataError
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.value_networks import QNetwork, ValueNetwork
@@ -354,7 +354,7 @@ def bad_input(root: Path) -> list[str]:
             Trainer(TrainerConfig(**settings), root, create_env=CREATE_ENV).train()
         said.append(str(error.value))
     with pytest.raises(ConfigError) as error:
-        create_environment("CartPole-v1", 5, num_ranks=2)
+        create_environment("CartPole-v1", 5, of_run=EnvironmentsOfRun(num_ranks=2))
     said.append(str(error.value))
     return said
 

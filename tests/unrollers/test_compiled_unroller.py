@@ -15,6 +15,7 @@ from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import AlgStep
 from alf_lite.data_transformers.normalizing_transformers import ObservationNormalizer
 from alf_lite.environments import create_environment
+from alf_lite.environments.creation import EnvironmentsOfRun
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
 from alf_lite.unrollers import compiled_unroller
@@ -33,9 +34,8 @@ def build(name, algorithm=PPOAlgorithm, arguments=None, **settings):
         random_seed=0,
         **settings,
     )
-    env = create_environment(
-        name, 5, 0, max_episode_steps=8, default_device=config.device
-    )
+    of_run = EnvironmentsOfRun(device=config.device)
+    env = create_environment(name, 5, 0, max_episode_steps=8, of_run=of_run)
     torch.manual_seed(0)
     return create_algorithm(config, env)
 

@@ -40,7 +40,6 @@ class Critics(nn.Module):
         period: likewise.
         return_model: what the outputs of a critic [..., N] stand for, if it is not the
             expected return itself.
-        num_target_critics: M, see :meth:`smallest_target`; None: all of them.
         has_targets: False: there is no ``target``.
     """
 
@@ -54,7 +53,6 @@ class Critics(nn.Module):
         tau: Scheduled,
         period: Scheduled,
         return_model: ReturnHead | None = None,
-        num_target_critics: int | None = None,
         has_targets: bool = True,
     ) -> None:
         super().__init__()
@@ -68,7 +66,6 @@ class Critics(nn.Module):
         self._ensembles = [m for m in network.modules() if isinstance(m, ParallelMLP)]
         self._weigh = weigh
         self._return_model = return_model
-        self._num_target_critics = num_target_critics
         self._trained: list[nn.Parameter] | None = None
         # In a tuple, which makes it no part of this module.
         self._evaluation = (_Evaluation(network),)
@@ -122,17 +119,6 @@ class Critics(nn.Module):
             return values.amin(1)
         critic = expand_dims_as(weighted.argmin(1, keepdim=True), values[:, :1])
         return values.gather(1, critic.expand_as(values[:, :1])).squeeze(1)
-
-    def smallest_target(self, values: Tensor) -> Tensor:
-        """The same of target critics, M of which are asked, others every time.
-
-        Chen et al. 2021 (arXiv:2101.05982): of many critics, the smallest value is far
-        too small; that of M of them is not, and differs from update to update.
-        """
-        if self._num_target_critics is None:
-            return self.smallest(values)
-        chosen = torch.randperm(values.shape[1], device=values.device)
-        return self.smallest(values[:, chosen[: self._num_target_critics]])
 
     def td_loss(
         self,

@@ -172,7 +172,7 @@ class Policy(Network):
                 module.training = True
 
     def make_noise(self, noise_ctor: Callable[..., SampleNoise]) -> SampleNoise:
-        """Noise that fits this policy, for :meth:`with_noise`.
+        """Noise that fits this policy, for ``distributions.sample_with_noise``.
 
         Args:
             noise_ctor: called as ``ctor(action_size, feature_size)``.
@@ -202,19 +202,6 @@ class Policy(Network):
                 "network from ActorDistributionNetwork, or use CorrelatedNoise"
             )
         return noise
-
-    def with_noise(
-        self, observation: Nest, state: Nest, noise: SampleNoise, noise_state: Nest
-    ) -> tuple[Nest, Nest, Nest, Nest]:
-        """π(·|s), a sample drawn with this noise, the new states of both."""
-        features: Nest = ()
-        if noise.uses_features:
-            distribution, features, state = self.with_features(observation, state)
-        else:
-            distribution, state = self.forward(observation, state)
-        epsilon, noise_state = noise.draw(features, noise_state)
-        action = distributions.sample_with_noise(distribution, epsilon)
-        return distribution, action, state, noise_state
 
 
 class DeterministicPolicy(Network):

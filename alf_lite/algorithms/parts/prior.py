@@ -12,6 +12,7 @@ from alf_lite.checkpoints.data import load_module_state
 from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.errors import CheckpointError, ConfigError
 from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.utils.checks import check_left_out, check_positive
 
 
 class Prior(Policy):
@@ -21,10 +22,15 @@ class Prior(Policy):
         network_ctor: see :class:`Policy`.
         action_spec: likewise.
         mask: likewise.
-        checkpoint: ``"prefix@path"`` of a policy, for :meth:`load`; None: none.
+        checkpoint: ``"prefix@path"`` of it, such as ``"_policy@runs/x"`` for the policy
+            of another SacAlgorithm; loaded before training starts, after
+            ``checkpoint``. None: parameters are random, or those that ``checkpoint``
+            has for them.
+        target_kld_per_dim: KL(π ‖ prior) that is wanted, for each element; None: 3.
 
     Raises:
         ConfigError: if the network builds something else.
+        ValueError: if ``target_kld_per_dim`` is not positive.
     """
 
     def __init__(
@@ -33,10 +39,14 @@ class Prior(Policy):
         action_spec: NestedTensorSpec,
         mask: ActionMask,
         checkpoint: str | None = None,
+        target_kld_per_dim: float | None = None,
     ) -> None:
+        kld = 3.0 if target_kld_per_dim is None else target_kld_per_dim
+        check_positive(target_kld_per_dim=kld)
         super().__init__(network_ctor, action_spec, mask, "prior_actor_ctor")
         self._checkpoint = checkpoint
-        if any(spec.is_discrete for _, spec, _ in self.parts()):
+        specs = [spec for _, spec, _ in self.parts()]
+        if any(spec.is_discrete for spec in specs):
             raise ConfigError(
                 f"prior_actor_ctor needs continuous actions, got {action_spec}"
             )
@@ -45,6 +55,7 @@ class Prior(Policy):
                 "prior_actor_ctor must build a network without memory, got one with "
                 f"the state {self.state_spec}"
             )
+        self.target_entropy = -kld * sum(spec.numel for spec in specs)  # of −KL
         self.requires_grad_(False)
 
     def load(self, owner: str) -> None:
@@ -63,3 +74,30 @@ class Prior(Policy):
         except CheckpointError as error:
             raise CheckpointError(f"{owner}: prior_checkpoint: {error}") from error
         load_module_state(self, part, f"{owner}: the prior from {self._checkpoint}")
+
+
+def make_prior(
+    network_ctor: Callable[..., Any] | None,
+    action_spec: NestedTensorSpec,
+    mask: ActionMask,
+    checkpoint: str | None,
+    target_kld_per_dim: float | None,
+    target_entropy: Any,
+) -> Prior | None:
+    """The :class:`Prior`, if there is one; the entropy has a target if there is none.
+
+    Raises:
+        ConfigError: for settings of the one where the other is.
+    """
+    if network_ctor is None:
+        check_left_out(
+            "there is no prior_actor_ctor",
+            prior_checkpoint=checkpoint,
+            target_kld_per_dim=target_kld_per_dim,
+        )
+        return None
+    check_left_out(
+        "prior_actor_ctor has target_kld_per_dim in its place",
+        target_entropy=target_entropy,
+    )
+    return Prior(network_ctor, action_spec, mask, checkpoint, target_kld_per_dim)

@@ -154,13 +154,16 @@ class Temperatures(nn.ModuleDict):
                 for part, target in targets.items()
             }
         )
+        self._initial_value = initial_value
         self._has_limit = max_log_alpha is not None
+        # The discrete target is that of how many values there are to choose from.
+        self.follow_masks = discrete is None
 
-    def reset(self, initial_value: float) -> None:
+    def reset(self) -> None:
         """Begins anew."""
         with torch.no_grad():
             for parameter in self.parameters():
-                parameter.fill_(math.log(initial_value))
+                parameter.fill_(math.log(self._initial_value))
 
     def limit(self) -> None:
         """After an update: keeps all within their limit, if there is one."""
