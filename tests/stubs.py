@@ -104,9 +104,8 @@ def _parameters(cls: type, imports: _Imports) -> Iterator[str]:
 def _default(cls: type, parameter: inspect.Parameter) -> str:
     if parameter.default is parameter.empty:
         # A root takes its specs from its environment.
-        # The specs of a root come from its environment, and what follows them is named.
-        is_positional = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-        return " = ..." if issubclass(cls, RLAlgorithm) and is_positional else ""
+        is_spec = issubclass(cls, RLAlgorithm) and parameter.name.endswith("_spec")
+        return " = ..." if is_spec else ""
     is_literal = type(parameter.default) in _LITERALS
     return f" = {parameter.default!r}" if is_literal else " = ..."
 

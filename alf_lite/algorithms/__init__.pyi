@@ -14,7 +14,7 @@ from alf_lite.algorithms.actor_critic_algorithm import (
     Estimate as Estimate,
     ActorCriticAlgorithm as _ActorCriticAlgorithm,
 )
-from alf_lite.algorithms.agent import RewardCtor, Agent as _Agent
+from alf_lite.algorithms.agent import RewardCtors, Agent as _Agent
 from alf_lite.algorithms.algorithm import (
     Algorithm as Algorithm,
     valid_steps as valid_steps,
@@ -28,6 +28,13 @@ from alf_lite.algorithms.bc_algorithm import (
     BcInfo as BcInfo,
     BcLossInfo as BcLossInfo,
     BcAlgorithm as _BcAlgorithm,
+)
+from alf_lite.algorithms.composed_parts import (
+    Named,
+    built_part as built_part,
+    by_name as by_name,
+    check_part as check_part,
+    check_rl as check_rl,
 )
 from alf_lite.algorithms.composition import Composition as _Composition
 from alf_lite.algorithms.cql_algorithm import (
@@ -315,10 +322,9 @@ class Composition(_Composition):
         self,
         observation_spec: NestedTensorSpec = ...,
         action_spec: NestedTensorSpec = ...,
-        rl_algorithm: RLAlgorithm = ...,
-        before: Sequence[tuple[str, Algorithm]] = ...,
-        after: Sequence[tuple[str, Algorithm]] = ...,
-        changes_steps: bool = False,
+        rl_algorithm: RLAlgorithm | None = None,
+        before: Named = ...,
+        after: Named = ...,
         *,
         reward_spec: TensorSpec = ...,
         reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
@@ -362,21 +368,21 @@ class Agent(_Agent, Composition):
         rl_algorithm_ctor: Callable[..., RLAlgorithm],
         representation_learner_ctor: Callable[..., RepresentationLearner] | None = None,
         goal_generator_ctor: Callable[..., GoalGenerator] | None = None,
-        intrinsic_rewards: RewardCtor | Sequence[RewardCtor] | Mapping[str, RewardCtor] = ...,
+        intrinsic_rewards: RewardCtors = ...,
         entropy_target_ctor: Callable[..., Algorithm] | None = None,
         extrinsic_reward_weight: Scheduled = 1.0,
         intrinsic_reward_weights: Scheduled | Mapping[str, Scheduled] | None = None,
         intrinsic_gamma: Scheduled | None = None,
         is_on_policy: bool | None = None,
-        reward_spec: TensorSpec = ...,
         reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
-        config: TrainerConfig | None = None,
-        is_eval: bool = False,
-        name: str | None = None,
+        reward_spec: TensorSpec = ...,
         env: Environment | None = None,
+        config: TrainerConfig | None = None,
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
+        is_eval: bool = False,
         overwrite_policy_output: bool = False,
+        name: str | None = None,
     ) -> None: ...
 
 class QLearningAlgorithm(_QLearningAlgorithm, OffPolicyAlgorithm):
@@ -414,15 +420,15 @@ class DynamicActionRepeatAgent(_DynamicActionRepeatAgent, Composition):
         *,
         rl_algorithm_ctor: Callable[..., RLAlgorithm],
         max_repeats: int = 5,
-        reward_spec: TensorSpec = ...,
         reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
-        config: TrainerConfig | None = None,
-        is_eval: bool = False,
-        name: str | None = None,
+        reward_spec: TensorSpec = ...,
         env: Environment | None = None,
+        config: TrainerConfig | None = None,
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
+        is_eval: bool = False,
         overwrite_policy_output: bool = False,
+        name: str | None = None,
     ) -> None: ...
 
 class ImpalaAlgorithm(_ImpalaAlgorithm, ActorCriticAlgorithm):

@@ -15,14 +15,21 @@ the names of the parts, as are summaries, optimizers (``parts.NAME``) and checkp
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
+from alf_lite.algorithms.composed_parts import (
+    Named,
+    built_part,
+    by_name,
+    check_part,
+    check_rl,
+)
+from alf_lite.algorithms.learning import construction
 from alf_lite.algorithms.learning.joint_training import (
     sum_of_losses,
     with_rows,
@@ -42,9 +49,8 @@ from alf_lite.data_structures import (
     LossInfo,
     TimeStep,
 )
-from alf_lite.errors import ConfigError
 from alf_lite.fast import quick
-from alf_lite.tensor_specs import NestedTensorSpec
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
 Infos = dict[str, Nest]  # by the names of the parts
@@ -82,10 +88,9 @@ class Composition(RLAlgorithm):
         self,
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
-        rl_algorithm: RLAlgorithm,
-        before: Sequence[tuple[str, Algorithm]] = (),
-        after: Sequence[tuple[str, Algorithm]] = (),
-        changes_steps: bool = False,
+        rl_algorithm: RLAlgorithm | None = None,
+        before: Named = (),
+        after: Named = (),
         **kwargs: Any,
     ) -> None:
         """Takes the parts.
@@ -94,25 +99,67 @@ class Composition(RLAlgorithm):
             observation_spec: of one observation.
             action_spec: of one action.
             rl_algorithm: acts, and says whether training is on-policy. Its name among
-                the parts is "rl".
+                the parts is "rl". None: a subclass builds the parts by what it is
+                itself, and tells them by :meth:`_compose`.
             before: names and parts, in the order in which they come before it.
             after: likewise, after it.
-            changes_steps: whether ``_preprocess_before`` of a subclass does more than
-                the parts do, so that nothing is left to the RL algorithm alone.
             **kwargs: see :class:`RLAlgorithm`.
 
         Raises:
             ConfigError: if two parts have the same name, a part has parameters that no
                 optimizer trains, or the parts do not fit each other.
         """
-        super().__init__(
-            observation_spec,
-            action_spec,
-            is_on_policy=rl_algorithm.on_policy,
-            **kwargs,
+        super().__init__(observation_spec, action_spec, is_on_policy=None, **kwargs)
+        if rl_algorithm is not None:
+            self._compose(rl_algorithm, before, after)
+
+    def _build_rl(
+        self,
+        ctor: Callable[..., RLAlgorithm],
+        *specs: Any,
+        reward_spec: TensorSpec,
+        reward_weights: Any,
+    ) -> RLAlgorithm:
+        """What acts, for the run that this is built for.
+
+        Args:
+            ctor: the ``rl_algorithm_ctor``.
+            *specs: of what it observes and of its actions.
+            reward_spec: of what it is trained on.
+            reward_weights: see :class:`RLAlgorithm`.
+        """
+        given = {} if reward_weights is None else {"reward_weights": reward_weights}
+        return built_part(
+            *(self._name, "rl", RLAlgorithm, "rl_algorithm_ctor", ctor, *specs),
+            reward_spec=reward_spec,
+            config=self._config,
+            is_eval=self._is_eval,
+            **given,
+        )
+
+    def _compose(
+        self,
+        rl_algorithm: RLAlgorithm,
+        before: Named = (),
+        after: Named = (),
+        *,
+        changes_steps: bool = False,
+    ) -> None:
+        """Takes the parts, which see the constructor.
+
+        Args:
+            rl_algorithm: acts.
+            before: names and parts.
+            after: likewise.
+            changes_steps: whether ``_preprocess_before`` of a subclass does more than
+                the parts do, so that nothing is left to the RL algorithm alone.
+        """
+        self.set_on_policy(rl_algorithm.on_policy)
+        self._config = construction.counted_config(
+            self._config, self._on_policy, self._env, self._name
         )
         named = [*before, ("rl", rl_algorithm), *after]
-        self.parts = _by_name(self._name, named)
+        self.parts = by_name(self._name, named)
         # Found faster here than in nn.Module, and not twice in checkpoints.
         vars(self).update(_rl=rl_algorithm, _named=dict(named))
         for _, part in named:
@@ -130,50 +177,17 @@ class Composition(RLAlgorithm):
         self._is_alone = len(named) == 1 and not changes_steps and not is_own
         if self._config is not None:
             rl_algorithm._config = self._config  # with the updates of an iteration
-        self._check_parts()
+        if not self._is_alone:
+            check_rl(self._name, rl_algorithm)
+        for name, part in (*before, *after):
+            has_optimizer = bool(self._claims) or part._has_optimizer()
+            is_trained = has_optimizer or self._is_eval
+            check_part(self._name, name, part, is_trained=is_trained)
         self._take_what_the_parts_say()
         if self._is_alone:
             self._leave_it_alone()
         if self._env is not None:
             rl_algorithm.set_num_environments(self._env.batch_size)
-
-    def _check_parts(self) -> None:
-        if self._trains_from_graph() and not self._is_alone:
-            raise ConfigError(
-                f"{self._name}: {self._rl.name} computes its loss from the graph of "
-                "rollout_step, before other parts and weights of rewards could change "
-                "what it is trained on. Use an algorithm that has a train_step."
-            )
-        if self._rl.uses_episode_returns and not self._is_alone:
-            raise ConfigError(
-                f"{self._name}: lower_bound_targets of {self._rl.name} are returns of "
-                "the environment's reward, and other parts may change what it is "
-                "trained on. Leave them out, or train it on its own."
-            )
-        for name in (*self._before, *self._after):
-            part = self._named[name]
-            who = f"{self._name}: the part {name!r} ({type(part).__name__})"
-            if not nest.is_empty(part.train_state_spec):
-                raise ConfigError(
-                    f"{who} has a train_state_spec, but only the RL algorithm may "
-                    "remember something in training"
-                )
-            parameters = [n for n, p in part.named_parameters() if p.requires_grad]
-            has_optimizer = bool(self._claims) or part._has_optimizer()
-            if parameters and not has_optimizer and not self._is_eval:
-                raise ConfigError(
-                    f"{who} has parameters, such as {parameters[0]}, but no optimizer. "
-                    f"Give it one, in a conf {type(part).__name__}.optimizer = @Adam()"
-                )
-
-    def _trains_from_graph(self) -> bool:
-        rl, config = self._rl, self._config
-        # With a train_step, that setting is refused when all is built.
-        has_train_step = type(rl).train_step is not Algorithm.train_step
-        unrolls_with_grad = config is not None and config.unroll_with_grad
-        return rl.on_policy and (
-            rl.trains_on_rollout_info or (unrolls_with_grad and not has_train_step)
-        )
 
     def _take_what_the_parts_say(self) -> None:
         rl, parts = self._rl, list(self._named.values())
@@ -438,20 +452,3 @@ def _needs_info(part: Algorithm) -> bool:
     """Whether ``after_update`` looks at what its ``train_step`` returned."""
     method = getattr(part.after_update, "__func__", None)
     return part.uses_info_after_update and method is not Algorithm.after_update
-
-
-def _by_name(owner: str, named: Sequence[tuple[str, Algorithm]]) -> nn.ModuleDict:
-    parts = nn.ModuleDict()
-    for name, part in named:
-        if name in parts:
-            raise ConfigError(
-                f"{owner}: two parts are named {name!r}: {parts[name].name} and "
-                f"{part.name}. Give one of them another name."
-            )
-        if not name.isidentifier() or hasattr(parts, name):
-            raise ConfigError(
-                f"{owner}: {name!r} cannot be the name of a part ({part.name}). Take "
-                'another word, such as "novelty".'
-            )
-        parts[name] = part
-    return parts

@@ -28,7 +28,6 @@ Differences from ALF, which stores the steps of decisions only:
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -41,7 +40,7 @@ from alf_lite.algorithms.composition import Composition
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.parts.reward_weights import RewardWeights
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.config import TrainerConfig, configurable
+from alf_lite.config import configurable
 from alf_lite.data_structures import (
     AlgStep,
     BatchInfo,
@@ -75,11 +74,7 @@ class DynamicActionRepeatAgent(Composition):
         *,
         rl_algorithm_ctor: Callable[..., RLAlgorithm],
         max_repeats: int = 5,
-        reward_spec: TensorSpec = TensorSpec(()),
         reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
-        config: TrainerConfig | None = None,
-        is_eval: bool = False,
-        name: str | None = None,
         **kwargs: Any,
     ) -> None:
         """Builds the algorithm that decides.
@@ -92,32 +87,25 @@ class DynamicActionRepeatAgent(Composition):
                 discrete, DqnAlgorithm. Off-policy, without memory, ``n_step = 1``.
             max_repeats: K, the longest hold in steps; windows have one more,
                 ``TrainerConfig.mini_batch_length``.
-            reward_spec: see :class:`RLAlgorithm`, as for those that follow.
-            reward_weights: likewise.
-            config: likewise.
-            is_eval: likewise.
-            name: likewise.
+            reward_weights: see :class:`RLAlgorithm`.
             **kwargs: likewise. ``optimizer`` trains all that has none of its own.
 
         Raises:
             ConfigError: if the algorithm or the windows are others.
         """
-        name = name or type(self).__name__
+        super().__init__(observation_spec, action_spec, **kwargs)
+        name = self._name
         if not isinstance(max_repeats, int) or max_repeats < 1:
             raise ConfigError(
                 f"{name}.max_repeats must be a positive integer, got {max_repeats!r}"
             )
         repeat = BoundedTensorSpec((), torch.int64, 0, max_repeats - 1)
-        given = {} if reward_weights is None else {"reward_weights": reward_weights}
-        if inspect.isclass(rl_algorithm_ctor):
-            _check_class(name, rl_algorithm_ctor)
+        decision_spec = {"action": action_spec, "repeat": repeat}
         try:
-            rl = rl_algorithm_ctor(
-                *(observation_spec, {"action": action_spec, "repeat": repeat}),
-                reward_spec=reward_spec,
-                config=config,
-                is_eval=is_eval,
-                **given,
+            rl = self._build_rl(
+                *(rl_algorithm_ctor, observation_spec, decision_spec),
+                reward_spec=self.reward_spec,
+                reward_weights=reward_weights,
             )
         except ActionMaskError as error:
             raise ConfigError(
@@ -126,19 +114,9 @@ class DynamicActionRepeatAgent(Composition):
                 f"here. Leave action_mask_key out. [{error}]"
             ) from error
         _check(name, rl)
-        super().__init__(
-            observation_spec,
-            action_spec,
-            rl_algorithm=rl,
-            changes_steps=True,
-            reward_spec=reward_spec,
-            config=config,
-            is_eval=is_eval,
-            name=name,
-            **kwargs,
-        )
+        self._compose(rl, changes_steps=True)
         length = None if self._config is None else self._config.mini_batch_length
-        if length is not None and length != max_repeats + 1 and not is_eval:
+        if length is not None and length != max_repeats + 1 and not self._is_eval:
             raise ConfigError(
                 f"{name}: holds of up to max_repeats={max_repeats} steps are seen in "
                 f"windows of {max_repeats + 1}, got TrainerConfig.mini_batch_length="
@@ -254,18 +232,9 @@ def _run_length(steps: TimeStep) -> Tensor:
     return run
 
 
-def _check_class(name: str, built: type) -> None:
-    if not issubclass(built, RLAlgorithm):
-        raise ConfigError(
-            f"{name}: expected rl_algorithm_ctor to build an RLAlgorithm, such as "
-            f"@DqnAlgorithm, got a {built.__name__}"
-        )
-
-
 def _check(name: str, rl: RLAlgorithm) -> None:
     """Raises ConfigError for an algorithm that cannot learn from decisions."""
     problem = ""
-    _check_class(name, type(rl))
     if isinstance(rl, Composition):
         problem = (
             "is a composition, whose parts see single steps. Make a "

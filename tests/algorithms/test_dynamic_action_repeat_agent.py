@@ -260,7 +260,10 @@ def test_what_cannot_learn_from_decisions_is_refused():
             functools.partial(Agent, rl_algorithm_ctor=functools.partial(DqnAlgorithm)),
             "Agent is a composition, .* Make a DynamicActionRepeatAgent the RL",
         ),
-        (lambda *specs, **_: torch.nn.Linear(1, 1), "@DqnAlgorithm, got a Linear"),
+        (
+            lambda *specs, **_: torch.nn.Linear(1, 1),
+            "to be a RLAlgorithm, .* got a Linear",
+        ),
     ):
         with pytest.raises(ConfigError, match=message):
             agent(CHOICE, ctor)

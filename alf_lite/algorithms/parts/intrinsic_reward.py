@@ -1,9 +1,14 @@
-"""What rewards a policy beside, or in place of, what its environment gives."""
+"""What rewards a policy beside, or in place of, what its environment gives.
+
+An :class:`IntrinsicReward` computes one such reward, and a :class:`RewardMixture` adds
+them up.
+"""
 
 from __future__ import annotations
 
 import copy
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,9 +17,13 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.algorithms.algorithm import Algorithm
 from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, StepType, TimeStep
-from alf_lite.errors import ConfigError
+from alf_lite.errors import ConfigError, did_you_mean
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils import summary
+from alf_lite.utils.losses import masked_mean
+from alf_lite.utils.progress import FollowsProgress
+from alf_lite.utils.schedulers import ConstantScheduler, Scheduled, as_scheduler
 
 Nest = Any
 
@@ -122,3 +131,70 @@ class IntrinsicReward(Algorithm):
     def calc_loss(self, info: Nest) -> LossInfo:
         """None, as above."""
         return LossInfo()
+
+
+class RewardMixture(FollowsProgress):
+    """r_t = w_e r^e_t + Σ_k w_k r^k_t; or the two terms, [..., 2].
+
+    Args:
+        owner: of the weights, in messages.
+        names: of the intrinsic rewards, k.
+        extrinsic_weight: w_e, a number or a schedule, as the others.
+        intrinsic_weights: w_k of all alike, or by name; None, and what is not named: 1.
+        has_two_values: each term is trained by a value of its own.
+
+    Raises:
+        ConfigError: for weights of rewards that are not there.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        names: Sequence[str],
+        extrinsic_weight: Scheduled,
+        intrinsic_weights: Scheduled | Mapping[str, Scheduled] | None,
+        *,
+        has_two_values: bool,
+    ) -> None:
+        given = {} if intrinsic_weights is None else intrinsic_weights
+        if not names and given != {}:
+            raise ConfigError(
+                f"{owner}.intrinsic_reward_weights is {given!r}, but there are no "
+                "intrinsic_rewards"
+            )
+        if not isinstance(given, Mapping):
+            given = dict.fromkeys(names, given)
+        for name in given:
+            if name not in names:
+                raise ConfigError(
+                    f"{owner}.intrinsic_reward_weights: there is no intrinsic reward "
+                    f"{name!r}.{did_you_mean(name, names) or f' There are: {names}'}"
+                )
+        self.names = names
+        self._weights = {n: as_scheduler(given.get(n, 1.0)) for n in names}
+        self._extrinsic_weight = as_scheduler(extrinsic_weight)
+        self._has_two_values = has_two_values
+
+    @property
+    def changes_reward(self) -> bool:
+        """Whether that of the environment does not stay as it is."""
+        return self._extrinsic_weight != ConstantScheduler(1.0)
+
+    def sum_up(self, steps: TimeStep, rewards: Mapping[str, Tensor]) -> Tensor:
+        """The reward [B, T] or [B, T, 2] that steps [B, T, ...] are trained on.
+
+        Args:
+            steps: with the reward of the environment.
+            rewards: [B, T], the intrinsic ones by name.
+        """
+        reward = self._extrinsic_weight() * steps.reward
+        intrinsic = torch.zeros_like(reward) if self._has_two_values else reward
+        for name, values in rewards.items():
+            intrinsic = intrinsic.add(values, alpha=self._weights[name]())
+            if summary.should_record():
+                arrived = ~steps.is_first()[:, 1:]
+                mean = masked_mean(values[:, 1:], arrived)
+                summary.scalar(f"intrinsic/{name}/reward", mean)
+        if self._has_two_values:
+            return torch.stack([reward, intrinsic], dim=-1)
+        return intrinsic
