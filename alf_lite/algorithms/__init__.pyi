@@ -197,77 +197,6 @@ class NormalizedCriticNetwork(_NormalizedCriticNetwork):
         encoding_network_ctor: Callable[..., EncoderNetwork] = ...,
     ) -> None: ...
 
-class DiaynReward(_DiaynReward):
-    def __init__(
-        self,
-        observation_spec: Mapping[str, NestedTensorSpec],
-        action_spec: NestedTensorSpec,
-        *,
-        encoding_network_ctor: Callable[..., EncoderNetwork] = ...,
-        fc_layer_params: Sequence[int] = ...,
-        activation: Activation = 'relu',
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
-        name: str | None = None,
-    ) -> None: ...
-
-class GailReward(_GailReward):
-    def __init__(
-        self,
-        observation_spec: NestedTensorSpec,
-        action_spec: NestedTensorSpec,
-        *,
-        encoding_network_ctor: Callable[..., EncoderNetwork] = ...,
-        fc_layer_params: Sequence[int] = ...,
-        activation: Activation = 'tanh',
-        reward_form: RewardForm = 'gail',
-        gradient_penalty: Scheduled = 0.1,
-        use_spectral_norm: bool = False,
-        observation_clip: float = 5.0,
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
-        name: str | None = None,
-    ) -> None: ...
-
-class IcmReward(_IcmReward):
-    def __init__(
-        self,
-        observation_spec: NestedTensorSpec,
-        action_spec: NestedTensorSpec,
-        *,
-        encoding_network_ctor: Callable[..., EncoderNetwork] = ...,
-        fc_layer_params: Sequence[int] = ...,
-        model_fc_layer_params: Sequence[int] = ...,
-        activation: Activation = 'relu',
-        num_features: int = 32,
-        forward_loss_weight: Scheduled = 0.2,
-        normalize_reward: bool = True,
-        observation_clip: float = 5.0,
-        reward_gamma: float = 0.99,
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
-        name: str | None = None,
-    ) -> None: ...
-
-class RndReward(_RndReward):
-    def __init__(
-        self,
-        observation_spec: NestedTensorSpec,
-        action_spec: NestedTensorSpec,
-        *,
-        encoding_network_ctor: Callable[..., EncoderNetwork] = ...,
-        fc_layer_params: Sequence[int] = ...,
-        predictor_fc_layer_params: Sequence[int] = ...,
-        activation: Activation = 'relu',
-        num_features: int = 64,
-        observation_clip: float = 5.0,
-        reward_gamma: float = 0.99,
-        predictor_update_period: int = 4,
-        optimizer: Optimizer | None = None,
-        checkpoint: str | None = None,
-        name: str | None = None,
-    ) -> None: ...
-
 class ActorCriticAlgorithm(_ActorCriticAlgorithm):
     def __init__(
         self,
@@ -337,6 +266,58 @@ class Composition(_Composition):
         name: str | None = None,
     ) -> None: ...
 
+class DiaynReward(_DiaynReward):
+    def __init__(
+        self,
+        observation_spec: Mapping[str, NestedTensorSpec],
+        action_spec: NestedTensorSpec,
+        *,
+        encoding_network_ctor: Callable[..., EncoderNetwork] = ...,
+        fc_layer_params: Sequence[int] = ...,
+        activation: Activation = 'relu',
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        name: str | None = None,
+    ) -> None: ...
+
+class GailReward(_GailReward):
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        action_spec: NestedTensorSpec,
+        *,
+        encoding_network_ctor: Callable[..., EncoderNetwork] = ...,
+        fc_layer_params: Sequence[int] = ...,
+        activation: Activation = 'tanh',
+        reward_form: RewardForm = 'gail',
+        gradient_penalty: Scheduled = 0.1,
+        use_spectral_norm: bool = False,
+        observation_clip: float = 5.0,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        name: str | None = None,
+    ) -> None: ...
+
+class IcmReward(_IcmReward):
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        action_spec: NestedTensorSpec,
+        *,
+        encoding_network_ctor: Callable[..., EncoderNetwork] = ...,
+        fc_layer_params: Sequence[int] = ...,
+        model_fc_layer_params: Sequence[int] = ...,
+        activation: Activation = 'relu',
+        num_features: int = 32,
+        forward_loss_weight: Scheduled = 0.2,
+        normalize_reward: bool = True,
+        observation_clip: float = 5.0,
+        reward_gamma: float = 0.99,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        name: str | None = None,
+    ) -> None: ...
+
 class OffPolicyAlgorithm(_OffPolicyAlgorithm):
     def __init__(
         self,
@@ -356,6 +337,25 @@ class OffPolicyAlgorithm(_OffPolicyAlgorithm):
         checkpoint: str | None = None,
         is_eval: bool = False,
         overwrite_policy_output: bool = False,
+        name: str | None = None,
+    ) -> None: ...
+
+class RndReward(_RndReward):
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        action_spec: NestedTensorSpec,
+        *,
+        encoding_network_ctor: Callable[..., EncoderNetwork] = ...,
+        fc_layer_params: Sequence[int] = ...,
+        predictor_fc_layer_params: Sequence[int] = ...,
+        activation: Activation = 'relu',
+        num_features: int = 64,
+        observation_clip: float = 5.0,
+        reward_gamma: float = 0.99,
+        predictor_update_period: int = 4,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
         name: str | None = None,
     ) -> None: ...
 

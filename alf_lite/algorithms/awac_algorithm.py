@@ -30,7 +30,7 @@ Differences from the paper:
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -82,10 +82,6 @@ class AwacLossInfo(NamedTuple):
 class AwacAlgorithm(OffPolicyActorCriticAlgorithm):
     """AWAC for nests of continuous and discrete actions."""
 
-    _alternatives: ClassVar[str] = (
-        "Use BcAlgorithm for unbounded actions and for many discrete components."
-    )
-
     # Nair et al. 2020; batches as SAC has them.
     default_settings = DefaultSettings(
         unroll_length=1, mini_batch_size=256, mini_batch_length=2, lr=3e-4
@@ -116,11 +112,11 @@ class AwacAlgorithm(OffPolicyActorCriticAlgorithm):
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
         """
-        check_positive(temperature=temperature, max_weight=max_weight)
-        if num_action_samples < 1:
-            raise ValueError(
-                f"num_action_samples must be positive, got {num_action_samples}"
-            )
+        check_positive(
+            temperature=temperature,
+            max_weight=max_weight,
+            num_action_samples=num_action_samples,
+        )
         super().__init__(*specs, **kwargs)
         self._build_networks()
         self._recorded = RecordedActions(self.action_spec, self._mask, action_margin)

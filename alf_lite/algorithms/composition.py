@@ -63,6 +63,12 @@ _LEFT_TO_IT = (
     "after_train_iter",
     *("action_distribution", "priority_of_new_steps"),
 )
+# What it says of itself, once for all
+_SAID_BY_IT = (
+    *("num_bootstrap_steps", "trains_on_rollout_info", "stops_updates_early"),
+    *("tells_action_distribution", "uses_episode_returns", "acts_on_prev_action"),
+    "prioritizes_new_steps",
+)
 
 
 @configurable
@@ -191,15 +197,10 @@ class Composition(RLAlgorithm):
 
     def _take_what_the_parts_say(self) -> None:
         rl, parts = self._rl, list(self._named.values())
-        self.num_bootstrap_steps = rl.num_bootstrap_steps
-        self.trains_on_rollout_info = rl.trains_on_rollout_info
-        self.stops_updates_early = rl.stops_updates_early
-        self.tells_action_distribution = rl.tells_action_distribution
+        for name in _SAID_BY_IT:
+            setattr(self, name, getattr(rl, name))
         self.has_offline_loss = any(part.has_offline_loss for part in parts)
         self.overwrite_policy_output |= rl.overwrite_policy_output
-        self.uses_episode_returns = rl.uses_episode_returns
-        self.acts_on_prev_action = rl.acts_on_prev_action
-        self.prioritizes_new_steps = rl.prioritizes_new_steps
         if self._is_alone:
             self._train_state_spec = rl.train_state_spec
             self._rollout_state_spec = rl.rollout_state_spec

@@ -36,7 +36,7 @@ Differences from the paper:
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,7 +60,7 @@ from alf_lite.distributions.exploration import masked_argmax
 from alf_lite.networks.batch_norm import trained_rows
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Optimizer
-from alf_lite.utils.checks import check_positive
+from alf_lite.utils.checks import check_choice, check_positive
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
 Nest = Any
@@ -92,11 +92,6 @@ class CqlAlgorithm(SacAlgorithm):
     # Kumar et al. 2020, appendix F.
     default_settings = DefaultSettings(
         unroll_length=1, mini_batch_size=256, mini_batch_length=2, lr=3e-4
-    )
-
-    _alternatives: ClassVar[str] = (
-        "Use CqlDqnAlgorithm for many discrete components, BcAlgorithm for unbounded "
-        "actions."
     )
 
     _cql_temperature = Coefficient()
@@ -132,15 +127,10 @@ class CqlAlgorithm(SacAlgorithm):
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
         """
-        if backup not in get_args(Backup):
-            raise ValueError(
-                f"backup must be one of {list(get_args(Backup))}, got {backup!r}"
-            )
-        check_positive(cql_temperature=cql_temperature)
-        if num_sampled_actions < 1:
-            raise ValueError(
-                f"num_sampled_actions must be at least 1, got {num_sampled_actions}"
-            )
+        check_choice(Backup, backup=backup)
+        check_positive(
+            cql_temperature=cql_temperature, num_sampled_actions=num_sampled_actions
+        )
         super().__init__(*specs, **kwargs)
         set_coefficients(self, _cql_temperature=cql_temperature)
         self._num_sampled_actions = num_sampled_actions

@@ -23,7 +23,7 @@ Differences from the paper:
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -65,8 +65,6 @@ class CqlDqnAlgorithm(DqnAlgorithm):
     default_settings = DefaultSettings(
         unroll_length=1, mini_batch_size=256, mini_batch_length=2, lr=3e-4
     )
-
-    _alternatives: ClassVar[str] = "Use CqlAlgorithm for continuous and mixed actions."
 
     _cql_temperature = Coefficient()
 

@@ -16,7 +16,7 @@ Differences from the paper:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -85,11 +85,6 @@ class DdpgAlgorithm(PathwiseActorCriticAlgorithm):
         initial_collect_steps=1000,
         initial_random_policy=True,
         lr=1e-3,
-    )
-
-    _alternatives: ClassVar[str] = (
-        "Use DqnAlgorithm for discrete actions, SacAlgorithm for mixed and "
-        "PPOAlgorithm for unbounded ones."
     )
 
     _action_l2 = Coefficient()

@@ -21,7 +21,7 @@ Differences from the papers:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -119,11 +119,6 @@ class QLearningAlgorithm(OffPolicyAlgorithm):
         gradient_clipping=10.0,
     )
 
-    _alternatives: ClassVar[str] = (
-        "Use SacAlgorithm, DdpgAlgorithm or Td3Algorithm for continuous actions, "
-        "SacAlgorithm for mixed and PPOAlgorithm for unbounded ones."
-    )
-
     def __init__(
         self,
         *specs: Any,
@@ -181,6 +176,14 @@ class QLearningAlgorithm(OffPolicyAlgorithm):
             self._target_q_network = target_copy(self._q_network)
             self._update_target = TargetUpdater(
                 [self._q_network], [self._target_q_network], **self._target_update
+            )
+
+    def _require_no_memory(self, what: str) -> None:
+        if self._is_recurrent:
+            raise ConfigError(
+                f"{self._name}: {what} of networks with memory are not implemented, "
+                f"and {type(self._q_network).__name__} has one. Take DqnAlgorithm or "
+                "R2d2Algorithm."
             )
 
     def set_num_environments(self, num_environments: int) -> None:

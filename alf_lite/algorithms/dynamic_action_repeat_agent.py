@@ -55,7 +55,7 @@ from alf_lite.tensor_specs import (
     NestedTensorSpec,
     TensorSpec,
 )
-from alf_lite.utils.tensor_utils import expand_dims_as
+from alf_lite.utils.tensor_utils import expand_dims_as, where_rows
 
 Nest = Any
 
@@ -141,7 +141,7 @@ class DynamicActionRepeatAgent(Composition):
             inputs._replace(prev_action=before), state["rl"]
         )
         decides = (state["left"] == 0) | inputs.is_first()
-        action = _select(decides, step.output["action"], state["held"])
+        action = where_rows(decides, step.output["action"], state["held"])
         left = torch.where(decides, step.output["repeat"], state["left"] - 1)
         state = {"rl": step.state, "held": action, "left": left}
         return AlgStep(action, state, {"rl": ()})  # nothing to be stored
@@ -154,7 +154,7 @@ class DynamicActionRepeatAgent(Composition):
         }
         drawn = self._rl.random_action(inputs._replace(prev_action=before))["action"]
         changes = torch.rand_like(inputs.discount) < 2 / (self._max_repeats + 1)
-        return _select(changes | inputs.is_first(), drawn, inputs.prev_action)
+        return where_rows(changes | inputs.is_first(), drawn, inputs.prev_action)
 
     # Learning
 
@@ -252,10 +252,3 @@ def _check(name: str, rl: RLAlgorithm) -> None:
         problem = "has no gamma"
     if problem:
         raise ConfigError(f"{name}: {rl.name} {problem}")
-
-
-def _select(takes_new: Tensor, new: Nest, old: Nest) -> Nest:
-    """[B, ...] from one or the other, row by row."""
-    return nest.map_structure(
-        lambda x, y: torch.where(expand_dims_as(takes_new, x), x, y), new, old
-    )

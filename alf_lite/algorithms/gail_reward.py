@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +58,7 @@ from alf_lite.errors import ConfigError
 from alf_lite.networks.encoding_networks import EncoderNetwork, EncodingNetwork
 from alf_lite.networks.layers import Activation, check_sizes, linear, make_activation
 from alf_lite.tensor_specs import NestedTensorSpec
-from alf_lite.utils.checks import check_not_negative
+from alf_lite.utils.checks import check_choice, check_not_negative
 from alf_lite.utils.schedulers import Coefficient, Scheduled, is_zero, set_coefficients
 
 Nest = Any
@@ -132,11 +132,7 @@ class GailReward(IntrinsicReward):
                 not supported.
         """
         check_not_negative(gradient_penalty=gradient_penalty)
-        if reward_form not in get_args(RewardForm):
-            raise ValueError(
-                f"reward_form must be one of {get_args(RewardForm)}, "
-                f"got {reward_form!r}"
-            )
+        check_choice(RewardForm, reward_form=reward_form)
         super().__init__(observation_spec, action_spec, **kwargs)
         self._reward_form = reward_form
         set_coefficients(self, _penalty_weight=gradient_penalty)

@@ -25,7 +25,7 @@ Differences from the paper:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -88,10 +88,6 @@ class IqlLossInfo(NamedTuple):
 @configurable(defaults={"actor_network_ctor": NormalActorNetwork})
 class IqlAlgorithm(OffPolicyActorCriticAlgorithm):
     """IQL for nests of continuous and discrete actions."""
-
-    _alternatives: ClassVar[str] = (
-        "Use BcAlgorithm for unbounded actions and for many discrete components."
-    )
 
     # Kostrikov et al. 2021, appendix B.
     default_settings = DefaultSettings(

@@ -70,12 +70,7 @@ class MunchausenDqnAlgorithm(QLearningAlgorithm):
                 f"munchausen_clipping must be negative, got {munchausen_clipping}"
             )
         super().__init__(*specs, **kwargs)
-        if self._is_recurrent:
-            raise ConfigError(
-                f"{self._name}: the addend of networks with memory is not implemented, "
-                f"and {type(self._q_network).__name__} has one. Take DqnAlgorithm or "
-                "R2d2Algorithm."
-            )
+        self._require_no_memory("addends")
         if type(self._return_model) is not ExpectedReturnHead:
             raise ConfigError(
                 f"{self._name}: return_model must be an ExpectedReturnHead, whose "

@@ -49,9 +49,6 @@ class OffPolicyAlgorithm(RLAlgorithm):
     their states with :meth:`_set_state_specs`.
     """
 
-    # What the error says of actions that are not supported
-    _alternatives: ClassVar[str] = ""
-
     # ``preprocess_experience`` does no more than the one below
     _has_plain_transitions: ClassVar[bool] = True
 
@@ -132,7 +129,9 @@ class OffPolicyAlgorithm(RLAlgorithm):
         except ValueError as error:
             raise ValueError(
                 f"{type(self).__name__} cannot handle these actions. {error}. "
-                f"{self._alternatives}"
+                "Use SacAlgorithm for actions with discrete parts, DqnAlgorithm for "
+                "many discrete components, PPOAlgorithm for unbounded actions; with "
+                "recorded steps CqlAlgorithm, CqlDqnAlgorithm and BcAlgorithm."
             ) from error
 
     def _set_state_specs(
@@ -249,12 +248,14 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
         # Of the critics; None: they tell expectations
         self._return_model: ReturnHead | None = None
 
-    def _build_networks(self) -> None:
+    def _build_networks(self, actor_update_period: int = 1) -> None:
         """Builds the policy and then, for training, the critics."""
         make_policy, make_critic_network = self._network_ctors
         of_actor, of_critics = self._own_optimizers
         self._policy = make_policy()
-        self._actor_updates = UpdateCounter()
+        self._actor_updates = UpdateCounter(
+            actor_update_period, name="actor_update_period"
+        )
         self._claim(of_actor, self._policy)
         critic_state_spec: NestedTensorSpec = ()
         if not self._is_eval:
@@ -389,10 +390,7 @@ class PathwiseActorCriticAlgorithm(OffPolicyActorCriticAlgorithm):
         set_coefficients(self, _dqda_clipping=dqda_clipping)
         self._parameter_reset_period = parameter_reset_period
         self._return_model = self._checked_return_model(return_model)
-        self._build_networks()
-        self._actor_updates = UpdateCounter(
-            actor_update_period, name="actor_update_period"
-        )
+        self._build_networks(actor_update_period)
 
     def _checked_return_model(self, model: ReturnHead | None) -> ReturnHead | None:
         """``model``, if this algorithm can do with it.

@@ -20,7 +20,7 @@ Differences from the paper:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ from alf_lite.algorithms.actor_critic_algorithm import (
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.learning.batch_loss import info_of_steps
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
-from alf_lite.algorithms.parts.clipped_loss import ClippedLoss, PPOLossInfo
+from alf_lite.algorithms.parts.policy_gradient import ClippedLoss, PPOLossInfo
 from alf_lite.algorithms.parts.policy_lag import ImportanceWeights, LagCorrector
 from alf_lite.algorithms.parts.trust_region import KlAdaptiveRate
 from alf_lite.config import DefaultSettings, configurable
@@ -51,7 +51,7 @@ from alf_lite.errors import ConfigError
 from alf_lite.networks.network import takes_whole_sequences
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.utils import losses
-from alf_lite.utils.checks import check_positive
+from alf_lite.utils.checks import check_choice, check_positive
 from alf_lite.utils.diagnostics import diagnostic
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
@@ -139,11 +139,7 @@ class PPOAlgorithm(ActorCriticAlgorithm):
         Raises:
             ValueError: if a coefficient is out of its range.
         """
-        if off_policy_correction not in get_args(OffPolicyCorrection):
-            raise ValueError(
-                f"off_policy_correction must be one of "
-                f"{get_args(OffPolicyCorrection)}, got {off_policy_correction!r}"
-            )
+        check_choice(OffPolicyCorrection, off_policy_correction=off_policy_correction)
         check_positive(
             clip_epsilon=clip_epsilon,
             value_clip=value_clip,

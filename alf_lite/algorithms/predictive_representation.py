@@ -21,7 +21,7 @@ Differences from the papers:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,7 @@ from alf_lite.networks.encoding_networks import EncoderNetwork, EncodingNetwork
 from alf_lite.networks.layers import Activation
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.checks import check_choice
 
 Nest = Any
 Predicted = Literal["next_observation", "observation"]
@@ -96,10 +97,7 @@ class PredictiveRepresentation(RepresentationLearner):
             ValueError: if an observation or action is not supported; the message names
                 its path.
         """
-        if predicts not in get_args(Predicted):
-            raise ConfigError(
-                f"predicts must be one of {get_args(Predicted)}, got {predicts!r}"
-            )
+        check_choice(Predicted, predicts=predicts)
         super().__init__(
             observation_spec,
             action_spec,

@@ -24,7 +24,6 @@ from alf_lite.data_transformers.data_transformer import (
     IdentityDataTransformer,
 )
 from alf_lite.errors import ConfigError
-from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.unrollers.actor_copy import ActingState
 from alf_lite.utils.progress import Progress, follow_progress
@@ -62,28 +61,15 @@ class RLContract(Algorithm):
         observation_spec: NestedTensorSpec,
         action_spec: NestedTensorSpec,
         is_on_policy: bool | None,
-        train_state_spec: NestedTensorSpec,
-        rollout_state_spec: NestedTensorSpec | None,
-        predict_state_spec: NestedTensorSpec | None,
         *,
         reward_spec: TensorSpec,
         reward_weights: Sequence[float] | Callable[..., RewardWeights] | None,
         config: TrainerConfig | None,
-        optimizer: Optimizer | None,
-        checkpoint: str | None,
         is_eval: bool,
         overwrite_policy_output: bool,
-        name: str | None,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(
-            train_state_spec=train_state_spec,
-            rollout_state_spec=rollout_state_spec,
-            predict_state_spec=predict_state_spec,
-            optimizer=optimizer,
-            checkpoint=checkpoint,
-            config=config,
-            name=name,
-        )
+        super().__init__(config=config, **kwargs)
         self._observation_spec = observation_spec
         self._action_spec = action_spec
         self._reward_spec = reward_spec

@@ -22,7 +22,7 @@ Differences from the papers:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -123,11 +123,6 @@ class SacAlgorithm(PathwiseActorCriticAlgorithm):
         initial_collect_steps=1000,
         initial_random_policy=True,
         lr=1e-3,
-    )
-
-    _alternatives: ClassVar[str] = (
-        "Use DqnAlgorithm for many discrete components, PPOAlgorithm for unbounded "
-        "actions."
     )
 
     def __init__(

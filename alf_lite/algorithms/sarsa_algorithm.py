@@ -64,12 +64,7 @@ class SarsaAlgorithm(QLearningAlgorithm):
         """
         super().__init__(*specs, **kwargs)
         self._expected = expected
-        if self._is_recurrent:
-            raise ConfigError(
-                f"{self._name}: targets of networks with memory are not implemented, "
-                f"and {type(self._q_network).__name__} has one. Take DqnAlgorithm or "
-                "R2d2Algorithm."
-            )
+        self._require_no_memory("targets")
         if expected:
             self._check_expected()
         else:

@@ -74,7 +74,7 @@ from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
 from alf_lite.utils.diagnostics import diagnostic
 from alf_lite.utils.schedulers import Scheduled
-from alf_lite.utils.tensor_utils import expand_dims_as
+from alf_lite.utils.tensor_utils import expand_dims_as, where_rows
 
 Nest = Any
 
@@ -129,7 +129,6 @@ class TaacAlgorithm(PathwiseActorCriticAlgorithm):
         lr=1e-3,
     )
 
-    _alternatives = "Use SacAlgorithm for actions with discrete parts."
     acts_on_prev_action = True
 
     def __init__(
@@ -228,7 +227,7 @@ class TaacAlgorithm(PathwiseActorCriticAlgorithm):
         if self.predict_epsilon > 0:
             is_random = torch.rand_like(logit) < self.predict_epsilon
             takes_new = torch.where(is_random, _draw(logit), takes_new)
-        action = _select(takes_new, candidate, state)
+        action = where_rows(takes_new, candidate, state)
         return AlgStep(output=action, state=action)
 
     def rollout_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
@@ -237,13 +236,13 @@ class TaacAlgorithm(PathwiseActorCriticAlgorithm):
         candidate = distributions.sample(self._propose(inputs.observation, before))
         features, _ = self._critics.online.encode(inputs.observation)
         takes_new = _draw(self._logit(self._pair(inputs, features, before, candidate)))
-        return AlgStep(output=_select(takes_new, candidate, before))
+        return AlgStep(output=where_rows(takes_new, candidate, before))
 
     def random_action(self, inputs: TimeStep) -> Nest:
         """Any action, or with probability ½ the one before."""
         action = super().random_action(inputs)
         takes_new = (torch.rand_like(inputs.discount) < 0.5) | inputs.is_first()
-        return _select(takes_new, action, inputs.prev_action)
+        return where_rows(takes_new, action, inputs.prev_action)
 
     def _propose(self, observation: Nest, before: Nest) -> Nest:
         """π(·|s, a⁻)."""
@@ -439,10 +438,3 @@ def compare_through(
 def _draw(logit: Tensor) -> Tensor:
     """b, [B] bool."""
     return torch.rand_like(logit) < logit.sigmoid()
-
-
-def _select(takes_new: Tensor, new: Nest, old: Nest) -> Nest:
-    """[B, ...] from one or the other, row by row."""
-    return nest.map_structure(
-        lambda x, y: torch.where(expand_dims_as(takes_new, x), x, y), new, old
-    )

@@ -27,7 +27,7 @@ Differences from the paper:
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,11 +70,6 @@ class Td3BcAlgorithm(Td3Algorithm):
     # Fujimoto and Gu 2021, table 1.
     default_settings = DefaultSettings(
         unroll_length=1, mini_batch_size=256, mini_batch_length=2, lr=3e-4
-    )
-
-    _alternatives: ClassVar[str] = (
-        "Use CqlDqnAlgorithm for discrete actions, CqlAlgorithm for mixed and "
-        "BcAlgorithm for unbounded ones."
     )
 
     _bc_alpha = Coefficient()

@@ -18,9 +18,12 @@ from torch import Tensor
 from alf_lite import nest
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
-from alf_lite.algorithms.parts.clipped_loss import ClippedLoss, PPOLossInfo
 from alf_lite.algorithms.parts.policy import Policy
-from alf_lite.algorithms.parts.policy_gradient import PolicyGradientLoss
+from alf_lite.algorithms.parts.policy_gradient import (
+    ClippedLoss,
+    PolicyGradientLoss,
+    PPOLossInfo,
+)
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.data_structures import LossInfo
 from alf_lite.fast import (

@@ -6,7 +6,7 @@ Of a schedule, the values are checked that all others lie between.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 from alf_lite.errors import ConfigError
 from alf_lite.utils.schedulers import Scheduled, as_scheduler, extreme_values
@@ -27,6 +27,15 @@ def check_positive(**values: Scheduled | None) -> None:
     for name, value in values.items():
         if value is not None and not all(0 < x < math.inf for x in extremes(value)):
             raise ValueError(f"{name} must be positive and finite, got {value}")
+
+
+def check_choice(choices: Any, **values: Any) -> None:
+    """Raises ConfigError, with its name, for a value that is none of a Literal's."""
+    for name, value in values.items():
+        if value not in get_args(choices):
+            raise ConfigError(
+                f"{name} must be one of {get_args(choices)}, got {value!r}"
+            )
 
 
 def check_left_out(reason: str, **settings: Any) -> None:

@@ -82,12 +82,16 @@ def reset_state(state: Nest, initial_state: Nest, is_first: Tensor) -> Nest:
         initial_state: [B, ...].
         is_first: [B] bool.
     """
+    return where_rows(is_first, initial_state, state)
 
-    def select(old: Tensor, initial: Tensor) -> Tensor:
-        mask = is_first.reshape(-1, *[1] * (old.ndim - 1))
-        return torch.where(mask, initial, old)
 
-    return nest.map_structure(select, state, initial_state)
+def where_rows(is_new: Tensor, new: Nest, old: Nest) -> Nest:
+    """[B, ...] from ``new`` where ``is_new`` [B], else from ``old``."""
+
+    def select(x: Tensor, y: Tensor) -> Tensor:
+        return torch.where(is_new.reshape(-1, *[1] * (y.ndim - 1)), x, y)
+
+    return nest.map_structure(select, new, old)
 
 
 class DeviceConstants:

@@ -540,7 +540,7 @@ def test_training_goes_on_with_own_steps():
 
 
 def test_what_cannot_be_handled_names_an_algorithm_that_can():
-    with pytest.raises(ValueError, match=r"\['x'\].*Use BcAlgorithm for unbounded"):
+    with pytest.raises(ValueError, match=r"\['x'\].*with recorded steps .*BcAlgorithm"):
         awac({"x": TensorSpec((2,)), "y": CHOICE})
     with pytest.raises(ValueError, match=r"262144 joint values.*for many discrete"):
         awac(BoundedTensorSpec((18,), torch.int64, 0, 1))
@@ -548,7 +548,7 @@ def test_what_cannot_be_handled_names_an_algorithm_that_can():
         awac(temperature=0.0)
     with pytest.raises(ValueError, match="max_weight must be positive"):
         awac(max_weight=-1.0)
-    with pytest.raises(ValueError, match="num_action_samples must be positive, got 0"):
+    with pytest.raises(ValueError, match="num_action_samples must be positive"):
         awac(num_action_samples=0)
     with pytest.raises(ValueError, match="gamma must lie"):
         awac(gamma=1.1)

@@ -589,10 +589,10 @@ def test_bad_arguments_are_refused():
         make(backup="mean")
     with pytest.raises(ValueError, match="cql_temperature must be positive"):
         make(cql_temperature=0.0)
-    with pytest.raises(ValueError, match="num_sampled_actions must be at least 1"):
+    with pytest.raises(ValueError, match="num_sampled_actions must be positive"):
         make(num_sampled_actions=0)
     with pytest.raises(ValueError, match="cql_alpha must be finite and not negative"):
         make(cql_alpha=-1.0)
-    message = "CqlAlgorithm cannot handle these actions.*CqlDqnAlgorithm for many"
+    message = "CqlAlgorithm cannot handle these actions.*CqlDqnAlgorithm"
     with pytest.raises(ValueError, match=message):
         make(BoundedTensorSpec((18,), torch.int64, 0, 1))

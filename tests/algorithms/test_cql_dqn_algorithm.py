@@ -314,6 +314,8 @@ def test_bad_arguments_are_refused():
         make(cql_temperature=-1.0)
     with pytest.raises(ValueError, match="cql_alpha must be finite and not negative"):
         make(cql_alpha=-1.0)
-    message = "CqlDqnAlgorithm cannot handle.*discrete.*Use CqlAlgorithm for continuous"
+    message = (
+        "CqlDqnAlgorithm cannot handle.*discrete.*with recorded steps CqlAlgorithm"
+    )
     with pytest.raises(ValueError, match=message):
         make(action_spec=BoundedTensorSpec((2,), torch.float32, -1, 1))

@@ -504,7 +504,7 @@ def test_training_goes_on_with_own_steps():
 
 
 def test_what_cannot_be_handled_names_an_algorithm_that_can():
-    with pytest.raises(ValueError, match=r"\['x'\].*Use BcAlgorithm for unbounded"):
+    with pytest.raises(ValueError, match=r"\['x'\].*with recorded steps .*BcAlgorithm"):
         iql({"x": TensorSpec((2,)), "y": CHOICE})
     with pytest.raises(ValueError, match=r"262144 joint values.*for many discrete"):
         iql(BoundedTensorSpec((18,), torch.int64, 0, 1))

@@ -497,7 +497,7 @@ def test_evaluation_needs_the_actor_only():
 def test_unsupported_actions_name_an_algorithm_that_supports_them():
     with pytest.raises(ValueError, match=r"\['x'\].*PPOAlgorithm for unbounded"):
         sac({"x": TensorSpec((2,)), "y": CHOICE})
-    with pytest.raises(ValueError, match="Use DqnAlgorithm for many discrete"):
+    with pytest.raises(ValueError, match="DqnAlgorithm for many discrete"):
         sac(BoundedTensorSpec((18,), torch.int64, 0, 1))
     with pytest.raises(ValueError, match="gamma must lie"):
         sac(gamma=-0.1)

@@ -307,7 +307,7 @@ def test_bad_arguments_are_refused():
     for alpha in (-0.1, math.inf):
         with pytest.raises(ValueError, match="bc_alpha must be finite and not neg"):
             make(bc_alpha=alpha)
-    message = "Td3BcAlgorithm cannot handle these actions.*Use CqlDqnAlgorithm for dis"
+    message = "Td3BcAlgorithm cannot handle these actions.*CqlDqnAlgorithm"
     with pytest.raises(ValueError, match=message):
         make(action_spec=BoundedTensorSpec((), torch.int64, 0, 1))
 

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from alf_lite.algorithms.parts.clipped_loss import ClippedLoss
-from alf_lite.algorithms.parts.policy_gradient import PolicyGradientLoss
+from alf_lite.algorithms.parts.policy_gradient import ClippedLoss, PolicyGradientLoss
 from alf_lite.distributions.continuous import DiagonalNormal
 from alf_lite.distributions.discrete import Categorical
 from alf_lite.fast import may_use_numpy

@@ -15,8 +15,7 @@ from alf_lite.algorithms.actor_critic_algorithm import (
 from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
 from alf_lite.algorithms.learning.batch_loss import LossFunction
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
-from alf_lite.algorithms.parts.clipped_loss import ClippedLoss
-from alf_lite.algorithms.parts.policy_gradient import PolicyGradientLoss
+from alf_lite.algorithms.parts.policy_gradient import ClippedLoss, PolicyGradientLoss
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm, PPOInfo
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import LossInfo, StepType, TimeStep

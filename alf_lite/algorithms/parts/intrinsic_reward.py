@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.algorithms.algorithm import Algorithm
-from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, StepType, TimeStep
+from alf_lite.algorithms.parts.observation_parts import HelpingPart
+from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.errors import ConfigError, did_you_mean
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
@@ -28,7 +28,7 @@ from alf_lite.utils.schedulers import ConstantScheduler, Scheduled, as_scheduler
 Nest = Any
 
 
-class IntrinsicReward(Algorithm):
+class IntrinsicReward(HelpingPart):
     """A reward that is computed, and mostly learned, from the steps that are trained.
 
     It takes no part in acting. A subclass has :meth:`calc_reward`; one that learns also
@@ -53,9 +53,12 @@ class IntrinsicReward(Algorithm):
         checkpoint: str | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(optimizer=optimizer, checkpoint=checkpoint, name=name)
-        self._observation_spec = observation_spec
-        self._action_spec = action_spec
+        super().__init__(
+            *(observation_spec, action_spec),
+            optimizer=optimizer,
+            checkpoint=checkpoint,
+            name=name,
+        )
 
     @abstractmethod
     def calc_reward(self, steps: TimeStep, batch_info: BatchInfo) -> Tensor:
@@ -123,14 +126,6 @@ class IntrinsicReward(Algorithm):
             except Exception:
                 return  # it wants more of a step than that: the first batch will tell
             self._check_shape(reward, steps)
-
-    def train_step(self, inputs: TimeStep, state: Nest, rollout_info: Nest) -> AlgStep:
-        """Nothing: by default there is nothing to learn."""
-        return AlgStep(state=state)
-
-    def calc_loss(self, info: Nest) -> LossInfo:
-        """None, as above."""
-        return LossInfo()
 
 
 class RewardMixture(FollowsProgress):

@@ -21,15 +21,16 @@ from alf_lite.data_structures import AlgStep, BatchInfo, Field, LossInfo, TimeSt
 from alf_lite.errors import ConfigError
 from alf_lite.nest import leaf_name
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
+from alf_lite.utils.tensor_utils import where_rows
 
 Nest = Any
 
 
-class ObservationPart(Algorithm):
-    """Changes what the parts after it observe, when acting and when training.
+class HelpingPart(Algorithm):
+    """What is trained beside an RL algorithm; by default there is nothing to learn.
 
     Args:
-        observation_spec: of what it sees itself.
+        observation_spec: of one observation, as this part sees it.
         action_spec: of one action.
         **kwargs: see :class:`Algorithm`.
     """
@@ -43,6 +44,18 @@ class ObservationPart(Algorithm):
         super().__init__(**kwargs)
         self._observation_spec = observation_spec
         self._action_spec = action_spec
+
+    def train_step(self, inputs: TimeStep, state: Nest, rollout_info: Nest) -> AlgStep:
+        """Nothing."""
+        return AlgStep(state=state)
+
+    def calc_loss(self, info: Nest) -> LossInfo:
+        """None."""
+        return LossInfo()
+
+
+class ObservationPart(HelpingPart):
+    """Changes what the parts after it observe, when acting and when training."""
 
     @property
     @abstractmethod
@@ -77,14 +90,6 @@ class ObservationPart(Algorithm):
         """The steps as later parts see them, and what this one is trained on."""
         output = self.replayed_output(root_inputs, rollout_info)
         return self.pass_on(root_inputs, output), self.training_info(root_inputs)
-
-    def train_step(self, inputs: TimeStep, state: Nest, rollout_info: Nest) -> AlgStep:
-        """Nothing: by default there is nothing to learn."""
-        return AlgStep(state=state)
-
-    def calc_loss(self, info: Nest) -> LossInfo:
-        """None, as above."""
-        return LossInfo()
 
 
 class RepresentationLearner(ObservationPart):
@@ -206,10 +211,7 @@ class GoalGenerator(ObservationPart):
             is_new = is_new | (state.num_steps >= self._num_steps_per_goal)
         goal, num_steps = state
         if torch.compiler.is_compiling() or is_new.any():
-            goal = nest.map_structure(
-                lambda new, old: torch.where(_like(is_new, old), new, old),
-                *(self._draw(inputs), goal),
-            )
+            goal = where_rows(is_new, self._draw(inputs), goal)
             num_steps = torch.where(is_new, 0, num_steps)
         return AlgStep(output=goal, state=GoalState(goal, num_steps + 1), info=goal)
 
@@ -309,8 +311,3 @@ def _check_output(
                 f"{leaf_name(method, path)}: expected [B, ...] = {list(shape)}, a row "
                 f"for each step like {leaf_spec}, got {got}"
             )
-
-
-def _like(is_new: Tensor, values: Tensor) -> Tensor:
-    """[B] → [B, 1, ...] of as many dimensions as ``values`` has."""
-    return is_new.view(-1, *[1] * (values.ndim - 1))
