@@ -9,10 +9,18 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
 _SECONDS = 30.0
+
+
+def light_context() -> ForkServerContext:
+    """Starts processes as unroll workers are: torch is imported once for all."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["alf_lite.unrollers.unroll_worker"])
+    return context
 
 
 @contextlib.contextmanager
@@ -25,9 +33,7 @@ def other_process(
         The other end of ``connection``, to say and ask what the test needs. When it is
         closed, at the latest, the function must return.
     """
-    context = multiprocessing.get_context("forkserver")
-    # As unroll workers are started: the server imports this once.
-    context.set_forkserver_preload(["alf_lite.unrollers.unroll_worker"])
+    context = light_context()
     ours, theirs = context.Pipe()
     process = context.Process(target=_run, args=(function, theirs, *args))
     process.start()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import itertools
+import logging
 import os
 import shutil
 import signal
 import struct
-import subprocess
 import sys
 import threading
 import zipfile
@@ -33,7 +33,7 @@ from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
 from alf_lite.tools.step_statistics import summarize
 from tests.datasets.alf_files import alf_ring
 from tests.datasets.recorded_episodes import flat_episode, make_env, rows
-from tests.source_code import ROOT
+from tests.other_process import light_context
 
 F, M, L = 0, 1, 2
 
@@ -153,28 +153,26 @@ def test_a_living_run_is_a_source_at_any_time(tmp_path):
         run.join()
 
 
-CUT_WHILE_MAPPED = """
-import logging, os, sys
-from alf_lite.datasets.loading import load_replay_buffer
-from tests.datasets.recorded_episodes import make_env
-logging.basicConfig(level=logging.INFO)
-buffer = load_replay_buffer(sys.argv[1], make_env(), memory_map=True)
-os.truncate(sys.argv[1], 4096)
-buffer.get_batch(8, 1)
-"""
+def cut_while_mapped(path, output):
+    os.dup2(os.open(output, os.O_CREAT | os.O_WRONLY), sys.stderr.fileno())
+    logging.basicConfig(level=logging.INFO)
+    buffer = load_replay_buffer(str(path), make_env(), memory_map=True)
+    os.truncate(path, 4096)
+    buffer.get_batch(8, 1)
 
 
 def test_a_mapped_file_that_is_cut_does_not_end_the_process_without_a_word(tmp_path):
     path = tmp_path / "some.replay"
     own_buffer((F, *[M] * 2000)).save().write_to(path)
-    command = [sys.executable, "-c", CUT_WHILE_MAPPED, str(path)]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == -signal.SIGBUS
-    assert f"stay in {path}: it must not be changed in place" in done.stderr
-    assert "Bus error" in done.stderr
-    assert "get_batch" in done.stderr
+    output = tmp_path / "stderr"
+    process = light_context().Process(target=cut_while_mapped, args=(path, output))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGBUS
+    text = output.read_text()
+    assert f"stay in {path}: it must not be changed in place" in text
+    assert "Bus error" in text
+    assert "get_batch" in text
 
 
 # Types of steps that cannot be

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from alf_lite.config import configurable
 from alf_lite.testing.structured_environments import CountingEnv
 
 BOX = spaces.Box(-1, 1, (2,))
 ONE = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+
+@configurable
+def limited(env, max_steps=9):
+    return gymnasium.wrappers.TimeLimit(env, max_steps)
 
 
 class OddEnv(gymnasium.Env):
@@ -158,3 +166,56 @@ class Ladder(gymnasium.Env):
 
     def _observation(self) -> np.ndarray:
         return np.array([self.now, self.np_random.uniform()], np.float32)
+
+
+class PoolSpec:
+    """As EnvPool's: no id."""
+
+
+class Pool(VectorEnv, gymnasium.Env):
+    """As EnvPool's: is both kinds, batches no space, and seeds when it is made."""
+
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+    spec = PoolSpec()
+
+    def __init__(self, num_envs=4):
+        self._env = SyncVectorEnv(
+            [functools.partial(gymnasium.make, "CartPole-v1")] * num_envs
+        )
+        self.num_envs = num_envs
+        self.observation_space = self._env.single_observation_space
+        self.action_space = self._env.single_action_space
+        self.single_observation_space = self.observation_space
+        self.single_action_space = self.action_space
+
+    def reset(self, *, seed=None, options=None):
+        return self._env.reset(seed=3)
+
+    def step(self, actions):
+        return self._env.step(actions)
+
+
+class GoodEnv(gymnasium.Env):
+    """Random walks of five steps; subclasses have one fault each."""
+
+    observation_space: spaces.Space = spaces.Box(-10.0, 10.0, (2,), np.float32)
+    action_space: spaces.Space = spaces.Discrete(3)
+
+    def __init__(self, size: int = 1) -> None:
+        self.size = size
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        self.steps += 1
+        info = {"height": 0.5, "name": "x"}
+        return self.observe(), self.reward(), self.steps == 5, False, info
+
+    def observe(self):
+        return self.np_random.random(2, np.float32)
+
+    def reward(self):
+        return 1.0

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import SyncVectorEnv
 
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.config import TrainerConfig
@@ -19,7 +18,7 @@ from alf_lite.errors import ConfigError, EnvError
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.structured_environments import CountingEnv
 from alf_lite.trainers.trainer import Trainer
-from tests.environments.light_environments import OddEnv, ReportingEnv
+from tests.environments.light_environments import OddEnv, Pool, ReportingEnv
 
 ODD_ATTRIBUTES = [
     ({"observation_space": ...}, ConfigError, "has no observation_space"),
@@ -174,33 +173,6 @@ def test_a_misspelt_info_key_is_an_error_at_the_first_end(kind):
 
 
 # Batches that are environments, too
-
-
-class PoolSpec:
-    """As EnvPool's: no id."""
-
-
-class Pool(VectorEnv, gymnasium.Env):
-    """As EnvPool's: is both kinds, batches no space, and seeds when it is made."""
-
-    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
-    spec = PoolSpec()
-
-    def __init__(self, num_envs=4):
-        self._env = SyncVectorEnv(
-            [functools.partial(gymnasium.make, "CartPole-v1")] * num_envs
-        )
-        self.num_envs = num_envs
-        self.observation_space = self._env.single_observation_space
-        self.action_space = self._env.single_action_space
-        self.single_observation_space = self.observation_space
-        self.single_action_space = self.action_space
-
-    def reset(self, *, seed=None, options=None):
-        return self._env.reset(seed=3)
-
-    def step(self, actions):
-        return self._env.step(actions)
 
 
 def make_env_pool():

@@ -144,8 +144,7 @@ def test_a_factory_of_single_environments_is_called_for_each(mode):
         assert env.reset(0).observation["target"].shape == (2, 2)
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("mode", "rank"), [("sync", 0), ("sync", 1), ("async", 1)])
 def test_a_factory_is_told_the_number_of_its_environment(mode, rank, monkeypatch):
     monkeypatch.setattr(ranks, "index", rank)
     make = NumberedEnv

@@ -16,32 +16,7 @@ from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.tools.env_check import check_env
 from alf_lite.tools.env_report import Episodes, LeafReport, advise
-
-
-class GoodEnv(gymnasium.Env):
-    """Random walks of five steps; subclasses have one fault each."""
-
-    observation_space: spaces.Space = spaces.Box(-10.0, 10.0, (2,), np.float32)
-    action_space: spaces.Space = spaces.Discrete(3)
-
-    def __init__(self, size: int = 1) -> None:
-        self.size = size
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return self.observe(), {}
-
-    def step(self, action):
-        self.steps += 1
-        info = {"height": 0.5, "name": "x"}
-        return self.observe(), self.reward(), self.steps == 5, False, info
-
-    def observe(self):
-        return self.np_random.random(2, np.float32)
-
-    def reward(self):
-        return 1.0
+from tests.environments.light_environments import GoodEnv
 
 
 class NaN(GoodEnv):

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from alf_lite.config import configurable
 from alf_lite.config import files as config_files
 from alf_lite.config.shipping import needs_main_module
 from alf_lite.environments.creation import create_environment
@@ -22,6 +21,7 @@ from alf_lite.environments.env_factory import (
 from alf_lite.environments.process_vector_env import ProcessVectorEnv
 from alf_lite.errors import ConfigError
 from alf_lite.testing.structured_environments import CountingEnv
+from tests.environments.light_environments import limited
 
 CONF = """
 CountingEnv.episode_lengths = (5,)
@@ -87,7 +87,9 @@ def test_bindings_reach_a_process_that_has_read_nothing():
     assert episode_length(load_factory(dumped)()) == 5
 
 
-@pytest.mark.parametrize("scope", ["", "evaluation"])
+@pytest.mark.parametrize(
+    "scope", [pytest.param("", marks=pytest.mark.slow), "evaluation"]
+)
 def test_references_with_a_scope_reach_another_process(scope):
     prefix = f"{scope}/" if scope else ""
     config_files.parse_config_text(
@@ -131,17 +133,9 @@ def length_elsewhere(factory):
     raise AssertionError("the episode did not end")
 
 
-@configurable
-def wrapper_with_binding(env, max_episode_steps=9):
-    return gymnasium.wrappers.TimeLimit(env, max_episode_steps)
-
-
 def test_wrappers_from_the_configuration_reach_another_process():
     config_files.parse_config_text(
-        "import alf_lite.environments.creation\n"
-        "wrapper_with_binding.max_episode_steps = 4\n"
+        "import tests.environments.light_environments\nlimited.max_steps = 4\n"
     )
-    factory = EnvFactory(
-        gymnasium.spec("CartPole-v1"), wrappers=(wrapper_with_binding,)
-    )
+    factory = EnvFactory(gymnasium.spec("CartPole-v1"), wrappers=(limited,))
     assert length_elsewhere(factory) == 4

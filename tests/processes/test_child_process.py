@@ -13,6 +13,7 @@ import time
 import pytest
 
 from alf_lite.errors import ConfigError, DataError, EnvError, WorkerError
+from alf_lite.processes import child_process
 from alf_lite.processes.child_main import StopRequested, error_of
 from alf_lite.processes.child_process import (
     ChildDiedError,
@@ -169,7 +170,8 @@ def test_a_child_takes_the_place_of_one_that_hangs(group):
     assert not is_alive(old[1])
 
 
-def test_close_ends_children_whatever_they_do(group):
+def test_close_ends_children_whatever_they_do(group, monkeypatch):
+    monkeypatch.setattr(child_process, "CLOSE_SECONDS", 0.2)
     children = group("a", "stubborn")
     children.children[0].send(b"hang")
     begin = time.monotonic()
