@@ -141,7 +141,7 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
         return self._current
 
     def step(self, action: Nest) -> TimeStep:
-        return self._step(action, None)
+        return self.step_into(action, None)
 
     def rows_of(self, memory: TimeStep) -> Sequence[StepRow] | None:
         time_steps, device = self._time_steps, memory.step_type.device
@@ -149,10 +149,7 @@ class GymnasiumEnvironment(EnvironmentWithSpecs):
             return time_steps.rows_of(memory)
         return None
 
-    def step_into(self, action: Nest, row: StepRow) -> TimeStep:
-        return self._step(action, row)
-
-    def _step(self, action: Nest, row: StepRow | None) -> TimeStep:
+    def step_into(self, action: Nest, row: StepRow | None) -> TimeStep:
         time_steps = self._time_steps
         if time_steps is None:
             raise RuntimeError(f"{self.name}: call reset() before step()")

@@ -90,8 +90,8 @@ class ActionLeaf:
 
     def __init__(self, leaf: SpaceLeaf, batch_size: int) -> None:
         self._path = leaf.path
-        # Of numbers, environments get copies.
-        self._may_be_changed = leaf.shape != ()
+        # What the environment may change; of numbers it gets copies.
+        self.may_be_changed = leaf.shape != ()
         spec = space_specs.action_leaf_spec(leaf)
         self._shape = torch.Size((batch_size, *leaf.shape))
         self._dtype = leaf.dtype
@@ -136,10 +136,6 @@ class ActionLeaf:
         if self._is_rescaled:
             chosen = chosen * self._scale + self._shift
         return np.minimum(np.maximum(chosen, self._low), self._high).astype(self._dtype)
-
-    def remembered(self, given: np.ndarray) -> np.ndarray:
-        """What the environment was given, as it will still be after the step."""
-        return given.copy() if self._may_be_changed else given
 
     def _refuse(self, action: Any) -> NoReturn:
         if not isinstance(action, Tensor):
@@ -231,8 +227,11 @@ class NumpyTimeSteps(TimeSteps):
         return self._action_tree.join(self._converted)
 
     def given(self) -> list[np.ndarray]:
-        """What the last ``convert_action`` gave for each leaf, not to be changed."""
-        return list(map(ActionLeaf.remembered, self._actions, self._converted))
+        """What the last ``convert_action`` gave for each leaf; nobody changes it."""
+        return [
+            given.copy() if leaf.may_be_changed else given
+            for leaf, given in zip(self._actions, self._converted, strict=True)
+        ]
 
     def next(
         self,

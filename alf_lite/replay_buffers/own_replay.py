@@ -53,6 +53,7 @@ class OwnReplay:
         self.num_history_steps = num_history_steps
         self._num_environments = num_environments
         self.buffer: ReplayBuffer | None = None  # until the first unroll
+        self.mini_batch_size = config.mini_batch_size or num_environments  # per update
         self.mini_batch_length = config.mini_batch_length
         # Steps of an environment that one window takes.
         self.least_length = config.mini_batch_length + num_history_steps
@@ -115,11 +116,6 @@ class OwnReplay:
         options = self.options.sampling
         is_kept = not self._config.clear_replay_buffer
         return is_kept and options.with_replacement and not options.has_limits
-
-    @property
-    def mini_batch_size(self) -> int:
-        """Windows per update."""
-        return self._config.mini_batch_size or self._num_environments
 
     def buffer_for(self, experience: Experience) -> ReplayBuffer:
         """The buffer; the first time, one for experience like this [T, B, ...]."""

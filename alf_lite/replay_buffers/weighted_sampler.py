@@ -16,6 +16,7 @@ from alf_lite.replay_buffers.window_sampler import (
     SamplingOptions,
     UniformSampler,
     WindowStarts,
+    check_size,
     draw_stratified,
 )
 
@@ -224,7 +225,7 @@ class WeightedSampler(UniformSampler):
         limits, weights = self._limits, self._weights
         assert limits is not None
         if not self._options.with_replacement:
-            self._check_size(weights.num_live, batch_size)
+            check_size(weights.num_live, batch_size)
         elif weights.num_live < batch_size and self._num_uses_left() < batch_size:
             raise ValueError(
                 f"cannot draw {batch_size} windows: the {weights.num_live} left "

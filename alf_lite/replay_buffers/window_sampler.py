@@ -149,6 +149,12 @@ class UniformSampler:
         self._storage = storage
         self._options = options
         self._num_ignored = num_ignored
+        # (size, batch_size) → so many numbers below the size, in random order.
+        self._draw_numbers = (
+            draw_with_replacement
+            if options.with_replacement
+            else draw_without_replacement
+        )
         self._starts_key = (-1, 0)
         self._starts = PositionRanges(storage.begin, storage.begin)
 
@@ -268,23 +274,9 @@ class UniformSampler:
         """As :meth:`_draw_from`, none that is ``drawn`` if no window may come twice."""
         if self._options.with_replacement:
             return self._draw_from(starts, batch_size)
-        self._check_size(starts.size, batch_size + len(drawn[0]))
+        check_size(starts.size, batch_size + len(drawn[0]))
         numbers = draw_others(starts.numbers(*drawn), starts.size, batch_size)
         return starts.locate(numbers)
-
-    def _draw_numbers(self, size: int, batch_size: int) -> np.ndarray:
-        """``batch_size`` uniform numbers below ``size``, in random order."""
-        if self._options.with_replacement:
-            return draw_with_replacement(size, batch_size)
-        self._check_size(size, batch_size)
-        return draw_without_replacement(size, batch_size)
-
-    def _check_size(self, size: int, batch_size: int) -> None:
-        if batch_size > size:
-            raise ValueError(
-                f"cannot draw {batch_size} different windows: there are only {size}. "
-                "Draw fewer at once, or with replacement."
-            )
 
     def _num_recent(self, starts: PositionRanges, batch_size: int) -> int:
         """How many windows of a batch have to be from the newest steps.
@@ -328,12 +320,25 @@ def draw_without_replacement(size: int, batch_size: int) -> np.ndarray:
     The circle of all numbers is turned by a random angle and cut into ``batch_size``
     strata as equal as integers allow; each gives one number. Every number is drawn
     with the same probability.
+
+    Raises:
+        ValueError: if there are fewer.
     """
+    check_size(size, batch_size)
     bounds = np.arange(batch_size + 1) * size // batch_size
     inside, order = _draw_in_strata(batch_size)
     drawn = bounds[:-1] + (inside * np.diff(bounds)).astype(np.int64)
     turn = int(torch.randint(size, ()))
     return ((drawn + turn) % size).take(order)
+
+
+def check_size(size: int, batch_size: int) -> None:
+    """Raises ValueError if there are fewer than ``batch_size`` windows."""
+    if batch_size > size:
+        raise ValueError(
+            f"cannot draw {batch_size} different windows: there are only {size}. "
+            "Draw fewer at once, or with replacement."
+        )
 
 
 def draw_others(drawn: np.ndarray, size: int, batch_size: int) -> np.ndarray:

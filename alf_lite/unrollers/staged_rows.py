@@ -65,6 +65,8 @@ class StagedRows(PreallocatedRows):
         device: of the policy.
     """
 
+    moves = True
+
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self.device = device

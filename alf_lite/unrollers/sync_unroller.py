@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -88,7 +88,8 @@ class SyncUnroller:
         """
         if self._time_step is None:
             self.reset()
-        self._check_is_alone()
+        if self._env.current_time_step is not self._time_step:
+            self._refuse_company()
         is_first_unroll, self._is_fresh = self._is_fresh, False
         new_columns, self._new_columns = self._new_columns, ()
         self._is_unrolling = True
@@ -107,28 +108,24 @@ class SyncUnroller:
             is_first_unroll,
             new_columns=() if is_first_unroll else new_columns,
             kept_rows=rows.read_time_steps,
-            taken_steps=rows.read_taken(length + 1),
+            taken_steps=rows.read_taken(length + 1) if rows.moves else (),
             may_have_restarts=self._env.num_restarts != num_restarts,
         )
 
-    def _check_is_alone(self) -> None:
+    def _refuse_company(self) -> NoReturn:
         """After a step of somebody else, what comes next does not follow from ours."""
-        if self._env.current_time_step is not self._time_step:
-            raise ConfigError(
-                f"the environment {self._env.name} was reset or stepped by another "
-                "algorithm or by an evaluation. Give each one of its own: "
-                "alf_lite.create_environment(...)"
-            )
+        raise ConfigError(
+            f"the environment {self._env.name} was reset or stepped by another "
+            "algorithm or by an evaluation. Give each one of its own: "
+            "alf_lite.create_environment(...)"
+        )
 
     def _make_rows(self) -> UnrollRows:
+        device = self._policy.device
+        moves = self._time_step.reward.device != device
         if self._with_grad:
-            return RowsWithGradient(self._device)
-        return StagedRows(self._device) if self._moves else PreallocatedRows()
-
-    @property
-    def _moves(self) -> bool:
-        """Whether steps go from the environment to the policy on another device."""
-        return self._time_step.reward.device != self._device
+            return RowsWithGradient(device, moves)
+        return StagedRows(device) if moves else PreallocatedRows()
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs to go on from the last step, as plain data.
@@ -164,7 +161,7 @@ class SyncUnroller:
             CheckpointError: if the state does not fit.
         """
         policy_state, transform_state = (
-            _unpack(state[name], like, self._device)
+            _unpack(state[name], like, self._policy.device)
             for name, like in zip(
                 ("policy_state", "transform_state"), self._zeros(), strict=True
             )
@@ -183,7 +180,7 @@ class SyncUnroller:
             The seconds spent in the environment.
         """
         policy, env, act = self._policy, self._env, self._rollout_step
-        transform, moves = policy.transform_timestep, self._moves
+        transform, moves = policy.transform_timestep, rows.moves
         initial_state, _ = self._zeros()
         has_state = self._has_policy_state
         env_seconds = 0.0
@@ -246,10 +243,6 @@ class SyncUnroller:
             self._has_policy_state = not nest.is_empty(states[0])
             self._has_transform_state = not nest.is_empty(states[1])
         return self._initial_states
-
-    @property
-    def _device(self) -> torch.device:
-        return self._policy.device
 
 
 def _unpack(leaves: Sequence[Tensor], like: Nest, device: torch.device) -> Nest:

@@ -148,6 +148,8 @@ class PreallocatedRows:
             both. None means memory of its own.
     """
 
+    moves = False  # whether steps go from the environment to a policy elsewhere
+
     def __init__(self, memory: tuple[Nest, Nest] | None = None) -> None:
         steps, rest = (None, None) if memory is None else memory
         self._steps = UnrollStorage(steps)
@@ -223,12 +225,12 @@ class PreallocatedRows:
             self._steps.write(row, time_step, self._length + 1)
 
     def take(self, row: int, time_step: TimeStep) -> TimeStep:
-        """What the environment returned, where the policy is; asked if it is not."""
-        raise NotImplementedError("StagedRows are for policies on another device")
+        """What the environment returned, where the policy is; asked if it moves."""
+        raise NotImplementedError
 
-    def read_taken(self, num_time_steps: int) -> TimeStep | tuple[()]:
-        """What :meth:`take` returned, [T+1, B, ...]; () if it was not asked."""
-        return ()
+    def read_taken(self, num_time_steps: int) -> TimeStep:
+        """What :meth:`take` returned, [T+1, B, ...]; likewise."""
+        raise NotImplementedError
 
     def _look_at(self, first_rows: list[Experience], experience: Experience) -> None:
         """Takes in one of the first rows; decides after the last of them."""
@@ -284,10 +286,12 @@ class RowsWithGradient:
 
     Args:
         device: of the policy.
+        moves: whether the environment is elsewhere.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, moves: bool) -> None:
         self.device = device
+        self.moves = moves
         self._raw_steps: list[TimeStep] = []  # those that were taken
         self._taken: TimeStep | tuple[()] = ()  # of the last unroll
         self._time_steps: list[TimeStep] = []
@@ -342,6 +346,9 @@ class UnrollStorage:
     Args:
         memory: nest of [T, B, ...] tensors, such as others can read, too. None means to
             allocate it for the first nest written.
+
+    Attributes:
+        memory: the nest of [N, B, ...] tensors of all rows; N changes with them.
     """
 
     def __init__(self, memory: Nest | None = None) -> None:
@@ -374,16 +381,11 @@ class UnrollStorage:
         """Copies a row that there is to another one."""
         torch._foreach_copy_(self._rows[target], self._rows[source])
 
-    @property
-    def memory(self) -> Nest:
-        """The nest of [N, B, ...] tensors that holds all rows; N changes with them."""
-        return self._nest
-
     def read(self, begin: int, end: int) -> Nest:
         """Rows ``begin`` to ``end`` (exclusive) as views [end - begin, B, ...]."""
         views = self._views.get((begin, end))
         if views is None:
-            views = nest.map_structure(lambda buffer: buffer[begin:end], self._nest)
+            views = nest.map_structure(lambda buffer: buffer[begin:end], self.memory)
             if len(self._views) < _MAX_VIEWS:
                 self._views[begin, end] = views
         return views
@@ -416,7 +418,7 @@ class UnrollStorage:
     def _use(self, memory: Nest) -> None:
         """Writes the next rows to ``memory``, a nest of [T, B, ...] tensors."""
         self._views.clear()
-        self._nest = memory
+        self.memory = memory
         with torch.inference_mode(False):
             columns = [buffer.unbind(0) for buffer in nest.flatten(memory)]
         self._rows = [list(row) for row in zip(*columns, strict=True)]
@@ -424,7 +426,7 @@ class UnrollStorage:
         self._traits = list(map(_traits, first_row))
 
     def _check(self, values: Nest) -> None:
-        nest.assert_same_structure(self._nest, values)
+        nest.assert_same_structure(self.memory, values)
         if list(map(_traits, nest.flatten(values))) == self._traits:
             return
         for (path, leaf), (shape, dtype) in zip(

@@ -221,7 +221,6 @@ def test_an_environment_that_writes_the_rows_makes_no_difference(bootstrap, leng
 
     copied = create_environment("CartPole-v1", 2)
     copied.rows_of = lambda memory: None
-    copied.step_into = None
     written = create_environment("CartPole-v1", 2)
     written.step = None
     for a, b in zip(collected(copied), collected(written), strict=True):
