@@ -69,10 +69,9 @@ def create_environment(
         seed: of the first reset. The global generators of python and numpy are seeded
             in the processes of ``async`` only; in this one they belong to the program.
         vectorization_mode: ``sync``: one after the other in this process, best for fast
-            environments. ``async``: a process for each, for environments that need more
-            than about 0.3 ms per step, and cores to run on. ``native``: the vector
-            implementation that comes with the environment. ``envpool``: the pool of
-            EnvPool for its id ``env_name``, threads of C++. ``auto``: native if there
+            environments. ``async``: a process for each, for those that need more than
+            about 0.3 ms per step. ``native``: the environment's own implementation.
+            ``envpool``: EnvPool's, for its id ``env_name``. ``auto``: native if there
             is one and nothing forbids it, else sync.
         max_episode_steps: replaces the time limit registered with the id; a time limit
             around the user's own environment. 0 for no limit, which ``native`` has not.
@@ -84,21 +83,17 @@ def create_environment(
             until an episode ends is an error.
         env_ctor: called without arguments, it returns a single ``gymnasium.Env`` each
             time, or a whole ``gymnasium.vector.VectorEnv`` or ``Environment`` (not with
-            ``async``). If it has a parameter ``render_mode``, it is given that. If it
-            has one ``env_index``, it is given the number of its environment in the run,
-            such as for the port of a simulator: from 0 through those of all ranks and
-            unroll workers, then those of the evaluation. A worker that takes the place
-            of another one has its numbers; a whole batch has one number. A class that
-            ``takes_num_environments``, such as a ``TorchVectorEnv``, makes as many as
-            ``num_parallel_environments``.
+            ``async``). If it has a parameter ``render_mode`` or ``env_index``, it is
+            given that, or the number of its environment (see ``env_indices``). A class
+            that ``takes_num_environments``, such as a ``TorchVectorEnv``, makes as many
+            as ``num_parallel_environments``.
         env_timeout_seconds: ``async`` only: an environment that needs longer to be
             built, reset or stepped is an error.
         env_retries: ``sync`` only: how often an environment may raise in ``step`` or
             ``reset`` until an episode of it ends. Its open episode is given up: the
             step before is its last one, truncated, and nothing is learned from the one
             that failed. The next failure is an error, as the first one is with 0.
-        env_retry_type: what is done with it: ``reset``, or ``renew``, which closes it
-            and builds another one.
+        env_retry_type: ``reset`` it then, or ``renew``: close it and build another one.
         render_mode: such as ``rgb_array``.
         of_run: what a trainer adds; of a default number, a rank has one at least.
 
@@ -112,44 +107,37 @@ def create_environment(
     """
     env_name, env_ctor = _named_or_made(env_name, env_ctor)
     arguments = dict(locals())
-    size_is_given = num_parallel_environments is not None
-    num_environments = num_parallel_environments
-    if num_environments is None:
-        num_environments = of_run.num_environments
-        note_used(create_environment, {"num_parallel_environments": num_environments})
-        num_environments = max(num_environments, of_run.num_ranks)
-    _check_arguments(
-        env_name, num_environments, vectorization_mode, env_ctor, env_kwargs
-    )
-    _check_retries(env_retries, env_retry_type, vectorization_mode)
-    num_environments = _share(num_environments, of_run.num_ranks)
-    _check_time_limit(max_episode_steps, vectorization_mode)
+    num_environments = _num_environments(arguments)
     kind = batch_creation.class_of_batches(env_name, env_ctor)
     if kind is not None:
-        batch = batch_creation.make_batch(kind, arguments, num_environments)
-        return _created_with(batch, arguments)
-    _prepare_rendering(render_mode)
-    vector_env = _make_vector_env(arguments, num_environments, size_is_given)
+        environment = batch_creation.make_batch(kind, arguments, num_environments)
+    else:
+        environment = _make_environment(arguments, num_environments)
+    environment.created_with = {
+        name: value for name, value in arguments.items() if name != "of_run"
+    }
+    return environment
+
+
+def _make_environment(
+    arguments: Mapping[str, Any], num_environments: int
+) -> Environment:
+    """The environments of gymnasium that ``create_environment`` was asked for."""
+    _prepare_rendering(arguments["render_mode"])
+    vector_env = _make_vector_env(arguments, num_environments)
     if isinstance(vector_env, Environment):
-        return _created_with(vector_env, arguments)
-    environment = GymnasiumEnvironment(
-        vector_env, seed=seed, env_info_keys=env_info_keys, name=env_name or None
+        return vector_env
+    return GymnasiumEnvironment(
+        vector_env,
+        seed=arguments["seed"],
+        env_info_keys=arguments["env_info_keys"],
+        name=arguments["env_name"] or None,
     )
-    return _created_with(environment, arguments)
 
 
-def _make_vector_env(
-    arguments: Mapping[str, Any], num_environments: int, size_is_given: bool
-) -> Any:
-    """The environments of ``create_environment``, stepped as it was told.
-
-    Args:
-        arguments: of it.
-        num_environments: of them, those of this rank.
-        size_is_given: whether the user has said how many.
-    """
+def _make_vector_env(arguments: Mapping[str, Any], num_environments: int) -> Any:
+    """The environments of one rank, stepped as ``create_environment`` was told."""
     env_name, mode = arguments["env_name"], arguments["vectorization_mode"]
-    num_retries = arguments["env_retries"]
     is_of_id = arguments["env_ctor"] is None and mode != "envpool"
     factory = EnvFactory(
         spec=env_ids.find_spec(env_name) if is_of_id else None,
@@ -163,7 +151,9 @@ def _make_vector_env(
     factories = [factory.of_index(first + i) for i in range(num_environments)]
     info_keys = InfoKeys(arguments["env_info_keys"])
     if mode == "auto":
-        mode = "native" if has_native(factory) and not num_retries else "sync"
+        mode = "sync"
+        if has_native(factory) and not arguments["env_retries"]:
+            mode = "native"
     try:
         if mode == "async":
             return ProcessVectorEnv(
@@ -176,14 +166,7 @@ def _make_vector_env(
             return _make_pool(factory, env_name, num_environments, arguments["seed"])
         if mode == "native":
             return _make_native(factory, num_environments)
-        return _make_serial(
-            factories,
-            info_keys,
-            size_is_given,
-            arguments["of_run"].num_ranks,
-            num_retries=num_retries,
-            renews=arguments["env_retry_type"] == "renew",
-        )
+        return _make_serial(factories, info_keys, arguments)
     except EnvError as error:
         missing = env_ids.missing_package(env_name, str(error))
         if missing is not None:
@@ -191,21 +174,21 @@ def _make_vector_env(
         raise
 
 
-def _created_with(environment: Environment, arguments: dict[str, Any]) -> Environment:
-    """``environment``, which remembers what it was made from."""
-    environment.created_with = {
-        name: value for name, value in arguments.items() if name != "of_run"
-    }
-    return environment
+def _num_environments(arguments: Mapping[str, Any]) -> int:
+    """How many environments there are to be, of one rank.
 
-
-def _share(num_environments: int, num_ranks: int) -> int:
-    """Those of one rank."""
-    if num_ranks == 1:
-        return num_environments
-    return ranks.share_of(
-        num_environments, "create_environment.num_parallel_environments"
-    )
+    Raises:
+        ConfigError: if the arguments contradict each other.
+    """
+    number, of_run = arguments["num_parallel_environments"], arguments["of_run"]
+    if number is None:
+        number = of_run.num_environments
+        note_used(create_environment, {"num_parallel_environments": number})
+        number = max(number, of_run.num_ranks)
+    _check_arguments(arguments, number)
+    if of_run.num_ranks == 1:
+        return number
+    return ranks.share_of(number, "create_environment.num_parallel_environments")
 
 
 def _named_or_made(
@@ -222,93 +205,81 @@ def _named_or_made(
     )
 
 
-def _check_arguments(
-    env_name: str,
-    num_environments: int,
-    mode: str,
-    env_ctor: Callable[[], Any] | None,
-    env_kwargs: Mapping[str, Any] | None,
-) -> None:
-    modes = get_args(VectorizationMode)
-    if not env_name and env_ctor is None:
-        raise ConfigError("create_environment: set env_name or env_ctor")
-    if env_ctor is not None and not callable(env_ctor):
-        raise ConfigError(
-            f"create_environment: env_ctor must be callable, got {env_ctor!r}. "
-            "In a conf write @name, not @name()."
-        )
-    if env_ctor is not None and env_kwargs:
-        raise ConfigError(
-            "create_environment: env_kwargs belong to env_name; bind the parameters of "
-            "env_ctor instead"
-        )
-    if mode not in modes:
-        raise ConfigError(
-            "create_environment: vectorization_mode must be one of "
-            f"{', '.join(modes)}, got {mode!r}"
-        )
-    if mode in ("native", "envpool") and env_ctor is not None:
-        raise ConfigError(
-            "create_environment: an env_ctor that returns a VectorEnv needs no "
-            f"vectorization_mode={mode!r}; leave it out"
-        )
-    is_count = isinstance(num_environments, int)
-    if not (is_count and 0 < num_environments <= _MAX_ENVIRONMENTS):
-        raise ConfigError(
-            "create_environment: num_parallel_environments must be a positive integer, "
-            f"at most {_MAX_ENVIRONMENTS:,}, got {num_environments!r}"
-        )
+def _check_arguments(arguments: Mapping[str, Any], num_environments: Any) -> None:
+    """Raises ConfigError, if they cannot be had, or not together."""
+    mode, env_ctor = arguments["vectorization_mode"], arguments["env_ctor"]
+    retries, retry_type = arguments["env_retries"], arguments["env_retry_type"]
+    limit = arguments["max_episode_steps"]
+    modes, is_native = get_args(VectorizationMode), mode in ("native", "envpool")
+    retry_types = ("reset", "renew") if _is_count(retries, 1) else ("reset",)
+    # (is broken, text): the first one counts.
+    rules = (
+        (not arguments["env_name"] and env_ctor is None, "set env_name or env_ctor"),
+        (
+            env_ctor is not None and not callable(env_ctor),
+            f"env_ctor must be callable, got {env_ctor!r}. In a conf write @name, not "
+            "@name().",
+        ),
+        (
+            env_ctor is not None and arguments["env_kwargs"],
+            "env_kwargs belong to env_name; bind the parameters of env_ctor instead",
+        ),
+        (
+            mode not in modes,
+            f"vectorization_mode must be one of {', '.join(modes)}, got {mode!r}",
+        ),
+        (
+            is_native and env_ctor is not None,
+            "an env_ctor that returns a VectorEnv needs no vectorization_mode="
+            f"{mode!r}; leave it out",
+        ),
+        (
+            not _is_count(num_environments, 1) or num_environments > _MAX_ENVIRONMENTS,
+            "num_parallel_environments must be a positive integer, at most "
+            f"{_MAX_ENVIRONMENTS:,}, got {num_environments!r}",
+        ),
+        (
+            not _is_count(retries, 0),
+            f"env_retries must be 0 or more, got {retries!r}",
+        ),
+        (
+            retry_type not in retry_types,
+            "env_retry_type must be 'reset' or, with env_retries, 'renew', got "
+            f"{retry_type!r}",
+        ),
+        (
+            _is_count(retries, 1) and mode not in ("sync", "auto"),
+            "env_retries is for environments in this process, vectorization_mode="
+            f"'sync', not for {mode!r}: leave one of them out",
+        ),
+        (
+            limit is not None and not _is_count(limit, 0),
+            "max_episode_steps must be a number of steps, 0 for no limit or None for "
+            f"that of the environment, got {limit!r}",
+        ),
+        (
+            is_native and isinstance(limit, int) and limit == 0,
+            "max_episode_steps = 0 (no limit) cannot be had with vectorization_mode="
+            f"{mode!r}, whose limit is its own: give a large number, or use 'sync'",
+        ),
+    )
+    for is_broken, text in rules:
+        if is_broken:
+            raise ConfigError(f"create_environment: {text}")
 
 
-def _check_retries(env_retries: Any, env_retry_type: Any, mode: str) -> None:
-    is_count = isinstance(env_retries, int) and not isinstance(env_retries, bool)
-    if not is_count or env_retries < 0:
-        raise ConfigError(
-            f"create_environment: env_retries must be 0 or more, got {env_retries!r}"
-        )
-    kinds = ("reset", "renew") if env_retries else ("reset",)
-    if env_retry_type not in kinds:
-        raise ConfigError(
-            "create_environment: env_retry_type must be 'reset' or, with env_retries, "
-            f"'renew', got {env_retry_type!r}"
-        )
-    if env_retries and mode not in ("sync", "auto"):
-        raise ConfigError(
-            "create_environment: env_retries is for environments in this process, "
-            f"vectorization_mode='sync', not for {mode!r}: leave one of them out"
-        )
-
-
-def _check_time_limit(max_episode_steps: Any, mode: str) -> None:
-    if max_episode_steps is None:
-        return
-    is_count = isinstance(max_episode_steps, int | np.integer)
-    if not is_count or isinstance(max_episode_steps, bool) or max_episode_steps < 0:
-        raise ConfigError(
-            "create_environment: max_episode_steps must be a number of steps, 0 for no "
-            f"limit or None for that of the environment, got {max_episode_steps!r}"
-        )
-    if max_episode_steps == 0 and mode in ("native", "envpool"):
-        raise ConfigError(
-            "create_environment: max_episode_steps = 0 (no limit) cannot be had with "
-            f"vectorization_mode={mode!r}, whose limit is its own: give a large "
-            "number, or use 'sync'"
-        )
+def _is_count(value: Any, least: int) -> bool:
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return is_integer and value >= least
 
 
 def _make_serial(
-    factories: Sequence[EnvFactory],
-    info_keys: InfoKeys,
-    size_is_given: bool,
-    num_ranks: int,
-    *,
-    num_retries: int,
-    renews: bool,
+    factories: Sequence[EnvFactory], info_keys: InfoKeys, arguments: Mapping[str, Any]
 ) -> Any:
     """A SerialVectorEnv, or the batch that the user's own factory returns."""
     factory = factories[0]
-    retries: dict[str, Any] = {"num_retries": num_retries}
-    if renews:
+    retries: dict[str, Any] = {"num_retries": arguments["env_retries"]}
+    if arguments["env_retry_type"] == "renew":
         retries["renew_fns"] = factories
     if factory.ctor is None:
         return SerialVectorEnv(factories, info_keys, **retries)
@@ -325,27 +296,26 @@ def _make_serial(
             "env_ctor must return a gymnasium.Env, a gymnasium.vector.VectorEnv or an "
             f"alf_lite Environment, got {single_env.class_name(first)}"
         )
-    _check_batch(first, factories, size_is_given, num_ranks, num_retries)
+    refusal = _refuse_batch(first, len(factories), arguments)
+    if refusal is not None:
+        first.close()
+        raise ConfigError(refusal)
     return first
 
 
-def _check_batch(
-    first: Any,
-    factories: Sequence[EnvFactory],
-    size_is_given: bool,
-    num_ranks: int,
-    num_retries: int,
-) -> None:
-    """Refuses, and closes, a batch of the user's that is not what was asked for."""
-    factory, num_environments = factories[0], len(factories)
+def _refuse_batch(
+    first: Any, num_environments: int, arguments: Mapping[str, Any]
+) -> str | None:
+    """Why a batch of the user's is not what was asked for; None if it is."""
+    num_ranks = arguments["of_run"].num_ranks
     is_ours = isinstance(first, Environment)
     size = first.batch_size if is_ours else first.num_envs
-    if size_is_given and num_environments not in (1, size):
-        first.close()
+    is_given = arguments["num_parallel_environments"] is not None
+    if is_given and num_environments not in (1, size):
         of_ranks = ""
         if num_ranks > 1:
             of_ranks = f", {num_environments} for each of {num_ranks} ranks"
-        raise ConfigError(
+        return (
             f"env_ctor returned {size} environments, but num_parallel_environments is "
             f"{num_environments * num_ranks}{of_ranks}. Leave it out (for evaluation "
             "it is TrainerConfig.num_eval_environments)."
@@ -355,13 +325,14 @@ def _check_batch(
             "env_ctor returns %d environments for each of %d ranks, %d in all.",
             *(size, num_ranks, size * num_ranks),
         )
-    if factory.wrappers or factory.max_episode_steps is not None or num_retries:
-        first.close()
-        raise ConfigError(
+    has_limit = arguments["max_episode_steps"] is not None
+    if arguments["wrappers"] or has_limit or arguments["env_retries"]:
+        return (
             "wrappers, max_episode_steps and env_retries are for single environments, "
             f"but env_ctor returned a batch, {type(first).__name__}. Apply them inside "
             "of env_ctor."
         )
+    return None
 
 
 def has_native(factory: EnvFactory) -> bool:
@@ -389,17 +360,12 @@ def _make_native(factory: EnvFactory, num_environments: int) -> Any:
             f"vectorization_mode='native' asks for the own vector implementation of "
             f"{spec.id}, but {reason}. Use 'sync', 'async' or 'auto'."
         )
-    arguments = dict(factory.kwargs)
-    if factory.max_episode_steps is not None:
-        arguments["max_episode_steps"] = factory.max_episode_steps
-    if factory.render_mode is not None:
-        arguments["render_mode"] = factory.render_mode
     try:
         return gymnasium.make_vec(
             spec,
             num_envs=num_environments,
             vectorization_mode="vector_entry_point",
-            **arguments,
+            **factory.options,
         )
     except single_env.ENV_FAILURES as error:
         where = f"{spec.id}: the constructor of the vector environment"
@@ -414,13 +380,8 @@ def _make_pool(
             "create_environment: wrappers are for single environments, but EnvPool's "
             "step as one. Use data transformers, or vectorization_mode='sync'."
         )
-    options = dict(factory.kwargs)
-    if factory.max_episode_steps is not None:
-        options["max_episode_steps"] = factory.max_episode_steps
-    if factory.render_mode is not None:
-        options["render_mode"] = factory.render_mode
     first_seed = 0 if seed is None else single_env.vector_seed(seed)
-    return EnvPoolVectorEnv(env_name, num_environments, first_seed, options)
+    return EnvPoolVectorEnv(env_name, num_environments, first_seed, factory.options)
 
 
 def _prepare_rendering(render_mode: str | None) -> None:

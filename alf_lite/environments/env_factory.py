@@ -39,6 +39,16 @@ class EnvFactory:
             return self
         return dataclasses.replace(self, env_index=env_index)
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """For what makes a whole batch itself."""
+        given = {
+            "max_episode_steps": self.max_episode_steps,
+            "render_mode": self.render_mode,
+        }
+        given = {name: value for name, value in given.items() if value is not None}
+        return {**self.kwargs, **given}
+
     def __call__(self) -> gymnasium.Env:
         """Builds the environment.
 

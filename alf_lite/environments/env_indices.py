@@ -1,5 +1,9 @@
 """The number of an environment among all those of a run, its ``env_index``.
 
+It may tell the port of a simulator. The numbers run from 0 through those of all ranks
+and unroll workers, then those of the evaluation. A worker that takes the place of
+another one has its numbers; a whole batch has one number.
+
 Environments are created in several places, which do not know of each other: ranks,
 unroll workers, the evaluation. Whoever creates them says which were counted before.
 """

@@ -5,6 +5,7 @@ What goes wrong in one becomes an error that says where. Without torch, see spac
 
 from __future__ import annotations
 
+import abc
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -217,7 +218,7 @@ def missing_value(error: BaseException) -> str | None:
         return None
 
 
-class BatchOfSingleEnvs(VectorEnv):
+class BatchOfSingleEnvs(VectorEnv, abc.ABC):
     """A ``gymnasium.vector.VectorEnv`` in NEXT_STEP mode over single environments.
 
     It differs from gymnasium's ``SyncVectorEnv`` in that (1) nothing an environment
@@ -279,10 +280,11 @@ class BatchOfSingleEnvs(VectorEnv):
             ends = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
         return observations, rewards, *ends, infos
 
+    @abc.abstractmethod
     def take_step(self, actions: Any) -> OwnStep:
         """``step``, without flags at all as long as no episode ends."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def freeze(self, rows: np.ndarray) -> None:
         """Steps these environments no more until ``reset``.
 
@@ -291,24 +293,24 @@ class BatchOfSingleEnvs(VectorEnv):
         Args:
             rows: [B] bool.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def set_attribute(self, name: str, value: Any) -> None:
         """See :func:`set_env_attribute`, for every environment."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def render_rows(self, rows: Sequence[int]) -> list[Any]:
         """The frames of some environments."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def info_names(self) -> list[str]:
         """The keys that the infos of the last step had, declared or not."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def save_episodes(self) -> list[str]:
         """How the open episodes began, see ``OpenEpisode``."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def restore_episodes(
         self, episodes: Mapping[int, SavedEpisode], seeds: Sequence[int]
     ) -> tuple[tuple, dict[int, str]]:
@@ -321,7 +323,6 @@ class BatchOfSingleEnvs(VectorEnv):
         Returns:
             What ``step`` has returned at the end of each, and why some are new.
         """
-        raise NotImplementedError
 
 
 def set_env_attribute(env: gymnasium.Env, name: str, value: Any) -> None:
