@@ -159,6 +159,18 @@ def info_names(info: Any) -> list[str]:
     return names
 
 
+def find(infos: Infos, name: str) -> tuple[Any, Any]:
+    """What a vector environment's infos have of a key, and which environments have it.
+
+    Either may be None: nobody has the key; all of them have it.
+    """
+    found = _lookup(infos, name), _mask(infos, name)
+    return (
+        None if found[0] is _MISSING else found[0],
+        None if found[1] is _MISSING else found[1],
+    )
+
+
 def _any_has(infos: Infos, name: str) -> bool:
     mask = _mask(infos, name)
     # An array or a tensor, on whatever device.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from alf_lite.environments.time_steps import (
     NOT_NEXT_STEP,
     ObservationBounds,
     TimeSteps,
+    check_action,
     check_action_is_finite,
     raise_if_not_finite,
 )
@@ -126,7 +127,7 @@ class ActionLeaf:
             and action.shape == self._shape
             and (self._is_continuous or not action.dtype.is_floating_point)
         ):
-            self._refuse(action)
+            check_action(self._path, action, self._shape, not self._is_continuous)
         chosen[...] = action.numpy(force=True)
         if not self._is_continuous:
             shifted = chosen if self._offset is None else chosen + self._offset
@@ -136,16 +137,6 @@ class ActionLeaf:
         if self._is_rescaled:
             chosen = chosen * self._scale + self._shift
         return np.minimum(np.maximum(chosen, self._low), self._high).astype(self._dtype)
-
-    def _refuse(self, action: Any) -> NoReturn:
-        if not isinstance(action, Tensor):
-            raise TypeError(f"{self._path}: expected a tensor, got {type(action)}")
-        if action.shape != self._shape:
-            raise ValueError(
-                f"{self._path}: expected shape {tuple(self._shape)} (batch first), got "
-                f"{tuple(action.shape)}"
-            )
-        raise TypeError(f"{self._path}: expected integers, got {action.dtype}")
 
 
 class NumpyTimeSteps(TimeSteps):

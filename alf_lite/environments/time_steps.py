@@ -5,12 +5,14 @@ from __future__ import annotations
 import abc
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
+from torch import Tensor
 
 from alf_lite.data_structures import TimeStep
 from alf_lite.environments import space_specs
@@ -168,6 +170,28 @@ def raise_if_not_finite(path: str, array: np.ndarray) -> None:
             f"environment {where[0]} returned {path}{element_text(where)} = "
             f"{array[where]} ({array.dtype})"
         )
+
+
+def check_action(
+    path: str, action: Any, shape: Sequence[int], is_discrete: bool
+) -> None:
+    """Raises TypeError or ValueError, if ``action`` is no tensor as it must be.
+
+    Args:
+        path: of the leaf.
+        action: of the agent.
+        shape: [B, ...].
+        is_discrete: whether it must be of integers.
+    """
+    if not isinstance(action, Tensor):
+        raise TypeError(f"{path}: expected a tensor, got {type(action)}")
+    if action.shape != shape:
+        raise ValueError(
+            f"{path}: expected shape {tuple(shape)} (batch first), got "
+            f"{tuple(action.shape)}"
+        )
+    if is_discrete and action.is_floating_point():
+        raise TypeError(f"{path}: expected integers, got {action.dtype}")
 
 
 def check_action_is_finite(path: str, array: np.ndarray) -> None:

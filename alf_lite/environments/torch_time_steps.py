@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from alf_lite.data_structures import TimeStep
-from alf_lite.environments import space_specs
+from alf_lite.environments import info_keys, space_specs
 from alf_lite.environments.environment import StepRow
 from alf_lite.environments.info_keys import InfoKeys
 from alf_lite.environments.space_tree import SpaceLeaf
@@ -23,6 +23,7 @@ from alf_lite.environments.time_steps import (
     NOT_NEXT_STEP,
     ObservationBounds,
     TimeSteps,
+    check_action,
     check_action_is_finite,
     raise_if_not_finite,
 )
@@ -93,15 +94,7 @@ class TorchActionLeaf:
 
     def read(self, action: Any) -> Tensor:
         """A fresh tensor [B, ...] of the action as the agent chose it."""
-        if not isinstance(action, Tensor):
-            raise TypeError(f"{self._path}: expected a tensor, got {type(action)}")
-        if action.shape != self._shape:
-            raise ValueError(
-                f"{self._path}: expected shape {self._shape} (batch first), got "
-                f"{tuple(action.shape)}"
-            )
-        if action.is_floating_point() and self._spec.is_discrete:
-            raise TypeError(f"{self._path}: expected integers, got {action.dtype}")
+        check_action(self._path, action, self._shape, self._spec.is_discrete)
         return action.detach().to(self._device, self._spec.dtype, copy=True)
 
     def check(self, action: Tensor) -> None:
@@ -140,14 +133,14 @@ class TorchTimeSteps(TimeSteps):
         self,
         vector_env: VectorEnv,
         spec: TimeStep,
-        info_keys: InfoKeys,
+        declared: InfoKeys,
         *,
         copy: bool,
         device: torch.device,
     ) -> None:
-        super().__init__(vector_env, spec, info_keys)
+        super().__init__(vector_env, spec, declared)
         batch_size = self._batch_size
-        self._info_shapes = info_keys.shapes
+        self._info_shapes = declared.shapes
         self._device = device
         self._copy = copy
         self._observations = [
@@ -278,7 +271,7 @@ class TorchTimeSteps(TimeSteps):
         result = {}
         for name, shape in self._info_shapes.items():
             expected = (self._batch_size, *shape)
-            value, mask = _find_info(infos, name)
+            value, mask = info_keys.find(infos, name)
             if value is None:
                 result[name] = torch.zeros(expected, device=self._device)
                 continue
@@ -289,11 +282,3 @@ class TorchTimeSteps(TimeSteps):
                 tensor = tensor.masked_fill(expand_mask(missing, tensor), 0)
             result[name] = tensor
         return result
-
-
-def _find_info(infos: dict[str, Any], name: str) -> tuple[Any, Any]:
-    """(value, mask) of ``name``; ``"a/b"`` is the entry b of the dict a."""
-    while name not in infos and "/" in name:
-        head, _, name = name.partition("/")
-        infos = infos.get(head, {})
-    return infos.get(name), infos.get(f"_{name}")
