@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from alf_lite.config import shipping as config_shipping
-from alf_lite.errors import AlfLiteError, ConfigError, WorkerError, failure_text
+from alf_lite.data_structures import Experience, TimeStep
+from alf_lite.errors import ConfigError, WorkerError, failure_text
 from alf_lite.processes.child_main import CLOSE_SECONDS, error_of
 from alf_lite.processes.child_process import raise_descriptor_limit
 from alf_lite.processes.ray_cluster import (
@@ -24,26 +24,17 @@ from alf_lite.processes.ray_cluster import (
     RayCluster,
     answer_of,
 )
-from alf_lite.tensor_specs import TensorSpec
 from alf_lite.unrollers.ray_worker import GROUPS, LIFE, NEWS, UNROLLS, Place, RayWorker
-from alf_lite.unrollers.unroll import Unroll
-from alf_lite.unrollers.unroll_worker import (
-    PoolOptions,
-    UnrollReport,
-    WorkerDescription,
-    WorkerSettings,
-)
+from alf_lite.unrollers.unroll_worker import PoolOptions, UnrollReport
 from alf_lite.unrollers.worker_memory import UnrollSlots, flat_parameters
 from alf_lite.unrollers.worker_pool import (
     START_SECONDS,
-    WATCH_SECONDS,
     Event,
     Finished,
-    Lost,
+    PoolWorker,
     Ready,
-    RestartBudget,
+    WorkerPool,
 )
-from alf_lite.utils.random_state import derive_seed
 
 _logger = logging.getLogger(__name__)
 
@@ -65,7 +56,45 @@ class _Arrival(NamedTuple):
     future: Future[Any]
 
 
-class RayPool:
+class _LostNode(NamedTuple):
+    """Workers of one machine that died without a word, at the same time."""
+
+    until: float
+    workers: set[int]
+
+
+class _RayWorker(PoolWorker):
+    """What the pool knows of one worker."""
+
+    actor: RayActor
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.slots: list[UnrollSlots] = []
+        self.num_unplaced = 0  # actors in a row that were lost before they began
+
+    def begin(self, actor: RayActor, incarnation: int) -> None:
+        """A new actor does the work from now on."""
+        self.restart()
+        self.actor = actor
+        self.incarnation = incarnation
+        self.place: Place | None = None  # until a machine has room for it
+        self.num_finished = 0  # unrolls that it has reported
+        self.arrived: dict[int, UnrollReport] = {}  # before an earlier one, by number
+        self.told_version = 0  # of the parameters
+        self.stack = ""
+        self.is_asked = False  # whether it lives
+        self.began_at = self.alive_at
+        self.say_at = self.began_at + _PLACE_SECONDS
+
+    @property
+    def where(self) -> str:
+        if self.place is None:
+            return f"{super().where}, which had no place yet"
+        return f"{super().where}, process {self.place.pid} on {self.place.host}"
+
+
+class RayPool(WorkerPool[_RayWorker]):
     """A ``WorkerPool`` of actors.
 
     An unroll comes back as one array of bytes, which is copied into memory of this
@@ -77,11 +106,9 @@ class RayPool:
     that no machine has room for waits until one joins; the others go on.
 
     Args:
-        recipe: an ``unroll_worker.Recipe``, by ``config_shipping``.
+        recipe: see ``WorkerPool``, as for the others.
         connect: to the cluster.
         cpus_per_worker: that an actor takes of its machine.
-        options: see there.
-        tensors: what acting depends on, by name.
 
     Raises:
         ConfigError: if there is not enough memory, or no cluster.
@@ -95,12 +122,8 @@ class RayPool:
         options: PoolOptions,
         tensors: Mapping[str, Tensor],
     ) -> None:
-        self._recipe = recipe
+        super().__init__(recipe, options, tensors)
         self._cpus_per_worker = cpus_per_worker
-        self._options = options
-        self._specs = {
-            name: TensorSpec.from_tensor(tensor) for name, tensor in tensors.items()
-        }
         self._parameters = flat_parameters(self._specs.values())
         num_bytes = self._parameters.num_bytes
         self._fits_into_messages = (
@@ -108,20 +131,13 @@ class RayPool:
             and num_bytes * options.num_workers <= _ALL_MESSAGES_BYTES
         )
         self._values: Any = None  # of the newest version, or where they are stored
-        self.version = 0
-        self._workers: list[_Worker] = []
         self._arrivals: queue.SimpleQueue[_Arrival] = queue.SimpleQueue()
-        self._restarts = RestartBudget(options.max_restarts)
-        self._watched_at = self._ready_at = time.monotonic()
+        self._ready_at = time.monotonic()
         self._lost: dict[str, _LostNode] = {}
         self._is_closed = False
         self._num_started = 0  # actors
         raise_descriptor_limit()
         self._cluster = connect()
-
-    @property
-    def num_restarts(self) -> int:
-        return self._restarts.num_restarts
 
     def publish(self, tensors: Mapping[str, Tensor]) -> int:
         ordered = [tensors[name] for name in self._specs]
@@ -135,45 +151,6 @@ class RayPool:
             if worker.num_requested:
                 self._refresh(worker)
         return self.version
-
-    def start(self, seed: int) -> None:
-        self._seed = seed
-        for index in range(self._options.num_workers):
-            self._workers.append(_Worker(index))
-            self._start_actor(self._workers[index])
-
-    def request(self, worker: int, slot: int) -> None:
-        state = self._workers[worker]
-        if state.num_requested == 0:
-            state.alive_at = time.monotonic()
-        state.num_requested += 1
-        self._refresh(state)
-        self._ask(state, "unroll", slot, self.version, group=UNROLLS)
-
-    def read(self, worker: int, report: UnrollReport) -> Unroll:
-        state = self._workers[worker]
-        experience, time_steps = state.slots[report.slot].read(0)
-        return Unroll(
-            experience,
-            time_steps,
-            report.env_step_seconds,
-            report.is_first,
-            state.env_ids if self._options.num_workers > 1 else None,
-        )
-
-    def poll(self, timeout: float) -> list[Event]:
-        events: list[Event] = []
-        try:
-            timeout = min(timeout, WATCH_SECONDS)
-            arrival = self._next_arrival(timeout)
-            while arrival is not None:
-                self._take_in(arrival, events)
-                arrival = self._next_arrival(0.0)
-            self._watch(events)
-        except BaseException:
-            self.kill()
-            raise
-        return events
 
     def close(self) -> None:
         if self._is_closed:
@@ -195,7 +172,6 @@ class RayPool:
             self.kill()
 
     def kill(self) -> None:
-        """Ends all workers now."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -205,8 +181,29 @@ class RayPool:
 
     # Actors
 
-    def _start_actor(self, worker: _Worker) -> None:
-        """Starts a worker, in place of the one that there was."""
+    def _start(self, index: int) -> _RayWorker:
+        worker = _RayWorker(index)
+        self._start_actor(worker)
+        return worker
+
+    def _replace(self, worker: _RayWorker) -> None:
+        worker.actor.kill()
+        self._start_actor(worker)
+
+    def _send_request(self, worker: _RayWorker, slot: int) -> None:
+        self._refresh(worker)
+        self._ask(worker, "unroll", slot, self.version, group=UNROLLS)
+
+    def _read_slot(self, worker: _RayWorker, slot: int) -> tuple[Experience, TimeStep]:
+        return worker.slots[slot].read(0)
+
+    def _hear(self, timeout: float, events: list[Event]) -> None:
+        arrival = self._next_arrival(timeout)
+        while arrival is not None:
+            self._take_in(arrival, events)
+            arrival = self._next_arrival(0.0)
+
+    def _start_actor(self, worker: _RayWorker) -> None:
         worker.begin(
             self._cluster.start_actor(
                 RayWorker, num_cpus=self._cpus_per_worker, groups=GROUPS
@@ -217,13 +214,13 @@ class RayPool:
         self._ask(worker, "place", group=NEWS)
         self._ask(worker, "live", group=LIFE)
 
-    def _ask(self, worker: _Worker, call: str, *arguments: Any, group: str) -> None:
+    def _ask(self, worker: _RayWorker, call: str, *arguments: Any, group: str) -> None:
         arrive = functools.partial(
             _arrive, self._arrivals, worker.index, worker.incarnation, call
         )
         worker.actor.ask(call, *arguments, group=group, then=arrive)
 
-    def _refresh(self, worker: _Worker) -> None:
+    def _refresh(self, worker: _RayWorker) -> None:
         """Tells a worker where the newest parameters are, unless it knows."""
         if worker.told_version != self.version:
             worker.told_version = self.version
@@ -277,7 +274,7 @@ class RayPool:
             self._take_in_work(worker, arrival.call, answer, events)
 
     def _take_in_work(
-        self, worker: _Worker, call: str, answer: Any, events: list[Event]
+        self, worker: _RayWorker, call: str, answer: Any, events: list[Event]
     ) -> None:
         words, content, number, values = answer
         worker.alive_at = time.monotonic()
@@ -286,13 +283,11 @@ class RayPool:
             assert error is not None, words
             self._fail(worker, error, events)
         elif call == "build":
-            self._introduce(worker, content)
+            self._make_room(worker, content)
             events.append(Ready(worker.index))
         else:
-            report = UnrollReport.unpack(content)
+            report = self._take_in_report(worker, content)
             worker.slots[report.slot].bytes_of_all[:] = values
-            self._restarts.have_delivered = True
-            worker.num_requested -= 1
             worker.arrived[number] = report
             # In the order in which the worker did them.
             while worker.num_finished + 1 in worker.arrived:
@@ -300,60 +295,42 @@ class RayPool:
                 report = worker.arrived.pop(worker.num_finished)
                 events.append(Finished(worker.index, report))
 
-    def _build(self, worker: _Worker) -> None:
-        settings = WorkerSettings(
-            worker_index=worker.index,
-            recipe=self._recipe,
-            seed=derive_seed(
-                self._seed, "unroll worker", worker.index, worker.incarnation
-            ),
-            options=self._options,
-            tensor_specs=self._specs,
-        )
+    def _build(self, worker: _RayWorker) -> None:
+        settings = self._settings(worker.index, worker.incarnation)
         dumped = bytes(reduction.ForkingPickler.dumps(settings))
         self._ask(worker, "build", dumped, group=UNROLLS)
 
-    def _introduce(self, worker: _Worker, content: bytes) -> None:
+    def _make_room(self, worker: _RayWorker, content: bytes) -> None:
         """Makes room for the unrolls of a new worker, whose size only it knows."""
         options = self._options
-        description: WorkerDescription = reduction.ForkingPickler.loads(content)
-        config_shipping.import_config_use(description.config_use)
-        if not worker.slots:
-            num_slots = options.slots_per_worker
-            for _ in range(num_slots):
-                slot = UnrollSlots(
-                    description.rows, 1, options.unroll_length, options.bootstrap
-                )
-                slot.create_here(options.num_workers * num_slots)
-                worker.slots.append(slot)
-            first = worker.index * description.batch_size
-            worker.env_ids = torch.arange(first, first + description.batch_size)
-        worker.is_ready = True
+        description = self._introduce(worker, content)
+        num_slots = options.slots_per_worker
+        for _ in range(num_slots - len(worker.slots)):
+            slot = UnrollSlots(
+                description.rows, 1, options.unroll_length, options.bootstrap
+            )
+            slot.create_here(options.num_workers * num_slots)
+            worker.slots.append(slot)
 
     # Failures
 
-    def _watch(self, events: list[Event]) -> None:
-        """Finds workers that have something to do and do not do it."""
-        now = time.monotonic()
-        pause = now - self._watched_at
-        if pause < WATCH_SECONDS:
-            return
-        self._watched_at = now
-        timeout = self._options.timeout_seconds
-        if pause > timeout or any(worker.is_ready for worker in self._workers):
+    def _watch(self, now: float, is_late: bool, events: list[Event]) -> None:
+        if is_late or any(worker.is_ready for worker in self._workers):
             self._ready_at = now
         self._watch_places(now)
-        for worker in self._workers:
-            has_work = worker.num_requested > 0 or not worker.is_ready
-            allowed = timeout if worker.is_ready else max(timeout, START_SECONDS)
-            # After a pause of this process the workers get their time anew.
-            if not has_work or pause > timeout or worker.place is None:
-                worker.alive_at = now
-            elif now - worker.alive_at > allowed:
-                self._fail(worker, self._hang(worker, allowed), events)
-            elif now - worker.alive_at > allowed / 4 and not worker.is_asked:
-                worker.is_asked = True
-                self._ask(worker, "look", group=NEWS)
+        super()._watch(now, is_late, events)
+
+    def _lives(self, worker: _RayWorker, is_silent: bool) -> bool:
+        """What it says comes by itself; it is asked if there is nothing."""
+        if worker.place is None:
+            return True  # it waits
+        if is_silent and not worker.is_asked:
+            worker.is_asked = True
+            self._ask(worker, "look", group=NEWS)
+        return False
+
+    def _stack_of(self, worker: _RayWorker) -> str:
+        return f"\n\nIts Python stack:\n{worker.stack}" if worker.stack else ""
 
     def _watch_places(self, now: float) -> None:
         """Says which workers wait for a machine; not for ever if nothing goes on."""
@@ -380,37 +357,7 @@ class RayPool:
             for worker in self._workers:
                 worker.say_at = now + _NODE_SECONDS
 
-    def _hang(self, worker: _Worker, seconds: float) -> WorkerError:
-        stack = f"\n\nIts Python stack:\n{worker.stack}" if worker.stack else ""
-        return WorkerError(
-            f"{worker.where}: no step of its environments for {seconds:g} s, so it "
-            "was killed. If they need longer, raise TrainerConfig."
-            f"worker_timeout_seconds.{stack}"
-        )
-
-    def _fail(
-        self,
-        worker: _Worker,
-        error: AlfLiteError,
-        events: list[Event],
-        *,
-        is_sudden: bool = False,
-    ) -> None:
-        """Replaces a worker, or raises its error.
-
-        Args:
-            worker: that is gone.
-            error: why.
-            events: a ``Lost`` is added.
-            is_sudden: whether it died without a word.
-        """
-        is_free = is_sudden and self._is_of_lost_node(worker)
-        self._restarts.spend(error, is_sudden=is_sudden, is_free=is_free)
-        worker.actor.kill()
-        self._start_actor(worker)
-        events.append(Lost(worker.index))
-
-    def _is_of_lost_node(self, worker: _Worker) -> bool:
+    def _is_free(self, worker: _RayWorker) -> bool:
         """Whether others of its machine died just before, each of them once."""
         if worker.place is None:
             return False
@@ -421,49 +368,6 @@ class RayPool:
             return False
         lost.workers.add(worker.index)
         return True
-
-
-class _LostNode(NamedTuple):
-    """Workers of one machine that died without a word, at the same time."""
-
-    until: float
-    workers: set[int]
-
-
-class _Worker:
-    """What the pool knows of one worker."""
-
-    actor: RayActor
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.slots: list[UnrollSlots] = []
-        self.env_ids: Tensor | None = None
-        self.num_unplaced = 0  # actors in a row that were lost before they began
-
-    def begin(self, actor: RayActor, incarnation: int) -> None:
-        """A new actor does the work from now on."""
-        self.actor = actor
-        self.incarnation = incarnation
-        self.place: Place | None = None  # until a machine has room for it
-        self.is_ready = False
-        self.num_requested = 0  # unrolls that it has not reported
-        self.num_finished = 0  # unrolls that it has reported
-        self.arrived: dict[int, UnrollReport] = {}  # before an earlier one, by number
-        self.told_version = 0  # of the parameters
-        self.heartbeat = 0
-        self.stack = ""
-        self.is_asked = False  # whether it lives
-        self.began_at = self.alive_at = time.monotonic()
-        self.say_at = self.began_at + _PLACE_SECONDS
-
-    @property
-    def where(self) -> str:
-        if self.place is None:
-            return f"unroll worker {self.index}, which had no place yet"
-        return (
-            f"unroll worker {self.index}, process {self.place.pid} on {self.place.host}"
-        )
 
 
 def _arrive(

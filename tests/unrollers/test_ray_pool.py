@@ -19,7 +19,7 @@ from alf_lite.data_structures import Experience, TimeStep
 from alf_lite.errors import ConfigError, EnvError, WorkerError
 from alf_lite.processes.child_main import last_words
 from alf_lite.processes.ray_cluster import ActorLostError
-from alf_lite.unrollers import ray_pool
+from alf_lite.unrollers import ray_pool, worker_pool
 from alf_lite.unrollers.async_unroller import AsyncUnroller
 from alf_lite.unrollers.ray_pool import RayPool
 from alf_lite.unrollers.ray_worker import NEWS, Place, Signs
@@ -183,7 +183,8 @@ def pass_time(monkeypatch, pool: RayPool, seconds: float, step: float = 5.0) -> 
     now = ray_pool.time.monotonic()
     for i in range(int(seconds / step)):
         clock = type("Clock", (), {"monotonic": lambda i=i: now + (i + 1) * step})
-        monkeypatch.setattr(ray_pool, "time", clock)
+        for module in (ray_pool, worker_pool):
+            monkeypatch.setattr(module, "time", clock)
         pool.poll(0.0)
 
 
