@@ -72,9 +72,9 @@ class D4rlFile(Source):
             )
         self.fields = episode_fields(
             {
-                "observation": _row(headers["observations"]),
-                "action": _row(headers["actions"]),
-                "reward": _row(headers["rewards"]),
+                "observation": RecordedField.of(headers["observations"]),
+                "action": RecordedField.of(headers["actions"]),
+                "reward": RecordedField.of(headers["rewards"]),
             }
         )
         ends = self._ends(self._read("terminals", *_OPTIONAL, "observations"))
@@ -170,7 +170,3 @@ class D4rlFile(Source):
             raise DataError(
                 f"{self.name}: observations and next_observations differ: {shapes}"
             )
-
-
-def _row(header: np.ndarray) -> RecordedField:
-    return RecordedField(header.shape[1:], header.dtype)

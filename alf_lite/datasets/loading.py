@@ -98,46 +98,62 @@ def load_replay_buffer(
     )
     with _memory_told(path, lengths):
         rows = _take_rows(source, env, lengths, memory_map, verify)
+        if rows is not None:
+            buffer = make_buffer(len(rows.rows) // len(lengths), rows=rows)
+        elif not memory_map:
+            buffer = make_buffer(max(lengths))
+        else:
+            raise DataError(
+                f"{path}: load_replay_buffer.memory_map is set, but only own replay "
+                "buffers with the same types and as many steps of each environment "
+                "can be mapped"
+            )
     if rows is not None:
-        buffer = make_buffer(len(rows.rows) // len(lengths), rows=rows)
         buffer.forget_oldest(lengths[0])
         buffer.mark_truncated_end()
-        _logger.info("Loaded %d steps from %s.", buffer.total_size, path)
-        return buffer
-    if memory_map:
-        raise DataError(
-            f"{path}: load_replay_buffer.memory_map is set, but only own replay "
-            "buffers with the same types and as many steps of each environment can be "
-            "mapped"
+    else:
+        assembler = StepAssembler(source.name, matched)
+        _assemble(
+            buffer,
+            source,
+            assembler,
+            lengths,
+            path=path,
+            drop_bad_episodes=drop_bad_episodes,
         )
-    assembler = StepAssembler(source.name, matched)
+    _logger.info("Loaded %d steps from %s.", buffer.total_size, path)
+    return buffer
+
+
+def _assemble(
+    buffer: ReplayBuffer,
+    source: Source,
+    assembler: StepAssembler,
+    lengths: list[int],
+    *,
+    path: str | Path,
+    drop_bad_episodes: bool,
+) -> None:
+    """Fills a buffer step by step, with the newest ``lengths`` [E] of a source.
+
+    Raises:
+        DataError: if a step does not fit, or none is left.
+    """
     # Of a source with bad episodes older ones may take their place.
     skipped = [
         0 if drop_bad_episodes else whole - newest
         for whole, newest in zip(source.lengths, lengths, strict=True)
     ]
-    with _memory_told(path, lengths):
-        buffer = make_buffer(max(lengths))
     _fill(buffer, source, assembler, skipped)
     if assembler.bad and not drop_bad_episodes:
         raise DataError(_explain_bad(path, assembler))
+    left_out = f"{assembler.num_dropped} episodes that have a NaN or infinite number"
     if not buffer.total_size:
-        raise DataError(
-            f"{path}: nothing is left without its {assembler.num_dropped} episodes "
-            "that have a NaN or infinite number"
-        )
+        raise DataError(f"{path}: nothing is left without its {left_out}")
     if assembler.num_dropped:
-        _logger.warning(
-            "%s: left out %d episodes with a NaN or infinite number.",
-            path,
-            assembler.num_dropped,
-        )
-    if assembler.outside:
-        _logger.warning(
-            "%s: %s. Was it recorded in other units?", path, assembler.outside[0]
-        )
-    _logger.info("Loaded %d steps from %s.", buffer.total_size, path)
-    return buffer
+        _logger.warning("%s: left out %s.", path, left_out)
+    for text in assembler.outside[:1]:
+        _logger.warning("%s: %s. Was it recorded in other units?", path, text)
 
 
 @contextlib.contextmanager

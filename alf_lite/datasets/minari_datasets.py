@@ -71,7 +71,7 @@ class MinariDataset(Source):
         if num_episodes:
             first = next(self._episodes(range(1)))
             self._episode_fields = {
-                name: RecordedField(a.shape[1:], a.dtype) for name, a in first.items()
+                name: RecordedField.of(array) for name, array in first.items()
             }
         self.fields = episode_fields(self._episode_fields)
 

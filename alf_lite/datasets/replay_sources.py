@@ -6,6 +6,7 @@ are mapped.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
@@ -14,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.border import border
@@ -34,14 +34,8 @@ from alf_lite.replay_buffers.replay_file import FILE_NAME, ReplayFile
 
 _logger = logging.getLogger(__name__)
 
-_OF_STEPS = (
-    "step_type",
-    "reward",
-    "discount",
-    "observation",
-    "prev_action",
-    "env_info",
-)
+_KINDS = ("step_type", "reward", "discount", "observation", "env_info")
+_OF_STEPS, _OF_BUFFER = (*_KINDS, "prev_action"), (*_KINDS, "action")
 # What ReplaySaver writes.
 _SAVED = re.compile(r"replay-(\d+)")
 # What a run that is writing leaves in its directory, whole or not.
@@ -50,7 +44,6 @@ _WRITTEN = re.compile(r"(\.tmp-(\d+-)?)?(ckpt|replay)-")
 # again for so many seconds, and so often where there is none.
 _READ_SECONDS = 20.0
 _NUM_ATTEMPTS = 20
-_FIELDS = ("step_type", "reward", "discount", "observation", "env_info", "action")
 
 
 class ReplayCheckpoint(Source):
@@ -71,24 +64,22 @@ class ReplayCheckpoint(Source):
 
     def __init__(self, file: Path, verify: bool = True) -> None:
         self.name = str(file)
-        try:
-            with border(file):
-                self._file = ReplayFile(file, verify=verify)
-        except CheckpointError as error:
-            raise DataError(str(error)) from error
+        with _as_data(), border(file):
+            self._file = ReplayFile(file, verify=verify)
         self.stored = self._file.stored
-        self._names = {
-            path: join_path(*parts[1:])
-            for path, parts in ((path, path_parts(path)) for path in self._file.specs)
-            if len(parts) > 1 and parts[0] == "time_step" and parts[1] in _OF_STEPS
+        names = {
+            path: _field_name(path, _OF_STEPS)
+            for path in self._file.specs
+            if "time_step" in path_parts(path)[:1]
         }
+        self._names = {path: name for path, name in names.items() if name is not None}
         if "step_type" not in self._names.values():
             raise DataError(
                 f"{file}: these are no steps of an environment; the fields are "
                 f"{', '.join(self._file.specs)}"
             )
         self.fields = {
-            self._names[path]: _field(spec.zeros((0,)))
+            self._names[path]: RecordedField.of(spec.zeros((0,)).numpy())
             for path, spec in self._file.specs.items()
             if path in self._names
         }
@@ -104,8 +95,13 @@ class ReplayCheckpoint(Source):
                 )
 
 
-def _field(leaf: Tensor) -> RecordedField:
-    return RecordedField(tuple(leaf.shape[1:]), leaf.numpy().dtype)
+@contextlib.contextmanager
+def _as_data() -> Iterator[None]:
+    """What is wrong with a checkpoint is wrong with it as a source of steps."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise DataError(str(error)) from error
 
 
 class ReplayOfRanks(Source):
@@ -138,10 +134,8 @@ class ReplayOfRanks(Source):
 
 def _with_other_ranks(first: ReplayCheckpoint, path: Path, verify: bool) -> Source:
     """The steps of all ranks, of which the first one's are at ``path``."""
-    try:
+    with _as_data():  # a run that lives may have just deleted it
         others = parts_of_other_ranks(path)
-    except CheckpointError as error:  # a run that lives has just deleted it
-        raise DataError(str(error)) from error
     parts = [first]
     for other in others:
         if not other.exists():
@@ -225,10 +219,8 @@ def open_checkpoint(directory: Path, verify: bool = True) -> Source:
 
 
 def _open_part(directory: Path, verify: bool) -> ReplayCheckpoint:
-    try:
+    with _as_data():
         info = read_info(directory)
-    except CheckpointError as error:
-        raise DataError(str(error)) from error
     entry = info.manifest["files"].get(FILE_NAME)
     if entry is None:
         reason = "a policy only, no replay buffer"
@@ -293,10 +285,10 @@ class BufferSource(Source):
         self._buffer = buffer
         self.fields = {}
         for path, spec in nest.flatten_with_path(buffer.data_spec):
-            field_name = _field_name(path)
+            field_name = _field_name(path, _OF_BUFFER)
             if field_name is not None:
-                dtype = spec.zeros().numpy().dtype
-                self.fields[field_name] = RecordedField(tuple(spec.shape), dtype)
+                array = spec.zeros((0,)).numpy()
+                self.fields[field_name] = RecordedField.of(array)
         self.lengths = buffer.sizes.tolist()
 
     def sequences(self) -> Iterator[StepSequence]:
@@ -312,7 +304,7 @@ class BufferSource(Source):
         window = self._buffer.get_windows(torch.tensor([env_id]), begin, length)
         arrays = {}
         for path, leaf in nest.flatten_with_path(window):
-            name = _field_name(path)
+            name = _field_name(path, _OF_BUFFER)
             if name is not None:
                 array = leaf[0].numpy(force=True)
                 is_between = field_kind(name) == "action"
@@ -320,9 +312,9 @@ class BufferSource(Source):
         return arrays
 
 
-def _field_name(path: str) -> str | None:
-    """The name of a field of ``Experience``; None of what others do not record."""
+def _field_name(path: str, kinds: Sequence[str]) -> str | None:
+    """The name of a field of ``Experience``, if it is one of these kinds."""
     parts = path_parts(path)
     if parts[0] == "time_step":
         parts = parts[1:]
-    return join_path(*parts) if parts[0] in _FIELDS else None
+    return join_path(*parts) if parts and parts[0] in kinds else None

@@ -35,6 +35,11 @@ class RecordedField(NamedTuple):
     shape: tuple[int, ...]  # without the time dimension
     dtype: np.dtype
 
+    @classmethod
+    def of(cls, array: np.ndarray) -> RecordedField:
+        """Of an array [T, ...]."""
+        return cls(tuple(array.shape[1:]), array.dtype)
+
     def __str__(self) -> str:
         return f"{self.shape} {self.dtype}"
 

@@ -27,6 +27,7 @@ from alf_lite.datasets.source import (
     join_path,
 )
 from alf_lite.environments.environment import Environment
+from alf_lite.environments.space_specs import RecordedLeaf
 from alf_lite.errors import DataError
 from alf_lite.nest import path_parts
 from alf_lite.tensor_specs import BoundedTensorSpec, NestedTensorSpec, TensorSpec
@@ -76,7 +77,7 @@ def match_fields(
     expected |= actions
     env_info = _by_path("env_info", spec.env_info)
     optional = env_info if zero_missing_env_info else {}
-    conversions = _conversions(source, env, action_name)
+    leaves = recorded_leaves(env, action_name) if source.is_in_environment_units else {}
     matched, differences = {}, []
     for path, leaf_spec in {**expected, **env_info}.items():
         found = source.fields.get(path)
@@ -87,7 +88,8 @@ def match_fields(
             differences.append((path, f"{tuple(leaf_spec.shape)} {dtype}", found))
             continue
         name = path.replace(action_name, "action", 1) if path in actions else path
-        matched[name] = MatchedField(path, leaf_spec, dtype, conversions.get(path))
+        to_agent = leaves[path].to_agent if path in leaves else None
+        matched[name] = MatchedField(path, leaf_spec, dtype, to_agent)
     differences += [
         (path, "nothing", field)
         for path, field in source.fields.items()
@@ -115,18 +117,20 @@ def _by_path(name: str, specs: NestedTensorSpec) -> dict[str, TensorSpec]:
     return by_path
 
 
-def _conversions(
-    source: Source, env: Environment, action_name: str
-) -> dict[str, Convert]:
+def recorded_leaves(
+    env: Environment, action_name: str = "action"
+) -> dict[str, RecordedLeaf]:
+    """What converts recorded observations and actions, by the names of the fields.
+
+    Nothing, if agents see and choose what the environment returns and is given.
+    """
     values = env.recorded_values
-    if not source.is_in_environment_units or values is None:
+    if values is None:
         return {}
+    kinds = ("observation", values.observations), (action_name, values.actions)
     return {
-        join_path(name, *keys): leaf.to_agent
-        for name, leaves in (
-            ("observation", values.observations),
-            (action_name, values.actions),
-        )
+        join_path(name, *keys): leaf
+        for name, leaves in kinds
         for keys, leaf in leaves.items()
     }
 

@@ -23,8 +23,8 @@ from alf_lite.datasets.source import (
     is_of_steps,
     join_path,
 )
+from alf_lite.datasets.step_assembly import recorded_leaves
 from alf_lite.environments.environment import Environment
-from alf_lite.environments.space_specs import RecordedLeaf
 from alf_lite.environments.space_tree import SpaceTree
 from alf_lite.errors import ConfigError, DataError, needs_extra
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
@@ -104,15 +104,7 @@ class EpisodeReader:
 
     def __init__(self, source: Source, env: Environment) -> None:
         self._source = source
-        self._leaves: dict[str, RecordedLeaf] = {}
-        values = env.recorded_values
-        if values is not None:
-            for name, leaves in (
-                ("observation", values.observations),
-                ("action", values.actions),
-            ):
-                for keys, leaf in leaves.items():
-                    self._leaves[join_path(name, *keys)] = leaf
+        self._leaves = recorded_leaves(env)
 
     def episodes(self) -> Iterator[Arrays]:
         """One after the other; what is left of an episode that was cut counts as one.
