@@ -11,7 +11,7 @@ import torch
 from alf_lite.replay_buffers.priority_options import PriorityOptions
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.window_sampler import SamplingOptions
-from tests.replay_buffers.marked_steps import fill, make_buffer, steps
+from tests.replay_buffers.marked_steps import fill, make_buffer
 
 PLAIN = PriorityOptions(alpha=1, beta=1, eps=0)
 
@@ -23,11 +23,6 @@ def prioritized(
     return make_buffer(
         num_environments, max_length, prioritized_sampling=True, **kwargs
     )
-
-
-def limited(max_length: int = 10, **limits) -> ReplayBuffer:
-    sampling = SamplingOptions(with_replacement=False, **limits)
-    return make_buffer(1, max_length, sampling=sampling)
 
 
 def set_priorities(buffer: ReplayBuffer, priorities: dict) -> None:
@@ -96,16 +91,6 @@ def test_a_batch_is_in_random_order():
     assert torch.cat(halves).float().mean() == pytest.approx(49.5, abs=2)
 
 
-def test_windows_without_all_their_steps_are_not_drawn():
-    buffer = prioritized(2, 6)
-    fill(buffer, 9)  # positions 3 to 8
-    for length in (1, 3, 6, 2):
-        drawn = {position for _, position in frequencies(buffer, length)}
-        assert drawn == set(range(3, 10 - length))
-    fill(buffer, 1)
-    assert {p for _, p in frequencies(buffer, 2)} == {4, 5, 6, 7, 8}
-
-
 def test_a_new_step_has_the_largest_priority_alive_and_at_least_one():
     buffer = prioritized(1, 4)
     fill(buffer, 2)
@@ -123,6 +108,24 @@ def test_a_new_step_has_the_largest_priority_alive_and_at_least_one():
     assert frequencies(buffer)[0, 5] == pytest.approx(1 / 2, abs=0.003)
 
 
+def test_a_priority_set_before_a_window_is_whole_counts_when_it_is():
+    buffer = prioritized(1, 5)
+    fill(buffer, 3)
+    set_priorities(buffer, {(0, 0): 1.0, (0, 1): 1.0, (0, 2): 6.0})
+    assert frequencies(buffer, 2) == approximately({(0, 0): 0.5, (0, 1): 0.5})
+    set_priorities(buffer, {(0, 2): 2.0})
+    fill(buffer, 1)
+    assert frequencies(buffer, 2) == approximately(
+        {(0, 0): 0.25, (0, 1): 0.25, (0, 2): 0.5}
+    )
+    # Back to longer windows and again to shorter ones: it is not forgotten.
+    set_priorities(buffer, {(0, 1): 5.0})
+    frequencies(buffer, 4)
+    assert frequencies(buffer, 2) == approximately(
+        {(0, 0): 1 / 8, (0, 1): 5 / 8, (0, 2): 2 / 8}
+    )
+
+
 def test_new_steps_may_have_a_priority_of_their_own():
     alpha = 1.0
     priority = PriorityOptions(alpha=lambda: alpha, eps=0, initial_priority=4.0)
@@ -135,56 +138,6 @@ def test_new_steps_may_have_a_priority_of_their_own():
     assert frequencies(buffer) == approximately(
         {(0, 0): 16 / 22, (0, 1): 4 / 22, (0, 2): 2 / 22}
     )
-
-
-def test_a_priority_set_before_a_window_is_whole_counts_when_it_is():
-    buffer = prioritized(1, 5)
-    fill(buffer, 3)
-    set_priorities(buffer, {(0, 0): 1.0, (0, 1): 1.0, (0, 2): 6.0})
-    assert frequencies(buffer, 2) == approximately({(0, 0): 0.5, (0, 1): 0.5})
-    set_priorities(buffer, {(0, 2): 2.0})
-    fill(buffer, 1)
-    assert frequencies(buffer, 2) == approximately(
-        {(0, 0): 0.25, (0, 1): 0.25, (0, 2): 0.5}
-    )
-    # Back to longer windows and again to shorter ones: it is not forgotten.
-    frequencies(buffer, 4)
-    assert frequencies(buffer, 2)[0, 2] == pytest.approx(0.5, abs=0.003)
-
-
-def test_priorities_of_overwritten_steps_are_ignored():
-    buffer = prioritized(1, 3)
-    fill(buffer, 3)
-    _, info = buffer.get_batch(3, 1)
-    fill(buffer, 2)  # positions 2, 3, 4; the slots of 0 and 1 have new steps
-    buffer.update_priority(info.env_ids, info.positions, torch.full((3,), 9.0))
-    expected = {(0, 2): 9 / 11, (0, 3): 1 / 11, (0, 4): 1 / 11}
-    assert frequencies(buffer) == approximately(expected)
-    buffer.clear()
-    buffer.update_priority(info.env_ids, info.positions, torch.full((3,), 9.0))
-    fill(buffer, 2)
-    assert frequencies(buffer) == approximately({(0, 5): 0.5, (0, 6): 0.5})
-
-
-def test_of_two_priorities_for_one_window_the_last_one_stays():
-    buffer = prioritized(1, 2)
-    fill(buffer, 2)
-    buffer.update_priority(
-        torch.zeros(4).long(),
-        torch.tensor([0, 1, 0, 1]),
-        torch.tensor([9.0, 1.0, 3.0, 1.0]),
-    )
-    assert frequencies(buffer) == approximately({(0, 0): 0.75, (0, 1): 0.25})
-
-
-def test_a_window_of_priority_zero_is_not_drawn_without_eps():
-    buffer = prioritized(1, 3)
-    fill(buffer, 3)
-    set_priorities(buffer, {(0, 0): 1.0, (0, 1): 0.0, (0, 2): 1.0})
-    assert frequencies(buffer) == approximately({(0, 0): 0.5, (0, 2): 0.5})
-    set_priorities(buffer, {(0, 0): 0.0, (0, 2): 0.0})
-    with pytest.raises(ValueError, match="priority 0"):
-        buffer.get_batch(1, 1)
 
 
 @pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])
@@ -221,66 +174,7 @@ def test_priorities_may_come_from_a_loss():
     assert frequencies(buffer) == approximately({(0, 0): 0.75, (0, 1): 0.25})
 
 
-def test_ignored_steps_are_not_drawn_by_priority_either():
-    buffer = prioritized(1, 6, num_earliest_frames_ignored=2)
-    fill(buffer, 8)
-    assert {p for _, p in frequencies(buffer, 2)} == {4, 5, 6}
-    fill(buffer, 3)
-    assert {p for _, p in frequencies(buffer, 2)} == {7, 8, 9}
-
-
-def test_importance_weights_count_the_windows_that_can_be_drawn():
-    priority = PriorityOptions(alpha=1, beta=1, eps=0, normalization="none")
-    buffer = prioritized(1, 10, priority=priority)
-    fill(buffer, 5)
-    set_priorities(buffer, {(0, p): float(p + 1) for p in range(4)})
-    _, info = buffer.get_batch(50, 2)  # four windows with the priorities 1 to 4
-    probabilities = (info.positions + 1).float() / 10
-    torch.testing.assert_close(info.importance_weights, 1 / (4 * probabilities))
-
-
 # Uses
-
-
-def test_a_window_is_dropped_after_its_last_use():
-    buffer = limited(max_use=2)
-    fill(buffer, 3)
-    buffer.get_batch(3, 1)
-    _, info = buffer.get_batch(3, 1)
-    assert sorted(info.positions.tolist()) == [0, 1, 2]
-    assert buffer.num_uses(info.env_ids, info.positions).tolist() == [2, 2, 2]
-    buffer.check_valid()
-    with pytest.raises(ValueError, match="none of the 3 windows"):
-        buffer.get_batch(1, 1)
-    fill(buffer, 1)
-    assert buffer.get_batch(1, 1)[1].positions.tolist() == [3]
-
-
-def test_each_occurrence_in_a_batch_is_a_use():
-    buffer = make_buffer(1, 5, sampling=SamplingOptions(max_use=2))
-    fill(buffer, 1)
-    buffer.get_batch(2, 1)
-    with pytest.raises(ValueError, match="max_use"):
-        buffer.get_batch(1, 1)
-
-
-def test_a_dropped_step_can_still_follow_another_one():
-    buffer = limited(max_use=1)
-    fill(buffer, 3)
-    for _ in range(2):
-        batch, info = buffer.get_batch(1, 2)
-        expected = steps([0], info.positions[:, None] + torch.arange(2))
-        assert torch.equal(batch.time_step.reward, expected.time_step.reward)
-    with pytest.raises(ValueError, match="max_use"):
-        buffer.get_batch(1, 2)
-
-
-def test_more_windows_than_are_left_cannot_be_drawn_without_replacement():
-    buffer = limited(max_use=1)
-    fill(buffer, 4)
-    buffer.get_batch(3, 1)
-    with pytest.raises(ValueError, match="there are only 1"):
-        buffer.get_batch(2, 1)
 
 
 def test_use_counts_and_priorities_go_together():
@@ -346,15 +240,6 @@ def test_what_comes_too_often_is_drawn_anew_from_what_is_left():
     assert drawn[1] / 600 == pytest.approx(0.75, abs=0.06)
 
 
-def test_a_batch_that_would_use_windows_too_often_changes_nothing():
-    buffer = make_buffer(1, 5, sampling=SamplingOptions(max_use=2))
-    fill(buffer, 3)
-    buffer.get_batch(2, 1)
-    with pytest.raises(ValueError, match="may be used 4 times more"):
-        buffer.get_batch(5, 1)
-    assert len(buffer.get_batch(4, 1)[1].positions) == 4
-
-
 @pytest.mark.parametrize("num_steps", [30, 9, 8])
 def test_no_window_comes_twice_beside_the_newest_ones(num_steps):
     sampling = SamplingOptions(
@@ -382,71 +267,3 @@ def test_limited_windows_are_drawn_uniformly_from_what_is_left():
         assert first != second
         counts[second] += 1
     assert counts.min() > 25
-
-
-# Age
-
-
-def collected_at(*iterations: int, **kwargs) -> ReplayBuffer:
-    """One step per iteration."""
-    buffer = limited(**kwargs)
-    for iteration in iterations:
-        buffer.set_iteration(iteration)
-        fill(buffer, 1)
-    return buffer
-
-
-def drawable(buffer: ReplayBuffer) -> list[int]:
-    buffer.check_valid()
-    for size in range(buffer.total_size, 0, -1):
-        try:
-            return sorted(buffer.get_batch(size, 1)[1].positions.tolist())
-        except ValueError:
-            continue
-    return []
-
-
-@pytest.mark.parametrize(
-    ("max_staleness", "expected"), [(10, [2, 3, 4]), (0, [4]), (20, [0, 1, 2, 3, 4])]
-)
-def test_steps_older_than_the_limit_are_dropped(max_staleness, expected):
-    buffer = collected_at(0, 5, 10, 15, 20, max_staleness=max_staleness)
-    assert drawable(buffer) == expected
-
-
-def test_steps_grow_old_as_iterations_go_by():
-    buffer = collected_at(0, 5, 10, 15, 20, max_staleness=10)
-    buffer.set_iteration(26)
-    assert drawable(buffer) == [4]
-    buffer.set_iteration(31)
-    assert drawable(buffer) == []
-    fill(buffer, 1)
-    assert drawable(buffer) == [5]
-
-
-def test_demonstrations_do_not_grow_old():
-    buffer = limited(max_staleness=1)
-    fill(buffer, 1)
-    buffer.add_batch(steps([0], 1), never_stale=True)
-    buffer.add_batch(steps([0], 2))
-    buffer.add_batch(steps([0], [[3], [4]]), time_major=True, never_stale=True)
-    buffer.set_iteration(100)
-    fill(buffer, 1)
-    assert drawable(buffer) == [1, 3, 4, 5]
-
-
-def test_a_window_is_as_old_as_its_first_step():
-    buffer = collected_at(0, 1, 2, 3, max_staleness=2)
-    positions = buffer.get_batch(2, 2)[1].positions
-    assert sorted(positions.tolist()) == [1, 2]
-
-
-def test_age_and_use_start_anew_in_a_slot_that_is_written_again():
-    buffer = collected_at(0, 1, 2, max_length=3, max_staleness=1, max_use=2)
-    buffer.set_iteration(3)
-    fill(buffer, 2)  # positions 3 and 4 take the slots of 0 and 1
-    assert drawable(buffer) == [2, 3, 4]
-    assert drawable(buffer) == [2, 3, 4]
-    assert drawable(buffer) == []
-    zeros, positions = torch.zeros(3).long(), torch.tensor([2, 3, 4])
-    assert buffer.num_uses(zeros, positions).tolist() == [2, 2, 2]
