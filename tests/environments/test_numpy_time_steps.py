@@ -92,13 +92,6 @@ def test_integers_are_shifted_by_the_start_of_the_space(converted):
     assert converted(box, rows).dtype == np.int32
 
 
-def test_bits_stay_bits(converted):
-    bits = torch.tensor([[[0, 1], [1, 1]]])
-    result = converted(spaces.MultiBinary((2, 2)), bits)
-    assert result.tolist() == bits.tolist()
-    assert result.dtype == np.int8
-
-
 def test_the_agents_action_is_copied_and_cast_to_its_spec():
     action = torch.tensor([1, 2], dtype=torch.int32)
     given, chosen = given_and_chosen(spaces.Discrete(3, start=1), action)

@@ -78,40 +78,6 @@ def test_flags_may_be_zero_and_one_but_nothing_else():
             flags.stack([True, wrong])
 
 
-def test_nested_rows_are_stacked_leaf_by_leaf_and_taken_apart_again():
-    space = spaces.Dict(
-        {"a": spaces.Box(0, 1, (2,)), "b": spaces.Tuple((spaces.Discrete(3),))}
-    )
-    columns = SpaceColumns(space, "observation")
-    rows = [{"a": [0.5, 1], "b": (1,)}, {"b": (2,), "a": [0, 0.25]}]
-    batch = columns.stack(rows)
-    assert batch["a"].tolist() == [[0.5, 1], [0, 0.25]]
-    assert batch["b"][0].tolist() == [1, 2]
-    assert batch["b"][0].dtype == np.int64
-    again = columns.rows(batch)
-    assert again[1]["a"].tolist() == [0, 0.25]
-    assert again[1]["b"] == (2,)
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        spaces.Box(-1, 1, ()),
-        spaces.Discrete(3),
-        spaces.Dict({"a": spaces.Box(-1, 1, ()), "b": spaces.Discrete(3)}),
-        spaces.Tuple((spaces.Box(-1, 1, ()), spaces.Box(0, 255, (2,), np.uint8))),
-    ],
-    ids=str,
-)
-def test_every_row_is_an_element_of_the_space(space):
-    columns = SpaceColumns(space, "action")
-    batch = columns.stack([space.sample(), space.sample()])
-    arrays = columns.tree.split(batch)
-    # A warning would say that an element had to be converted.
-    assert all(space.contains(row) for row in columns.rows(batch))
-    assert all(space.contains(columns.row(arrays, i)) for i in range(2))
-
-
 def test_a_row_without_a_key_is_named():
     space = spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Discrete(2)})
     columns = SpaceColumns(space, "observation")

@@ -30,22 +30,6 @@ def test_leaves_have_paths_and_come_in_the_order_of_nest():
     assert nest.flatten(joined) == [10, 20, 30]
 
 
-def test_split_undoes_join_also_for_ordered_dicts_of_another_order():
-    tree = SpaceTree(NESTED, "observation")
-    assert tree.split(tree.join([1, 2, 3])) == [1, 2, 3]
-    sample = NESTED.sample()
-    values = tree.split(sample)
-    assert values[0] is sample["a"]["x"]
-    assert values[1] is sample["b"][0]
-
-
-def test_a_single_space_is_its_own_leaf():
-    tree = SpaceTree(spaces.Discrete(3), "action")
-    assert tree.leaves[0].path == "action"
-    assert tree.split(5) == [5]
-    assert tree.join([5]) == 5
-
-
 @pytest.mark.parametrize(
     ("value", "message"),
     [
