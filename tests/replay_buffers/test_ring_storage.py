@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alf_lite.replay_buffers.ring_storage import RingStorage
@@ -15,23 +17,31 @@ from alf_lite.tensor_specs import TensorSpec
 LAYOUT = RowLayout((TensorSpec((), torch.int64), TensorSpec((3,), torch.uint8)))
 
 
-@pytest.fixture(
-    params=["numpy", "torch", pytest.param("cuda", marks=pytest.mark.gpu)],
+class MovedByTorch(RingStorage):
+    """Moves rows as on other devices."""
+
+    def _as_whole(self, rows):
+        return rows
+
+
+WAYS = pytest.mark.parametrize(
+    "way", ["numpy", "torch", pytest.param("cuda", marks=pytest.mark.gpu)]
 )
-def make_storage(request, monkeypatch):
-    """Makes storages that move rows with numpy, or with torch as on other devices."""
-    if request.param == "torch":
-        monkeypatch.setattr(RingStorage, "_as_whole", lambda self, rows: rows)
-    device = torch.device("cuda" if request.param == "cuda" else "cpu")
-
-    def make(num_environments: int, max_length: int) -> RingStorage:
-        return RingStorage(LAYOUT, num_environments, max_length, device)
-
-    return make
 
 
-def leaves(*numbers) -> list[torch.Tensor]:
-    number = torch.tensor(numbers)
+def storage_of(way: str, num_environments: int, max_length: int) -> RingStorage:
+    kind = MovedByTorch if way == "torch" else RingStorage
+    device = torch.device("cuda" if way == "cuda" else "cpu")
+    return kind(LAYOUT, num_environments, max_length, device)
+
+
+@pytest.fixture(params=WAYS.args[1])
+def make_storage(request):
+    return functools.partial(storage_of, request.param)
+
+
+def leaves(numbers) -> list[torch.Tensor]:
+    number = torch.as_tensor(numbers)
     return [number, (number[..., None] + torch.arange(3)).to(torch.uint8)]
 
 
@@ -50,27 +60,59 @@ def content(storage: RingStorage) -> list[list[int]]:
     return numbers
 
 
-@pytest.mark.parametrize("num_steps", [1, 3, 4, 40, 41, 140])
-def test_single_steps_are_kept_in_order(make_storage, num_steps):
-    storage = make_storage(2, 40)
-    for step in range(num_steps):
-        storage.write(leaves(step, 100 + step))
-    expected = list(range(max(0, num_steps - 40), num_steps))
-    assert content(storage) == [expected, [100 + step for step in expected]]
+NUM_STEPS = st.sampled_from([0, 1, 1, 2, 3, 5, 39, 40, 41, 90])
+SOME = st.lists(st.integers(0, 2), unique=True, max_size=3)
+OPERATIONS = st.one_of(
+    st.tuples(st.just("write"), NUM_STEPS.filter(bool)),
+    st.tuples(st.just("one by one"), NUM_STEPS),
+    st.tuples(st.just("block"), NUM_STEPS, st.none() | SOME),
+    st.tuples(st.just("clear"), st.none() | SOME),
+    st.tuples(st.just("forget"), st.integers(0, 5)),
+)
 
 
-@pytest.mark.parametrize("num_steps", [1, 2, 5, 39, 40, 41])
-@pytest.mark.parametrize("is_in_step", [True, False])
-def test_unrolls_are_kept_in_order(make_storage, num_steps, is_in_step):
-    storage = make_storage(2, 40)
-    if not is_in_step:
-        storage.write_block(leaves([0]), np.array([1]))
-    numbers = torch.arange(5 * num_steps)
-    for unroll in numbers.split(num_steps):
-        storage.write(leaves(*([int(i), 1000 + int(i)] for i in unroll)), num_steps)
-    expected = numbers[-40:].tolist()
-    of_second = ([] if is_in_step else [0]) + [1000 + int(i) for i in numbers]
-    assert content(storage) == [expected, of_second[-40:]]
+@WAYS
+@settings(max_examples=60)
+@given(
+    max_length=st.sampled_from([1, 2, 3, 7, 40, 100]),
+    operations=st.lists(OPERATIONS, max_size=12),
+)
+def test_what_is_stored_is_what_lists_would_hold(way, max_length, operations):
+    storage = storage_of(way, 3, max_length)
+    lists: list[list[int]] = [[], [], []]
+    ends = [0, 0, 0]
+
+    def new(num_steps: int, ids: list[int]) -> np.ndarray:
+        """Numbers [T, B] that come next, which the lists take in."""
+        steps = np.array(
+            [[1000 * e + ends[e] + t for e in ids] for t in range(num_steps)]
+        )
+        for column, e in enumerate(ids):
+            ends[e] += num_steps
+            lists[e] += steps[:, column].tolist() if num_steps else []
+            del lists[e][:-max_length]
+        return steps.reshape(num_steps, len(ids)).astype(np.int64)
+
+    for name, *arguments in operations:
+        if name == "write":
+            storage.write(leaves(new(arguments[0], [0, 1, 2])), arguments[0])
+        elif name == "one by one":
+            for _ in range(arguments[0]):
+                storage.write(leaves(new(1, [0, 1, 2])[0]))
+        elif name == "block":
+            num_steps, ids = arguments
+            steps = leaves(new(num_steps, [0, 1, 2] if ids is None else ids))
+            storage.write_block(steps, None if ids is None else np.array(ids, np.int64))
+        elif name == "clear":
+            ids = arguments[0]
+            storage.clear(None if ids is None else np.array(ids, np.int64))
+            for e in range(3) if ids is None else ids:
+                lists[e] = []
+        else:
+            storage.forget_oldest(arguments[0])
+            lists = [one[-arguments[0] :] if arguments[0] else [] for one in lists]
+    assert content(storage) == lists
+    assert storage.end.tolist() == ends
 
 
 def test_what_is_written_is_copied(make_storage):
@@ -81,18 +123,6 @@ def test_what_is_written_is_copied(make_storage):
         batch[1].copy_(number + torch.arange(3))
         storage.write(batch)
     assert content(storage) == [[0, 1, 2]]
-
-
-def test_environments_that_fall_out_of_step_and_meet_again(make_storage):
-    storage = make_storage(2, 4)
-    storage.write(leaves(0, 10))
-    storage.write_block(leaves([1]), np.array([0]))
-    storage.write(leaves(2, 11))
-    storage.write_block(leaves([12]), np.array([1]))
-    storage.write(leaves(3, 13))
-    storage.write_block(leaves([4, 14], [5, 15]))
-    assert content(storage) == [[2, 3, 4, 5], [12, 13, 14, 15]]
-    assert storage.end.tolist() == [6, 6]
 
 
 @given(
@@ -110,48 +140,9 @@ def test_rows_between_positions(max_length, ranges):
     ]
 
 
-def test_steps_and_blocks_can_be_mixed(make_storage):
-    storage = make_storage(2, 4)
-    storage.write(leaves(0, 10))
-    storage.write_block(leaves([1, 11], [2, 12]))
-    storage.write_block(leaves([13], [14]), np.array([1]))
-    storage.write(leaves(3, 15))
-    assert content(storage) == [[0, 1, 2, 3], [12, 13, 14, 15]]
-    assert storage.end.tolist() == [4, 6]
-
-
-def test_of_a_block_longer_than_the_ring_the_newest_steps_stay(make_storage):
-    storage = make_storage(2, 3)
-    storage.write_block(leaves(*([i, 10 + i] for i in range(8))))
-    assert content(storage) == [[5, 6, 7], [15, 16, 17]]
-    assert storage.end.tolist() == [8, 8]
-    storage.write_block(leaves(*([20 + i] for i in range(4))), np.array([0]))
-    assert content(storage) == [[21, 22, 23], [15, 16, 17]]
-
-
-def test_a_block_of_no_steps_or_no_environments_changes_nothing(make_storage):
-    storage = make_storage(2, 3)
-    storage.write(leaves(1, 2))
-    storage.write_block([leaf[:0] for leaf in leaves([1, 2])])
-    storage.write_block([leaf[:, :0] for leaf in leaves([1, 2])], np.zeros(0, np.int64))
-    assert content(storage) == [[1], [2]]
-
-
-def test_clearing_forgets_some_environments(make_storage):
-    storage = make_storage(3, 3)
-    storage.write(leaves(1, 2, 3))
-    storage.clear(np.array([1]))
-    assert content(storage) == [[1], [], [3]]
-    storage.write(leaves(4, 5, 6))
-    assert content(storage) == [[1, 4], [5], [3, 6]]
-    storage.clear()
-    assert content(storage) == [[], [], []]
-    assert storage.end.tolist() == [2, 2, 2]
-
-
 def test_one_leaf_of_some_rows_can_be_overwritten(make_storage):
     storage = make_storage(2, 3)
-    storage.write_block(leaves([1, 2], [3, 4]))
+    storage.write_block(leaves([[1, 2], [3, 4]]))
     storage.scatter_leaf(1, storage.row_indices(np.array([0, 1]), np.array([1, 0])), 9)
     number, _ = storage.gather(storage.row_indices(np.arange(2), np.arange(2)))
     assert number.tolist() == [1, 4]
@@ -162,9 +153,9 @@ def test_one_leaf_of_some_rows_can_be_overwritten(make_storage):
 
 def test_what_was_gathered_does_not_change_any_more(make_storage):
     storage = make_storage(1, 2)
-    storage.write_block(leaves([1], [2]))
+    storage.write_block(leaves([[1], [2]]))
     number, _ = storage.gather(np.array([0, 1]))
-    storage.write_block(leaves([3], [4]))
+    storage.write_block(leaves([[3], [4]]))
     assert number.tolist() == [1, 2]
 
 
@@ -186,7 +177,7 @@ def test_windows_run_on_behind_the_seam(max_length, data):
 
 def test_which_steps_are_stored(make_storage):
     storage = make_storage(2, 3)
-    storage.write_block(leaves(*([i, i] for i in range(5))))
+    storage.write_block(leaves([[i, i] for i in range(5)]))
     storage.clear(np.array([1]))
     positions = np.arange(7)
     stored = storage.is_stored(np.zeros(7, np.int64), positions)

@@ -137,32 +137,6 @@ def naive_bounds(types: list[int], oldest: int) -> list[tuple[int, int]]:
     ]
 
 
-def test_episodes_are_found_and_the_newest_one_is_open():
-    buffer = ReplayBuffer(SPEC, 2, 10)
-    add(buffer, [[F, M, L, F, M], [M, L, F, L, F]])
-    assert bounds(buffer, 0) == [(0, 2)] * 3 + [(3, 4)] * 2
-    assert bounds(buffer, 1) == [(0, 1)] * 2 + [(2, 3)] * 2 + [(4, 4)]
-    add(buffer, [[M, L], [M, M]])
-    assert bounds(buffer, 0) == [(0, 2)] * 3 + [(3, 6)] * 4
-
-
-def test_what_was_overwritten_is_not_part_of_an_episode():
-    buffer = ReplayBuffer(SPEC, 1, 4)
-    add(buffer, [[F, M, M, M]])
-    assert bounds(buffer, 0) == [(0, 3)] * 4
-    add(buffer, [[M, L]])
-    assert bounds(buffer, 0) == [(2, 5)] * 4
-
-
-def test_a_cut_episode_ends_at_the_cut():
-    buffer = ReplayBuffer(SPEC, 1, 10)
-    add(buffer, [[F, M, M]])
-    assert bounds(buffer, 0) == [(0, 2)] * 3
-    buffer.mark_truncated_end()
-    add(buffer, [[M, M]])  # not even a FIRST
-    assert bounds(buffer, 0) == [(0, 2)] * 3 + [(3, 4)] * 2
-
-
 def test_episodes_are_indexed_anew_after_loading_and_clearing(tmp_path):
     buffer, other = ReplayBuffer(SPEC, 1, 10), ReplayBuffer(SPEC, 1, 10)
     add(buffer, [[F, M, L, F]])
@@ -183,19 +157,28 @@ def test_steps_that_are_not_stored_have_no_episode():
         buffer.get_episode_bounds(torch.tensor([0]), torch.tensor([0]))
 
 
-@settings(max_examples=80)
+CHUNK = st.lists(st.sampled_from([F, M, L]), min_size=1, max_size=9)
+
+
+@settings(max_examples=100)
 @given(
-    st.integers(1, 7),
-    st.lists(st.lists(st.sampled_from([F, M, L]), max_size=9), max_size=6),
-    st.lists(st.booleans(), min_size=6, max_size=6),
+    max_length=st.integers(1, 7),
+    operations=st.lists(CHUNK | st.sampled_from(["look", "cut", "clear"]), max_size=9),
 )
-def test_index_agrees_with_going_through_all_steps(max_length, chunks, asks):
-    buffer = ReplayBuffer(SPEC, 1, max_length)
-    types: list[int] = []
-    for chunk, ask in zip(chunks, asks, strict=False):
-        if chunk:
-            add(buffer, [chunk])
-        types += chunk
-        if ask:
-            expected = naive_bounds(types, max(0, len(types) - max_length))
-            assert bounds(buffer, 0) == expected
+def test_episodes_are_those_of_going_through_all_steps(max_length, operations):
+    buffer = ReplayBuffer(SPEC, 2, max_length)
+    types: list[int] = []  # of environment 1; environment 0 has only one episode
+    oldest = 0
+    for operation in [*operations, "look"]:
+        if operation == "look":
+            assert bounds(buffer, 1) == naive_bounds(types, oldest)
+        elif operation == "cut":
+            buffer.mark_truncated_end()
+            types[oldest:] = [*types[oldest:-1], *[L] * bool(types[oldest:])]
+        elif operation == "clear":
+            buffer.clear(torch.tensor([1]))
+            oldest = len(types)
+        else:
+            add(buffer, [[M] * len(operation), operation])
+            types += operation
+        oldest = max(oldest, len(types) - max_length)
