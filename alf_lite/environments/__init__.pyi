@@ -54,6 +54,7 @@ from alf_lite.environments.gymnasium_environment import (
 )
 from alf_lite.environments.info_keys import (
     InfoKeys as InfoKeys,
+    find as find,
     info_names as info_names,
     raise_unseen as raise_unseen,
     still_unseen as still_unseen,
@@ -146,6 +147,7 @@ from alf_lite.environments.specs_only_environment import (
 from alf_lite.environments.time_steps import (
     ObservationBounds as ObservationBounds,
     TimeSteps as TimeSteps,
+    check_action as check_action,
     check_action_is_finite as check_action_is_finite,
     element_text as element_text,
     raise_if_not_finite as raise_if_not_finite,

@@ -68,6 +68,7 @@ from alf_lite.replay_buffers.window_sampler import (
     UniformSampler as UniformSampler,
     WindowStarts as WindowStarts,
     all_windows as all_windows,
+    check_size as check_size,
     draw_others as draw_others,
     draw_stratified as draw_stratified,
     draw_with_replacement as draw_with_replacement,
