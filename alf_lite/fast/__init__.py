@@ -24,15 +24,21 @@ import functools
 import importlib
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 _Body = TypeVar("_Body", bound=Callable[..., Any])
+
+# From gradients of the outputs, None where there is none, to those of the inputs
+Pullback = Callable[..., tuple[np.ndarray | None, ...]]
+# From arrays to the outputs and their pullback
+NumpyFunction = Callable[..., tuple[tuple[np.ndarray, ...], Pullback]]
 
 _DQNS = ("Dqn", "CqlDqn", "MunchausenDqn", "R2d2", "Sarsa")
 _PAIRING = (
@@ -105,7 +111,7 @@ def quick(body: _Body) -> _Body:
         if not is_compiling():
             kind = type(first)  # as twin_of does: acting consists of small calls
             twin = known[kind] if kind in known else _look_up(kind, name)
-            if twin is not None and _is_untouched(first):
+            if twin is not None and (kind is Tensor or _is_untouched(first)):
                 result = twin(first, *args, **kwargs)
                 if result is not NotImplemented:
                     return result
@@ -137,6 +143,49 @@ def is_exactly(part: Any, *types: type) -> bool:
 def torch_body(function: Callable[..., Any]) -> Callable[..., Any]:
     """What a function or method with :func:`quick` computes without its twin."""
     return inspect.unwrap(function)
+
+
+def _look_up(kind: type, method: str) -> Callable[..., Any] | None:
+    twin = _found[method][kind] = _load(
+        method if kind is Tensor else f"{_name_of(kind)}.{method}"
+    )
+    return twin
+
+
+def _load(name: str) -> Callable[..., Any] | None:
+    if name not in TWINS:
+        return None
+    module, _, twin = TWINS[name].rpartition(".")
+    return getattr(importlib.import_module(f"{__name__}.{module}"), twin)
+
+
+def _name_of(what: Any) -> str:
+    """Of a class or function; with its module, if that is not one of ours."""
+    module = what.__module__
+    if module.startswith("alf_lite."):
+        module = "" if isinstance(what, type) else module.rpartition(".")[2]
+    return f"{module}.{what.__qualname__}".lstrip(".")
+
+
+def _is_untouched(part: Any) -> bool:
+    """Whether no method was replaced on this object alone."""
+    own, kind = part.__dict__, type(part)
+    if own.get(_SIZE) == len(own):  # asked at every step
+        return True
+    if kind not in _methods:
+        _methods[kind] = frozenset(
+            name
+            for base in kind.__mro__
+            for name, value in vars(base).items()
+            if inspect.isfunction(value)
+        )
+    if not _methods[kind].isdisjoint(own):
+        return False
+    own[_SIZE] = len(own) + (_SIZE not in own)
+    return True
+
+
+# Whether numpy may compute
 
 
 def may_use_numpy(x: Tensor) -> bool:
@@ -172,41 +221,105 @@ def is_traced() -> bool:
     )
 
 
-def _look_up(kind: type, method: str) -> Callable[..., Any] | None:
-    twin = _found[method][kind] = _load(
-        method if kind is Tensor else f"{_name_of(kind)}.{method}"
-    )
-    return twin
+# One node of torch's graph for what is computed otherwise
 
 
-def _load(name: str) -> Callable[..., Any] | None:
-    if name not in TWINS:
-        return None
-    module, _, twin = TWINS[name].rpartition(".")
-    return getattr(importlib.import_module(f"{__name__}.{module}"), twin)
+class Computation:
+    """What a node gives, and how gradients go back through it.
+
+    An object belongs to one node, and may keep what both directions need.
+    """
+
+    def forward(self, *inputs: Any) -> Any:
+        """A tensor or several, without a graph; leaves the inputs as they are."""
+        raise NotImplementedError
+
+    def backward(self, needs: Any, *gradients: Any) -> Sequence[Tensor | None]:
+        """The gradients of the inputs that need one, from those of the outputs."""
+        raise NotImplementedError
+
+    def in_torch(self, *inputs: Any) -> Any:
+        """As ``forward``, with a graph: for gradients of gradients."""
+        raise RuntimeError("the gradient of a mean loss has no gradient of its own")
 
 
-def _name_of(what: Any) -> str:
-    """Of a class or function; with its module, if that is not one of ours."""
-    module = what.__module__
-    if module.startswith("alf_lite."):
-        module = "" if isinstance(what, type) else module.rpartition(".")[2]
-    return f"{module}.{what.__qualname__}".lstrip(".")
+class Node(torch.autograd.Function):
+    """``Node.apply(computation, *inputs)``: its outputs, differentiable in the inputs.
+
+    Inputs are tensors, or None.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, computation: Computation, *inputs: Any) -> Any:
+        ctx.save_for_backward(*inputs)  # notices when they are changed
+        ctx.computation = computation
+        with np.errstate(all="ignore"):  # torch does not warn either
+            outputs = computation.forward(*inputs)
+        ctx.set_materialize_grads(isinstance(outputs, Tensor))
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        inputs, needs = ctx.saved_tensors, ctx.needs_input_grad[1:]
+        if torch.is_grad_enabled():
+            in_torch = ctx.computation.in_torch
+            return None, *_differentiable(in_torch, inputs, gradients, needs)
+        with np.errstate(all="ignore"):
+            return None, *ctx.computation.backward(needs, *gradients)
 
 
-def _is_untouched(part: Any) -> bool:
-    """Whether no method was replaced on this object alone."""
-    own, kind = part.__dict__, type(part)
-    if own.get(_SIZE) == len(own) or kind is Tensor:  # asked at every step
-        return True
-    if kind not in _methods:
-        _methods[kind] = frozenset(
-            name
-            for base in kind.__mro__
-            for name, value in vars(base).items()
-            if inspect.isfunction(value)
+def by_numpy(
+    function: NumpyFunction, in_torch: Callable[..., Any], *inputs: Tensor
+) -> tuple[Tensor, ...]:
+    """The outputs of ``function``, differentiable in its inputs.
+
+    Args:
+        function: called with the inputs as arrays, which it leaves as they are.
+        in_torch: the same of the inputs, see :meth:`Computation.in_torch`.
+        inputs: such as :func:`may_use_numpy` says.
+    """
+    computation = _ByNumpy(function, in_torch)
+    if torch.is_grad_enabled():
+        return Node.apply(computation, *inputs)
+    with np.errstate(all="ignore"):
+        return computation.forward(*inputs)
+
+
+class _ByNumpy(Computation):
+    def __init__(self, function: NumpyFunction, in_torch: Callable[..., Any]) -> None:
+        self._function = function
+        self.in_torch = in_torch  # type: ignore[method-assign]
+        self._pullback: Pullback
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        arrays = map(Tensor.numpy, map(Tensor.detach, inputs))
+        outputs, self._pullback = self._function(*arrays)
+        return tuple(map(torch.from_numpy, outputs))
+
+    def backward(self, needs: Any, *gradients: Tensor | None) -> list[Tensor | None]:
+        found = self._pullback(*[None if g is None else g.numpy() for g in gradients])
+        return [None if x is None else torch.from_numpy(x) for x in found]
+
+
+def _differentiable(
+    in_torch: Callable[..., Any],
+    inputs: Sequence[Any],
+    gradients: Sequence[Any],
+    needs: Sequence[bool],
+) -> list[Tensor | None]:
+    """The gradients of the inputs, by torch."""
+    # One may depend on another
+    inputs = [None if x is None else x.view_as(x) for x in inputs]
+    outputs = in_torch(*inputs)
+    if isinstance(outputs, Tensor):
+        outputs = (outputs,)
+    pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None]
+    wanted = [x for x, is_needed in zip(inputs, needs, strict=True) if is_needed]
+    found = iter(
+        torch.autograd.grad(
+            *([o for o, _ in pairs], wanted, [g for _, g in pairs]),
+            create_graph=True,
+            allow_unused=True,
         )
-    if not _methods[kind].isdisjoint(own):
-        return False
-    own[_SIZE] = len(own) + (_SIZE not in own)
-    return True
+    )
+    return [next(found) if is_needed else None for is_needed in needs]

@@ -74,10 +74,9 @@ class FusedAdamStep:
             self.part_counters()
             return False
         part = self._whole
-        gradients = [parameter.grad for parameter in self._parameters]
-        if any(gradient is None for gradient in gradients):
-            part = self._part_with(tuple(g is not None for g in gradients))
-            gradients = [gradient for gradient in gradients if gradient is not None]
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        if len(gradients) < len(self._parameters):
+            part = self._part_with(tuple(p.grad is not None for p in self._parameters))
         if gradients:
             torch._foreach_add_(part.counters, 1)
             beta1, beta2 = group["betas"]

@@ -16,11 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from alf_lite.fast import is_exactly, is_traced, may_make_node
-from alf_lite.fast.nodes import Backward, node
+from alf_lite.fast import Computation, Node, is_exactly, is_traced, may_make_node
 from alf_lite.networks import continuous_projections, lean_layers, projections
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
-from alf_lite.networks.built_layers import BuiltLayers, has_own_parameters
 from alf_lite.networks.containers import Sequential
 from alf_lite.networks.encoding_networks import EncodedNetwork, EncodingNetwork
 from alf_lite.networks.value_networks import QNetwork
@@ -134,7 +132,7 @@ class NumpyChain:
 
     def __init__(self, layers: Sequence[nn.Module], network: nn.Module) -> None:
         self._layers = _as_steps(layers)
-        self._built = BuiltLayers(layers, network)
+        self._built = lean_layers.BuiltLayers(layers, network)
         self._arrays: list[Arrays] = []
         self._max_rows = 0
 
@@ -143,31 +141,11 @@ class NumpyChain:
         arrays = self.arrays(x)
         if arrays is None:
             return None
-        if torch.is_grad_enabled():
-            return self._as_node(arrays, x) if may_make_node() else None
-        return None if x.requires_grad else torch.from_numpy(run(arrays, x))
-
-    def _as_node(self, arrays: list[Arrays], x: Tensor) -> Tensor:
-        def compute() -> tuple[Tensor, Backward]:
-            inputs: list[np.ndarray] = []
-            outputs = run(arrays, x.detach(), inputs)
-
-            def backward(needs: Any, gradient: Tensor) -> list[Tensor | None]:
-                return pull_back(arrays, inputs, gradient.numpy(), needs)
-
-            return torch.from_numpy(outputs), backward
-
-        def in_torch(x: Tensor, *parameters: Tensor | None) -> Tensor:
-            for layer, weight, bias in zip(
-                arrays, parameters[::2], parameters[1::2], strict=True
-            ):
-                assert weight is not None
-                x = F.linear(x, weight, bias)
-                if layer.activation is not None:
-                    x = layer.activation.torch(x)
-            return x
-
-        return node(compute, in_torch, x, *self.parameters())
+        if not torch.is_grad_enabled():
+            return None if x.requires_grad else torch.from_numpy(run(arrays, x))
+        if not may_make_node():
+            return None
+        return Node.apply(_Pass(arrays), x, *self.parameters())
 
     def arrays(self, x: Tensor) -> list[Arrays] | None:
         """The layers' memory, for :func:`run` with x [B, input_size].
@@ -210,9 +188,10 @@ class NumpyChain:
     def _find_arrays(self) -> None:
         """Where the parameters are now."""
         self._max_rows = 0
-        if not all(has_own_parameters(layer, nn.Linear) for layer, _ in self._layers):
-            self._layers = []
-            return
+        for layer, _ in self._layers:
+            if type(layer) is not nn.Linear or len(layer._parameters) != 2:
+                self._layers = []  # weights are made of others at every call
+                return
         weights = [layer.weight for layer, _ in self._layers]
         if all(w.is_cpu and w.dtype == torch.float32 for w in weights):
             largest = max(weight.numel() for weight in weights)
@@ -251,6 +230,29 @@ class Arrays(NamedTuple):
             _ACTIVATIONS.get(activation),
             min_rows,
         )
+
+
+class _Pass(Computation):
+    """Of x and of weight and bias of each layer, there and back."""
+
+    def __init__(self, layers: list[Arrays]) -> None:
+        self._layers = layers
+        self._inputs: list[np.ndarray] = []  # of each layer
+
+    def forward(self, x: Tensor, *parameters: Tensor | None) -> Tensor:
+        return torch.from_numpy(run(self._layers, x.detach(), self._inputs))
+
+    def backward(self, needs: Sequence[bool], gradient: Tensor) -> list[Tensor | None]:
+        return pull_back(self._layers, self._inputs, gradient.numpy(), needs)
+
+    def in_torch(self, x: Tensor, *parameters: Any) -> Tensor:
+        for layer, weight, bias in zip(
+            self._layers, parameters[::2], parameters[1::2], strict=True
+        ):
+            x = F.linear(x, weight, bias)
+            if layer.activation is not None:
+                x = layer.activation.torch(x)
+        return x
 
 
 def run(

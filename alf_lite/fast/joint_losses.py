@@ -1,13 +1,11 @@
-"""The loss of a mini-batch by one node: what is looked at, and what is added to it."""
+"""The loss of an algorithm of several parts, of which one is computed by one node."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from alf_lite.algorithms.algorithm import Algorithm
 from alf_lite.algorithms.composition import Composition, _needs_info
 from alf_lite.algorithms.learning.batch_loss import aggregate_loss, info_at_once
 from alf_lite.algorithms.learning.joint_training import (
@@ -19,20 +17,6 @@ from alf_lite.data_structures import LossInfo
 from alf_lite.utils.diagnostics import diagnostics_are_due
 
 Nest = Any
-
-
-def looked_at(
-    algorithm: Algorithm, batch: TrainingBatch, loss: Tensor
-) -> tuple[LossInfo, Nest]:
-    """The loss [] and, where somebody looks, diagnostics and info without gradient.
-
-    What is trained is the same whether or not somebody does.
-    """
-    if not diagnostics_are_due():
-        return LossInfo(loss=loss), ()
-    with torch.no_grad():
-        info, _ = _info(algorithm, batch)
-        return algorithm.calc_loss(info)._replace(loss=loss), info
 
 
 def of_composition(
@@ -53,7 +37,7 @@ def of_composition(
     shape = max(1, num_steps - 1), batch_size
     infos, weights = {"rl": info}, batch.batch_info.importance_weights
     for name, part in others.items():
-        infos[name], _ = _info(part, part_of_batch(batch, name))
+        infos[name], _ = info_at_once(part, part_of_batch(batch, name))
         own_loss = with_loss_of(shape, name, part, part.calc_loss(infos[name]))
         if not all(isinstance(x, tuple) for x in own_loss[:2]):
             loss = loss + aggregate_loss(own_loss, batch.valid, weights).loss
@@ -64,7 +48,3 @@ def of_composition(
         # What is recorded is summed up step by step, which differs by rounding.
         difference = seen.loss - loss
     return seen._replace(loss=loss + difference), infos
-
-
-def _info(algorithm: Algorithm, batch: TrainingBatch) -> tuple[Nest, Nest]:
-    return info_at_once(algorithm.train_step, batch, algorithm.get_initial_train_state)

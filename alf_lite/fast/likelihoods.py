@@ -11,8 +11,14 @@ from torch import Tensor
 
 from alf_lite.distributions.continuous import DiagonalNormal
 from alf_lite.distributions.discrete import Categorical
-from alf_lite.fast import is_exactly, may_use_numpy, torch_body
-from alf_lite.fast.nodes import NumpyFunction, Pullback, by_numpy
+from alf_lite.fast import (
+    NumpyFunction,
+    Pullback,
+    by_numpy,
+    is_exactly,
+    may_use_numpy,
+    torch_body,
+)
 from alf_lite.networks.continuous_projections import NormalProjection
 from alf_lite.networks.projections import CategoricalProjection
 

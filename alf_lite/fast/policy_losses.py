@@ -17,6 +17,7 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf_lite.algorithms.learning.batch_loss import looked_at
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.parts.policy import Policy
 from alf_lite.algorithms.parts.policy_gradient import (
@@ -27,18 +28,20 @@ from alf_lite.algorithms.parts.policy_gradient import (
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.data_structures import LossInfo
 from alf_lite.fast import (
+    Computation,
+    Node,
+    Pullback,
+    by_numpy,
     is_exactly,
     may_make_node,
     may_use_numpy,
     torch_body,
 )
-from alf_lite.fast.chains import Arrays, chain_of, pull_back, run
-from alf_lite.fast.joint_losses import looked_at
-from alf_lite.fast.likelihoods import likelihood_of
-from alf_lite.fast.nodes import Backward, Pullback, by_numpy, node
-from alf_lite.fast.statistics import NumpyMean
+from alf_lite.fast.chains import Arrays, NumpyChain, chain_of, pull_back, run
+from alf_lite.fast.likelihoods import Likelihood, likelihood_of
+from alf_lite.fast.statistics import numpy_mean
 from alf_lite.networks import actor_networks
-from alf_lite.networks.built_layers import has_hooks
+from alf_lite.networks.lean_layers import has_hooks
 from alf_lite.networks.value_networks import ValueNetwork
 
 _flatten = operator.methodcaller("flatten", 0, 1)
@@ -239,6 +242,27 @@ def _mean_loss(
     Returns:
         None if it cannot be computed so.
     """
+    chains = _chains_of(algorithm)
+    if chains is None or not may_make_node():
+        return None
+    chain, value_chain = chains
+    layers, value_layers = chain.arrays(observation), value_chain.arrays(observation)
+    if layers is None or value_layers is None or not may_use_numpy(observation):
+        return None
+    likelihood = likelihood_of(algorithm._policy.network._head, action)
+    if likelihood is None:
+        return None
+    computation = _MeanLoss(
+        layers, value_layers, observation, likelihood, valid, loss_of
+    )
+    parameters = *chain.parameters(), *value_chain.parameters()
+    return Node.apply(computation, *likelihood.inputs, *parameters)
+
+
+def _chains_of(
+    algorithm: ActorCriticAlgorithm,
+) -> tuple[NumpyChain, NumpyChain] | None:
+    """Policy and value network, if the loss is all that is made of their outputs."""
     policy, value_network = algorithm._policy, algorithm._value_network
     if algorithm._trust_region is not None:  # looks at the distributions
         return None
@@ -253,48 +277,59 @@ def _mean_loss(
         or has_hooks(value_network)
     ):
         return None
-    chain, value_chain = chain_of(network), chain_of(value_network)
-    layers, value_layers = chain.arrays(observation), value_chain.arrays(observation)
-    if layers is None or value_layers is None or not may_use_numpy(observation):
-        return None
-    likelihood = likelihood_of(network._head, action) if may_make_node() else None
-    if likelihood is None:
-        return None
-    num_inputs, num_parameters = len(likelihood.inputs), 2 * len(layers)
+    return chain_of(network), chain_of(value_network)
 
-    def compute() -> tuple[Tensor, Backward]:
-        num_steps = valid.shape[0]
-        inputs: list[np.ndarray] = []
-        value_inputs: list[np.ndarray] = []
-        outputs = run(layers, observation, inputs)
-        values = run(value_layers, observation, value_inputs)
-        (log_prob, entropy), to_outputs = likelihood.function(
+
+class _MeanLoss(Computation):
+    """From the inputs of the likelihood and the parameters of both networks."""
+
+    def __init__(
+        self,
+        layers: list[Arrays],
+        value_layers: list[Arrays],
+        observation: Tensor,
+        likelihood: Likelihood,
+        valid: Tensor,
+        loss_of: Callable[[Tensor, Tensor], NumpyLoss],
+    ) -> None:
+        self._layers, self._value_layers = layers, value_layers
+        self._inputs: list[np.ndarray] = []  # of each layer
+        self._value_inputs: list[np.ndarray] = []
+        self._observation = observation
+        self._likelihood = likelihood
+        self._valid = valid
+        self._loss_of = loss_of
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        observation, num_steps = self._observation, self._valid.shape[0]
+        outputs = run(self._layers, observation, self._inputs)
+        values = run(self._value_layers, observation, self._value_inputs)
+        likelihood = self._likelihood
+        (log_prob, entropy), self._to_outputs = likelihood.function(
             outputs[:num_steps], *[x.detach().numpy() for x in likelihood.inputs]
         )
         value = values.reshape(-1)
-        loss = loss_of(torch.from_numpy(log_prob), torch.from_numpy(value))
-        (loss_array,), to_parts = loss(log_prob, value[:num_steps], entropy)
-        (mean,), to_loss = NumpyMean(valid.numpy())(loss_array)
+        loss_of = self._loss_of(torch.from_numpy(log_prob), torch.from_numpy(value))
+        (loss,), self._to_parts = loss_of(log_prob, value[:num_steps], entropy)
+        (mean,), self._to_loss = numpy_mean(loss, self._valid.numpy())
+        return torch.from_numpy(mean)
 
-        def backward(needs: Sequence[bool], gradient: Tensor) -> list[Tensor | None]:
-            to_log_prob, to_value, to_entropy = to_parts(*to_loss(gradient.numpy()))
-            to_output, *found = to_outputs(to_log_prob, to_entropy)
-            assert to_output is not None
-            assert to_value is not None
-            needs = needs[num_inputs:]
-            return [
-                *[None if x is None else torch.from_numpy(x) for x in found],
-                *_pull_back(layers, inputs, to_output, needs[:num_parameters]),
-                *_pull_back(
-                    *(value_layers, value_inputs, to_value[:, None]),
-                    needs[num_parameters:],
-                ),
-            ]
-
-        return torch.from_numpy(mean), backward
-
-    parameters = *chain.parameters(), *value_chain.parameters()
-    return node(compute, None, *likelihood.inputs, *parameters)
+    def backward(self, needs: Sequence[bool], gradient: Tensor) -> list[Tensor | None]:
+        to_loss = self._to_loss(gradient.numpy())
+        to_log_prob, to_value, to_entropy = self._to_parts(*to_loss)
+        to_output, *found = self._to_outputs(to_log_prob, to_entropy)
+        assert to_output is not None
+        assert to_value is not None
+        needs = needs[len(found) :]
+        num_parameters = 2 * len(self._layers)
+        own, of_value = needs[:num_parameters], needs[num_parameters:]
+        return [
+            *[None if x is None else torch.from_numpy(x) for x in found],
+            *_pull_back(self._layers, self._inputs, to_output, own),
+            *_pull_back(
+                self._value_layers, self._value_inputs, to_value[:, None], of_value
+            ),
+        ]
 
 
 def _pull_back(

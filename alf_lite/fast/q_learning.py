@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm, DqnState
+from alf_lite.algorithms.learning.batch_loss import looked_at
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.parts.return_heads import (
     ExpectedReturnHead,
@@ -25,12 +26,10 @@ from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.data_structures import AlgStep, LossInfo, TimeStep
 from alf_lite.distributions.action_vectors import DiscreteActions
 from alf_lite.distributions.exploration import MAX_TO_READ, EpsilonGreedy
-from alf_lite.fast import is_exactly, may_make_node, may_use_numpy
-from alf_lite.fast.chains import chain_of, pull_back, run
-from alf_lite.fast.joint_losses import looked_at
-from alf_lite.fast.nodes import Backward, node
-from alf_lite.fast.statistics import NumpyMean
-from alf_lite.networks.built_layers import has_hooks
+from alf_lite.fast import Computation, Node, is_exactly, may_make_node, may_use_numpy
+from alf_lite.fast.chains import Arrays, chain_of, pull_back, run
+from alf_lite.fast.statistics import numpy_mean
+from alf_lite.networks.lean_layers import has_hooks
 from alf_lite.networks.value_networks import QNetwork
 
 
@@ -142,30 +141,55 @@ def _mean_td_loss(
     if not may_make_node():
         return None
 
-    def compute() -> tuple[Tensor, Backward]:
-        next_q = run(target_layers, next_observation)
-        if algorithm._double:
-            best = run(layers, next_observation).argmax(1)
+    computation = _MeanTdLoss(
+        layers, target_layers, observation, transition, valid, delta, algorithm._double
+    )
+    return Node.apply(computation, *chain.parameters())
+
+
+class _MeanTdLoss(Computation):
+    """From the parameters of the Q-network."""
+
+    def __init__(
+        self,
+        layers: list[Arrays],
+        target_layers: list[Arrays],
+        observation: Tensor,
+        transition: Transition,
+        valid: Tensor,
+        delta: float | None,
+        is_double: bool,
+    ) -> None:
+        self._layers, self._target_layers = layers, target_layers
+        self._inputs: list[np.ndarray] = []  # of each layer
+        self._observation = observation
+        self._transition = transition
+        self._valid = valid
+        self._delta = delta
+        self._is_double = is_double
+
+    def forward(self, *parameters: Tensor | None) -> Tensor:
+        transition: Any = self._transition
+        next_q = run(self._target_layers, transition.next_observation)
+        if self._is_double:
+            best = run(self._layers, transition.next_observation).argmax(1)
             next_value = next_q.reshape(-1).take(_places(best, next_q))
         else:  # column by column, faster than the maximum over few of them
             next_value = functools.reduce(np.maximum, next_q.T)
         target = transition.discount.numpy() * next_value
         target += transition.reward.numpy()
-        inputs: list[np.ndarray] = []
-        q = run(layers, observation, inputs)
-        places = _places(transition.action.numpy(), q)
-        loss, slope = _loss_and_slope(q.reshape(-1).take(places), target, delta)
-        (mean,), to_loss = NumpyMean(valid.numpy())(loss)
+        self._q = run(self._layers, self._observation, self._inputs)
+        self._taken = _places(transition.action.numpy(), self._q)
+        value = self._q.reshape(-1).take(self._taken)
+        loss, self._slope = _loss_and_slope(value, target, self._delta)
+        (mean,), self._to_loss = numpy_mean(loss, self._valid.numpy())
+        return torch.from_numpy(mean)
 
-        def backward(needs: Sequence[bool], gradient: Tensor) -> list[Tensor | None]:
-            (share,) = to_loss(gradient.numpy())
-            to_q = np.zeros(q.shape, np.float32)
-            to_q.reshape(-1)[places] = slope * share
-            return pull_back(layers, inputs, to_q, (False, *needs))[1:]
-
-        return torch.from_numpy(mean), backward
-
-    return node(compute, None, *chain.parameters())
+    def backward(self, needs: Sequence[bool], gradient: Tensor) -> list[Tensor | None]:
+        (share,) = self._to_loss(gradient.numpy())
+        to_q = np.zeros(self._q.shape, np.float32)
+        to_q.reshape(-1)[self._taken] = self._slope * share
+        return pull_back(self._layers, self._inputs, to_q, (False, *needs))[1:]
 
 
 def _places(index: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.data_structures import StepType, TimeStep
-from alf_lite.fast import may_use_numpy, torch_body
-from alf_lite.fast.nodes import Pullback, by_numpy
+from alf_lite.fast import Pullback, by_numpy, may_use_numpy, torch_body
 from alf_lite.utils import losses
 
 _LAST = int(StepType.LAST)
@@ -28,27 +27,25 @@ def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
     """See :func:`~alf_lite.utils.losses.masked_mean`."""
     if x.shape != valid.shape or not may_use_numpy(x):
         return NotImplemented
-    in_torch = torch_body(losses._masked_mean)
-    return by_numpy(NumpyMean(valid.numpy()), lambda x: in_torch(x, valid), x)[0]
+    mean = functools.partial(numpy_mean, valid=valid.numpy())
+    return by_numpy(mean, lambda x: _masked_mean(x, valid), x)[0]
 
 
-class NumpyMean:
-    """In numpy, the mean of the entries where ``valid``, of the same shape, says so."""
+_masked_mean = torch_body(losses._masked_mean)
 
-    def __init__(self, valid: np.ndarray) -> None:
-        self._valid = valid
-        self._count = int(np.count_nonzero(valid))
-        self._divisor = np.float32(max(self._count, 1))
 
-    def __call__(self, x: np.ndarray) -> tuple[tuple[np.ndarray], Pullback]:
-        if self._count < x.size:
-            x = np.where(self._valid, x, np.float32(0))
-        total = np.add.reduce(x, axis=None)
-        return (np.asarray(total / self._divisor),), self._pullback
+def numpy_mean(x: np.ndarray, valid: np.ndarray) -> tuple[tuple[np.ndarray], Pullback]:
+    """The mean of the entries where ``valid``, of the same shape, says so."""
+    count = int(np.count_nonzero(valid))
+    if count < x.size:
+        x = np.where(valid, x, np.float32(0))
+    divisor = np.float32(max(count, 1))
+    mean = np.asarray(np.add.reduce(x, axis=None) / divisor)
 
-    def _pullback(self, gradient: Any) -> tuple[np.ndarray]:
-        share = gradient / self._divisor
-        return (np.multiply(self._valid, share, dtype=np.float32),)
+    def pullback(gradient: Any) -> tuple[np.ndarray]:
+        return (np.multiply(valid, gradient / divisor, dtype=np.float32),)
+
+    return (mean,), pullback
 
 
 def normalized(x: Tensor, valid: Tensor | None, epsilon: float) -> Tensor:

@@ -14,11 +14,6 @@ from alf_lite.networks.batch_norm import (
     normalizes_by_batch as normalizes_by_batch,
     trained_rows as trained_rows,
 )
-from alf_lite.networks.built_layers import (
-    BuiltLayers as BuiltLayers,
-    has_hooks as has_hooks,
-    has_own_parameters as has_own_parameters,
-)
 from alf_lite.networks.containers import (
     NetworkContainer as NetworkContainer,
     Part,
@@ -85,13 +80,14 @@ from alf_lite.networks.layers import (
     mlp as mlp,
 )
 from alf_lite.networks.lean_layers import (
+    BuiltLayers as BuiltLayers,
     HiddenSequential as HiddenSequential,
     LeanSequential as LeanSequential,
     LinearMap as LinearMap,
     apply_hidden as apply_hidden,
     apply_linear as apply_linear,
+    has_hooks as has_hooks,
     hidden_layers_in as hidden_layers_in,
-    is_full_precision as is_full_precision,
 )
 from alf_lite.networks.network import (
     Network as Network,

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from alf_lite.config import configurable
 from alf_lite.fast import is_exactly, quick
 from alf_lite.networks.batch_norm import BatchNorm, make_batch_norm
-from alf_lite.networks.built_layers import BuiltLayers, has_hooks
 from alf_lite.networks.encoding_networks import EncodedNetwork
 from alf_lite.networks.initializers import HIDDEN_GAIN, Initializer
 from alf_lite.networks.layers import (
@@ -21,7 +20,7 @@ from alf_lite.networks.layers import (
     make_activation,
     make_dropout,
 )
-from alf_lite.networks.lean_layers import HiddenSequential
+from alf_lite.networks.lean_layers import BuiltLayers, HiddenSequential, has_hooks
 from alf_lite.networks.network import takes_whole_sequences
 from alf_lite.networks.parallel_layers import (
     FirstMember,

@@ -1,5 +1,9 @@
 """Evaluating layers at as little cost as torch can, in the precision that is wanted.
 
+What computes a layer without calling it has to ask first: anybody may put another layer
+in the place of one, watch one by a hook, or have its weight made of other parameters
+(``torch.nn.utils.parametrizations``).
+
 Parameters, gradients, outputs and losses are float32 always. What is large, the matrix
 products of hidden layers, can be done in bfloat16, twice as fast or more on processors
 with units for it. Micikevicius et al. 2018, "Mixed Precision Training".
@@ -7,15 +11,13 @@ with units for it. Micikevicius et al. 2018, "Mixed Precision Training".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from alf_lite.networks.built_layers import has_hooks
 
 # Of hidden layers, see hidden_layers_in
 current_dtype = torch.float32
@@ -52,14 +54,9 @@ class hidden_layers_in:  # noqa: N801 - used like a function
         current_dtype = self._before
 
 
-def is_full_precision() -> bool:
-    """Whether hidden layers are computed in float32 now."""
-    return current_dtype is torch.float32
-
-
 def apply_hidden(layers: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """``layers(x)`` in the precision that is in force; the result is float32."""
-    if is_full_precision():
+    if current_dtype is torch.float32:
         return layers(x)
     # Without the cache: it would give what was cast without gradient to calls with.
     with torch.autocast(x.device.type, current_dtype, cache_enabled=False):
@@ -79,15 +76,32 @@ class LeanSequential(nn.Sequential):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        return _run(self._modules.values(), x)
+        may_overwrite = False  # whether nobody else needs x
+        for layer in self._modules.values():
+            assert layer is not None
+            kind = type(layer)
+            if has_hooks(layer):
+                x = layer(x)
+                may_overwrite = False  # they may keep it
+            elif kind is nn.Linear:
+                parameters = layer._parameters
+                x = F.linear(x, parameters["weight"], parameters["bias"])  # type: ignore
+                may_overwrite = True
+            elif may_overwrite and kind in _IN_PLACE:
+                x = _IN_PLACE[kind](x)
+                may_overwrite = False  # its gradient needs it
+            else:
+                x = layer.forward(x)
+                may_overwrite = kind is nn.Conv2d or issubclass(kind, LinearMap)
+        return x
 
 
 class HiddenSequential(LeanSequential):
     """As ``LeanSequential``, in the precision of hidden layers."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if is_full_precision():
-            return _run(self._modules.values(), x)
+        if current_dtype is torch.float32:
+            return super().forward(x)
         return apply_hidden(super().forward, x)
 
 
@@ -101,22 +115,70 @@ def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
     return F.linear(x, parameters["weight"], parameters["bias"])
 
 
-def _run(layers: Iterable[nn.Module | None], x: Tensor) -> Tensor:
-    may_overwrite = False  # whether nobody else needs x
-    for layer in layers:
-        assert layer is not None
-        kind = type(layer)
-        if has_hooks(layer):
-            x = layer(x)
-            may_overwrite = False  # they may keep it
-        elif kind is nn.Linear:
-            parameters = layer._parameters
-            x = F.linear(x, parameters["weight"], parameters["bias"])  # type: ignore
-            may_overwrite = True
-        elif may_overwrite and kind in _IN_PLACE:
-            x = _IN_PLACE[kind](x)
-            may_overwrite = False  # its gradient needs it
-        else:
-            x = layer.forward(x)
-            may_overwrite = kind is nn.Conv2d or issubclass(kind, LinearMap)
-    return x
+def has_hooks(module: nn.Module) -> bool:
+    """Whether somebody wants to see, or change, what goes in or comes out.
+
+    Also by another ``forward`` of this object alone.
+    """
+    return bool(  # asked at every step; any() takes twice as long
+        "forward" in module.__dict__
+        or module._forward_pre_hooks
+        or module._forward_hooks
+        or module._backward_pre_hooks
+        or module._backward_hooks
+    )
+
+
+class BuiltLayers:
+    """The layers of a network, and where they are in it.
+
+    Args:
+        layers: all of them below ``network``.
+        network: that was built with them.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], network: nn.Module) -> None:
+        self._places = _places_of(layers, network)
+        self._hooks = [
+            hooks for _, _, layer in self._places for hooks in _hooks_of(layer)
+        ]
+
+    def are_untouched(self) -> bool:
+        """Whether each is where it was and computes what its class does, unwatched."""
+        # Asked at every step, and all() takes three times as long.
+        for modules, name, layer in self._places:
+            if modules.get(name) is not layer or "forward" in layer.__dict__:
+                return False
+        return not any(self._hooks)
+
+
+def _hooks_of(module: nn.Module) -> tuple[dict[int, Any], ...]:
+    return (
+        module._forward_pre_hooks,
+        module._forward_hooks,
+        module._backward_pre_hooks,
+        module._backward_hooks,
+    )
+
+
+def _places_of(
+    layers: Sequence[nn.Module], network: nn.Module
+) -> list[tuple[dict[str, Any], str, nn.Module]]:
+    """The submodules of the holder, the name among them, and what is held.
+
+    Of the layers and of all that they are a part of, below the network.
+    """
+    found: list[tuple[dict[str, Any], str, nn.Module]] = []
+
+    def holds_layers(module: nn.Module) -> bool:
+        own = [
+            (module._modules, name, child)
+            for name, child in module._modules.items()
+            if child is not None and (child in wanted or holds_layers(child))
+        ]
+        found.extend(own)
+        return bool(own)
+
+    wanted = set(layers)
+    holds_layers(network)
+    return found

@@ -71,6 +71,7 @@ class Optimizer(FollowsProgress):
         self._has_constant_rate = isinstance(self._learning_rate, ConstantScheduler)
         self._rate_factor: float | Tensor = 1.0
         self._gradient_clipping = gradient_clipping
+        self.clips_gradients = gradient_clipping is not None
         self._hyperparameters = hyperparameters
         self._named_parameters: list[tuple[str, Parameter]] = []
         self._parameters: list[Parameter] = []
@@ -227,10 +228,6 @@ class Optimizer(FollowsProgress):
     def num_beginnings(self) -> int:
         """How often what is kept for the parameters was forgotten or replaced."""
         return self._num_beginnings
-
-    @property
-    def clips_gradients(self) -> bool:
-        return self._gradient_clipping is not None
 
     def mark_non_finite(self, mark: Tensor) -> None:
         """Sets ``mark`` [] if a gradient is not finite, and else leaves it as it is.

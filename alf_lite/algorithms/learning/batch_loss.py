@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +20,7 @@ from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
 from alf_lite.networks.batch_norm import normalizes_by_batch, trained_rows
 from alf_lite.networks.lean_layers import hidden_layers_in
 from alf_lite.networks.network import whole_sequences
+from alf_lite.utils.diagnostics import diagnostics_are_due
 from alf_lite.utils.losses import masked_mean
 from alf_lite.utils.ranks import ranks
 from alf_lite.utils.tensor_utils import reset_state
@@ -57,9 +58,15 @@ class LossFunction:
         self._precision = (
             torch.float32 if config is None else getattr(torch, config.precision)
         )
-        self._is_of_part = config is not None and config.gradient_accumulation > 1
+        # Whether the loss is averaged with others: of other ranks, or other parts
+        self._counts = ranks.size > 1 or (
+            config is not None and config.gradient_accumulation > 1
+        )
         self._normalizes = any(map(normalizes_by_batch, algorithm.modules()))
         self._is_plain = self._precision == torch.float32 and not self.burn_in_length
+        self._is_simple = (
+            self._is_plain and self._at_once and not offline and not self._normalizes
+        )
 
     def __call__(self, batch: TrainingBatch) -> tuple[LossInfo, Nest]:
         """The aggregated loss of a mini-batch [T, B, ...], and the info it came from.
@@ -70,36 +77,20 @@ class LossFunction:
         calc_loss = algorithm.calc_loss
         if self._offline:
             calc_loss = algorithm.calc_loss_offline
-        if self._is_plain:
-            if self._at_once and not self._offline:
-                found = algorithm.quick_loss(batch)
-                if found is not None:
-                    loss_info, info = found
-                    return self._counted(loss_info, batch), info
+        if self._is_simple:
+            found = algorithm.quick_loss(batch)
+            if found is not None:
+                return _counted(*found, batch) if self._counts else found
+            info, _ = info_at_once(algorithm, batch)
+        elif self._is_plain:
             info, _ = self.info(batch)
         else:
             batch, info = self._after_burn_in(batch)
         weights = batch.batch_info.importance_weights
         loss_info = calc_loss(info)
-        return (
-            aggregate_loss(loss_info, batch.valid, weights, counts=self._counts()),
-            info,
-        )
-
-    def _counts(self) -> bool:
-        """Whether the loss is averaged with others: of other ranks, or other parts."""
-        return self._is_of_part or ranks.size > 1
-
-    def _counted(self, loss_info: LossInfo, batch: TrainingBatch) -> LossInfo:
-        """With ``num_valid``: a quick loss of several steps is without the last one.
-
-        With n-step returns, a batch has fewer steps than its windows have rows.
-        """
-        if not self._counts():
-            return loss_info
-        num_steps = batch.inputs.step_type.shape[0]
-        valid = batch.valid[: max(1, num_steps - 1)]
-        return loss_info._replace(num_valid=valid.count_nonzero())
+        return aggregate_loss(
+            loss_info, batch.valid, weights, counts=self._counts
+        ), info
 
     def compiled(self, **options: Any) -> Callable[..., tuple[LossInfo, Nest]]:
         """The same by ``torch.compile``, in one graph; with its options."""
@@ -119,11 +110,11 @@ class LossFunction:
         train_step: TrainStep = algorithm.train_step
         if self._offline:
             train_step = algorithm.train_step_offline
-        initial_state = algorithm.get_initial_train_state
         if self._normalizes:
             train_step = _normalized_by_trained_rows(train_step, batch)
         if self._at_once:
-            return info_at_once(train_step, batch, initial_state)
+            return info_at_once(algorithm, batch, train_step)
+        initial_state = algorithm.get_initial_train_state
         if self._in_sequences and not torch.compiler.is_compiling():
             return info_of_sequences(train_step, batch, initial_state, state)
         return info_step_by_step(train_step, batch, initial_state, state)
@@ -137,6 +128,18 @@ class LossFunction:
                     _, state = self.info(batch.rows(0, self.burn_in_length))
                 batch = batch.rows(self.burn_in_length, None)
             return batch, self.info(batch, state)[0]
+
+
+def _counted(
+    loss_info: LossInfo, info: Nest, batch: TrainingBatch
+) -> tuple[LossInfo, Nest]:
+    """With ``num_valid``: a quick loss of several steps is without the last one.
+
+    With n-step returns, a batch has fewer steps than its windows have rows.
+    """
+    num_steps = batch.inputs.step_type.shape[0]
+    valid = batch.valid[: max(1, num_steps - 1)]
+    return loss_info._replace(num_valid=valid.count_nonzero()), info
 
 
 def batch_loss(
@@ -174,7 +177,13 @@ def aggregate_loss(
     if not isinstance(loss_info.loss, tuple):
         shape = loss_info.loss.shape
         if shape != valid.shape:
-            _check_shape(shape, valid)
+            if shape[1:] != valid.shape[1:] or shape[0] > valid.shape[0]:
+                raise ValueError(
+                    f"calc_loss: expected a loss [T, B] with T of at most "
+                    f"{valid.shape[0]} and B = {valid.shape[1]}, one number for each "
+                    f"step, got {list(shape)}. A single number for all steps is a "
+                    "scalar_loss."
+                )
             rows = valid[: shape[0]]
         total = masked_mean(
             loss_info.loss, rows, None if isinstance(weights, tuple) else weights
@@ -193,26 +202,28 @@ def aggregate_loss(
             f"calc_loss: expected a scalar_loss [], got {list(total.shape)}. What has "
             "one number for each step, [T, B], is a loss."
         )
-    return loss_info._replace(loss=total, extra=_detached(loss_info.extra))
+    extra = loss_info.extra
+    if not isinstance(extra, tuple) or extra:
+        extra = nest.map_structure(_detached, extra)
+    return loss_info._replace(loss=total, extra=extra)
 
 
-def _check_shape(shape: Sequence[int], valid: Tensor) -> None:
-    num_rows, batch_size = valid.shape
-    if len(shape) != 2 or shape[0] > num_rows or shape[1] != batch_size:
-        raise ValueError(
-            "calc_loss: expected a loss [T, B] with T of at most "
-            f"{num_rows} and B = {batch_size}, one number for each step, got "
-            f"{list(shape)}. A single number for all steps is a scalar_loss."
-        )
+def _detached(t: Tensor) -> Tensor:
+    return t.detach() if t.requires_grad else t  # the view costs something
 
 
-def _detached(values: Nest) -> Nest:
-    if isinstance(values, tuple) and not values:
-        return values
-    return nest.map_structure(
-        lambda t: t.detach() if t.requires_grad else t,  # the view costs something
-        values,
-    )
+def looked_at(
+    algorithm: Algorithm, batch: TrainingBatch, loss: Tensor
+) -> tuple[LossInfo, Nest]:
+    """A quick loss [] and, where somebody looks, diagnostics and info without gradient.
+
+    What is trained is the same whether or not somebody does.
+    """
+    if not diagnostics_are_due():
+        return LossInfo(loss=loss), ()
+    with torch.no_grad():
+        info, _ = info_at_once(algorithm, batch)
+        return algorithm.calc_loss(info)._replace(loss=loss), info
 
 
 def takes_sequences(algorithm: Algorithm) -> bool:
@@ -228,17 +239,15 @@ def takes_sequences(algorithm: Algorithm) -> bool:
 
 
 def info_at_once(
-    train_step: TrainStep,
-    batch: TrainingBatch,
-    initial_state: Callable[[int], Nest],
+    algorithm: Algorithm, batch: TrainingBatch, train_step: TrainStep | None = None
 ) -> tuple[Nest, Nest]:
     """One call with all steps [T·B, ...], each with its own state.
 
     Args:
-        train_step: to call.
+        algorithm: that is trained.
         batch: [T, B, ...]. A step starts from the state that is stored with it, from
             the initial one if there is none.
-        initial_state: of so many rows.
+        train_step: to call, if not that of the algorithm.
 
     Returns:
         The infos [T, B, ...] and the state [B, ...] after the last step.
@@ -251,8 +260,8 @@ def info_at_once(
         with_time = operator.methodcaller("unflatten", 0, (num_steps, batch_size))
     inputs, rollout_info, state = batch.flattened()
     if nest.is_empty(state):
-        state = initial_state(num_steps * batch_size)
-    step = train_step(inputs, state, rollout_info)
+        state = algorithm.get_initial_train_state(num_steps * batch_size)
+    step = (train_step or algorithm.train_step)(inputs, state, rollout_info)
     info = nest.map_structure(with_time, step.info)
     if nest.is_empty(step.state):
         return info, step.state

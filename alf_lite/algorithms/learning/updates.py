@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -44,6 +45,7 @@ Nest = Any
 
 # A private part of torch; where it is gone, the public way is taken.
 _ENGINE: Any = getattr(torch.autograd.Variable, "_execution_engine", None)
+_clips_gradients = operator.attrgetter("clips_gradients")
 _ones: dict[tuple[torch.device, torch.dtype], Tensor] = {}  # gradients of losses
 
 
@@ -116,18 +118,19 @@ class UpdateLoop:
         for update in updates:
             if self._captured is not None and not records:
                 losses = self._update_by_graph(self._captured, update)
+            elif self._num_parts > 1:
+                losses, norms = self._update_in_parts(update, looks, records)
             else:
-                losses, norms = self._update(update, looks, wants_norms=records)
-            batch, _, info = losses[0]
-            inputs = batch.inputs
-            if self._burn_in_length:
-                inputs = batch.rows(self._burn_in_length, None).inputs
-            algorithm.after_update(inputs, info)
-            if update_priority is not None:
-                for part in losses:
-                    update_priority(part.batch.batch_info, part.loss_info.priority)
-            self.num_updates += 1
+                losses = self._losses_of(update, looks)
+                norms = _step(
+                    *(algorithm, self._optimizers, _total_loss(losses)),
+                    functools.partial(self._explain, update),
+                    wants_norms=records,
+                )
+            self._after_update(losses)
             for part in losses:
+                if update_priority is not None:
+                    update_priority(part.batch.batch_info, part.loss_info.priority)
                 num_steps += self._num_steps(part.batch.valid, num_bootstrap_rows)
             if algorithm.stops_updates_early and self._is_stopped_by(losses[0]):
                 break
@@ -190,27 +193,31 @@ class UpdateLoop:
         """Of all parts; they stay the same once there was an update."""
         return [optimizer for _, optimizer in self._algorithm.optimizers_of_run()]
 
-    def _update(
-        self, update: Update, looks: bool, *, wants_norms: bool
+    def _after_update(self, losses: list[BatchLoss]) -> None:
+        """Tells the algorithm, of the rows that were trained, and counts."""
+        batch, _, info = losses[0]
+        inputs = batch.inputs
+        if self._burn_in_length:
+            inputs = batch.rows(self._burn_in_length, None).inputs
+        self._algorithm.after_update(inputs, info)
+        self.num_updates += 1
+
+    def _update_in_parts(
+        self, update: Update, looks: bool, wants_norms: bool
     ) -> tuple[list[BatchLoss], list[Tensor]]:
-        """One gradient step: the losses, and the norms if somebody wants them."""
-        algorithm, optimizers = self._algorithm, self._optimizers
-        explain = functools.partial(self._explain, update)
-        if self._num_parts == 1:
-            losses = self._losses_of(update, looks)
-            loss_info = _total_loss(losses)
-            return losses, _step(
-                algorithm, optimizers, loss_info, explain, wants_norms=wants_norms
-            )
+        """One gradient step on the sum of the gradients of parts of the batch."""
         assert update.batch is not None, "no offline loss, as was checked"
+        algorithm, optimizers = self._algorithm, self._optimizers
         loss_of = functools.partial(self._loss_of_part, looks=looks)
         together = accumulate_gradient(
             algorithm, update.batch, self._num_parts, loss_of, optimizers
         )
-        loss_info = together.loss_info
-        return [together], _apply(
-            algorithm, optimizers, loss_info, explain, wants_norms=wants_norms
+        explain = functools.partial(self._explain, update)
+        norms = _apply(
+            *(algorithm, optimizers, together.loss_info, explain),
+            wants_norms=wants_norms,
         )
+        return [together], norms
 
     def _loss_of_part(self, batch: TrainingBatch, looks: bool) -> BatchLoss:
         (loss,) = self._losses_of(Update(batch), looks)
@@ -251,12 +258,12 @@ class UpdateLoop:
             update: what to compute them from.
             looks: whether somebody looks at the diagnostics.
         """
+        losses = []
         with diagnostics_if(looks):
-            return [
-                BatchLoss(batch, *function(batch))
-                for batch, function in zip(update, self._loss_functions, strict=True)
-                if batch is not None
-            ]
+            for batch, function in zip(update, self._loss_functions, strict=True):
+                if batch is not None:
+                    losses.append(BatchLoss(batch, *function(batch)))
+        return losses
 
 
 def _total_loss(losses: Sequence[BatchLoss]) -> LossInfo:
@@ -352,7 +359,7 @@ def _apply(
     if ranks.size > 1:
         loss = algorithm.average_gradients(loss, loss_info.num_valid)
     norms: list[Tensor] = []
-    if wants_norms or any(optimizer.clips_gradients for optimizer in optimizers):
+    if wants_norms or any(map(_clips_gradients, optimizers)):
         norms = [optimizer.clip_gradients() for optimizer in optimizers]
     guard = None if loss.is_cpu else algorithm.update_guard
     skip: Tensor | None = None
