@@ -66,6 +66,7 @@ class ActionMask:
         visible_to_networks: bool = False,
     ) -> None:
         self._key = key
+        self.exists = key is not None  # whether there is a mask at all
         self._is_visible = visible_to_networks
         self.observation_spec = self.remaining_spec = observation_spec
         if key is None:
@@ -96,11 +97,6 @@ class ActionMask:
                 f"action mask: the observation has nothing but {key!r}. Set "
                 "ActionMask.visible_to_networks = True, or observe a constant."
             )
-
-    @property
-    def exists(self) -> bool:
-        """Whether there is a mask at all."""
-        return self._key is not None
 
     def remaining(self, entries: Nest) -> Nest:
         """The observation, or its spec, as the networks see it."""

@@ -80,11 +80,13 @@ class BoxActions:
 
     def to_vector(self, action: Nest) -> Tensor:
         """Nest of [B, *spec.shape] in their bounds → [B, numel] in [-1, 1]."""
-        leaves = self._leaves(action)
+        if self._is_leaf:  # as for most, at every step
+            symmetric = self._bounds[0].to_symmetric(action)
+            return symmetric.reshape(action.shape[0], self.vector_size)
         columns = [
             bounds.to_symmetric(leaf).reshape(leaf.shape[0], size)
             for bounds, size, leaf in zip(
-                self._bounds, self._sizes, leaves, strict=True
+                self._bounds, self._sizes, nest.flatten(action), strict=True
             )
         ]
         return columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
@@ -131,9 +133,6 @@ class BoxActions:
         vector = self.to_vector(actions).unflatten(0, (num_samples, -1))
         log_density = log_prob.unflatten(0, (num_samples, -1)) + self.log_scale
         return vector, log_density
-
-    def _leaves(self, action: Nest) -> list[Tensor]:
-        return [action] if self._is_leaf else nest.flatten(action)
 
 
 def _bounds(path: str, spec: Any) -> ActionBounds:

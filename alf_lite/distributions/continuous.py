@@ -202,12 +202,20 @@ class SquashedNormal(ActionDistribution):
         log_probs = torch.add(
             constant - self.scale.log(), u + F.softplus(-2 * u), alpha=2
         )
-        return self.bounds.from_symmetric(u.tanh()), self._sum(log_probs)
+        log_prob = sum_event(log_probs, self.bounds.num_event_dims)
+        if self.bounds.log_half_widths:
+            log_prob = log_prob - self.bounds.log_half_widths
+        return self.bounds.from_symmetric(u.tanh()), log_prob
 
     def log_prob(self, value: Tensor) -> Tensor:
         y = self.bounds.to_symmetric(value)
         edge = 1.0 - torch.finfo(y.dtype).eps
-        return self._log_prob_of_u(y.clamp(-edge, edge).atanh())
+        u = y.clamp(-edge, edge).atanh()
+        log_probs = _normal_log_prob(u, self.loc, self.scale) - _log_tanh_derivative(u)
+        return (
+            sum_event(log_probs, self.bounds.num_event_dims)
+            - self.bounds.log_half_widths
+        )
 
     def entropy(self) -> Tensor:
         # H(a) = H(u) + E[log |da/du|]
@@ -216,27 +224,16 @@ class SquashedNormal(ActionDistribution):
             + (0.5 + _HALF_LOG_2PI)
             + _log_tanh_derivative(_normal_sample(self.loc, self.scale))
         )
-        return sum_event(entropies, self.bounds.num_event_dims) + self._log_half
+        return (
+            sum_event(entropies, self.bounds.num_event_dims)
+            + self.bounds.log_half_widths
+        )
 
     def kl_divergence(self, other: Distribution) -> Tensor:
         """A one-to-one map keeps the divergence of the normals."""
         other = self._same_kind(other)
         kl = _normal_kl_divergence(self.loc, self.scale, other.loc, other.scale)
         return sum_event(kl, self.bounds.num_event_dims)
-
-    def _log_prob_of_u(self, u: Tensor) -> Tensor:
-        normal_log_probs = _normal_log_prob(u, self.loc, self.scale)
-        return self._sum(normal_log_probs - _log_tanh_derivative(u))
-
-    def _sum(self, log_probs: Tensor) -> Tensor:
-        """The log-probability of the action, given those of the elements of tanh(u)."""
-        log_prob = sum_event(log_probs, self.bounds.num_event_dims)
-        return log_prob - self._log_half if self._log_half else log_prob
-
-    @property
-    def _log_half(self) -> float:
-        """Σ log((maximum − minimum) / 2)."""
-        return self.bounds.log_half_widths
 
     @property
     def _num_parameter_event_dims(self) -> int:

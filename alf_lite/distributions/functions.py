@@ -35,7 +35,9 @@ _NAMESPACE = "alf_lite"  # that of alf_lite.nest
 
 def sample(distributions: Nest) -> Nest:
     """Actions [B, ...], drawn with torch's global generator, without gradient."""
-    return _map(_sample, distributions)
+    if isinstance(distributions, Distribution):
+        return distributions.sample()
+    return _map(lambda d: d.sample(), distributions)
 
 
 def noise_size(distributions: Nest) -> int:
@@ -293,10 +295,6 @@ def _stack_key(distribution: Distribution) -> Hashable:
 
 def _takes_noise(distribution: Distribution) -> TypeGuard[ActionDistribution]:
     return isinstance(distribution, ActionDistribution) and distribution.takes_noise
-
-
-def _sample(distribution: Distribution) -> Tensor:
-    return distribution.sample()
 
 
 def _sum(terms: list[Tensor]) -> Tensor:

@@ -82,6 +82,15 @@ def of_actor_critic(
     if not is_exactly(part, PolicyGradientLoss):
         return None
 
+    mean = _mean_loss(
+        algorithm,
+        nest.map_structure(_flatten, inputs.observation),
+        nest.map_structure(lambda t: t[:-1].flatten(0, 1), info.action),
+        batch.valid[:-1].reshape(-1),
+    )
+    if mean is None:
+        return None
+
     def loss_of(log_prob: Tensor, value: Tensor) -> NumpyLoss:
         estimate = algorithm._estimate(
             info._replace(
@@ -96,14 +105,7 @@ def of_actor_critic(
             part, estimate.advantage.reshape(-1), estimate.value_target.reshape(-1)
         )
 
-    loss = _mean_loss(
-        algorithm,
-        nest.map_structure(_flatten, inputs.observation),
-        nest.map_structure(lambda t: t[:-1].flatten(0, 1), info.action),
-        batch.valid[:-1].reshape(-1),
-        loss_of,
-    )
-    return None if loss is None else looked_at(algorithm, batch, loss)
+    return looked_at(algorithm, batch, mean.of(loss_of))
 
 
 def of_ppo(
@@ -119,14 +121,11 @@ def of_ppo(
     # Of a reward of several dimensions
     if info.old_value.ndim > 1 or not is_exactly(part, ClippedLoss):
         return None
-
-    def loss_of(log_prob: Tensor, value: Tensor) -> NumpyLoss:
-        return NumpyClippedLoss(part, algorithm._advantage_of(info), info)
-
-    loss = _mean_loss(
-        algorithm, inputs.observation, info.action, batch.valid[0], loss_of
-    )
-    return None if loss is None else looked_at(algorithm, batch, loss)
+    mean = _mean_loss(algorithm, inputs.observation, info.action, batch.valid[0])
+    if mean is None:
+        return None
+    loss = NumpyClippedLoss(part, algorithm._advantage_of(info), info)
+    return looked_at(algorithm, batch, mean.of(lambda *_: loss))
 
 
 class NumpyLoss:
@@ -224,20 +223,15 @@ class NumpyClippedLoss(NumpyLoss):
 
 
 def _mean_loss(
-    algorithm: ActorCriticAlgorithm,
-    observation: Any,
-    action: Any,
-    valid: Tensor,
-    loss_of: Callable[[Tensor, Tensor], NumpyLoss],
-) -> Tensor | None:
-    """The mean loss [] over the valid steps, one node of torch's graph.
+    algorithm: ActorCriticAlgorithm, observation: Any, action: Any, valid: Tensor
+) -> _MeanLoss | None:
+    """The mean loss over the valid steps, as one node of torch's graph.
 
     Args:
         algorithm: whose policy and value network have no memory.
         observation: [N, ...].
         action: [M, ...], of the first M of them; the others only have a value.
         valid: [M] bool.
-        loss_of: (log π [M], V [N]) → the loss, whose arrays are [M].
 
     Returns:
         None if it cannot be computed so.
@@ -252,11 +246,8 @@ def _mean_loss(
     likelihood = likelihood_of(algorithm._policy.network._head, action)
     if likelihood is None:
         return None
-    computation = _MeanLoss(
-        layers, value_layers, observation, likelihood, valid, loss_of
-    )
-    parameters = *chain.parameters(), *value_chain.parameters()
-    return Node.apply(computation, *likelihood.inputs, *parameters)
+    parameters = [*chain.parameters(), *value_chain.parameters()]
+    return _MeanLoss(layers, value_layers, parameters, observation, likelihood, valid)
 
 
 def _chains_of(
@@ -287,18 +278,24 @@ class _MeanLoss(Computation):
         self,
         layers: list[Arrays],
         value_layers: list[Arrays],
+        parameters: list[Tensor | None],
         observation: Tensor,
         likelihood: Likelihood,
         valid: Tensor,
-        loss_of: Callable[[Tensor, Tensor], NumpyLoss],
     ) -> None:
         self._layers, self._value_layers = layers, value_layers
+        self._parameters = parameters
         self._inputs: list[np.ndarray] = []  # of each layer
         self._value_inputs: list[np.ndarray] = []
         self._observation = observation
         self._likelihood = likelihood
         self._valid = valid
+        self._loss_of: Callable[[Tensor, Tensor], NumpyLoss]
+
+    def of(self, loss_of: Callable[[Tensor, Tensor], NumpyLoss]) -> Tensor:
+        """The mean [], of the loss [M] that log π [M] and V [N] lead to."""
         self._loss_of = loss_of
+        return Node.apply(self, *self._likelihood.inputs, *self._parameters)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         observation, num_steps = self._observation, self._valid.shape[0]
@@ -309,8 +306,8 @@ class _MeanLoss(Computation):
             outputs[:num_steps], *[x.detach().numpy() for x in likelihood.inputs]
         )
         value = values.reshape(-1)
-        loss_of = self._loss_of(torch.from_numpy(log_prob), torch.from_numpy(value))
-        (loss,), self._to_parts = loss_of(log_prob, value[:num_steps], entropy)
+        numpy_loss = self._loss_of(torch.from_numpy(log_prob), torch.from_numpy(value))
+        (loss,), self._to_parts = numpy_loss(log_prob, value[:num_steps], entropy)
         (mean,), self._to_loss = numpy_mean(loss, self._valid.numpy())
         return torch.from_numpy(mean)
 

@@ -73,17 +73,16 @@ class NormalProjection(Projection):
         loc = apply_linear(self._loc, features)
         if self._log_std_linear is None:
             return self.from_outputs(loc)
-        return self._distribution(loc, apply_linear(self._log_std_linear, features))
+        log_std = apply_linear(self._log_std_linear, features)
+        return self._build(*self._loc_and_scale(loc, log_std))
 
     def from_outputs(self, outputs: Tensor) -> Any:
-        return self._distribution(outputs, self._log_std)
+        return self._build(*self._loc_and_scale(outputs, self._log_std))
 
-    def _distribution(self, loc: Tensor, log_std: Tensor) -> Any:
+    def _loc_and_scale(self, loc: Tensor, log_std: Tensor) -> tuple[Tensor, Tensor]:
+        """[..., *spec.shape] both."""
         scale = log_std.clamp(*self._log_std_bounds).exp().expand_as(loc)
-        return self._build(
-            unflatten_last(loc, self._shape),
-            unflatten_last(scale, self._shape),
-        )
+        return unflatten_last(loc, self._shape), unflatten_last(scale, self._shape)
 
     def _build(self, loc: Tensor, scale: Tensor) -> Any:
         """From [..., *spec.shape] both."""

@@ -75,7 +75,11 @@ class LeanSequential(nn.Sequential):
     outputs of linear layers, :class:`LinearMap` among them.
     """
 
+    _is_hidden = False  # whether in the precision of hidden layers
+
     def forward(self, x: Tensor) -> Tensor:
+        if self._is_hidden and current_dtype is not torch.float32:
+            return apply_hidden(super().forward, x)
         may_overwrite = False  # whether nobody else needs x
         for layer in self._modules.values():
             assert layer is not None
@@ -99,10 +103,7 @@ class LeanSequential(nn.Sequential):
 class HiddenSequential(LeanSequential):
     """As ``LeanSequential``, in the precision of hidden layers."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        if current_dtype is torch.float32:
-            return super().forward(x)
-        return apply_hidden(super().forward, x)
+    _is_hidden = True
 
 
 def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:

@@ -127,10 +127,11 @@ class Collector:
                 acts_otherwise=lambda: self._acts_randomly,
                 overwrite_policy_output=algorithm.overwrite_policy_output,
             )
+        may_act_randomly = self._config.initial_random_policy
         return SyncUnroller(
             env,
             algorithm,
-            rollout_step=self._act,
+            rollout_step=self._act if may_act_randomly else self._rollout_step,
             with_grad=self._with_grad,
             overwrite_policy_output=algorithm.overwrite_policy_output,
         )
@@ -198,6 +199,7 @@ class Collector:
 
     def _take_in(self, unrolls: list[Unroll]) -> Experience:
         """Gives the unrolls, in their order, to all who want to see them."""
+        seconds = 0.0
         for unroll in unrolls:
             # Row 0 was the last row of the previous unroll, except after a reset.
             first_row = 0 if unroll.is_first_unroll else 1
@@ -213,7 +215,7 @@ class Collector:
                 unroll.mark_cut_off()
             if self._store is not None:
                 self._store(unroll)
-        seconds = sum(unroll.env_step_seconds for unroll in unrolls)
+            seconds += unroll.env_step_seconds
         summary.scalar("time/unroll_env_step", seconds)
         return self._joiner.join(unrolls)
 

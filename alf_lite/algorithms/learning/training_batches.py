@@ -208,8 +208,3 @@ def with_executed_action(rollout_info: Nest, action: Nest) -> Nest:
     if "action" in getattr(rollout_info, "_fields", ()):
         return rollout_info._replace(action=action)
     return rollout_info
-
-
-def without_executed_action(rollout_info: Nest) -> Nest:
-    """The inverse of :func:`with_executed_action`: no need to store it twice."""
-    return with_executed_action(rollout_info, ())

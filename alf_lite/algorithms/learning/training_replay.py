@@ -18,7 +18,7 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.learning.replay_batches import ReplayBatches, read_windows
-from alf_lite.algorithms.learning.training_batches import without_executed_action
+from alf_lite.algorithms.learning.training_batches import with_executed_action
 from alf_lite.algorithms.rl_contract import RLContract
 from alf_lite.checkpoints.files import Stream
 from alf_lite.config import TrainerConfig
@@ -109,11 +109,12 @@ class TrainingReplay:
         """Appends the steps of an unroll to the run's own buffer."""
         num_rows, num_columns = unroll.time_steps.step_type.shape
         device = self.own.device
+        info = unroll.experience.rollout_info
         experience = Experience(
             # The last row is the first one of the next unroll.
             time_step=unroll.rows_on(device, 0, num_rows - 1),
             action=unroll.action_on(device),
-            rollout_info=without_executed_action(unroll.experience.rollout_info),
+            rollout_info=with_executed_action(info, ()),  # no need to store it twice
             state=unroll.experience.state if self._config.use_rollout_state else (),
         )
         buffer = self.own.buffer_for(experience)

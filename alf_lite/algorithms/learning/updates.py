@@ -70,6 +70,7 @@ class UpdateLoop:
     ) -> None:
         self._algorithm = algorithm
         self._config = config
+        self._num_passes = config.num_updates
         loss = LossFunction(algorithm)
         self._burn_in_length = loss.burn_in_length
         # Of the parts of an update, in their order
@@ -144,7 +145,7 @@ class UpdateLoop:
         prepare: Callable[[list[TrainingBatch]], Iterable[TrainingBatch]] = iter
         if ranks.size > 1:
             prepare = functools.partial(with_batch_statistics, algorithm)
-        batches = passes(batch, config.num_updates, config.mini_batch_size, prepare)
+        batches = passes(batch, self._num_passes, config.mini_batch_size, prepare)
         return self.run(map(Update, batches), num_bootstrap_rows=num_bootstrap_rows)
 
     def _num_steps(self, valid: Tensor, num_bootstrap_rows: int) -> int | Tensor:
