@@ -36,9 +36,8 @@ from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils import losses, summary
 from alf_lite.utils.checks import check_not_negative, check_positive
 from alf_lite.utils.normalizers import Normalizer
-from alf_lite.utils.ranks import ranks
+from alf_lite.utils.ranks import ranks, share_statistics
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
-from alf_lite.utils.shared_statistics import share_statistics
 
 Nest = Any
 

@@ -64,7 +64,6 @@ TWINS = {
     # Statistics of batches, returns and transitions
     "losses._masked_mean": "statistics.masked_mean",
     "losses._normalized": "statistics.normalized",
-    "transitions._step_ahead": "statistics.step_ahead",
     "transitions._sums": "statistics.n_step_sums",
     "value_ops._lambda_sums": "statistics.lambda_sums",
     # Losses: of steps, and of whole mini-batches by one node

@@ -17,11 +17,6 @@ from alf_lite.utils import losses
 
 _LAST = int(StepType.LAST)
 
-# What observations are, but for those that numpy does not know, such as bfloat16.
-_DTYPES_OF_NUMPY = frozenset(
-    (torch.bool, torch.uint8, torch.int32, torch.int64, torch.float32, torch.float64)
-)
-
 
 def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
     """See :func:`~alf_lite.utils.losses.masked_mean`."""
@@ -115,20 +110,6 @@ def lambda_sums(
     return result if time_major else result.transpose(0, 1)
 
 
-def step_ahead(t: Tensor, num_steps: Tensor, n: int) -> Tensor:
-    """Those of windows [B, T, ...] m [B, T-n] steps later: [B, T-n, ...]."""
-    if not _is_for_numpy(t):
-        return NotImplemented
-    windows, steps = _places(*num_steps.shape)
-    return torch.from_numpy(t.numpy()[windows, steps + num_steps.numpy()])
-
-
-@functools.lru_cache(maxsize=32)
-def _places(batch_size: int, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of the windows [B, 1] and of the steps trained [T-n]; read-only."""
-    return np.arange(batch_size)[:, None], np.arange(num_rows)
-
-
 def pair(algorithm: Any, steps: TimeStep) -> Transition:
     """The transitions to steps [B, ...] from the ones before them, with n = 1."""
     return Transition(
@@ -137,12 +118,6 @@ def pair(algorithm: Any, steps: TimeStep) -> Transition:
         algorithm._gamma * steps.discount,
         next_observation=steps.observation,
     )
-
-
-def _is_for_numpy(t: Tensor) -> bool:
-    """Whether numpy can read it, whose operations cost less for small arrays."""
-    is_known = t.dtype in _DTYPES_OF_NUMPY and t.device.type == "cpu"
-    return is_known and not t.requires_grad
 
 
 def n_step_sums(
@@ -155,7 +130,8 @@ def n_step_sums(
     with g_k = 0 where step k is LAST, else 1, and f_k = γ_k g_k. All of them are one
     array, with time first and windows last: each step is one pass over the batch.
     """
-    if not _is_for_numpy(reward) or reward.dtype != torch.float32:
+    is_constant = not (reward.requires_grad or discount.requires_grad)
+    if not (is_constant and reward.is_cpu and reward.dtype == torch.float32):
         return NotImplemented
     length, num_rows = step_type.shape[1], step_type.shape[1] - n
     rewards = reward.numpy().T  # [T, B] or [D, T, B]

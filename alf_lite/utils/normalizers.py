@@ -14,8 +14,7 @@ from alf_lite.errors import ConfigError
 from alf_lite.nest import path_parts
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils.devices import DeviceFlag, moved_tensor
-from alf_lite.utils.ranks import ranks
-from alf_lite.utils.shared_statistics import SharedStatistics
+from alf_lite.utils.ranks import SharedStatistics, ranks
 
 Nest = Any
 NormalizerMode = Literal["running", "adaptive", "moving"]

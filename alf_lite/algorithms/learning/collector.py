@@ -27,8 +27,7 @@ from alf_lite.unrollers.unroll import Unroll, UnrollJoiner
 from alf_lite.utils import summary
 from alf_lite.utils.device_graphs import CapturedFunction
 from alf_lite.utils.interruption import interruption
-from alf_lite.utils.ranks import ranks
-from alf_lite.utils.shared_statistics import share_statistics, sharing_modules
+from alf_lite.utils.ranks import ranks, share_statistics, sharing_modules
 
 Nest = Any
 

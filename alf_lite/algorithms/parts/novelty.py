@@ -19,7 +19,7 @@ from alf_lite.networks.network import Network
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils.checks import check_positive, check_unit_interval
 from alf_lite.utils.normalizers import Normalizer
-from alf_lite.utils.shared_statistics import share_statistics
+from alf_lite.utils.ranks import share_statistics
 from alf_lite.utils.unroll_arrays import linear_recurrence
 
 Nest = Any

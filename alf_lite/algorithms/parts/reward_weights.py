@@ -14,8 +14,7 @@ from alf_lite.errors import ConfigError
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.utils import summary
 from alf_lite.utils.checks import check_positive
-from alf_lite.utils.ranks import ranks
-from alf_lite.utils.shared_statistics import SharedStatistics
+from alf_lite.utils.ranks import SharedStatistics, ranks
 
 
 class RewardWeights(nn.Module):

@@ -104,13 +104,12 @@ def next_action(time_step: TimeStep, n: int, gamma: float) -> tuple[Nest, Tensor
 
 def _steps_ahead(values: Nest, num_steps: Tensor, n: int) -> Nest:
     """The steps t + m [B, T-n, ...] of windows [B, T, ...], for m [B, T-n]."""
-    return nest.map_structure(lambda t: _step_ahead(t, num_steps, n), values)
 
+    def ahead(t: Tensor) -> Tensor:
+        rows = _first_rows(t.shape[0], t.shape[1], n, t.device) + num_steps
+        return _take_rows(t, rows)
 
-@quick
-def _step_ahead(t: Tensor, num_steps: Tensor, n: int) -> Tensor:
-    rows = _first_rows(t.shape[0], t.shape[1], n, t.device) + num_steps
-    return _take_rows(t, rows)
+    return nest.map_structure(ahead, values)
 
 
 @functools.lru_cache(maxsize=32)
