@@ -3,16 +3,47 @@
 from __future__ import annotations
 
 import os
+import queue
+import threading
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from alf_lite.utils import ranks as ranks_module
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(os, "SCHED_BATCH"), reason="only Linux has it"
-)
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_sums_by_pairs_are_those_of_all_ranks_and_equal_to_the_bit(monkeypatch, size):
+    """Ranks that are threads."""
+    posts, here = defaultdict(queue.Queue), threading.local()
+
+    def isend(tensor, partner):
+        posts[here.index, partner].put(tensor.clone())
+        return SimpleNamespace(wait=lambda: None)
+
+    def irecv(tensor, partner):
+        post = posts[partner, here.index]
+        return SimpleNamespace(wait=lambda: tensor.copy_(post.get(timeout=10)))
+
+    monkeypatch.setattr(torch.distributed, "isend", isend)
+    monkeypatch.setattr(torch.distributed, "irecv", irecv)
+    tensors = torch.randn(size, 5)
+
+    def summed(index):
+        here.index, rank = index, ranks_module.Ranks()
+        rank.index, rank.size = index, size
+        return rank.sum_(tensors[index].clone())
+
+    with ThreadPoolExecutor(size) as pool:
+        first, *others = pool.map(summed, range(size))
+    torch.testing.assert_close(first, tensors.sum(0))
+    assert all(torch.equal(other, first) for other in others)
 
 
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has it")
 @pytest.mark.parametrize(
     ("index", "size", "cores", "expected"),
     [

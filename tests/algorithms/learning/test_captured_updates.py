@@ -130,7 +130,6 @@ def test_graphs_compute_the_same_numbers(name, device):
 
 
 BEGINNING_ANEW = {
-    "SAC": (SacAlgorithm, {"parameter_reset_period": 10}),
     "TD3": (Td3Algorithm, {"parameter_reset_period": 10}),
     "SAC, part of an agent": (
         Agent,
@@ -153,12 +152,12 @@ def test_graphs_follow_networks_that_begin_anew(name, device):
         optimizer = Adam(lr=1e-3)
         built = make(algorithm, device.name, settings, optimizer=optimizer, **kwargs)
         num_graphs = []
-        for _ in range(16):
+        for _ in range(11):
             built.train_iter()
             num_graphs.append(built.training_run.updates.num_graphs)
         parameters.append([p.detach().cpu() for p in built.parameters()])
-    assert built.num_updates > 2 * 10
-    assert max(num_graphs[10:]) > 0
+    assert built.num_updates >= 2 * 10
+    assert max(num_graphs[6:]) > 0
     for captured, plain in zip(*parameters, strict=True):
         assert torch.equal(captured, plain)
 

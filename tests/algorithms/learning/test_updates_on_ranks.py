@@ -240,6 +240,7 @@ def test_two_ranks_with_parts_of_a_batch_update_as_one_with_all_of_it(two_ranks)
     check_cases([of_rank["cases"] for of_rank in two_ranks])
 
 
+@pytest.mark.slow
 def test_four_ranks_with_parts_of_a_batch_update_as_one_with_all_of_it(launcher):
     check_cases(on_ranks(launcher, updated_cases, 4, ["ppo", "dqn"]))
 
