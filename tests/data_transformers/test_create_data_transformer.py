@@ -40,20 +40,12 @@ def steps(*outer_dims):
     )
 
 
-def test_nothing_is_changed_or_copied_without_a_transformer():
-    transformer = create_data_transformer(None, SPEC)
-    assert isinstance(transformer, IdentityDataTransformer)
-    time_step = steps(4)
-    assert transformer.transform_timestep(time_step, ()) == (time_step, ())
-    assert transformer.transform_timestep(time_step, ())[0] is time_step
-    assert transformer.transformed_observation_spec == SPEC
-
-
-@pytest.mark.parametrize("ctor", [[], ()])
-def test_an_empty_list_changes_nothing(ctor):
+@pytest.mark.parametrize("ctor", [None, [], ()])
+def test_nothing_is_changed_or_copied_without_a_transformer(ctor):
     transformer = create_data_transformer(ctor, SPEC)
     time_step = steps(4)
     assert transformer.transform_timestep(time_step, ())[0] is time_step
+    assert transformer.transformed_observation_spec == SPEC
 
 
 def test_a_single_class_is_built_alone():

@@ -88,32 +88,6 @@ def replayed(transformer, buffer, experience, info):
     return transformer.transform_experience(experience, source)
 
 
-def test_acting_sees_the_first_frame_until_there_are_enough():
-    steps = time_steps(
-        [[FIRST], [MID], [MID], [LAST], [FIRST], [MID]],
-        torch.arange(1.0, 7.0).view(6, 1, 1),
-    )
-    seen = run_policy(stacker(stack_size=3), steps).observation.squeeze(1)
-    assert seen.tolist() == [
-        [1, 1, 1],
-        [1, 1, 2],
-        [1, 2, 3],
-        [2, 3, 4],
-        [5, 5, 5],
-        [5, 5, 6],
-    ]
-
-
-def test_environments_start_again_one_by_one():
-    steps = time_steps(
-        [[FIRST, FIRST], [MID, LAST], [MID, FIRST]],
-        torch.tensor([[1.0, 10], [2, 20], [3, 30]]).unsqueeze(-1),
-    )
-    seen = run_policy(stacker(stack_size=2), steps).observation
-    assert seen[:, 0].tolist() == [[1, 1], [1, 2], [2, 3]]
-    assert seen[:, 1].tolist() == [[10, 10], [10, 20], [30, 30]]
-
-
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("stack_size", [1, 2, 4])
 def test_every_window_equals_what_acting_saw(stack_size, seed):
@@ -148,15 +122,6 @@ def test_every_window_equals_what_acting_saw(stack_size, seed):
     assert min(starts) == num_steps - length + stack_size - 1
 
 
-def test_the_whole_buffer_equals_what_acting_saw():
-    steps = time_steps(random_episodes(20, 2, 0).tolist(), torch.randn(20, 2, 1))
-    transformer = stacker(stack_size=3)
-    buffer = filled_buffer(steps, 12, 2)
-    trained = replayed(transformer, buffer, *buffer.gather_all())
-    expected = run_policy(transformer, steps).observation[-10:].transpose(0, 1)
-    assert torch.equal(trained.time_step.observation, expected)
-
-
 def test_recorded_data_without_a_first_step_is_cut_after_the_last_one():
     steps = time_steps([[MID], [LAST], [MID], [MID]], torch.arange(4.0).view(4, 1, 1))
     transformer = stacker(stack_size=3)
@@ -182,14 +147,6 @@ def test_images_stay_bytes_and_join_their_channels():
     for observation in (seen[1], trained.time_step.observation[0, :1]):
         assert observation.dtype == torch.uint8
         assert torch.equal(observation, torch.cat([images[0], images[1]], dim=-1))
-
-
-def test_the_first_dimension_can_hold_the_channels():
-    transformer = stacker(TensorSpec((3, 4, 5)), stack_size=2, stack_axis=0)
-    assert transformer.transformed_observation_spec == TensorSpec((6, 4, 5))
-    frames = torch.randn(2, 1, 3, 4, 5)
-    seen = run_policy(transformer, time_steps([[FIRST], [MID]], frames)).observation
-    assert torch.equal(seen[1, 0], torch.cat([frames[0, 0], frames[1, 0]]))
 
 
 def test_bounds_are_repeated_with_their_frame():

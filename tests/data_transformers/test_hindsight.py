@@ -128,12 +128,6 @@ def test_final_relabels_with_what_the_episode_ended_at():
     assert reward[:, 1].tolist() == [0, 0, 1]
 
 
-def test_the_last_transition_has_only_its_own_outcome_as_future():
-    desired, reward = relabel(her(), buffer_of(THREE_STEPS), [(0, 2)] * 100, 2)
-    assert (desired == 3).all()
-    assert (reward[:, 1] == 1).all()
-
-
 @pytest.mark.parametrize(
     ("strategy", "start", "goals"),
     [
@@ -278,16 +272,6 @@ def test_the_reward_of_a_first_step_stays_zero():
     transformer = her(reward_function=lambda achieved, desired: 7 + 0 * achieved[:, 0])
     _, reward = relabel(transformer, buffer_of(THREE_STEPS), [(0, 0), (0, 1)], 2)
     assert reward.tolist() == [[0, 7], [7, 7]]
-
-
-def test_the_last_step_of_an_episode_has_no_future():
-    buffer = buffer_of(THREE_STEPS * 2)
-    for strategy in ("future", "final", "episode"):
-        desired, reward = relabel(her(strategy=strategy), buffer, [(0, 3)] * 20, 2)
-        assert (desired[:, 0] == -9).all()
-        assert (reward[:, 0] == -1).all()
-        # What follows is a window of the next episode.
-        assert set(desired[:, 1].tolist()) <= {5, 6, 7}
 
 
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])

@@ -150,29 +150,6 @@ def test_parts_of_the_batch_may_come_one_after_the_other():
     assert_equal_results(results(tracker), naive_results(steps, buffer_size=1000))
 
 
-@pytest.mark.parametrize("lengths", [[1, 1, 1], [1, 2, 5], [1, 50, 1]])
-def test_lengths_and_ends_of_every_pattern(lengths):
-    columns = [([FIRST] + [MID] * (n - 1) + [LAST]) * 60 for n in lengths]
-    step_types = torch.tensor([column[:120] for column in columns]).T
-    tracker = EpisodeTracker(
-        TensorSpec(()), (), batch_size=3, buffer_size=1000, gamma=1.0
-    )
-    tracker.observe(
-        TimeStep(
-            step_type=step_types,
-            reward=(step_types != FIRST).float(),
-            discount=torch.ones(120, 3),
-        )
-    )
-    ends = [120 // (n + 1) for n in lengths]
-    mean_length = sum(n * e for n, e in zip(lengths, ends, strict=True)) / sum(ends)
-    means = tracker.means()
-    assert tracker.num_episodes == sum(ends)
-    assert means.length == pytest.approx(mean_length)
-    assert means.episode_return == pytest.approx(mean_length)
-    assert means.reward == 1.0
-
-
 def test_reward_of_first_steps_is_ignored():
     step_types = torch.tensor([[FIRST], [LAST]])
     tracker = EpisodeTracker(TensorSpec(()), (), batch_size=1, buffer_size=3, gamma=1.0)

@@ -42,23 +42,12 @@ def test_squared_is_not_halved():
 
 
 @pytest.mark.parametrize("delta", [0.5, 1.0, 3.0])
-def test_huber_equals_its_two_branches_and_torch(delta):
-    x, y = torch.linspace(-5, 5, 41), torch.zeros(41)
-    error = x.abs()
-    expected = torch.where(
-        error <= delta, 0.5 * error**2, delta * (error - 0.5 * delta)
-    )
-    got = losses.huber(x, y, delta)
+def test_huber_equals_its_two_branches(delta):
+    error = torch.linspace(-5, 5, 41)
+    size = error.abs()
+    expected = torch.where(size <= delta, 0.5 * size**2, delta * (size - 0.5 * delta))
+    got = losses.huber(error, torch.zeros(41), delta)
     torch.testing.assert_close(got, expected)
-    torch.testing.assert_close(
-        got, torch.nn.functional.huber_loss(x, y, reduction="none", delta=delta)
-    )
-
-
-def test_gradient_of_huber_is_bounded_by_delta():
-    x = torch.tensor([-9.0, -0.3, 0.0, 0.3, 9.0], requires_grad=True)
-    losses.huber(x, torch.zeros(5), 0.5).sum().backward()
-    torch.testing.assert_close(x.grad, torch.tensor([-0.5, -0.3, 0.0, 0.3, 0.5]))
 
 
 @pytest.mark.parametrize("loss", [losses.squared, losses.huber])
@@ -207,13 +196,6 @@ def test_explained_variance_equals_numpy(arrays):
     t, p = target[valid].double().numpy(), prediction[valid].double().numpy()
     expected = 1 - (t - p).var() / t.var() if t.size > 1 else 0.0
     assert got == pytest.approx(expected, rel=1e-3, abs=1e-4)
-
-
-def test_explained_variance_of_known_predictions():
-    target = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    assert losses.explained_variance(target + 7, target).item() == pytest.approx(1.0)
-    assert losses.explained_variance(torch.zeros(2, 2), target).item() == 0.0
-    assert losses.explained_variance(-target, target).item() == pytest.approx(-3.0)
 
 
 def test_explained_variance_of_targets_that_do_not_vary_is_zero():

@@ -253,24 +253,6 @@ def test_gae_of_known_numbers(step_types, discounts, expected):
 
 
 @pytest.mark.parametrize(
-    ("final_discount", "final_value", "expected"),
-    [(0.0, 7.0, [1.08, -1.0]), (0.9, 7.0, [5.616, 5.3])],
-    ids=["terminal", "time limit"],
-)
-def test_gae_keeps_the_next_episode_out(final_discount, final_value, expected):
-    # Episode 1: two transitions that end in a LAST step of the given value. Episode 2,
-    # from index 3 on: r = 1, 1 with v = 3, 4 and 5 behind them.
-    got = value_ops.generalized_advantage_estimation(
-        column([0.0, 1.0, 1.0, 0.0, 1.0, 1.0]),
-        column([1.0, 2.0, final_value, 3.0, 4.0, 5.0]),
-        steps([FIRST, MID, LAST, FIRST, MID, MID]),
-        column([0.9, 0.9, final_discount, 0.9, 0.9, 0.9]),
-        0.8,
-    )
-    assert_equal(got, [*expected, 0.0, 2.68, 1.5])
-
-
-@pytest.mark.parametrize(
     ("discount", "expected"), [(0.0, 1.0), (0.9, 10.0)], ids=["terminal", "time limit"]
 )
 def test_time_limit_keeps_bootstrapping(discount, expected):
@@ -286,59 +268,6 @@ def test_time_limit_keeps_bootstrapping(discount, expected):
         value_ops.generalized_advantage_estimation,
     ):
         assert_equal(function(*inputs), [expected])
-
-
-def test_time_limit_inside_of_discounted_return_restarts_at_the_value():
-    got = value_ops.discounted_return(
-        column([2.0] * 5),
-        column([1.0] * 5),
-        steps([MID, MID, LAST, FIRST, MID]),
-        column([0.9] * 5),
-    )
-    assert_equal(got, [(0.9 + 2) * 0.9 + 2, 0.9 + 2, 1.0, 0.9 + 2])
-
-
-@pytest.mark.parametrize(
-    ("step_types", "discounts", "expected_of_value_0", "expected_bootstrap"),
-    [
-        ([MID] * 6, [0.5] * 6, [2.75, 4.5, 6.25, 6.5, 5], [0.125] * 3 + [0.25, 0.5]),
-        (
-            [MID] * 5 + [LAST],
-            [0.5] * 5 + [0.0],
-            [2.75, 4.5, 6.25, 6.5, 5],
-            [0.125] * 2 + [0.0] * 3,
-        ),
-    ],
-    ids=["data end", "terminal"],
-)
-def test_n_step_return_of_known_numbers(
-    step_types, discounts, expected_of_value_0, expected_bootstrap
-):
-    # With V = 0 it is the sum of rewards; what V = 1 adds is the bootstrap discount.
-    rewards, zeros = column([0.0, 1, 2, 3, 4, 5]), column([0.0] * 6)
-    args = steps(step_types), column(discounts), 3
-    without_value = value_ops.n_step_return(rewards, zeros, *args)
-    assert_equal(without_value, [float(x) for x in expected_of_value_0])
-    with_value = value_ops.n_step_return(rewards, zeros + 1, *args)
-    assert_equal(with_value - without_value, expected_bootstrap)
-
-
-@pytest.mark.parametrize(
-    ("discount_at_end", "expected"),
-    [(0.0, [(2.0, 0.0), (2.0, 0.0)]), (0.5, [(2.0, 0.25), (2.0, 0.5)])],
-    ids=["terminal", "time limit"],
-)
-def test_n_step_return_stops_at_the_end_of_the_episode(discount_at_end, expected):
-    # Transitions with r = 1, 2 | reset | r = 3, 4, 5.
-    rewards = column([0.0, 1, 2, 0, 3, 4, 5])
-    step_types = steps([FIRST, MID, LAST, FIRST, MID, MID, MID])
-    discounts = column([0.5, 0.5, discount_at_end, 0.5, 0.5, 0.5, 0.5])
-    zeros = torch.zeros_like(rewards)
-    sums = value_ops.n_step_return(rewards, zeros, step_types, discounts, 3)
-    ones = value_ops.n_step_return(rewards, zeros + 1, step_types, discounts, 3)
-    got = list(zip(sums[:, 0].tolist(), (ones - sums)[:, 0].tolist(), strict=True))
-    # At LAST the return is the value itself.
-    assert got == [*expected, (0.0, 1.0), (6.25, 0.125), (6.5, 0.25), (5.0, 0.5)]
 
 
 @pytest.mark.parametrize(
