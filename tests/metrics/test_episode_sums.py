@@ -4,84 +4,70 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from alf_lite.metrics.episode_sums import EpisodeSums, RecentRows
 
 F, M, L = 0, 1, 2
 
 
-def add(sums, step_types, values, env_ids=None):
-    """One column per string of values; returns (sums, last steps, columns) as lists."""
-    step_types = np.array(step_types).T  # [B, T] as written → [T, B]
-    values = np.array(values, dtype=float).T[..., None]
-    env_ids = np.arange(step_types.shape[1]) if env_ids is None else np.array(env_ids)
-    done = sums.add(step_types == F, step_types == L, values, env_ids)
-    return done.sums[:, 0].tolist(), done.last_step.tolist(), done.column.tolist()
+def naive_sums(pieces, num_environments):
+    """(sum, last step in its piece, column) of each episode, step by step.
+
+    Those that begin with a FIRST and end with a LAST; None drops what is open.
+    """
+    open_sums, found = {}, []
+    for piece in pieces:
+        if piece is None:
+            open_sums.clear()
+            continue
+        step_types, values, env_ids = piece
+        for t, row in enumerate(step_types):
+            for b, step_type in enumerate(row):
+                env_id = env_ids[b]
+                if step_type == F:
+                    open_sums[env_id] = 0.0
+                if env_id in open_sums:
+                    open_sums[env_id] += values[t, b]
+                    if step_type == L:
+                        found.append((open_sums.pop(env_id), t, b))
+    return found
 
 
-def test_episodes_come_in_the_order_of_their_ends():
-    done = add(
-        EpisodeSums(2, 1),
-        [[F, M, M, L, F, L], [F, L, F, L, F, M]],
-        [[0, 1, 2, 3, 0, 4], [0, 10, 0, 20, 0, 30]],
-    )
-    assert done == ([10, 6, 20, 4], [1, 3, 3, 5], [1, 0, 1, 0])
+@st.composite
+def unrolls(draw):
+    """Pieces (step types [T, B], values [T, B], env_ids [B]); None between some."""
+    num_environments = draw(st.integers(1, 3))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    pieces = []
+    for length in draw(st.lists(st.integers(1, 7), min_size=1, max_size=5)):
+        env_ids = rng.permutation(num_environments)[: rng.integers(1, 4)]
+        shape = length, len(env_ids)
+        step_types = rng.choice([F, M, L], shape, p=[0.3, 0.4, 0.3])
+        values = rng.choice(
+            [0.0, 1.0, 2.5, np.nan, np.inf], shape, p=[0.5, *[0.2] * 2, *[0.05] * 2]
+        )
+        pieces.append((step_types, values, env_ids))
+        if rng.random() < 0.1:
+            pieces.append(None)
+    return num_environments, pieces
 
 
-def test_values_of_first_steps_count():
-    assert add(EpisodeSums(1, 1), [[F, L]], [[5, 1]]) == ([6], [1], [0])
-
-
-def test_an_open_episode_is_carried_on():
-    sums = EpisodeSums(2, 1)
-    assert add(sums, [[F, M], [F, M]], [[0, 1], [0, 5]]) == ([], [], [])
-    assert add(sums, [[M, M], [L, F]], [[2, 3], [6, 0]]) == ([11], [0], [1])
-    assert add(sums, [[L], [L]], [[4], [7]]) == ([10, 7], [0, 0], [0, 1])
-
-
-def test_an_interrupted_episode_is_dropped():
-    sums = EpisodeSums(1, 1)
-    assert add(sums, [[F, M, F, L]], [[0, 100, 0, 1]]) == ([1], [3], [0])
-    add(sums, [[F, M]], [[0, 100]])
-    assert add(sums, [[F, L]], [[0, 2]]) == ([2], [1], [0])
-
-
-@pytest.mark.parametrize("pieces", [[3, 3], [6], [1] * 6])
-def test_an_episode_whose_begin_was_missed_is_dropped(pieces):
-    sums = EpisodeSums(1, 1)
-    steps = [M, L, F, L, M, L]  # only the second one has its FIRST
-    values = [1, 2, 4, 8, 16, 32]
-    found, begin = [], 0
-    for size in pieces:
-        part = slice(begin, begin + size)
-        found += add(sums, [steps[part]], [values[part]])[0]
-        begin += size
-    assert found == [12]
-
-
-def test_environments_are_told_apart_by_their_ids():
-    sums = EpisodeSums(3, 1)
-    add(sums, [[F, M], [F, M]], [[0, 1], [0, 10]], env_ids=[2, 0])
-    assert add(sums, [[L], [L]], [[2], [20]], env_ids=[0, 1]) == ([12], [0], [0])
-    assert add(sums, [[L]], [[20]], env_ids=[2]) == ([21], [0], [0])
-
-
-def test_nan_ends_with_its_episode():
-    sums = EpisodeSums(1, 1)
-    found, _, _ = add(sums, [[F, L, F, L]], [[0, np.nan, 0, 1]])
-    assert np.isnan(found[0])
-    assert found[1] == 1
-    add(sums, [[F, M]], [[0, np.inf]])
-    assert add(sums, [[L, F]], [[0, 0]])[0] == [np.inf]
-    assert add(sums, [[L]], [[3]])[0] == [3]
-
-
-def test_dropped_open_episodes_never_finish():
-    sums = EpisodeSums(1, 1)
-    add(sums, [[F, M]], [[0, 1]])
-    sums.drop_open()
-    assert add(sums, [[L]], [[1]])[0] == []
-    assert add(sums, [[F, L]], [[0, 1]])[0] == [1]
+@settings(max_examples=200)
+@given(unrolls())
+def test_sums_are_those_of_a_loop_in_the_order_of_their_ends(model):
+    num_environments, pieces = model
+    sums, found = EpisodeSums(num_environments, 1), []
+    for piece in pieces:
+        if piece is None:
+            sums.drop_open()
+            continue
+        step_types, values, env_ids = piece
+        done = sums.add(step_types == F, step_types == L, values[..., None], env_ids)
+        found += zip(done.sums[:, 0], done.last_step, done.column, strict=True)
+    expected = naive_sums(pieces, num_environments)
+    np.testing.assert_allclose(np.array(found), np.array(expected), rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,7 @@ def naive_recurrence(multipliers, increments, initial):
 def test_equals_a_loop(num_steps):
     rng = np.random.default_rng(num_steps)
     multipliers = rng.uniform(-1, 1, (num_steps, 3, 1))
+    multipliers *= rng.random(multipliers.shape) < 0.8  # 0 starts anew
     increments = rng.normal(size=(num_steps, 3, 2))
     initial = rng.normal(size=(3, 2))
     np.testing.assert_allclose(
@@ -144,18 +145,6 @@ def test_equals_a_loop(num_steps):
         rtol=1e-12,
         atol=1e-13,
     )
-
-
-def test_powers_by_hand():
-    ones, zeros = np.ones(4), np.zeros(4)
-    y = linear_recurrence(0.5 * ones, zeros, np.array(16.0))
-    np.testing.assert_array_equal(y, [8.0, 4.0, 2.0, 1.0])
-
-
-def test_zero_multiplier_starts_anew():
-    multipliers = np.array([1.0, 1.0, 0.0, 1.0, 1.0])
-    y = linear_recurrence(multipliers, np.ones(5), np.array(100.0))
-    np.testing.assert_array_equal(y, [101.0, 102.0, 1.0, 2.0, 3.0])
 
 
 def test_arguments_are_left_as_they_were():

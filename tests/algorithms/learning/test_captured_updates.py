@@ -16,48 +16,20 @@ from alf_lite.algorithms.rnd_reward import RndReward
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import Adam, RMSprop
-from alf_lite.testing.stand_in_device import StandInDevice
-from alf_lite.utils import device_graphs, random_state
+from alf_lite.utils import device_graphs
 from alf_lite.utils.device_graphs import CapturedFunction
 from alf_lite.utils.progress import Progress
 from alf_lite.utils.schedulers import LinearScheduler, as_scheduler
+from tests.algorithms.learning.device_runs import (
+    CART_POLE,
+    OFF_POLICY,
+    ON_POLICY,
+    make,
+)
 
-ON_POLICY = {
-    "unroll_length": 4,
-    "epochs": 1,
-    "mini_batch_size": 4,
-    "mini_batch_length": 1,
-}
-OFF_POLICY = {
-    "unroll_length": 4,
-    "num_updates_per_train_iter": 2,
-    "initial_collect_steps": 8,
-    "mini_batch_size": 4,
-    "replay_buffer_length": 100,
-}
 FALLING = ((0.0, 1e-2), (1.0, 0.0))
 
 
-@pytest.fixture(autouse=True)
-def _generators_stay():
-    with random_state.preserved():
-        yield
-
-
-@pytest.fixture
-def device():
-    with StandInDevice() as device:
-        yield device
-
-
-def make(algorithm, device, settings, *, env="Pendulum-v1", **kwargs):
-    config = alf_lite.TrainerConfig(
-        random_seed=1, num_iterations=20, device=device, **settings
-    )
-    return algorithm(env=alf_lite.create_environment(env, 2), config=config, **kwargs)
-
-
-CART_POLE = functools.partial(make, env="CartPole-v1")
 FALLING_RATE = {"optimizer": lambda: Adam(lr=FALLING, gradient_clipping=0.5)}
 RATE = {"optimizer": lambda: Adam(lr=1e-3)}
 RISING = ((0.0, 0.1), (1.0, 0.9))

@@ -21,58 +21,24 @@ from alf_lite.errors import DivergedError
 from alf_lite.networks import QNetwork
 from alf_lite.networks.transformer_networks import GTrXLEncodingNetwork
 from alf_lite.optimizers.optimizers import SGD, Adam, AdamW, RMSprop
-from alf_lite.testing.stand_in_device import StandInDevice, Wait
-from alf_lite.utils import random_state
+from alf_lite.testing.stand_in_device import Wait
 from alf_lite.utils.devices import DeviceFlag
+from tests.algorithms.learning.device_runs import (
+    CART_POLE,
+    OFF_POLICY,
+    ON_POLICY,
+    make,
+)
 
 ACTION = "environments/numpy_time_steps.py"
 T = 4  # steps of an unroll
-ON_POLICY = {
-    "unroll_length": T,
-    "epochs": 1,
-    "mini_batch_size": 4,
-    "mini_batch_length": 1,
-}
-OFF_POLICY = {
-    "unroll_length": T,
-    "num_updates_per_train_iter": 2,
-    "initial_collect_steps": 8,
-    "mini_batch_size": 4,
-    "replay_buffer_length": 100,
-}
 NORMALIZERS = {"data_transformer_ctor": (ObservationNormalizer, RewardNormalizer)}
-
-
-@pytest.fixture(autouse=True)
-def _generators_stay():
-    with random_state.preserved():
-        yield
-
-
-@pytest.fixture
-def device():
-    with StandInDevice() as device:
-        yield device
-
-
-def make(algorithm, device, settings, *, env="Pendulum-v1", **kwargs):
-    config = alf_lite.TrainerConfig(
-        random_seed=1, num_iterations=50, device=device, **settings
-    )
-    optimizer = kwargs.pop("optimizer", Adam(lr=1e-3, gradient_clipping=0.5))
-    return algorithm(
-        env=alf_lite.create_environment(env, 2),
-        config=config,
-        optimizer=optimizer,
-        **kwargs,
-    )
 
 
 def parameters(algorithm) -> list[torch.Tensor]:
     return [p.detach().cpu().clone() for p in algorithm.parameters()]
 
 
-CART_POLE = functools.partial(make, env="CartPole-v1")
 PRIORITIES = {**OFF_POLICY, "priority_replay": True}
 SEQUENCES = {
     **PRIORITIES,
