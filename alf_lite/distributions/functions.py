@@ -136,7 +136,7 @@ def log_prob(distributions: Nest, actions: Nest) -> Tensor:
     if isinstance(distributions, Distribution):
         return distributions.log_prob(actions)
     parts, structure = _flatten(distributions)
-    columns = _flatten_up_to(structure, actions, "log_prob")
+    columns: list[Any] = structure.flatten_up_to(actions)
     terms = []
     for stack, begin, end in _stacks(parts):
         own, column = parts[begin:end], columns[begin:end]
@@ -171,7 +171,7 @@ def log_prob_and_entropy(distributions: Nest, actions: Nest) -> tuple[Tensor, Te
 def kl_divergence(p: Nest, q: Nest) -> Tensor:
     """[B], KL(p ‖ q) of two nests of the same kinds of distributions."""
     parts, structure = _flatten(p)
-    others = _flatten_up_to(structure, q, "kl_divergence")
+    others: list[Any] = structure.flatten_up_to(q)
     return _sum([_kl(a, b) for a, b in zip(parts, others, strict=True)])
 
 
@@ -226,25 +226,9 @@ def _flatten(distributions: Nest) -> tuple[list[Distribution], optree.PyTreeSpec
     parts, structure = optree.tree_flatten(
         distributions, is_leaf=_is_distribution, namespace=_NAMESPACE
     )
-    for part in parts:
-        if not isinstance(part, Distribution):
-            raise TypeError(
-                "expected a nest of distributions, found a leaf of type "
-                f"{type(part).__name__} in {structure}"
-            )
     if not parts:
         raise ValueError("expected at least one distribution, got an empty nest")
     return parts, structure
-
-
-def _flatten_up_to(structure: optree.PyTreeSpec, other: Nest, what: str) -> list[Any]:
-    try:
-        return structure.flatten_up_to(other)
-    except ValueError as error:
-        raise ValueError(
-            f"{what}: the second argument does not match the nest of distributions: "
-            f"{error}"
-        ) from error
 
 
 def _map(fn: Callable[[Distribution], Tensor], distributions: Nest) -> Nest:

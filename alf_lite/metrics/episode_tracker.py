@@ -139,9 +139,6 @@ class EpisodeTracker:
         batch_size: number of environments; every ``env_id`` is below it.
         buffer_size: number of episodes that the means are taken over.
         gamma: γ of the discounted returns.
-
-    Raises:
-        ValueError: if a number is out of range.
     """
 
     def __init__(
@@ -153,11 +150,6 @@ class EpisodeTracker:
         buffer_size: int,
         gamma: float,
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("buffer_size", buffer_size)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if not 0.0 <= gamma <= 1.0:
-            raise ValueError(f"gamma must be in [0, 1], got {gamma}")
         self._reward_spec = reward_spec
         self._env_info_spec = env_info_spec
         self._reader = UnrollReader(reward_spec, env_info_spec, batch_size)

@@ -260,18 +260,12 @@ def make_projection(
         one_hot: see :class:`ActorDistributionNetwork`.
 
     Raises:
-        TypeError: if ``spec`` is no TensorSpec.
         ValueError: if there is no head for it.
     """
     if continuous_projection not in CONTINUOUS_PROJECTIONS:
         raise ValueError(
             f"continuous_projection: expected one of {CONTINUOUS_PROJECTIONS}, got "
             f"{continuous_projection!r}"
-        )
-    if not isinstance(spec, TensorSpec):
-        raise TypeError(
-            f"{path}: expected a TensorSpec, got {type(spec).__name__}. Use "
-            "BoundedTensorSpec(shape, dtype, minimum, maximum) for every action."
         )
     if spec.numel == 0:
         raise ValueError(f"{path}: expected at least one element, got {spec}")

@@ -77,11 +77,7 @@ class NetworkContainer(EncoderNetwork):
         """Of each part."""
         if nest.is_empty(self.state_spec):
             return ((),) * len(self._parts)
-        if not isinstance(state, tuple) or len(state) != len(self._parts):
-            raise ValueError(
-                f"state: expected a tuple with the state of {len(self._parts)} parts, "
-                f"got {state!r}. Start with initial_state(batch_size)."
-            )
+        assert len(state) == len(self._parts), "start with initial_state(batch_size)"
         return state
 
     def _call(self, index: int, inputs: Nest, state: Nest) -> tuple[Any, Nest]:

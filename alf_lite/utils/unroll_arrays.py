@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.data_structures import StepType, TimeStep
@@ -97,7 +96,7 @@ class UnrollReader:
 
     def _views(self, time_step: TimeStep) -> _Views:
         """What is read of a time step, checked but for the ids."""
-        step_type = _to_numpy("step_type", time_step.step_type)
+        step_type = time_step.step_type.numpy(force=True)
         if step_type.ndim != 2:
             raise ValueError(
                 f"step_type: expected the shape [T, B], got {step_type.shape}"
@@ -107,7 +106,7 @@ class UnrollReader:
         if isinstance(env_id, tuple):  # absent
             by_step = np.broadcast_to(np.arange(outer_dims[1]), outer_dims)
         else:
-            by_step = _to_numpy("env_id", env_id)
+            by_step = env_id.numpy(force=True)
         if self._info_leaves:
             nest.assert_same_structure(self._env_info_spec, time_step.env_info)
         read = nest.flatten(time_step._replace(observation=(), prev_action=()))
@@ -171,12 +170,12 @@ def join(parts: Sequence[UnrollArrays]) -> UnrollArrays:
 
 def _rows_of(
     name: str,
-    tensor: Tensor | tuple,
+    tensor: Any,
     shape: tuple[int, ...],
     outer_dims: tuple[int, ...],
 ) -> np.ndarray:
     """[T, B, *shape] → a view [T, B, elements of the shape], if it can be one."""
-    array = _to_numpy(name, tensor)
+    array = tensor.numpy(force=True)
     expected = (*outer_dims, *shape)
     if array.shape != expected:
         raise ValueError(
@@ -184,12 +183,6 @@ def _rows_of(
             f"got {array.shape}"
         )
     return array.reshape(*outer_dims, math.prod(shape))
-
-
-def _to_numpy(name: str, tensor: Tensor | tuple) -> np.ndarray:
-    if isinstance(tensor, tuple):
-        raise ValueError(f"{name}: expected a tensor [T, B, ...], it is absent")
-    return tensor.numpy(force=True)
 
 
 def linear_recurrence(
@@ -212,12 +205,7 @@ def linear_recurrence(
 
     Returns:
         [T, ...] of the dtype of ``increments``.
-
-    Raises:
-        ValueError: if T is 0.
     """
-    if len(increments) == 0:
-        raise ValueError("linear_recurrence: needs at least one step, got T=0")
     y = increments.copy()
     # After the pass with distance k, y_t counts the increments of the 2k steps up to t
     # and a_t is the product of their multipliers.

@@ -245,17 +245,3 @@ def test_a_refused_unroll_changes_nothing():
         tracker.observe(random_steps(1)._replace(reward=torch.zeros(40, 2)))
     for name, value in tracker.state_dict().items():
         assert torch.equal(torch.as_tensor(value), torch.as_tensor(before[name]))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"buffer_size": 0}, "buffer_size must be at least 1, got 0"),
-        ({"gamma": 1.5}, r"gamma must be in \[0, 1\], got 1.5"),
-    ],
-)
-def test_numbers_out_of_range_are_refused(changes, message):
-    arguments = {"batch_size": 1, "buffer_size": 1, "gamma": 1.0} | changes
-    with pytest.raises(ValueError, match=message):
-        EpisodeTracker(TensorSpec(()), (), **arguments)

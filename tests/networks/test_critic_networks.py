@@ -133,3 +133,10 @@ def test_without_hidden_layers_it_is_linear():
     ensemble = ParallelMLP(2, 3, (), 1)
     x = torch.randn(4, 3)
     torch.testing.assert_close(ensemble(2 * x), 2 * ensemble(x))
+
+
+def test_a_number_of_members_is_positive():
+    with pytest.raises(ValueError, match="num_critics must be at least 1, got 0"):
+        CriticNetwork(VECTOR, 2, 0)
+    with pytest.raises(ValueError, match="num_members must be at least 1, got 0"):
+        ParallelLinear(0, 4, 2)

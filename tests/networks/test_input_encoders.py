@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 import torch
 
@@ -225,11 +224,6 @@ def test_convolutions_start_orthogonal():
 def test_unsupported_specs_are_refused_by_name(spec, message):
     with pytest.raises(ValueError, match=message):
         make_encoder("camera", spec)
-
-
-def test_leaf_that_is_no_spec_is_refused():
-    with pytest.raises(TypeError, match=r"camera: expected a TensorSpec, got ndarray"):
-        make_encoder("camera", np.zeros(3))
 
 
 def test_convolutions_that_do_not_fit_are_refused():

@@ -127,8 +127,6 @@ def test_mistakes_are_named():
         make(gate="lstm")
     with pytest.raises(ValueError, match="memory_size: expected a positive integer"):
         make(memory_size=0)
-    with pytest.raises(ValueError, match=r"TransformerState, got \(\).*initial_state"):
-        make()(torch.zeros(1, 3))
 
 
 def test_it_remembers_what_a_feed_forward_network_cannot():
