@@ -9,6 +9,8 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from alf_lite import nest
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
@@ -153,56 +155,68 @@ def test_goals_are_drawn_uniformly(strategy, start, goals):
     assert torch.equal(reward[:, 1] == 1, desired[:, 1] == start + 1)
 
 
-@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
-def test_a_goal_never_comes_from_another_episode_or_environment(strategy):
-    buffer = buffer_of(THREE_STEPS * 2, [MID, LAST, *THREE_STEPS, FIRST, MID])
-    starts = [
-        *((0, t) for t in (0, 1, 2, 4, 5, 6)),
-        *((1, t) for t in (0, 2, 3, 4, 6)),
-    ]
-    episode_of = {
-        **{(0, t): {1, 2, 3} for t in range(3)},
-        **{(0, t): {5, 6, 7} for t in range(4, 7)},
-        (1, 0): {101},
-        **{(1, t): {103, 104, 105} for t in range(2, 5)},
-        (1, 6): {107},
-    }
-    desired, _ = relabel(her(strategy=strategy), buffer, starts * 50, 2)
-    for (env, position), goals in zip(starts * 50, desired.tolist(), strict=True):
-        assert goals[0] == goals[1]
-        assert goals[0] in episode_of[env, position]
-        if strategy == "future":
-            assert goals[0] > 100 * env + position
+def goals_of_parts(step_types, oldest, start, length, strategy):
+    """(positions, possible goals) of each part of a window that is in one episode.
+
+    Of one environment, step by step; no goals where the part is all that follows.
+    """
+    newest = len(step_types) - 1
+    window = range(start, start + length)
+    begins = [p for p in window if p == start or step_types[p] == FIRST]
+    for begin, following in itertools.zip_longest(begins, begins[1:]):
+        first = last = begin
+        while first > oldest and step_types[first] != FIRST:
+            first -= 1
+        while last < newest and step_types[last] != LAST:
+            last += 1
+        goals = {
+            "future": set(range(begin + 1, last + 1)),
+            "final": {last},
+            "episode": set(range(first + 1, last + 1)),
+        }[strategy]
+        end = start + length if following is None else following
+        yield range(begin, end), goals if begin < last else set()
 
 
-@pytest.mark.parametrize(
-    ("strategy", "goals", "later_goals"),
-    [
-        ("future", {6}, {6, 50, 51}),
-        ("final", {6}, {51}),
-        ("episode", {5, 6}, {5, 6, 50, 51}),
-    ],
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["future", "final", "episode"]),
+    st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    st.integers(0, 5),
+    st.integers(0, 3),
+    st.integers(2, 7),
 )
-def test_an_open_episode_ends_with_the_newest_step(strategy, goals, later_goals):
-    buffer = buffer_of([*THREE_STEPS, FIRST, MID, MID])
-    transformer = her(strategy=strategy)
-    desired, _ = relabel(transformer, buffer, [(0, 5)] * 300, 2)
-    assert set(desired.flatten().tolist()) == goals
-    # Two more steps overwrite the oldest ones.
-    more, _ = windows(buffer_of([MID, MID]), [(0, 0)], 2)
-    more.time_step.observation["achieved_goal"].add_(50)
-    buffer.add_batch(
-        nest.map_structure(lambda t: t.transpose(0, 1), more), time_major=True
-    )
-    desired, _ = relabel(transformer, buffer, [(0, 5)] * 300, 2)
-    assert set(desired.flatten().tolist()) == later_goals
-
-
-def test_what_was_overwritten_is_no_goal():
-    # Of the episode of 6 steps, the ring holds the last 4, at positions 2 to 5.
-    buffer = buffer_of([FIRST, MID, MID, MID, MID, LAST], max_length=4)
-    desired, _ = relabel(her(strategy="episode"), buffer, [(0, 2)] * 200, 2)
-    assert set(desired.flatten().tolist()) == {3, 4, 5}
+def test_each_part_of_a_window_has_a_goal_of_its_own_episode(
+    strategy, lengths, num_missing, num_overwritten, length
+):
+    """Also where the begin is missing or overwritten, and the last one is open."""
+    steps = [t for n in lengths for t in (FIRST, *[MID] * (n - 1), LAST)]
+    column = [*steps[num_missing:], FIRST, MID]
+    other = [FIRST] + [MID] * (len(column) - 1)
+    assume(len(column) - num_overwritten >= length)
+    buffer = buffer_of(column, other, max_length=len(column) - num_overwritten)
+    starts = range(num_overwritten, len(column) - length + 1)
+    places = [(0, start) for start in starts for _ in range(60)]
+    desired, reward = relabel(her(strategy=strategy), buffer, places, length)
+    seen: dict[tuple[int, int], set[float]] = {}
+    for (_, start), row, rewards in zip(
+        places, desired.tolist(), reward.tolist(), strict=True
+    ):
+        for part, goals in goals_of_parts(
+            column, num_overwritten, start, length, strategy
+        ):
+            (goal,) = {row[p - start] for p in part}
+            assert goal in (goals or {-9})
+            seen.setdefault((start, part.start), set()).add(goal)
+            for p in part:
+                expected = -1.0 if goal == -9 else float(goal == p)
+                expected = 0.0 if column[p] == FIRST else expected
+                assert rewards[p - start] == expected
+    for start in starts:
+        for part, goals in goals_of_parts(
+            column, num_overwritten, start, length, strategy
+        ):
+            assert len(goals) > 3 or seen[start, part.start] == (goals or {-9})
 
 
 # Which windows and which steps
@@ -272,30 +286,6 @@ def test_the_reward_of_a_first_step_stays_zero():
     transformer = her(reward_function=lambda achieved, desired: 7 + 0 * achieved[:, 0])
     _, reward = relabel(transformer, buffer_of(THREE_STEPS), [(0, 0), (0, 1)], 2)
     assert reward.tolist() == [[0, 7], [7, 7]]
-
-
-@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
-def test_each_episode_in_a_window_has_a_goal_of_its_own(strategy):
-    buffer = buffer_of([MID, LAST, FIRST, MID, LAST, FIRST, MID, MID])
-    desired, reward = relabel(
-        her(strategy=strategy), buffer, [(0, 0)] * 200 + [(0, 1)] * 200, 7
-    )
-    for row, rewards, start in zip(
-        desired.tolist(), reward.tolist(), [0] * 200 + [1] * 200, strict=True
-    ):
-        parts: dict[str, set] = {"A": set(), "B": set(), "C": set()}
-        for position, goal in enumerate(row, start):
-            parts["AABBBCCC"[position] if position < 8 else "C"].add(goal)
-        assert all(len(goals) == 1 for goals in parts.values())
-        assert parts["A"] == ({1} if start == 0 else {-9})
-        assert parts["B"] <= {3, 4}
-        assert parts["C"] <= {6, 7}
-        for (position, goal), got in zip(enumerate(row, start), rewards, strict=True):
-            if position in (2, 5):
-                assert got == 0
-            elif goal != -9:
-                assert got == float(goal == position)
-    assert len({tuple(row) for row in desired.tolist()}) > (strategy != "final")
 
 
 def test_every_part_is_relabelled_with_the_given_proportion():

@@ -121,33 +121,23 @@ def assert_equal_results(actual, expected):
 
 
 @pytest.mark.parametrize("reward_shape", [(), (2,)])
+@pytest.mark.parametrize("is_split", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-def test_equals_a_loop_over_steps(seed, reward_shape):
+def test_equals_a_loop_over_steps_however_they_come(seed, is_split, reward_shape):
     steps = random_steps(seed, reward_shape=reward_shape)
-    tracker = make_tracker(reward_shape)
-    tracker.observe(steps)
-    expected = naive_results(steps, buffer_size=6)
-    assert expected[1] > 6
-    assert_equal_results(results(tracker), expected)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_cutting_the_steps_into_unrolls_changes_nothing(seed):
-    steps = random_steps(seed)
     rng = np.random.default_rng(seed)
     cuts = [0, *sorted(rng.integers(0, 41, size=seed * 5).tolist()), 40]
-    tracker = make_tracker()
+    # Of environments that come one after the other, others are the last ones.
+    size = 1000 if is_split else 6
+    tracker = make_tracker(reward_shape, buffer_size=size)
     for begin, end in itertools.pairwise(cuts):
-        tracker.observe(nest.map_structure(lambda x, i=begin, j=end: x[i:j], steps))
-    assert_equal_results(results(tracker), naive_results(steps, buffer_size=6))
-
-
-def test_parts_of_the_batch_may_come_one_after_the_other():
-    steps = random_steps(0)._replace(env_id=torch.tensor([[0, 1, 2]] * 40))
-    tracker = make_tracker(buffer_size=1000)
-    for columns in (slice(2, 3), slice(0, 2)):
-        tracker.observe(nest.map_structure(lambda x, c=columns: x[:, c], steps))
-    assert_equal_results(results(tracker), naive_results(steps, buffer_size=1000))
+        for columns in [[2], [0, 1]] if is_split else [[0, 1, 2]]:
+            rows = slice(begin, end)
+            part = nest.map_structure(lambda x, r=rows, c=columns: x[r, c], steps)
+            tracker.observe(part)
+    expected = naive_results(steps, buffer_size=size)
+    assert expected[1] > 6
+    assert_equal_results(results(tracker), expected)
 
 
 def test_reward_of_first_steps_is_ignored():
