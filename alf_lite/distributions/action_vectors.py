@@ -169,7 +169,7 @@ class DiscreteActions:
         if not leaves:
             raise ValueError("action_spec: expected at least one TensorSpec, got none")
         self._specs: list[TensorSpec] = [spec for _, spec in leaves]
-        self.sizes = np.concatenate([_sizes(path, spec) for path, spec in leaves])
+        self.sizes = np.concatenate([num_values(path, spec) for path, spec in leaves])
         self.num_components = self.sizes.size
         self.max_values = int(self.sizes.max())
         self.total_values = int(self.sizes.sum())
@@ -245,8 +245,8 @@ def _to_leaf(column: Tensor, spec: TensorSpec) -> Tensor:
     return column if column.dtype is spec.dtype else column.to(spec.dtype)
 
 
-def _sizes(path: str, spec: Any) -> np.ndarray:
-    """[numel], the number of values of each element."""
+def num_values(path: str, spec: Any) -> np.ndarray:
+    """[numel], of each element of a discrete action; ValueError if that is none."""
     if not isinstance(spec, TensorSpec) or spec.is_continuous:
         raise ValueError(f"{path}: expected a discrete action, got {spec}")
     if is_binary(spec):

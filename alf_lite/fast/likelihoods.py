@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from alf_lite import nest
 from alf_lite.distributions.continuous import DiagonalNormal
 from alf_lite.distributions.discrete import Categorical
 from alf_lite.fast import (
@@ -31,27 +32,26 @@ def choice(distribution: Categorical, value: Tensor) -> tuple[Tensor, Tensor]:
     logits, index = distribution.logits, distribution._index(value)
     if index.shape != logits.shape[:-1] or not may_use_numpy(logits):
         return NotImplemented
-
-    def in_torch(logits: Tensor) -> Any:
-        return _in_torch(Categorical(logits, distribution.minimum), value)
-
-    log_prob, entropy = by_numpy(NumpyChoice(index), in_torch, logits)
-    return log_prob, entropy
+    return _evaluated(distribution, value, NumpyChoice(index))
 
 
 def normal(distribution: DiagonalNormal, value: Tensor) -> tuple[Tensor, Tensor]:
     """See :meth:`DiagonalNormal.log_prob_and_entropy`."""
-    loc, scale = distribution.loc, distribution.scale
+    loc = distribution.loc
     is_constant = value.shape == loc.shape and not value.requires_grad
     if not is_constant or not may_use_numpy(loc):
         return NotImplemented
-    num_event_dims = distribution.num_event_dims
+    function = NumpyNormal(value, distribution.num_event_dims)
+    return _evaluated(distribution, value, function)
 
-    def in_torch(loc: Tensor, scale: Tensor) -> Any:
-        return _in_torch(DiagonalNormal(loc, scale, num_event_dims), value)
 
-    function = NumpyNormal(value, num_event_dims)
-    log_prob, entropy = by_numpy(function, in_torch, loc, scale)
+def _evaluated(
+    distribution: Any, value: Tensor, function: NumpyFunction
+) -> tuple[Tensor, Tensor]:
+    def in_torch(*parameters: Tensor) -> Any:
+        return _in_torch(nest.pack_sequence_as(distribution, parameters), value)
+
+    log_prob, entropy = by_numpy(function, in_torch, *nest.flatten(distribution))
     return log_prob, entropy
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from alf_lite import nest
 from alf_lite.config import configurable
+from alf_lite.distributions.action_vectors import num_values
 from alf_lite.distributions.continuous import ActionBounds
 from alf_lite.fast import quick
 from alf_lite.networks.continuous_projections import (
@@ -39,7 +40,6 @@ from alf_lite.tensor_specs import (
     NestedTensorSpec,
     TensorSpec,
     is_binary,
-    num_categories,
 )
 from alf_lite.utils.checks import check_left_out
 
@@ -57,9 +57,6 @@ ContinuousProjection = Literal[
 _UNBOUNDED = ("normal", "cauchy", "mixture")
 _BOUNDED = ("tanh_normal", "truncated_normal", "beta", "tanh_mixture")
 CONTINUOUS_PROJECTIONS = (*_UNBOUNDED, *_BOUNDED)
-
-# More logits than this are a mistake more often than a wish.
-_MAX_LOGITS = 100_000
 
 
 @configurable
@@ -307,19 +304,11 @@ def _can_be_one_hot(spec: TensorSpec) -> bool:
 def _discrete_projection(path: str, spec: TensorSpec, input_size: int) -> Projection:
     if spec.dtype == torch.bool or (spec.ndim > 0 and is_binary(spec)):
         return BernoulliProjection(input_size, spec)
-    if not isinstance(spec, BoundedTensorSpec):
-        raise ValueError(
-            f"{path}: expected bounds for a discrete action, got {spec}. Use "
-            "BoundedTensorSpec with minimum and maximum."
-        )
-    if sum(num_categories(spec).tolist()) > _MAX_LOGITS:
-        raise ValueError(
-            f"{path}: expected at most {_MAX_LOGITS} discrete values in total, got "
-            f"{spec}. Use a continuous action for so large a range."
-        )
+    num_values(path, spec)  # refuses what has too many
+    bounded = cast(BoundedTensorSpec, spec)
     if spec.ndim == 0:
-        return CategoricalProjection(input_size, spec)
-    return MultiCategoricalProjection(input_size, spec)
+        return CategoricalProjection(input_size, bounded)
+    return MultiCategoricalProjection(input_size, bounded)
 
 
 def _bounds(path: str, spec: TensorSpec, projection: str) -> ActionBounds:

@@ -12,7 +12,6 @@ with units for it. Micikevicius et al. 2018, "Mixed Precision Training".
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -44,12 +43,7 @@ class hidden_layers_in:  # noqa: N801 - used like a function
         global current_dtype  # one for the process, as torch's own is
         self._before, current_dtype = current_dtype, self._dtype
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         global current_dtype
         current_dtype = self._before
 

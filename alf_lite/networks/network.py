@@ -6,7 +6,6 @@ import functools
 import math
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -43,12 +42,7 @@ class whole_sequences:  # noqa: N801 - used like a function
         self._before = _sequences.get(thread)
         _sequences[thread] = self._sequences
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._before is None:
             del _sequences[threading.get_ident()]
         else:

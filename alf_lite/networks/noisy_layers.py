@@ -6,7 +6,6 @@ Fortunato et al., "Noisy Networks for Exploration", ICLR 2018 (arXiv:1706.10295)
 from __future__ import annotations
 
 import math
-from types import TracebackType
 
 import torch
 from torch import Tensor, nn
@@ -31,12 +30,7 @@ class exploring_by_noise:  # noqa: N801 - used like a function
         global _is_exploring  # one for the process, as the precision of layers is
         self._before, _is_exploring = _is_exploring, True
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         global _is_exploring
         _is_exploring = self._before
 

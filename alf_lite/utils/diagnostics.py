@@ -9,7 +9,6 @@ Most updates are made between two summaries. For them, the means and errors that
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 Nest = Any
@@ -29,12 +28,7 @@ class diagnostics_if:  # noqa: N801 - used like a function
         global _diagnostics_are_due
         self._outer, _diagnostics_are_due = _diagnostics_are_due, self._condition
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         global _diagnostics_are_due
         _diagnostics_are_due = self._outer
 

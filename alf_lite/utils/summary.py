@@ -24,7 +24,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -105,12 +104,7 @@ class record_if:  # noqa: N801 - used like a function
         _recorder.is_recording = self._condition and _recorder.is_open
         _recorder.is_due = self._condition
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         recorder = self._recorder
         if recorder.is_recording:
             recorder.write_collected()
@@ -131,12 +125,7 @@ class scope:  # noqa: N801 - used like a function
         self._outer = _recorder.prefix
         _recorder.prefix = f"{self._outer}{self._name}/"
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._recorder.prefix = self._outer
 
 
@@ -185,13 +174,8 @@ class timed:  # noqa: N801 - used like a function
     def __enter__(self) -> None:
         self._begin = time.perf_counter()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None:
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:
             scalar(self._name, time.perf_counter() - self._begin)
 
 
