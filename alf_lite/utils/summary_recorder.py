@@ -23,6 +23,8 @@ _HISTOGRAM_BINS = 64
 class Recorder:
     """Collects numbers by tag and step, and writes them to one directory.
 
+    What is no number is given only while ``is_recording``.
+
     Args:
         directory: for TensorBoard's event files; None for nothing at all.
         flush_secs: see ``summary.writer_to``, as for the others.
@@ -115,25 +117,21 @@ class Recorder:
 
     def add_histogram(self, tag: str, values: np.ndarray) -> None:
         """Keeps the distribution of finite numbers."""
-        if self._writer is not None:
-            self._add_other(self._protos.histogram(tag, values, _HISTOGRAM_BINS))
+        self._add_other(self._protos.histogram(tag, values, _HISTOGRAM_BINS))
 
     def add_text(self, tag: str, markdown: str) -> None:
         """Keeps a text."""
-        if self._writer is not None:
-            self._add_other(self._protos.text(tag, markdown))
+        self._add_other(self._protos.text(tag, markdown))
 
     def add_image(self, tag: str, pixels: Tensor | np.ndarray) -> None:
         """Keeps an image [H, W, C]."""
-        if self._writer is not None:
-            self._add_other(self._protos.image(tag, pixels, dataformats="HWC"))
+        self._add_other(self._protos.image(tag, pixels, dataformats="HWC"))
 
     def add_hparams(self, settings: Row, metrics: Iterable[str]) -> None:
         """Keeps what TensorBoard shows as HPARAMS."""
-        if self._writer is not None:
-            results = dict.fromkeys(metrics, 0.0)
-            for part in self._protos.hparams(settings, results):
-                self._add_other(part)
+        results = dict.fromkeys(metrics, 0.0)
+        for part in self._protos.hparams(settings, results):
+            self._add_other(part)
 
     def add_rows(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Writes rows to a log of the run, if there is one."""
@@ -143,13 +141,12 @@ class Recorder:
 
     def add_gif(self, tag: str, gif: bytes, size: tuple[int, int]) -> None:
         """Keeps an animation of this height and width."""
-        if self._writer is not None:
-            from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.compat.proto.summary_pb2 import Summary
 
-            image = Summary.Image(
-                height=size[0], width=size[1], colorspace=3, encoded_image_string=gif
-            )
-            self._add_other(Summary(value=[Summary.Value(tag=tag, image=image)]))
+        image = Summary.Image(
+            height=size[0], width=size[1], colorspace=3, encoded_image_string=gif
+        )
+        self._add_other(Summary(value=[Summary.Value(tag=tag, image=image)]))
 
     def write_collected(self) -> None:
         """Hands all numbers and means to the writer."""
