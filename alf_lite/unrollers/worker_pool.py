@@ -167,7 +167,8 @@ class WorkerPool(abc.ABC, Generic[_Worker]):
                 self._watched_at = now
                 # After a pause of this process the workers get their time anew: perhaps
                 # they were stopped, too.
-                self._watch(now, pause > self._options.timeout_seconds, events)
+                timeout = self._options.timeout_seconds
+                self._watch(now, pause - WATCH_SECONDS > timeout, events)
         except BaseException:
             self.kill()
             raise
