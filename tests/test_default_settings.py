@@ -168,8 +168,10 @@ def test_a_conf_of_three_lines_trains(
     ("conf", "algorithm"),
     [
         ("dqn_cart_pole", "DqnAlgorithm"),
-        ("munchausen_cart_pole", "MunchausenDqnAlgorithm"),
-        ("sarsa_cart_pole", "SarsaAlgorithm"),
+        pytest.param(
+            "munchausen_cart_pole", "MunchausenDqnAlgorithm", marks=pytest.mark.slow
+        ),
+        pytest.param("sarsa_cart_pole", "SarsaAlgorithm", marks=pytest.mark.slow),
     ],
 )
 def test_three_lines_train_as_the_conf_of_cart_pole_does(tmp_path, conf, algorithm):
@@ -285,7 +287,7 @@ def test_more_environments_make_as_many_updates_per_step(tmp_path):
         config = read(
             "Pendulum-v1",
             "SacAlgorithm",
-            300,
+            280,
             "TrainerConfig.initial_collect_steps = 260",
             f"create_environment.num_parallel_environments = {num_environments}",
         )

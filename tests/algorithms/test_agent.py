@@ -48,8 +48,8 @@ SPECS = TensorSpec((3,)), BoundedTensorSpec((), torch.int64, 0, 1)
 def trained(algorithm, ctor, num_iterations=None, settings=None, **arguments):
     """After some iterations in the algorithm's environment."""
     env_name, iterations, more = SETTINGS[algorithm]
-    more = {**more, **(settings or {})}
-    config = TrainerConfig(num_iterations=100, random_seed=3, **more)
+    more = {"num_iterations": 100, **more, **(settings or {})}
+    config = TrainerConfig(random_seed=3, **more)
     result = ctor(env=create_environment(env_name, 2), config=config, **arguments)
     for _ in range(num_iterations or iterations):
         result.train_iter()
@@ -432,7 +432,8 @@ def test_a_conf_names_the_parts_and_needs_the_settings_of_none(tmp_path):
 
 
 def test_a_run_built_in_python_is_played_from_its_directory(tmp_path):
-    agent = trained(PPOAlgorithm, full_agent(PPOAlgorithm), 1)
+    settings = {"num_iterations": 3}
+    agent = trained(PPOAlgorithm, full_agent(PPOAlgorithm), 1, settings)
     root = tmp_path / "run"
     Trainer(agent, root).train()
     config_files.reset()

@@ -75,8 +75,6 @@ class TestPPO(OnPolicyLearningContract):
     VALUE,
     POLICY,
     "test_a_time_limit_keeps_bootstrapping",
-    "test_learns_continuous_actions",
-    "test_remembers_with_a_recurrent_network",
 )
 class TestActorCritic(OnPolicyLearningContract):
     num_iterations = 150

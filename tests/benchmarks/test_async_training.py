@@ -39,6 +39,7 @@ def measure(*arguments: str) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow  # of the programs, one in test_benchmarks.py runs by default
 def test_steps_and_updates_in_other_processes_are_counted():
     record = measure("--work=cartpole", "--variant=async_2", "--num_env_steps=6144")
     # 16 updates for 8 times 128 steps, some of which begin an episode.
