@@ -115,7 +115,7 @@ class Row(NamedTuple):
     masked: bool = True
     dims: tuple[int, ...] = (1, 2)
     memory: tuple[bool, ...] = (False, True)
-    n: tuple[int, ...] = (1, 2)
+    n: tuple[int, ...] = (1, 3)
     lookahead: int = 0  # steps at the end that are not trained, besides n
 
     def cases(self, *masked: bool) -> Iterator[Case]:
@@ -136,7 +136,7 @@ class Row(NamedTuple):
         for memory in {False, True} - set(self.memory):
             yield usual._replace(memory=memory)
 
-    def build(self, case: Case) -> RLAlgorithm:
+    def build(self, case: Case, **more: Any) -> RLAlgorithm:
         """With random parameters, so that no two networks agree."""
         encoder = {"encoding_network_ctor": MEMORY} if case.memory else {}
         arguments = {
@@ -159,6 +159,7 @@ class Row(NamedTuple):
                 arguments["reward_weights"] = WEIGHTS
         if self.n != (1,):
             arguments["n_step"] = case.n
+        arguments |= more
         arguments = {k: v for k, v in arguments.items() if v is not None}
         torch.manual_seed(0)
         algorithm = self.algorithm(observation_spec, ACTIONS[case.action], **arguments)
@@ -187,7 +188,9 @@ def make_steps(case: Case) -> TimeStep:
     reward = torch.randn(B, T, *[case.dims] * (case.dims > 1))
     reward[is_first] = 0.0
     action = nest.map_structure(lambda s: s.sample((B, T)), ACTIONS[case.action])
-    nest.map_structure(lambda a: a.__setitem__(is_first, 0), action)
+    for leaf in nest.flatten(action):
+        leaf[::3, 3:] = leaf[::3, 2:3]  # some do the same again and again
+        leaf[is_first] = 0
     observation: Any = torch.randn(B, T, 3)
     if case.masked:
         observation = {"state": observation, "mask": _make_mask(case, action)}
@@ -238,7 +241,8 @@ def _noise(values: list[float]) -> Callable[..., Tensor]:
     """Stands for torch.randn_like or rand_like: whatever the order, the same."""
 
     def draw(like: Tensor, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
-        row = torch.tensor(values[: like.shape[-1]], dtype=dtype or like.dtype)
+        numbers = values[: like.shape[-1]] if like.ndim > 1 else [0.5]
+        row = torch.tensor(numbers, dtype=dtype or like.dtype)
         return row.expand(like.shape).clone()
 
     return draw
@@ -467,38 +471,34 @@ class Window:
 def check_loss(row: Row, case: Case) -> None:
     """Compares one combination."""
     algorithm = row.build(case)
-    steps = make_steps(case)
-    on_policy = algorithm.on_policy
-    with contextlib.ExitStack() as stack:
-        if on_policy:
-            window, batch = _unroll(row, algorithm, case, steps)
-        else:
-            window = Window(row, algorithm, case, steps)
-            batch = _replay(algorithm, steps)
-        stack.enter_context(same_noise())
-        state = algorithm.get_initial_train_state(B)
-        info, _ = LossFunction(algorithm).info(batch, None if on_policy else state)
+    window, batch = make_batch(row, algorithm, case)
+    with same_noise():
+        info, _ = LossFunction(algorithm).info(batch)
         loss_info = algorithm.calc_loss(info)
         expected = {(t, b): row.loss(window, t, b) for t, b in window.valid()}
-        columns = tuple(torch.tensor(list(expected)).T)  # t, b
-        where = f"of {row.algorithm.__name__} with {case}, at {list(expected)}"
-        for name in next(iter(expected.values())).parts:
-            values = torch.stack([terms.parts[name] for terms in expected.values()])
-            _close(_part(loss_info.extra, name)[columns], values, f"{name} {where}")
-        values = torch.stack([terms.loss for terms in expected.values()])
-        _close(loss_info.loss[columns], values, f"loss {where}")
-        if not on_policy:
-            assert len(loss_info.loss) == window.num_rows
-            _check_priority(algorithm, loss_info.priority, expected)
-        loss = aggregate_loss(loss_info, batch.valid).loss
-        _close(loss, values.mean(), f"mean {where}")
-        _check_gradient(algorithm, loss, values.mean(), where)
+    columns = tuple(torch.tensor(list(expected)).T)  # t, b
+    where = f"of {row.algorithm.__name__} with {case}, at {list(expected)}"
+    for name in next(iter(expected.values())).parts:
+        values = torch.stack([terms.parts[name] for terms in expected.values()])
+        _close(_part(loss_info.extra, name)[columns], values, f"{name} {where}")
+    values = torch.stack([terms.loss for terms in expected.values()])
+    _close(loss_info.loss[columns], values, f"loss {where}")
+    if not algorithm.on_policy:
+        assert len(loss_info.loss) == window.num_rows
+        _check_priority(algorithm, loss_info.priority, expected)
+    loss = aggregate_loss(loss_info, batch.valid).loss
+    _close(loss, values.mean(), f"mean {where}")
+    _check_gradient(algorithm, loss, values.mean(), where)
 
 
-def _replay(algorithm: Any, steps: TimeStep) -> TrainingBatch:
-    valid = steps.step_type != L
-    experience = Experience(time_step=steps)
-    return time_major(algorithm.preprocess(experience, valid, BatchInfo()))
+def make_batch(row: Row, algorithm: Any, case: Case) -> tuple[Window, TrainingBatch]:
+    """The steps, and as training gets them."""
+    steps = make_steps(case)
+    if algorithm.on_policy:
+        return _unroll(row, algorithm, case, steps)
+    experience, valid = Experience(time_step=steps), steps.step_type != L
+    batch = time_major(algorithm.preprocess(experience, valid, BatchInfo()))
+    return Window(row, algorithm, case, steps), batch
 
 
 def _unroll(

@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from alf_lite.data_structures import StepType
 from tests.algorithms.loss_contract import (
     GAMMA,
     NORMAL,
     SIZES,
+    STEP_TYPES,
     UNIFORM,
     B,
     T,
@@ -113,7 +115,8 @@ class SacWindow:
         if num_allowed > 1:
             rest = 0.1 / (num_allowed - 1)
             found["discrete"] = -0.9 * math.log(0.9) - 0.1 * math.log(rest)
-        return found
+        given = self.w.options.get("discrete_target_entropy")
+        return found if given is None else {**found, "discrete": given}
 
 
 def smallest_opinion(s: SacWindow, t: int, b: int) -> Tensor:
@@ -164,6 +167,89 @@ def sac(
 
 def redq(w: Window, t: int, b: int) -> Terms:
     return sac(w, t, b, opinion=mean_opinion)
+
+
+# TAAC (arXiv:2104.06521)
+
+
+class TaacWindow:
+    """Two actions of every step: the one before, and a new one."""
+
+    def __init__(self, w: Window) -> None:
+        self.w, self.algorithm = w, w.algorithm
+        temperatures = self.algorithm._temperatures
+        self.log_alpha = temperatures["continuous"]._log_alpha
+        self.switch_log_alpha = temperatures["discrete"]._log_alpha
+        self.switch_alpha = self.switch_log_alpha.exp().detach()
+
+    def draw(self, t: int) -> tuple[Tensor, Tensor]:
+        """A new vector of all rows, and its log-density."""
+
+        def sample() -> tuple[Tensor, Tensor]:
+            before = self.w.vector[:, t]
+            inputs = {"observation": self.w.observation(t), "prev_action": before}
+            policy, _ = self.algorithm._policy(inputs)
+            move, log_prob = policy.rsample_and_log_prob()
+            return torch.stack([move[:, 0], move[:, 1] / 5 - 1], -1), log_prob
+
+        return self.w.know(("sample", t), sample)
+
+    def value(self, critic: Any, t: int, b: int, is_new: bool) -> Tensor:
+        """min_k Q_k(s_t, ·) [D] of one of them."""
+        vector = self.draw(t)[0] if is_new else self.w.vector[:, t]
+        key = id(critic), "value", t, is_new
+        values = self.w.know(key, lambda: self.w.values(critic, t, vector))
+        return self.w.smallest(values[b, :, 0])
+
+    def both(self, t: int, b: int) -> tuple[Tensor, Tensor]:
+        """What is believed of the two; gradients go to the new one only."""
+        critic = self.w.frozen(self.algorithm._critics.online)
+        old, new = (self.value(critic, t, b, is_new) for is_new in (False, True))
+        return self.w.scalar(old), self.w.scalar(new)
+
+    def beta(self, t: int, b: int) -> Tensor:
+        """How often the old and the new one are taken."""
+        if STEP_TYPES[b][t] == StepType.FIRST:
+            return torch.tensor([0.0, 1.0])
+        return (torch.stack(self.both(t, b)) / self.switch_alpha).softmax(0)
+
+    def takes_new(self, t: int, b: int) -> bool:
+        return bool(self.beta(t, b)[1] > 0.5)
+
+    def goes_on(self, t: int, b: int) -> bool:
+        """Whether the policy would have repeated, too."""
+        is_same = torch.equal(self.w.vector[b, t], self.w.vector[b, t + 1])
+        return is_same and not self.takes_new(t, b) and not self.w.is_last(t, b)
+
+    def target(self, t: int, b: int) -> Tensor:
+        """Rewards as long as both agree, and the value of what is chosen then."""
+        total, discount, end = torch.zeros(self.w.case.dims), 1.0, t
+        while True:
+            end += 1
+            total = total + discount * self.w.reward(end, b)
+            discount *= GAMMA * self.w.steps.discount[b, end].item()
+            if end == T - 1 or not self.goes_on(end, b):
+                break
+        critic = self.algorithm._critics.target
+        return total + discount * self.value(critic, end, b, self.takes_new(end, b))
+
+
+def taac(w: Window, t: int, b: int) -> Terms:
+    """The objective of both stages, and targets that compare through."""
+    s = w.know("taac", lambda: TaacWindow(w))
+    beta, values, log_prob = s.beta(t, b), s.both(t, b), s.draw(t)[1][b]
+    entropy = -torch.xlogy(beta, beta).sum()
+    objective = beta[0] * values[0] + beta[1] * values[1] + s.switch_alpha * entropy
+    actor_loss = s.log_alpha.exp().detach() * log_prob - objective
+    alpha_loss = s.log_alpha * (-log_prob.detach() - (math.log(5) - 2))
+    if beta[1] < 1:  # at FIRST there is nothing to decide
+        target = -0.9 * math.log(0.9) - 0.1 * math.log(0.1)
+        alpha_loss = alpha_loss + s.switch_log_alpha * (entropy.detach() - target)
+    q = w.q(w.algorithm._critics.online, t, b)
+    terms = squared_errors(w, q, s.target(t, b), factor=0.5)
+    parts = {**terms.parts, "actor_loss": actor_loss, "alpha_loss": alpha_loss}
+    loss = terms.loss + actor_loss + alpha_loss
+    return Terms(loss, parts, terms.td_error)
 
 
 # CQL (arXiv:2006.04779)

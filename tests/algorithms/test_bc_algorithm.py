@@ -20,7 +20,7 @@ from alf_lite.networks.actor_networks import (
     NormalActorNetwork,
     SquashedActorNetwork,
 )
-from alf_lite.networks.recurrent_networks import GRUEncodingNetwork, LSTMEncodingNetwork
+from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.testing import probe_environments as probes
@@ -31,7 +31,6 @@ from tests.replayed_steps import (
     LAST,
     MIXED,
     OBSERVATION,
-    CountingEncoder,
     batch_of,
     info_of,
     randomise,
@@ -136,28 +135,6 @@ def test_the_error_of_a_deterministic_policy_is_in_units_of_the_bounds():
     assert not info.entropy.any()
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_what_stands_at_an_end_does_not_matter(deterministic):
-    steps = windows(BOX, length=4)
-    is_last = steps.step_type == LAST
-    changed = steps._replace(
-        observation=torch.where(is_last[..., None], 7.0, steps.observation),
-        reward=torch.randn(5, 4),
-        # The action that follows an end was ignored.
-        prev_action=torch.where(
-            is_last.roll(1, 1)[..., None], torch.ones(2), steps.prev_action
-        ),
-    )
-    assert is_last[:, :3].any()
-    losses = []
-    for data in (steps, changed):
-        algorithm = bc(deterministic=deterministic)
-        loss_info, _ = batch_loss(algorithm, batch_of(algorithm, data))
-        loss_info.loss.backward()
-        losses.append([loss_info.loss, *(p.grad for p in algorithm.parameters())])
-    torch.testing.assert_close(*losses)
-
-
 @pytest.mark.parametrize("ctor", [Actor, Squashed])
 def test_actions_on_their_bounds_have_a_finite_likelihood_and_gradient(ctor):
     algorithm = bc(BOX, actor_network_ctor=ctor)
@@ -181,118 +158,6 @@ def test_the_margin_decides_how_far_out_an_action_on_the_bound_is():
         for margin in (0.0, 1e-3, 0.1)
     ]
     assert losses[0] > losses[1] > losses[2]
-
-
-def test_priorities_tell_how_unlikely_the_actions_were():
-    algorithm = bc(CHOICE)
-    info = info_of(algorithm, windows(CHOICE))
-    priority = algorithm.calc_loss(info).priority
-    expected = (1 + info.imitation_loss[0].exp()).log()
-    expected[3] = 0.0  # LAST
-    torch.testing.assert_close(priority, expected.detach())
-    algorithm = bc(BOX, deterministic=True)
-    info = info_of(algorithm, windows(BOX))
-    expected = info.imitation_loss[0].sqrt()
-    torch.testing.assert_close(
-        algorithm.calc_loss(info).priority[:3], expected[:3].detach()
-    )
-
-
-def test_rewards_of_several_dimensions_are_of_no_interest():
-    algorithm = bc(BOX, reward_spec=TensorSpec((2,)))
-    steps = windows(BOX, reward_dims=(2,))
-    plain = info_of(bc(BOX), windows(BOX))
-    info = info_of(algorithm, steps._replace(prev_action=windows(BOX).prev_action))
-    assert info.imitation_loss.shape == plain.imitation_loss.shape
-
-
-# Masks
-
-
-def masked_bc(action_spec=CHOICE, num_values=3):
-    spec = {
-        "mask": BoundedTensorSpec((num_values,), torch.int8, 0, 1),
-        "state": OBSERVATION,
-    }
-    return bc(action_spec, observation_spec=spec, action_mask_key="mask")
-
-
-def test_a_mask_leaves_its_probability_to_what_is_allowed():
-    algorithm = masked_bc()
-    steps = windows(CHOICE)
-    mask = torch.tensor([[[1, 1, 0]], [[1, 0, 1]], [[0, 0, 1]], [[0, 0, 0]], [[1] * 3]])
-    mask = mask.to(torch.int8).expand(5, 2, 3)
-    steps.prev_action[:, 1] = torch.tensor([1, 2, 2, 0, 0])
-    steps = steps._replace(observation={"mask": mask, "state": steps.observation})
-    info = info_of(algorithm, steps)
-    logits = algorithm._policy._network({"state": steps.observation["state"][:, 0]})[
-        0
-    ].logits
-    p = logits.detach().exp()
-    expected = [
-        -math.log(p[0, 1] / (p[0, 0] + p[0, 1])),
-        -math.log(p[1, 2] / (p[1, 0] + p[1, 2])),
-        0.0,
-        0.0,
-        -math.log(p[4, 0] / p[4].sum()),
-    ]
-    assert info.imitation_loss[0].tolist() == pytest.approx(expected, abs=1e-5)
-    update(algorithm, steps)
-    drawn = algorithm.rollout_step(nest.map_structure(lambda t: t[:3, 0], steps), ())
-    assert mask[torch.arange(3), 0, drawn.output].all()
-
-
-def test_an_action_that_its_mask_rules_out_is_not_imitated():
-    algorithm = masked_bc()
-    steps = windows(CHOICE)
-    mask = torch.ones(5, 2, 3, dtype=torch.int8)
-    mask[0, 0] = torch.tensor([0, 1, 1])
-    steps.prev_action[0, 1] = 0
-    steps = steps._replace(observation={"mask": mask, "state": steps.observation})
-    loss_info, info = batch_loss(algorithm, batch_of(algorithm, steps))
-    assert info.imitation_loss[0, 0] == 0
-    assert loss_info.loss < 100
-    loss_info.loss.backward()
-    assert all(p.grad.isfinite().all() for p in algorithm.parameters())
-
-
-# Memory
-
-
-def test_networks_with_memory_have_the_same_loss():
-    plain = bc(MIXED)
-    with_state = bc(
-        MIXED,
-        actor_network_ctor=functools.partial(
-            Actor, encoding_network_ctor=CountingEncoder
-        ),
-    )
-    with_state.load_state_dict(plain.state_dict())
-    assert not with_state.is_temporally_independent
-    steps = windows(MIXED, length=4)
-    expected = plain.calc_loss(info_of(plain, steps))
-    loss = with_state.calc_loss(info_of(with_state, steps))
-    torch.testing.assert_close(loss.loss, expected.loss)
-    torch.testing.assert_close(loss.priority, expected.priority)
-
-
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_recurrent_networks_keep_their_state_and_learn(deterministic):
-    encoder = functools.partial(GRUEncodingNetwork, hidden_size=(8,))
-    network = functools.partial(
-        Mean if deterministic else Actor, encoding_network_ctor=encoder
-    )
-    algorithm = bc(BOX, actor_network_ctor=network, deterministic=deterministic)
-    steps = windows(BOX, length=4)
-    first = nest.map_structure(lambda t: t[:, 0], steps)
-    state = algorithm.get_initial_rollout_state(5)
-    for step in (algorithm.rollout_step, algorithm.predict_step):
-        new_state = step(first, state).state
-        nest.assert_same_structure(new_state, state)
-        assert all(t.abs().sum() > 0 for t in nest.flatten(new_state))
-    loss_info, _ = batch_loss(algorithm, batch_of(algorithm, steps))
-    loss_info.loss.backward()
-    assert algorithm._policy._network._encoder._cells[0].weight_hh.grad.abs().sum() > 0
 
 
 # Acting
@@ -326,18 +191,6 @@ def test_a_deterministic_policy_acts_between_the_bounds_and_always_alike():
     vector, _ = algorithm._policy(many(BOX).observation)
     expected = torch.stack([vector[:, 0], 5 + 5 * vector[:, 1]], dim=1)
     torch.testing.assert_close(rollout, expected)
-
-
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_evaluation_builds_the_same_actor(deterministic):
-    trained = bc(BOX, deterministic=deterministic)
-    algorithm = bc(BOX, deterministic=deterministic, is_eval=True, optimizer=None)
-    algorithm.load_state_dict(trained.state_dict())
-    assert {n.split(".")[0] for n, _ in algorithm.named_parameters()} == {"_policy"}
-    torch.testing.assert_close(
-        algorithm.predict_step(many(BOX), ()).output,
-        trained.predict_step(many(BOX), ()).output,
-    )
 
 
 # Learning

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.algorithms.cql_algorithm import CqlAlgorithm, CqlInfo
+from alf_lite.algorithms.cql_algorithm import CqlAlgorithm
 from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
 from alf_lite.algorithms.learning.updates import update_with_gradient
@@ -18,8 +18,6 @@ from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
-from alf_lite.networks.encoding_networks import EncodingNetwork
-from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
@@ -170,14 +168,6 @@ def test_the_gap_is_that_of_a_naive_computation(spec, temperature):
     torch.testing.assert_close(info.gap[0], expected, atol=1e-4, rtol=1e-3)
 
 
-def test_by_hand_the_gap_of_discrete_actions():
-    algorithm = make(CHOICE)
-    ln = math.log
-    values = torch.tensor([[[ln(1), ln(2), ln(5)], [ln(4), ln(4), ln(4)]]])
-    soft = algorithm._logsumexp(evaluation(algorithm, torch.zeros(1, 3), values))
-    assert soft.tolist() == [pytest.approx([ln(8), ln(12)])]
-
-
 def test_the_estimate_for_one_continuous_action_is_its_integral():
     # A policy that goes everywhere, and critics that tell actions apart.
     algorithm = make(LINE, num_sampled_actions=10_000, spread=0.0)
@@ -232,103 +222,13 @@ def test_samples_are_of_the_policy_at_both_steps_and_uniform():
     assert log_densities[10_000:].eq(-math.log(2)).all()
 
 
-def test_masked_values_are_left_out_of_the_sum():
-    mask = BoundedTensorSpec((3,), torch.int8, 0, 1)
-    spec = {"mask": mask, "state": OBSERVATION}
-    observation = {
-        "mask": torch.tensor([[1, 0, 1], [1, 1, 1]], dtype=torch.int8),
-        "state": torch.randn(2, 3),
-    }
-    for action_spec in (CHOICE, MIXED):
-        algorithm = make(action_spec, observation_spec=spec, action_mask_key="mask")
-        values = torch.randn(2, 2, 3)
-        if action_spec is MIXED:
-            algorithm._values_of_samples = lambda *args, v=values: v.expand(30, 2, 2, 3)
-            algorithm._importance_weighted = False
-        soft = algorithm._logsumexp(evaluation(algorithm, observation, values))
-        expected = values[:, :, [0, 2]].logsumexp(-1)
-        torch.testing.assert_close(soft[0], expected[0])
-        torch.testing.assert_close(soft[1], values[1].logsumexp(-1))
-
-
 # The loss
-
-
-@SPECS
-@pytest.mark.parametrize("num_critics", [1, 3])
-def test_the_loss_adds_the_weighted_gap_of_every_critic(spec, num_critics):
-    algorithm = make(spec, cql_alpha=2.0, num_critics=num_critics)
-    info = info_of(algorithm, windows(spec))
-    loss = algorithm.calc_loss(info)
-    sac = SacAlgorithm.calc_loss(algorithm, info.sac)
-    assert loss.loss.shape == (1, 5)
-    expected = 2.0 * info.gap.sum(-1)
-    torch.testing.assert_close(loss.loss, sac.loss + expected)
-    torch.testing.assert_close(loss.extra.conservative_loss, expected)
-    torch.testing.assert_close(loss.extra.gap, info.gap.mean(-1))
-    torch.testing.assert_close(loss.priority, sac.priority)
-    nest.map_structure(torch.testing.assert_close, loss.extra.sac, sac.extra)
-
-
-@SPECS
-def test_with_weight_0_and_soft_targets_it_is_sac(spec):
-    cql = make(spec, cql_alpha=0.0, backup="soft")
-    sac = make(spec, cls=SacAlgorithm)
-    sac.load_state_dict(cql.state_dict())
-    steps = windows(spec)
-    mine, reference = (a.calc_loss(info_of(a, steps)) for a in (cql, sac))
-    torch.testing.assert_close(mine.loss, reference.loss)
-
-
-@SPECS
-def test_the_conservative_term_is_learnt_by_the_critics_only(spec):
-    algorithm = make(spec)
-    loss = algorithm.calc_loss(info_of(algorithm, windows(spec)))
-    loss.extra.conservative_loss.sum().backward()
-    changed = {
-        name.split(".")[0]
-        for name, p in algorithm.named_parameters()
-        if p.grad is not None and p.grad.abs().sum() > 0
-    }
-    assert changed == {"_critics"}
-
-
-def test_a_learnt_weight_gets_the_gradient_of_its_constraint():
-    algorithm = make(BOX, cql_alpha=2.0, cql_threshold=1.5)
-    info = info_of(algorithm, windows(BOX))
-    loss = algorithm.calc_loss(info)
-    torch.testing.assert_close(
-        loss.extra.conservative_loss, 2.0 * info.gap.sum(-1), atol=1e-4, rtol=1e-4
-    )
-    loss.loss.sum().backward()
-    gradient = algorithm._conservative_weight._log_alpha.grad
-    torch.testing.assert_close(gradient, -(info.gap.mean(-1) - 1.5).sum().detach())
 
 
 def test_a_learnt_weight_may_have_its_own_optimizer():
     algorithm = make(BOX, cql_threshold=1.0, cql_alpha_optimizer=Adam(lr=1e-2))
     names = [name for name, _ in algorithm.optimizers()]
     assert names == ["root", "_conservative_weight"]
-
-
-def test_terminations_are_not_bootstrapped_and_time_limits_are():
-    algorithm = make(BOX)
-    info = info_of(algorithm, windows(BOX))
-    assert info.sac.discount[0, :3].tolist() == pytest.approx([GAMMA, 0.0, GAMMA])
-
-
-def test_what_stands_at_a_last_step_does_not_matter():
-    algorithm = make(BOX)
-    steps = windows(BOX)
-    steps.step_type[3, 0] = LAST
-    losses = []
-    for junk in (0.0, 50.0):
-        steps.observation[3], steps.prev_action[3] = junk, 0.5
-        torch.manual_seed(5)
-        loss_info, _ = batch_loss(algorithm, batch_of(algorithm, steps))
-        losses.append(loss_info.loss.item())
-    assert losses[0] == losses[1]
-    assert math.isfinite(losses[0])
 
 
 def test_only_rows_of_offline_buffers_if_asked_for():
@@ -347,135 +247,6 @@ def test_only_rows_of_offline_buffers_if_asked_for():
     # Own steps alone say nothing about their source.
     own = offline.calc_loss(info_of(offline, steps)).loss[0]
     torch.testing.assert_close(own, with_none)
-
-
-@pytest.mark.parametrize("spec", [BOX, MIXED, CHOICE], ids=["box", "mixed", "choice"])
-def test_a_reward_of_several_dimensions_is_weighted(spec):
-    weights = torch.tensor([1.0, -2.0, 1.0])  # the last one is that of the entropy
-    algorithm = make(
-        spec, reward_spec=TensorSpec((2,)), reward_weights=[1.0, -2.0], backup="max"
-    )
-    steps = windows(spec, reward_dims=(2,))
-    info = info_of(algorithm, steps)
-    assert info.sac.q.shape == (1, 5, 2, 3)
-    assert info.gap.shape == (1, 5, 2)
-    point = evaluation(algorithm, steps.observation[:, 0])
-    if spec is CHOICE:
-        values = algorithm._critics.online.evaluate(point.features, None)
-        expected = (values @ weights).logsumexp(-1) - info.sac.q[0] @ weights
-        torch.testing.assert_close(info.gap[0], expected)
-    algorithm.calc_loss(info).loss.sum().backward()
-
-
-# Targets
-
-
-@SPECS
-def test_expected_targets_are_without_entropy(spec):
-    algorithm, with_entropy = make(spec), make(spec, backup="soft")
-    observation = torch.randn(6, 3)
-    policy, _ = algorithm._policy(observation)
-    torch.manual_seed(4)
-    value, _ = algorithm._next_value(observation, policy, ())
-    torch.manual_seed(4)
-    soft, _ = with_entropy._next_value(observation, policy, ())
-    torch.manual_seed(4)
-    sample = algorithm._actions.sample(policy)
-    bonus = 0.3 * sum(nest.flatten(sample.entropies))
-    torch.testing.assert_close(value, soft - bonus)
-
-
-@SPECS
-def test_the_best_target_is_the_largest_of_the_pessimistic_values(spec):
-    algorithm = make(spec, backup="max", num_sampled_actions=7)
-    observation = torch.randn(4, 3)
-    policy, _ = algorithm._policy(observation)
-    torch.manual_seed(4)
-    value, _ = algorithm._next_value(observation, policy, ())
-    torch.manual_seed(4)
-    vectors = [None]
-    if spec is not CHOICE:
-        vectors, _ = algorithm._actions.sample_vectors(policy, 7)
-    critic = algorithm._critics.target
-    for b in range(4):
-        best = -math.inf
-        for vector in vectors:
-            row = None if vector is None else vector[b : b + 1]
-            values = critic.evaluate(observation[b : b + 1], row)[0]  # [n, A]
-            for joint in range(values.shape[1]):
-                best = max(best, min(values[:, joint].tolist()))
-        assert value[b].item() == pytest.approx(best, abs=1e-5)
-
-
-def test_the_best_target_obeys_the_mask():
-    mask = BoundedTensorSpec((3,), torch.int8, 0, 1)
-    spec = {"mask": mask, "state": OBSERVATION}
-    for action_spec in (CHOICE, MIXED):
-        algorithm = make(
-            action_spec, observation_spec=spec, action_mask_key="mask", backup="max"
-        )
-        values = torch.tensor([[1.0, 9.0, 2.0]]).expand(2, 2, 3)
-        algorithm._critics.target.evaluate = lambda features, vector, v=values: v[
-            :1
-        ].expand(len(features), 2, 3)
-        observation = {
-            "mask": torch.tensor([[1, 0, 1], [1, 1, 0]], dtype=torch.int8),
-            "state": torch.randn(2, 3),
-        }
-        policy, _ = algorithm._policy(observation)
-        value, _ = algorithm._next_value(observation, policy, ())
-        assert value.tolist() == [2.0, 9.0]
-
-
-# Memory
-
-
-class CountingEncoder(EncodingNetwork):
-    """Has a state that does not matter: every path must give the same result."""
-
-    def __init__(self, input_spec, **kwargs) -> None:
-        super().__init__(input_spec, **kwargs)
-        self._state_spec = TensorSpec(())
-
-    def forward(self, inputs, state=()):
-        return super().forward(inputs)[0], state + 1
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_networks_with_memory_have_the_same_loss(n):
-    encoder = {"encoding_network_ctor": CountingEncoder}
-    plain = make(CHOICE, n_step=n)
-    with_state = make(
-        CHOICE,
-        n_step=n,
-        actor_network_ctor=functools.partial(Actor, **encoder),
-        critic_network_ctor=functools.partial(Critic, **encoder),
-    )
-    with_state.load_state_dict(plain.state_dict())
-    assert not with_state.is_temporally_independent
-    steps = windows(CHOICE, length=4)
-    expected = plain.calc_loss(info_of(plain, steps))
-    loss = with_state.calc_loss(info_of(with_state, steps))
-    assert loss.loss.shape == expected.loss.shape == (4 - n, 5)
-    valid = (steps.step_type[:, : 4 - n] != LAST).T
-    torch.testing.assert_close(loss.loss[valid], expected.loss[valid])
-
-
-def test_recurrent_networks_learn_the_gap_of_continuous_actions():
-    encoder = functools.partial(GRUEncodingNetwork, hidden_size=(8,))
-    algorithm = make(
-        MIXED,
-        offline_rows_only=True,
-        actor_network_ctor=functools.partial(Actor, encoding_network_ctor=encoder),
-        critic_network_ctor=functools.partial(Critic, encoding_network_ctor=encoder),
-    )
-    source = BatchInfo(source=torch.ones(5, dtype=torch.int64))
-    info = info_of(algorithm, windows(MIXED, length=4), batch_info=source)
-    assert isinstance(info, CqlInfo)
-    assert info.gap.shape == (4, 5, 2)
-    algorithm.calc_loss(info).extra.conservative_loss.sum().backward()
-    weights = algorithm._critics.online._encoder._cells[0].weight_hh
-    assert weights.grad.abs().sum() > 0
 
 
 # Learning
@@ -573,26 +344,3 @@ def test_a_learnt_weight_holds_the_gap_at_its_threshold():
     train(algorithm, steps, 400)
     loss = algorithm.calc_loss(info_of(algorithm, steps))
     assert loss.extra.gap.mean().item() == pytest.approx(1.5, abs=0.05)
-
-
-# Construction
-
-
-def test_evaluation_needs_the_actor_only():
-    algorithm = make(MIXED, is_eval=True, optimizer=None, cql_threshold=1.0, spread=0.0)
-    modules = {name.split(".")[0] for name, _ in algorithm.named_parameters()}
-    assert modules == {"_policy"}
-
-
-def test_bad_arguments_are_refused():
-    with pytest.raises(ValueError, match=r"backup must be one of .* got 'mean'"):
-        make(backup="mean")
-    with pytest.raises(ValueError, match="cql_temperature must be positive"):
-        make(cql_temperature=0.0)
-    with pytest.raises(ValueError, match="num_sampled_actions must be positive"):
-        make(num_sampled_actions=0)
-    with pytest.raises(ValueError, match="cql_alpha must be finite and not negative"):
-        make(cql_alpha=-1.0)
-    message = "CqlAlgorithm cannot handle these actions.*CqlDqnAlgorithm"
-    with pytest.raises(ValueError, match=message):
-        make(BoundedTensorSpec((18,), torch.int64, 0, 1))

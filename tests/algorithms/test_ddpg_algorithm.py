@@ -14,8 +14,6 @@ from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.distributions.exploration import GaussianNoise, OrnsteinUhlenbeckNoise
 from alf_lite.networks.actor_networks import ActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
-from alf_lite.networks.encoding_networks import EncodingNetwork
-from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
@@ -82,84 +80,6 @@ def scaled(action: torch.Tensor) -> torch.Tensor:
     return torch.stack([action[:, 0], action[:, 1] / 5 - 1], dim=1)
 
 
-@pytest.mark.parametrize("num_critics", [1, 3])
-def test_the_losses_are_those_of_a_naive_computation(num_critics):
-    algorithm = make(num_critics=num_critics)
-    steps = windows()
-    loss = algorithm.calc_loss(info_of(algorithm, steps))
-    assert loss.loss.shape == (1, 5)
-    observation, next_observation = steps.observation.unbind(1)
-    next_action = algorithm._target_policy(next_observation)[0]
-    next_q = algorithm._critics.target((next_observation, next_action))[0]
-    y = steps.reward[:, 1] + GAMMA * steps.discount[:, 1] * next_q.min(1).values
-    taken = scaled(steps.prev_action[:, 1])
-    q = algorithm._critics.online((observation, taken))[0]
-    critic_loss = ((y[:, None] - q) ** 2).sum(1)
-    action = algorithm._policy(observation)[0]
-    actor_loss = -algorithm._critics.online((observation, action))[0][:, 0]
-    torch.testing.assert_close(loss.extra.critic_loss[0], critic_loss)
-    torch.testing.assert_close(loss.extra.actor_loss[0], actor_loss)
-    torch.testing.assert_close(loss.loss[0], critic_loss + actor_loss)
-    torch.testing.assert_close(loss.priority, (y[:, None] - q).abs().mean(1))
-
-
-def test_a_termination_is_not_bootstrapped_and_a_time_limit_is():
-    algorithm = make()
-    discount = info_of(algorithm, windows()).discount
-    assert discount[0, :3].tolist() == pytest.approx([GAMMA, 0.0, GAMMA])
-
-
-@pytest.mark.parametrize(
-    ("loss_name", "module"),
-    [("critic_loss", "_critics.online"), ("actor_loss", "_policy")],
-)
-def test_every_loss_reaches_its_own_parameters_only(loss_name, module):
-    algorithm = make()
-    loss = algorithm.calc_loss(info_of(algorithm, windows()))
-    getattr(loss.extra, loss_name).sum().backward()
-    for name, parameter in algorithm.named_parameters():
-        is_own = name.startswith(module)
-        has_gradient = parameter.grad is not None and bool(parameter.grad.any())
-        assert has_gradient == is_own, name
-
-
-def test_one_backward_pass_gives_both_networks_the_gradient_of_their_own_loss():
-    gradients = {}
-    for name in ("critic_loss", "actor_loss", "loss"):
-        algorithm = make()
-        loss = algorithm.calc_loss(info_of(algorithm, windows()))
-        (loss.loss if name == "loss" else getattr(loss.extra, name)).sum().backward()
-        gradients[name] = {
-            n: p.grad for n, p in algorithm.named_parameters() if p.grad is not None
-        }
-    for own in (gradients["critic_loss"], gradients["actor_loss"]):
-        for name, gradient in own.items():
-            torch.testing.assert_close(gradients["loss"][name], gradient)
-
-
-def test_a_reward_of_several_dimensions_is_weighted():
-    weights = torch.tensor([1.0, -2.0])
-    algorithm = make(
-        reward_spec=TensorSpec((2,)), reward_weights=weights.tolist(), num_critics=2
-    )
-    steps = windows(reward_dims=(2,))
-    info = info_of(algorithm, steps)
-    assert info.q.shape == (1, 5, 2, 2)
-    observation, next_observation = steps.observation.unbind(1)
-    next_action = algorithm._target_policy(next_observation)[0]
-    next_q = algorithm._critics.target((next_observation, next_action))[0]
-    expected = torch.stack([min(q, key=lambda v: v @ weights) for q in next_q])
-    torch.testing.assert_close(info.next_value[0], expected)
-    action = algorithm._policy(observation)[0]
-    value = algorithm._critics.online((observation, action))[0][:, 0] @ weights
-    torch.testing.assert_close(info.policy_value[0], value)
-    loss = algorithm.calc_loss(info)
-    y = steps.reward[:, 1] + GAMMA * steps.discount[:, 1, None] * expected
-    error = y[:, None] - info.q[0]
-    torch.testing.assert_close(loss.extra.critic_loss[0], (error**2).sum((1, 2)))
-    torch.testing.assert_close(loss.priority, (error @ weights).abs().mean(1))
-
-
 @pytest.mark.parametrize("period", [1, 2, 3])
 def test_the_actor_is_updated_once_per_period(period):
     algorithm = make(actor_update_period=period)
@@ -197,21 +117,6 @@ def test_an_actor_with_its_own_optimizer_may_pause():
     assert loss_info.extra.actor_loss == ()
     update_with_gradient(algorithm, batch_loss(algorithm, batch)[0])
     assert not all(map(torch.equal, actor, algorithm._policy.parameters()))
-
-
-def test_the_targets_of_both_networks_follow_and_get_no_gradient():
-    algorithm = make(target_update_tau=1.0, target_update_period=2)
-    pairs = [
-        (algorithm._policy, algorithm._target_policy),
-        (algorithm._critics.online, algorithm._critics.target),
-    ]
-    algorithm.after_update(TimeStep(), ())
-    for source, target in pairs:
-        assert not all(map(torch.equal, source.parameters(), target.parameters()))
-    algorithm.after_update(TimeStep(), ())
-    for source, target in pairs:
-        assert all(map(torch.equal, source.parameters(), target.parameters()))
-        assert not any(p.requires_grad for p in target.parameters())
 
 
 def test_a_resumed_run_continues_the_periods():
@@ -281,59 +186,6 @@ def test_actions_in_a_nest_come_back_as_that_nest():
     algorithm.calc_loss(info).loss.sum().backward()
 
 
-class CountingEncoder(EncodingNetwork):
-    """Has a state that does not matter: every path must give the same result."""
-
-    def __init__(self, input_spec, **kwargs) -> None:
-        super().__init__(input_spec, **kwargs)
-        self._state_spec = TensorSpec(())
-
-    def forward(self, inputs, state=()):
-        return super().forward(inputs)[0], state + 1
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_networks_with_memory_learn_the_same_targets(n):
-    plain = make(n_step=n)
-    with_state = make(
-        n_step=n,
-        actor_network_ctor=functools.partial(
-            Actor, encoding_network_ctor=CountingEncoder
-        ),
-        critic_network_ctor=functools.partial(
-            Critic, encoding_network_ctor=CountingEncoder
-        ),
-    )
-    with_state.load_state_dict(plain.state_dict())
-    assert not with_state.is_temporally_independent
-    steps = windows(length=4)
-    expected = plain.calc_loss(info_of(plain, steps))
-    loss = with_state.calc_loss(info_of(with_state, steps))
-    assert loss.loss.shape == expected.loss.shape == (4 - n, 5)
-    valid = (steps.step_type[:, : 4 - n] != LAST).T
-    torch.testing.assert_close(loss.loss[valid], expected.loss[valid])
-    torch.testing.assert_close(loss.priority, expected.priority)
-
-
-def test_recurrent_networks_keep_all_their_states():
-    encoder = functools.partial(GRUEncodingNetwork, hidden_size=(8,))
-    algorithm = make(
-        actor_network_ctor=functools.partial(Actor, encoding_network_ctor=encoder),
-        critic_network_ctor=functools.partial(Critic, encoding_network_ctor=encoder),
-    )
-    state = algorithm.get_initial_rollout_state(5)
-    step = algorithm.rollout_step(inputs(5), state)
-    nest.assert_same_structure(step.state, state)
-    assert all(t.abs().sum() > 0 for t in nest.flatten(step.state))
-    # A stored state may start training.
-    batch = batch_of(algorithm, windows(length=4))
-    stored = nest.map_structure(lambda t: t.unsqueeze(0), step.state)
-    loss_info, _ = batch_loss(algorithm, batch._replace(state=stored))
-    loss_info.loss.backward()
-    for network in (algorithm._policy._network, algorithm._critics.online):
-        assert network._encoder._cells[0].weight_hh.grad.abs().sum() > 0
-
-
 def reward_of_the_bandit(action):
     distance = (action - torch.tensor([0.5, 8.0])) / torch.tensor([1.0, 5.0])
     return -distance.square().sum(-1)
@@ -372,22 +224,3 @@ def test_the_best_action_of_a_bandit_is_found():
         actor_optimizer=Adam(lr=1e-3),
     )
     check_solves_the_bandit(algorithm, 200)
-
-
-def test_evaluation_needs_the_actor_only():
-    algorithm = make(is_eval=True, optimizer=None)
-    modules = {name.split(".")[0] for name, _ in algorithm.named_parameters()}
-    assert modules == {"_policy"}
-    algorithm.predict_step(inputs(2), DdpgState())
-
-
-def test_unsupported_actions_name_an_algorithm_that_supports_them():
-    choice = BoundedTensorSpec((), torch.int64, 0, 2)
-    with pytest.raises(ValueError, match=r"DdpgAlgorithm.*\['y'\].*DqnAlgorithm for"):
-        make(action_spec={"x": BOX, "y": choice})
-    with pytest.raises(ValueError, match="PPOAlgorithm for unbounded"):
-        make(action_spec=TensorSpec((2,)))
-    with pytest.raises(ValueError, match="n_step must be"):
-        make(n_step=-1)
-    with pytest.raises(ValueError, match="period must be a positive integer"):
-        make(actor_update_period=0)

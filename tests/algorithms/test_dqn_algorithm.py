@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm, DqnInfo, DqnState
+from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm, DqnState
 from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
 from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.algorithms.parts.return_heads import CategoricalHead, QuantileHead
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
-from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
@@ -103,66 +102,9 @@ def with_tables(**kwargs) -> DqnAlgorithm:
     return algorithm
 
 
-def expected_td_errors(double: bool, n: int) -> list[float]:
-    """δ of the first step of every window, by a loop."""
-    errors = []
-    for b in range(3):
-        target, discount, t = 0.0, 1.0, 0
-        while t < n and STEP_TYPES[b][t] != LAST:
-            t += 1
-            target += discount * REWARDS[b][t]
-            discount *= GAMMA * DISCOUNTS[b][t]
-        chooser = ONLINE if double else TARGET
-        best = chooser[STATES[b][t]].argmax()
-        target += discount * TARGET[STATES[b][t], best].item()
-        errors.append(target - ONLINE[STATES[b][0], ACTIONS[b][0]].item())
-    return errors
-
-
-@pytest.mark.parametrize("double", [False, True])
-@pytest.mark.parametrize("n", [1, 2])
-def test_the_loss_is_the_huber_loss_of_a_naive_loop(double, n):
-    algorithm = with_tables(double=double, n_step=n)
-    loss = losses_of(algorithm, three_windows())
-    assert loss.loss.shape == (3 - n, 3)
-    errors = expected_td_errors(double, n)
-    huber = [0.5 * e * e if abs(e) <= 1 else abs(e) - 0.5 for e in errors]
-    assert loss.loss[0].tolist() == pytest.approx(huber, rel=1e-5)
-    sizes = [abs(e) for e in errors]
-    assert loss.extra.td_error[0].tolist() == pytest.approx(sizes, rel=1e-5)
-    if n == 2:
-        assert loss.priority.tolist() == pytest.approx(sizes, rel=1e-5)
-
-
-def test_by_hand_double_q_learning_takes_the_value_of_the_online_choice():
-    loss = losses_of(with_tables(double=True), three_windows())
-    # In state 1 the online network prefers action 1: 1 + 0.9 · 20 − 2.
-    assert loss.extra.td_error[0, 0].item() == pytest.approx(17.0)
-    loss = losses_of(with_tables(double=False), three_windows())
-    assert loss.extra.td_error[0, 0].item() == pytest.approx(1 + 0.9 * 30 - 2)
-
-
-def test_a_termination_is_not_bootstrapped_and_a_time_limit_is():
-    loss = losses_of(with_tables(double=False), three_windows())
-    assert loss.extra.td_error[0, 1].item() == pytest.approx(abs(-1 - 5))
-    assert loss.extra.td_error[0, 2].item() == pytest.approx(3 + 0.9 * 6 - 1)
-
-
 def test_a_window_that_begins_with_last_has_priority_0():
     steps = windows([[2, 0]], [[LAST, FIRST]], [[5.0, 0.0]], [[0.0, 1.0]], [[0, 1]])
     assert losses_of(with_tables(), steps).priority.tolist() == [0.0]
-
-
-def test_only_the_online_network_gets_a_gradient_and_only_for_the_action_taken():
-    algorithm = with_tables()
-    loss_info, _ = batch_loss(algorithm, batch_of(algorithm, three_windows()))
-    loss_info.loss.backward()
-    assert all(p.grad is None for p in algorithm._target_q_network.parameters())
-    gradient = algorithm._q_network._advantage[-1].weight.grad.T  # [S, A]
-    taken = torch.zeros(NUM_STATES, 3, dtype=torch.bool)
-    for b, t in ((0, 0), (0, 1), (1, 0), (2, 0)):  # the steps that are not LAST
-        taken[STATES[b][t], ACTIONS[b][t]] = True
-    assert torch.equal(gradient != 0, taken)
 
 
 def test_the_target_network_follows_after_an_update():
@@ -184,23 +126,6 @@ def test_the_target_is_copied_from_time_to_time_or_follows_always(tau, period):
         assert torch.equal(table, before)
         algorithm.after_update(TimeStep(), ())
     assert not torch.equal(table, before)
-
-
-def test_values_that_the_mask_rules_out_are_no_targets():
-    mask = BoundedTensorSpec((3,), torch.int8, 0, 1)
-    algorithm = dqn(
-        observation_spec={"x": OBSERVATION, "mask": mask},
-        action_mask_key="mask",
-        double=False,
-    )
-    set_table(algorithm._q_network, ONLINE)
-    set_table(algorithm._target_q_network, TARGET)
-    steps = three_windows()
-    allowed = torch.ones(3, 3, 3, dtype=torch.int8)
-    allowed[0, 1, 2] = 0  # in state 1, the best action has the value 30
-    steps = steps._replace(observation={"x": steps.observation, "mask": allowed})
-    td_error = losses_of(algorithm, steps).extra.td_error
-    assert td_error[0, 0].item() == pytest.approx(1 + 0.9 * 20 - 2)
 
 
 def time_step(states: list[int], **observation) -> TimeStep:
@@ -275,23 +200,6 @@ def test_many_components_act_and_learn_each_on_its_own():
     assert per_output.any(1).all()
 
 
-def test_the_loss_is_the_mean_over_the_components():
-    algorithm = dqn(BoundedTensorSpec((2,), torch.int64, 0, 1))
-    info = DqnInfo(
-        outputs=torch.tensor([[[[1.0], [2.0]]]]),
-        next_outputs=torch.tensor([[[[4.0], [0.0]]]]),
-        reward=torch.tensor([[1.0]]),
-        discount=torch.tensor([[0.5]]),
-        num_steps=torch.ones(1, 1, dtype=torch.int64),
-        step_type=torch.tensor([[MID]]),
-    )
-    loss = algorithm.calc_loss(info)
-    # δ = 1 + 2 − 1 = 2 and 1 + 0 − 2 = −1
-    assert loss.loss.item() == pytest.approx((1.5 + 0.5) / 2)
-    assert loss.priority.item() == pytest.approx(1.5)
-    assert loss.extra.q.item() == 1.5
-
-
 def test_actions_in_a_nest_come_back_as_that_nest():
     spec = {"gear": BoundedTensorSpec((), torch.int32, -1, 1), "brake": CHOICE}
     algorithm = dqn(spec)
@@ -299,17 +207,6 @@ def test_actions_in_a_nest_come_back_as_that_nest():
     assert output["gear"].dtype == torch.int32
     assert output["gear"].shape == output["brake"].shape == (2,)
     nest.assert_same_structure(output, spec)
-
-
-def test_a_reward_of_several_dimensions_is_weighted():
-    algorithm = dqn(reward_spec=TensorSpec((2,)), reward_weights=[1.0, -0.5])
-    set_table(algorithm._q_network, ONLINE)
-    set_table(algorithm._target_q_network, TARGET)
-    steps = three_windows()
-    several = steps._replace(reward=torch.stack([steps.reward] * 2, dim=-1))
-    single = steps._replace(reward=0.5 * steps.reward)
-    expected = losses_of(with_tables(), single)
-    torch.testing.assert_close(losses_of(algorithm, several).loss, expected.loss)
 
 
 def optimize(algorithm: DqnAlgorithm, steps: TimeStep, num_updates: int) -> Tensor:
@@ -363,73 +260,6 @@ def test_the_values_of_a_small_chain_are_learnt(return_model, dueling):
     torch.testing.assert_close(q[:3], expected, atol=0.1, rtol=0.0)
 
 
-def recurrent(**kwargs) -> DqnAlgorithm:
-    ctor = functools.partial(
-        QNetwork,
-        encoding_network_ctor=functools.partial(GRUEncodingNetwork, hidden_size=(8,)),
-    )
-    return dqn(q_network_ctor=ctor, **kwargs)
-
-
-@pytest.mark.parametrize("n", [1, 2])
-@pytest.mark.parametrize("double", [False, True])
-def test_a_recurrent_network_learns_the_same_targets_from_its_sequence(n, double):
-    torch.manual_seed(0)
-    algorithm = recurrent(n_step=n, double=double)
-    with torch.no_grad():
-        for parameter in algorithm._target_q_network.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    steps = three_windows()
-    loss = losses_of(algorithm, steps)
-    assert loss.loss.shape == (3 - n, 3)
-
-    def unroll(network, b):
-        state, q = network.initial_state(1), []
-        for t in range(3):
-            if STEP_TYPES[b][t] == FIRST:
-                state = network.initial_state(1)
-            outputs, state = network(steps.observation[b, t : t + 1], state)
-            q.append(outputs[0, 0, :, 0])
-        return torch.stack(q)
-
-    for b in range(3):
-        online, target = (
-            unroll(network, b)
-            for network in (algorithm._q_network, algorithm._target_q_network)
-        )
-        reward, discount, t = 0.0, 1.0, 0
-        while t < n and STEP_TYPES[b][t] != LAST:
-            t += 1
-            reward += discount * REWARDS[b][t]
-            discount *= GAMMA * DISCOUNTS[b][t]
-        best = (online if double else target)[t].argmax()
-        delta = reward + discount * target[t, best] - online[0, ACTIONS[b][0]]
-        assert loss.extra.td_error[0, b].item() == pytest.approx(
-            abs(delta.item()), abs=1e-5
-        )
-
-
-def test_the_state_of_a_rollout_starts_both_networks_and_training_reaches_back():
-    algorithm = recurrent()
-    state = algorithm.get_initial_rollout_state(2)
-    step = algorithm.rollout_step(time_step([0, 1]), state)
-    nest.assert_same_structure(step.state, state)
-    assert torch.equal(
-        nest.flatten(step.state.q)[0], nest.flatten(step.state.target_q)[0]
-    )
-    assert not algorithm.is_temporally_independent
-    loss = losses_of(algorithm, three_windows())
-    loss.loss[1].sum().backward()
-    cell = algorithm._q_network._encoder._cells[0]
-    assert cell.weight_hh.grad.abs().sum() > 0
-
-
-def test_evaluation_needs_no_target_network():
-    algorithm = dqn(is_eval=True, optimizer=None)
-    algorithm.predict_step(time_step([0]), DqnState())
-    assert not hasattr(algorithm, "_target_q_network")
-
-
 def test_the_state_of_the_target_network_is_part_of_the_checkpoint():
     algorithm = with_tables(target_update_period=3)
     algorithm.after_update(TimeStep(), ())
@@ -441,20 +271,6 @@ def test_the_state_of_the_target_network_is_part_of_the_checkpoint():
     for _ in range(2):
         resumed.after_update(TimeStep(), ())
     torch.testing.assert_close(table.T, ONLINE)
-
-
-def test_other_actions_and_bad_coefficients_are_refused():
-    box = BoundedTensorSpec((2,), torch.float32, -1, 1)
-    with pytest.raises(ValueError, match=r"\['x'\].*Use SacAlgorithm"):
-        dqn({"x": box, "y": CHOICE})
-    with pytest.raises(ValueError, match=r"gamma must lie in \[0, 1\]"):
-        dqn(gamma=1.1)
-    with pytest.raises(ValueError, match="n_step must be a positive integer"):
-        dqn(n_step=0)
-    with pytest.raises(ValueError, match=r"epsilon must lie in \[0, 1\]"):
-        dqn(rollout_epsilon_greedy=1.5)
-    with pytest.raises(ValueError, match="action mask: expected a dict"):
-        dqn(action_mask_key="mask")
 
 
 def test_windows_that_are_too_short_name_the_setting():

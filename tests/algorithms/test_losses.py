@@ -20,6 +20,7 @@ from alf_lite.algorithms.r2d2_algorithm import R2d2Algorithm
 from alf_lite.algorithms.redq_algorithm import RedqAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.algorithms.sarsa_algorithm import SarsaAlgorithm
+from alf_lite.algorithms.taac_algorithm import TaacAlgorithm
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.algorithms.td3_bc_algorithm import Td3BcAlgorithm
 from tests.algorithms import naive_losses as naive
@@ -82,6 +83,7 @@ ROWS = {
         n=(1,),
     ),
     "OAC": Row(OacAlgorithm, naive.sac, SAC, GIVEN, **BOX),
+    "TAAC": Row(TaacAlgorithm, naive.taac, SAC, GIVEN, **BOX, memory=(False,), n=(1,)),
     "CQL": Row(CqlAlgorithm, naive.cql, SAC, CONSERVATIVE),
     "DDPG": Row(DdpgAlgorithm, naive.ddpg, DDPG, {**GIVEN, "action_l2": 0.1}, **BOX),
     "TD3": Row(Td3Algorithm, naive.td3, DDPG, SMOOTHED, **BOX),
@@ -155,6 +157,14 @@ ROWS = {
 VARIANTS = {
     "SAC of three critics": Row(
         SacAlgorithm, naive.sac, SAC, {**GIVEN, "num_critics": 3}, **VARIANT
+    ),
+    "SAC with a target of its own": Row(
+        SacAlgorithm,
+        naive.sac,
+        SAC,
+        {**GIVEN, "discrete_target_entropy": 0.2},
+        actions=("choice", "pair", "mixed"),
+        **VARIANT,
     ),
     "CQL with soft targets and a threshold": Row(
         CqlAlgorithm,

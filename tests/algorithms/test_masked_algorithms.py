@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
@@ -11,9 +9,8 @@ from alf_lite import nest
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
-from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
+from alf_lite.algorithms.learning.batch_loss import batch_loss
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
-from alf_lite.algorithms.parts.temperature import entropy_of_mostly_one_value
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.config import TrainerConfig
@@ -193,99 +190,6 @@ def test_the_loss_and_its_gradient_are_finite_where_nothing_is_allowed(
     loss_info.loss.backward()
     for parameter in algorithm._policy.parameters():
         assert parameter.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("algorithm_class", ON_POLICY)
-def test_the_entropy_counts_the_actions_that_are_allowed(algorithm_class):
-    algorithm = build(algorithm_class)
-    mask = torch.tensor([[1, 1, 1], [0, 1, 1], [1, 0, 0]], dtype=torch.int8)
-    observation = {"mask": mask, "state": torch.zeros(3, 3)}
-    policy, _ = algorithm._policy(observation)
-    free = algorithm._policy({**observation, "mask": torch.ones_like(mask)})[0]
-    p = free.probs[0].tolist()
-    q = [p[1] / (p[1] + p[2]), p[2] / (p[1] + p[2])]
-    expected = [
-        -sum(x * math.log(x) for x in p),
-        -sum(x * math.log(x) for x in q),
-        0.0,
-    ]
-    assert policy.entropy().tolist() == pytest.approx(expected, abs=1e-6)
-    log_prob = policy.log_prob(torch.tensor([0, 1, 0]))
-    expected = [math.log(p[0]), math.log(q[0]), 0.0]
-    assert log_prob.tolist() == pytest.approx(expected, abs=1e-6)
-
-
-def sac_info(algorithm, steps):
-    """Of one-step windows [B, 2]."""
-    with torch.no_grad():
-        inputs, info = algorithm.preprocess_experience(steps, (), BatchInfo())
-    inputs, info, valid = transpose((inputs, info, steps.step_type != LAST))
-    batch = TrainingBatch(inputs, info, (), valid)
-    torch.manual_seed(2)
-    return LossFunction(algorithm).info(batch)[0]
-
-
-def test_expectations_of_sac_are_over_the_joint_values_that_are_allowed():
-    algorithm = build(SacAlgorithm, NESTED, initial_alpha=0.3)
-    steps = time_step(NESTED, 5, 2)
-    info = sac_info(algorithm, steps)
-    observation = nest.map_structure(lambda t: t[:, 1], steps.observation)
-    everything = {**observation, "mask": torch.ones_like(observation["mask"])}
-    free, _ = algorithm._policy(everything)
-    choice = free["choice"].probs
-    pair = [part.softmax(-1) for part in free["pair"].logits.split([2, 3], dim=1)]
-    values = algorithm._critics.target((observation, None))[0].amin(1)
-    for b in range(5):
-        mask = observation["mask"][b].tolist()
-        weights, q = [], []
-        for i in range(3):
-            for j in range(2):
-                for k in range(3):
-                    joint = (i * 2 + j) * 3 + k
-                    is_allowed = mask[i] and mask[3 + j] and mask[5 + k]
-                    prob = choice[b, i] * pair[0][b, j] * pair[1][b, k]
-                    weights.append(prob.item() if is_allowed else 0.0)
-                    q.append(values[b, joint].item())
-        probs = [w / sum(weights) for w in weights]
-        expected = sum(
-            p * (v - 0.3 * math.log(p)) for p, v in zip(probs, q, strict=True) if p
-        )
-        assert info.next_value[0, b].item() == pytest.approx(expected, abs=1e-4)
-
-
-def test_the_discrete_target_entropy_of_sac_follows_the_mask():
-    algorithm = build(SacAlgorithm, NESTED, initial_alpha=0.3)
-    steps = time_step(NESTED, 5, 2)
-    for row, mask in enumerate(
-        ([1] * 8, [1, 0, 0, 1, 0, 0, 1, 0], [1, 1, 0, 1, 0, 1, 0, 1])
-    ):
-        steps.observation["mask"][row, 0] = torch.tensor(mask)
-    info = sac_info(algorithm, steps)
-    loss = algorithm.calc_loss(info).extra.alpha_loss[0]
-    for row, count in enumerate([18, 1, 4]):
-        target = entropy_of_mostly_one_value(count)
-        entropy = info.entropies.discrete[0, row].item()
-        expected = math.log(0.3) * (entropy - target)
-        assert loss[row].item() == pytest.approx(expected, abs=1e-6)
-    assert info.entropies.discrete[0, 1] == 0
-    assert loss[1] == 0
-
-    given = build(SacAlgorithm, NESTED, initial_alpha=0.3, discrete_target_entropy=0.2)
-    info = sac_info(given, steps)
-    expected = math.log(0.3) * (info.entropies.discrete - 0.2)
-    torch.testing.assert_close(given.calc_loss(info).extra.alpha_loss, expected)
-
-
-@pytest.mark.parametrize("action_spec", [CHOICE, MIXED], ids=["1", "3"])
-def test_the_gradient_of_sac_is_finite_whatever_is_allowed(action_spec):
-    algorithm = build(SacAlgorithm, action_spec)
-    steps = time_step(action_spec, 5, 2)
-    steps.observation["mask"][0] = 0
-    loss = algorithm.calc_loss(sac_info(algorithm, steps))
-    assert loss.loss.isfinite().all()
-    loss.loss.sum().backward()
-    for name, parameter in algorithm.named_parameters():
-        assert parameter.grad is None or parameter.grad.isfinite().all(), name
 
 
 # Bad input

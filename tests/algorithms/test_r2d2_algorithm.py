@@ -5,8 +5,7 @@ import functools
 import pytest
 import torch
 
-from alf_lite.algorithms.parts.return_heads import ExpectedReturnHead, rescaled
-from alf_lite.algorithms.parts.transitions import sequence_priority
+from alf_lite.algorithms.parts.return_heads import ExpectedReturnHead
 from alf_lite.algorithms.r2d2_algorithm import R2d2Algorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
@@ -18,11 +17,8 @@ from alf_lite.policies.evaluator import evaluate
 from alf_lite.testing.structured_environments import MemoryEnv
 from tests.replayed_steps import (
     CHOICE,
-    LAST,
     OBSERVATION,
-    info_of,
     randomise,
-    windows,
 )
 
 GAMMA = 0.9
@@ -37,54 +33,6 @@ def r2d2(**kwargs) -> R2d2Algorithm:
     algorithm = R2d2Algorithm(OBSERVATION, CHOICE, optimizer=Adam(), **arguments)
     randomise(algorithm)
     return algorithm
-
-
-def test_the_loss_and_the_priority_are_those_of_rescaled_values():
-    n, eta, epsilon = 2, 0.7, 1e-3
-    algorithm = r2d2(n_step=n, max_priority_weight=eta)
-    steps = windows(CHOICE, length=6)
-    info = info_of(algorithm, steps)
-    loss = algorithm.calc_loss(info)
-    assert loss.loss.shape == (4, 5)
-    errors = torch.zeros(4, 5)
-
-    def h(x: float) -> float:
-        return rescaled(torch.tensor(x, dtype=torch.float64), epsilon).item()
-
-    def inverse(y: float) -> float:  # as the paper writes it
-        size, sign = abs(y), 1 if y >= 0 else -1
-        root = (1 + 4 * epsilon * (size + 1 + epsilon)) ** 0.5
-        return sign * (((root - 1) / (2 * epsilon)) ** 2 - 1)
-
-    for b in range(5):
-        for t in range(4):
-            reward, discount, m = 0.0, 1.0, 0
-            while m < n and steps.step_type[b, t + m] != LAST:
-                m += 1
-                reward += discount * steps.reward[b, t + m].item()
-                discount *= GAMMA * steps.discount[b, t + m].item()
-            if steps.step_type[b, t] == LAST:
-                continue
-            following = info.next_outputs[t + m, b, 0, 0].item()
-            target = h(reward + discount * inverse(following))
-            errors[t, b] = target - info.outputs[t, b, 0, 0].item()
-    valid = (steps.step_type != LAST).T[:4]
-    torch.testing.assert_close(
-        loss.loss[valid], errors[valid].square(), rtol=1e-3, atol=1e-5
-    )
-    size = errors.abs()
-    for b in range(5):
-        of_window = [size[t, b].item() for t in range(4) if valid[t, b]]
-        mean = sum(of_window) / len(of_window)
-        expected = eta * max(of_window) + (1 - eta) * mean
-        assert loss.priority[b].item() == pytest.approx(expected, rel=1e-3)
-    # Without η it is 0.9, as for all algorithms.
-    torch.testing.assert_close(
-        r2d2(n_step=n).calc_loss(info).priority,
-        sequence_priority(errors, valid, 0.9),
-        rtol=1e-3,
-        atol=1e-5,
-    )
 
 
 def test_it_declares_what_the_paper_has():

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -24,7 +23,6 @@ from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
 OBSERVATION = TensorSpec((3,))
 BOX = BoundedTensorSpec((2,), torch.float32, [-1.0, 0.0], [1.0, 10.0])
-NEST = {"a": BOX, "b": BoundedTensorSpec((), torch.float32, -2.0, 2.0)}
 CHOICE = BoundedTensorSpec((), torch.int64, 0, 2)
 FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
 GAMMA, ALPHA = 0.9, 0.3
@@ -86,15 +84,6 @@ def info_of(algorithm: TaacAlgorithm, steps: TimeStep, seed: int = 2) -> TaacInf
     return LossFunction(algorithm).info(TrainingBatch(inputs, info, (), valid))[0]
 
 
-def vector_of(action) -> torch.Tensor:
-    """[..., vector_size] in [-1, 1], of BOX and NEST."""
-    box = action["a"] if isinstance(action, dict) else action
-    columns = [box[..., 0], box[..., 1] / 5 - 1]
-    if isinstance(action, dict):
-        columns.append(action["b"] / 2)
-    return torch.stack(columns, -1)
-
-
 # Compare-through
 
 
@@ -132,86 +121,6 @@ def test_two_steps_are_the_least():
 # The losses
 
 
-@pytest.mark.parametrize("spec", [BOX, NEST], ids=["box", "nest"])
-@pytest.mark.parametrize("num_critics", [1, 3])
-def test_the_losses_are_those_of_a_naive_computation(spec, num_critics):
-    algorithm = taac(spec, num_critics=num_critics)
-    online, target = algorithm._critics.online, algorithm._critics.target
-    target_entropy = (math.log(5) - 2) if spec is BOX else (math.log(10) - 3)
-    h_bar = -0.9 * math.log(0.9) - 0.1 * math.log(0.1)
-    steps = windows(spec)
-    loss = algorithm.calc_loss(info_of(algorithm, steps))
-    # The same random numbers in the same order, [T·B] with time first.
-    observation = steps.observation.transpose(0, 1)
-    before = nest.map_structure(lambda t: t.transpose(0, 1), steps.prev_action)
-    old = vector_of(before)
-    torch.manual_seed(2)
-    flat = {"observation": observation.flatten(0, 1), "prev_action": old.flatten(0, 1)}
-    policy, _ = algorithm._policy(flat)
-    parts = [p.rsample_and_log_prob() for p in nest_parts(policy)]
-    candidate = [action for action, _ in parts]
-    log_prob = sum(lp for _, lp in parts).view(T, B)
-    action = candidate[0] if spec is BOX else dict(zip("ab", candidate, strict=True))
-    new = vector_of(action).view(T, B, -1)
-    uniform = torch.rand(T * B).view(T, B)
-
-    def q(critic, t, vector):
-        return critic.evaluate(critic.encode(observation[t])[0], vector)[..., 0]
-
-    rows = {name: torch.zeros(T - 1, B) for name in ("actor", "critic", "alpha")}
-    error = torch.zeros(T - 1, B)
-    value, goes_on = torch.zeros(T, B), torch.zeros(T, B, dtype=torch.bool)
-    with torch.no_grad():
-        for t in range(T):
-            q_old, q_new = (q(online, t, v[t]).amin(1) for v in (old, new))
-            q_target = [q(target, t, v[t]).amin(1) for v in (old, new)]
-            for b in range(B):
-                is_first = steps.step_type[b, t] == FIRST
-                weights = np.exp([q_old[b] / ALPHA, q_new[b] / ALPHA])
-                beta = np.array([0.0, 1.0]) if is_first else weights / weights.sum()
-                takes_new = bool(uniform[t, b] < beta[1])
-                value[t, b] = q_target[takes_new][b]
-                if t < T - 1:
-                    same = bool((old[t, b] == old[t + 1, b]).all())
-                    is_last = steps.step_type[b, t] == LAST
-                    goes_on[t, b] = same and not takes_new and not is_last
-                    h = 0.0 if is_first else -(beta * np.log(beta)).sum()
-                    j = beta[0] * q_old[b] + beta[1] * q_new[b] + ALPHA * h
-                    rows["actor"][t, b] = -(j - ALPHA * log_prob[t, b])
-                    lack = 0.0 if is_first else h - h_bar
-                    lack += -log_prob[t, b] - target_entropy
-                    rows["alpha"][t, b] = math.log(ALPHA) * lack
-        discount = GAMMA * steps.discount.T[1:]
-        columns = steps.reward.T[1:], discount, value[1:], goes_on
-        for b in range(B):
-            for t in range(T - 1):
-                y, weight, k = 0.0, 1.0, t
-                while True:
-                    y, weight = y + weight * columns[0][k, b], weight * columns[1][k, b]
-                    k += 1
-                    if k == T - 1 or not goes_on[k, b]:
-                        break
-                y = y + weight * value[k, b]
-                errors = q(online, t, old[t + 1])[b] - y
-                rows["critic"][t, b] = 0.5 * (errors**2).sum()
-                error[t, b] = errors.abs().mean()
-    assert goes_on.any(0).any()
-    valid = steps.step_type.T[:-1] != LAST
-    extra = loss.extra
-    for name, expected in rows.items():
-        got = getattr(extra, f"{name}_loss")
-        torch.testing.assert_close(got[valid], expected[valid], atol=1e-4, rtol=1e-4)
-    error *= valid
-    mean = error.sum(0) / valid.sum(0)
-    torch.testing.assert_close(loss.priority, 0.9 * error.amax(0) + 0.1 * mean)
-    expected = sum(rows.values())
-    torch.testing.assert_close(loss.loss[valid], expected[valid], atol=2e-4, rtol=1e-4)
-
-
-def nest_parts(policy) -> list:
-    return [policy["a"], policy["b"]] if isinstance(policy, dict) else [policy]
-
-
 def test_beta_is_the_best_one_for_its_objective():
     algorithm = taac()
     pair = algorithm._pair(
@@ -244,28 +153,6 @@ def test_the_slope_of_the_objective_is_that_of_q_times_how_often_it_is_taken():
     assert beta[0] == 1.0  # at FIRST
     assert slope.abs().max() > 0.05
     torch.testing.assert_close(got, beta * slope.clamp(-0.05, 0.05))
-
-
-@pytest.mark.parametrize(
-    ("loss_name", "modules"),
-    [
-        ("critic_loss", {"_critics"}),
-        ("actor_loss", {"_policy"}),
-        ("alpha_loss", {"_temperatures"}),
-    ],
-)
-def test_every_loss_reaches_its_own_parameters_only(loss_name, modules):
-    algorithm = taac()
-    loss = algorithm.calc_loss(info_of(algorithm, windows()))
-    getattr(loss.extra, loss_name).sum().backward()
-    found = {
-        name.split(".")[0]
-        for name, p in algorithm.named_parameters()
-        if p.grad is not None and p.grad.abs().sum() > 0
-    }
-    assert found == modules
-    targets = algorithm._critics.target.parameters()
-    assert all(p.grad is None for p in targets)
 
 
 def test_rewards_of_several_dimensions_and_quantiles_have_targets_of_their_own():

@@ -35,23 +35,6 @@ def td3(**kwargs) -> Td3Algorithm:
     return algorithm
 
 
-def test_the_target_is_the_smaller_critic_of_a_smoothed_action():
-    algorithm = td3(target_noise_std=0.6, target_noise_clip=0.4)
-    torch.manual_seed(1)
-    observation = torch.randn(200, 3)
-    torch.manual_seed(2)
-    value, _, _ = algorithm._next_value(observation, (), ())
-    torch.manual_seed(2)
-    noise = (0.6 * torch.randn(200, 2)).clamp(-0.4, 0.4)
-    action = algorithm._target_policy(observation)[0]
-    smoothed = (action + noise).clamp(-1, 1)
-    assert (smoothed != action + noise).any()
-    q = algorithm._critics.target((observation, smoothed))[0]
-    assert q.shape == (200, 2)
-    torch.testing.assert_close(value, q.min(1).values)
-    assert not value.requires_grad
-
-
 def test_the_noise_of_a_target_has_its_deviation_and_its_limit():
     torch.manual_seed(0)
     zeros = torch.zeros(50_000, 2)
@@ -81,29 +64,3 @@ def test_actor_and_targets_move_at_every_second_update_of_the_critics():
         moved = next(algorithm._target_policy.parameters())
         target_moves.append(not torch.equal(target, moved))
     assert actor_moves == target_moves == [False, True, False, True]
-
-
-def test_both_critics_learn_the_same_target():
-    algorithm = td3()
-    info = DdpgInfo(
-        q=torch.tensor([[[1.0, 4.0]]]),
-        policy_value=(),
-        next_value=torch.tensor([[2.0]]),
-        reward=torch.tensor([[1.0]]),
-        discount=torch.tensor([[0.5]]),
-        num_steps=torch.ones(1, 1, dtype=torch.int64),
-        step_type=torch.full((1, 1), StepType.MID),
-    )
-    loss = algorithm.calc_loss(info)
-    # y = 2: (2 − 1)² + (2 − 4)²
-    assert loss.loss.item() == 5.0
-    assert loss.priority.item() == 1.5
-
-
-def test_bad_arguments_are_refused():
-    with pytest.raises(ValueError, match="target_noise_std must not be negative"):
-        td3(target_noise_std=-0.1)
-    with pytest.raises(ValueError, match="target_noise_clip must not be negative"):
-        td3(target_noise_clip=-1.0)
-    with pytest.raises(ValueError, match="Td3Algorithm cannot handle these actions"):
-        Td3Algorithm(OBSERVATION, BoundedTensorSpec((), torch.int64, 0, 1))

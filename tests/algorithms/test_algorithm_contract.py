@@ -1,0 +1,221 @@
+"""What holds for every algorithm of the table of losses, besides its loss."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+
+import pytest
+import torch
+
+from alf_lite import nest
+from alf_lite.algorithms.learning.batch_loss import batch_loss
+from alf_lite.algorithms.learning.updates import update_with_gradient
+from alf_lite.algorithms.taac_algorithm import TaacAlgorithm
+from alf_lite.checkpoints.data import load_module_state
+from alf_lite.data_structures import TimeStep
+from alf_lite.errors import CheckpointError
+from alf_lite.optimizers.optimizers import Adam
+from tests.algorithms.loss_contract import (
+    B,
+    Case,
+    Row,
+    make_batch,
+    make_steps,
+)
+from tests.algorithms.test_losses import ROWS
+
+CLIPS = "rho_clip", "c_clip"
+by_row = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+with_memory = pytest.mark.parametrize(
+    "row",
+    [row for row in ROWS.values() if True in row.memory],
+    ids=[name for name, row in ROWS.items() if True in row.memory],
+)
+
+
+def usual(row: Row, memory: bool | None = None) -> Case:
+    """One of its cases: the richest kind of action, without a mask."""
+    memory = row.memory[0] if memory is None else memory
+    return Case(row.actions[-1], False, 1, memory, row.n[0])
+
+
+def first_step(case: Case) -> TimeStep:
+    return nest.map_structure(lambda x: x[:, 0], make_steps(case))
+
+
+def update(row: Row, algorithm, case: Case) -> None:
+    _, batch = make_batch(row, algorithm, case)
+    torch.manual_seed(3)
+    loss_info, info = batch_loss(algorithm, batch)
+    update_with_gradient(algorithm, loss_info)
+    algorithm.after_update(batch.inputs, info)
+
+
+@by_row
+def test_the_same_seed_gives_the_same_parameters(row):
+    case = usual(row)
+    one, other = row.build(case), row.build(case)
+    for algorithm in (one, other):
+        before = [p.clone() for p in algorithm.parameters()]
+        for _ in range(2):
+            update(row, algorithm, case)
+        assert not all(map(torch.equal, before, algorithm.parameters()))
+    for name, parameter in one.named_parameters():
+        assert torch.equal(parameter, other.get_parameter(name)), name
+
+
+@by_row
+def test_what_acts_is_built_for_evaluation_and_acts_the_same(row):
+    case = usual(row)
+    trained = row.build(case)
+    acting = row.build(case, is_eval=True, optimizer=None)
+    modules = {name.split(".")[0] for name, _ in acting.named_parameters()}
+    expected = {"_q_network" if "q_network_ctor" in row.networks else "_policy"}
+    if row.algorithm is TaacAlgorithm:
+        expected |= {"_critics", "_temperatures"}  # they decide what is repeated
+    assert modules == expected
+    state = trained.state_dict()
+    acting.load_state_dict({name: state[name] for name in acting.state_dict()})
+    outputs = [
+        algorithm.predict_step(
+            first_step(case), algorithm.get_initial_predict_state(B)
+        ).output
+        for algorithm in (trained, acting)
+    ]
+    nest.map_structure(torch.testing.assert_close, *outputs)
+
+
+@with_memory
+def test_a_rollout_keeps_the_states_of_all_networks(row):
+    case = usual(row, memory=True)
+    algorithm = row.build(case)
+    state = algorithm.get_initial_rollout_state(B)
+    assert not nest.is_empty(state)
+    assert not algorithm.is_temporally_independent
+    new_state = algorithm.rollout_step(first_step(case), state).state
+    nest.assert_same_structure(new_state, state)
+    for path, leaf in nest.flatten_with_path(new_state):
+        assert "noise" in path or leaf.abs().sum() > 0, path
+
+
+@by_row
+def test_every_network_may_have_an_optimizer_of_its_own(row):
+    names = [
+        name
+        for name in inspect.signature(row.algorithm).parameters
+        if name.endswith("_optimizer") and not name.startswith("cql")
+    ]
+    for chosen in [names, *([name] for name in names)]:
+        algorithm = row.build(usual(row), **{name: Adam(lr=1e-2) for name in chosen})
+        rates = [optimizer.learning_rate for _, optimizer in algorithm.optimizers()]
+        assert rates.count(1e-2) == len(chosen)
+        if chosen != names:  # what is left is trained by the optimizer of all
+            assert set(rates) == {1e-2, 1e-3}
+
+
+@by_row
+def test_the_targets_follow_with_every_update(row):
+    case = usual(row)
+    algorithm = row.build(case)
+    modules = dict(algorithm.named_modules())
+    pairs = {
+        "_critics.target": "_critics.online",
+        "_target_policy": "_policy",
+        "_target_q_network": "_q_network",
+    }
+    targets = [name for name in pairs if modules.get(name) is not None]
+    if not targets:
+        pytest.skip("it has none")
+    algorithm = row.build(case, target_update_tau=0.25, target_update_period=2)
+    for is_due in (False, True):
+        before = copy.deepcopy(algorithm)
+        update(row, algorithm, case)
+        for name in targets:
+            moved = algorithm.get_submodule(name).parameters()
+            sources = algorithm.get_submodule(pairs[name]).parameters()
+            old = before.get_submodule(name).parameters()
+            for new, source, was in zip(moved, sources, old, strict=True):
+                assert not new.requires_grad
+                expected = was + 0.25 * (source - was) if is_due else was
+                torch.testing.assert_close(new, expected)
+
+
+REFUSED = [
+    *[(name, "gamma", 1.1) for name, row in ROWS.items() if "gamma" in row.options],
+    *[(name, "n_step", 0) for name, row in ROWS.items() if row.n != (1,)],
+    *[(name, "action_margin", -0.1) for name in ("IQL", "AWAC", "BC")],
+    *[(name, "initial_alpha", 0.0) for name in ("SAC", "CQL")],
+    *[(name, "cql_alpha", -1.0) for name in ("CQL", "CQL-DQN")],
+    *[(name, "cql_temperature", 0.0) for name in ("CQL", "CQL-DQN")],
+    ("CQL", "backup", "mean"),
+    ("CQL", "num_sampled_actions", 0),
+    ("DDPG", "actor_update_period", 0),
+    ("TD3", "target_noise_std", -0.1),
+    ("TD3", "target_noise_clip", -1.0),
+    ("TD3+BC", "bc_alpha", -0.1),
+    ("TD3+BC", "bc_alpha", math.inf),
+    ("IQL", "expectile", 1.0),
+    ("IQL", "beta", 0.0),
+    ("IQL", "max_weight", -1.0),
+    ("AWAC", "temperature", 0.0),
+    ("AWAC", "max_weight", -1.0),
+    ("AWAC", "num_action_samples", 0),
+    ("DQN", "rollout_epsilon_greedy", 1.5),
+    ("Munchausen DQN", "munchausen_alpha", 1.5),
+    ("Munchausen DQN", "munchausen_temperature", 0.0),
+    ("Munchausen DQN", "munchausen_clipping", 0.0),
+    *[(name, "td_lambda", -0.1) for name in ("A2C", "PPO", "IMPALA")],
+    *[(name, option, -1.0) for name in ("PPO", "IMPALA") for option in CLIPS],
+    ("PPO", "clip_epsilon", 0.0),
+    ("PPO", "value_clip", -1.0),
+    ("PPO", "target_kl", 0.0),
+    ("PPO", "desired_kl", -1.0),
+    ("PPO", "log_prob_clip", -1.0),
+    ("PPO", "advantage_clip", -1.0),
+    ("PPO", "max_policy_kl", -1.0),
+    ("PPO", "off_policy_correction", "impala"),
+]
+
+
+@pytest.mark.parametrize(("name", "option", "value"), REFUSED)
+def test_a_coefficient_out_of_range_is_refused_by_its_name(name, option, value):
+    row = ROWS[name]
+    words = option.removeprefix("rollout_").replace("epsilon_greedy", "epsilon")
+    with pytest.raises(ValueError, match=words):
+        row.build(usual(row), **{option: value})
+
+
+# The state
+
+
+@by_row
+def test_the_state_is_saved_and_loaded(row):
+    case = usual(row)
+    algorithm, other = row.build(case), row.build(case)
+    update(row, algorithm, case)
+    load_module_state(other, algorithm.state_dict(), "it")
+    found, expected = other.state_dict(), algorithm.state_dict()
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
+
+
+@by_row
+def test_a_state_with_a_damaged_leaf_is_refused_by_its_name(row):
+    algorithm = row.build(usual(row))
+    state = algorithm.state_dict()
+    before = {name: value.clone() for name, value in state.items()}
+    for name, value in before.items():
+        without = {k: v for k, v in before.items() if k != name}
+        for damaged in (
+            without,
+            {**without, name: value[None]},
+            {**without, name: value.to(torch.complex64)},
+            {**before, f"{name}_too": value},
+        ):
+            with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
+                load_module_state(algorithm, damaged, "it")
+    for name, value in algorithm.state_dict().items():
+        assert torch.equal(value, before[name]), name
