@@ -86,7 +86,7 @@ class Terms(NamedTuple):
 
     loss: Tensor  # []
     parts: dict[str, Tensor]  # [] each, as ``LossInfo.extra`` names them
-    td_error: Tensor | None = None  # [] |δ|; None: there is no priority
+    td_error: Tensor | None = None  # [] |δ|; None: it is on-policy
 
 
 class Case(NamedTuple):
@@ -97,6 +97,11 @@ class Case(NamedTuple):
     dims: int  # of the reward
     memory: bool
     n: int
+
+    @property
+    def num_extras(self) -> int:
+        """How much of it is not the plainest there is."""
+        return sum([self.masked, self.dims > 1, self.memory, self.n > 1])
 
     def __str__(self) -> str:
         words = [self.action, *["masked"] * self.masked]
@@ -485,7 +490,7 @@ def check_loss(row: Row, case: Case) -> None:
     _close(loss_info.loss[columns], values, f"loss {where}")
     if not algorithm.on_policy:
         assert len(loss_info.loss) == window.num_rows
-        _check_priority(algorithm, loss_info.priority, expected)
+        _check_priority(row, loss_info.priority, expected)
     loss = aggregate_loss(loss_info, batch.valid).loss
     _close(loss, values.mean(), f"mean {where}")
     _check_gradient(algorithm, loss, values.mean(), where)
@@ -558,12 +563,13 @@ def _part(extra: Any, name: str) -> Tensor:
     return next(part for part in found if part is not None)
 
 
-def _check_priority(algorithm: Any, priority: Tensor, expected: dict) -> None:
+def _check_priority(row: Row, priority: Tensor, expected: dict) -> None:
     for b in range(B):
-        errors = [e.td_error for (_, row), e in expected.items() if row == b]
-        if any(error is None for error in errors):
+        errors = [e.td_error for (_, of_row), e in expected.items() if of_row == b]
+        if not errors:
+            assert priority[b] == 0
             continue
-        eta = algorithm._max_priority_weight
+        eta = row.options.get("max_priority_weight", 0.9)
         value = eta * max(errors) + (1 - eta) * sum(errors) / len(errors)
         _close(priority[b], value, f"priority of row {b}")
 

@@ -11,13 +11,17 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.learning.batch_loss import batch_loss
+from alf_lite.algorithms.learning.training_batches import time_major
 from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.algorithms.taac_algorithm import TaacAlgorithm
 from alf_lite.checkpoints.data import load_module_state
-from alf_lite.data_structures import TimeStep
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import BatchInfo, Experience, StepType, TimeStep
+from alf_lite.distributions import functions as distributions
 from alf_lite.errors import CheckpointError
 from alf_lite.optimizers.optimizers import Adam
 from tests.algorithms.loss_contract import (
+    ACTIONS,
     B,
     Case,
     Row,
@@ -39,6 +43,12 @@ def usual(row: Row, memory: bool | None = None) -> Case:
     """One of its cases: the richest kind of action, without a mask."""
     memory = row.memory[0] if memory is None else memory
     return Case(row.actions[-1], False, 1, memory, row.n[0])
+
+
+def draws(row: Row) -> bool:
+    """Whether its policy is one that is sampled from."""
+    network = row.networks.get("actor_network_ctor")
+    return network not in (None, "deterministic") and row.algorithm is not TaacAlgorithm
 
 
 def first_step(case: Case) -> TimeStep:
@@ -85,6 +95,55 @@ def test_what_acts_is_built_for_evaluation_and_acts_the_same(row):
         for algorithm in (trained, acting)
     ]
     nest.map_structure(torch.testing.assert_close, *outputs)
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS.values() if draws(row)], ids=lambda r: r.loss.__name__
+)
+def test_a_rollout_samples_and_prediction_is_greedy(row):
+    case = usual(row)
+    specs = nest.flatten(ACTIONS[case.action])
+    steps = nest.map_structure(
+        lambda x: x[:1].expand(400, *x.shape[1:]), first_step(case)
+    )
+
+    def act(algorithm, of_rollout=False):
+        if of_rollout:
+            state = algorithm.get_initial_rollout_state(400)
+            return algorithm.rollout_step(steps, state).output
+        state = algorithm.get_initial_predict_state(400)
+        return algorithm.predict_step(steps, state).output
+
+    algorithm = row.build(case)
+    policy, _ = algorithm._policy(steps.observation)
+    expected = distributions.mode(policy)
+    nest.map_structure(torch.testing.assert_close, act(algorithm), expected)
+    config = TrainerConfig(num_iterations=1, epsilon_greedy=1.0)
+    for drawn in (act(algorithm, of_rollout=True), act(row.build(case, config=config))):
+        for leaf, spec in zip(nest.flatten(drawn), specs, strict=True):
+            assert (leaf != leaf[0]).any(), spec
+            if row.networks["actor_network_ctor"] == "squashed":
+                assert (leaf >= torch.tensor(spec.minimum)).all()
+                assert (leaf <= torch.tensor(spec.maximum)).all()
+
+
+@pytest.mark.parametrize("name", ["IQL", "AWAC", "BC"])
+@pytest.mark.parametrize("network", ["normal", "squashed"])
+def test_actions_on_their_bounds_have_a_finite_likelihood_and_gradient(name, network):
+    row = ROWS[name]
+    row = row._replace(networks={**row.networks, "actor_network_ctor": network})
+    case = usual(row)._replace(action="box")
+    algorithm = row.build(case, action_margin=1e-3)
+    steps = make_steps(case)
+    steps.prev_action[:] = torch.tensor(ACTIONS["box"].maximum)
+    experience, valid = Experience(time_step=steps), steps.step_type != StepType.LAST
+    batch = time_major(algorithm.preprocess(experience, valid, BatchInfo()))
+    loss_info, info = batch_loss(algorithm, batch)
+    log_prob = info.imitation_loss if name == "BC" else info.log_prob
+    assert (log_prob.abs() < 1000).all()
+    loss_info.loss.backward()
+    for parameter in algorithm.parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all()
 
 
 @with_memory

@@ -10,21 +10,16 @@ from gymnasium import spaces
 
 from alf_lite import nest
 from alf_lite.algorithms.bc_algorithm import BcAlgorithm
-from alf_lite.algorithms.learning.batch_loss import batch_loss
-from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.networks.actor_networks import (
-    ActorDistributionNetwork,
     ActorNetwork,
     NormalActorNetwork,
     SquashedActorNetwork,
 )
-from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.testing import probe_environments as probes
-from alf_lite.testing import structured_environments as structures
 from tests.replayed_steps import (
     BOX,
     CHOICE,
@@ -34,9 +29,7 @@ from tests.replayed_steps import (
     batch_of,
     info_of,
     randomise,
-    trained_modules,
     trained_on_random_steps,
-    update,
     windows,
 )
 
@@ -135,19 +128,6 @@ def test_the_error_of_a_deterministic_policy_is_in_units_of_the_bounds():
     assert not info.entropy.any()
 
 
-@pytest.mark.parametrize("ctor", [Actor, Squashed])
-def test_actions_on_their_bounds_have_a_finite_likelihood_and_gradient(ctor):
-    algorithm = bc(BOX, actor_network_ctor=ctor)
-    steps = windows(BOX)
-    edge = torch.tensor([[-1.0, 0.0], [1.0, 10.0], [1.0, 0.0], [-1.0, 10.0], [1, 5]])
-    steps.prev_action[:, 1] = edge
-    loss_info, info = batch_loss(algorithm, batch_of(algorithm, steps))
-    loss_info.loss.backward()
-    assert (info.imitation_loss.abs() < 1000).all()
-    for parameter in algorithm.parameters():
-        assert parameter.grad.isfinite().all()
-
-
 def test_the_margin_decides_how_far_out_an_action_on_the_bound_is():
     steps = windows(BOX)
     steps.prev_action[:] = torch.tensor(BOX.maximum)
@@ -169,21 +149,6 @@ def many(spec) -> TimeStep:
     )
 
 
-def test_rollout_samples_and_prediction_is_greedy():
-    algorithm = bc(MIXED)
-    step = algorithm.rollout_step(many(MIXED), ())
-    assert step.info == ()
-    assert step.output["move"].std(0).min() > 0
-    assert len(step.output["gear"].unique()) > 1
-    policy, _ = algorithm._policy(many(MIXED).observation)
-    greedy = algorithm.predict_step(many(MIXED), ()).output
-    assert torch.equal(greedy["move"], policy["move"].loc)
-    assert torch.equal(greedy["gear"], policy["gear"].logits.argmax(-1))
-    config = TrainerConfig(num_iterations=1, epsilon_greedy=1.0)
-    sampling = bc(MIXED, config=config)
-    assert sampling.predict_step(many(MIXED), ()).output["move"].std(0).min() > 0
-
-
 def test_a_deterministic_policy_acts_between_the_bounds_and_always_alike():
     algorithm = bc(BOX, deterministic=True)
     rollout = algorithm.rollout_step(many(BOX), ()).output
@@ -194,56 +159,6 @@ def test_a_deterministic_policy_acts_between_the_bounds_and_always_alike():
 
 
 # Learning
-
-
-def test_an_update_makes_the_actions_more_likely():
-    algorithm = bc(EVERYTHING)
-    steps = windows(EVERYTHING)
-    before = info_of(algorithm, steps).imitation_loss[0, [0, 1, 2, 4]].mean()
-    for _ in range(100):
-        update(algorithm, steps)
-    after = info_of(algorithm, steps).imitation_loss[0, [0, 1, 2, 4]].mean()
-    assert after < before - 5
-    assert trained_modules(algorithm) == {"_policy"}
-
-
-def test_the_most_likely_policy_has_the_mean_and_the_deviation_of_the_data():
-    algorithm = bc(FREE, optimizer=Adam(lr=1e-2))
-    steps = windows(FREE, batch_size=2000)
-    steps = steps._replace(
-        observation=torch.zeros(2000, 2, 3),
-        prev_action=torch.tensor([3.0, -1.0])
-        + torch.randn(2000, 2, 2) * torch.tensor([0.5, 2.0]),
-    )
-    for _ in range(600):
-        update(algorithm, steps)
-    policy, _ = algorithm._policy(torch.zeros(1, 3))
-    torch.testing.assert_close(
-        policy.loc, torch.tensor([[3.0, -1.0]]), atol=0.15, rtol=0.0
-    )
-    torch.testing.assert_close(
-        policy.scale, torch.tensor([[0.5, 2.0]]), atol=0.15, rtol=0.0
-    )
-
-
-@pytest.mark.parametrize("weight", [0.0, 1.0, 3.0])
-def test_an_entropy_bonus_flattens_the_policy(weight):
-    algorithm = bc(CHOICE, optimizer=Adam(lr=3e-2), entropy_regularization=weight)
-    steps = windows(CHOICE, batch_size=400)
-    steps = steps._replace(observation=torch.zeros(400, 2, 3))
-    steps.prev_action[:, 1] = torch.tensor([0, 0, 0, 1]).repeat(100)
-    for _ in range(200):
-        update(algorithm, steps)
-    policy, _ = algorithm._policy(torch.zeros(1, 3))
-    # Best where d/dp of Σ q log p + c H(p) is equal for all actions.
-    p = policy.probs[0].tolist()
-    shares = (0.75, 0.25)
-    gradients = [
-        q / x - weight * (math.log(x) + 1) for q, x in zip(shares, p[:2], strict=True)
-    ]
-    assert gradients[0] == pytest.approx(gradients[1], abs=0.1)
-    if weight == 0:
-        assert p == pytest.approx([0.75, 0.25, 0.0], abs=0.03)
 
 
 def script(share: float, wanted):
@@ -308,8 +223,8 @@ def test_continuous_actions_are_imitated(network, monkeypatch):
 @pytest.mark.parametrize(
     "space",
     [
-        spaces.MultiDiscrete([2, 3]),
-        spaces.MultiBinary(3),
+        pytest.param(spaces.MultiDiscrete([2, 3]), marks=pytest.mark.slow),
+        pytest.param(spaces.MultiBinary(3), marks=pytest.mark.slow),
         spaces.Dict(
             {
                 "choice": spaces.Discrete(3),
@@ -326,33 +241,6 @@ def test_nests_of_actions_are_imitated(space, monkeypatch):
     ctor = functools.partial(probes.IdentityEnv, space)
     check_cloned(
         ctor, wanted, 400, 3.8, monkeypatch, share=0.9, actor_network_ctor=Actor
-    )
-
-
-def test_a_recurrent_policy_imitates_what_follows_from_the_past(monkeypatch):
-    encoder = functools.partial(
-        LSTMEncodingNetwork, hidden_size=(16,), fc_layer_params=(16,), activation="tanh"
-    )
-    actor = functools.partial(ActorDistributionNetwork, encoding_network_ctor=encoder)
-    memory = {}
-
-    def wanted(inputs):
-        # MemoryEnv shows in its first step what is right in its last.
-        if "sign" not in memory:
-            memory["sign"] = inputs.observation[:, 0].clone()
-        memory["sign"] = torch.where(
-            inputs.is_first(), inputs.observation[:, 0], memory["sign"]
-        )
-        return (memory["sign"] > 0).long()
-
-    check_cloned(
-        structures.MemoryEnv,
-        wanted,
-        300,
-        0.9,
-        monkeypatch,
-        actor_network_ctor=actor,
-        mini_batch_length=6,
     )
 
 

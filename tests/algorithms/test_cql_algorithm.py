@@ -307,29 +307,6 @@ def test_actions_that_were_never_seen_are_worth_less():
     assert greedy["cql"] < 0.2
 
 
-def test_discrete_values_are_where_the_loss_is_smallest():
-    """The minimum of Σ_a p_a (½ (Q_a − r_a)² − α Q_a) + α log Σ_a exp Q_a."""
-    algorithm = make(
-        CHOICE, spread=0.0, cql_alpha=0.3, optimizer=Adam(lr=1e-2), num_critics=1
-    )
-    steps = bandit(CHOICE, 0.0, 2.0)  # never action 2
-    train(algorithm, steps, 400)
-    probability = torch.bincount(steps.prev_action[:, 1], minlength=3) / 90
-    q = torch.zeros(3, requires_grad=True)
-    optimizer = torch.optim.Adam([q], lr=0.03)
-    for _ in range(400):
-        error = 0.5 * (q - torch.tensor([0.0, 1.0, 2.0])).square()
-        gap = q.logsumexp(0) - probability @ q
-        optimizer.zero_grad()
-        (probability @ error + 0.3 * gap).backward()
-        optimizer.step()
-    with torch.no_grad():
-        features, _ = algorithm._critics.online.encode(torch.ones(1, 3))
-        values = algorithm._critics.online.evaluate(features, None)[0, 0]
-    torch.testing.assert_close(values[:2], q[:2].detach(), atol=0.05, rtol=0.0)
-    assert values[2] < -2  # there is nothing that holds it
-
-
 def test_a_learnt_weight_holds_the_gap_at_its_threshold():
     algorithm = make(
         CHOICE,

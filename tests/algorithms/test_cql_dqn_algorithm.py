@@ -150,23 +150,3 @@ def test_actions_that_were_never_seen_are_worth_less():
     torch.testing.assert_close(
         conservative[:, 1], torch.full((4,), 2.0), atol=0.2, rtol=0.0
     )
-
-
-def test_a_learnt_weight_holds_the_gap_at_its_threshold():
-    """All actions were taken alike; their gap is 2.1 for the true values 0, 2 and 4."""
-    step_type = torch.tensor([FIRST, LAST], dtype=torch.int32).expand(3, 2)
-    steps = TimeStep(
-        step_type=step_type,
-        reward=torch.tensor([0.0, 2.0, 4.0]).unsqueeze(1).expand(3, 2),
-        discount=torch.tensor([1.0, 0.0]).expand(3, 2),
-        observation=torch.eye(NUM_STATES)[:1].expand(3, 2, NUM_STATES),
-        prev_action=torch.arange(3).unsqueeze(1).expand(3, 2),
-    )
-    algorithm = make(cql_threshold=1.5, cql_alpha_optimizer=Adam(lr=0.02))
-    assert [name for name, _ in algorithm.optimizers()] == [
-        "root",
-        "_conservative_weight",
-    ]
-    optimize(algorithm, steps, 500)
-    gap = losses_of(algorithm, steps).extra.gap.mean().item()
-    assert gap == pytest.approx(1.5, abs=0.03)

@@ -9,10 +9,8 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm, DqnState
-from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
+from alf_lite.algorithms.learning.batch_loss import LossFunction
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
-from alf_lite.algorithms.learning.updates import update_with_gradient
-from alf_lite.algorithms.parts.return_heads import CategoricalHead, QuantileHead
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.networks.value_networks import QNetwork
@@ -207,57 +205,6 @@ def test_actions_in_a_nest_come_back_as_that_nest():
     assert output["gear"].dtype == torch.int32
     assert output["gear"].shape == output["brake"].shape == (2,)
     nest.assert_same_structure(output, spec)
-
-
-def optimize(algorithm: DqnAlgorithm, steps: TimeStep, num_updates: int) -> Tensor:
-    """Trains on the same windows; the values of all states, [S, A]."""
-    batch = batch_of(algorithm, steps)
-    for _ in range(num_updates):
-        loss_info, info = batch_loss(algorithm, batch)
-        update_with_gradient(algorithm, loss_info)
-        algorithm.after_update(batch.inputs, info)
-    outputs, _ = algorithm._q_network(torch.eye(NUM_STATES))
-    return algorithm._return_model.mean(outputs)[:, 0].detach()
-
-
-QUANTILES = QuantileHead(num_quantiles=5)
-CATEGORIES = CategoricalHead(v_min=-2.0, v_max=8.0, num_atoms=21)
-
-
-@pytest.mark.parametrize(
-    ("return_model", "dueling"),
-    [
-        pytest.param(None, False, id="expected"),
-        pytest.param(None, True, id="expected-dueling"),
-        pytest.param(QUANTILES, False, id="quantiles", marks=pytest.mark.slow),
-        pytest.param(QUANTILES, True, id="quantiles-dueling"),
-        pytest.param(CATEGORIES, False, id="categories"),
-        pytest.param(CATEGORIES, True, id="categories-dueling", marks=pytest.mark.slow),
-    ],
-)
-def test_the_values_of_a_small_chain_are_learnt(return_model, dueling):
-    """0 → 1 → 2 → end; action 0 goes on, action 1 stops with reward 1, 2 stays."""
-    torch.manual_seed(0)
-    states, types, rewards, discounts, actions = [], [], [], [], []
-    for s in (0, 1, 2):
-        goes_on = (s + 1, 0.0, 1.0) if s < 2 else (3, 5.0, 0.0)
-        for action, (next_state, reward, discount) in enumerate(
-            (goes_on, (3, 1.0, 0.0), (s, -1.0, 1.0))
-        ):
-            states.append([s, next_state])
-            types.append([MID, MID if discount else LAST])
-            rewards.append([0.0, reward])
-            discounts.append([1.0, discount])
-            actions.append([action, 0])
-    steps = windows(states, types, rewards, discounts, actions)
-    ctor = functools.partial(Linear, dueling=dueling)
-    algorithm = dqn(
-        q_network_ctor=ctor, return_model=return_model, target_update_tau=0.2
-    )
-    q = optimize(algorithm, steps, num_updates=400)
-    v = [5 * GAMMA**2, 5 * GAMMA, 5.0]
-    expected = torch.tensor([[v[s], 1.0, -1 + GAMMA * v[s]] for s in range(3)])
-    torch.testing.assert_close(q[:3], expected, atol=0.1, rtol=0.0)
 
 
 def test_the_state_of_the_target_network_is_part_of_the_checkpoint():

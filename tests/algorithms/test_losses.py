@@ -221,10 +221,19 @@ VARIANTS = {
 ALL = ROWS | VARIANTS
 
 
-@pytest.mark.parametrize("name", ALL)
+def check(name: str, masked: bool, num_extras: range) -> None:
+    for case in ALL[name].cases(masked):
+        if case.num_extras in num_extras:
+            check_loss(ALL[name], case)
+
+
+by_name = pytest.mark.parametrize("name", ALL)
+FEW, MANY = range(3), range(3, 5)
+
+
+@by_name
 def test_the_loss_is_that_of_the_equations(name):
-    for case in ALL[name].cases(False):
-        check_loss(ALL[name], case)
+    check(name, False, FEW)
 
 
 @pytest.mark.parametrize("name", [name for name, row in ALL.items() if row.masked])
@@ -232,8 +241,15 @@ def test_the_loss_is_that_of_the_equations_under_a_mask(name, request):
     if name == "expected SARSA":
         reason = "0/0 where the mask of the last state allows nothing"
         request.applymarker(pytest.mark.xfail(reason=reason))
-    for case in ALL[name].cases(True):
-        check_loss(ALL[name], case)
+    check(name, True, FEW)
+
+
+@pytest.mark.slow  # all pairs of what may be added are seen above
+@by_name
+def test_the_loss_is_that_of_the_equations_with_three_and_more_additions(name):
+    check(name, False, MANY)
+    if ALL[name].masked and name != "expected SARSA":
+        check(name, True, MANY)
 
 
 @pytest.mark.parametrize("name", ROWS)

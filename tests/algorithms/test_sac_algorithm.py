@@ -10,12 +10,9 @@ from alf_lite import nest
 from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
 from alf_lite.algorithms.learning.updates import update_with_gradient
-from alf_lite.algorithms.off_policy_algorithm import OffPolicyState
 from alf_lite.algorithms.parts.temperature import entropy_of_mostly_one_value
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm, SacInfo
-from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
-from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_vectors import Entropies
 from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
@@ -96,35 +93,6 @@ def test_the_weights_of_the_reward_decide_what_the_actor_wants():
     assert not torch.allclose(info_of(algorithm, steps).policy_value, before)
 
 
-def test_rollout_samples_within_the_bounds_and_prediction_is_greedy():
-    algorithm = sac(MIXED)
-    steps = nest.map_structure(
-        lambda t: t[:1, 0].expand(400, *t.shape[2:]), windows(MIXED)
-    )
-    step = algorithm.rollout_step(steps, OffPolicyState())
-    assert step.info == ()
-    move = step.output["move"]
-    assert (
-        (torch.tensor(BOX.minimum) <= move) & (move <= torch.tensor(BOX.maximum))
-    ).all()
-    assert move.std(0).min() > 0
-    assert len(step.output["gear"].unique()) > 1
-    policy, _ = algorithm._policy(steps.observation)
-    greedy = algorithm.predict_step(steps, OffPolicyState()).output
-    expected = distributions.mode(policy)
-    assert torch.equal(greedy["gear"], expected["gear"])
-    torch.testing.assert_close(greedy["move"], expected["move"])
-
-
-def test_prediction_samples_if_the_trainer_says_so():
-    config = TrainerConfig(num_iterations=1, epsilon_greedy=1.0)
-    algorithm = sac(BOX, config=config)
-    steps = nest.map_structure(
-        lambda t: t[:1, 0].expand(50, *t.shape[2:]), windows(BOX)
-    )
-    assert algorithm.predict_step(steps, OffPolicyState()).output.std(0).min() > 0
-
-
 def test_default_target_entropies():
     targets = {
         part: temperature.target_entropy
@@ -167,26 +135,6 @@ def train(algorithm: SacAlgorithm, steps: TimeStep, num_updates: int) -> None:
         loss_info, info = batch_loss(algorithm, batch)
         update_with_gradient(algorithm, loss_info)
         algorithm.after_update(batch.inputs, info)
-
-
-def test_the_best_mixed_action_of_a_bandit_is_found():
-    def reward(action):
-        distance = (action["move"] - torch.tensor([0.5, 8.0])) / torch.tensor(
-            [1.0, 5.0]
-        )
-        return 2 * (action["gear"] == 1) - distance.square().sum(-1)
-
-    algorithm = sac(
-        MIXED,
-        spread=0.0,
-        optimizer=Adam(lr=1e-2),
-        critic_network_ctor=functools.partial(Critic, joint_fc_layer_params=(64,)),
-    )
-    train(algorithm, bandit(MIXED, reward), 250)
-    inputs = TimeStep(observation=torch.ones(1, 3))
-    action = algorithm.predict_step(inputs, OffPolicyState()).output
-    assert action["gear"].item() == 1
-    assert reward(action).item() > 2 - 0.2  # at random 0.2 less 1.1
 
 
 def test_the_temperature_holds_the_entropy_at_its_target():
