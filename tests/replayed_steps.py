@@ -17,13 +17,14 @@ from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpo
 from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import TrainerConfig
-from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.data_structures import BatchInfo, LossInfo, StepType, TimeStep
 from alf_lite.environments.creation import create_environment
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.encoding_networks import EncodingNetwork
 from alf_lite.policies.evaluator import evaluate
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
+NO_SOURCE = BatchInfo()
 FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
 OBSERVATION = TensorSpec((3,))
 BOX = BoundedTensorSpec((2,), torch.float32, [-1.0, 0.0], [1.0, 10.0])
@@ -68,10 +69,12 @@ def randomise(algorithm: RLAlgorithm, spread: float = 0.3) -> None:
             parameter.add_(spread * torch.randn_like(parameter))
 
 
-def batch_of(algorithm: RLAlgorithm, steps: TimeStep) -> TrainingBatch:
+def batch_of(
+    algorithm: RLAlgorithm, steps: TimeStep, batch_info: BatchInfo = NO_SOURCE
+) -> TrainingBatch:
     """The windows [B, T] as one mini-batch."""
     with torch.no_grad():
-        inputs, info = algorithm.preprocess_experience(steps, (), BatchInfo())
+        inputs, info = algorithm.preprocess_experience(steps, (), batch_info)
     inputs, info, valid = transpose((inputs, info, steps.step_type != LAST))
     return TrainingBatch(inputs, info, (), valid)
 
@@ -82,12 +85,14 @@ def info_of(algorithm: RLAlgorithm, steps: TimeStep, seed: int = 2) -> Any:
     return batch_loss(algorithm, batch_of(algorithm, steps))[1]
 
 
-def update(algorithm: RLAlgorithm, steps: TimeStep) -> None:
-    """One update on the windows."""
+def update(algorithm: RLAlgorithm, steps: TimeStep, num_updates: int = 1) -> LossInfo:
+    """Updates on the windows; the loss of the last one."""
     batch = batch_of(algorithm, steps)
-    loss_info, info = batch_loss(algorithm, batch)
-    update_with_gradient(algorithm, loss_info)
-    algorithm.after_update(batch.inputs, info)
+    for _ in range(num_updates):
+        loss_info, info = batch_loss(algorithm, batch)
+        update_with_gradient(algorithm, loss_info)
+        algorithm.after_update(batch.inputs, info)
+    return loss_info
 
 
 def trained_modules(algorithm: RLAlgorithm) -> set[str]:

@@ -41,6 +41,7 @@ from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils.tensor_utils import reset_state
 
 GAMMA = 0.9
+NO_SOURCE = BatchInfo()
 WEIGHTS = [1.0, -2.0]  # of a reward of two dimensions
 OBSERVATION = TensorSpec((3,))
 BOX = BoundedTensorSpec((2,), torch.float32, [-1.0, 0.0], [1.0, 10.0])
@@ -195,6 +196,8 @@ def make_steps(case: Case) -> TimeStep:
     action = nest.map_structure(lambda s: s.sample((B, T)), ACTIONS[case.action])
     for leaf in nest.flatten(action):
         leaf[::3, 3:] = leaf[::3, 2:3]  # some do the same again and again
+        if leaf.is_floating_point():
+            leaf[[2, 4], [2, 1]] = 0.0  # as what follows it, which is no action
         leaf[is_first] = 0
     observation: Any = torch.randn(B, T, 3)
     if case.masked:
@@ -496,13 +499,15 @@ def check_loss(row: Row, case: Case) -> None:
     _check_gradient(algorithm, loss, values.mean(), where)
 
 
-def make_batch(row: Row, algorithm: Any, case: Case) -> tuple[Window, TrainingBatch]:
+def make_batch(
+    row: Row, algorithm: Any, case: Case, batch_info: BatchInfo = NO_SOURCE
+) -> tuple[Window, TrainingBatch]:
     """The steps, and as training gets them."""
     steps = make_steps(case)
     if algorithm.on_policy:
         return _unroll(row, algorithm, case, steps)
     experience, valid = Experience(time_step=steps), steps.step_type != L
-    batch = time_major(algorithm.preprocess(experience, valid, BatchInfo()))
+    batch = time_major(algorithm.preprocess(experience, valid, batch_info))
     return Window(row, algorithm, case, steps), batch
 
 

@@ -169,6 +169,11 @@ def redq(w: Window, t: int, b: int) -> Terms:
     return sac(w, t, b, opinion=mean_opinion)
 
 
+def sac_without_bonus(w: Window, t: int, b: int) -> Terms:
+    """The entropy is asked of the policy, and not of what follows."""
+    return sac(w, t, b, value=expected_value)
+
+
 # TAAC (arXiv:2104.06521)
 
 

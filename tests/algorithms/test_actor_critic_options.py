@@ -302,21 +302,6 @@ def test_the_actor_learns_from_clipped_slopes(cls):
 # Entropy
 
 
-def test_the_entropy_may_be_left_out_of_the_target():
-    steps = windows()
-    full = info_of(make(initial_alpha=0.3), steps)
-    without = info_of(make(initial_alpha=0.3, use_entropy_reward=False), steps)
-    torch.manual_seed(2)
-    algorithm = make(initial_alpha=0.3)
-    torch.manual_seed(2)
-    algorithm._actions.sample(algorithm._policy(steps.observation[:, 0])[0])
-    sample = algorithm._actions.sample(algorithm._policy(steps.observation[:, 1])[0])
-    torch.testing.assert_close(
-        full.next_value[0] - without.next_value[0],
-        0.3 * sample.entropies.continuous,
-    )
-
-
 def test_the_target_entropy_of_alf_by_hand():
     # A tenth of the range of each element: log 0.2 and log 1 in units of actions.
     algorithm = make(target_entropy=concentrated_entropy)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from alf_lite import nest
-from alf_lite.algorithms.learning.batch_loss import batch_loss
+from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
 from alf_lite.algorithms.learning.training_batches import time_major
 from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.algorithms.taac_algorithm import TaacAlgorithm
@@ -27,6 +27,7 @@ from tests.algorithms.loss_contract import (
     Row,
     make_batch,
     make_steps,
+    same_noise,
 )
 from tests.algorithms.test_losses import ROWS
 
@@ -244,6 +245,26 @@ def test_a_coefficient_out_of_range_is_refused_by_its_name(name, option, value):
     words = option.removeprefix("rollout_").replace("epsilon_greedy", "epsilon")
     with pytest.raises(ValueError, match=words):
         row.build(usual(row), **{option: value})
+
+
+@pytest.mark.parametrize("name", ["CQL", "CQL-DQN", "TD3+BC"])
+@pytest.mark.parametrize("memory", [False, True])
+def test_only_rows_of_offline_buffers_are_treated_so_if_asked_for(name, memory):
+    row = ROWS[name]
+    case = usual(row, memory)
+
+    def loss(batch_info, **options):
+        algorithm = row.build(case, **options)
+        _, batch = make_batch(row, algorithm, case, batch_info)
+        with same_noise():
+            return algorithm.calc_loss(LossFunction(algorithm).info(batch)[0]).loss
+
+    source = torch.tensor([1, 0, 2, 1, 0])
+    found = loss(BatchInfo(source=source), offline_rows_only=True)
+    everywhere = loss(BatchInfo())
+    nowhere = loss(BatchInfo(), offline_rows_only=True)  # it does not say: its own
+    assert (everywhere != nowhere).all()
+    torch.testing.assert_close(found, torch.where(source > 0, everywhere, nowhere))
 
 
 # The state

@@ -72,12 +72,6 @@ def test_a_mixture_needs_no_gradient_of_its_samples(spec, kind, num_samples):
     update(algorithm, windows(spec))
 
 
-# Acting
-
-
-# Actions
-
-
 # Learning
 
 

@@ -9,24 +9,27 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.cql_algorithm import CqlAlgorithm
-from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
-from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
-from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.algorithms.off_policy_algorithm import OffPolicyState
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm, SacEvaluation
-from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.data_structures import TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Adam
-from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.tensor_specs import BoundedTensorSpec
+from tests.replayed_steps import (
+    BOX,
+    CHOICE,
+    FIRST,
+    LAST,
+    MIXED,
+    OBSERVATION,
+    info_of,
+    update,
+    windows,
+)
 
-OBSERVATION = TensorSpec((3,))
-BOX = BoundedTensorSpec((2,), torch.float32, [-1.0, 0.0], [1.0, 10.0])
 LINE = BoundedTensorSpec((1,), torch.float32, -1, 1)
-CHOICE = BoundedTensorSpec((), torch.int64, 0, 2)
-MIXED = {"gear": CHOICE, "move": BOX}
-FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
 GAMMA = 0.9
 SPECS = pytest.mark.parametrize(
     "spec", [BOX, CHOICE, MIXED], ids=["box", "choice", "mixed"]
@@ -54,41 +57,6 @@ def make(action_spec=BOX, cls=CqlAlgorithm, *, spread: float = 0.3, **kwargs):
             if "network" in name:
                 parameter.add_(spread * torch.randn_like(parameter))
     return algorithm
-
-
-def windows(action_spec, length: int = 2, reward_dims=()) -> TimeStep:
-    """[B=5, T] of random steps; the second row terminates, the third hits a limit."""
-    torch.manual_seed(1)
-    step_type = torch.full((5, length), MID, dtype=torch.int32)
-    step_type[1:3, 1] = LAST
-    discount = torch.ones(5, length)
-    discount[1, 1] = 0.0
-    if length > 2:
-        step_type[1:3, 2] = FIRST
-    return TimeStep(
-        step_type=step_type,
-        reward=torch.randn(5, length, *reward_dims),
-        discount=discount,
-        observation=torch.randn(5, length, 3),
-        prev_action=nest.map_structure(lambda s: s.sample((5, length)), action_spec),
-    )
-
-
-NO_SOURCE = BatchInfo()
-
-
-def batch_of(algorithm, steps: TimeStep, batch_info=NO_SOURCE) -> TrainingBatch:
-    with torch.no_grad():
-        inputs, info = algorithm.preprocess_experience(steps, (), batch_info)
-    inputs, info, valid = transpose((inputs, info, steps.step_type != LAST))
-    return TrainingBatch(inputs, info, (), valid)
-
-
-def info_of(algorithm, steps: TimeStep, seed: int = 2, batch_info=NO_SOURCE):
-    batch = batch_of(algorithm, steps, batch_info)
-    state = algorithm.get_initial_train_state(batch.valid.shape[1])
-    torch.manual_seed(seed)
-    return LossFunction(algorithm).info(batch, state)[0]
 
 
 def evaluation(algorithm, observation: Tensor, values: Tensor | None = None):
@@ -231,24 +199,6 @@ def test_a_learnt_weight_may_have_its_own_optimizer():
     assert names == ["root", "_conservative_weight"]
 
 
-def test_only_rows_of_offline_buffers_if_asked_for():
-    everywhere = make(BOX, cql_threshold=0.5)
-    offline = make(BOX, cql_threshold=0.5, offline_rows_only=True)
-    steps = windows(BOX)
-    source = BatchInfo(source=torch.tensor([0, 1, 0, 2, 0]))
-    info = info_of(offline, steps, batch_info=source)
-    loss = offline.calc_loss(info).loss[0]
-    with_all = everywhere.calc_loss(info_of(everywhere, steps)).loss[0]
-    with_none = SacAlgorithm.calc_loss(offline, info.sac).loss[0]
-    for row, is_offline in enumerate([False, True, False, True, False]):
-        expected = with_all if is_offline else with_none
-        torch.testing.assert_close(loss[row], expected[row])
-    assert (with_all != with_none).all()
-    # Own steps alone say nothing about their source.
-    own = offline.calc_loss(info_of(offline, steps)).loss[0]
-    torch.testing.assert_close(own, with_none)
-
-
 # Learning
 
 
@@ -266,14 +216,6 @@ def bandit(action_spec, low: float, high: float) -> TimeStep:
         observation=torch.ones(90, 2, 3),
         prev_action=action,
     )
-
-
-def train(algorithm, steps: TimeStep, num_updates: int) -> None:
-    batch = batch_of(algorithm, steps)
-    for _ in range(num_updates):
-        loss_info, info = batch_loss(algorithm, batch)
-        update_with_gradient(algorithm, loss_info)
-        algorithm.after_update(batch.inputs, info)
 
 
 def learnt_values(algorithm, actions: list[float]) -> list[float]:
@@ -294,7 +236,7 @@ def test_actions_that_were_never_seen_are_worth_less():
         "cql": learner(cql_alpha=0.5, num_sampled_actions=5, optimizer=Adam(lr=1e-2)),
     }
     for algorithm in algorithms.values():
-        train(algorithm, bandit(LINE, -1.0, 0.0), 200)
+        update(algorithm, bandit(LINE, -1.0, 0.0), 200)
     values = {name: learnt_values(a, [-0.1, 0.9]) for name, a in algorithms.items()}
     assert values["sac"][1] > values["sac"][0] + 0.3  # beyond what it knows
     assert values["cql"][1] < values["cql"][0] - 0.3
@@ -318,6 +260,6 @@ def test_a_learnt_weight_holds_the_gap_at_its_threshold():
     )
     steps = bandit(CHOICE, 0.0, 3.0)
     steps.reward.mul_(2)
-    train(algorithm, steps, 400)
+    update(algorithm, steps, 400)
     loss = algorithm.calc_loss(info_of(algorithm, steps))
     assert loss.extra.gap.mean().item() == pytest.approx(1.5, abs=0.05)

@@ -4,27 +4,18 @@ import functools
 
 import pytest
 import torch
-from torch import Tensor
 
 from alf_lite.algorithms.cql_dqn_algorithm import CqlDqnAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
-from alf_lite.algorithms.learning.batch_loss import (
-    LossFunction,
-    batch_loss,
-)
-from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
-from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.algorithms.parts.return_heads import CategoricalHead, QuantileHead
-from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.data_structures import TimeStep
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.optimizers.optimizers import Adam
-from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.tensor_specs import TensorSpec
+from tests.replayed_steps import CHOICE, FIRST, LAST, MID, info_of, update
 
 NUM_STATES = 4
 OBSERVATION = TensorSpec((NUM_STATES,))  # one-hot
-CHOICE = BoundedTensorSpec((), torch.int64, 0, 2)
-FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
-NO_SOURCE = BatchInfo()
 
 Linear = functools.partial(QNetwork, fc_layer_params=())
 
@@ -34,8 +25,6 @@ STEP_TYPES = [[FIRST, MID, MID], [MID, LAST, FIRST], [MID, LAST, FIRST]]
 REWARDS = [[0.0, 1.0, 2.0], [9.0, -1.0, 0.0], [9.0, 3.0, 0.0]]
 DISCOUNTS = [[1.0, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 1.0]]
 ACTIONS = [[2, 0, 1], [1, 0, 0], [0, 2, 2]]
-TABLE = [[0.0, 1, 2], [3, 5, 4], [1, 0, 0.5], [0, 0, 1]]
-TARGET = [[1.0, 1, 1], [10, 20, 30], [7, 8, 9], [4, 5, 6]]
 
 
 def make(cls=CqlDqnAlgorithm, action_spec=CHOICE, **kwargs):
@@ -50,23 +39,6 @@ def make(cls=CqlDqnAlgorithm, action_spec=CHOICE, **kwargs):
     return cls(action_spec=action_spec, **arguments)
 
 
-def set_tables(algorithm) -> None:
-    for network, table in (
-        (algorithm._q_network, TABLE),
-        (algorithm._target_q_network, TARGET),
-    ):
-        linear = network._advantage[-1]
-        with torch.no_grad():
-            linear.weight.copy_(torch.tensor(table).T)
-            linear.bias.zero_()
-
-
-def with_tables(cls=CqlDqnAlgorithm, **kwargs):
-    algorithm = make(cls, **kwargs)
-    set_tables(algorithm)
-    return algorithm
-
-
 def three_windows() -> TimeStep:
     return TimeStep(
         step_type=torch.tensor(STEP_TYPES, dtype=torch.int32),
@@ -77,56 +49,18 @@ def three_windows() -> TimeStep:
     )
 
 
-def batch_of(algorithm, steps: TimeStep, batch_info=NO_SOURCE) -> TrainingBatch:
-    with torch.no_grad():
-        inputs, info = algorithm.preprocess_experience(steps, (), batch_info)
-    inputs, info, valid = transpose((inputs, info, steps.step_type != LAST))
-    return TrainingBatch(inputs, info, (), valid)
-
-
-def losses_of(algorithm, steps: TimeStep, batch_info=NO_SOURCE):
-    """The LossInfo of ``calc_loss`` before it is averaged."""
-    batch = batch_of(algorithm, steps, batch_info)
-    state = algorithm.get_initial_train_state(batch.valid.shape[1])
-    info, _ = LossFunction(algorithm).info(batch, state)
-    return algorithm.calc_loss(info)
-
-
 @pytest.mark.parametrize(
     "model", [QuantileHead(5), CategoricalHead(-2.0, 2.0, 11)], ids=["q", "c"]
 )
 def test_distributions_of_returns_have_the_gap_of_their_means(model):
     algorithm = make(return_model=model)
     steps = three_windows()
-    loss = losses_of(algorithm, steps)
+    loss = algorithm.calc_loss(info_of(algorithm, steps))
     outputs, _ = algorithm._q_network(steps.observation[:, 0])
     q = model.mean(outputs)[:, 0]
     taken = torch.tensor([row[0] for row in ACTIONS])
     expected = q.logsumexp(1) - q[torch.arange(3), taken]
     torch.testing.assert_close(loss.extra.gap[0], expected)
-
-
-def test_only_rows_of_offline_buffers_if_asked_for():
-    algorithm = with_tables(cql_threshold=0.2, offline_rows_only=True)
-    source = BatchInfo(source=torch.tensor([2, 0, 1]))
-    loss = losses_of(algorithm, three_windows(), source).loss[0]
-    everywhere = losses_of(with_tables(cql_threshold=0.2), three_windows()).loss[0]
-    nowhere = losses_of(with_tables(DqnAlgorithm), three_windows()).loss[0]
-    torch.testing.assert_close(
-        loss, torch.stack([everywhere[0], nowhere[1], everywhere[2]])
-    )
-    assert (everywhere != nowhere).all()
-
-
-def optimize(algorithm, steps: TimeStep, num_updates: int) -> Tensor:
-    """Trains on the same windows; the values of all states, [S, A]."""
-    batch = batch_of(algorithm, steps)
-    for _ in range(num_updates):
-        loss_info, info = batch_loss(algorithm, batch)
-        update_with_gradient(algorithm, loss_info)
-        algorithm.after_update(batch.inputs, info)
-    outputs, _ = algorithm._q_network(torch.eye(NUM_STATES))
-    return outputs[:, 0, :, 0].detach()
 
 
 def test_actions_that_were_never_seen_are_worth_less():
@@ -143,7 +77,10 @@ def test_actions_that_were_never_seen_are_worth_less():
     for algorithm in (dqn, cql):
         with torch.no_grad():
             algorithm._q_network._advantage[-1].weight[2] += 5.0  # a mistake
-    plain, conservative = optimize(dqn, steps, 300), optimize(cql, steps, 300)
+        update(algorithm, steps, 300)
+    plain, conservative = (
+        a._q_network(torch.eye(NUM_STATES))[0][:, 0, :, 0].detach() for a in (dqn, cql)
+    )
     assert (plain[:, 2] > plain[:, 1] + 1).all()
     others = conservative[:, [0, 2]]
     assert (others < conservative[:, 1:2] - 1).all()

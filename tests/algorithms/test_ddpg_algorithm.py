@@ -6,21 +6,26 @@ import pytest
 import torch
 
 from alf_lite import nest
-from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm, DdpgInfo, DdpgState
-from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
-from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
+from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm, DdpgState
+from alf_lite.algorithms.learning.batch_loss import batch_loss
 from alf_lite.algorithms.learning.updates import update_with_gradient
-from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.data_structures import TimeStep
 from alf_lite.distributions.exploration import GaussianNoise, OrnsteinUhlenbeckNoise
 from alf_lite.networks.actor_networks import ActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Adam
-from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.tensor_specs import BoundedTensorSpec
+from tests.replayed_steps import (
+    BOX,
+    MID,
+    OBSERVATION,
+    batch_of,
+    info_of,
+    update,
+    windows,
+)
 
-OBSERVATION = TensorSpec((3,))
-BOX = BoundedTensorSpec((2,), torch.float32, [-1.0, 0.0], [1.0, 10.0])
 NESTED = {"b": BOX, "a": BoundedTensorSpec((), torch.float32, -1, 1)}
-FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
 GAMMA = 0.9
 
 Actor = functools.partial(ActorNetwork, fc_layer_params=(16,))
@@ -44,37 +49,6 @@ def make(cls=DdpgAlgorithm, action_spec=BOX, *, spread: float = 0.3, **kwargs):
     return algorithm
 
 
-def windows(action_spec=BOX, length: int = 2, reward_dims=()) -> TimeStep:
-    """[B=5, T] of random steps; the second row terminates, the third hits a limit."""
-    torch.manual_seed(1)
-    step_type = torch.full((5, length), MID, dtype=torch.int32)
-    step_type[1:3, 1] = LAST
-    discount = torch.ones(5, length)
-    discount[1, 1] = 0.0
-    if length > 2:
-        step_type[1:3, 2] = FIRST
-    return TimeStep(
-        step_type=step_type,
-        reward=torch.randn(5, length, *reward_dims),
-        discount=discount,
-        observation=torch.randn(5, length, 3),
-        prev_action=nest.map_structure(lambda s: s.sample((5, length)), action_spec),
-    )
-
-
-def batch_of(algorithm: DdpgAlgorithm, steps: TimeStep) -> TrainingBatch:
-    with torch.no_grad():
-        inputs, info = algorithm.preprocess_experience(steps, (), BatchInfo())
-    inputs, info, valid = transpose((inputs, info, steps.step_type != LAST))
-    return TrainingBatch(inputs, info, (), valid)
-
-
-def info_of(algorithm: DdpgAlgorithm, steps: TimeStep) -> DdpgInfo:
-    batch = batch_of(algorithm, steps)
-    state = algorithm.get_initial_train_state(batch.valid.shape[1])
-    return LossFunction(algorithm).info(batch, state)[0]
-
-
 def scaled(action: torch.Tensor) -> torch.Tensor:
     """BOX → [-1, 1], by hand."""
     return torch.stack([action[:, 0], action[:, 1] / 5 - 1], dim=1)
@@ -83,13 +57,10 @@ def scaled(action: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("period", [1, 2, 3])
 def test_the_actor_is_updated_once_per_period(period):
     algorithm = make(actor_update_period=period)
-    batch = batch_of(algorithm, windows())
     moved = []
     for _ in range(6):
         before = {n: p.clone() for n, p in algorithm.named_parameters()}
-        loss_info, info = batch_loss(algorithm, batch)
-        update_with_gradient(algorithm, loss_info)
-        algorithm.after_update(batch.inputs, info)
+        update(algorithm, windows(BOX))
         changed = {
             name.split(".")[0]
             for name, p in algorithm.named_parameters()
@@ -107,7 +78,7 @@ def test_an_actor_with_its_own_optimizer_may_pause():
         critic_optimizer=Adam(lr=1e-3),
         actor_update_period=2,
     )
-    batch = batch_of(algorithm, windows())
+    batch = batch_of(algorithm, windows(BOX))
     actor = [p.clone() for p in algorithm._policy.parameters()]
     loss_info, info = batch_loss(algorithm, batch)
     norms = update_with_gradient(algorithm, loss_info)
@@ -184,43 +155,3 @@ def test_actions_in_a_nest_come_back_as_that_nest():
     assert output["b"].shape == (3, 2)
     info = info_of(algorithm, windows(NESTED))
     algorithm.calc_loss(info).loss.sum().backward()
-
-
-def reward_of_the_bandit(action):
-    distance = (action - torch.tensor([0.5, 8.0])) / torch.tensor([1.0, 5.0])
-    return -distance.square().sum(-1)
-
-
-def bandit() -> TimeStep:
-    """512 one-step episodes; the best action is (0.5, 8)."""
-    torch.manual_seed(3)
-    action = BOX.sample((512, 2))
-    step_type = torch.tensor([FIRST, LAST], dtype=torch.int32).expand(512, 2)
-    return TimeStep(
-        step_type=step_type,
-        reward=reward_of_the_bandit(action),
-        discount=(step_type != LAST).float(),
-        observation=torch.ones(512, 2, 3),
-        prev_action=action,
-    )
-
-
-def check_solves_the_bandit(algorithm: DdpgAlgorithm, num_updates: int) -> None:
-    batch = batch_of(algorithm, bandit())
-    for _ in range(num_updates):
-        loss_info, info = batch_loss(algorithm, batch)
-        update_with_gradient(algorithm, loss_info)
-        algorithm.after_update(batch.inputs, info)
-    action = algorithm.predict_step(inputs(1), DdpgState()).output
-    assert reward_of_the_bandit(action).item() > -0.15  # at random -1.1
-
-
-def test_the_best_action_of_a_bandit_is_found():
-    critic = functools.partial(Critic, joint_fc_layer_params=(64,))
-    algorithm = make(
-        spread=0.0,
-        critic_network_ctor=critic,
-        optimizer=Adam(lr=1e-2),
-        actor_optimizer=Adam(lr=1e-3),
-    )
-    check_solves_the_bandit(algorithm, 200)

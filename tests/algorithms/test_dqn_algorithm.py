@@ -9,18 +9,15 @@ from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm, DqnState
-from alf_lite.algorithms.learning.batch_loss import LossFunction
-from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
 from alf_lite.config import TrainerConfig
-from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.data_structures import TimeStep
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from tests.replayed_steps import CHOICE, FIRST, LAST, MID, info_of
 
 NUM_STATES = 4
 OBSERVATION = TensorSpec((NUM_STATES,))  # one-hot
-CHOICE = BoundedTensorSpec((), torch.int64, 0, 2)
-FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
 GAMMA = 0.9
 
 Linear = functools.partial(QNetwork, fc_layer_params=())
@@ -44,41 +41,6 @@ def set_table(network: QNetwork, table: Tensor) -> None:
         linear.bias.zero_()
 
 
-def windows(
-    states: list[list[int]],
-    step_types: list[list[int]],
-    rewards: list[list[float]],
-    discounts: list[list[float]],
-    actions: list[list[int]],
-) -> TimeStep:
-    """[B, T]; ``actions`` are those taken at the steps."""
-    taken = torch.tensor(actions)
-    return TimeStep(
-        step_type=torch.tensor(step_types, dtype=torch.int32),
-        reward=torch.tensor(rewards),
-        discount=torch.tensor(discounts),
-        observation=torch.eye(NUM_STATES)[torch.tensor(states)],
-        prev_action=taken.roll(1, dims=1),
-    )
-
-
-def batch_of(algorithm: DqnAlgorithm, steps: TimeStep) -> TrainingBatch:
-    """The mini-batch of these windows, as training makes it."""
-    with torch.no_grad():
-        inputs, info = algorithm.preprocess_experience(steps, (), BatchInfo())
-    valid = steps.step_type != LAST
-    inputs, info, valid = transpose((inputs, info, valid))
-    return TrainingBatch(inputs, info, (), valid)
-
-
-def losses_of(algorithm: DqnAlgorithm, steps: TimeStep):
-    """The LossInfo of ``calc_loss`` before it is averaged."""
-    batch = batch_of(algorithm, steps)
-    state = algorithm.get_initial_train_state(batch.valid.shape[1])
-    info, _ = LossFunction(algorithm).info(batch, state)
-    return algorithm.calc_loss(info)
-
-
 # Three windows: one goes on, one terminates at its second step, one runs into a limit.
 STATES = [[0, 1, 2], [1, 2, 0], [2, 3, 0]]
 STEP_TYPES = [[FIRST, MID, MID], [MID, LAST, FIRST], [MID, LAST, FIRST]]
@@ -90,7 +52,13 @@ TARGET = torch.tensor([[1.0, 1, 1], [10, 20, 30], [7, 8, 9], [4, 5, 6]])
 
 
 def three_windows() -> TimeStep:
-    return windows(STATES, STEP_TYPES, REWARDS, DISCOUNTS, ACTIONS)
+    return TimeStep(
+        step_type=torch.tensor(STEP_TYPES, dtype=torch.int32),
+        reward=torch.tensor(REWARDS),
+        discount=torch.tensor(DISCOUNTS),
+        observation=torch.eye(NUM_STATES)[torch.tensor(STATES)],
+        prev_action=torch.tensor(ACTIONS).roll(1, dims=1),
+    )
 
 
 def with_tables(**kwargs) -> DqnAlgorithm:
@@ -98,21 +66,6 @@ def with_tables(**kwargs) -> DqnAlgorithm:
     set_table(algorithm._q_network, ONLINE)
     set_table(algorithm._target_q_network, TARGET)
     return algorithm
-
-
-def test_a_window_that_begins_with_last_has_priority_0():
-    steps = windows([[2, 0]], [[LAST, FIRST]], [[5.0, 0.0]], [[0.0, 1.0]], [[0, 1]])
-    assert losses_of(with_tables(), steps).priority.tolist() == [0.0]
-
-
-def test_the_target_network_follows_after_an_update():
-    algorithm = with_tables(target_update_tau=0.25, target_update_period=2)
-    before = TARGET.clone()
-    algorithm.after_update(TimeStep(), ())
-    table = algorithm._target_q_network._advantage[-1].weight
-    torch.testing.assert_close(table.T, before)
-    algorithm.after_update(TimeStep(), ())
-    torch.testing.assert_close(table.T.detach(), 0.75 * before + 0.25 * ONLINE)
 
 
 @pytest.mark.parametrize(("tau", "period"), [(1.0, 128), (0.5, 1)])
@@ -159,20 +112,6 @@ def test_prediction_uses_the_epsilon_of_the_trainer_and_not_that_of_the_rollout(
     assert (algorithm.rollout_step(steps, DqnState()).output == 1).all()
 
 
-def test_a_mask_rules_actions_out_whether_greedy_or_random():
-    mask_spec = BoundedTensorSpec((3,), torch.int8, 0, 1)
-    algorithm = dqn(
-        observation_spec={"x": OBSERVATION, "mask": mask_spec},
-        action_mask_key="mask",
-        rollout_epsilon_greedy=0.7,
-    )
-    set_table(algorithm._q_network, ONLINE)
-    mask = torch.tensor([[1, 0, 1]], dtype=torch.int8).expand(500, 3)
-    steps = time_step([1] * 500, mask=mask)
-    assert (algorithm.predict_step(steps, DqnState()).output == 2).all()
-    assert set(algorithm.rollout_step(steps, DqnState()).output.tolist()) == {0, 2}
-
-
 MANY = BoundedTensorSpec((18,), torch.int64, 0, [10, 10, *[1] * 16])
 
 
@@ -187,7 +126,7 @@ def test_many_components_act_and_learn_each_on_its_own():
     window = nest.map_structure(
         lambda t: torch.stack([t, t], dim=1), steps._replace(prev_action=action)
     )
-    loss = losses_of(algorithm, window)
+    loss = algorithm.calc_loss(info_of(algorithm, window))
     assert loss.loss.shape == (1, 400)
     loss.loss.sum().backward()
     gradient = algorithm._q_network._advantage[-1].weight.grad
@@ -207,26 +146,13 @@ def test_actions_in_a_nest_come_back_as_that_nest():
     nest.assert_same_structure(output, spec)
 
 
-def test_the_state_of_the_target_network_is_part_of_the_checkpoint():
-    algorithm = with_tables(target_update_period=3)
-    algorithm.after_update(TimeStep(), ())
-    state = algorithm.state_dict()
-    resumed = dqn(target_update_period=3, target_update_tau=1.0)
-    resumed.load_state_dict(state)
-    table = resumed._target_q_network._advantage[-1].weight
-    torch.testing.assert_close(table.T, TARGET)
-    for _ in range(2):
-        resumed.after_update(TimeStep(), ())
-    torch.testing.assert_close(table.T, ONLINE)
-
-
 def test_windows_that_are_too_short_name_the_setting():
     with pytest.raises(ValueError, match="mini_batch_length = 4"):
-        losses_of(with_tables(n_step=3), three_windows())
+        info_of(with_tables(n_step=3), three_windows())
 
 
 def test_the_loss_is_finite_at_extreme_values():
     algorithm = with_tables(return_model=None)
     set_table(algorithm._target_q_network, 1e6 * TARGET)
-    loss = losses_of(algorithm, three_windows())
+    loss = algorithm.calc_loss(info_of(algorithm, three_windows()))
     assert all(math.isfinite(x) for x in loss.loss.flatten().tolist())

@@ -47,9 +47,6 @@ def iql(action_spec=BOX, *, observation_spec=OBSERVATION, **kwargs) -> IqlAlgori
     return algorithm
 
 
-# Acting
-
-
 # Actions
 
 

@@ -158,6 +158,13 @@ VARIANTS = {
     "SAC of three critics": Row(
         SacAlgorithm, naive.sac, SAC, {**GIVEN, "num_critics": 3}, **VARIANT
     ),
+    "SAC without entropy in targets": Row(
+        SacAlgorithm,
+        naive.sac_without_bonus,
+        SAC,
+        {**GIVEN, "use_entropy_reward": False},
+        **VARIANT,
+    ),
     "SAC with a target of its own": Row(
         SacAlgorithm,
         naive.sac,

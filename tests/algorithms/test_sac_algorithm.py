@@ -1,29 +1,31 @@
 from __future__ import annotations
 
 import functools
-import math
 
 import pytest
 import torch
 
 from alf_lite import nest
-from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
-from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
-from alf_lite.algorithms.learning.updates import update_with_gradient
-from alf_lite.algorithms.parts.temperature import entropy_of_mostly_one_value
-from alf_lite.algorithms.sac_algorithm import SacAlgorithm, SacInfo
-from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.algorithms.learning.batch_loss import batch_loss
+from alf_lite.algorithms.sac_algorithm import SacAlgorithm
+from alf_lite.data_structures import TimeStep
 from alf_lite.distributions.action_vectors import Entropies
 from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Adam
-from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.tensor_specs import TensorSpec
+from tests.replayed_steps import (
+    BOX,
+    CHOICE,
+    FIRST,
+    LAST,
+    OBSERVATION,
+    batch_of,
+    info_of,
+    update,
+    windows,
+)
 
-OBSERVATION = TensorSpec((3,))
-BOX = BoundedTensorSpec((2,), torch.float32, [-1.0, 0.0], [1.0, 10.0])
-CHOICE = BoundedTensorSpec((), torch.int64, 0, 2)
-MIXED = {"gear": CHOICE, "move": BOX}
-FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
 GAMMA = 0.9
 
 Actor = functools.partial(SquashedActorNetwork, fc_layer_params=(16,))
@@ -49,42 +51,6 @@ def sac(action_spec=BOX, *, spread: float = 0.3, **kwargs) -> SacAlgorithm:
     return algorithm
 
 
-def windows(
-    action_spec, length: int = 2, batch_size: int = 5, reward_dims=()
-) -> TimeStep:
-    """[B, T] of random steps; the second row terminates, the third hits a limit."""
-    torch.manual_seed(1)
-    step_type = torch.full((batch_size, length), MID, dtype=torch.int32)
-    step_type[1:3, 1] = LAST
-    discount = torch.ones(batch_size, length)
-    discount[1, 1] = 0.0
-    if length > 2:
-        step_type[1:3, 2] = FIRST
-    return TimeStep(
-        step_type=step_type,
-        reward=torch.randn(batch_size, length, *reward_dims),
-        discount=discount,
-        observation=torch.randn(batch_size, length, 3),
-        prev_action=nest.map_structure(
-            lambda spec: spec.sample((batch_size, length)), action_spec
-        ),
-    )
-
-
-def batch_of(algorithm: SacAlgorithm, steps: TimeStep) -> TrainingBatch:
-    with torch.no_grad():
-        inputs, info = algorithm.preprocess_experience(steps, (), BatchInfo())
-    inputs, info, valid = transpose((inputs, info, steps.step_type != LAST))
-    return TrainingBatch(inputs, info, (), valid)
-
-
-def info_of(algorithm: SacAlgorithm, steps: TimeStep, seed: int = 2) -> SacInfo:
-    batch = batch_of(algorithm, steps)
-    state = algorithm.get_initial_train_state(batch.valid.shape[1])
-    torch.manual_seed(seed)
-    return LossFunction(algorithm).info(batch, state)[0]
-
-
 def test_the_weights_of_the_reward_decide_what_the_actor_wants():
     algorithm = sac(BOX, reward_spec=TensorSpec((2,)), reward_weights=[1.0, 0.0])
     steps = windows(BOX, reward_dims=(2,))
@@ -93,56 +59,35 @@ def test_the_weights_of_the_reward_decide_what_the_actor_wants():
     assert not torch.allclose(info_of(algorithm, steps).policy_value, before)
 
 
-def test_default_target_entropies():
-    targets = {
-        part: temperature.target_entropy
-        for part, temperature in sac(MIXED)._temperatures.items()
-    }
-    # −1 for each element in units of half of its range: 1 and 5.
-    assert targets["continuous"] == pytest.approx(-2 + math.log(5))
-    assert targets["discrete"] == pytest.approx(entropy_of_mostly_one_value(3))
-    given = sac(MIXED, target_entropy=-3.0, discrete_target_entropy=0.5)._temperatures
-    assert given["continuous"].target_entropy == -3.0
-    assert given["discrete"].target_entropy == 0.5
-
-
 def test_a_fixed_alpha_stays():
     algorithm = sac(BOX, learn_alpha=False, initial_alpha=0.2)
-    loss_info, _ = batch_loss(algorithm, batch_of(algorithm, windows(BOX)))
-    update_with_gradient(algorithm, loss_info)
+    loss_info = update(algorithm, windows(BOX))
     alpha = algorithm._temperatures["continuous"].alpha
     assert alpha.item() == pytest.approx(0.2)
     assert loss_info.extra.alpha.continuous == alpha
 
 
-def bandit(action_spec, reward) -> TimeStep:
-    """512 one-step episodes of random actions."""
+def bandit() -> TimeStep:
+    """64 one-step episodes of random actions, whose reward is their number."""
     torch.manual_seed(3)
-    action = nest.map_structure(lambda spec: spec.sample((512, 2)), action_spec)
-    step_type = torch.tensor([FIRST, LAST], dtype=torch.int32).expand(512, 2)
+    action = CHOICE.sample((64, 2))
+    step_type = torch.tensor([FIRST, LAST], dtype=torch.int32).expand(64, 2)
     return TimeStep(
         step_type=step_type,
-        reward=reward(action),
+        reward=action.float(),
         discount=(step_type != LAST).float(),
-        observation=torch.ones(512, 2, 3),
+        observation=torch.ones(64, 2, 3),
         prev_action=action,
     )
-
-
-def train(algorithm: SacAlgorithm, steps: TimeStep, num_updates: int) -> None:
-    batch = batch_of(algorithm, steps)
-    for _ in range(num_updates):
-        loss_info, info = batch_loss(algorithm, batch)
-        update_with_gradient(algorithm, loss_info)
-        algorithm.after_update(batch.inputs, info)
 
 
 def test_the_temperature_holds_the_entropy_at_its_target():
     algorithm = sac(
         CHOICE, spread=0.0, optimizer=Adam(lr=1e-2), discrete_target_entropy=0.7
     )
-    train(algorithm, bandit(CHOICE, lambda action: action.float()), 400)
-    info = info_of(algorithm, bandit(CHOICE, lambda action: action.float()))
+    steps = bandit()
+    update(algorithm, steps, 400)
+    info = info_of(algorithm, steps)
     assert info.entropies.discrete.mean().item() == pytest.approx(0.7, abs=0.05)
     # The soft optimum: π ∝ exp(Q / α).
     policy, _ = algorithm._policy(torch.ones(1, 3))

@@ -7,23 +7,26 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.ddpg_algorithm import DdpgInfo, DdpgState
-from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
-from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
-from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.algorithms.td3_bc_algorithm import Td3BcAlgorithm, Td3BcInfo
-from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.data_structures import TimeStep
 from alf_lite.networks.actor_networks import ActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Adam
-from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.tensor_specs import BoundedTensorSpec
+from tests.replayed_steps import (
+    BOX,
+    FIRST,
+    LAST,
+    MID,
+    OBSERVATION,
+    info_of,
+    update,
+    windows,
+)
 
-OBSERVATION = TensorSpec((3,))
-BOX = BoundedTensorSpec((2,), torch.float32, [-1.0, 0.0], [1.0, 10.0])
 LINE = BoundedTensorSpec((1,), torch.float32, -1, 1)
-FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
 GAMMA = 0.9
-NO_SOURCE = BatchInfo()
 
 Actor = functools.partial(ActorNetwork, fc_layer_params=(16,))
 Critic = functools.partial(CriticNetwork, joint_fc_layer_params=(16,))
@@ -46,41 +49,6 @@ def make(cls=Td3BcAlgorithm, action_spec=BOX, *, spread: float = 0.3, **kwargs):
         for parameter in algorithm.parameters():
             parameter.add_(spread * torch.randn_like(parameter))
     return algorithm
-
-
-def windows(length: int = 2, reward_dims=()) -> TimeStep:
-    """[B=5, T] of random steps.
-
-    The second row terminates, the third hits a limit, the fourth begins with LAST.
-    """
-    torch.manual_seed(1)
-    step_type = torch.full((5, length), MID, dtype=torch.int32)
-    step_type[1:3, 1] = LAST
-    step_type[3, :2] = torch.tensor([LAST, FIRST])
-    discount = torch.ones(5, length)
-    discount[1, 1] = 0.0
-    if length > 2:
-        step_type[1:3, 2] = FIRST
-    return TimeStep(
-        step_type=step_type,
-        reward=torch.randn(5, length, *reward_dims),
-        discount=discount,
-        observation=torch.randn(5, length, 3),
-        prev_action=BOX.sample((5, length)),
-    )
-
-
-def batch_of(algorithm, steps: TimeStep, batch_info=NO_SOURCE) -> TrainingBatch:
-    with torch.no_grad():
-        inputs, info = algorithm.preprocess_experience(steps, (), batch_info)
-    inputs, info, valid = transpose((inputs, info, steps.step_type != LAST))
-    return TrainingBatch(inputs, info, (), valid)
-
-
-def info_of(algorithm, steps: TimeStep, batch_info=NO_SOURCE):
-    batch = batch_of(algorithm, steps, batch_info)
-    state = algorithm.get_initial_train_state(batch.valid.shape[1])
-    return LossFunction(algorithm).info(batch, state)[0]
 
 
 def hand_made(policy_value: list[float], distance: list[float]) -> Td3BcInfo:
@@ -108,30 +76,18 @@ def test_values_that_are_all_0_give_a_finite_loss():
 
 def test_a_stored_action_beyond_the_bounds_counts_as_one_on_the_bound():
     algorithm = make()
-    steps = windows()
+    steps = windows(BOX)
     steps.prev_action[0, 1] = torch.tensor([3.0, -70.0])
     beyond = info_of(algorithm, steps).distance[0, 0]
     steps.prev_action[0, 1] = torch.tensor([1.0, 0.0])
     torch.testing.assert_close(beyond, info_of(algorithm, steps).distance[0, 0])
 
 
-def test_only_rows_of_offline_buffers_if_asked_for():
-    algorithm = make(offline_rows_only=True)
-    steps = windows()
-    source = BatchInfo(source=torch.tensor([1, 0, 2, 1, 0]))
-    extra = algorithm.calc_loss(info_of(algorithm, steps, source)).extra
-    everywhere = make().calc_loss(info_of(make(), steps)).extra
-    factor = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0])
-    torch.testing.assert_close(extra.bc_loss[0], factor * everywhere.bc_loss[0])
-    torch.testing.assert_close(extra.td3.actor_loss, everywhere.td3.actor_loss)
-    assert not algorithm.calc_loss(info_of(algorithm, steps)).extra.bc_loss.any()
-
-
 def test_a_pause_of_the_actor_is_one_of_the_cloning():
     algorithm = make(actor_update_period=2)
     td3 = make(Td3Algorithm, actor_update_period=2)
     td3.load_state_dict(algorithm.state_dict())
-    steps = windows()
+    steps = windows(BOX)
     loss = algorithm.calc_loss(info_of(algorithm, steps))
     torch.testing.assert_close(loss.loss, td3.calc_loss(info_of(td3, steps)).loss)
     assert loss.extra.bc_loss == ()
@@ -160,11 +116,7 @@ def test_a_small_weight_stays_with_the_data_and_a_large_one_leaves_for_higher_va
         algorithm = make(
             action_spec=LINE, bc_alpha=alpha, spread=0.0, optimizer=Adam(lr=1e-2)
         )
-        batch = batch_of(algorithm, bandit())
-        for _ in range(200):
-            loss_info, info = batch_loss(algorithm, batch)
-            update_with_gradient(algorithm, loss_info)
-            algorithm.after_update(batch.inputs, info)
+        update(algorithm, bandit(), 200)
         inputs = TimeStep(observation=torch.ones(1, 3))
         greedy[alpha] = algorithm.predict_step(inputs, DdpgState()).output.item()
     assert greedy[0.0] == pytest.approx(-0.5, abs=0.03)
@@ -176,10 +128,7 @@ def test_a_small_weight_stays_with_the_data_and_a_large_one_leaves_for_higher_va
 def test_actions_in_a_nest_are_cloned_as_one_vector():
     spec = {"b": BOX, "a": BoundedTensorSpec((), torch.float32, -1, 1)}
     algorithm = make(action_spec=spec)
-    steps = windows()
-    steps = steps._replace(
-        prev_action=nest.map_structure(lambda s: s.sample((5, 2)), spec)
-    )
+    steps = windows(spec)
     info = info_of(algorithm, steps)
     action, _ = algorithm._policy(steps.observation[:, 0])
     taken = algorithm._actions.to_vector(
