@@ -22,18 +22,13 @@ from tests.replayed_steps import (
     CHOICE,
     FIRST,
     LAST,
-    MIXED,
     OBSERVATION,
     info_of,
     update,
-    windows,
 )
 
 LINE = BoundedTensorSpec((1,), torch.float32, -1, 1)
 GAMMA = 0.9
-SPECS = pytest.mark.parametrize(
-    "spec", [BOX, CHOICE, MIXED], ids=["box", "choice", "mixed"]
-)
 
 Actor = functools.partial(SquashedActorNetwork, fc_layer_params=(16,))
 Critic = functools.partial(CriticNetwork, joint_fc_layer_params=(16,))
@@ -66,74 +61,6 @@ def evaluation(algorithm, observation: Tensor, values: Tensor | None = None):
 
 
 # The conservative term
-
-
-def single_values(algorithm, observation: Tensor, action) -> Tensor:
-    """Q [n] of one action, given as the environment takes it."""
-    vector, joint = None, 0
-    if isinstance(action, dict):
-        joint, action = int(action["gear"]), action["move"]
-    if action.is_floating_point():
-        low, high = torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 10.0])
-        vector = (2 * (action - low) / (high - low) - 1).unsqueeze(0)
-    else:
-        joint = int(action)
-    features, _ = algorithm._critics.online.encode(observation.unsqueeze(0))
-    return algorithm._critics.online.evaluate(features, vector)[0, :, joint]
-
-
-def naive_gap(algorithm, steps: TimeStep, drawn, temperature: float) -> Tensor:
-    """[B, n] of one-step windows, action by action and sample by sample.
-
-    Args:
-        drawn: vectors [S, B, 2] of which the first third is of π(·|s), the second of
-            π(·|s') and the third uniform; None without continuous actions.
-    """
-    rows = []
-    for b in range(5):
-        observation, next_observation = steps.observation[b]
-        taken = nest.map_structure(lambda t, b=b: t[b, 1], steps.prev_action)
-        total, count = 0.0, 1 if drawn is None else len(drawn)
-        for s in range(count):
-            move, density = None, 1.0
-            if drawn is not None:
-                move = drawn[s, b] * torch.tensor([1.0, 5.0]) + torch.tensor([0.0, 5.0])
-                density = 0.25
-                if s < 2 * count // 3:
-                    at = observation if s < count // 3 else next_observation
-                    policy, _ = algorithm._policy(at.unsqueeze(0))
-                    part = policy["move"] if isinstance(policy, dict) else policy
-                    # Of the vector, which has a fifth of the extent.
-                    density = 5 * part.log_prob(move).exp()
-            for gear in range(3 if algorithm._actions.has_discrete else 1):
-                if move is None:
-                    action = torch.tensor(gear)
-                elif isinstance(taken, dict):
-                    action = {"gear": torch.tensor(gear), "move": move}
-                else:
-                    action = move
-                q = single_values(algorithm, observation, action)
-                total = total + (q / temperature).exp() / density
-        soft = temperature * (total / count).log()
-        rows.append(soft - single_values(algorithm, observation, taken))
-    return torch.stack(rows)
-
-
-@SPECS
-@pytest.mark.parametrize("temperature", [0.7, 1.0])
-def test_the_gap_is_that_of_a_naive_computation(spec, temperature):
-    algorithm = make(spec, cql_temperature=temperature, num_sampled_actions=4)
-    kept = []
-    sample = algorithm._sample_vectors
-    algorithm._sample_vectors = lambda e: kept.append(sample(e)) or kept[-1]
-    steps = windows(spec)
-    info = info_of(algorithm, steps)
-    drawn = kept[0][0] if kept else None
-    if spec is not CHOICE:
-        assert drawn.shape == (12, 5, 2)
-    expected = naive_gap(algorithm, steps, drawn, temperature)
-    assert info.gap.shape == (1, 5, 2)
-    torch.testing.assert_close(info.gap[0], expected, atol=1e-4, rtol=1e-3)
 
 
 def test_the_estimate_for_one_continuous_action_is_its_integral():

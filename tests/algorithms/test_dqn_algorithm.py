@@ -14,7 +14,7 @@ from alf_lite.data_structures import TimeStep
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
-from tests.replayed_steps import CHOICE, FIRST, LAST, MID, info_of
+from tests.replayed_steps import CHOICE, MID, info_of, windows
 
 NUM_STATES = 4
 OBSERVATION = TensorSpec((NUM_STATES,))  # one-hot
@@ -41,24 +41,8 @@ def set_table(network: QNetwork, table: Tensor) -> None:
         linear.bias.zero_()
 
 
-# Three windows: one goes on, one terminates at its second step, one runs into a limit.
-STATES = [[0, 1, 2], [1, 2, 0], [2, 3, 0]]
-STEP_TYPES = [[FIRST, MID, MID], [MID, LAST, FIRST], [MID, LAST, FIRST]]
-REWARDS = [[0.0, 1.0, 2.0], [9.0, -1.0, 0.0], [9.0, 3.0, 0.0]]
-DISCOUNTS = [[1.0, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 1.0]]
-ACTIONS = [[2, 0, 1], [1, 0, 0], [0, 2, 2]]
 ONLINE = torch.tensor([[0.0, 1, 2], [3, 5, 4], [1, 0, 0.5], [0, 0, 1]])
 TARGET = torch.tensor([[1.0, 1, 1], [10, 20, 30], [7, 8, 9], [4, 5, 6]])
-
-
-def three_windows() -> TimeStep:
-    return TimeStep(
-        step_type=torch.tensor(STEP_TYPES, dtype=torch.int32),
-        reward=torch.tensor(REWARDS),
-        discount=torch.tensor(DISCOUNTS),
-        observation=torch.eye(NUM_STATES)[torch.tensor(STATES)],
-        prev_action=torch.tensor(ACTIONS).roll(1, dims=1),
-    )
 
 
 def with_tables(**kwargs) -> DqnAlgorithm:
@@ -148,11 +132,13 @@ def test_actions_in_a_nest_come_back_as_that_nest():
 
 def test_windows_that_are_too_short_name_the_setting():
     with pytest.raises(ValueError, match="mini_batch_length = 4"):
-        info_of(with_tables(n_step=3), three_windows())
+        info_of(dqn(observation_spec=TensorSpec((3,)), n_step=3), windows(CHOICE, 3))
 
 
 def test_the_loss_is_finite_at_extreme_values():
-    algorithm = with_tables(return_model=None)
-    set_table(algorithm._target_q_network, 1e6 * TARGET)
-    loss = algorithm.calc_loss(info_of(algorithm, three_windows()))
+    algorithm = dqn(observation_spec=TensorSpec((3,)))
+    with torch.no_grad():
+        for parameter in algorithm._target_q_network.parameters():
+            parameter.mul_(1e6)
+    loss = algorithm.calc_loss(info_of(algorithm, windows(CHOICE)))
     assert all(math.isfinite(x) for x in loss.loss.flatten().tolist())

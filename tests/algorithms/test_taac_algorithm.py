@@ -8,25 +8,26 @@ import pytest
 import torch
 
 import alf_lite
-from alf_lite import nest
-from alf_lite.algorithms.learning.batch_loss import LossFunction
-from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
 from alf_lite.algorithms.parts.return_heads import QuantileHead
-from alf_lite.algorithms.taac_algorithm import TaacAlgorithm, TaacInfo, compare_through
-from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.algorithms.taac_algorithm import TaacAlgorithm, compare_through
+from alf_lite.data_structures import TimeStep
 from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.optimizers.optimizers import Adam
-from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from tests.replayed_steps import (
+    BOX,
+    CHOICE,
+    FIRST,
+    MID,
+    OBSERVATION,
+    info_of,
+    windows,
+)
 
-OBSERVATION = TensorSpec((3,))
-BOX = BoundedTensorSpec((2,), torch.float32, [-1.0, 0.0], [1.0, 10.0])
-CHOICE = BoundedTensorSpec((), torch.int64, 0, 2)
-FIRST, MID, LAST = StepType.FIRST, StepType.MID, StepType.LAST
 GAMMA, ALPHA = 0.9, 0.3
-T, B = 5, 64
+T, B = 5, 5
 
 Actor = functools.partial(SquashedActorNetwork, fc_layer_params=(16,))
 Critic = functools.partial(CriticNetwork, joint_fc_layer_params=(16,))
@@ -49,39 +50,6 @@ def taac(action_spec=BOX, **kwargs) -> TaacAlgorithm:
             if "temperature" not in name:
                 parameter.add_(0.3 * torch.randn_like(parameter))
     return algorithm
-
-
-def windows(action_spec=BOX, reward_dims=()) -> TimeStep:
-    """[B, T]; half of the actions are those before, a third of the episodes end."""
-    torch.manual_seed(1)
-    step_type = torch.full((B, T), MID, dtype=torch.int32)
-    step_type[: B // 3, 2], step_type[: B // 3, 3] = LAST, FIRST
-    discount = torch.ones(B, T)
-    discount[: B // 6, 2] = 0.0  # the others hit a time limit
-    action = nest.map_structure(lambda spec: spec.sample((B, T)), action_spec)
-    repeats = torch.rand(B, T) < 0.5
-    repeats[: B // 3, 3:] = False
-    for t in range(1, T):
-        for leaf in nest.flatten(action):
-            same = repeats[:, t]
-            leaf[same, t] = leaf[same, t - 1]
-    for leaf in nest.flatten(action):
-        leaf[: B // 3, 3] = 0.0
-    return TimeStep(
-        step_type=step_type,
-        reward=torch.randn(B, T, *reward_dims),
-        discount=discount,
-        observation=torch.randn(B, T, 3),
-        prev_action=action,
-    )
-
-
-def info_of(algorithm: TaacAlgorithm, steps: TimeStep, seed: int = 2) -> TaacInfo:
-    with torch.no_grad():
-        inputs, info = algorithm.preprocess_experience(steps, (), BatchInfo())
-    inputs, info, valid = transpose((inputs, info, steps.step_type != LAST))
-    torch.manual_seed(seed)
-    return LossFunction(algorithm).info(TrainingBatch(inputs, info, (), valid))[0]
 
 
 # Compare-through
@@ -155,26 +123,20 @@ def test_the_slope_of_the_objective_is_that_of_q_times_how_often_it_is_taken():
     torch.testing.assert_close(got, beta * slope.clamp(-0.05, 0.05))
 
 
-def test_rewards_of_several_dimensions_and_quantiles_have_targets_of_their_own():
-    algorithm = taac(reward_spec=TensorSpec((2,)), reward_weights=[1.0, -2.0])
-    info = info_of(algorithm, windows(reward_dims=(2,)))
-    assert info.q.shape == (T, B, 2, 2)
-    assert info.value.shape == (T, B, 2)
-    assert info.policy_value.shape == (T, B)
-    assert algorithm.calc_loss(info).loss.shape == (T - 1, B)
+def test_quantiles_have_targets_of_their_own():
     algorithm = taac(return_model=QuantileHead(num_quantiles=4))
-    info = info_of(algorithm, windows())
+    info = info_of(algorithm, windows(BOX, T))
     assert info.value.shape == (T, B, 4)
     assert algorithm.calc_loss(info).loss.shape == (T - 1, B)
 
 
 def test_between_updates_of_the_actor_only_the_critics_learn():
     algorithm = taac(actor_update_period=2)
-    loss = algorithm.calc_loss(info_of(algorithm, windows()))
+    loss = algorithm.calc_loss(info_of(algorithm, windows(BOX, T)))
     loss.loss.sum().backward()
     assert all(p.grad is None for p in algorithm._policy.parameters())
     algorithm.after_update((), ())
-    loss = algorithm.calc_loss(info_of(algorithm, windows()))
+    loss = algorithm.calc_loss(info_of(algorithm, windows(BOX, T)))
     loss.loss.sum().backward()
     assert all(p.grad is not None for p in algorithm._policy.parameters())
 
