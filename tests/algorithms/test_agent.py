@@ -215,7 +215,8 @@ def test_a_part_has_no_optimizers_of_its_own():
 
 
 def test_goals_change_when_they_shall_and_are_stored_with_the_steps():
-    agent = trained(DqnAlgorithm, full_agent(DqnAlgorithm), 30)
+    settings = {"num_updates_per_train_iter": 1}
+    agent = trained(DqnAlgorithm, full_agent(DqnAlgorithm), 30, settings)
     experience, _ = agent.replay_buffer.gather_all()
     goal, step_type = experience.rollout_info["goal"], experience.time_step.step_type
     assert torch.equal(goal.sum(-1), torch.ones_like(step_type, dtype=torch.float32))
@@ -230,7 +231,7 @@ def test_goals_change_when_they_shall_and_are_stored_with_the_steps():
 
 def test_rewards_are_weighted_and_the_raw_one_stays():
     agent = trained(
-        *(DqnAlgorithm, Agent, 20),
+        *(DqnAlgorithm, Agent, 20, {"num_updates_per_train_iter": 1}),
         rl_algorithm_ctor=DqnAlgorithm,
         intrinsic_rewards={"bias": Bias, "more": Bias},
         extrinsic_reward_weight=0.5,
@@ -293,7 +294,11 @@ class Chosen(IntrinsicReward):
 
 @pytest.mark.parametrize(
     ("algorithm", "gamma"),
-    [(PPOAlgorithm, None), (PPOAlgorithm, 0.9), (DqnAlgorithm, None)],
+    [
+        pytest.param(PPOAlgorithm, None, marks=pytest.mark.slow),
+        (PPOAlgorithm, 0.9),
+        (DqnAlgorithm, None),
+    ],
 )
 def test_learns_from_an_intrinsic_reward_alone(algorithm, gamma):
     env = create_environment(env_ctor=PolicyEnv, num_parallel_environments=8)
@@ -349,7 +354,7 @@ def test_the_quick_way_to_the_loss_changes_nothing(algorithm, num_steps):
     for is_quick in (True, False):
         with contextlib.nullcontext() if is_quick else without_twins():
             agent = trained(
-                *(algorithm, Agent),
+                *(algorithm, Agent, 1 if algorithm is PPOAlgorithm else 6),
                 settings=settings,
                 rl_algorithm_ctor=functools.partial(algorithm, **several),
                 intrinsic_rewards=parts,

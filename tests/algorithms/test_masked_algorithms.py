@@ -84,7 +84,7 @@ def assert_allowed(action, mask: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("action_spec", [CHOICE, NESTED, MIXED], ids=["1", "2", "3"])
 @pytest.mark.parametrize("algorithm_class", ALGORITHMS)
-@pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("epsilon", [0.0, 1.0])
 def test_no_step_takes_an_action_that_is_ruled_out(
     algorithm_class, action_spec, epsilon
 ):
@@ -100,29 +100,6 @@ def test_no_step_takes_an_action_that_is_ruled_out(
     assert_allowed(algorithm.rollout_step(steps, state).output, mask)
     if not algorithm.on_policy:
         assert_allowed(algorithm.random_action(steps), mask)
-
-
-@pytest.mark.parametrize("algorithm_class", ALGORITHMS)
-def test_the_networks_do_not_see_the_mask(algorithm_class):
-    algorithm = build(algorithm_class)
-    steps = time_step(CHOICE, 1)
-    policies = []
-    for allowed in ([1, 1, 1], [1, 1, 0]):
-        mask = torch.tensor([allowed], dtype=torch.int8)
-        observation = {**steps.observation, "mask": mask}
-        if algorithm_class is DqnAlgorithm:
-            policies.append(algorithm._evaluate(observation, ())[0][0, 0])
-        else:
-            policies.append(algorithm._policy(observation)[0].logits[0])
-            if algorithm.on_policy:
-                value, _ = algorithm._value(observation)
-            else:
-                value, _ = algorithm._critics.online((observation, None))
-            policies[-1] = torch.cat([policies[-1], value.flatten()])
-    seen, restricted = policies
-    differs = [2] if algorithm_class is not DqnAlgorithm else []
-    same = [i for i in range(len(seen)) if i not in differs]
-    torch.testing.assert_close(seen[same], restricted[same])
 
 
 @pytest.mark.parametrize("algorithm_class", ALGORITHMS)

@@ -158,7 +158,7 @@ SLOW = pytest.mark.slow
         pytest.param(FEED_FORWARD_PPO, None, 20, id="ppo", marks=SLOW),
         pytest.param(FEED_FORWARD_PPO, MULTI, 20, id="ppo-multi", marks=SLOW),
         pytest.param(FEED_FORWARD_PPO, MIXED, 20, id="ppo-mixed"),
-        pytest.param(PPO(recurrent=True), None, 20, id="ppo-recurrent"),
+        pytest.param(PPO(recurrent=True), None, 20, id="ppo-recurrent", marks=SLOW),
         pytest.param(A2C, None, 80, id="a2c", marks=SLOW),
         pytest.param(IMPALA, None, 80, id="impala", marks=SLOW),
         pytest.param(DQN, None, 50, id="dqn"),

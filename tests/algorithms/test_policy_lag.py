@@ -38,6 +38,7 @@ VALUE_OF_PI = [0.6, 0.9]
 # The policy proportional to min(μ, π) takes both actions alike in s1.
 VALUE_BETWEEN = [0.4, 0.5]
 UNCLIPPED = {"rho_clip": math.inf, "c_clip": math.inf}
+SLOW = pytest.mark.slow  # V-trace itself is in the table of losses
 VTRACE = {"off_policy_correction": "vtrace"}
 
 
@@ -146,9 +147,9 @@ TRUE_IMPROVEMENT = torch.tensor([0.25 * (0.9 - 0.3), 0.5 * 0.09 * 1.0])
     [
         (ActorCriticAlgorithm, {}, VALUE_OF_MU),
         (ImpalaAlgorithm, {}, VALUE_BETWEEN),
-        (ImpalaAlgorithm, UNCLIPPED, VALUE_OF_PI),
-        (PPOAlgorithm, {}, VALUE_OF_MU),
-        (PPOAlgorithm, VTRACE, VALUE_BETWEEN),
+        pytest.param(ImpalaAlgorithm, UNCLIPPED, VALUE_OF_PI, marks=SLOW),
+        pytest.param(PPOAlgorithm, {}, VALUE_OF_MU, marks=SLOW),
+        pytest.param(PPOAlgorithm, VTRACE, VALUE_BETWEEN, marks=SLOW),
         (PPOAlgorithm, {**VTRACE, **UNCLIPPED}, VALUE_OF_PI),
     ],
 )

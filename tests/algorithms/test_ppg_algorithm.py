@@ -161,7 +161,9 @@ def test_as_a_part_of_nothing_else_it_is_itself_bit_for_bit():
             assert torch.equal(agent.pop(f"parts.rl.{name}"), value), name
 
 
-@pytest.mark.parametrize("own_optimizer", [True, False])
+@pytest.mark.parametrize(
+    "own_optimizer", [pytest.param(True, marks=pytest.mark.slow), False]
+)
 def test_as_a_part_its_phases_train_nothing_else(own_optimizer):
     rnd = functools.partial(RndReward, optimizer=Adam() if own_optimizer else None)
     agent, make = build(

@@ -86,7 +86,9 @@ def test_a_row_predicts_the_step_that_its_action_led_to():
     assert valid_steps(steps.step_type).shape == info.target.shape[:2]
 
 
-@pytest.mark.parametrize("algorithm", [PPOAlgorithm, SacAlgorithm])
+@pytest.mark.parametrize(
+    "algorithm", [pytest.param(PPOAlgorithm, marks=pytest.mark.slow), SacAlgorithm]
+)
 def test_an_algorithm_learns_from_representations(algorithm):
     ctor = functools.partial(ObservationPolicyEnv, "discrete")
     env = create_environment(env_ctor=ctor, num_parallel_environments=8, seed=0)
