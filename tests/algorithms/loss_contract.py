@@ -11,7 +11,6 @@ gradient of all parameters and the priorities.
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import itertools
 import math
@@ -311,6 +310,27 @@ class Policy(NamedTuple):
         ]
 
 
+class Frozen:
+    """A critic through which gradients go to the action only."""
+
+    def __init__(self, critic: Any) -> None:
+        self._critic = getattr(critic, "_network", critic)  # without the mask
+        self.initial_state = self._critic.initial_state
+
+    def encode(self, *inputs: Any) -> Any:
+        return self._without_gradient(self._critic.encode, *inputs)
+
+    def evaluate(self, *inputs: Any) -> Any:
+        return self._without_gradient(self._critic.evaluate, *inputs)
+
+    def _without_gradient(self, function: Callable[..., Any], *inputs: Any) -> Any:
+        self._critic.requires_grad_(False)
+        try:
+            return function(*inputs)
+        finally:
+            self._critic.requires_grad_(True)
+
+
 class Window:
     """Stored steps, and what the networks make of them, one step after the other."""
 
@@ -431,11 +451,9 @@ class Window:
                 probs.append(share / share.sum(-1, keepdim=True))
         return Policy(probs, box)
 
-    def frozen(self, critic: Any) -> Any:
+    def frozen(self, critic: Any) -> Frozen:
         """The same critic, which does not learn."""
-        return self.know(
-            (id(critic), "frozen"), lambda: copy.deepcopy(critic).requires_grad_(False)
-        )
+        return self.know((id(critic), "frozen"), lambda: Frozen(critic))
 
     def values(self, critic: Any, t: int, vector: Tensor | None) -> Tensor:
         """Q(s_t, ·) [B, n, joint values, D], given the continuous part [B, 2]."""

@@ -287,8 +287,8 @@ def cql(w: Window, t: int, b: int) -> Terms:
         total, samples = _zeros(), cql_samples(s, t, b)
         for kind, vector, density in samples:
             q = w.know(("cql", t, kind), lambda v=vector: w.values(online, t, v))
-            for j in allowed:
-                total = total + (s.scalar(q[b, k, j]) / temperature).exp() / density
+            values = s.scalar(q[b, k, allowed]) / temperature
+            total = total + values.exp().sum() / density
         gaps.append(temperature * (total / len(samples)).log() - s.scalar(taken))
     gap = torch.stack(gaps)
     conservative, of_alpha = conservative_losses(w, gap.sum(), gap.mean())

@@ -176,6 +176,7 @@ def test_actions_that_were_never_seen_are_worth_less():
     assert greedy["cql"] < 0.2
 
 
+@pytest.mark.slow  # the gradient of its loss is in the table of losses
 def test_a_learnt_weight_holds_the_gap_at_its_threshold():
     algorithm = make(
         CHOICE,

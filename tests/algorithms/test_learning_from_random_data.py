@@ -81,7 +81,7 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm_ctor", "env_ctor", "at_least"),
     [
-        pytest.param(CQL, CONTINUOUS, 3.4, id="cql-continuous"),
+        pytest.param(CQL, CONTINUOUS, 3.4, id="cql-continuous", marks=SLOW),
         pytest.param(*(LAGRANGE, CONTINUOUS, 3.4), id="cql-with-threshold", marks=SLOW),
         pytest.param(CQL, DISCRETE, 3.8, id="cql-discrete", marks=SLOW),
         pytest.param(CQL, NestedEnv, 3.0, id="cql-mixed"),

@@ -42,7 +42,6 @@ LSTM = functools.partial(
 VALUE = "test_learns_a_discounted_value"
 POLICY = "test_learns_the_action_that_the_observation_asks_for"
 TIME_LIMIT = "test_a_time_limit_keeps_bootstrapping"
-SEED = "test_the_same_seed_gives_the_same_parameters"
 
 
 class OffPolicyLearning(OffPolicyLearningContract):
@@ -90,8 +89,12 @@ class TestDqn(OffPolicyLearning):
         outputs, _ = algorithm._q_network(observation)
         return algorithm._return_model.mean(outputs).amax((1, 2))
 
+    @pytest.mark.slow  # R2D2 remembers by the same network
+    def test_remembers_with_a_recurrent_network(self):
+        super().test_remembers_with_a_recurrent_network()
 
-@slow_but_for(SEED, VALUE, POLICY, TIME_LIMIT)
+
+@slow_but_for(VALUE, POLICY, TIME_LIMIT)
 class TestDqnWithEverything(TestDqn):
     """Dueling, three steps, quantiles."""
 
@@ -109,7 +112,7 @@ class TestDqnWithEverything(TestDqn):
         }
 
 
-@slow_but_for(SEED, VALUE, POLICY)
+@slow_but_for(VALUE, POLICY)
 class TestDqnWithCategories(TestDqn):
     features = Feature.DISCRETE_ACTIONS
 
@@ -118,19 +121,19 @@ class TestDqnWithCategories(TestDqn):
         return {**super().options(encoder), "return_model": model}
 
 
-@slow_but_for(SEED, VALUE, POLICY)
+@slow_but_for(VALUE, POLICY)
 class TestDqnWithPriorities(TestDqn):
     features = Feature.DISCRETE_ACTIONS
     settings: ClassVar = {"priority_replay": True}
 
 
-@slow_but_for(SEED, VALUE, POLICY)
+@slow_but_for(VALUE, POLICY)
 class TestMunchausenDqn(TestDqn):
     algorithm = MunchausenDqnAlgorithm
     features = Feature.DISCRETE_ACTIONS
 
 
-@slow_but_for(SEED, VALUE, POLICY, TIME_LIMIT)
+@slow_but_for(VALUE, POLICY, TIME_LIMIT)
 class TestSarsa(TestDqn):
     algorithm = SarsaAlgorithm
     features = Feature.DISCRETE_ACTIONS
@@ -170,6 +173,14 @@ class TestSac(OffPolicyLearning):
     def test_learns_a_nest_of_continuous_actions(self):
         super().test_learns_a_nest_of_continuous_actions()
 
+    @pytest.mark.slow
+    def test_learns_continuous_actions(self):
+        super().test_learns_continuous_actions()
+
+    @pytest.mark.slow  # as far as the losses go, they are binary ones
+    def test_learns_several_discrete_actions(self):
+        super().test_learns_several_discrete_actions()
+
     @pytest.mark.slow  # test_sac_algorithm.py has a quick one
     def test_learns_the_temperature_of_the_entropy_that_is_asked_for(self):
         self.learns_alpha = True
@@ -189,7 +200,7 @@ class TestSacWithMemory(TestSac):
     features = Feature.DISCRETE_ACTIONS | Feature.RECURRENT_NETWORKS
 
 
-@slow_but_for(SEED, VALUE, "test_learns_the_better_action")
+@slow_but_for(VALUE, "test_learns_the_better_action")
 class TestQuantileSacWithLastingNoise(TestSac):
     features = Feature.CONTINUOUS_ACTIONS
     test_learns_the_temperature_of_the_entropy_that_is_asked_for = None  # discrete
@@ -247,7 +258,7 @@ class TestOac(TestSac):
     test_learns_the_temperature_of_the_entropy_that_is_asked_for = None  # discrete
 
 
-@slow_but_for(SEED, VALUE, "test_learns_continuous_actions")
+@slow_but_for(VALUE, "test_learns_continuous_actions")
 class TestTaac(TestSac):
     algorithm = TaacAlgorithm
     num_policy_iterations = 70
@@ -301,7 +312,7 @@ class TestDdpgWithMemory(TestDdpg):
     features = Feature.CONTINUOUS_ACTIONS | Feature.RECURRENT_NETWORKS
 
 
-@slow_but_for(SEED, VALUE, "test_learns_continuous_actions")
+@slow_but_for(VALUE, "test_learns_continuous_actions")
 class TestTd3(TestDdpg):
     algorithm = Td3Algorithm
     noise = functools.partial(GaussianNoise, std=0.3)

@@ -22,7 +22,6 @@ LaggingPPO = lagging(PPOAlgorithm, num_iterations=2)
 # Of variants whose parent does the whole contract.
 VALUE = "test_learns_a_discounted_value"
 POLICY = "test_learns_the_action_that_the_observation_asks_for"
-SEED = "test_the_same_seed_gives_the_same_parameters"
 
 
 def build(cls, env, config, *, recurrent, lr, **arguments):
@@ -69,9 +68,12 @@ class TestPPO(OnPolicyLearningContract):
     def test_learns_a_nest_of_continuous_actions(self):
         super().test_learns_a_nest_of_continuous_actions()
 
+    @pytest.mark.slow  # the binary ones are several, too
+    def test_learns_several_discrete_actions(self):
+        super().test_learns_several_discrete_actions()
+
 
 @slow_but_for(  # PPO does the others with the same networks
-    SEED,
     VALUE,
     POLICY,
     "test_a_time_limit_keeps_bootstrapping",
@@ -84,7 +86,7 @@ class TestActorCritic(OnPolicyLearningContract):
         return build(ActorCriticAlgorithm, env, config, recurrent=recurrent, lr=5e-3)
 
 
-@slow_but_for(SEED, VALUE, POLICY)  # without a lag it is A2C
+@slow_but_for(VALUE, POLICY)  # without a lag it is A2C
 class TestImpala(TestActorCritic):
     def make(self, env, config, *, recurrent):
         return build(ImpalaAlgorithm, env, config, recurrent=recurrent, lr=5e-3)

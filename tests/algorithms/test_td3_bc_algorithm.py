@@ -116,7 +116,7 @@ def test_a_small_weight_stays_with_the_data_and_a_large_one_leaves_for_higher_va
         algorithm = make(
             action_spec=LINE, bc_alpha=alpha, spread=0.0, optimizer=Adam(lr=1e-2)
         )
-        update(algorithm, bandit(), 200)
+        update(algorithm, bandit(), 120)
         inputs = TimeStep(observation=torch.ones(1, 3))
         greedy[alpha] = algorithm.predict_step(inputs, DdpgState()).output.item()
     assert greedy[0.0] == pytest.approx(-0.5, abs=0.03)
