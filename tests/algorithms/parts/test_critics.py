@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from alf_lite import nest
 from alf_lite.algorithms.parts.critics import (
     Critics,
     TargetUpdater,
@@ -17,13 +16,11 @@ from alf_lite.algorithms.parts.critics import (
 from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.errors import ConfigError
 from alf_lite.networks.critic_networks import CriticNetwork
-from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
 STATE = TensorSpec((2,))
 CHOICE = BoundedTensorSpec((), torch.int64, 0, 2)
 OBSERVATION = {"mask": BoundedTensorSpec((3,), torch.int8, 0, 1), "state": STATE}
-MASK = ActionMask(OBSERVATION, CHOICE, "mask")
 NO_MASK = ActionMask(STATE, CHOICE, None)
 
 
@@ -32,71 +29,6 @@ def critics(weigh=lambda values: values, critic_options=None, **kwargs) -> Criti
     ctor = functools.partial(CriticNetwork, **options)
     network = make_critic_network(ctor, NO_MASK, 1, 2)
     return Critics(network, weigh, **{"tau": 0.5, "period": 1, **kwargs})
-
-
-def test_of_single_values_the_smallest_counts():
-    values = torch.tensor([[1.0, 2.0], [4.0, 3.0]])
-    assert critics().smallest(values).tolist() == [1.0, 3.0]
-
-
-def test_of_several_values_those_of_the_smallest_sum_belong_together():
-    values = torch.tensor([[[1.0, 5.0], [2.0, 3.0]]])  # [1, 2, D=2]
-    ones, others = torch.tensor([1.0, 1.0]), torch.tensor([1.0, 0.1])
-    assert critics(lambda v: v @ ones).smallest(values).tolist() == [[2.0, 3.0]]
-    assert critics(lambda v: v @ others).smallest(values).tolist() == [[1.0, 5.0]]
-
-
-def test_every_joint_value_has_its_own_smallest_critic():
-    torch.manual_seed(0)
-    values = torch.randn(3, 2, 4, 2)  # [B, n, A, D]
-    weights = torch.tensor([0.3, -1.0])
-    result = critics(lambda v: v @ weights).smallest(values)
-    assert result.shape == (3, 4, 2)
-    for b in range(3):
-        for a in range(4):
-            of_critics = values[b, :, a]
-            expected = min(of_critics, key=lambda v: (v @ weights).item())
-            torch.testing.assert_close(result[b, a], expected)
-
-
-def test_the_td_loss_adds_the_squares_of_all_critics():
-    q = torch.tensor([[[1.0, 2.0]], [[0.0, 5.0]]], requires_grad=True)  # [T, 1, n]
-    reward, next_value = torch.tensor([[1.0], [2.0]]), torch.tensor([[4.0], [9.0]])
-    discount = torch.tensor([[0.5], [0.0]])
-    loss, td_error = critics().td_loss(q, reward, discount, next_value)
-    # Targets 1 + 0.5 * 4 = 3 and 2.
-    assert loss.tolist() == [[2.0**2 + 1.0], [2.0**2 + 3.0**2]]
-    assert td_error().tolist() == [[1.5], [2.5]]
-    assert not td_error().requires_grad
-    half, _ = critics().td_loss(q, reward, discount, next_value, halved=True)
-    assert torch.equal(half, 0.5 * loss)
-
-
-def test_the_td_loss_of_several_rewards_weighs_the_error_only():
-    q = torch.tensor([[[[1.0, 2.0], [3.0, 2.0]]]])  # [1, 1, n=2, D=2]
-    reward, next_value = torch.tensor([[[1.0, -1.0]]]), torch.tensor([[[2.0, 4.0]]])
-    weights = torch.tensor([1.0, 10.0])
-    loss, td_error = critics(lambda x: x @ weights).td_loss(
-        q, reward, torch.tensor([[0.5]]), next_value
-    )
-    # Targets (2, 1): errors (1, -1) and (-1, -1), weighted -9 and -11.
-    assert loss.tolist() == [[4.0]]
-    assert td_error().tolist() == [[10.0]]
-
-
-def test_frozen_critics_have_gradient_to_the_action_only():
-    ours = critics()
-    features = torch.randn(4, 2, requires_grad=True)
-    vector = torch.randn(4, 1, requires_grad=True)
-    outside = ours.online.evaluate(features.detach(), vector.detach())
-    outside.sum().backward()
-    gradients = [p.grad.clone() for p in ours.online.parameters()]
-    inside = ours.evaluate_frozen(features, vector)
-    assert torch.equal(inside, outside)
-    inside.sum().backward()
-    assert vector.grad.abs().sum() > 0
-    assert features.grad is None
-    assert all(map(torch.equal, gradients, (p.grad for p in ours.online.parameters())))
 
 
 @pytest.mark.parametrize("options", [{}, {"layer_norm": True}])
@@ -120,17 +52,6 @@ def test_the_first_critic_alone_gives_what_it_gives_among_others(options):
     assert ours.target.evaluate(features, vector).shape == (4, 2)
 
 
-def test_one_backward_pass_trains_only_through_the_call_outside():
-    ours = critics()
-    features, vector = torch.randn(4, 2), torch.randn(4, 1, requires_grad=True)
-    outside = ours.online.evaluate(features, vector.detach())
-    expected = torch.autograd.grad(3 * outside.sum(), list(ours.online.parameters()))
-    outside = ours.online.evaluate(features, vector.detach())
-    inside = ours.evaluate_frozen(features, vector)
-    (3 * outside.sum() + 100 * inside.sum()).backward()
-    assert all(map(torch.equal, expected, (p.grad for p in ours.online.parameters())))
-
-
 def test_parameters_are_left_as_they_were_even_after_an_error():
     ours = critics()
     first, *others = ours.online.parameters()
@@ -141,33 +62,6 @@ def test_parameters_are_left_as_they_were_even_after_an_error():
     assert all(p.requires_grad for p in others)
 
 
-def test_targets_start_as_copies_and_follow_when_it_is_due():
-    ours = critics(tau=0.5, period=2)
-    source, target = next(ours.online.parameters()), next(ours.target.parameters())
-    assert torch.equal(source, target)
-    assert not target.requires_grad
-    before = target.clone()
-    with torch.no_grad():
-        source.add_(1.0)
-    ours.update_targets()
-    assert torch.equal(target, before)
-    ours.update_targets()
-    torch.testing.assert_close(target, before + 0.5)
-
-
-def test_critics_do_not_see_the_mask():
-    network = make_critic_network(CriticNetwork, MASK, 1, 2, (3,))
-    torch.manual_seed(0)
-    mask, state = torch.randint(0, 2, (5, 3), dtype=torch.int8), torch.randn(5, 2)
-    action = torch.randn(5, 1)
-    expected, _ = network._network(({"state": state}, action))
-    observation = {"mask": mask, "state": state}
-    torch.testing.assert_close(network((observation, action))[0], expected)
-    features, memory = network.encode(observation)
-    assert memory == ()
-    torch.testing.assert_close(network.evaluate(features, action), expected)
-
-
 def test_critics_see_a_mask_that_is_visible():
     mask = ActionMask(OBSERVATION, CHOICE, "mask", visible_to_networks=True)
     network = make_critic_network(CriticNetwork, mask, 0, 2, (3,))
@@ -176,21 +70,6 @@ def test_critics_see_a_mask_that_is_visible():
     other = {**observation, "mask": 1 - values}
     first, second = network((observation, None))[0], network((other, None))[0]
     assert not torch.allclose(first, second)
-
-
-def test_recurrent_critics_keep_their_state_under_a_mask():
-    ctor = functools.partial(
-        CriticNetwork,
-        encoding_network_ctor=functools.partial(GRUEncodingNetwork, hidden_size=(4,)),
-    )
-    network = make_critic_network(ctor, MASK, 0, 2, (3,))
-    assert network.state_spec == network._network.state_spec
-    state = expected = network.initial_state(5)
-    for _ in range(2):
-        observation = {"mask": torch.ones(5, 3), "state": torch.randn(5, 2)}
-        _, state = network.encode(observation, state)
-        _, expected = network._network.encode({"state": observation["state"]}, expected)
-    nest.map_structure(torch.testing.assert_close, state, expected)
 
 
 def test_what_is_no_critic_network_is_named():
@@ -242,15 +121,6 @@ def test_a_copy_in_every_third_update_comes_with_the_third_and_the_sixth():
     ]
 
 
-def test_a_soft_update_moves_by_tau():
-    _, target, updater = pair(tau=0.1)
-    values = []
-    for _ in range(3):
-        updater()
-        values.append(target.bias.item())
-    assert values == pytest.approx([0.1, 0.19, 0.271])
-
-
 def test_targets_start_as_copies():
     source, target = module(3.0), module(-1.0)
     TargetUpdater([source], [target], tau=0.1)
@@ -266,17 +136,6 @@ def test_buffers_are_copied_whole():
     assert source.running_mean.item() != 0.0
     assert target.running_mean == source.running_mean
     assert target.num_batches_tracked == 1
-
-
-def test_several_modules_move_together():
-    sources = [module(1.0), module(2.0)]
-    targets = [target_copy(m) for m in sources]
-    updater = TargetUpdater(sources, targets, tau=0.5)
-    with torch.no_grad():
-        for source in sources:
-            source.weight.fill_(10.0)
-    updater()
-    assert [t.weight.item() for t in targets] == [5.5, 6.0]
 
 
 def test_a_target_wants_no_gradient_and_the_source_keeps_its_own():

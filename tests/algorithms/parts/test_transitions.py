@@ -10,13 +10,12 @@ from torch import Tensor
 from alf_lite.algorithms.parts.transitions import (
     align,
     check_windows,
-    mark_offline,
     sequence_priority,
     to_sequence,
     to_transitions,
 )
 from alf_lite.config import TrainerConfig
-from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.data_structures import StepType, TimeStep
 from alf_lite.errors import ConfigError
 from alf_lite.utils import value_ops
 from tests.fast.twins import without_twins
@@ -29,89 +28,6 @@ def library(request):
     """Has rewards summed up as on the CPU, or as on other devices."""
     with without_twins() if request.param == "torch" else contextlib.nullcontext():
         yield
-
-
-def window(
-    step_types: list[int], rewards: list[float], discounts: list[float]
-) -> TimeStep:
-    """One sequence [1, T]; the observation of step t is t, the action there 10 t."""
-    length = len(step_types)
-    return TimeStep(
-        step_type=torch.tensor([step_types], dtype=torch.int32),
-        reward=torch.tensor([rewards]),
-        discount=torch.tensor([discounts]),
-        observation={"x": torch.arange(length).float().reshape(1, length, 1)},
-        prev_action=10 * torch.arange(-1, length - 1).reshape(1, length),
-    )
-
-
-def five_rewards(last: int | None = None, discount: float = 1.0) -> TimeStep:
-    """Rewards 1 … 5 arrive at steps 1 … 5, with an end at step ``last``; step 0 FIRST.
-
-    Two more steps follow, because only steps with n = 3 steps ahead are trained.
-    """
-    step_types = [FIRST, *[MID] * 7]
-    discounts = [1.0] * 8
-    rewards = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
-    if last is not None:
-        step_types[last] = LAST
-        discounts[last] = discount
-    return window(step_types, rewards, discounts)
-
-
-def result(
-    time_step: TimeStep, n: int, gamma: float
-) -> list[tuple[float, float, float]]:
-    """(G, Γ, the step that is bootstrapped from) of every trained step."""
-    _, transition = to_transitions(time_step, n, gamma)
-    return list(
-        zip(
-            transition.reward[0].tolist(),
-            transition.discount[0].tolist(),
-            transition.next_observation["x"][0, :, 0].tolist(),
-            strict=True,
-        )
-    )
-
-
-def test_three_steps_without_an_end():
-    assert result(five_rewards(), 3, 0.5)[:3] == [
-        (2.75, 0.125, 3),
-        (4.5, 0.125, 4),
-        (6.25, 0.125, 5),
-    ]
-
-
-def test_nothing_is_added_after_a_termination():
-    returns = result(five_rewards(last=2, discount=0.0), 3, 0.5)
-    assert returns[0] == (2.0, 0.0, 2)
-    assert returns[1] == (2.0, 0.0, 2)
-    # Step 2 is LAST and trains nothing; step 3 belongs to the next episode.
-    assert returns[3] == (4 + 2.5 + 1.5, 0.125, 6)
-
-
-def test_a_time_limit_bootstraps_from_the_last_observation_of_its_episode():
-    returns = result(five_rewards(last=2, discount=1.0), 3, 0.5)
-    assert returns[0] == (2.0, 0.25, 2)
-    assert returns[1] == (2.0, 0.5, 2)
-
-
-def test_a_discount_of_the_environment_counts_wherever_it_stands():
-    time_step = window([FIRST, MID, MID], [0.0, 1.0, 1.0], [1.0, 0.5, 0.25])
-    assert result(time_step, 2, 0.8) == [(pytest.approx(1.4), pytest.approx(0.08), 2)]
-
-
-def test_one_step_transitions():
-    time_step = window([FIRST, MID, LAST, FIRST], [0, 1, 2, 0], [1, 1, 0, 1])
-    steps, transition = to_transitions(time_step, 1, 0.9)
-    assert steps.observation["x"][0, :, 0].tolist() == [0, 1, 2]
-    assert transition.action[0].tolist() == [0, 10, 20]
-    assert transition.reward[0, :2].tolist() == [1, 2]
-    assert transition.discount[0, :2].tolist() == pytest.approx([0.9, 0.0])
-    assert transition.next_observation["x"][0, :2, 0].tolist() == [1, 2]
-    assert transition.num_steps == ()
-    _, transition = to_sequence(time_step, 1, 0.9)
-    assert transition.num_steps[0].tolist() == [1, 1, 0, 0]
 
 
 def random_windows(num_dims: int = 0) -> TimeStep:
@@ -198,58 +114,16 @@ def test_the_steps_of_a_window_that_bootstrap_only_are_left_out():
 
 
 def test_a_window_that_is_too_short_is_refused():
-    steps = five_rewards()
-    with pytest.raises(ValueError, match=r"windows of at least 9 steps, got 8"):
-        to_transitions(steps, 8, 0.9)
+    steps = random_windows()
+    with pytest.raises(ValueError, match=r"windows of at least 10 steps, got 9"):
+        to_transitions(steps, 9, 0.9)
     with pytest.raises(ValueError, match="mini_batch_length = 11"):
         to_sequence(steps, 10, 0.9)
-
-
-def test_the_priority_of_one_step_is_its_absolute_error():
-    td_error = torch.tensor([[-3.0, 2.0, 5.0]])
-    valid = torch.tensor([[True, True, False]])
-    assert sequence_priority(td_error, valid).tolist() == [3.0, 2.0, 0.0]
-
-
-def test_the_priority_of_a_sequence_mixes_its_largest_and_its_mean_error():
-    td_error = torch.tensor(
-        [[1.0, 1.0, 7.0, 5.0], [-2.0, 9.0, 7.0, -4.0], [3.0, 2.0, 7.0, 5.0]]
-    )
-    valid = torch.tensor(
-        [
-            [True, True, False, False],
-            [True, False, False, True],
-            [True, True, False, False],
-        ]
-    )
-    priority = sequence_priority(td_error, valid).tolist()
-    # 0.9 · 3 + 0.1 · 2, and 0.9 · 2 + 0.1 · 1.5.
-    assert priority == pytest.approx([2.9, 1.95, 0.0, 4.0])
 
 
 def test_a_priority_has_no_gradient():
     td_error = torch.ones(2, 1, requires_grad=True)
     assert not sequence_priority(td_error, torch.ones(2, 1).bool()).requires_grad
-
-
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [(torch.tensor([0, 2, 1]), [False, True, True]), ((), [False] * 3)],
-    ids=["several sources", "no source"],
-)
-def test_rows_of_offline_buffers_are_marked_at_every_step(source, expected):
-    steps = TimeStep(
-        step_type=torch.full((3, 4), StepType.MID),
-        reward=torch.zeros(3, 4),
-        discount=torch.ones(3, 4),
-        observation=torch.zeros(3, 4, 2),
-        prev_action=torch.zeros(3, 4),
-    )
-    for make, length in ((to_transitions, 3), (to_sequence, 4)):
-        _, transition = make(steps, 1, 0.9)
-        assert transition.is_offline == ()
-        marked = mark_offline(transition, BatchInfo(source=source))
-        assert marked.is_offline.tolist() == [[row] * length for row in expected]
 
 
 @pytest.mark.parametrize("burn_in", [0, 2])
