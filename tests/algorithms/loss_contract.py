@@ -1,6 +1,6 @@
 """What the loss of an algorithm must be: one runner for all of them.
 
-A row of the table in test_losses.py is an algorithm, and its loss of one step as the
+A row of the table in loss_table.py is an algorithm, and its loss of one step as the
 paper writes it: a function of a window of stored steps, of t and of the row b. For all
 combinations of actions, mask, dimensions of the reward, memory and n that the algorithm
 supports, the runner builds it with small networks, makes windows in which episodes go
@@ -38,18 +38,15 @@ from alf_lite.networks.value_networks import QNetwork, ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils.tensor_utils import reset_state
+from tests.replayed_steps import BOX, CHOICE, MIXED, NO_SOURCE, OBSERVATION
 
 GAMMA = 0.9
-NO_SOURCE = BatchInfo()
 WEIGHTS = [1.0, -2.0]  # of a reward of two dimensions
-OBSERVATION = TensorSpec((3,))
-BOX = BoundedTensorSpec((2,), torch.float32, [-1.0, 0.0], [1.0, 10.0])
-CHOICE = BoundedTensorSpec((), torch.int64, 0, 2)
 ACTIONS = {
     "box": BOX,
     "choice": CHOICE,
     "pair": BoundedTensorSpec((2,), torch.int64, [1, 5], [2, 7]),  # 0 is no action
-    "mixed": {"gear": CHOICE, "move": BOX},
+    "mixed": MIXED,
 }
 # How many values the components of the discrete part have.
 SIZES = {"box": [], "choice": [3], "pair": [2, 3], "mixed": [3]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import math
 
@@ -10,9 +11,18 @@ import pytest
 import torch
 
 from alf_lite import nest
+from alf_lite.algorithms.agent import Agent
+from alf_lite.algorithms.crossq_algorithm import CrossqAlgorithm
+from alf_lite.algorithms.entropy_target import EntropyTarget, SGDEntropyTarget
+from alf_lite.algorithms.gail_reward import GailReward
+from alf_lite.algorithms.icm_reward import IcmReward
 from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
 from alf_lite.algorithms.learning.training_batches import time_major
 from alf_lite.algorithms.learning.updates import update_with_gradient
+from alf_lite.algorithms.ppg_algorithm import PPGAlgorithm
+from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.algorithms.predictive_representation import PredictiveRepresentation
+from alf_lite.algorithms.rnd_reward import RndReward
 from alf_lite.algorithms.taac_algorithm import TaacAlgorithm
 from alf_lite.checkpoints.data import load_module_state
 from alf_lite.config import TrainerConfig
@@ -29,7 +39,8 @@ from tests.algorithms.loss_contract import (
     make_steps,
     same_noise,
 )
-from tests.algorithms.test_losses import ROWS
+from tests.algorithms.loss_table import ROWS
+from tests.replayed_steps import BOX, CHOICE, MIXED, OBSERVATION
 
 CLIPS = "rho_clip", "c_clip"
 by_row = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
@@ -165,10 +176,12 @@ def test_every_network_may_have_an_optimizer_of_its_own(row):
     names = [
         name
         for name in inspect.signature(row.algorithm).parameters
-        if name.endswith("_optimizer") and not name.startswith("cql")
+        if name.endswith("_optimizer")
     ]
+    learnt = {"cql_threshold": 0.5} if "cql_alpha_optimizer" in names else {}
     for chosen in [names, *([name] for name in names)]:
-        algorithm = row.build(usual(row), **{name: Adam(lr=1e-2) for name in chosen})
+        own = {name: Adam(lr=1e-2) for name in chosen}
+        algorithm = row.build(usual(row), **own, **learnt)
         rates = [optimizer.learning_rate for _, optimizer in algorithm.optimizers()]
         assert rates.count(1e-2) == len(chosen)
         if chosen != names:  # what is left is trained by the optimizer of all
@@ -270,23 +283,53 @@ def test_only_rows_of_offline_buffers_are_treated_so_if_asked_for(name, memory):
 # The state
 
 
-@by_row
-def test_the_state_is_saved_and_loaded(row):
-    case = usual(row)
-    algorithm, other = row.build(case), row.build(case)
-    update(row, algorithm, case)
-    load_module_state(other, algorithm.state_dict(), "it")
-    found, expected = other.state_dict(), algorithm.state_dict()
+def of_agent() -> Agent:
+    return Agent(
+        *(OBSERVATION, CHOICE),
+        rl_algorithm_ctor=PPOAlgorithm,
+        intrinsic_rewards={"rnd": RndReward},
+        optimizer=Adam(),
+        entropy_target_ctor=EntropyTarget,
+    )
+
+
+STATES = {
+    **{name: functools.partial(row.build, usual(row)) for name, row in ROWS.items()},
+    **{
+        kind.__name__: functools.partial(kind, OBSERVATION, action)
+        for kind, action in (
+            (CrossqAlgorithm, BOX),
+            (PPGAlgorithm, CHOICE),
+            (RndReward, CHOICE),
+            (IcmReward, MIXED),
+            (GailReward, BOX),
+            (PredictiveRepresentation, CHOICE),
+        )
+    },
+    "EntropyTarget": functools.partial(EntropyTarget, MIXED),
+    "SGDEntropyTarget": functools.partial(SGDEntropyTarget, MIXED),
+    "Agent": of_agent,
+}
+by_state = pytest.mark.parametrize("build", STATES.values(), ids=STATES)
+
+
+@by_state
+def test_the_state_is_saved_and_loaded(build):
+    one, other = build(), build()
+    for value in one.state_dict().values():
+        value.copy_(3 * torch.rand(value.shape))
+    load_module_state(other, one.state_dict(), "it")
+    found, expected = other.state_dict(), one.state_dict()
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert torch.equal(found[name], value), name
 
 
-@by_row
-def test_a_state_with_a_damaged_leaf_is_refused_by_its_name(row):
-    algorithm = row.build(usual(row))
-    state = algorithm.state_dict()
-    before = {name: value.clone() for name, value in state.items()}
+@by_state
+def test_a_state_with_a_damaged_leaf_is_refused_by_its_name(build):
+    module = build()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    assert before
     for name, value in before.items():
         without = {k: v for k, v in before.items() if k != name}
         for damaged in (
@@ -296,6 +339,9 @@ def test_a_state_with_a_damaged_leaf_is_refused_by_its_name(row):
             {**before, f"{name}_too": value},
         ):
             with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
-                load_module_state(algorithm, damaged, "it")
-    for name, value in algorithm.state_dict().items():
-        assert torch.equal(value, before[name]), name
+                load_module_state(module, damaged, "it")
+    # EntropyTarget begins with NaN where it has seen nothing.
+    for name, value in module.state_dict().items():
+        torch.testing.assert_close(
+            *(value, before[name]), rtol=0.0, atol=0.0, equal_nan=True, msg=name
+        )

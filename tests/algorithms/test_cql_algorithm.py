@@ -120,12 +120,6 @@ def test_samples_are_of_the_policy_at_both_steps_and_uniform():
 # The loss
 
 
-def test_a_learnt_weight_may_have_its_own_optimizer():
-    algorithm = make(BOX, cql_threshold=1.0, cql_alpha_optimizer=Adam(lr=1e-2))
-    names = [name for name, _ in algorithm.optimizers()]
-    assert names == ["root", "_conservative_weight"]
-
-
 # Learning
 
 
