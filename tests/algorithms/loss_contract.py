@@ -37,7 +37,7 @@ from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.networks.value_networks import QNetwork, ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
-from alf_lite.utils.tensor_utils import reset_state
+from alf_lite.utils.tensor_utils import expand_dims_as, reset_state
 from tests.replayed_steps import BOX, CHOICE, MIXED, NO_SOURCE, OBSERVATION
 
 GAMMA = 0.9
@@ -546,6 +546,18 @@ def _unroll(
     )
     steps = steps._replace(prev_action=executed)
     rollout_info = nest.map_structure(lambda x: x.transpose(0, 1), nest.stack(infos))
+    is_last = steps.step_type == L
+    # As the environment says of a step that it ignored; the mask may rule it out.
+    ignored = nest.map_structure(
+        lambda s: s.zeros((B, T)).clamp(min=torch.tensor(s.minimum)),
+        ACTIONS[case.action],
+    )
+    rollout_info = rollout_info._replace(
+        action=nest.map_structure(
+            lambda a, zero: torch.where(expand_dims_as(is_last, a), zero, a),
+            *(rollout_info.action, ignored),
+        )
+    )
     valid = steps.step_type != L
     valid[:, -1] = False
     old = Window(row, algorithm, case, steps)

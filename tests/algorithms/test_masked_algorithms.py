@@ -9,12 +9,10 @@ from alf_lite import nest
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
-from alf_lite.algorithms.learning.batch_loss import batch_loss
-from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.config import TrainerConfig
-from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.data_structures import StepType, TimeStep
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
@@ -118,55 +116,6 @@ def test_without_a_key_a_mask_is_an_observation_as_any_other(algorithm_class):
 
 
 # Learning
-
-
-def unroll(action_spec) -> TimeStep:
-    """[T+1, B] with an end in a state where nothing is allowed."""
-    steps = time_step(action_spec, 6, 4)
-    steps.step_type[3, 1], steps.step_type[4, 1] = LAST, FIRST
-    steps.discount[3, 1] = 0.0
-    steps.observation["mask"][3, 1] = 0
-    return steps
-
-
-@pytest.mark.parametrize("action_spec", [CHOICE, NESTED, MIXED], ids=["1", "2", "3"])
-@pytest.mark.parametrize("algorithm_class", ON_POLICY)
-def test_the_loss_and_its_gradient_are_finite_where_nothing_is_allowed(
-    algorithm_class, action_spec
-):
-    algorithm = build(algorithm_class, action_spec, entropy_regularization=0.1)
-    steps = unroll(action_spec)
-    state = algorithm.get_initial_rollout_state(4)
-    info = nest.stack(
-        [
-            algorithm.rollout_step(
-                nest.map_structure(lambda x, t=t: x[t], steps), state
-            ).info
-            for t in range(6)
-        ]
-    )
-    # As the environment says of a step that it ignored, which the mask may rule out.
-    action = nest.map_structure(torch.zeros_like, info.action)
-    steps.observation["mask"][4, :, 0] = 0
-    steps.observation["mask"][4, :, 1] = 1
-    is_ignored = torch.tensor([False] * 4 + [True, False])
-
-    def choose(zeros, a):
-        return torch.where(is_ignored.reshape(6, *[1] * (a.ndim - 1)), zeros, a)
-
-    info = info._replace(action=nest.map_structure(choose, action, info.action))
-    steps, info = transpose((steps, info))
-    with torch.no_grad():
-        steps, info = algorithm.preprocess_experience(steps, info, BatchInfo())
-    valid = steps.step_type != LAST
-    valid[:, 4:] = False
-    steps, info, valid = transpose((steps, info, valid))
-    loss_info, _ = batch_loss(algorithm, TrainingBatch(steps, info, (), valid))
-    assert loss_info.loss.isfinite()
-    assert loss_info.extra.policy_loss.isfinite().all()
-    loss_info.loss.backward()
-    for parameter in algorithm._policy.parameters():
-        assert parameter.grad.isfinite().all()
 
 
 # Bad input
