@@ -35,7 +35,6 @@ from alf_lite.networks.actor_networks import (
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.networks.value_networks import QNetwork, ValueNetwork
-from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils.tensor_utils import expand_dims_as, reset_state
 from tests.replayed_steps import BOX, CHOICE, MIXED, NO_SOURCE, OBSERVATION
@@ -142,7 +141,6 @@ class Row(NamedTuple):
         """With random parameters, so that no two networks agree."""
         encoder = {"encoding_network_ctor": MEMORY} if case.memory else {}
         arguments = {
-            "optimizer": Adam(lr=1e-3),
             **self.options,
             **{
                 parameter: functools.partial(NETWORKS[name], **encoder)

@@ -67,6 +67,10 @@ def first_step(case: Case) -> TimeStep:
     return nest.map_structure(lambda x: x[:, 0], make_steps(case))
 
 
+def trainable(row: Row, case: Case, **more):
+    return row.build(case, optimizer=Adam(lr=1e-3), **more)
+
+
 def update(row: Row, algorithm, case: Case) -> None:
     _, batch = make_batch(row, algorithm, case)
     torch.manual_seed(3)
@@ -78,7 +82,7 @@ def update(row: Row, algorithm, case: Case) -> None:
 @by_row
 def test_the_same_seed_gives_the_same_parameters(row):
     case = usual(row)
-    one, other = row.build(case), row.build(case)
+    one, other = trainable(row, case), trainable(row, case)
     for algorithm in (one, other):
         before = [p.clone() for p in algorithm.parameters()]
         for _ in range(2):
@@ -92,7 +96,7 @@ def test_the_same_seed_gives_the_same_parameters(row):
 def test_what_acts_is_built_for_evaluation_and_acts_the_same(row):
     case = usual(row)
     trained = row.build(case)
-    acting = row.build(case, is_eval=True, optimizer=None)
+    acting = row.build(case, is_eval=True)
     modules = {name.split(".")[0] for name, _ in acting.named_parameters()}
     expected = {"_q_network" if "q_network_ctor" in row.networks else "_policy"}
     if row.algorithm is TaacAlgorithm:
@@ -181,7 +185,7 @@ def test_every_network_may_have_an_optimizer_of_its_own(row):
     learnt = {"cql_threshold": 0.5} if "cql_alpha_optimizer" in names else {}
     for chosen in [names, *([name] for name in names)]:
         own = {name: Adam(lr=1e-2) for name in chosen}
-        algorithm = row.build(usual(row), **own, **learnt)
+        algorithm = trainable(row, usual(row), **own, **learnt)
         rates = [optimizer.learning_rate for _, optimizer in algorithm.optimizers()]
         assert rates.count(1e-2) == len(chosen)
         if chosen != names:  # what is left is trained by the optimizer of all
@@ -201,7 +205,7 @@ def test_the_targets_follow_with_every_update(row):
     targets = [name for name in pairs if modules.get(name) is not None]
     if not targets:
         pytest.skip("it has none")
-    algorithm = row.build(case, target_update_tau=0.25, target_update_period=2)
+    algorithm = trainable(row, case, target_update_tau=0.25, target_update_period=2)
     for is_due in (False, True):
         before = copy.deepcopy(algorithm)
         update(row, algorithm, case)
