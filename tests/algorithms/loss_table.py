@@ -55,7 +55,6 @@ ON_POLICY = {
     "entropy_regularization": 0.1,
     "normalize_advantages": False,
 }
-A2C_OPTIONS = {**ON_POLICY, "use_gae": True}
 PPO_OPTIONS = {**ON_POLICY, "clip_epsilon": 0.2, "normalize_advantages": True}
 IMPALA_OPTIONS = {**ON_POLICY, "rho_clip": 1.0, "c_clip": 1.0}
 
@@ -147,7 +146,7 @@ ROWS = {
         {**GIVEN, "double": True, "cql_alpha": 3.0, "cql_temperature": 0.5},
         **CHOICES,
     ),
-    "A2C": Row(ActorCriticAlgorithm, naive.a2c, A2C, A2C_OPTIONS, **OF_ROLLOUT),
+    "A2C": Row(ActorCriticAlgorithm, naive.a2c, A2C, ON_POLICY, **OF_ROLLOUT),
     "PPO": Row(PPOAlgorithm, naive.ppo, A2C, PPO_OPTIONS, **OF_ROLLOUT),
     "IMPALA": Row(ImpalaAlgorithm, naive.impala, A2C, IMPALA_OPTIONS, **OF_ROLLOUT),
 }
@@ -200,7 +199,7 @@ VARIANTS = {
         ActorCriticAlgorithm,
         naive.a2c,
         A2C,
-        {**A2C_OPTIONS, "use_gae": False, "normalize_advantages": True},
+        {**ON_POLICY, "use_gae": False, "normalize_advantages": True},
         **VARIANT,
     ),
     "PPO with limited values": Row(
