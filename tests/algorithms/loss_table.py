@@ -195,11 +195,11 @@ VARIANTS = {
         **CHOICES,
         **VARIANT,
     ),
-    "A2C with returns": Row(
+    "A2C with normalized advantages": Row(
         ActorCriticAlgorithm,
         naive.a2c,
         A2C,
-        {**ON_POLICY, "use_gae": False, "normalize_advantages": True},
+        {**ON_POLICY, "normalize_advantages": True},
         **VARIANT,
     ),
     "PPO with limited values": Row(

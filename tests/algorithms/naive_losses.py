@@ -651,11 +651,7 @@ def a2c(w: Window, t: int, b: int) -> Terms:
 
     estimates = w.know("gae", lambda: gae(w, value, lambda_))
     target = estimates[t, b] + value(t, b)
-    if not w.options.get("use_gae", True):
-        returns = w.know("returns", lambda: gae(w, value, 1.0))
-        advantages = w.know("advantages", lambda: normalized(w, returns))
-    else:
-        advantages = w.know("advantages", lambda: normalized(w, estimates))
+    advantages = w.know("advantages", lambda: normalized(w, estimates))
     return actor_critic(w, t, b, advantages[t, b], target)
 
 

@@ -141,7 +141,7 @@ def test_a_deterministic_policy_follows_the_mean_of_a_model(cls):
 
 
 def test_the_gap_of_a_quantile_critic_of_cql_is_that_of_expected_returns():
-    algorithm, steps = make(CqlAlgorithm, return_model=QuantileHead(4)), windows()
+    algorithm, steps = make(CqlAlgorithm, return_model=QuantileHead(4)), windows(BOX)
     before = info_of(algorithm, steps)
     with torch.no_grad():  # what they tell of spread says nothing of expectations
         bias = algorithm._critics.online._critics._output_layer.bias
