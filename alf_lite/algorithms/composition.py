@@ -40,7 +40,6 @@ from alf_lite.algorithms.learning.training_batches import (
 )
 from alf_lite.algorithms.parts.observation_parts import ObservationPart
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
-from alf_lite.algorithms.rl_contract import RLContract
 from alf_lite.config import configurable
 from alf_lite.data_structures import (
     AlgStep,
@@ -69,6 +68,11 @@ _SAID_BY_IT = (
     *("tells_action_distribution", "uses_episode_returns", "acts_on_prev_action"),
     "prioritizes_new_steps",
 )
+
+
+def _of_rl(name: str) -> Any:
+    """A property that is that of the RL algorithm."""
+    return property(lambda self: getattr(self._rl, name))
 
 
 @configurable
@@ -229,25 +233,11 @@ class Composition(RLAlgorithm):
         """The parts; others only if a subclass says that it forwards to them."""
         return path.startswith("parts.") or super().trains_child(path)
 
-    @property
-    def trains_on_sequences(self) -> bool:
-        return self._rl.trains_on_sequences
-
-    @property
-    def rl_algorithm(self) -> RLContract:
-        return self._rl.rl_algorithm
-
-    @property
-    def gamma(self) -> float | None:
-        return self._rl.gamma
-
-    @property
-    def initial_gamma(self) -> float | None:
-        return self._rl.initial_gamma
-
-    @property
-    def corrects_policy_lag(self) -> bool:
-        return self._rl.corrects_policy_lag
+    trains_on_sequences = _of_rl("trains_on_sequences")
+    rl_algorithm = _of_rl("rl_algorithm")
+    gamma = _of_rl("gamma")
+    initial_gamma = _of_rl("initial_gamma")
+    corrects_policy_lag = _of_rl("corrects_policy_lag")
 
     @property
     def training_only_modules(self) -> list[nn.Module]:
