@@ -123,6 +123,8 @@ class SarsaAlgorithm(QLearningAlgorithm):
         if allowed is None:
             uniform = outputs.mean(-2)
         else:
-            weights = (allowed / allowed.sum(-1, keepdim=True)).unsqueeze(-1)
+            # The mask of a terminal state may allow nothing.
+            num_allowed = allowed.sum(-1, keepdim=True).clamp(min=1)
+            weights = (allowed / num_allowed).unsqueeze(-1)
             uniform = (weights * outputs).sum(-2)
         return torch.lerp(greedy, uniform, epsilon), target_state

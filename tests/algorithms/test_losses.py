@@ -26,10 +26,7 @@ def test_the_loss_is_that_of_the_equations(name):
 
 
 @pytest.mark.parametrize("name", [name for name, row in ALL.items() if row.masked])
-def test_the_loss_is_that_of_the_equations_under_a_mask(name, request):
-    if name == "expected SARSA":
-        reason = "0/0 where the mask of the last state allows nothing"
-        request.applymarker(pytest.mark.xfail(reason=reason))
+def test_the_loss_is_that_of_the_equations_under_a_mask(name):
     check(name, masked=True)
 
 
@@ -37,7 +34,7 @@ def test_the_loss_is_that_of_the_equations_under_a_mask(name, request):
 @by_name
 def test_the_loss_is_that_of_the_equations_in_all_other_combinations(name):
     check(name, masked=False, everything=True)
-    if ALL[name].masked and name != "expected SARSA":
+    if ALL[name].masked:
         check(name, masked=True, everything=True)
 
 

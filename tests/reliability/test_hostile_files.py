@@ -365,6 +365,8 @@ def _attempt(place: Path, name: str, read) -> str:
     return "it ends in a traceback" if "Traceback" in told.getvalue() else ""
 
 
+# Packages that readers want
+EXTRAS = {"hdf5": "h5py", "minari data": "h5py", "study.db": "optuna"}
 # One of each kind: a record, a log, a conf, steps, and a checkpoint.
 QUICK = ["draw run.json", "read_all metrics.jsonl", "conf", "episodes"]
 QUICK += ["checkpoint manifest"]
@@ -376,8 +378,8 @@ QUICK += ["checkpoint manifest"]
 )
 @pytest.mark.filterwarnings("ignore")
 def test_hostile_files_are_held(tmp_path, reader):
-    if reader in ("hdf5", "minari data"):
-        pytest.importorskip("h5py")
+    if reader in EXTRAS:
+        pytest.importorskip(EXTRAS[reader])
     failed = {}
     for number, (name, kind, hostile) in enumerate(CASES):
         if name == reader:

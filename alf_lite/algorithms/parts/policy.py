@@ -110,7 +110,8 @@ class Policy(Network):
             parts = distributions.parts(distribution)
         except (TypeError, ValueError) as error:
             parts, cause = [], error
-        if len(parts) != len(specs):
+        are_distributions = all(isinstance(part, Distribution) for part in parts)
+        if len(parts) != len(specs) or not are_distributions:
             raise ConfigError(
                 f"{self._ctor_name}: expected a network from observations to a "
                 f"distribution for each part of {self._action_spec}, got "
