@@ -223,12 +223,7 @@ def _difference(expected: Nest, got: Nest, path: str = "") -> str:
     """The first difference of two structures, in words."""
     where = path or "<root>"
     try:
-        expected_children, got_children = (
-            optree.tree_flatten_one_level(n, namespace=_NAMESPACE)
-            if _is_node(n)
-            else None
-            for n in (expected, got)
-        )
+        expected_children, got_children = _children(expected), _children(got)
     except ValueError as error:  # pragma: no cover - optree's own wording
         return f"{where}: {error}"
     if expected_children is None or got_children is None:
@@ -262,6 +257,13 @@ def _difference(expected: Nest, got: Nest, path: str = "") -> str:
             step = f".{fields[entry]}" if fields else f"[{entry!r}]"
             return _difference(e, g, (path + step).removeprefix("."))
     return f"nest structures differ at {where}"  # pragma: no cover - not reachable
+
+
+def _children(nest: Nest) -> Any:
+    """Children, metadata and entries of a node; None of a leaf."""
+    if not _is_node(nest):
+        return None
+    return optree.tree_flatten_one_level(nest, namespace=_NAMESPACE)
 
 
 def _is_node(nest: Nest) -> bool:
@@ -352,6 +354,11 @@ def _build(
         step: _build((path + step).removeprefix("."), below, types)
         for step, below in children.items()
     }
+    return _node(path, built, types.get(path or "<root>"))
+
+
+def _node(path: str, built: dict[str, Any], cls: type | None) -> Any:
+    """What has these children; ``cls``, if it has fields of their names."""
     kinds = {_kind(step) for step in built}
     if len(kinds) > 1:
         raise ValueError(f"{path!r} has {' and '.join(sorted(kinds))}")
@@ -361,7 +368,6 @@ def _build(
     if kinds == {"keys"}:
         return {step[2:-2]: node for step, node in built.items()}
     fields = {step[1:]: node for step, node in built.items()}
-    cls = types.get(path or "<root>")
     if cls is not None and set(fields) <= set(getattr(cls, "_fields", ())):
         return cls(**fields)
     return fields

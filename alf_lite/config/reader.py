@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import logging
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -267,8 +267,7 @@ def split_statements(text: str, name: str) -> Iterator[Statement]:
     depth = 0
     for tokens in _logical_lines(text, name):
         first, last = tokens[0].start[0], tokens[-1].end[0]
-        kinds = [t.type for t in tokens]
-        depth += kinds.count(tokenize.INDENT) - kinds.count(tokenize.DEDENT)
+        depth += _indentation(tokens)
         code = [t for t in tokens if t.type not in _LAYOUT]
         if not code:
             comment = "\n".join(line.strip() for line in lines[first - 1 : last])
@@ -301,6 +300,11 @@ _LAYOUT = (
     tokenize.DEDENT,
     tokenize.ENDMARKER,
 )
+
+
+def _indentation(tokens: Sequence[tokenize.TokenInfo]) -> int:
+    kinds = [token.type for token in tokens]
+    return kinds.count(tokenize.INDENT) - kinds.count(tokenize.DEDENT)
 
 
 def _logical_lines(text: str, name: str) -> Iterator[list[tokenize.TokenInfo]]:

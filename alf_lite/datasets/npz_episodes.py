@@ -131,16 +131,7 @@ def _check_lengths(file: Path, headers: dict[str, RecordedField]) -> int:
     Raises:
         DataError: if one is missing or does not fit to the others.
     """
-    observations = [name for name in headers if field_kind(name) == "observation"]
-    actions = [name for name in headers if field_kind(name) == "action"]
-    missing = [name for name in ("reward", *OUTCOMES) if name not in headers]
-    missing += [] if observations else ["observation"]
-    missing += [] if actions else ["action"]
-    if missing:
-        raise DataError(
-            f"{file}: {', '.join(missing)} missing; it has "
-            f"{', '.join(headers) or 'nothing'}"
-        )
+    observations, actions = _observations_and_actions(file, headers)
     flags = [name for name in (*OUTCOMES, CUT_OFF) if name in headers]
     for name, header in headers.items():
         if not header.shape or (name in flags and len(header.shape) != 1):
@@ -158,6 +149,28 @@ def _check_lengths(file: Path, headers: dict[str, RecordedField]) -> int:
                 f"{num_actions} rewards"
             )
     return headers[observations[0]].shape[0] if num_actions else 0
+
+
+def _observations_and_actions(
+    file: Path, headers: dict[str, RecordedField]
+) -> tuple[list[str], list[str]]:
+    """The names of their arrays.
+
+    Raises:
+        DataError: if what episodes need is missing.
+    """
+    found = {
+        kind: [name for name in headers if field_kind(name) == kind]
+        for kind in ("observation", "action")
+    }
+    missing = [name for name in ("reward", *OUTCOMES) if name not in headers]
+    missing += [kind for kind, names in found.items() if not names]
+    if missing:
+        raise DataError(
+            f"{file}: {', '.join(missing)} missing; it has "
+            f"{', '.join(headers) or 'nothing'}"
+        )
+    return found["observation"], found["action"]
 
 
 def _read_headers(file: Path) -> dict[str, RecordedField]:

@@ -42,6 +42,18 @@ class Windows(NamedTuple):
     per_update: int  # n
     is_own: bool  # of source 0
 
+    @property
+    def source(self) -> int:
+        """Which one they are from, if it is one."""
+        return 0 if self.is_own else int(self.batch_info.source[0])
+
+    def importance_weights(self, num_updates: int, device: torch.device) -> Tensor:
+        """[U, n]; 1 where the source has none."""
+        weights = self.batch_info.importance_weights
+        if isinstance(weights, tuple):
+            return torch.ones((num_updates, self.per_update), device=device)
+        return weights.view(num_updates, -1)
+
 
 class ReplayMixture:
     """Draws windows from the sources of a run.
@@ -152,29 +164,18 @@ class ReplayMixture:
         infos = [part.batch_info for part in parts]
         is_weighted = not all(isinstance(i.importance_weights, tuple) for i in infos)
         loss_weights = self._loss_weights
-        if not is_weighted and loss_weights is None:
+        is_one_draw = len(parts) == num_updates == 1
+        if loss_weights is None and (is_one_draw or not is_weighted):
             return None
-        if is_weighted and len(parts) == num_updates == 1 and loss_weights is None:
-            return None
-        weights = [
-            torch.ones((num_updates, part.per_update), device=device)
-            if isinstance(part.batch_info.importance_weights, tuple)
-            else part.batch_info.importance_weights.view(num_updates, -1)
-            for part in parts
-        ]
+        weights = [part.importance_weights(num_updates, device) for part in parts]
         if is_weighted and self._scales_weights:
             if len(weights) > 1:
                 weights = [w / w.mean(dim=1, keepdim=True) for w in weights]
             largest = torch.cat(weights, dim=1).amax(dim=1, keepdim=True)
             weights = [w / largest for w in weights]
         if loss_weights is not None:
-            sources = [
-                0 if part.is_own else int(part.batch_info.source[0]) for part in parts
-            ]
-            weights = [
-                w * loss_weights[source]
-                for w, source in zip(weights, sources, strict=True)
-            ]
+            columns = zip(weights, parts, strict=True)
+            weights = [w * loss_weights[part.source] for w, part in columns]
         return weights
 
     def update_priority(self, batch_info: BatchInfo, priority: Tensor) -> None:
