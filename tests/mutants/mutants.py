@@ -72,7 +72,7 @@ def mutated(source: str, index: int) -> ast.Module:
     """The module with its ``index``-th mistake."""
     for i, (_, tree) in enumerate(_mutations(source)):
         if i == index:
-            return tree
+            return ast.fix_missing_locations(tree)
     raise IndexError(f"there is no mutant {index}")
 
 
@@ -116,7 +116,6 @@ def _mutations(source: str) -> Iterator[tuple[str, ast.Module]]:
             for change in _changes(node):
                 text = ast.unparse(statement).splitlines()[0]
                 change()
-                ast.fix_missing_locations(tree)
                 after = ast.unparse(statement).splitlines()[0]
                 yield f"{text}  ->  {after}", tree
                 vars(node).clear()
