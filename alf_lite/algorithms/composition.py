@@ -56,7 +56,7 @@ Infos = dict[str, Nest]  # by the names of the parts
 
 # What the RL algorithm does itself if there is nothing beside it.
 _LEFT_TO_IT = (
-    *("predict_step", "rollout_step", "preprocess", "transitions_to", "train_step"),
+    *("predict_step", "rollout_step", "preprocess", "train_step"),
     *("calc_loss", "train_step_offline", "calc_loss_offline"),
     *("add_batch_statistics", "should_stop_updates", "after_update"),
     "after_train_iter",
@@ -276,9 +276,8 @@ class Composition(RLAlgorithm):
     def scalar_reward(self, values: Tensor) -> Tensor:
         return self._rl.scalar_reward(values) if self.has_multidim_reward else values
 
-    @property
-    def only_pairs_steps(self) -> bool:
-        return self._is_left_alone and self._rl.only_pairs_steps
+    def step_pairing(self) -> Callable[[TimeStep], Nest] | None:
+        return self._rl.step_pairing() if self._is_left_alone else None
 
     def random_action(self, inputs: TimeStep) -> Nest:
         return self._rl.random_action(inputs)

@@ -267,10 +267,9 @@ class QLearningAlgorithm(OffPolicyAlgorithm):
             transition = transition._replace(episode_return=returns[:, :num_rows])
         return inputs, transition
 
-    @property
-    def only_pairs_steps(self) -> bool:
+    def step_pairing(self) -> Callable[[TimeStep], Transition] | None:
         is_plain = not self.has_multidim_reward and not self.uses_episode_returns
-        return super().only_pairs_steps and is_plain
+        return super().step_pairing() if is_plain else None
 
     def priority_of_new_steps(self, experience: Experience) -> Tensor:
         """What |δ| was when they acted, [B]; with n steps and max_a Q(s, a).

@@ -163,21 +163,12 @@ class OffPolicyAlgorithm(RLAlgorithm):
             transition = transitions.mark_offline(transition, batch_info)
         return inputs, transition
 
-    @property
-    def only_pairs_steps(self) -> bool:
+    def step_pairing(self) -> Callable[[TimeStep], Transition] | None:
         is_plain = self._has_plain_transitions and not self._offline_rows_only
-        is_one_step = self._n_step == 1 and not self._is_recurrent
-        return is_plain and is_one_step and self._pairing is not None
-
-    def transitions_to(self, next_step: TimeStep) -> Transition:
-        """Those of one step."""
-        assert self._pairing is not None
-        return self._pairing(self, next_step)
-
-    @property
-    def _pairing(self) -> Callable[..., Transition] | None:
-        """What stands for ``preprocess_experience``; see :mod:`alf_lite.fast`."""
-        return twin_of(self, "preprocess_experience")
+        if not is_plain or self._n_step != 1 or self._is_recurrent:
+            return None
+        twin = twin_of(self, "preprocess_experience")
+        return None if twin is None else functools.partial(twin, self)
 
     def _align(self, info: _Info, *next_fields: str) -> _Info:
         """The first T-n rows of [T, B, ...], each with what it bootstraps from.
@@ -298,6 +289,10 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
         """
         if self._return_model is not None:
             return self._return_model.mean(values)
+        return self._weighted_sum(values) if self.has_multidim_reward else values
+
+    def _weighted_sum(self, values: Tensor) -> Tensor:
+        """Of a reward of several dimensions, [..., D] → [...]."""
         return self.scalar_reward(values)
 
     def _claim(self, optimizer: Optimizer | None, module: nn.Module) -> None:

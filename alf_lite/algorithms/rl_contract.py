@@ -269,22 +269,14 @@ class RLContract(Algorithm):
             )
         return TrainingBatch(inputs, info, experience.state, valid, batch_info)
 
-    @property
-    def only_pairs_steps(self) -> bool:
-        """Whether ``preprocess_experience`` only makes transitions of one step.
+    def step_pairing(self) -> Callable[[TimeStep], Nest] | None:
+        """The steps that follow [B, ...] → what ``train_step`` gets besides the steps.
 
-        Training makes them itself then, by :meth:`transitions_to`, from windows of
-        two steps that it has not taken apart yet.
+        Training takes it in place of ``preprocess_experience``, for windows of two
+        steps that it has not taken apart yet. None if that does more than to make
+        transitions of one step.
         """
-        return False
-
-    def transitions_to(self, next_step: TimeStep) -> Nest:
-        """What ``train_step`` gets besides a step, if ``only_pairs_steps``.
-
-        Args:
-            next_step: [B, ...], the one that follows.
-        """
-        raise NotImplementedError(f"{type(self).__name__} does not only pair steps")
+        return None
 
     def priority_of(
         self, td_error: Tensor | Callable[[], Tensor], step_type: Tensor

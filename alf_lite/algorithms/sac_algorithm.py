@@ -238,10 +238,8 @@ class SacAlgorithm(PathwiseActorCriticAlgorithm):
         dims = (self.reward_spec.numel + 1,) if self.has_multidim_reward else ()
         return (self._actions.num_joint_values, *dims)
 
-    def _weigh(self, values: Tensor) -> Tensor:
-        """What is maximised: [..., D'] or [..., N] → [...]; [...] as it is."""
-        if not self.has_multidim_reward:
-            return super()._weigh(values)
+    def _weighted_sum(self, values: Tensor) -> Tensor:
+        """[..., D'] → [...]: the entropy is worth what it is."""
         return self.scalar_reward(values[..., :-1]) + values[..., -1]
 
     @property

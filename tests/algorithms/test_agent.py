@@ -69,11 +69,11 @@ def test_with_nothing_in_it_it_is_the_algorithm_bit_for_bit(algorithm):
     assert not parameters
     for said in (
         "gamma",
-        "only_pairs_steps",
         "num_bootstrap_steps",
         "train_state_spec",
     ):
         assert getattr(agent, said) == getattr(plain, said), said
+    assert (agent.step_pairing() is None) == (plain.step_pairing() is None)
     # Its settings are those that the algorithm declares.
     settings = [
         dataclasses.replace(c, algorithm_ctor=None)
@@ -143,7 +143,7 @@ def test_a_weight_of_its_reward_holds_with_nothing_else_in_it():
     steps = some_steps()
     inputs, _ = agent._preprocess_before(steps, {}, BatchInfo())
     assert torch.equal(inputs.reward, 0.5 * steps.reward)
-    assert not agent.only_pairs_steps
+    assert agent.step_pairing() is None
 
 
 # Its parts

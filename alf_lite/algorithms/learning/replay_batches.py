@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from alf_lite.algorithms.learning.training_batches import (
 from alf_lite.algorithms.learning.updates import Update
 from alf_lite.algorithms.rl_contract import RLContract
 from alf_lite.config import TrainerConfig
-from alf_lite.data_structures import BatchInfo, Experience
+from alf_lite.data_structures import BatchInfo, Experience, TimeStep
 from alf_lite.data_transformers.data_transformer import WindowOrigin
 from alf_lite.datasets.offline_buffers import OfflineBuffers
 from alf_lite.replay_buffers.episode_returns import EpisodeReturns
@@ -38,6 +39,8 @@ from alf_lite.replay_buffers.replay_mixture import (
 )
 from alf_lite.utils.devices import moved
 from alf_lite.utils.ranks import ranks
+
+Nest = Any
 
 
 class ReplayBatches:
@@ -133,8 +136,9 @@ class ReplayBatches:
     # Of own steps alone
 
     def _own_batches(self, num_updates: int) -> Iterator[TrainingBatch]:
-        if self._may_take_pairs and self._algorithm.only_pairs_steps:
-            return self._paired_batches(num_updates)
+        pairing = self._algorithm.step_pairing() if self._may_take_pairs else None
+        if pairing is not None:
+            return self._paired_batches(num_updates, pairing)
         replay, algorithm = self._replay, self._algorithm
         buffer, size = replay.require_buffer(), replay.mini_batch_size
         experience, info = buffer.get_batch(
@@ -162,21 +166,21 @@ class ReplayBatches:
             and device == self._replay.require_buffer().device == torch.device("cpu")
         )
 
-    def _paired_batches(self, num_updates: int) -> Iterator[TrainingBatch]:
+    def _paired_batches(
+        self, num_updates: int, pairing: Callable[[TimeStep], Nest]
+    ) -> Iterator[TrainingBatch]:
         """As :meth:`_own_batches`, where windows need not be preprocessed."""
-        replay, algorithm = self._replay, self._algorithm
+        replay = self._replay
         buffer, size = replay.require_buffer(), replay.mini_batch_size
         windows, info = buffer.get_packed_batch(size * num_updates, 2)
         self._monitor.draw([(True, info)], 2)
         if num_updates == 1:
-            yield paired_batch(windows, info, algorithm.transitions_to)
+            yield paired_batch(windows, info, pairing)
             return
         for begin in range(0, size * num_updates, size):
             end = begin + size
             rows = nest.narrow(info, begin, end)
-            yield paired_batch(
-                windows.narrow(begin, end), rows, algorithm.transitions_to
-            )
+            yield paired_batch(windows.narrow(begin, end), rows, pairing)
 
     # Of several sources
 

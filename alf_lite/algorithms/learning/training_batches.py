@@ -159,14 +159,14 @@ def consecutive_mini_batches(
 
 
 def paired_batch(
-    windows: PackedSteps, info: BatchInfo, transitions_to: Callable[[TimeStep], Nest]
+    windows: PackedSteps, info: BatchInfo, pairing: Callable[[TimeStep], Nest]
 ) -> TrainingBatch:
     """The mini-batch of windows [B, 2] that are nothing but a step and the next one.
 
     Args:
         windows: of experience without states.
         info: where they begin, [B].
-        transitions_to: what training needs of the steps that follow, [B, ...], which
+        pairing: gives what training needs of the steps that follow, [B, ...], which
             are without what no transition has: env_id and env_info.
     """
     (step,) = windows.part(np.s_[:, 0], _WHOLE)
@@ -179,7 +179,7 @@ def paired_batch(
         state=(),
         valid=valid_steps(step_types),
         batch_info=info,
-        flat=(step, transitions_to(next_step), ()),
+        flat=(step, pairing(next_step), ()),
     )
 
 

@@ -322,7 +322,7 @@ def replaces_it(*args, **kwargs):
 @pytest.mark.parametrize("algorithm_ctor", [Mixed, OwnBatches, replaces_it])
 def test_whoever_changes_experience_is_asked_for_it(algorithm_ctor):
     algorithm = make(algorithm_ctor, unroll_length=4, initial_collect_steps=0)
-    assert not algorithm.only_pairs_steps
+    assert algorithm.step_pairing() is None
     rewards = []
     train_step = algorithm.train_step
     algorithm.train_step = lambda inputs, state, transition: (
