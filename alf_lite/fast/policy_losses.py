@@ -183,14 +183,13 @@ class NumpyClippedLoss(NumpyLoss):
         self._old_log_prob = info.log_prob.numpy()
         self._old_value = info.old_value.numpy()
         self._weights = info.weights.truncated.numpy() if info.weights else None
-        self._bounds = np.array(part._bounds, np.float32)
-        clip = part._value_clip
+        epsilon, clip = part._clip_epsilon, part._value_clip
+        self._low, self._high = np.float32(1 - epsilon), np.float32(1 + epsilon)
         self._value_clip = None if clip is None else np.float32(clip)
 
     def _policy_loss(self, log_prob: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         ratio = np.exp(log_prob - self._old_log_prob)
-        low, high = self._bounds
-        clipped = np.minimum(np.maximum(ratio, low), high)
+        clipped = np.minimum(np.maximum(ratio, self._low), self._high)
         clipped *= self._advantage
         ratio *= self._advantage
         if self._weights is not None:

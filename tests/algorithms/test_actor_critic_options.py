@@ -52,7 +52,7 @@ from alf_lite.networks.recurrent_networks import GRUEncodingNetwork
 from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import TensorSpec
-from alf_lite.utils.progress import Progress
+from alf_lite.utils.progress import Progress, follow_progress
 from alf_lite.utils.schedulers import LinearScheduler
 from tests.replayed_steps import BOX, CHOICE, MIXED, OBSERVATION, info_of, windows
 
@@ -471,7 +471,7 @@ def test_tau_and_periods_follow_schedules():
     source, target = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
     tau = LinearScheduler(((0.0, 0.5), (1.0, 0.1)), "percent")
     updater = TargetUpdater([source], [target], tau=tau)
-    updater._tau.follow(progress)
+    follow_progress(vars(updater).values(), progress)
     for percent, expected in ((0.0, 0.5), (1.0, 0.1)):
         progress.percent = percent
         with torch.no_grad():

@@ -192,3 +192,12 @@ def test_a_schedule_that_cannot_be_followed_is_refused(settings, coefficients, m
             config=config,
             **coefficients,
         )
+
+
+def test_losses_are_compiled_whatever_moves_the_targets():
+    config = alf_lite.TrainerConfig(num_iterations=100, compile=True, **ONE_STEP)
+    alf_lite.DqnAlgorithm(
+        env=alf_lite.create_environment("CartPole-v1", 2),
+        config=config,
+        target_update_tau=LinearScheduler([(0.0, 0.5), (1.0, 0.1)]),
+    )

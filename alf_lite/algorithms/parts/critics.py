@@ -276,15 +276,12 @@ class UpdateCounter(nn.Module):
         ``is_due`` told so before, and now tells it of the next update.
         """
         was_due = self.is_due
-        self._set(self._count + 1)
-        return was_due
-
-    def _set(self, count: int) -> None:
         # Not through the module's own, which looks for parameters first.
         if self._schedule is not None:
             object.__setattr__(self, "_period", max(1, round(self._schedule())))
-        object.__setattr__(self, "_count", count)
-        object.__setattr__(self, "is_due", (count + 1) % self._period == 0)
+        object.__setattr__(self, "_count", self._count + 1)
+        object.__setattr__(self, "is_due", (self._count + 1) % self._period == 0)
+        return was_due
 
     def get_extra_state(self) -> Tensor:
         """[] int64, for ``state_dict``."""
@@ -292,7 +289,8 @@ class UpdateCounter(nn.Module):
 
     def set_extra_state(self, state: Tensor) -> None:
         """Takes over what ``get_extra_state`` returned."""
-        self._set(int(state))
+        self._count = int(state) - 1
+        self.advance()  # to the last one that was counted, and to what is due then
 
     def extra_repr(self) -> str:
         return f"period={self._period}, count={self._count}"
@@ -329,9 +327,12 @@ class TargetUpdater(nn.Module):
         period: Scheduled = 1,
     ) -> None:
         super().__init__()
-        self._tau = as_scheduler(tau)
-        if not all(0 < value <= 1 for value in extreme_values(self._tau)):
+        schedule = as_scheduler(tau)
+        if not all(0 < value <= 1 for value in extreme_values(schedule)):
             raise ValueError(f"target_update_tau must lie in (0, 1], got {tau}")
+        # Of no loss: what compiles or captures those need not know of it.
+        self._schedule = None if isinstance(tau, int | float) else schedule
+        self._tau = value_at_start(schedule)
         # Tuples, because modules in attributes would become parts of this one.
         self._sources: tuple[nn.Module, ...] = ()
         self._targets: tuple[nn.Module, ...] = ()
@@ -354,7 +355,7 @@ class TargetUpdater(nn.Module):
     def forward(self) -> None:
         """Counts one update and moves the targets if it is due."""
         if self._counter.advance():
-            self._move(self._tau())
+            self._move(self._tau if self._schedule is None else self._schedule())
 
     def copy(self) -> None:
         """Makes the targets equal to their sources, whatever τ."""

@@ -113,11 +113,6 @@ class ClippedLoss(_WeightedLoss):
         super().__init__(value_loss_weight, entropy_weight)
         set_coefficients(self, _clip_epsilon=clip_epsilon, _value_clip=value_clip)
 
-    @property
-    def _bounds(self) -> tuple[float, float]:
-        epsilon = self._clip_epsilon
-        return 1 - epsilon, 1 + epsilon
-
     @quick
     def __call__(
         self,
@@ -149,7 +144,8 @@ class ClippedLoss(_WeightedLoss):
         info: Any,
     ) -> PPOLossInfo:
         ratio = (log_prob - info.log_prob).exp()
-        clipped_ratio = ratio.clamp(*self._bounds)
+        epsilon = self._clip_epsilon
+        clipped_ratio = ratio.clamp(1 - epsilon, 1 + epsilon)
         policy_loss = -torch.minimum(ratio * advantage, clipped_ratio * advantage)
         if info.weights:
             policy_loss = info.weights.truncated * policy_loss

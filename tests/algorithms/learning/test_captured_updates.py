@@ -49,7 +49,12 @@ CASES = {
     "PPO, schedules": (CART_POLE, PPOAlgorithm, ON_POLICY, {**RATE, **LOSS, **CLIPS}),
     "SAC, schedules": (
         *(make, SacAlgorithm, OFF_POLICY),
-        {**RATE, "target_entropy": ((0.0, -2.0), (1.0, -1.0)), "dqda_clipping": RISING},
+        {
+            **RATE,
+            "target_entropy": ((0.0, -2.0), (1.0, -1.0)),
+            "dqda_clipping": RISING,
+            "target_update_tau": RISING,
+        },
     ),
     "PPO, falling rate": (CART_POLE, PPOAlgorithm, ON_POLICY, FALLING_RATE),
     "PPO, both limits of KL": (
@@ -211,5 +216,8 @@ def test_what_cannot_be_captured_is_said_before_training(device):
         alf_lite.networks.QNetwork,
         encoding_network_ctor=alf_lite.networks.LSTMEncodingNetwork,
     )
+    with pytest.raises(ConfigError, match="a coefficient is a function"):
+        build(DqnAlgorithm, OFF_POLICY, gamma=lambda: 0.9)
+    build(DqnAlgorithm, OFF_POLICY, target_update_tau=lambda: 0.9)  # asked after it
     with pytest.raises(ConfigError, match="network with memory"):
         build(R2d2Algorithm, {}, q_network_ctor=recurrent)
