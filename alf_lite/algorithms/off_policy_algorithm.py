@@ -339,7 +339,7 @@ class OffPolicyActorCriticAlgorithm(OffPolicyAlgorithm):
     def after_update(self, root_inputs: TimeStep, info: Nest) -> None:
         """Moves the targets towards the networks."""
         self._actor_updates.advance()
-        self._critics.update_targets()
+        self._critics.target_updater.forward()
 
 
 @configurable

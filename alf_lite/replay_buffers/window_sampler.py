@@ -181,12 +181,11 @@ class UniformSampler:
 
     def can_draw(self, batch_size: int, batch_length: int, num_batches: int) -> bool:
         """Whether so many batches can be drawn, one after the other."""
-        size = self.num_windows(batch_length)
-        if self._options.with_replacement:
-            return size > 0
         starts = self._find_starts(batch_length)
+        if self._options.with_replacement:
+            return starts.size > 0
         num_recent = self._num_recent(starts, batch_size)
-        return size >= batch_size and self._recent(starts).size >= num_recent
+        return starts.size >= batch_size and self._recent(starts).size >= num_recent
 
     def update_priorities(self, env_ids: Any, positions: Any, priorities: Any) -> None:
         """Sets the priorities of starts [N].

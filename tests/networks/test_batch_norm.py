@@ -166,7 +166,7 @@ def test_critics_are_trained_by_the_batch_and_frozen_ones_keep_their_statistics(
     torch.testing.assert_close(first[:, 0], values[:, 0])
     network.eval()
     torch.testing.assert_close(network.evaluate(observation, action), values)
-    critics.update_targets()  # targets have the statistics of their sources
+    critics.target_updater()  # targets have the statistics of their sources
     for buffer, of_target in zip(
         network.buffers(), critics.target.buffers(), strict=True
     ):

@@ -159,10 +159,6 @@ class Critics(nn.Module):
         loss = (0.5 * squares if halved else squares).flatten(2).sum(2)
         return loss, lambda: self._weigh(target - q.detach()).abs().mean(2)
 
-    def update_targets(self) -> None:
-        """Counts one update and moves the targets if it is due."""
-        self.target_updater.forward()
-
 
 def with_clipped_slope(value: Tensor, vector: Tensor, limit: float | None) -> Tensor:
     """``value`` itself, whose derivative by the vector is clipped to ±limit.
