@@ -142,7 +142,8 @@ class RLAlgorithm(RLContract):
             run.replay.end_iteration()
         if ranks.size > 1:
             self.metrics.share()
-        progress.move_to(progress.iterations + 1, self.num_env_steps, self.limits)
+        limits = Limits(self._config.num_iterations, self._config.num_env_steps)
+        progress.move_to(progress.iterations + 1, self.num_env_steps, limits)
         if steps and summary.should_record():
             num_updates = run.updates.num_updates
             summary.scalar("train/updates", num_updates)
@@ -386,12 +387,6 @@ class RLAlgorithm(RLContract):
         Those of all ranks, as far as the others were heard after the last iteration.
         """
         return self.metrics.tracker.num_env_steps
-
-    @property
-    def limits(self) -> Limits:
-        """How long the run is, as its configuration says."""
-        config = self._config
-        return Limits(config.num_iterations, config.num_env_steps)
 
     @property
     def num_updates(self) -> int:
