@@ -8,9 +8,14 @@ from tests.mutants import mutants
 
 TESTS = {
     "alf_lite.utils.value_ops": ["tests/utils/test_value_ops.py"],
-    "alf_lite.utils.losses": ["tests/utils/test_losses.py"],
+    "alf_lite.utils.losses": [
+        "tests/utils/test_losses.py",
+        "tests/algorithms/learning/test_updates_on_ranks.py",
+    ],
     "alf_lite.algorithms.parts.transitions": [
         "tests/algorithms/parts/test_transitions.py",
+        "tests/algorithms/test_losses.py",
+        "tests/algorithms/test_algorithm_contract.py",
     ],
     "alf_lite.replay_buffers.replay_buffer": ["tests/replay_buffers"],
     "alf_lite.replay_buffers.ring_storage": ["tests/replay_buffers"],
@@ -21,8 +26,10 @@ TESTS = {
 }
 _TIME = "num_steps = _first_dim(batch) if time_major else {}"
 _SHARES = "shares = ranks.size * counts / ranks.sum_(counts.clone()).clamp(min={})"
+_STD = "std = (squares / count.clamp(min={}) - mean.square()).clamp(min=0).sqrt()"
 # What no test needs to ask, and why
 LEFT_OUT = {
+    f"{_STD.format(1)}  ->  {_STD.format(2)}": "one step has no spread either way",
     f"{_TIME.format(1)}  ->  {_TIME.format(2)}": "read with time_major only",
     f"{_SHARES.format(1)}  ->  {_SHARES.format(2)}": "one valid step of all ranks",
 }

@@ -168,6 +168,26 @@ def updated_cases(cases: list[str]) -> dict[str, list[np.ndarray]]:
     return {case: updated(case) for case in cases}
 
 
+def updated_beside_offline_data() -> list[np.ndarray]:
+    """The parameters after updates by windows of one's own and offline ones."""
+    algorithm, batch = CASES["dqn"]()
+    config = TrainerConfig(mini_batch_length=2)
+    algorithm._config = config.declared_for(DqnAlgorithm)
+    batch.valid[0, :5] = False  # so that ranks have numbers of their own
+    part = list(parts_of(batch, ranks.size))[ranks.index]
+    is_own = torch.arange(part.valid.shape[1]) % 3 < 2
+    own = nest.map_structure(lambda t: _columns(t, is_own), part)
+    offline = nest.map_structure(lambda t: _columns(t, ~is_own), part)
+    loop = UpdateLoop(algorithm, algorithm._config)
+    loop.run([Update(own, offline)] * 2)
+    return [p.detach().numpy().copy() for p in algorithm.parameters()]
+
+
+def _columns(leaf: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Of [B] or [T, B, ...]."""
+    return leaf[columns] if leaf.ndim == 1 else leaf[:, columns]
+
+
 def updated_on_rollout() -> list[np.ndarray]:
     """The parameters after an update through the graph of this rank's unroll."""
     algorithm, batch = a2c()
@@ -222,6 +242,7 @@ def all_on_two_ranks() -> dict[str, Any]:
         "cases": updated_cases([*CASES]),
         "passes": updated_in_passes(None),
         "mini-batches": updated_in_passes(8),
+        "offline": updated_beside_offline_data(),
         "rollout": updated_on_rollout(),
         "normalized": normalized_batches(),
         "by hand": gradients_by_hand(),
@@ -264,6 +285,13 @@ def test_an_update_through_unrolls_of_ranks_is_that_of_one_with_all_of_them(two_
     assert counts[0] != counts[1]  # so that the mean of the ranks' means is another
     for of_rank in two_ranks:
         for a, b in zip(of_rank["rollout"][:-1], expected, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_every_window_counts_alike_on_ranks_whichever_source_it_is_of(two_ranks):
+    expected = updated_beside_offline_data()
+    for of_rank in two_ranks:
+        for a, b in zip(of_rank["offline"], expected, strict=True):
             np.testing.assert_allclose(a, b, atol=1e-6)
 
 
