@@ -48,6 +48,7 @@ from alf_lite.data_structures import (
     LossInfo,
     TimeStep,
 )
+from alf_lite.errors import ConfigError
 from alf_lite.fast import quick
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
@@ -122,6 +123,8 @@ class Composition(RLAlgorithm):
         super().__init__(observation_spec, action_spec, is_on_policy=None, **kwargs)
         if rl_algorithm is not None:
             self._compose(rl_algorithm, before, after)
+        elif type(self) is Composition:
+            raise ConfigError(f"{self._name}.rl_algorithm must be set: what acts")
 
     def _build_rl(
         self,

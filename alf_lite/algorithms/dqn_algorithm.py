@@ -351,7 +351,10 @@ class QLearningAlgorithm(OffPolicyAlgorithm):
         Returns:
             [B, C, N] and the new state.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no _bootstrap")
+        raise ConfigError(
+            f"{self._name} has no _bootstrap, which targets need. Take DqnAlgorithm, "
+            "SarsaAlgorithm or MunchausenDqnAlgorithm."
+        )
 
     def calc_loss(self, info: DqnInfo) -> LossInfo:
         """The distance of Z(s_t, a_t; θ) from G_t + Γ_t Z(s_{t+m}, a*; θ⁻), [T-n, B].

@@ -80,7 +80,7 @@ class SarsaAlgorithm(QLearningAlgorithm):
                 f"{self._name}.expected needs an ExpectedReturnHead as return_model, "
                 f"got {head.__name__}: take it, or expected = False"
             )
-        if self._explore.epsilon is None:
+        if self._explore.is_of_each_environment:
             raise ConfigError(
                 f"{self._name}.expected needs one rollout_epsilon_greedy, that of the "
                 "policy, got one for each environment: give one, or expected = False"

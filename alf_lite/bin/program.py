@@ -266,7 +266,9 @@ def _holds(flag: str, values: FlagValues) -> bool:
     """Whether ``name`` is given, or ``name=value`` is so."""
     name, equals, wanted = flag.partition("=")
     value = values[name].value
-    return str(value) == wanted if equals else value not in (None, "", [], False)
+    if equals:
+        return str(value) == wanted
+    return value is not None and value is not False and value not in ("", [])
 
 
 def help_text(program: Program) -> str:

@@ -169,6 +169,11 @@ class EpsilonGreedy(FollowsProgress):
         return toss_coins(epsilons, shape, device)
 
     @property
+    def is_of_each_environment(self) -> bool:
+        """Whether every environment has its own ε."""
+        return self._is_sequence
+
+    @property
     def epsilon(self) -> float | None:
         """ε at the current progress; None if every environment has its own."""
         return None if self._is_sequence else _checked(self._schedulers[0]())

@@ -226,6 +226,12 @@ def _flatten(distributions: Nest) -> tuple[list[Distribution], optree.PyTreeSpec
     parts, structure = optree.tree_flatten(
         distributions, is_leaf=_is_distribution, namespace=_NAMESPACE
     )
+    for part in parts:
+        if not isinstance(part, Distribution):
+            raise TypeError(
+                "expected a nest of distributions, found a leaf of type "
+                f"{type(part).__name__} in {structure}"
+            )
     if not parts:
         raise ValueError("expected at least one distribution, got an empty nest")
     return parts, structure

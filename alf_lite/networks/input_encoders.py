@@ -248,8 +248,14 @@ def make_encoder(
         initializer: of the convolutions; None: orthogonal.
 
     Raises:
+        TypeError: if ``spec`` is no TensorSpec.
         ValueError: if there is no encoder for it.
     """
+    if not isinstance(spec, TensorSpec):
+        raise TypeError(
+            f"{path}: expected a TensorSpec, got {type(spec).__name__}. Use "
+            "TensorSpec(shape, dtype) or BoundedTensorSpec for every leaf."
+        )
     if spec.numel == 0:
         raise ValueError(
             f"{path}: expected at least one element, got {spec}. Leave the entry out."

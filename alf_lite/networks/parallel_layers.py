@@ -61,6 +61,11 @@ class ParallelLinear(LinearMap):
         """
         if x.ndim == 2:
             x = x.expand(self.num_members, *x.shape)
+        elif x.ndim != 3 or x.shape[0] != self.num_members:
+            raise ValueError(
+                f"expected an input [B, features] or [{self.num_members}, B, features],"
+                f" got {tuple(x.shape)}"
+            )
         if type(self) is ParallelLinear:
             # Not by attribute, which nn.Module looks up in Python.
             parameters: dict[str, Any] = self._parameters

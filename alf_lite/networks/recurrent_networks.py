@@ -77,6 +77,11 @@ class RecurrentEncodingNetwork(EncoderNetwork):
     @takes_whole_sequences
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """[B, *spec.shape] per leaf and the state → ([B, output_size], new state)."""
+        if len(state) != len(self._cells):
+            raise ValueError(
+                f"state: expected a tuple with the state of {len(self._cells)} cells, "
+                f"got {state!r}. Start with initial_state(batch_size)."
+            )
         x, _ = self._encoder(inputs)
         sequences = current_sequences()
         new_state = []

@@ -116,6 +116,11 @@ class GTrXLEncodingNetwork(EncoderNetwork):
     @takes_whole_sequences
     def forward(self, inputs: Nest, state: Any = ()) -> tuple[Tensor, Nest]:
         """[B, *spec.shape] per leaf and the state → ([B, output_size], new state)."""
+        if not isinstance(state, TransformerState):
+            raise ValueError(
+                f"state: expected a TransformerState, got {state!r}. Start with "
+                "initial_state(batch_size)."
+            )
         features, _ = self._encoder.forward(inputs)
         x = self._embed(features)
         sequences = current_sequences()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import shlex
 import sys
@@ -146,7 +147,8 @@ def _check_has_effect(values: FlagValues, space: Sequence[Dimension]) -> None:
     from alf_lite.tools.search_space import grid
 
     if values.method == "grid" and values.num_trials is not None:
-        num_all = sum(1 for _ in grid(space, values.grid_points))
+        points = itertools.islice(grid(space, values.grid_points), values.num_trials)
+        num_all = sum(1 for _ in points)
         if values.num_trials > num_all:
             raise ConfigError(
                 f"--num_trials={values.num_trials}: the grid has only {num_all}"

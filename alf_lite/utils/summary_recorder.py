@@ -219,4 +219,9 @@ def _one_number(tag: str, value: float | Tensor) -> float | Tensor:
                 f"{list(value.shape)}. Reduce it first, or use summary.histogram."
             )
         return value.detach()
-    return float(value)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"summary {tag!r}: expected a number, got {type(value).__name__}"
+        ) from None

@@ -38,6 +38,7 @@ def test_what_it_cannot_learn_is_refused_by_name():
         sarsa(q_network_ctor=gru)
     with pytest.raises(ConfigError, match="expected needs an ExpectedReturnHead"):
         sarsa(expected=True, return_model=QuantileHead())
+    sarsa(expected=True, rollout_epsilon_greedy=((0.0, 1.0), (0.5, 0.1)))
     with pytest.raises(ConfigError, match="one for each environment"):
         sarsa(expected=True, rollout_epsilon_greedy=[0.1, 0.2])
     with pytest.raises(TypeError, match="no parameter 'double'"):

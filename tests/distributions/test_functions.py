@@ -325,6 +325,12 @@ def test_actions_of_another_structure_are_refused():
         distributions.log_prob(policy, {"leg": action})
 
 
+def test_leaves_that_are_no_distributions_are_refused():
+    for function in (distributions.sample, distributions.mode):
+        with pytest.raises(TypeError, match=r"nest of distributions.*Tensor"):
+            function({"x": torch.zeros(2)})
+
+
 def test_an_empty_nest_is_refused():
     with pytest.raises(ValueError, match="empty nest"):
         distributions.log_prob((), ())

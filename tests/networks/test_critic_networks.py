@@ -140,3 +140,11 @@ def test_a_number_of_members_is_positive():
         CriticNetwork(VECTOR, 2, 0)
     with pytest.raises(ValueError, match="num_members must be at least 1, got 0"):
         ParallelLinear(0, 4, 2)
+
+
+@pytest.mark.parametrize("num_outputs", [1, 2])
+def test_input_for_another_number_of_members_is_refused(num_outputs):
+    layer = ParallelLinear(3, 4, num_outputs)
+    for shape in [(2, 5, 4), (1, 5, 4), (3, 3, 5, 4)]:
+        with pytest.raises(ValueError, match=r"\[3, B, features\], got \("):
+            layer(torch.zeros(shape))

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -266,3 +267,8 @@ def test_words_mean_the_same_in_every_place_and_zero_means_nothing():
 def test_what_is_no_text_is_refused(spec):
     with pytest.raises(ValueError, match="expected numbers of words"):
         WordEncoder(spec)
+
+
+def test_leaf_that_is_no_spec_is_refused():
+    with pytest.raises(TypeError, match=r"camera: expected a TensorSpec, got ndarray"):
+        make_encoder("camera", np.zeros(3))

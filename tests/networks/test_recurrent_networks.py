@@ -113,6 +113,14 @@ def test_recurrent_weights_start_orthogonal_and_the_forget_gate_open():
 
 
 @BOTH
+def test_missing_state_is_refused(cls):
+    network = cls(SPEC)
+    x = nest.map_structure(lambda s: s.sample((2,)), SPEC)
+    with pytest.raises(ValueError, match=r"state: expected .* 1 cells.*initial_state"):
+        network(x)
+
+
+@BOTH
 def test_a_network_without_cells_is_refused(cls):
     with pytest.raises(ValueError, match="hidden_size: expected at least one cell"):
         cls(SPEC, hidden_size=())

@@ -296,3 +296,11 @@ def test_a_directory_that_cannot_be_written_is_an_error(tmp_path):
         with pytest.raises(ConfigError, match="file"), summary.writer_to(path):
             pass
     assert not summary.should_record()
+
+
+def test_what_is_no_number_is_an_error_that_names_the_tag(tmp_path):
+    with summary.writer_to(tmp_path):
+        with pytest.raises(TypeError, match=r"'loss'.*got NoneType"):
+            summary.scalar("loss", None)
+        with pytest.raises(TypeError, match=r"'loss'.*got list"):
+            summary.scalar("loss", [1.0], average_over_summary_interval=True)
