@@ -8,7 +8,6 @@ covers one whole action: event dimensions are summed, never left to a wrapper.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar, Self
 
@@ -149,7 +148,7 @@ class ActionDistribution(Distribution):
 
 
 def _attributes(obj: object, names: tuple[str, ...]) -> tuple[Any, ...]:
-    return tuple(map(functools.partial(getattr, obj), names))
+    return tuple([getattr(obj, name) for name in names])
 
 
 def _short(value: Any) -> str:

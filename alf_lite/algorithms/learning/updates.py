@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -45,7 +44,6 @@ Nest = Any
 
 # A private part of torch; where it is gone, the public way is taken.
 _ENGINE: Any = getattr(torch.autograd.Variable, "_execution_engine", None)
-_clips_gradients = operator.attrgetter("clips_gradients")
 _ones: dict[tuple[torch.device, torch.dtype], Tensor] = {}  # gradients of losses
 
 
@@ -360,7 +358,7 @@ def _apply(
     if ranks.size > 1:
         loss = algorithm.average_gradients(loss, loss_info.num_valid)
     norms: list[Tensor] = []
-    if wants_norms or any(map(_clips_gradients, optimizers)):
+    if wants_norms or any(optimizer.clips_gradients for optimizer in optimizers):
         norms = [optimizer.clip_gradients() for optimizer in optimizers]
     guard = None if loss.is_cpu else algorithm.update_guard
     skip: Tensor | None = None
