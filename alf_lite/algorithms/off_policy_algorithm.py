@@ -33,6 +33,7 @@ from alf_lite.fast import twin_of
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer
+from alf_lite.replay_buffers.row_layout import PackedSteps
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_left_out, check_positive
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
@@ -163,9 +164,9 @@ class OffPolicyAlgorithm(RLAlgorithm):
             transition = transitions.mark_offline(transition, batch_info)
         return inputs, transition
 
-    def step_pairing(self) -> Callable[[TimeStep], Transition] | None:
+    def step_pairing(self) -> Callable[[PackedSteps], PackedSteps] | None:
         is_plain = self._has_plain_transitions and not self._offline_rows_only
-        if not is_plain or self._n_step != 1 or self._is_recurrent:
+        if not is_plain or self._is_recurrent:
             return None
         twin = twin_of(self, "preprocess_experience")
         return None if twin is None else functools.partial(twin, self)

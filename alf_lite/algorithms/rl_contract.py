@@ -24,6 +24,7 @@ from alf_lite.data_transformers.data_transformer import (
     IdentityDataTransformer,
 )
 from alf_lite.errors import ConfigError
+from alf_lite.replay_buffers.row_layout import PackedSteps
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.unrollers.actor_copy import ActingState
 from alf_lite.utils.progress import Progress, follow_progress
@@ -269,12 +270,13 @@ class RLContract(Algorithm):
             )
         return TrainingBatch(inputs, info, experience.state, valid, batch_info)
 
-    def step_pairing(self) -> Callable[[TimeStep], Nest] | None:
-        """The steps that follow [B, ...] → what ``train_step`` gets besides the steps.
+    def step_pairing(self) -> Callable[[PackedSteps], PackedSteps] | None:
+        """Windows [B, n + 1] → pairs [B, 2], of a step t and what it bootstraps from.
 
-        Training takes it in place of ``preprocess_experience``, for windows of two
-        steps that it has not taken apart yet. None if that does more than to make
-        transitions of one step.
+        That is the step t + m of :mod:`~alf_lite.algorithms.parts.transitions`, with
+        a_t as ``prev_action``, G_t as ``reward`` and Γ_t as ``discount``. Training
+        takes it in place of ``preprocess_experience``, for windows that it has not
+        taken apart yet and may change. None if that does more than make transitions.
         """
         return None
 

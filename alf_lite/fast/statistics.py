@@ -10,12 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from alf_lite.algorithms.parts.transitions import Transition
-from alf_lite.data_structures import StepType, TimeStep
+from alf_lite import nest
+from alf_lite.algorithms.parts import transitions
+from alf_lite.data_structures import StepType
 from alf_lite.fast import Pullback, by_numpy, may_use_numpy, torch_body
+from alf_lite.replay_buffers.row_layout import PackedSteps
 from alf_lite.utils import losses
 
 _LAST = int(StepType.LAST)
+
+_ACTION, _STEP_TYPE = "time_step.prev_action", "time_step.step_type"
+_SUMS = ("time_step.reward", "time_step.discount")
 
 
 def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
@@ -110,14 +115,20 @@ def lambda_sums(
     return result if time_major else result.transpose(0, 1)
 
 
-def pair(algorithm: Any, steps: TimeStep) -> Transition:
-    """The transitions to steps [B, ...] from the ones before them, with n = 1."""
-    return Transition(
-        steps.prev_action,
-        steps.reward,
-        algorithm._gamma * steps.discount,
-        next_observation=steps.observation,
-    )
+def pair(algorithm: Any, windows: PackedSteps) -> PackedSteps:
+    """See :meth:`~alf_lite.algorithms.rl_contract.RLContract.step_pairing`."""
+    n, gamma = algorithm._n_step, algorithm._gamma
+    if n == 1:
+        (discount,) = windows.part(np.s_[:, 1], _SUMS[1:])
+        discount *= gamma
+        return windows
+    reward, discount, step_type = windows.part(np.s_[:], (*_SUMS, _STEP_TYPE))
+    *sums, num_steps = transitions._sums(reward, discount, step_type, n, gamma)
+    actions = windows.part(np.s_[:, 1:2], (_ACTION,))
+    pairs = windows.ends(num_steps.numpy()[:, 0])
+    places = pairs.part(np.s_[:, 1:], (_ACTION, *_SUMS))
+    torch._foreach_copy_(nest.flatten(places), nest.flatten((*actions, *sums)))
+    return pairs
 
 
 def n_step_sums(

@@ -90,6 +90,19 @@ class PackedSteps:
         """
         return self._layout.unpack(self._fields[index], fields)
 
+    def ends(self, num_steps: np.ndarray) -> PackedSteps:
+        """Of windows [B, T] the first rows and those ``num_steps`` [B] later: [B, 2].
+
+        In memory of their own.
+        """
+        batch_size, length = self._fields.shape
+        # As wholes; rows of fields would be copied field by field.
+        rows = self._fields.view(np.dtype((np.void, self._layout.row_bytes))).ravel()
+        places = np.empty((batch_size, 2), np.int64)
+        places.T[:] = np.arange(0, batch_size * length, length)
+        places[:, 1] += num_steps
+        return self._layout.packed(rows.take(places))
+
     def narrow(self, begin: int, end: int) -> PackedSteps:
         """Those from ``begin`` to ``end`` (exclusive) of the first dimension."""
         return PackedSteps(self._fields[begin:end], self._layout)

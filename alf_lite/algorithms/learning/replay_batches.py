@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,7 +26,7 @@ from alf_lite.algorithms.learning.training_batches import (
 from alf_lite.algorithms.learning.updates import Update
 from alf_lite.algorithms.rl_contract import RLContract
 from alf_lite.config import TrainerConfig
-from alf_lite.data_structures import BatchInfo, Experience, TimeStep
+from alf_lite.data_structures import BatchInfo, Experience
 from alf_lite.data_transformers.data_transformer import WindowOrigin
 from alf_lite.datasets.offline_buffers import OfflineBuffers
 from alf_lite.replay_buffers.episode_returns import EpisodeReturns
@@ -37,6 +38,7 @@ from alf_lite.replay_buffers.replay_mixture import (
     alike,
     join,
 )
+from alf_lite.replay_buffers.row_layout import PackedSteps
 from alf_lite.utils.devices import moved
 from alf_lite.utils.ranks import ranks
 
@@ -153,34 +155,38 @@ class ReplayBatches:
 
     @functools.cached_property
     def _may_take_pairs(self) -> bool:
-        """Whether windows are nothing but a step and the next one, as they are stored.
+        """Whether windows are nothing but a step and what it bootstraps from.
 
-        If the algorithm only pairs them. Those of numpy's arrays are put together in
-        half of the time of tensors.
+        As they are stored, if the algorithm only pairs them. Those of numpy's arrays
+        are put together in half of the time of tensors.
         """
         algorithm, device = self._algorithm, self._algorithm.device
         return (
             algorithm.is_temporally_independent
             and algorithm.data_transformer.is_identity
-            and self._replay.mini_batch_length == 2
+            and self._replay.mini_batch_length == algorithm.num_bootstrap_steps + 1
             and device == self._replay.require_buffer().device == torch.device("cpu")
         )
 
     def _paired_batches(
-        self, num_updates: int, pairing: Callable[[TimeStep], Nest]
+        self, num_updates: int, pairing: Callable[[PackedSteps], PackedSteps]
     ) -> Iterator[TrainingBatch]:
         """As :meth:`_own_batches`, where windows need not be preprocessed."""
         replay = self._replay
         buffer, size = replay.require_buffer(), replay.mini_batch_size
-        windows, info = buffer.get_packed_batch(size * num_updates, 2)
-        self._monitor.draw([(True, info)], 2)
+        length = replay.mini_batch_length
+        windows, info = buffer.get_packed_batch(size * num_updates, length)
+        self._monitor.draw([(True, info)], length)
+        (step_types,) = windows.part(np.s_[:], ("time_step.step_type",))
+        valid = valid_steps(step_types).T.contiguous()
+        pairs = pairing(windows)
         if num_updates == 1:
-            yield paired_batch(windows, info, pairing)
+            yield paired_batch(pairs, valid, info)
             return
         for begin in range(0, size * num_updates, size):
             end = begin + size
             rows = nest.narrow(info, begin, end)
-            yield paired_batch(windows.narrow(begin, end), rows, pairing)
+            yield paired_batch(pairs.narrow(begin, end), valid[:, begin:end], rows)
 
     # Of several sources
 

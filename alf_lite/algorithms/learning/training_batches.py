@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.algorithms.algorithm import valid_steps
+from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.data_structures import BatchInfo, TimeStep
 from alf_lite.errors import ConfigError
 from alf_lite.replay_buffers.row_layout import PackedSteps
@@ -20,7 +20,9 @@ from alf_lite.replay_buffers.row_layout import PackedSteps
 Nest = Any
 
 _WHOLE = ("time_step",)
-_NEXT = tuple(f"time_step.{name}" for name in TimeStep._fields[:5])
+_NEXT = tuple(
+    f"time_step.{name}" for name in ("prev_action", "reward", "discount", "observation")
+)
 
 _transpose = operator.methodcaller("transpose", 0, 1)
 
@@ -158,28 +160,25 @@ def consecutive_mini_batches(
         yield time_major(nest.narrow(batch, begin, begin + mini_batch_size))
 
 
-def paired_batch(
-    windows: PackedSteps, info: BatchInfo, pairing: Callable[[TimeStep], Nest]
-) -> TrainingBatch:
-    """The mini-batch of windows [B, 2] that are nothing but a step and the next one.
+def paired_batch(pairs: PackedSteps, valid: Tensor, info: BatchInfo) -> TrainingBatch:
+    """The mini-batch of a step each and what it bootstraps from.
 
     Args:
-        windows: of experience without states.
-        info: where they begin, [B].
-        pairing: gives what training needs of the steps that follow, [B, ...], which
-            are without what no transition has: env_id and env_info.
+        pairs: [B, 2], as :meth:`RLContract.step_pairing` makes them.
+        valid: [T, B], of the windows that they were made of.
+        info: where these begin, [B].
     """
-    (step,) = windows.part(np.s_[:, 0], _WHOLE)
-    next_step = TimeStep(*windows.part(np.s_[:, 1], _NEXT))
-    step_types = torch.stack((step.step_type, next_step.step_type))
-    (inputs,) = windows.part(np.s_[None, :, 0], _WHOLE)
+    (step,) = pairs.part(np.s_[:, 0], _WHOLE)
+    (inputs,) = pairs.part(np.s_[None, :, 0], _WHOLE)
+    action, reward, discount, observation = pairs.part(np.s_[:, 1], _NEXT)
+    transition = Transition(action, reward, discount, next_observation=observation)
     return TrainingBatch(
         inputs,
         rollout_info=(),
         state=(),
-        valid=valid_steps(step_types),
+        valid=valid,
         batch_info=info,
-        flat=(step, pairing(next_step), ()),
+        flat=(step, transition, ()),
     )
 
 

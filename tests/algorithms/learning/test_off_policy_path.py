@@ -332,10 +332,11 @@ def test_whoever_changes_experience_is_asked_for_it(algorithm_ctor):
     assert min(rewards) > 50
 
 
+@pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("num_updates", [1, 3])
 @pytest.mark.parametrize("prioritized", [False, True])
 def test_steps_that_are_only_paired_train_as_those_that_are_preprocessed(
-    num_updates, prioritized, monkeypatch
+    n_step, num_updates, prioritized, monkeypatch
 ):
     parameters, losses = [], []
     for algorithm_ctor in (DqnAlgorithm, Preprocesses):
@@ -348,13 +349,16 @@ def test_steps_that_are_only_paired_train_as_those_that_are_preprocessed(
             initial_collect_steps=0,
             priority_replay=prioritized,
             num_updates_per_train_iter=num_updates,
+            mini_batch_length=n_step + 1,
+            options={"n_step": n_step},
         )
+        assert (algorithm.step_pairing() is None) == (algorithm_ctor is Preprocesses)
         seen = []
         algorithm.after_update = lambda inputs, info, seen=seen: seen.append(
             (inputs, info)
         )
         steps = [algorithm.train_iter() for _ in range(4)]
-        assert steps == [2 * 16 * num_updates] * 4
+        assert steps == [(n_step + 1) * 16 * num_updates] * 4
         parameters.append(nest.map_structure(torch.clone, algorithm.state_dict()))
         losses.append(seen)
     assert algorithm.num_calls > 0

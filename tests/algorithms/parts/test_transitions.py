@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from alf_lite import nest
+from alf_lite.algorithms.learning.training_batches import paired_batch
 from alf_lite.algorithms.parts.transitions import (
     align,
     check_windows,
@@ -15,8 +19,10 @@ from alf_lite.algorithms.parts.transitions import (
     to_transitions,
 )
 from alf_lite.config import TrainerConfig
-from alf_lite.data_structures import StepType, TimeStep
+from alf_lite.data_structures import BatchInfo, Experience, StepType, TimeStep
 from alf_lite.errors import ConfigError
+from alf_lite.fast import statistics
+from alf_lite.replay_buffers.row_layout import RowLayout
 from alf_lite.utils import value_ops
 from tests.fast.twins import without_twins
 
@@ -44,6 +50,27 @@ def random_windows(num_dims: int = 0) -> TimeStep:
         observation=torch.randn(shape),
         prev_action=torch.randn(50, 9, 2),
     )
+
+
+@pytest.mark.parametrize("n", [1, 2, 8])
+@pytest.mark.parametrize("num_dims", [0, 2])
+def test_windows_that_are_not_taken_apart_become_the_same_transitions(n, num_dims):
+    steps = nest.narrow(random_windows(num_dims), 0, n + 1, dim=1)
+    steps = steps._replace(prev_action={"move": steps.prev_action})
+    stored = Experience(steps)
+    layout = RowLayout(nest.extract_spec(stored, 2))
+    rows = torch.empty((50, n + 1, layout.row_bytes), dtype=torch.uint8)
+    for place, leaf in zip(layout.views(rows), nest.flatten(stored), strict=True):
+        place.copy_(leaf)
+    windows = layout.packed(rows.numpy().view((np.void, layout.row_bytes))[..., 0])
+
+    pairs = statistics.pair(SimpleNamespace(_n_step=n, _gamma=0.9), windows)
+    batch = paired_batch(pairs, valid=torch.ones(n + 1, 50), info=BatchInfo())
+    expected = to_transitions(steps, n, 0.9)
+    found = batch.flat[:2]
+    for leaf, other in zip(*map(nest.flatten, (found, expected)), strict=True):
+        assert torch.equal(leaf, other.squeeze(1))
+    assert torch.equal(batch.inputs.reward[0], found[0].reward)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
