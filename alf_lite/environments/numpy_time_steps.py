@@ -153,6 +153,7 @@ class NumpyTimeSteps(TimeSteps):
         self._actions = [
             ActionLeaf(leaf, batch_size) for leaf in self._action_tree.leaves
         ]
+        self._may_be_changed = any(leaf.may_be_changed for leaf in self._actions)
         # Spaces without nesting are not taken apart.
         self._only_observation = (
             self._observations[0] if self._observation_tree.is_leaf else None
@@ -219,6 +220,8 @@ class NumpyTimeSteps(TimeSteps):
 
     def given(self) -> list[np.ndarray]:
         """What the last ``convert_action`` gave for each leaf; nobody changes it."""
+        if not self._may_be_changed:
+            return self._converted
         return [
             given.copy() if leaf.may_be_changed else given
             for leaf, given in zip(self._actions, self._converted, strict=True)

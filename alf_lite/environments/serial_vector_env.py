@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import gymnasium
@@ -132,7 +132,7 @@ class SerialVectorEnv(BatchOfSingleEnvs):
     def take_step(self, actions: Any) -> OwnStep:
         self._num_steps += 1
         actions = actions if self._are_rows else self._actions.rows(actions)
-        pairs = list(zip(self._steps, actions, strict=True))
+        pairs = zip(self._steps, actions, strict=True)
         results: list[Any] = []
         self.restarted = None
         # This loop is what a step costs beside the environments themselves.
@@ -187,7 +187,7 @@ class SerialVectorEnv(BatchOfSingleEnvs):
         self._last_observations = (observation,)
         if self._ended is not None:
             self._set_ended(None)
-        return observation[None].copy(), np.array((reward,)), None, {}
+        return observation[None], np.array((reward,)), None, {}
 
     def _ends(self, terminated: tuple, truncated: tuple) -> Ends | None:
         """Which episodes have ended; None if no one has."""
@@ -320,9 +320,15 @@ class SerialVectorEnv(BatchOfSingleEnvs):
     # Environments that fail
 
     def _go_on(
-        self, pairs: list[tuple], results: list[Any], error: BaseException
+        self, pairs: Iterator[tuple], results: list[Any], error: BaseException
     ) -> None:
-        """Takes the step of those from ``len(results)`` on, of which one has raised."""
+        """Has the one whose step has raised begin anew, and steps those behind it.
+
+        Args:
+            pairs: of those behind it.
+            results: of those before it; gets the others.
+            error: that was raised.
+        """
         while len(results) < self.num_envs:
             index = len(results)
             if self._ended is not None and self._ended[index]:
@@ -334,7 +340,7 @@ class SerialVectorEnv(BatchOfSingleEnvs):
             self.restarted[index] = True
             results.append((observation, self._no_reward, False, False, info))
             try:
-                for step, action in pairs[index + 1 :]:
+                for step, action in pairs:
                     results.append(step(action))
             except single_env.ENV_FAILURES as another:
                 error = another

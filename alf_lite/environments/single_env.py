@@ -6,6 +6,7 @@ What goes wrong in one becomes an error that says where. Without torch, see spac
 from __future__ import annotations
 
 import abc
+import copy
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -278,11 +279,14 @@ class BatchOfSingleEnvs(VectorEnv, abc.ABC):
         observations, rewards, ends, infos = self.take_step(actions)
         if ends is None:
             ends = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
-        return observations, rewards, *ends, infos
+        return copy.deepcopy(observations), rewards, *ends, infos
 
     @abc.abstractmethod
     def take_step(self, actions: Any) -> OwnStep:
-        """``step``, without flags at all as long as no episode ends."""
+        """``step``, without flags at all as long as no episode ends.
+
+        The observations may be in memory that belongs to the environments.
+        """
 
     @abc.abstractmethod
     def freeze(self, rows: np.ndarray) -> None:

@@ -116,18 +116,19 @@ class ObservationBounds:
         if self._low.size <= _MAX_ELEMENTS:  # compared in half the time
             self._low = np.ascontiguousarray(self._low)
             self._high = np.ascontiguousarray(self._high)
-        self._fits = np.empty((2, *shape), np.bool_)  # used again at every check
+        self._fits = np.ones((2, *shape), np.bool_)  # used again at every check
         self._fits_low, self._fits_high = self._fits
+        self._all_fit = self._fits.tobytes()
 
     def check(self, array: np.ndarray) -> None:
         """Raises EnvError or warns, if something in [B, ...] is not as it must be."""
         if self._is_unbounded and math.isfinite(np.vdot(array, array)):
             return
         # Two comparisons find NaN, infinity and what is out of bounds.
-        np.greater_equal(array, self._low, out=self._fits_low)
-        np.less_equal(array, self._high, out=self._fits_high)
+        np.greater_equal(array, self._low, self._fits_low)
+        np.less_equal(array, self._high, self._fits_high)
         # For few bools this takes a fraction of the time of all().
-        if b"\0" in self._fits.tobytes():
+        if self._fits.tobytes() != self._all_fit:
             self._report(array)
 
     def _report(self, array: np.ndarray) -> None:
