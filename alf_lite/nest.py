@@ -103,6 +103,11 @@ def pack_sequence_as(nest: Nest, flat: Iterable[Any]) -> Nest:
     return structure.unflatten(leaves)
 
 
+def structure(nest: Nest) -> optree.PyTreeSpec:
+    """What nests of one structure have in common; takes leaves apart and puts them in."""
+    return optree.tree_structure(nest, namespace=_NAMESPACE)
+
+
 def assert_same_structure(nest: Nest, *others: Nest) -> None:
     """Raises ValueError naming the first difference, if the structures differ."""
     structure = optree.tree_structure(nest, namespace=_NAMESPACE)

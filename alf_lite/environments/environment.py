@@ -294,6 +294,12 @@ class StepRow:
         self.prev_action: list[np.ndarray] = nest.flatten(arrays.prev_action)
         # By name; () if nothing was declared.
         self.env_info: dict[str, np.ndarray] = arrays.env_info
+        self._arrays: list[np.ndarray] = nest.flatten(arrays)
+
+    def copy(self, other: StepRow) -> None:
+        """Takes over the step of another row of the same environments."""
+        for mine, its in zip(self._arrays, other._arrays, strict=True):
+            mine[...] = its
 
 
 def step_rows(memory: TimeStep) -> Sequence[StepRow]:

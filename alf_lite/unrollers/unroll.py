@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -197,7 +196,7 @@ class PreallocatedRows:
             and rows[self._length].time_step is first_step
         ):
             # As a rule: known to fit, because it is the last row of the unroll before.
-            self._steps.copy_row(self._length, 0)
+            rows[0].copy(rows[self._length])
         else:
             self._steps.write(0, first_step, length + 1)
 
@@ -354,7 +353,9 @@ class UnrollStorage:
     def __init__(self, memory: Nest | None = None) -> None:
         self._rows: list[list[Tensor]] = []
         self._traits: list[tuple[torch.Size, torch.dtype]] = []  # of every leaf [B, …]
-        self._views: dict[tuple[int, int], Nest] = {}  # that were read before
+        # (begin, end) → rows that were read; (row, number) → those that were written
+        self._views: dict[tuple[int, int], Nest] = {}
+        self._blocks: dict[tuple[int, int], list[Tensor]] = {}
         self._use(() if memory is None else memory)
 
     def write(self, row: int, values: Nest, num_rows: int) -> None:
@@ -370,16 +371,23 @@ class UnrollStorage:
         """As :meth:`write`, of one nest for each of the rows from ``row`` on."""
         if len(self._rows) < num_rows:
             self._allocate(values[0], num_rows)
-        if row == 0:
-            self._check(values[0])
-        leaves = nest.flatten(values)
-        if leaves:
-            rows = self._rows[row : row + len(values)]
-            torch._foreach_copy_(list(itertools.chain.from_iterable(rows)), leaves)
-
-    def copy_row(self, source: int, target: int) -> None:
-        """Copies a row that there is to another one."""
-        torch._foreach_copy_(self._rows[target], self._rows[source])
+        try:
+            rows = list(map(self._structure.flatten_up_to, values))
+            fits = row > 0 or list(map(_traits, rows[0])) == self._traits
+        except (AttributeError, ValueError):
+            fits = False
+        if not fits:
+            self._explain(values)
+        if len(rows) == 1:
+            if self._traits:
+                torch._foreach_copy_(self._rows[row], rows[0])
+            return
+        # A leaf of several rows is written at once, in half of the time of copies.
+        columns = zip(*rows, strict=True)
+        for leaves, block in zip(
+            columns, self._blocks_of(row, len(rows)), strict=False
+        ):
+            torch.stack(leaves, out=block)
 
     def read(self, begin: int, end: int) -> Nest:
         """Rows ``begin`` to ``end`` (exclusive) as views [end - begin, B, ...]."""
@@ -389,6 +397,16 @@ class UnrollStorage:
             if len(self._views) < _MAX_VIEWS:
                 self._views[begin, end] = views
         return views
+
+    def _blocks_of(self, row: int, num_rows: int) -> list[Tensor]:
+        """The leaves of some rows, [num_rows, B, ...] each."""
+        blocks = self._blocks.get((row, num_rows))
+        if blocks is None:
+            leaves = nest.flatten(self.memory)
+            blocks = [leaf[row : row + num_rows] for leaf in leaves]
+            if len(self._blocks) < _MAX_VIEWS:
+                self._blocks[row, num_rows] = blocks
+        return blocks
 
     def _allocate(self, values: Nest, num_rows: int) -> None:
         for path, leaf in nest.flatten_with_path(values):
@@ -418,19 +436,20 @@ class UnrollStorage:
     def _use(self, memory: Nest) -> None:
         """Writes the next rows to ``memory``, a nest of [T, B, ...] tensors."""
         self._views.clear()
+        self._blocks.clear()
         self.memory = memory
+        self._structure = nest.structure(memory)
         with torch.inference_mode(False):
             columns = [buffer.unbind(0) for buffer in nest.flatten(memory)]
         self._rows = [list(row) for row in zip(*columns, strict=True)]
         first_row = self._rows[0] if self._rows else []
         self._traits = list(map(_traits, first_row))
 
-    def _check(self, values: Nest) -> None:
-        nest.assert_same_structure(self.memory, values)
-        if list(map(_traits, nest.flatten(values))) == self._traits:
-            return
+    def _explain(self, values: Sequence[Nest]) -> None:
+        """Says in what the rows differ from those that were written before."""
+        nest.assert_same_structure(self.memory, *values)
         for (path, leaf), (shape, dtype) in zip(
-            nest.flatten_with_path(values), self._traits, strict=True
+            nest.flatten_with_path(values[0]), self._traits, strict=True
         ):
             if leaf.shape != shape or leaf.dtype != dtype:
                 raise ValueError(
