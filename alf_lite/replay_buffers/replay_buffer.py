@@ -292,14 +292,12 @@ class ReplayBuffer(StoredSteps):
             )
         self._storage.flush()
         drawn = self._sampler.draw(batch_size, batch_length)
-        weights = drawn.importance_weights
-        return drawn, BatchInfo(
-            torch.as_tensor(drawn.env_ids),
-            torch.as_tensor(drawn.positions),
-            moved_tensor(torch.as_tensor(weights), device or self.device)
-            if len(weights)
-            else (),
-        )
+        env_ids, positions, _, weights = drawn
+        if isinstance(positions, np.ndarray):
+            env_ids, positions = torch.from_numpy(env_ids), torch.from_numpy(positions)
+        if len(weights):
+            weights = moved_tensor(torch.as_tensor(weights), device or self.device)
+        return drawn, BatchInfo(env_ids, positions, weights if len(weights) else ())
 
     def gather_all(self) -> tuple[Nest, BatchInfo]:
         """All steps that may be the start of a window, oldest first.

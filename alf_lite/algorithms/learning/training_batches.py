@@ -19,7 +19,8 @@ from alf_lite.replay_buffers.row_layout import PackedSteps
 
 Nest = Any
 
-_WHOLE = ("time_step",)
+# What a transition has of its steps: neither env_id nor env_info.
+_STEP = tuple(f"time_step.{name}" for name in TimeStep._fields[:5])
 _NEXT = tuple(
     f"time_step.{name}" for name in ("prev_action", "reward", "discount", "observation")
 )
@@ -168,8 +169,8 @@ def paired_batch(pairs: PackedSteps, valid: Tensor, info: BatchInfo) -> Training
         valid: [T, B], of the windows that they were made of.
         info: where these begin, [B].
     """
-    (step,) = pairs.part(np.s_[:, 0], _WHOLE)
-    (inputs,) = pairs.part(np.s_[None, :, 0], _WHOLE)
+    step = TimeStep(*pairs.part(np.s_[:, 0], _STEP))
+    inputs = TimeStep(*pairs.part(np.s_[None, :, 0], _STEP))
     action, reward, discount, observation = pairs.part(np.s_[:, 1], _NEXT)
     transition = Transition(action, reward, discount, next_observation=observation)
     return TrainingBatch(

@@ -61,8 +61,9 @@ class TrainingReplay:
             algorithm, config, self.own, self.offline, self._monitor
         )
         # Of a fractional unroll_length; the sum of floats would fall behind.
-        self._unroll_length = Fraction(config.unroll_length).limit_denominator(10**9)
-        self._remainder = Fraction()
+        length = Fraction(config.unroll_length).limit_denominator(10**9)
+        self._numerator, self._denominator = length.as_integer_ratio()
+        self._remainder = 0  # of the denominator's parts of a step
         self.pace: TrainingPace | None = None  # where the workers or a ratio decide
         if config.unroll_length == 0 or config.samples_per_insert is not None:
             self.pace = TrainingPace(
@@ -88,9 +89,9 @@ class TrainingReplay:
 
     def next_unroll_length(self) -> int:
         """Steps to collect now; a fraction of one is left for a later iteration."""
-        length = self._remainder + self._unroll_length
-        self._remainder = length % 1
-        return int(length)
+        num_parts = self._remainder + self._numerator
+        length, self._remainder = divmod(num_parts, self._denominator)
+        return length
 
     def can_train(self) -> bool:
         """Whether there is enough to draw from, on all ranks of the run."""
@@ -185,7 +186,7 @@ class TrainingReplay:
         """All but the steps that are stored."""
         return {
             "collection": {
-                "remainder": float(self._remainder),
+                "remainder": self._remainder / self._denominator,
                 "limiter": {} if self.pace is None else self.pace.state_dict(),
             },
             "num_iterations": self._num_iterations,
@@ -201,9 +202,8 @@ class TrainingReplay:
             CheckpointError: if the offline buffers are not those of then.
         """
         self.offline.load_state_dict(state)
-        size = self._unroll_length.denominator
-        remainder = round(state["collection"]["remainder"] * size)
-        self._remainder = Fraction(remainder, size)
+        remainder = state["collection"]["remainder"]
+        self._remainder = round(remainder * self._denominator)
         limiter = state["collection"]["limiter"]
         if self.pace is not None:
             self.pace.load_state_dict(limiter)
