@@ -104,7 +104,7 @@ def pack_sequence_as(nest: Nest, flat: Iterable[Any]) -> Nest:
 
 
 def structure(nest: Nest) -> optree.PyTreeSpec:
-    """What nests of one structure have in common; takes leaves apart and puts them in."""
+    """What all nests of one structure have in common, without their leaves."""
     return optree.tree_structure(nest, namespace=_NAMESPACE)
 
 

@@ -17,7 +17,7 @@ from alf_lite.data_structures import TimeStep
 from alf_lite.environments import space_specs
 from alf_lite.environments.environment import StepRow, step_rows
 from alf_lite.environments.info_keys import InfoKeys
-from alf_lite.environments.single_env import Ends
+from alf_lite.environments.single_env import LARGEST_REWARD, Ends
 from alf_lite.environments.space_tree import Column, SpaceLeaf
 from alf_lite.environments.time_steps import (
     NOT_NEXT_STEP,
@@ -33,8 +33,6 @@ Nest = Any
 # Rows that nobody has given are allocated together, as many as fit into this.
 _CHUNK_BYTES = 65536
 _MAX_CHUNK_ROWS = 32
-# The sum of squares below which every reward fits into float32.
-_LARGE_SQUARE = 1e76
 
 
 class ObservationLeaf:
@@ -264,7 +262,7 @@ class NumpyTimeSteps(TimeSteps):
     def next_own(
         self,
         observation: Any,
-        reward: np.ndarray,
+        reward: np.ndarray | float,
         ends: Ends | None,
         infos: dict[str, Any],
     ) -> TimeStep:
@@ -274,10 +272,8 @@ class NumpyTimeSteps(TimeSteps):
         reset.
         """
         row = self._row
-        # Not so for NaN, infinity and what may overflow.
-        if not np.vdot(reward, reward) < _LARGE_SQUARE:
-            with np.errstate(over="ignore"):
-                raise_if_not_finite("reward", reward.astype(np.float32))
+        if isinstance(reward, np.ndarray):
+            _check_rewards(reward)
         row.reward[...] = reward
         row.step_type.fill(1)
         row.discount.fill(1)
@@ -351,3 +347,11 @@ class NumpyTimeSteps(TimeSteps):
             self._spare_rows = iter(self._rows(memory))
             row = next(self._spare_rows)
         return row
+
+
+def _check_rewards(rewards: np.ndarray) -> None:
+    """Raises EnvError, if one is not finite in float32."""
+    # Not so for NaN, infinity and what may overflow.
+    if not np.vdot(rewards, rewards) < LARGEST_REWARD**2:
+        with np.errstate(over="ignore"):
+            raise_if_not_finite("reward", rewards.astype(np.float32))

@@ -18,6 +18,7 @@ from alf_lite.environments.open_episodes import (
     untouched_globals,
 )
 from alf_lite.environments.single_env import (
+    LARGEST_REWARD,
     BatchOfSingleEnvs,
     Ends,
     OwnStep,
@@ -179,6 +180,7 @@ class SerialVectorEnv(BatchOfSingleEnvs):
             terminated is not False
             or truncated is not False
             or type(reward) not in _REWARD_TYPES
+            or not -LARGEST_REWARD < reward < LARGEST_REWARD
             or type(observation) is not np.ndarray
             or observation.dtype != column.dtype
             or observation.shape != column.shape
@@ -187,7 +189,7 @@ class SerialVectorEnv(BatchOfSingleEnvs):
         self._last_observations = (observation,)
         if self._ended is not None:
             self._set_ended(None)
-        return observation[None], np.array((reward,)), None, {}
+        return observation[None], reward, None, {}
 
     def _ends(self, terminated: tuple, truncated: tuple) -> Ends | None:
         """Which episodes have ended; None if no one has."""

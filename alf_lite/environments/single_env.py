@@ -39,8 +39,10 @@ _RESET_RULE = (
 
 # [B] each: which episodes were terminated, and which were truncated.
 Ends = tuple[np.ndarray, np.ndarray]
-# Observations, rewards, the ends (None if no episode has ended) and infos.
-OwnStep = tuple[Any, np.ndarray, Ends | None, dict[str, Any]]
+# Observations, rewards, the ends (None if no episode has ended) and infos. The reward
+# of a single environment may be a number, which is below LARGEST_REWARD then.
+OwnStep = tuple[Any, np.ndarray | float, Ends | None, dict[str, Any]]
+LARGEST_REWARD = 1e38  # that fits into float32
 
 
 class SavedEpisode(NamedTuple):
@@ -279,7 +281,7 @@ class BatchOfSingleEnvs(VectorEnv, abc.ABC):
         observations, rewards, ends, infos = self.take_step(actions)
         if ends is None:
             ends = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
-        return copy.deepcopy(observations), rewards, *ends, infos
+        return copy.deepcopy(observations), np.array(rewards, ndmin=1), *ends, infos
 
     @abc.abstractmethod
     def take_step(self, actions: Any) -> OwnStep:

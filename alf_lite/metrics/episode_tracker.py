@@ -204,7 +204,8 @@ class EpisodeTracker:
         steps = self._reader.read(time_step)
         if steps.is_first.size == 0:
             return
-        self._num_env_steps += int(np.count_nonzero(~steps.is_first))
+        num_first = int(np.count_nonzero(steps.is_first))
+        self._num_env_steps += steps.is_first.size - num_first
         self._num_episodes += int(np.count_nonzero(steps.is_last))
         self._latest = None
         if self._waiting and not self._are_waiting(steps.env_ids):
