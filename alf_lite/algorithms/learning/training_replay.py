@@ -7,6 +7,7 @@ step in the environment; after that own steps join them in the batches.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -27,9 +28,12 @@ from alf_lite.datasets.offline_buffers import OfflineBuffers
 from alf_lite.environments.environment import Environment
 from alf_lite.replay_buffers.own_replay import OwnReplay, ReplayMonitor
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
+from alf_lite.replay_buffers.row_layout import numpy_dtype
 from alf_lite.unrollers.rate_limiter import TrainingPace
 from alf_lite.unrollers.unroll import Unroll
 from alf_lite.utils.ranks import ranks
+
+Nest = Any
 
 
 class TrainingReplay:
@@ -72,6 +76,9 @@ class TrainingReplay:
                 self.own.mini_batch_size * config.num_updates,
                 self.own.least_length,
             )
+        # What was stored last, and the same as arrays if it has come again.
+        self._last_parts: tuple = (None,) * 4
+        self._arrays: Experience | None = None
         self._all_can_train = False  # for good; not asked alone
         self._num_iterations = 0
 
@@ -119,6 +126,7 @@ class TrainingReplay:
             state=unroll.experience.state if self._config.use_rollout_state else (),
         )
         buffer = self.own.buffer_for(experience)
+        steps = self._arrays_of(experience, info)
         if unroll.is_first_unroll:
             # What was stored does not go on, as when a worker was replaced.
             buffer.mark_truncated_end(unroll.env_ids)
@@ -126,11 +134,36 @@ class TrainingReplay:
             buffer.mark_truncated_end(np.array(unroll.new_columns))
         if self._algorithm.prioritizes_new_steps:
             num_before = buffer.end_positions
-            buffer.add_batch(experience, unroll.env_ids, time_major=True)
+            buffer.add_batch(steps, unroll.env_ids, time_major=True)
             self._prioritize_since(num_before, buffer)
         else:
-            buffer.add_batch(experience, unroll.env_ids, time_major=True)
+            buffer.add_batch(steps, unroll.env_ids, time_major=True)
         self._monitor.add((num_rows - 1) * num_columns)
+
+    def _arrays_of(self, experience: Experience, info: Nest) -> Experience:
+        """The same as arrays, if it is that of the last unroll: in the same memory.
+
+        Arrays are moved in half of the time of tensors, but to make them takes longer.
+
+        Args:
+            experience: of an unroll, without the action in its info.
+            info: with it.
+        """
+        parts = (experience.time_step, experience.action, info, experience.state)
+        if not all(map(operator.is_, parts, self._last_parts)):
+            self._last_parts, self._arrays = parts, None
+            return experience
+        if self._arrays is None:
+            has_arrays = self.own.device.type == "cpu" and all(
+                leaf.is_cpu and numpy_dtype(leaf.dtype) is not None
+                for leaf in nest.flatten(experience)
+            )
+            self._arrays = (
+                nest.map_structure(Tensor.numpy, experience)
+                if has_arrays
+                else experience
+            )
+        return self._arrays
 
     def _prioritize_since(self, ends: Tensor, buffer: ReplayBuffer) -> None:
         """Gives the windows that have become complete their first priorities.
