@@ -55,6 +55,10 @@ _MAX_ONE_HOT = 256
 _DEFAULT_EMBEDDING_SIZE = 64
 # A table of more rows is a mistake more often than a wish.
 _MAX_CATEGORIES = 1_000_000
+# From so many pixels, and without a gradient so many images, on a CPU convolutions are
+# faster with the channels last.
+_LARGE_IMAGE = 48 * 48
+_MANY_IMAGES = 128
 
 
 class InputEncoder(nn.Module):
@@ -160,9 +164,13 @@ class ImageInput:
         self._is_channel_last, self.shape = image_layout(spec)  # C, H, W
         is_bytes = spec.dtype == torch.uint8 and not is_binary(spec)
         self._scale = 1 / 255 if is_bytes else 1.0
+        self._is_large = self.shape[-2] * self.shape[-1] >= _LARGE_IMAGE
 
     def __call__(self, x: Tensor) -> tuple[Tensor, torch.Size]:
-        """[..., *spec.shape] → ([N, C, H, W], the shape of the outer dimensions)."""
+        """[..., *spec.shape] → ([N, C, H, W], the shape of the outer dimensions).
+
+        In the order in memory in which convolutions of their size are fast.
+        """
         outer_shape = x.shape[: x.ndim - self._ndim]
         if self._ndim == 2:
             x = x.unsqueeze(-3)
@@ -171,6 +179,9 @@ class ImageInput:
         x = x.reshape(-1, *x.shape[-3:]).float()
         if self._scale != 1.0:
             x.mul_(self._scale)  # of bytes, float() is a copy
+        trains_or_is_many = torch.is_grad_enabled() or x.shape[0] >= _MANY_IMAGES
+        if self._is_large and trains_or_is_many and x.is_cpu:
+            x = x.contiguous(memory_format=torch.channels_last)
         return x, outer_shape
 
 

@@ -202,6 +202,37 @@ def test_convolutions_can_be_given_and_take_any_batch_dimensions(params, size):
     assert (features < 0).any()
 
 
+@pytest.mark.parametrize(
+    ("size", "number", "with_grad", "is_last"),
+    [
+        (48, 2, True, True),
+        (48, 2, False, False),
+        (48, 128, False, True),
+        (12, 128, True, False),
+    ],
+)
+def test_channels_come_last_in_memory_where_that_is_faster(
+    size, number, with_grad, is_last
+):
+    spec = BoundedTensorSpec((4, size, size), torch.uint8, 0, 255)
+    encoder = ImageEncoder(spec, ((8, 4, 2), (8, 3, 1)), "relu")
+    bytes_ = torch.randint(0, 256, (number, *spec.shape), dtype=torch.uint8)
+    with torch.set_grad_enabled(with_grad):
+        images, _ = encoder._images(bytes_)
+        features = encoder(bytes_)
+    assert images.is_contiguous(memory_format=torch.channels_last) == is_last
+    plain = bytes_ * (1 / 255)
+    assert torch.equal(images, plain)
+    expected = encoder._convolutions(plain).flatten(1)
+    torch.testing.assert_close(features, expected)
+    if with_grad:
+        parameters = list(encoder.parameters())
+        torch.testing.assert_close(
+            torch.autograd.grad(features.square().mean(), parameters),
+            torch.autograd.grad(expected.square().mean(), parameters),
+        )
+
+
 def test_convolutions_start_orthogonal():
     encoder = make_encoder("x", bounded((40, 40, 3), torch.uint8, 0, 255))
     rows = encoder._convolutions[0].weight.flatten(1)
