@@ -42,6 +42,7 @@ EXTRAS = {
     "wandb": ["wandb>=0.18"],
     # The client and its local store: mlflow itself wants an older pyarrow than minari.
     "mlflow": ["mlflow-skinny>=2.16", "sqlalchemy>=2.0", "alembic>=1.13"],
+    "numba": ["numba>=0.61"],
     "plot": ["matplotlib>=3.8"],
     "video": [
         "imageio>=2.34",

@@ -41,6 +41,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 # isort: off
@@ -64,35 +65,40 @@ def alf_lite(kind: str, capacity: int) -> Iterator[Workload]:
     """Ours; the same functions as in ``replay_peers``."""
     import torch
 
-    from alf_lite.algorithms.parts.transitions import to_transitions
-    from alf_lite.data_structures import TimeStep
+    from alf_lite import nest
+    from alf_lite.data_structures import Experience, TimeStep
     from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
     from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
-    spec = {
-        "observation": TensorSpec((17,)),
-        "action": TensorSpec((6,)),
-        "reward": TensorSpec(()),
-        "discount": TensorSpec(()),
-        "step_type": BoundedTensorSpec((), torch.int32, 0, 2),
-    }
+    spec = TimeStep(
+        step_type=BoundedTensorSpec((), torch.int32, 0, 2),
+        reward=TensorSpec(()),
+        discount=TensorSpec(()),
+        observation=TensorSpec((17,)),
+        prev_action=TensorSpec((6,)),
+    )
     if kind == "frames":
-        spec["observation"] = BoundedTensorSpec((4, 84, 84), torch.uint8, 0, 255)
-        spec["action"] = BoundedTensorSpec((), torch.int64, 0, 5)
+        spec = spec._replace(
+            observation=BoundedTensorSpec((4, 84, 84), torch.uint8, 0, 255),
+            prev_action=BoundedTensorSpec((), torch.int64, 0, 5),
+        )
 
     prioritized = kind in ("prioritized", "n_step")
 
     def make(num_envs: int) -> ReplayBuffer:
-        return ReplayBuffer(spec, num_envs, capacity // num_envs, prioritized)
+        length = capacity // num_envs
+        return ReplayBuffer(Experience(spec), num_envs, length, prioritized)
 
-    def steps(*outer_dims: int) -> dict[str, torch.Tensor]:
-        return {name: leaf.sample(outer_dims) for name, leaf in spec.items()}
+    def steps(*outer_dims: int) -> Experience:
+        return Experience(
+            nest.map_structure(lambda leaf: leaf.sample(outer_dims), spec)
+        )
 
     def sample_and_update(n: int = 0) -> None:
-        drawn, info = buffer.get_batch(Sizes.batch, n + 1)
         if n:
-            action = drawn.pop("action")
-            to_transitions(TimeStep(**drawn, prev_action=action), n, 0.99)
+            info = _alf_lite_transitions(buffer, n)
+        else:
+            _, info = buffer.get_batch(Sizes.batch, 1)
         buffer.update_priority(info.env_ids, info.positions, torch.rand(Sizes.batch))
 
     if kind == "add":
@@ -118,12 +124,28 @@ def alf_lite(kind: str, capacity: int) -> Iterator[Workload]:
         yield name, 1, partial(buffer.get_batch, size, length)
 
 
+def _alf_lite_transitions(buffer: Any, n: int) -> Any:
+    """Draws transitions as ``alf_lite.algorithms.learning.replay_batches`` does."""
+    import numpy as np
+
+    from alf_lite.fast import statistics
+
+    later = ("prev_action", "reward", "discount", "observation")
+    windows, info = buffer.get_packed_batch(Sizes.batch, n + 1)
+    pairs = statistics.pair(SimpleNamespace(_n_step=n, _gamma=0.99), windows)
+    pairs.part(np.s_[:, 0], ("time_step",))
+    pairs.part(np.s_[:, 1], tuple(f"time_step.{name}" for name in later))
+    return info
+
+
 def _alf_lite_adds(
-    make: Callable[[int], Any], steps: Callable[..., dict[str, Any]]
+    make: Callable[[int], Any], steps: Callable[..., Any]
 ) -> Iterator[Workload]:
+    from alf_lite import nest
+
     for num_envs in (1, 8, 64):
         tensors = steps(num_envs)
-        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        arrays = nest.map_structure(lambda tensor: tensor.numpy(), tensors)
         add = partial(make(num_envs).add_batch, arrays)
         yield f"add_{num_envs}", num_envs, add
         add = partial(make(num_envs).add_batch, tensors)

@@ -50,6 +50,7 @@ from alf_lite.data_structures import (
 )
 from alf_lite.errors import ConfigError
 from alf_lite.fast import quick
+from alf_lite.replay_buffers.packed_windows import PackedWindows
 from alf_lite.replay_buffers.row_layout import PackedSteps
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
@@ -280,7 +281,7 @@ class Composition(RLAlgorithm):
     def scalar_reward(self, values: Tensor) -> Tensor:
         return self._rl.scalar_reward(values) if self.has_multidim_reward else values
 
-    def step_pairing(self) -> Callable[[PackedSteps], PackedSteps] | None:
+    def step_pairing(self) -> Callable[[PackedWindows], PackedSteps] | None:
         return self._rl.step_pairing() if self._is_left_alone else None
 
     def random_action(self, inputs: TimeStep) -> Nest:

@@ -58,6 +58,7 @@ from alf_lite.fast import quick
 from alf_lite.networks.network import Network, as_network, takes_whole_sequences
 from alf_lite.networks.noisy_layers import exploring_by_noise
 from alf_lite.networks.value_networks import QNetwork
+from alf_lite.replay_buffers.packed_windows import PackedWindows
 from alf_lite.replay_buffers.row_layout import PackedSteps
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.diagnostics import diagnostic
@@ -268,7 +269,7 @@ class QLearningAlgorithm(OffPolicyAlgorithm):
             transition = transition._replace(episode_return=returns[:, :num_rows])
         return inputs, transition
 
-    def step_pairing(self) -> Callable[[PackedSteps], PackedSteps] | None:
+    def step_pairing(self) -> Callable[[PackedWindows], PackedSteps] | None:
         is_plain = not self.has_multidim_reward and not self.uses_episode_returns
         return super().step_pairing() if is_plain else None
 

@@ -33,6 +33,7 @@ from alf_lite.fast import twin_of
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.networks.network import Network
 from alf_lite.optimizers.optimizers import Optimizer
+from alf_lite.replay_buffers.packed_windows import PackedWindows
 from alf_lite.replay_buffers.row_layout import PackedSteps
 from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_left_out, check_positive
@@ -164,7 +165,7 @@ class OffPolicyAlgorithm(RLAlgorithm):
             transition = transitions.mark_offline(transition, batch_info)
         return inputs, transition
 
-    def step_pairing(self) -> Callable[[PackedSteps], PackedSteps] | None:
+    def step_pairing(self) -> Callable[[PackedWindows], PackedSteps] | None:
         is_plain = self._has_plain_transitions and not self._offline_rows_only
         if not is_plain or self._is_recurrent:
             return None

@@ -24,6 +24,7 @@ from alf_lite.data_transformers.data_transformer import (
     IdentityDataTransformer,
 )
 from alf_lite.errors import ConfigError
+from alf_lite.replay_buffers.packed_windows import PackedWindows
 from alf_lite.replay_buffers.row_layout import PackedSteps
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.unrollers.actor_copy import ActingState
@@ -270,7 +271,7 @@ class RLContract(Algorithm):
             )
         return TrainingBatch(inputs, info, experience.state, valid, batch_info)
 
-    def step_pairing(self) -> Callable[[PackedSteps], PackedSteps] | None:
+    def step_pairing(self) -> Callable[[PackedWindows], PackedSteps] | None:
         """Windows [B, n + 1] → pairs [B, 2], of a step t and what it bootstraps from.
 
         That is the step t + m of :mod:`~alf_lite.algorithms.parts.transitions`, with

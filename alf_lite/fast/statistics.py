@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from alf_lite import nest
 from alf_lite.algorithms.parts import transitions
 from alf_lite.data_structures import StepType
 from alf_lite.fast import Pullback, by_numpy, may_use_numpy, torch_body
+from alf_lite.replay_buffers.packed_windows import PackedWindows
 from alf_lite.replay_buffers.row_layout import PackedSteps
 from alf_lite.utils import losses
+from alf_lite.utils.compiled_loops import compiled
 
 _LAST = int(StepType.LAST)
 
@@ -115,20 +116,92 @@ def lambda_sums(
     return result if time_major else result.transpose(0, 1)
 
 
-def pair(algorithm: Any, windows: PackedSteps) -> PackedSteps:
+def pair(algorithm: Any, windows: PackedWindows) -> PackedSteps:
     """See :meth:`~alf_lite.algorithms.rl_contract.RLContract.step_pairing`."""
     n, gamma = algorithm._n_step, algorithm._gamma
     if n == 1:
-        (discount,) = windows.part(np.s_[:, 1], _SUMS[1:])
+        pairs = windows.pairs(windows.rows[:, 1])
+        (discount,) = pairs.part(np.s_[:, 1], _SUMS[1:])
         discount *= gamma
-        return windows
+        return pairs
+    followers = _sums_of_loop(windows, n, gamma) or _sums_of(windows, n, gamma)
+    *sums, next_rows, end_rows = followers
+    pairs = windows.pairs(end_rows)
+    pairs.copy_from(np.s_[:, 1], _ACTION, windows.stored, next_rows)
+    for path, values in zip(_SUMS, sums, strict=True):
+        pairs.array(path)[:, 1] = values
+    return pairs
+
+
+def _sums_of(windows: PackedWindows, n: int, gamma: float) -> tuple[np.ndarray, ...]:
+    """G, Γ, the rows of s_{t+1} and those of s_{t+m}, each [N, ...]."""
     reward, discount, step_type = windows.part(np.s_[:], (*_SUMS, _STEP_TYPE))
     *sums, num_steps = transitions._sums(reward, discount, step_type, n, gamma)
-    actions = windows.part(np.s_[:, 1:2], (_ACTION,))
-    pairs = windows.ends(num_steps.numpy()[:, 0])
-    places = pairs.part(np.s_[:, 1:], (_ACTION, *_SUMS))
-    torch._foreach_copy_(nest.flatten(places), nest.flatten((*actions, *sums)))
-    return pairs
+    ends = np.take_along_axis(windows.rows, num_steps.numpy(), 1)
+    return *(x.numpy()[:, 0] for x in sums), windows.rows[:, 1], ends[:, 0]
+
+
+def _sums_of_loop(
+    windows: PackedWindows, n: int, gamma: float
+) -> tuple[np.ndarray, ...] | None:
+    """The same; None where there is no compiled loop, or none for such rewards."""
+    loop = compiled(_n_step_loop, _N_STEP_LOOP)
+    fields = [windows.stored.array(path) for path in (*_SUMS, _STEP_TYPE)]
+    if loop is None or fields[0].ndim > 1 or [x.dtype for x in fields] != _SUMMED:
+        return None
+    first_rows = windows.first_rows
+    sums = np.empty((2, len(first_rows)), np.float32)
+    rows = np.empty((2, len(first_rows)), np.int64)
+    loop(*fields, first_rows, windows.max_length, n, np.float32(gamma), sums, rows)
+    return *sums, *rows
+
+
+_SUMMED = [np.float32, np.float32, np.int32]
+_N_STEP_LOOP = "void(f4[:], f4[:], i4[:], i8[::1], i8, i8, f4, f4[:, ::1], i8[:, ::1])"
+
+
+def _n_step_loop(
+    rewards: np.ndarray,
+    discounts: np.ndarray,
+    step_types: np.ndarray,
+    first_rows: np.ndarray,
+    max_length: int,
+    n: int,
+    gamma: np.float32,
+    sums: np.ndarray,
+    rows: np.ndarray,
+) -> None:
+    """As :func:`n_step_sums`, of windows that begin in rows [N] of rings.
+
+    Args:
+        rewards: of all rows that are stored, as the next two.
+        discounts: likewise.
+        step_types: likewise.
+        first_rows: [N].
+        max_length: the rows of a ring.
+        n: of the n-step return.
+        gamma: γ.
+        sums: [2, N], filled with G and Γ.
+        rows: [2, N], filled with the rows of s_{t+1} and s_{t+m}.
+    """
+    one, zero = np.float32(1), np.float32(0)
+    for i in range(len(first_rows)):
+        first = first_rows[i]
+        ring = first // max_length * max_length
+        total, product, num_steps, row = zero, one, 0, 0
+        for k in range(n, 0, -1):
+            row = ring + (first - ring + k) % max_length
+            goes_on = step_types[row] != _LAST
+            discount = discounts[row] * gamma
+            factor = discount if goes_on else zero
+            total = total * factor + rewards[row]
+            product = product * factor + (discount - factor)
+            num_steps = 1 + num_steps if goes_on else 1
+        if step_types[first] == _LAST:
+            num_steps = 0
+        sums[0, i], sums[1, i] = total, product
+        rows[0, i] = row  # of k = 1
+        rows[1, i] = ring + (first - ring + num_steps) % max_length
 
 
 def n_step_sums(

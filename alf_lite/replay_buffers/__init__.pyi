@@ -4,6 +4,10 @@ from alf_lite.replay_buffers.allocation import (
     StorageOptions as StorageOptions,
     allocate as allocate,
 )
+from alf_lite.replay_buffers.compiled_sum_tree import (
+    CompiledSumTree as CompiledSumTree,
+    make_sum_tree as make_sum_tree,
+)
 from alf_lite.replay_buffers.device_priority_sampler import (
     DevicePrioritySampler as DevicePrioritySampler,
 )
@@ -12,6 +16,7 @@ from alf_lite.replay_buffers.own_replay import (
     OwnReplay as OwnReplay,
     ReplayMonitor as ReplayMonitor,
 )
+from alf_lite.replay_buffers.packed_windows import PackedWindows as PackedWindows
 from alf_lite.replay_buffers.priority_options import (
     PriorityOptions as PriorityOptions,
     check_options as check_options,
@@ -52,12 +57,17 @@ from alf_lite.replay_buffers.sampling_weights import (
 from alf_lite.replay_buffers.stored_steps import (
     EpisodeIndex as EpisodeIndex,
     StoredSteps as StoredSteps,
+    to_array as to_array,
     to_distinct_env_ids as to_distinct_env_ids,
     to_env_ids as to_env_ids,
     to_indices as to_indices,
     to_stored_steps as to_stored_steps,
 )
-from alf_lite.replay_buffers.sum_tree import SumTree as SumTree
+from alf_lite.replay_buffers.sum_tree import (
+    SumTree as SumTree,
+    last_of_each as last_of_each,
+    nothing_to_find as nothing_to_find,
+)
 from alf_lite.replay_buffers.weighted_sampler import (
     WeightedSampler as WeightedSampler,
     make_sampler as make_sampler,
@@ -69,6 +79,7 @@ from alf_lite.replay_buffers.window_sampler import (
     WindowStarts as WindowStarts,
     all_windows as all_windows,
     check_size as check_size,
+    draw_in_strata as draw_in_strata,
     draw_others as draw_others,
     draw_stratified as draw_stratified,
     draw_with_replacement as draw_with_replacement,

@@ -132,7 +132,8 @@ class PriorityOptions(FollowsProgress):
         if self.normalization == "none":
             scale = mean_weight
         elif self.normalization == "batch":
-            scale = weights.min()
+            is_array = isinstance(weights, np.ndarray)
+            scale = np.minimum.reduce(weights) if is_array else weights.min()
         else:
             # The largest importance weight is that of the least weight.
             scale = least_weight

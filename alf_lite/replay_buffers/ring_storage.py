@@ -7,6 +7,7 @@ one step for ever.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -108,6 +109,11 @@ class RingStorage:
         self._whole_staged = self._as_whole(self._staged)
         # (first, number of steps) → the leaves of the staged rows there.
         self._places: dict[tuple[int, int], _Place] = {}
+
+    @functools.cached_property
+    def steps(self) -> PackedSteps:
+        """All rows as they are; of a storage on the CPU."""
+        return self.layout.packed(self._whole_rows)
 
     @property
     def num_bytes(self) -> int:
@@ -287,12 +293,9 @@ class RingStorage:
             strides=(row_bytes,),
         )
 
-    def packed_windows(
-        self, env_ids: np.ndarray, first_rows: np.ndarray, length: int
-    ) -> PackedSteps:
-        """As :meth:`windows`, not taken apart yet; of a storage on the CPU."""
-        rows = self.window_rows(env_ids, first_rows, length)
-        return self.layout.packed(self._take(rows))
+    def packed(self, row_indices: np.ndarray) -> PackedSteps:
+        """Copies of some rows [*dims], not taken apart yet; of a storage on the CPU."""
+        return self.layout.packed(self._take(row_indices))
 
     def gather(self, row_indices: np.ndarray) -> list[Tensor]:
         """The leaves of some rows, [*dims, *shape]: views of one block of memory."""

@@ -88,20 +88,17 @@ class PackedSteps:
             index: of the rows, as numpy has it.
             fields: paths such as ``time_step.observation``, a nest for each.
         """
-        return self._layout.unpack(self._fields[index], fields)
+        return self._layout.unpack(self._fields, index, fields)
 
-    def ends(self, num_steps: np.ndarray) -> PackedSteps:
-        """Of windows [B, T] the first rows and those ``num_steps`` [B] later: [B, 2].
+    def copy_from(self, index: Any, path: str, source: PackedSteps, rows: Any) -> None:
+        """Fills some rows of the field ``path`` with other rows of ``source``."""
+        for name in self._layout.part((path,))[0]:
+            self._fields[name][index] = source._fields[name][rows]
 
-        In memory of their own.
-        """
-        batch_size, length = self._fields.shape
-        # As wholes; rows of fields would be copied field by field.
-        rows = self._fields.view(np.dtype((np.void, self._layout.row_bytes))).ravel()
-        places = np.empty((batch_size, 2), np.int64)
-        places.T[:] = np.arange(0, batch_size * length, length)
-        places[:, 1] += num_steps
-        return self._layout.packed(rows.take(places))
+    def array(self, path: str) -> np.ndarray:
+        """One leaf of all rows [*dims, *shape], as a view."""
+        (name,), _, _ = self._layout.part((path,))
+        return self._fields[name]
 
     def narrow(self, begin: int, end: int) -> PackedSteps:
         """Those from ``begin`` to ``end`` (exclusive) of the first dimension."""
@@ -196,13 +193,25 @@ class RowLayout:
         """``rows``, to be looked at in parts; as for :meth:`array_views`."""
         return PackedSteps(rows.view(self._array_dtype), self)
 
-    def unpack(self, arrays: np.ndarray, fields: tuple[str, ...]) -> tuple[Nest, ...]:
-        """The leaves of some fields, as views, in their nests.
+    def unpack(
+        self, arrays: np.ndarray, index: Any, fields: tuple[str, ...]
+    ) -> tuple[Nest, ...]:
+        """Some fields of some rows, in their nests: views, if numpy makes views of it.
 
         Args:
             arrays: rows [*outer_dims] with one array for each leaf.
+            index: of the rows; others are not read.
             fields: paths such as ``time_step.observation``.
         """
+        names, changed, structure = self.part(fields)
+        tensors = [torch.from_numpy(arrays[name][index]) for name in names]
+        for i, dtype in changed:
+            tensors[i] = tensors[i].view(dtype)
+        nests: Any = structure.unflatten(tensors)
+        return nests
+
+    def part(self, fields: tuple[str, ...]) -> tuple[list[str], list[Any], Any]:
+        """Names of their arrays, which of them numpy does not know, the structure."""
         part = self._parts.get(fields)
         if part is None:
             places: Nest = tuple(map(self.select, fields))
@@ -211,12 +220,7 @@ class RowLayout:
             foreign = dict(self._foreign_dtypes)
             changed = [(k, foreign[i]) for k, i in enumerate(leaves) if i in foreign]
             part = self._parts[fields] = names, changed, structure
-        names, changed, structure = part
-        tensors = [torch.from_numpy(arrays[name]) for name in names]
-        for i, dtype in changed:
-            tensors[i] = tensors[i].view(dtype)
-        nests: Any = structure.unflatten(tensors)
-        return nests
+        return part
 
     def fields(self, rows: Tensor) -> list[np.ndarray]:
         """The leaves of ``rows`` as arrays that are views, for rows on the CPU.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from alf_lite.replay_buffers.compiled_sum_tree import make_sum_tree
 from alf_lite.replay_buffers.ring_storage import RingStorage
-from alf_lite.replay_buffers.sum_tree import SumTree
 from alf_lite.replay_buffers.window_sampler import PositionRanges
+from alf_lite.utils.compiled_loops import compiled
 
 # The iteration of steps that never become stale.
 NEVER_STALE = -1
@@ -28,7 +29,7 @@ class SamplingWeights:
     def __init__(self, storage: RingStorage) -> None:
         self._storage = storage
         num_rows = len(storage.rows)
-        self.tree = SumTree(num_rows)
+        self.tree = make_sum_tree(num_rows)
         self._waiting = np.zeros(num_rows)  # weights of steps not in the tree
         self._dropped = np.zeros(num_rows, bool)
         self._has_dropped = False
@@ -86,7 +87,11 @@ class SamplingWeights:
 
     def locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The environments and positions of stored rows."""
-        max_length = self._storage.max_length
+        max_length, loop = self._storage.max_length, compiled(_locate, _LOCATE)
+        if loop is not None:
+            places = np.empty((2, len(rows)), np.int64)
+            loop(np.ascontiguousarray(rows), self._storage.end, max_length, places)
+            return places[0], places[1]
         env_ids = rows // max_length
         newest = self._storage.end.take(env_ids) - 1
         return env_ids, newest - (newest - rows) % max_length
@@ -98,6 +103,10 @@ class SamplingWeights:
 
         Steps that are no longer stored or were dropped are left out.
         """
+        rows = self._drawable_rows(env_ids, positions)
+        if rows is not None:
+            self.tree.set(rows, weights)
+            return
         rows = self._storage.row_indices(env_ids, positions)
         drawable = self._starts.have(env_ids, positions)
         if self._has_dropped or np.count_nonzero(drawable) < len(rows):
@@ -107,6 +116,18 @@ class SamplingWeights:
             drawable &= kept
             rows, weights = rows[drawable], weights[drawable]
         self.tree.set(rows, weights)
+
+    def _drawable_rows(
+        self, env_ids: np.ndarray, positions: np.ndarray
+    ) -> np.ndarray | None:
+        """The rows [N] of these steps, if all can be drawn, and a loop finds it out."""
+        loop = compiled(_find_rows, _FIND_ROWS)
+        if loop is None or self._has_dropped:
+            return None
+        rows = np.empty(len(env_ids), np.int64)
+        places = np.ascontiguousarray(env_ids), np.ascontiguousarray(positions)
+        ranges = self._starts.first, self._starts.last, self._storage.max_length
+        return rows if loop(*places, *ranges, rows) else None
 
     def live_rows(self) -> np.ndarray:
         """The rows of all steps that can be drawn."""
@@ -176,6 +197,38 @@ def _joined(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     if not len(second):
         return first
     return np.concatenate((first, second)) if len(first) else second
+
+
+_LOCATE = "void(i8[::1], i8[::1], i8, i8[:, ::1])"
+_FIND_ROWS = "b1(i8[::1], i8[::1], i8[::1], i8[::1], i8, i8[::1])"
+
+
+def _locate(
+    rows: np.ndarray, end: np.ndarray, max_length: int, places: np.ndarray
+) -> None:
+    """Fills ``places`` [2, N] with environments and positions of ``rows`` [N]."""
+    for i in range(len(rows)):
+        env_id = rows[i] // max_length
+        newest = end[env_id] - 1
+        places[0, i] = env_id
+        places[1, i] = newest - (newest - rows[i]) % max_length
+
+
+def _find_rows(
+    env_ids: np.ndarray,
+    positions: np.ndarray,
+    first: np.ndarray,
+    last: np.ndarray,
+    max_length: int,
+    rows: np.ndarray,
+) -> bool:
+    """Fills ``rows`` [N]; whether all positions are in [first, last) of theirs."""
+    for i in range(len(env_ids)):
+        env_id, position = env_ids[i], positions[i]
+        if position < first[env_id] or position >= last[env_id]:
+            return False
+        rows[i] = env_id * max_length + position % max_length
+    return True
 
 
 class SampleLimits:

@@ -11,14 +11,15 @@ import functools
 import math
 import operator
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 
+from alf_lite.replay_buffers.window_sampler import draw_stratified
+
 # Weights of a block. One cache line: reading blocks at random is what takes time.
 _BLOCK_SIZE = 8
-_SHIFT = 3
-# So many sums are added up and searched at once, without further levels above them.
-_MAX_TOP = 16384
+SHIFT = 3
 # A double holds every integer up to 2**53.
 _MANTISSA_BITS = 53
 
@@ -41,23 +42,29 @@ class SumTree:
     the largest weight that there ever was, at a thousand 2**-43.
     """
 
+    # So many sums are added up and searched at once, without further levels above them.
+    _max_top: ClassVar[int] = 16384
+
     def __init__(self, num_rows: int) -> None:
         self._levels: list[np.ndarray] = []  # bottom up, [num_blocks, _BLOCK_SIZE] each
         num_blocks = num_rows
-        while not self._levels or num_blocks > _MAX_TOP:
+        while not self._levels or num_blocks > self._max_top:
             num_blocks = -(-num_blocks // _BLOCK_SIZE)
             self._levels.append(np.zeros((num_blocks, _BLOCK_SIZE)))
         # Integers are added up and searched faster.
         self._top = np.zeros(num_blocks, np.int64)
         self._top_sums = np.zeros(num_blocks + 1, np.int64)  # before each, and of all
         self._top_has_changed = False
+        self._max_units = 2.0 ** (_MANTISSA_BITS - (num_rows - 1).bit_length())
+        self._unit = 1.0 / self._max_units
+        self._name_levels(num_rows)
+
+    def _name_levels(self, num_rows: int) -> None:
         self._units = self._levels[0].reshape(-1)[:num_rows]
         self._middle = [level.reshape(-1) for level in self._levels[1:]]
         self._maximum = _Extremum(self._units, np.maximum, operator.gt)
         self._minimum = _Extremum(self._units, np.minimum, operator.lt)
         self._minimum.forget()  # few ask for it: it is not followed until one does
-        self._max_units = 2.0 ** (_MANTISSA_BITS - (num_rows - 1).bit_length())
-        self._unit = 1.0 / self._max_units
 
     @property
     def total(self) -> float:
@@ -97,17 +104,11 @@ class SumTree:
         """
         if not len(rows):
             return
-        in_order = rows.copy()
-        in_order.sort()
-        if np.count_nonzero(in_order[1:] == in_order[:-1]):
-            last = _last_of_each(rows)
-            rows, weights = rows[last], weights[last]
+        rows, weights = last_of_each(rows, weights)
         units = np.ceil(weights / self._unit)
         largest = np.maximum.reduce(units)
         if largest > self._max_units:
-            if not largest < np.inf:
-                raise ValueError(f"a weight is too large: {weights.max()}")
-            self._coarsen(2.0 ** math.frexp(largest / self._max_units)[1])
+            self._coarsen_for(largest)
             units = np.ceil(weights / self._unit)
             largest = np.maximum.reduce(units)
         before = self._units.take(rows)
@@ -140,6 +141,18 @@ class SumTree:
         for extreme in (self._maximum, self._minimum):
             extreme.forget()
 
+    def draw(self, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows in proportion to their weights, shuffled, and the weights: [batch_size].
+
+        One from each of as many equal parts of the running sum of weights.
+
+        Raises:
+            ValueError: if all weights are zero.
+        """
+        masses, order = draw_stratified(self.total, batch_size)
+        rows = self.find(masses).take(order)
+        return rows, self.get(rows)
+
     def find(self, masses: np.ndarray) -> np.ndarray:
         """The rows in whose part of the running sum of weights ``masses`` [N] fall.
 
@@ -156,7 +169,7 @@ class SumTree:
         top_sums = self._sums_of_top()
         total = top_sums.item(-1)
         if not total:
-            raise ValueError("all weights are zero: there is nothing to find")
+            raise nothing_to_find()
         # Rounding down to whole units changes no answer.
         units = (masses / self._unit).astype(np.int64)
         np.minimum(units, total - 1, out=units)
@@ -169,7 +182,7 @@ class SumTree:
             sums = blocks @ _UP_TO
             # The first column that is above the rest; the last one always is.
             columns = (sums <= rest[:, None]).argmin(1)
-            entries <<= _SHIFT
+            entries <<= SHIFT
             entries += columns
             if level is not self._levels[0]:
                 columns += first
@@ -193,15 +206,18 @@ class SumTree:
 
     def _add_to_sums(self, rows: np.ndarray, changes: np.ndarray) -> None:
         """Adds what the weights of ``rows`` [N] have changed by, in units [N]."""
-        entries = rows >> _SHIFT
+        entries = rows >> SHIFT
         for sums in self._middle:
             np.add.at(sums, entries, changes)
-            entries >>= _SHIFT
+            entries >>= SHIFT
         np.add.at(self._top, entries, changes.astype(np.int64))
         self._top_has_changed = True
 
-    def _coarsen(self, factor: float) -> None:
-        """Makes the unit larger by a power of two, and adds up everything."""
+    def _coarsen_for(self, largest: float) -> None:
+        """Makes the unit so large that a weight of so many units has fewer."""
+        if not largest < np.inf:
+            raise ValueError(f"a weight is too large: {largest * self._unit}")
+        factor = 2.0 ** math.frexp(largest / self._max_units)[1]
         self._unit *= factor
         np.ceil(self._units / factor, out=self._units)
         for level, above in zip(self._levels, [*self._middle, self._top], strict=True):
@@ -223,11 +239,23 @@ def _first_entries(num_blocks: int) -> np.ndarray:
     return np.arange(0, num_blocks * _BLOCK_SIZE, _BLOCK_SIZE)
 
 
-def _last_of_each(rows: np.ndarray) -> np.ndarray:
-    """Where each of the rows [N] is for the last time."""
+def last_of_each(
+    rows: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Without those of the rows [N], and their weights, that come once more."""
+    in_order = rows.copy()
+    in_order.sort()
+    if not np.count_nonzero(in_order[1:] == in_order[:-1]):
+        return rows, weights
     order = rows.argsort(kind="stable")
     in_order = rows[order]
-    return order[np.append(in_order[1:] != in_order[:-1], True)]
+    last = order[np.append(in_order[1:] != in_order[:-1], True)]
+    return rows[last], weights[last]
+
+
+def nothing_to_find() -> ValueError:
+    """What :meth:`SumTree.find` raises."""
+    return ValueError("all weights are zero: there is nothing to find")
 
 
 class _Extremum:
@@ -253,34 +281,34 @@ class _Extremum:
         self._pick = pick
         self._is_better = is_better
         # No weight is better. So far all of them are zero.
-        self._bound = 0.0 if pick is np.maximum else np.inf
+        self.bound = 0.0 if pick is np.maximum else np.inf
         # How many rows have it, or fewer. 0: it has to be searched for.
-        self._num_holders = 0
+        self.num_holders = 0
 
     def value(self) -> float:
-        if not self._num_holders:
+        if not self.num_holders:
             positive = self._weights[self._weights > 0]
             if not len(positive):
                 return 0.0
-            self._bound = float(self._pick.reduce(positive))
-            self._num_holders = int(np.count_nonzero(positive == self._bound))
-        return self._bound
+            self.bound = float(self._pick.reduce(positive))
+            self.num_holders = int(np.count_nonzero(positive == self.bound))
+        return self.bound
 
     @property
     def is_followed(self) -> bool:
         """Whether it has to know of changes; not between ``forget`` and ``value``."""
-        return bool(self._num_holders) or 0 < self._bound < np.inf
+        return bool(self.num_holders) or 0 < self.bound < np.inf
 
     def forget(self) -> None:
         """Takes note that any weight may have changed."""
-        self._bound = np.inf if self._pick is np.maximum else 0.0
-        self._num_holders = 0
+        self.bound = np.inf if self._pick is np.maximum else 0.0
+        self.num_holders = 0
 
     def lose(self, before: np.ndarray) -> None:
         """Takes note that N rows do not have these weights [N] any more."""
-        if self._num_holders:
-            lost = int(np.count_nonzero(before == self._bound))
-            self._num_holders = max(0, self._num_holders - lost)
+        if self.num_holders:
+            lost = int(np.count_nonzero(before == self.bound))
+            self.num_holders = max(0, self.num_holders - lost)
 
     def gain(self, after: np.ndarray, best: float) -> None:
         """Takes note that N rows have these weights [N] now, of which ``best`` is."""
@@ -289,8 +317,8 @@ class _Extremum:
             if not len(positive):
                 return
             best = self._pick.reduce(positive)
-        if best == self._bound:
-            self._num_holders += int(np.count_nonzero(after == best))
-        elif self._is_better(best, self._bound):
-            self._bound = float(best)
-            self._num_holders = 1
+        if best == self.bound:
+            self.num_holders += int(np.count_nonzero(after == best))
+        elif self._is_better(best, self.bound):
+            self.bound = float(best)
+            self.num_holders = 1

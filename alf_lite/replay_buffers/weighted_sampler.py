@@ -17,7 +17,6 @@ from alf_lite.replay_buffers.window_sampler import (
     UniformSampler,
     WindowStarts,
     check_size,
-    draw_stratified,
 )
 
 
@@ -116,14 +115,13 @@ class WeightedSampler(UniformSampler):
                 self._limits.count_use(drawn.rows)
         else:
             drawn = self._draw_sparingly(starts, batch_size)
-        windows = WindowStarts(*self._weights.locate(drawn.rows), drawn.rows)
+        env_ids, positions = self._weights.locate(drawn.rows)
         if self._priority is None:
-            return windows
-        return windows._replace(
-            importance_weights=self._priority.importance_weights(
-                drawn.weights, drawn.mean_weight, drawn.least_weight
-            )
+            return WindowStarts(env_ids, positions, drawn.rows)
+        corrections = self._priority.importance_weights(
+            drawn.weights, drawn.mean_weight, drawn.least_weight
         )
+        return WindowStarts(env_ids, positions, drawn.rows, corrections)
 
     def can_draw(self, batch_size: int, batch_length: int, num_batches: int) -> bool:
         num_live = self.num_windows(batch_length)
@@ -260,11 +258,9 @@ class WeightedSampler(UniformSampler):
         """Draws in proportion to the weights, the newest ones first if so asked."""
         num_recent = self._num_recent(starts, batch_size)
         total = self._weights.tree.total
-        masses, order = draw_stratified(total, batch_size - num_recent)
-        rows = self._weights.tree.find(masses).take(order)
+        rows, weights = self._weights.tree.draw(batch_size - num_recent)
         mean_weight = total / self._weights.num_live
         if not num_recent:
-            weights = self._weights.tree.get(rows)
             return _Drawn(rows, weights, mean_weight, self._least_weight())
         # The whole batch is a mixture of two ways to draw.
         recent = self._recent(starts)

@@ -325,7 +325,7 @@ def draw_without_replacement(size: int, batch_size: int) -> np.ndarray:
     """
     check_size(size, batch_size)
     bounds = np.arange(batch_size + 1) * size // batch_size
-    inside, order = _draw_in_strata(batch_size)
+    inside, order = draw_in_strata(batch_size)
     drawn = bounds[:-1] + (inside * np.diff(bounds)).astype(np.int64)
     turn = int(torch.randint(size, ()))
     return ((drawn + turn) % size).take(order)
@@ -357,11 +357,11 @@ def draw_stratified(total: float, batch_size: int) -> tuple[np.ndarray, np.ndarr
         The masses [batch_size], sorted, and a permutation to shuffle what is found
         there.
     """
-    inside, order = _draw_in_strata(batch_size)
+    inside, order = draw_in_strata(batch_size)
     return (_strata(batch_size)[0] + inside) * (total / max(1, batch_size)), order
 
 
-def _draw_in_strata(batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+def draw_in_strata(batch_size: int) -> tuple[np.ndarray, np.ndarray]:
     """A number in [0, 1) for each stratum, and an order to shuffle the strata.
 
     The order is a fixed shuffle turned by a random angle, which is cheaper than a new

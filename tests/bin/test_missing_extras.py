@@ -10,8 +10,8 @@ import pytest
 from alf_lite.bin import command
 from tests.source_code import ROOT
 
-# Of those who work on the library.
-NOT_OF_PROGRAMS = {"docs", "test", "dev"}
+# Of those who work on the library, or what is as good without, only slower.
+NOT_OF_PROGRAMS = {"docs", "test", "dev", "numba"}
 TRACKED = "train --conf=CONF --gin_param=TrainerConfig.hook_ctors=[@{}]"
 SWEEP = "sweep --conf=CONF --search=Adam.lr=uniform(0,1)"
 COLLECT = "collect --policy=random --num_env_steps=4 --output=OUT/a-v0 --env="

@@ -31,6 +31,7 @@ from alf_lite.data_transformers.data_transformer import WindowOrigin
 from alf_lite.datasets.offline_buffers import OfflineBuffers
 from alf_lite.replay_buffers.episode_returns import EpisodeReturns
 from alf_lite.replay_buffers.own_replay import OwnReplay, ReplayMonitor
+from alf_lite.replay_buffers.packed_windows import PackedWindows
 from alf_lite.replay_buffers.replay_buffer import ReplayBuffer
 from alf_lite.replay_buffers.replay_mixture import (
     ReplayMixture,
@@ -169,7 +170,7 @@ class ReplayBatches:
         )
 
     def _paired_batches(
-        self, num_updates: int, pairing: Callable[[PackedSteps], PackedSteps]
+        self, num_updates: int, pairing: Callable[[PackedWindows], PackedSteps]
     ) -> Iterator[TrainingBatch]:
         """As :meth:`_own_batches`, where windows need not be preprocessed."""
         replay = self._replay
@@ -177,9 +178,8 @@ class ReplayBatches:
         length = replay.mini_batch_length
         windows, info = buffer.get_packed_batch(size * num_updates, length)
         self._monitor.draw([(True, info)], length)
-        (step_types,) = windows.part(np.s_[:], ("time_step.step_type",))
-        valid = valid_steps(step_types).T.contiguous()
-        pairs = pairing(windows)
+        (step_type,) = windows.part(np.s_[:], ("time_step.step_type",))
+        valid, pairs = valid_steps(step_type).T.contiguous(), pairing(windows)
         if num_updates == 1:
             yield paired_batch(pairs, valid, info)
             return

@@ -1,0 +1,64 @@
+"""Windows of steps that are read where somebody looks at them."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from alf_lite.replay_buffers.ring_storage import RingStorage
+from alf_lite.replay_buffers.row_layout import PackedSteps
+
+Nest = Any
+
+
+class PackedWindows:
+    """Windows [B, T] of a storage on the CPU, until something is written there.
+
+    Of all steps only few fields are needed where most are passed over, as with the
+    returns of several steps.
+
+    Args:
+        storage: that holds them.
+        env_ids: [B].
+        first_rows: [B], where they begin.
+        length: T.
+    """
+
+    def __init__(
+        self,
+        storage: RingStorage,
+        env_ids: np.ndarray,
+        first_rows: np.ndarray,
+        length: int,
+    ) -> None:
+        self._storage = storage
+        self._env_ids = env_ids
+        self.first_rows = first_rows
+        self.length = length
+
+    @functools.cached_property
+    def rows(self) -> np.ndarray:
+        """Where the steps are stored, [B, T]."""
+        return self._storage.window_rows(self._env_ids, self.first_rows, self.length)
+
+    @property
+    def stored(self) -> PackedSteps:
+        """All that is stored, [num_rows]."""
+        return self._storage.steps
+
+    @property
+    def max_length(self) -> int:
+        """The rows of an environment, which stand side by side."""
+        return self._storage.max_length
+
+    def part(self, index: Any, fields: tuple[str, ...]) -> tuple[Nest, ...]:
+        """As :meth:`PackedSteps.part`; copies, and reads nothing else."""
+        return self.stored.part(self.rows[index], fields)
+
+    def pairs(self, end_rows: np.ndarray) -> PackedSteps:
+        """Copies of the first steps and of others, in the rows ``end_rows``: [B, 2]."""
+        places = np.empty((len(end_rows), 2), np.int64)
+        places[:, 0], places[:, 1] = self.first_rows, end_rows
+        return self._storage.packed(places)
