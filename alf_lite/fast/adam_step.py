@@ -18,7 +18,8 @@ from torch.optim import optimizer as torch_optimizer
 # Private parts of torch. Where they are gone, torch makes its own steps.
 _PRE_HOOKS: Any = getattr(torch_optimizer, "_global_optimizer_pre_hooks", None)
 _POST_HOOKS: Any = getattr(torch_optimizer, "_global_optimizer_post_hooks", None)
-_HAS_KERNELS = hasattr(torch, "_fused_adam_") and hasattr(torch, "_fused_adamw_")
+_HAS_KERNELS = all(hasattr(torch, f"_fused_{name}_") for name in ("adam", "adamw"))
+_CAN_BEGIN = hasattr(torch.optim.Adam, "_init_group")
 
 
 class _Part(NamedTuple):
@@ -31,7 +32,7 @@ class _Part(NamedTuple):
 
 
 class FusedAdamStep:
-    """Steps a fused ``torch.optim.Adam`` or ``AdamW``, which has made a step before.
+    """Steps a fused ``torch.optim.Adam`` or ``AdamW``, whose moments exist.
 
     What it needs is looked up once: make a new one after a state was loaded. Parameters
     that always have a gradient together share a counter of their steps.
@@ -143,7 +144,7 @@ class FusedAdamStep:
 
 
 def fused(optimizer: torch.optim.Adam) -> FusedAdamStep | None:
-    """The step of an optimizer that has made one before, if it is one of these."""
+    """The step of an optimizer, if it is one of these, and knows all gradients."""
     if _PRE_HOOKS is None or _POST_HOOKS is None or not _HAS_KERNELS:
         return None
     groups = optimizer.param_groups
@@ -153,7 +154,12 @@ def fused(optimizer: torch.optim.Adam) -> FusedAdamStep | None:
     if len({(p.device, p.dtype) for p in parameters}) != 1:
         return None
     if any(not optimizer.state.get(p) for p in parameters):
-        return None  # without a gradient so far
+        if not _CAN_BEGIN or any(
+            p.grad is None or p.grad.is_sparse for p in parameters
+        ):
+            return None  # without a gradient so far
+        # As torch's first step does, which would load its compiler.
+        optimizer._init_group(groups[0], *([] for _ in range(6)))
     return FusedAdamStep(optimizer)
 
 

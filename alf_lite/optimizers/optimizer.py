@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Collection, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -256,14 +257,16 @@ class Optimizer(FollowsProgress):
         optimizer = self._torch_optimizer or self._require_setup()
         if not self._has_constant_rate:
             optimizer.param_groups[0]["lr"] = self._next_rate()
+        if self._fast_step is None:
+            twin = twin_of(optimizer, "step")
+            self._fast_step = None if twin is None else twin(optimizer)
         if self._fast_step is not None and self._fast_step(skip):
             return
+        self._fast_step = None
         if skip is None:
             optimizer.step()
         else:
             self._step_unless(skip, optimizer)
-        twin = twin_of(optimizer, "step")
-        self._fast_step = None if twin is None else twin(optimizer)
 
     def _step_unless(self, skip: Tensor, optimizer: Any) -> None:
         """A step of torch that changes nothing if ``skip`` [] is 1."""
@@ -409,11 +412,12 @@ class Optimizer(FollowsProgress):
             lr=self._checked(value_at_start(self._learning_rate)),
             **self._hyperparameters,
         )
-        if all(parameter.is_floating_point() for parameter in parameters):
-            # Not every optimizer of torch has the argument.
-            with contextlib.suppress(RuntimeError, TypeError):
-                return make(fused=True)
-        return make(foreach=True)
+        with _without_compiler():
+            if all(parameter.is_floating_point() for parameter in parameters):
+                # Not every optimizer of torch has the argument.
+                with contextlib.suppress(RuntimeError, TypeError):
+                    return make(fused=True)
+            return make(foreach=True)
 
     def _require_setup(self) -> torch.optim.Optimizer:
         if self._torch_optimizer is None:
@@ -428,6 +432,24 @@ class Optimizer(FollowsProgress):
             f"gradient_clipping={self._gradient_clipping}, "
             f"{len(self._parameters)} parameters)"
         )
+
+
+@contextlib.contextmanager
+def _without_compiler() -> Iterator[None]:
+    """Inside, torch makes optimizers without loading its compiler.
+
+    It does so, for a second of CPU time, to have it leave ``add_param_group`` alone. As
+    long as there is no compiler, there is nobody to tell.
+    """
+    method = getattr(torch.optim.Optimizer.add_param_group, "__wrapped__", None)
+    if method is None or "torch._dynamo" in sys.modules:
+        yield
+        return
+    vars(method)["__dynamo_disable"] = method  # see torch._compile._disable_dynamo
+    try:
+        yield
+    finally:
+        vars(method).pop("__dynamo_disable", None)
 
 
 def _describe(value: Any) -> str:

@@ -109,7 +109,7 @@ def test_missing_gradients_change_nothing_and_cost_no_speed(
         if step == 4:  # between two updates that leave something out
             saved = optimizer.state_dict()
             optimizer.load_state_dict(copy.deepcopy(saved))
-    assert slow_steps == [0, 5]  # the first ones, and after a state was loaded
+    assert slow_steps == []
     for name, parameter in expected.named_parameters():
         assert torch.equal(network.get_parameter(name), parameter)
         state = optimizer.state_dict()["state"][name]
