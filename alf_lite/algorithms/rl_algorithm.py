@@ -288,6 +288,7 @@ class RLAlgorithm(RLContract):
         if not config.whole_replay_buffer_training:
             return run.updates.run(
                 batches.updates(with_own_steps=with_own_steps),
+                config.num_updates,
                 update_priority=(
                     batches.update_priority if config.priority_replay else None
                 ),

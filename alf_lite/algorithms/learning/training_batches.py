@@ -96,6 +96,11 @@ def cut_sequences(batch: Nest, num_steps: int, length: int) -> Nest:
     )
 
 
+def num_mini_batches(num_rows: int, mini_batch_size: int | None) -> int:
+    """How many mini-batches ``num_rows`` sequences are cut into; None: all are one."""
+    return 1 if mini_batch_size is None else max(1, num_rows // mini_batch_size)
+
+
 def shuffled_mini_batches(batch: Nest, mini_batch_size: int) -> Iterator[Nest]:
     """Time-major mini-batches [T, b, ...] that cover ``batch`` [N, T, ...] once.
 
@@ -104,7 +109,7 @@ def shuffled_mini_batches(batch: Nest, mini_batch_size: int) -> Iterator[Nest]:
     Those of single steps are also given without their time.
     """
     num_rows = nest.batch_size(batch)
-    num_batches = max(1, num_rows // mini_batch_size)
+    num_batches = num_mini_batches(num_rows, mini_batch_size)
     order = torch.randperm(num_rows, device=nest.flatten(batch)[0].device)
     sizes = [len(piece) for piece in order.tensor_split(num_batches)]
     leaves = nest.flatten(batch)

@@ -25,6 +25,7 @@ from alf_lite.algorithms.learning.partial_batches import (
 )
 from alf_lite.algorithms.learning.training_batches import (
     TrainingBatch,
+    num_mini_batches,
     passes,
 )
 from alf_lite.algorithms.learning.update_summaries import (
@@ -93,14 +94,16 @@ class UpdateLoop:
     def run(
         self,
         updates: Iterable[Update],
+        num_updates: int,
         *,
         num_bootstrap_rows: int = 0,
         update_priority: Callable[[BatchInfo, Tensor], None] | None = None,
     ) -> int:
-        """Makes the updates.
+        """Makes the updates; what is recorded is that of the last one alone.
 
         Args:
-            updates: at least one.
+            updates: made when they are needed, so that the next one is not asked for.
+            num_updates: how many there are, at least one.
             num_bootstrap_rows: of every batch, at its end; not counted as trained.
             update_priority: gets the new priorities of every batch from replay.
 
@@ -111,20 +114,22 @@ class UpdateLoop:
         num_steps: int | Tensor = 0
         records = summary.should_record()
         asks_all = ranks.size > 1 and asks_all_ranks()
-        looks = self._always_looks or records or asks_all
         norms: list[Tensor] = []
         algorithm.begin_updates()
-        for update in updates:
-            if self._captured is not None and not records:
+        for left, update in zip(reversed(range(num_updates)), updates, strict=True):
+            may_be_last = not left or algorithm.stops_updates_early
+            is_recorded = records and may_be_last
+            looks = self._always_looks or (may_be_last and (records or asks_all))
+            if self._captured is not None and not is_recorded:
                 losses = self._update_by_graph(self._captured, update)
             elif self._num_parts > 1:
-                losses, norms = self._update_in_parts(update, looks, records)
+                losses, norms = self._update_in_parts(update, looks, is_recorded)
             else:
                 losses = self._losses_of(update, looks)
                 norms = _step(
                     *(algorithm, self._optimizers, _total_loss(losses)),
                     functools.partial(self._explain, update),
-                    wants_norms=records,
+                    wants_norms=is_recorded,
                 )
             self._after_update(losses)
             for part in losses:
@@ -143,8 +148,12 @@ class UpdateLoop:
         prepare: Callable[[list[TrainingBatch]], Iterable[TrainingBatch]] = iter
         if ranks.size > 1:
             prepare = functools.partial(with_batch_statistics, algorithm)
-        batches = passes(batch, self._num_passes, config.mini_batch_size, prepare)
-        return self.run(map(Update, batches), num_bootstrap_rows=num_bootstrap_rows)
+        size, number = config.mini_batch_size, self._num_passes
+        return self.run(
+            map(Update, passes(batch, number, size, prepare)),
+            number * num_mini_batches(batch.valid.shape[0], size),
+            num_bootstrap_rows=num_bootstrap_rows,
+        )
 
     def _num_steps(self, valid: Tensor, num_bootstrap_rows: int) -> int | Tensor:
         """How many of the steps [T, B] are trained."""

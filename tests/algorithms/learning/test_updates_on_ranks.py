@@ -23,6 +23,7 @@ from alf_lite.algorithms.learning.partial_batches import with_batch_statistics
 from alf_lite.algorithms.learning.training_batches import (
     TrainingBatch,
     cut_sequences,
+    num_mini_batches,
     parts_of,
     passes,
     time_major,
@@ -127,7 +128,8 @@ def updated_in_passes(mini_batch_size: int | None) -> list[np.ndarray]:
     before = ranks.collectives
     mini_batches = passes(part, 3, mini_batch_size, prepare)
     loop = UpdateLoop(algorithm, algorithm._config)
-    loop.run(map(Update, mini_batches))
+    number = 3 * num_mini_batches(size, mini_batch_size)
+    loop.run(map(Update, mini_batches), number)
     parameters = [p.detach().numpy().copy() for p in algorithm.parameters()]
     return [*parameters, np.array([loop.num_updates, ranks.collectives - before])]
 
@@ -159,7 +161,7 @@ def updated(case: str, **settings) -> list[np.ndarray]:
     part = list(parts_of(mini_batch, ranks.size))[ranks.index]
     assert len(rows) >= ranks.size
     loop = UpdateLoop(algorithm, algorithm._config)
-    loop.run(map(Update, [part] * 4))
+    loop.run(map(Update, [part] * 4), 4)
     parameters = [p.detach().numpy().copy() for p in algorithm.parameters()]
     return [*parameters, np.array(loop.num_updates)]
 
@@ -179,7 +181,7 @@ def updated_beside_offline_data() -> list[np.ndarray]:
     own = nest.map_structure(lambda t: _columns(t, is_own), part)
     offline = nest.map_structure(lambda t: _columns(t, ~is_own), part)
     loop = UpdateLoop(algorithm, algorithm._config)
-    loop.run([Update(own, offline)] * 2)
+    loop.run([Update(own, offline)] * 2, 2)
     return [p.detach().numpy().copy() for p in algorithm.parameters()]
 
 
@@ -224,7 +226,7 @@ def logged_numbers() -> dict[str, Any]:
             for is_due in (True, False):
                 before = ranks.collectives
                 with summary.record_if(is_due):
-                    loop.run([Update(part)])
+                    loop.run([Update(part)], 1)
                 counts.append(ranks.collectives - before)
         # A ratio of one rank's own sums has another mean than that of all.
         left_out = ("optimizer/", "explained_variance")
@@ -377,7 +379,7 @@ def sac_and_divergence() -> tuple[list[np.ndarray], str]:
     algorithm._config = TrainerConfig(mini_batch_length=2).declared_for(SacAlgorithm)
     loop = UpdateLoop(algorithm, algorithm._config)
     torch.manual_seed(ranks.index)
-    loop.run(map(Update, [part] * 3))
+    loop.run(map(Update, [part] * 3), 3)
     parameters = [p.detach().numpy().copy() for p in algorithm.parameters()]
     if ranks.index == 1:
         reward = part.rollout_info
@@ -385,7 +387,7 @@ def sac_and_divergence() -> tuple[list[np.ndarray], str]:
             lambda t: t.fill_(torch.nan) if t.is_floating_point() else t, reward
         )
     with pytest.raises(DivergedError) as error:
-        loop.run([Update(part)])
+        loop.run([Update(part)], 1)
     after = [p.detach().numpy() for p in algorithm.parameters()]
     for a, b in zip(parameters, after, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -430,7 +432,9 @@ def test_priorities_of_parts_are_those_of_the_whole_batch():
     loop = UpdateLoop(algorithm, algorithm._config)
     whole = UpdateLoop(algorithm, TrainerConfig().declared_for(DqnAlgorithm))
     loss = whole._losses_of(Update(batch), looks=False)[0].loss_info
-    loop.run([Update(batch)], update_priority=lambda info, p: found.append((info, p)))
+    loop.run(
+        [Update(batch)], 1, update_priority=lambda info, p: found.append((info, p))
+    )
     assert isinstance(loss, LossInfo)
     ((info, priority),) = found
     torch.testing.assert_close(priority, loss.priority)
