@@ -27,6 +27,7 @@ HERE = Path(__file__).parent
 BENCHMARKS = (
     "ppo_cartpole",
     "ppo_half_cheetah",
+    "ppo_frames",
     "a2c_cartpole",
     "sac_half_cheetah",
     "td3_half_cheetah",

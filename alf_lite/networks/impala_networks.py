@@ -58,7 +58,8 @@ class ImpalaEncodingNetwork(EncoderNetwork):
                 f"ImpalaEncodingNetwork: expected one image, got {input_spec}. In a "
                 "nest, make it one of EncodingNetwork.input_preprocessors."
             )
-        self._images = ImageInput(input_spec)
+        # Twice as fast with few images, too
+        self._images = ImageInput(input_spec, min_rows=1)
         num_channels, height, width = self._images.shape
         sections: list[nn.Module] = []
         for filters in check_sizes("channels", channels):

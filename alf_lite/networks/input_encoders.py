@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite.config import configurable
+from alf_lite.fast import is_traced
 from alf_lite.networks.initializers import (
     HIDDEN_GAIN,
     Initializer,
@@ -152,16 +153,26 @@ class WordEncoder(InputEncoder):
         return features.reshape(*x.shape[:-1], self.output_size)
 
 
+# On a CPU, convolutions of images that are not tiny are faster with the channels last
+# in memory: there and back 1.1 times for 32 images of 4x84x84, 1.4 times for 256. Where
+# no gradient is wanted, few images gain nothing by it.
+_MIN_PIXELS = 32 * 32
+_MIN_ROWS = 128
+
+
 class ImageInput:
     """From one leaf to images as torch's convolutions want them.
 
     Args:
         spec: of the leaf.
+        min_rows: from how many images on the channels are last without gradient, too.
     """
 
-    def __init__(self, spec: TensorSpec) -> None:
+    def __init__(self, spec: TensorSpec, min_rows: int = _MIN_ROWS) -> None:
         self._ndim = spec.ndim
         self._is_channel_last, self.shape = image_layout(spec)  # C, H, W
+        _, height, width = self.shape
+        self._min_rows = min_rows if height * width >= _MIN_PIXELS else None
         is_bytes = spec.dtype == torch.uint8 and not is_binary(spec)
         self._scale = 1 / 255 if is_bytes else 1.0
         self._is_large = self.shape[-2] * self.shape[-1] >= _LARGE_IMAGE
@@ -176,13 +187,21 @@ class ImageInput:
             x = x.unsqueeze(-3)
         elif self._is_channel_last:
             x = x.movedim(-1, -3)
-        x = x.reshape(-1, *x.shape[-3:]).float()
+        x = x.reshape(-1, *x.shape[-3:])
+        if self._puts_channels_last(x):
+            x = x.contiguous(memory_format=torch.channels_last)
+        x = x.float()
         if self._scale != 1.0:
             x.mul_(self._scale)  # of bytes, float() is a copy
         trains_or_is_many = torch.is_grad_enabled() or x.shape[0] >= _MANY_IMAGES
         if self._is_large and trains_or_is_many and x.is_cpu:
             x = x.contiguous(memory_format=torch.channels_last)
         return x, outer_shape
+
+    def _puts_channels_last(self, x: Tensor) -> bool:
+        if self._min_rows is None or not x.is_cpu or is_traced():
+            return False
+        return torch.is_grad_enabled() or len(x) >= self._min_rows
 
 
 class ImageEncoder(InputEncoder):

@@ -81,6 +81,7 @@ def test_a_benchmark_counts_and_rates_its_steps(script, library, num_env_steps):
         ("ppo_cartpole.py", 12_288, ["--sequence_length=16"], 16 / 1024),
         ("ppo_cartpole.py", 12_288, ["--env=Acrobot-v1"], 16 / 1024),
         ("dqn_frames.py", 1_400, [], 1 / 4),
+        ("ppo_frames.py", 640, ["--num_envs=2"], 8 / 64),
     ],
 )
 def test_a_variant_makes_the_updates_it_is_said_to_make(

@@ -6,6 +6,7 @@ from alf_lite.networks.input_encoders import (
     NATURE_CNN,
     CategoryEncoder,
     ImageEncoder,
+    ImageInput,
     NumberEncoder,
     WordEncoder,
     image_layout,
@@ -146,6 +147,43 @@ def first_convolution_input(encoder, x):
     encoder(x)
     hook.remove()
     return seen[0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows", "with_gradient", "is_last"),
+    [
+        ((4, 36, 40), 3, True, True),
+        ((4, 36, 40), 3, False, False),  # faster as they are
+        ((4, 36, 40), 128, False, True),
+        ((4, 10, 10), 3, True, False),
+        ((36, 40, 3), 3, False, True),  # as they come
+    ],
+)
+def test_convolutions_get_images_as_they_are_fast(shape, rows, with_gradient, is_last):
+    images = torch.randint(0, 256, (rows, *shape), dtype=torch.uint8)
+    before = images.clone()
+    image_input = ImageInput(TensorSpec(shape, torch.uint8))
+    with torch.set_grad_enabled(with_gradient):
+        found, _ = image_input(images)
+    assert found.is_contiguous(memory_format=torch.channels_last) == is_last
+    assert torch.equal(images, before)
+    as_expected = images.movedim(-1, -3) if shape[-1] == 3 else images
+    assert torch.equal(found, as_expected.float() * (1 / 255))
+
+
+def test_how_images_lie_in_memory_changes_features_and_gradients_by_rounding_only():
+    torch.manual_seed(0)
+    encoder = make_encoder("o", TensorSpec((4, 84, 84), torch.uint8))
+    images = torch.randint(0, 256, (32, 4, 84, 84), dtype=torch.uint8)
+    results = []
+    for min_rows in (1, None):
+        encoder._images._min_rows = min_rows
+        encoder.zero_grad()
+        features = encoder(images)
+        features.square().mean().backward()
+        results.append([features, *(p.grad for p in encoder.parameters())])
+    for last, first in zip(*results, strict=True):
+        torch.testing.assert_close(last, first, rtol=1e-4, atol=1e-6)
 
 
 def test_bytes_of_an_image_are_divided_by_255_exactly_once():
