@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from alf_lite.algorithms.algorithm import Algorithm
+from alf_lite.algorithms.learning import gradients
 from alf_lite.algorithms.learning.batch_loss import (
     BatchLoss,
     LossFunction,
@@ -42,10 +43,6 @@ from alf_lite.utils.interruption import interruption
 from alf_lite.utils.ranks import ranks
 
 Nest = Any
-
-# A private part of torch; where it is gone, the public way is taken.
-_ENGINE: Any = getattr(torch.autograd.Variable, "_execution_engine", None)
-_ones: dict[tuple[torch.device, torch.dtype], Tensor] = {}  # gradients of losses
 
 
 class Update(NamedTuple):
@@ -346,7 +343,7 @@ def _step(
     for optimizer in optimizers:
         optimizer.zero_grad()
     loss = loss_info.loss
-    _backward(loss)
+    gradients.backward(loss)
     norms = _apply(algorithm, optimizers, loss_info, explain, wants_norms=wants_norms)
     guard = None if loss.is_cpu else algorithm.update_guard
     if guard is not None and glances:
@@ -394,24 +391,3 @@ def _is_finite(
     for optimizer in optimizers:
         optimizer.mark_non_finite(mark)
     return mark.item() == 0
-
-
-def _backward(loss: Tensor) -> None:
-    """``loss.backward()``, without the half of its time that looks at its arguments."""
-    if (
-        _ENGINE is None
-        or type(loss) is not Tensor
-        or loss.shape
-        or not loss.requires_grad
-    ):
-        loss.backward()
-        return
-    one = _ones.get((loss.device, loss.dtype))
-    if one is None:
-        one = torch.ones((), dtype=loss.dtype, device=loss.device)
-        _ones[loss.device, loss.dtype] = one
-    keep_graph, create_graph, inputs, allow_unreachable = False, False, (), True
-    _ENGINE.run_backward(
-        *((loss,), (one,), keep_graph, create_graph, inputs, allow_unreachable),
-        accumulate_grad=True,
-    )
