@@ -56,10 +56,6 @@ _MAX_ONE_HOT = 256
 _DEFAULT_EMBEDDING_SIZE = 64
 # A table of more rows is a mistake more often than a wish.
 _MAX_CATEGORIES = 1_000_000
-# From so many pixels, and without a gradient so many images, on a CPU convolutions are
-# faster with the channels last.
-_LARGE_IMAGE = 48 * 48
-_MANY_IMAGES = 128
 
 
 class InputEncoder(nn.Module):
@@ -156,7 +152,7 @@ class WordEncoder(InputEncoder):
 # On a CPU, convolutions of images that are not tiny are faster with the channels last
 # in memory: there and back 1.1 times for 32 images of 4x84x84, 1.4 times for 256. Where
 # no gradient is wanted, few images gain nothing by it.
-_MIN_PIXELS = 32 * 32
+_MIN_PIXELS = 48 * 48
 _MIN_ROWS = 128
 
 
@@ -175,7 +171,6 @@ class ImageInput:
         self._min_rows = min_rows if height * width >= _MIN_PIXELS else None
         is_bytes = spec.dtype == torch.uint8 and not is_binary(spec)
         self._scale = 1 / 255 if is_bytes else 1.0
-        self._is_large = self.shape[-2] * self.shape[-1] >= _LARGE_IMAGE
 
     def __call__(self, x: Tensor) -> tuple[Tensor, torch.Size]:
         """[..., *spec.shape] → ([N, C, H, W], the shape of the outer dimensions).
@@ -193,9 +188,6 @@ class ImageInput:
         x = x.float()
         if self._scale != 1.0:
             x.mul_(self._scale)  # of bytes, float() is a copy
-        trains_or_is_many = torch.is_grad_enabled() or x.shape[0] >= _MANY_IMAGES
-        if self._is_large and trains_or_is_many and x.is_cpu:
-            x = x.contiguous(memory_format=torch.channels_last)
         return x, outer_shape
 
     def _puts_channels_last(self, x: Tensor) -> bool:

@@ -152,11 +152,11 @@ def first_convolution_input(encoder, x):
 @pytest.mark.parametrize(
     ("shape", "rows", "with_gradient", "is_last"),
     [
-        ((4, 36, 40), 3, True, True),
-        ((4, 36, 40), 3, False, False),  # faster as they are
-        ((4, 36, 40), 128, False, True),
+        ((4, 50, 60), 3, True, True),
+        ((4, 50, 60), 3, False, False),  # faster as they are
+        ((4, 50, 60), 128, False, True),
         ((4, 10, 10), 3, True, False),
-        ((36, 40, 3), 3, False, True),  # as they come
+        ((50, 60, 3), 3, False, True),  # as they come
     ],
 )
 def test_convolutions_get_images_as_they_are_fast(shape, rows, with_gradient, is_last):
@@ -238,37 +238,6 @@ def test_convolutions_can_be_given_and_take_any_batch_dimensions(params, size):
     assert features.shape == (3, 2, size)
     torch.testing.assert_close(features[1], encoder(x[1]))
     assert (features < 0).any()
-
-
-@pytest.mark.parametrize(
-    ("size", "number", "with_grad", "is_last"),
-    [
-        (48, 2, True, True),
-        (48, 2, False, False),
-        (48, 128, False, True),
-        (12, 128, True, False),
-    ],
-)
-def test_channels_come_last_in_memory_where_that_is_faster(
-    size, number, with_grad, is_last
-):
-    spec = BoundedTensorSpec((4, size, size), torch.uint8, 0, 255)
-    encoder = ImageEncoder(spec, ((8, 4, 2), (8, 3, 1)), "relu")
-    bytes_ = torch.randint(0, 256, (number, *spec.shape), dtype=torch.uint8)
-    with torch.set_grad_enabled(with_grad):
-        images, _ = encoder._images(bytes_)
-        features = encoder(bytes_)
-    assert images.is_contiguous(memory_format=torch.channels_last) == is_last
-    plain = bytes_ * (1 / 255)
-    assert torch.equal(images, plain)
-    expected = encoder._convolutions(plain).flatten(1)
-    torch.testing.assert_close(features, expected)
-    if with_grad:
-        parameters = list(encoder.parameters())
-        torch.testing.assert_close(
-            torch.autograd.grad(features.square().mean(), parameters),
-            torch.autograd.grad(expected.square().mean(), parameters),
-        )
 
 
 def test_convolutions_start_orthogonal():
