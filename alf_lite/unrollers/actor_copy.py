@@ -57,11 +57,9 @@ class ActingState:
 
     def capture(self) -> dict[str, Tensor]:
         """The tensors, with the numbers as they are now in this process."""
-        counters = [
-            float(getattr(self._algorithm.progress, name)) for name in _COUNTERS
-        ]
-        counters.append(float(self._algorithm.acts_randomly))
-        self._numbers.copy_(torch.tensor(counters, dtype=torch.float64))
+        progress = self._algorithm.progress
+        counters = [getattr(progress, name) for name in _COUNTERS]
+        self._numbers.numpy()[:] = (*counters, self._algorithm.acts_randomly)
         return self.tensors
 
     def apply(self) -> bool:

@@ -8,7 +8,6 @@ from multiprocessing import util
 
 from torch import Tensor
 
-from alf_lite.data_structures import Experience, TimeStep
 from alf_lite.errors import WorkerError
 from alf_lite.processes.child_main import error_of
 from alf_lite.processes.child_process import (
@@ -113,38 +112,37 @@ class ProcessPool(WorkerPool[_ProcessWorker]):
     def _send_request(self, worker: _ProcessWorker, slot: int) -> None:
         worker.process.send(process_worker.UNROLL + process_worker.SLOT.pack(slot))
 
-    def _read_slot(
-        self, worker: _ProcessWorker, slot: int
-    ) -> tuple[Experience, TimeStep]:
+    def _slot_of(self, worker: _ProcessWorker, slot: int) -> tuple[UnrollSlots, int]:
         assert worker.slots is not None, worker.index
-        return worker.slots.read(slot)
+        return worker.slots, slot
 
     def _hear(self, timeout: float, events: list[Event]) -> None:
-        ready = self._processes.wait(timeout)
-        for index in {index for index, _ in ready}:
-            self._listen(self._workers[index], events)
+        # One message of each at a time: to ask a connection whether there is more
+        # takes longer than to ask for all of them.
+        while speaking := [i for i, speaks in self._processes.wait(timeout) if speaks]:
+            for index in speaking:
+                self._listen(self._workers[index], events)
+            timeout = 0.0
 
     def _listen(self, worker: _ProcessWorker, events: list[Event]) -> None:
-        """Reads all that a worker has sent; notices if it is gone."""
-        process = worker.process
+        """Reads a message of a worker; notices if it is gone."""
         try:
-            while process.connection.poll(0):
-                message = process.receive()
-                kind, content = message[:1], message[1:]
-                if kind == process_worker.DONE:
-                    report = self._take_in_report(worker, content)
-                    events.append(Finished(worker.index, report))
-                elif kind == process_worker.READY:
-                    self._give_slots(worker, content)
-                    events.append(Ready(worker.index))
-                else:
-                    error = error_of(message, worker.where, WorkerError)
-                    assert error is not None, message
-                    self._fail(worker, error, events)
-                    return
+            message = worker.process.receive()
         except ChildDiedError as error:
             death = WorkerError(f"{worker.where}: {error}")
             self._fail(worker, death, events, is_sudden=True)
+            return
+        kind, content = message[:1], message[1:]
+        if kind == process_worker.DONE:
+            report = self._take_in_report(worker, content)
+            events.append(Finished(worker.index, report))
+        elif kind == process_worker.READY:
+            self._give_slots(worker, content)
+            events.append(Ready(worker.index))
+        else:
+            error = error_of(message, worker.where, WorkerError)
+            assert error is not None, message
+            self._fail(worker, error, events)
 
     def _give_slots(self, worker: _ProcessWorker, content: bytes) -> None:
         """Gives a new worker its slots, whose size only it knows."""

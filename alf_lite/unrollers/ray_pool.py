@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from alf_lite.data_structures import Experience, TimeStep
 from alf_lite.errors import ConfigError, WorkerError, failure_text
 from alf_lite.processes.child_main import CLOSE_SECONDS, error_of
 from alf_lite.processes.child_process import raise_descriptor_limit
@@ -194,8 +193,8 @@ class RayPool(WorkerPool[_RayWorker]):
         self._refresh(worker)
         self._ask(worker, "unroll", slot, self.version, group=UNROLLS)
 
-    def _read_slot(self, worker: _RayWorker, slot: int) -> tuple[Experience, TimeStep]:
-        return worker.slots[slot].read(0)
+    def _slot_of(self, worker: _RayWorker, slot: int) -> tuple[UnrollSlots, int]:
+        return worker.slots[slot], 0
 
     def _hear(self, timeout: float, events: list[Event]) -> None:
         arrival = self._next_arrival(timeout)

@@ -28,7 +28,7 @@ from alf_lite.utils.devices import moved
 
 Nest = Any
 
-_REPORT = struct.Struct("=iqidd")
+_REPORT = struct.Struct("=iq?dd?")
 
 
 class UnrollReport(NamedTuple):
@@ -39,14 +39,14 @@ class UnrollReport(NamedTuple):
     is_first: bool  # it begins with a reset
     env_step_seconds: float
     seconds: float  # for the whole unroll
+    may_have_restarts: bool = True  # see Unroll
 
     def pack(self) -> bytes:
         return _REPORT.pack(*self)
 
     @classmethod
     def unpack(cls, content: bytes) -> UnrollReport:
-        slot, version, is_first, env_step_seconds, seconds = _REPORT.unpack(content)
-        return cls(slot, version, bool(is_first), env_step_seconds, seconds)
+        return cls._make(_REPORT.unpack(content))
 
 
 class Actor(Protocol):
@@ -190,6 +190,7 @@ class UnrollWorker:
             is_first=unroll.is_first_unroll,
             env_step_seconds=unroll.env_step_seconds,
             seconds=time.perf_counter() - begin,
+            may_have_restarts=unroll.may_have_restarts,
         )
 
     def close(self) -> None:
@@ -287,6 +288,10 @@ class WorkerEnvironment(WithSpecsOf):
         if self._current is None:
             return self._env.current_time_step  # raises
         return self._current
+
+    @property
+    def num_restarts(self) -> int:
+        return self._env.num_restarts
 
     def reset(self, seed: int | None = None) -> TimeStep:
         return self._seen(self._env.reset(seed))

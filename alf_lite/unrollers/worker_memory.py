@@ -149,6 +149,7 @@ class UnrollSlots(SharedMemory):
         self._num_time_steps = unroll_length + 1
         self._num_rows = unroll_length + bootstrap
         self._rows: list[PreallocatedRows] = []  # of every slot
+        self._views: dict[int, tuple[Experience, TimeStep]] = {}
         # Without a bootstrap row, the last row has a raw step alone.
         outer_dims = (num_slots, self._num_time_steps)
         super().__init__(
@@ -165,18 +166,21 @@ class UnrollSlots(SharedMemory):
         super().attach(descriptor)
         with torch.inference_mode(False):
             columns = [tensor.unbind(0) for tensor in self.tensors()]
+        self._views.clear()
         self._rows = [
             PreallocatedRows(nest.pack_sequence_as(self._specs, list(leaves)))
             for leaves in zip(*columns, strict=True)
         ]
 
     def rows(self, slot: int) -> PreallocatedRows:
-        """Where a worker writes the rows of its next unroll."""
+        """Where a worker writes the rows of an unroll, and the trainer reads them."""
         return self._rows[slot]
 
     def read(self, slot: int) -> tuple[Experience, TimeStep]:
-        """Views of what is in a slot, as in an ``Unroll``."""
-        time_steps, experience = self._rows[slot].read(
-            self._num_time_steps, self._num_rows
-        )
-        return experience, time_steps
+        """Views of what is in a slot, as in an ``Unroll``; the same ones each time."""
+        if slot not in self._views:
+            time_steps, experience = self._rows[slot].read(
+                self._num_time_steps, self._num_rows
+            )
+            self._views[slot] = experience, time_steps
+        return self._views[slot]

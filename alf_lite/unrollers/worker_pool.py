@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from alf_lite.config import shipping as config_shipping
-from alf_lite.data_structures import Experience, TimeStep
 from alf_lite.errors import AlfLiteError, ConfigError, WorkerError
 from alf_lite.tensor_specs import TensorSpec
 from alf_lite.unrollers.unroll import Unroll
@@ -23,6 +22,7 @@ from alf_lite.unrollers.unroll_worker import (
     WorkerDescription,
     WorkerSettings,
 )
+from alf_lite.unrollers.worker_memory import UnrollSlots
 from alf_lite.utils.random_state import derive_seed
 
 _logger = logging.getLogger(__name__)
@@ -141,13 +141,16 @@ class WorkerPool(abc.ABC, Generic[_Worker]):
     def read(self, worker: int, report: UnrollReport) -> Unroll:
         """Views of a finished unroll, until its slot is asked for again."""
         state = self._workers[worker]
-        experience, time_steps = self._read_slot(state, report.slot)
+        slots, slot = self._slot_of(state, report.slot)
+        experience, time_steps = slots.read(slot)
         return Unroll(
             experience,
             time_steps,
             report.env_step_seconds,
             report.is_first,
             state.env_ids if self._options.num_workers > 1 else None,
+            kept_rows=slots.rows(slot).read_time_steps,
+            may_have_restarts=report.may_have_restarts,
         )
 
     def poll(self, timeout: float) -> list[Event]:
@@ -197,8 +200,8 @@ class WorkerPool(abc.ABC, Generic[_Worker]):
         """Asks for an unroll."""
 
     @abc.abstractmethod
-    def _read_slot(self, worker: _Worker, slot: int) -> tuple[Experience, TimeStep]:
-        """Views of what is in a slot."""
+    def _slot_of(self, worker: _Worker, slot: int) -> tuple[UnrollSlots, int]:
+        """Where what a worker has written into a slot can be read."""
 
     @abc.abstractmethod
     def _hear(self, timeout: float, events: list[Event]) -> None:

@@ -14,6 +14,7 @@ from alf_lite.nest import leaf_name
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 Nest = Any
+_MAX_KNOWN = 16  # unroll workers have a few each
 _FIRST, _LAST = int(StepType.FIRST), int(StepType.LAST)
 
 
@@ -63,8 +64,8 @@ class UnrollReader:
         ]
         self._env_ids_now = np.arange(0)  # [B], valid
         self._known_key: tuple = ()  # of the steps that have them
-        # Steps that come again in the same memory, and views of it.
-        self._known: tuple[TimeStep | None, _Views] = (None, _Views())
+        # By their id, steps that come again in the same memory, and views of it.
+        self._known: dict[int, tuple[TimeStep, _Views]] = {}
 
     def read(self, time_step: TimeStep) -> UnrollArrays:
         """Copies what the arrays are made of.
@@ -79,11 +80,14 @@ class UnrollReader:
         Raises:
             ValueError: if shapes or ids are not as the specs say.
         """
-        known, views = self._known
-        if known is not time_step:
+        if id(time_step) in self._known:  # and alive, so that no other one has its id
+            _, views = self._known[id(time_step)]
+        else:
             views = self._views(time_step)
             if views.share_memory:
-                self._known = time_step, views
+                if len(self._known) == _MAX_KNOWN:
+                    self._known.clear()
+                self._known[id(time_step)] = time_step, views
         step_type = views.step_type
         return UnrollArrays(
             is_first=step_type == _FIRST,

@@ -177,6 +177,17 @@ def test_a_slot_is_overwritten_and_the_others_stay():
     assert_same(trainer.read(0), kept)
 
 
+def test_what_is_read_of_a_slot_is_the_same_each_time():
+    # Whoever has looked at it knows it again.
+    source, worker, trainer = build(transforms=False, bootstrap=True)
+    for slot in (0, 1, 0):
+        source.unroll(4, True, worker.rows(slot))
+        assert trainer.read(slot) is trainer.read(slot)
+        assert trainer.rows(slot).read_time_steps(0, 5) is trainer.read(slot)[1]
+    other = build(transforms=False, bootstrap=True)[2]
+    assert other.read(0) is not trainer.read(0)
+
+
 @pytest.mark.parametrize("transforms", [False, True])
 def test_raw_steps_that_serve_as_inputs_too_are_stored_once(transforms):
     _, _, slots = build(transforms=transforms, bootstrap=True)

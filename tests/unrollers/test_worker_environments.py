@@ -159,6 +159,16 @@ def test_every_reset_and_step_is_a_heartbeat():
     assert heartbeat.tolist() == [5]
 
 
+def test_the_trainer_learns_of_environments_that_were_begun_anew(monkeypatch):
+    env, original, _, _ = build()
+    assert env.num_restarts == 0
+    monkeypatch.setattr(type(original), "num_restarts", 3)
+    assert env.num_restarts == 3
+    report = unroll_worker.UnrollReport(2, 5, True, 0.5, 1.0)
+    for told in (report, report._replace(is_first=False, may_have_restarts=False)):
+        assert unroll_worker.UnrollReport.unpack(told.pack()) == told
+
+
 def test_a_step_that_fails_is_no_heartbeat():
     env, original, heartbeat, _ = build()
     env.reset()

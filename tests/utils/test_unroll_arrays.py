@@ -71,6 +71,16 @@ def test_steps_that_come_again_in_the_same_memory_are_read_anew():
         reader.read(time_step)
 
 
+def test_steps_of_several_memories_come_in_turns():
+    reader = UnrollReader(TensorSpec(()), INFO_SPEC, batch_size=4)
+    steps = [make_time_step() for _ in range(20)]  # more than are known at a time
+    for number, time_step in enumerate(steps):
+        time_step.reward.add_(number)
+    for time_step in (*steps, *steps[::-1]):
+        time_step.reward.add_(100)
+        assert_same(reader.read(time_step), convert(time_step))
+
+
 def test_ids_that_come_again_are_the_same_object():
     reader = UnrollReader(TensorSpec(()), INFO_SPEC, batch_size=4)
     first = reader.read(make_time_step()).env_ids
