@@ -140,9 +140,9 @@ class ProcessPool(WorkerPool[_ProcessWorker]):
             self._give_slots(worker, content)
             events.append(Ready(worker.index))
         else:
-            error = error_of(message, worker.where, WorkerError)
-            assert error is not None, message
-            self._fail(worker, error, events)
+            found = error_of(message, worker.where, WorkerError)
+            assert found is not None, message
+            self._fail(worker, found, events)
 
     def _give_slots(self, worker: _ProcessWorker, content: bytes) -> None:
         """Gives a new worker its slots, whose size only it knows."""
