@@ -120,9 +120,8 @@ def pair(algorithm: Any, windows: PackedWindows) -> PackedSteps:
     """See :meth:`~alf_lite.algorithms.rl_contract.RLContract.step_pairing`."""
     n, gamma = algorithm._n_step, algorithm._gamma
     if n == 1:
-        pairs = windows.pairs(windows.rows[:, 1])
-        (discount,) = pairs.part(np.s_[:, 1], _SUMS[1:])
-        discount *= gamma
+        pairs = windows.steps()
+        pairs.array(_SUMS[1])[:, 1] *= gamma
         return pairs
     followers = _sums_of_loop(windows, n, gamma) or _sums_of(windows, n, gamma)
     *sums, next_rows, end_rows = followers

@@ -57,6 +57,10 @@ class PackedWindows:
         """As :meth:`PackedSteps.part`; copies, and reads nothing else."""
         return self.stored.part(self.rows[index], fields)
 
+    def steps(self) -> PackedSteps:
+        """Copies of all steps, [B, T]."""
+        return self._storage.packed(self.rows)
+
     def pairs(self, end_rows: np.ndarray) -> PackedSteps:
         """Copies of the first steps and of others, in the rows ``end_rows``: [B, 2]."""
         places = np.empty((len(end_rows), 2), np.int64)

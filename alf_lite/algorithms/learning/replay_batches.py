@@ -26,7 +26,7 @@ from alf_lite.algorithms.learning.training_batches import (
 from alf_lite.algorithms.learning.updates import Update
 from alf_lite.algorithms.rl_contract import RLContract
 from alf_lite.config import TrainerConfig
-from alf_lite.data_structures import BatchInfo, Experience
+from alf_lite.data_structures import BatchInfo, Experience, StepType
 from alf_lite.data_transformers.data_transformer import WindowOrigin
 from alf_lite.datasets.offline_buffers import OfflineBuffers
 from alf_lite.replay_buffers.episode_returns import EpisodeReturns
@@ -44,6 +44,8 @@ from alf_lite.utils.devices import moved
 from alf_lite.utils.ranks import ranks
 
 Nest = Any
+
+_STEP_TYPE = "time_step.step_type"
 
 
 class ReplayBatches:
@@ -178,8 +180,13 @@ class ReplayBatches:
         length = replay.mini_batch_length
         windows, info = buffer.get_packed_batch(size * num_updates, length)
         self._monitor.draw([(True, info)], length)
-        (step_type,) = windows.part(np.s_[:], ("time_step.step_type",))
-        valid, pairs = valid_steps(step_type).T.contiguous(), pairing(windows)
+        pairs = pairing(windows)
+        if length == 2:  # they are all steps, which were just read
+            step_type = pairs.array(_STEP_TYPE)
+        else:
+            step_type = windows.stored.array(_STEP_TYPE)[windows.rows]
+        is_valid = np.not_equal(step_type.T, int(StepType.LAST), order="C")
+        valid = torch.from_numpy(is_valid)
         if num_updates == 1:
             yield paired_batch(pairs, valid, info)
             return
