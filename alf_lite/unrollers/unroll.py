@@ -372,7 +372,7 @@ class UnrollStorage:
         if len(self._rows) < num_rows:
             self._allocate(values[0], num_rows)
         try:
-            rows = list(map(self._structure.flatten_up_to, values))
+            rows: list[Any] = list(map(self._structure.flatten_up_to, values))
             fits = row > 0 or list(map(_traits, rows[0])) == self._traits
         except (AttributeError, ValueError):
             fits = False
