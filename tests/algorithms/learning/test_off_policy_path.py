@@ -341,7 +341,7 @@ def test_steps_that_are_only_paired_train_as_those_that_are_preprocessed(
     parameters, losses = [], []
     for algorithm_ctor in (DqnAlgorithm, Preprocesses):
         if algorithm_ctor is Preprocesses:  # and differentiates by torch's public way
-            monkeypatch.setattr(updates, "_ENGINE", None)
+            monkeypatch.setattr(updates.gradients, "_ENGINE", None)
         algorithm = make(
             algorithm_ctor,
             mini_batch_size=16,
