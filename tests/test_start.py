@@ -1,0 +1,46 @@
+"""What is loaded until a first iteration has ended: every start waits for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+# The compiler of torch takes a second and 70 MiB, the others up to half a second.
+SLOW = (
+    *("torch._dynamo", "torch._inductor", "sympy"),
+    *("cv2", "imageio", "IPython", "matplotlib", "mlflow", "numba", "onnx", "optuna"),
+    *("pandas", "PIL", "ray", "rich", "scipy", "tensorflow", "wandb"),
+)
+TRAIN = """
+import json, sys
+import alf_lite
+for name, env_name, settings in json.loads(sys.argv[1]):
+    env = alf_lite.create_environment(env_name)
+    config = alf_lite.TrainerConfig(num_iterations=1, **settings)
+    algorithm = getattr(alf_lite, name)(env=env, config=config)
+    alf_lite.Trainer(algorithm, root_dir=f"{sys.argv[2]}/{name}").train()
+    assert algorithm.num_updates > 0
+    print(json.dumps([name, *sys.modules]))
+"""
+OFF_POLICY = {"initial_collect_steps": 40, "mini_batch_size": 8, "unroll_length": 50}
+RUNS = [
+    ("PPOAlgorithm", "CartPole-v1", {"unroll_length": 16}),
+    ("DqnAlgorithm", "CartPole-v1", OFF_POLICY),
+    ("SacAlgorithm", "Pendulum-v1", OFF_POLICY),
+]
+
+
+def test_training_begins_without_what_takes_long_to_load(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", TRAIN, json.dumps(RUNS), str(tmp_path)],
+        env=dict(os.environ, OMP_NUM_THREADS="1"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(RUNS)
+    for name, *loaded in map(json.loads, lines):
+        assert not set(SLOW).intersection(loaded), name
