@@ -12,7 +12,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from alf_lite import nest
-from alf_lite.algorithms.learning.batch_loss import batch_loss
+from alf_lite.algorithms.learning.batch_loss import LossFunction, batch_loss
 from alf_lite.algorithms.learning.training_batches import TrainingBatch, transpose
 from alf_lite.algorithms.learning.updates import update_with_gradient
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
@@ -82,7 +82,7 @@ def batch_of(
 def info_of(algorithm: RLAlgorithm, steps: TimeStep, seed: int = 2) -> Any:
     """What ``calc_loss`` gets, [T, B, ...]."""
     torch.manual_seed(seed)
-    return batch_loss(algorithm, batch_of(algorithm, steps))[1]
+    return LossFunction(algorithm).info(batch_of(algorithm, steps))[0]
 
 
 def update(algorithm: RLAlgorithm, steps: TimeStep, num_updates: int = 1) -> LossInfo:

@@ -275,7 +275,8 @@ class Algorithm(OptimizerOwner):
 
         Returns:
             ``loss`` [], with the info and the ``extra`` of the two if diagnostics are
-            due, else (); None: compute it by ``train_step`` and ``calc_loss``.
+            due, else (); the info is () where no method reads it. None: compute it by
+            ``train_step`` and ``calc_loss``.
         """
         return None
 

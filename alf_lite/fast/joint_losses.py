@@ -13,6 +13,7 @@ from alf_lite.algorithms.learning.joint_training import (
     with_loss_of,
 )
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
+from alf_lite.algorithms.off_policy_algorithm import PathwiseActorCriticAlgorithm
 from alf_lite.data_structures import LossInfo
 from alf_lite.utils.diagnostics import diagnostics_are_due
 
@@ -25,6 +26,8 @@ def of_composition(
     """That of the RL algorithm, if nobody needs its info, and the other losses."""
     if algorithm._is_alone:
         return NotImplemented
+    if isinstance(algorithm._rl, PathwiseActorCriticAlgorithm):
+        return None  # there is no info that their loss could be computed from again
     others = {name: algorithm._named[name] for name in algorithm._before}
     if algorithm._after or any(map(_needs_info, others.values())):
         return None

@@ -20,7 +20,7 @@ from tests.fast.twins import watched
 def test_one_node_for_all_members_gives_what_torch_gives(
     activation, sizes, output_shape, monkeypatch
 ):
-    monkeypatch.setattr(parallel_chains, "is_single_threaded", lambda: True)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     network = CriticNetwork(
         *(TensorSpec((5,)), 3, 4, output_shape),
         joint_fc_layer_params=sizes,
@@ -64,7 +64,7 @@ def test_one_node_for_all_members_gives_what_torch_gives(
 
 
 def test_one_node_notices_parameters_that_changed_before_the_gradient(monkeypatch):
-    monkeypatch.setattr(parallel_chains, "is_single_threaded", lambda: True)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     monkeypatch.setattr(parallel_chains, "_MIN_OUTPUTS", 0)
     network = CriticNetwork(TensorSpec((5,)), 3, 2)
     values = network.evaluate(torch.randn(4, 5), torch.randn(4, 3))
@@ -78,7 +78,7 @@ def test_one_node_notices_parameters_that_changed_before_the_gradient(monkeypatc
     "change", ["hook", "other layer", "forward", "parametrization"]
 )
 def test_one_node_gives_way_to_what_was_changed_later(change, monkeypatch):
-    monkeypatch.setattr(parallel_chains, "is_single_threaded", lambda: True)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     monkeypatch.setattr(parallel_chains, "_MIN_OUTPUTS", 0)
     network = CriticNetwork(TensorSpec((5,)), 3, 2, joint_fc_layer_params=(6,))
     layers = network._critics._hidden_layers

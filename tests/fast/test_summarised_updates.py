@@ -15,7 +15,8 @@ from tests.source_code import ROOT
 
 
 @pytest.mark.parametrize(
-    "name", ["ac_cart_pole", "dqn_cart_pole", "gail_cart_pole", "ppo_pendulum"]
+    "name",
+    ["ac_cart_pole", "dqn_cart_pole", "gail_cart_pole", "ppo_pendulum", "sac_pendulum"],
 )
 def test_what_is_trained_is_the_same(name, tmp_path):
     conf = next(conf for conf in CONFS if conf.stem == name)

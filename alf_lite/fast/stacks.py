@@ -1,0 +1,246 @@
+"""Chains of linear layers and activations, there and back, without a graph.
+
+Of large layers, products are most of the time, and next to them what torch does around
+each node of its graph: memory that is not in the processor's cache, and gradients that
+nobody needs. Here each member of an ensemble is evaluated by itself, layer by layer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from alf_lite.networks import lean_layers
+from alf_lite.networks.critic_networks import ParallelMLP
+from alf_lite.networks.parallel_layers import ParallelLinear
+
+# For the gradients of weight [in, out] and bias [1, out] of each layer
+Places = Sequence[Tensor]
+
+_threshold_backward = torch.ops.aten.threshold_backward.grad_input
+_elu_backward = torch.ops.aten.elu_backward.grad_input
+
+
+class Activation(NamedTuple):
+    """The first two in place: of the outputs; of (their gradient, the outputs)."""
+
+    apply: Callable[[Tensor], Any]
+    pull_back: Callable[[Tensor, Tensor], Any]
+    in_torch: Callable[[Tensor], Tensor]
+
+
+def tanh_(x: Tensor) -> None:
+    """In place, without a graph."""
+    values = x.numpy()
+    np.tanh(values, out=values)  # torch takes several times as long
+
+
+_ACTIVATIONS: dict[type[nn.Module], Activation] = {
+    nn.ReLU: Activation(
+        torch.relu_,
+        lambda g, y: _threshold_backward(g, y, 0, grad_input=g),
+        torch.relu,
+    ),
+    nn.Tanh: Activation(tanh_, lambda g, y: g.mul_(1 - y * y), torch.tanh),
+    nn.ELU: Activation(
+        F.elu_,
+        lambda g, y: _elu_backward(g, 1.0, 1, 1, True, y, grad_input=g),
+        F.elu,
+    ),
+}
+
+
+class Layer(NamedTuple):
+    """x W + b, with the activation that follows, or None."""
+
+    weight: Tensor  # [in, out]
+    transposed: Tensor
+    bias: Tensor  # [out]
+    activation: Activation | None
+
+
+class Stack:
+    """The layers of a network, or of each member of an ensemble.
+
+    Args:
+        hidden: linear layers and activations in turn.
+        last: one linear layer, or two side by side.
+        network: that they belong to.
+    """
+
+    def __init__(
+        self, hidden: Sequence[nn.Module], last: Sequence[Any], network: nn.Module
+    ) -> None:
+        self.activations = [_ACTIVATIONS.get(type(a)) for a in hidden[1::2]]
+        is_known = len(hidden) % 2 == 0 and None not in (*self.activations, *last)
+        if not all(getattr(layer, "alpha", 1.0) == 1.0 for layer in hidden):
+            is_known = False
+        self._linear: list[Any] = [*hidden[::2], *last] if is_known else []
+        self._kind = ParallelLinear if isinstance(network, ParallelMLP) else nn.Linear
+        self._has_two = len(last) == 2
+        layers = [*hidden, *last] if is_known else []
+        self._built = lean_layers.BuiltLayers(layers, network)
+        self.activations.append(None)
+        self._addresses: list[int] = []
+        self._arrays: list[Tensor] = []
+        self.parameters: list[Any] = []
+        self.members: list[list[Layer]] = []
+
+    def is_ready(self) -> bool:
+        """Whether the layers are those that the network was built of; finds them."""
+        if not self._linear or not self._built.are_untouched():
+            return False
+        found: list[Any] = []
+        for layer in self._linear:
+            own = layer._parameters
+            if type(layer) is not self._kind or len(own) != 2 or own["bias"] is None:
+                return False  # made of others at every call
+            found += own["weight"], own["bias"]
+        addresses = [parameter.data_ptr() for parameter in found]
+        if addresses != self._addresses:
+            if not all(p.is_cpu and p.dtype is torch.float32 for p in found):
+                return False
+            self._addresses, self.parameters = addresses, found
+            self._arrays = [p.detach() for p in found]
+            self.members = self._find_members()
+        if self._has_two:
+            weight, bias, other_weight, other_bias = self._arrays[-4:]
+            joint = torch.cat([weight, other_weight])
+            bias = torch.cat([bias, other_bias])
+            self.members[0][-1] = Layer(joint.t(), joint, bias, None)
+        return True
+
+    def is_trained(self) -> bool:
+        return all(parameter.requires_grad for parameter in self.parameters)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy has parameters of its own in other memory.
+        return {**vars(self), "_addresses": []}
+
+    def _find_members(self) -> list[list[Layer]]:
+        weights, biases = self._arrays[::2], self._arrays[1::2]
+        if self._kind is nn.Linear:
+            parts: list[Any] = [([w.t() for w in weights], biases)]
+        else:  # [n, in, out], [n, 1, out]
+            of_members = zip(*[b.squeeze(1) for b in biases], strict=True)
+            parts = [*zip(zip(*weights, strict=True), of_members, strict=True)]
+        return [
+            [
+                Layer(weight, weight.t(), bias, activation)
+                for weight, bias, activation in zip(*part, self.activations)  # noqa: B905 - of two last ones, there is one too many
+            ]
+            for part in parts
+        ]
+
+    def new_gradients(self) -> tuple[list[Tensor], list[Places]]:
+        """Those of the parameters, and where in them those of a member's layers are.
+
+        Nobody else keeps them, so that the parameters need no copy.
+        """
+        found = [*map(torch.empty_like, self._arrays)]
+        if self._kind is not nn.Linear:
+            return found, [*zip(*map(torch.unbind, found), strict=True)]
+        joint = found
+        if self._has_two:
+            joint = [*found[:-4], torch.cat(found[-4::2]), torch.cat(found[-3::2])]
+            (weight, other_weight), (bias, other_bias) = (
+                x.chunk(2) for x in joint[-2:]
+            )
+            found[-4:] = weight, bias, other_weight, other_bias
+        return found, [[x.unsqueeze(0) if x.ndim == 1 else x.t() for x in joint]]
+
+
+def stack_of(
+    network: Any, hidden: Iterable[nn.Module], last: Sequence[Any]
+) -> Stack | None:
+    """That of a network, which keeps it; None if it does more than such layers do."""
+    stack = network.__dict__.get("_stack")
+    if stack is None:
+        stack = network.__dict__["_stack"] = Stack([*hidden], last, network)
+    return stack if stack.is_ready() else None
+
+
+class _Memory(threading.local):
+    """What is forgotten when a loss is known: the next one finds it in the cache."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[Any, Tensor] = {}
+
+    def take(self, key: Any, num_rows: int, size: int) -> Tensor:
+        found = self._tensors.get(key)
+        if found is None or found.shape[1] != size or found.shape[0] < num_rows:
+            found = self._tensors[key] = torch.empty(num_rows, size)
+        return found if found.shape[0] == num_rows else found[:num_rows]
+
+
+_memory = _Memory()
+
+
+def run(
+    layers: list[Layer], x: Tensor, key: Any, inputs: list[Tensor] | None = None
+) -> Tensor:
+    """What the layers make of x [B, in].
+
+    Args:
+        layers: of one member.
+        x: [B, in].
+        key: of memory for all that is made, which is valid until it is given again;
+            None: it is new.
+        inputs: where the input of each layer is put.
+    """
+    num_rows = x.shape[0]
+    for i, (weight, transposed, bias, activation) in enumerate(layers):
+        if inputs is not None:
+            inputs.append(x)
+        size = transposed.shape[0]
+        if size == 1:  # a product of matrices takes four times as long
+            x = torch.addmv(bias, x, transposed[0]).unsqueeze(1)
+        elif key is None:
+            x = torch.addmm(bias, x, weight)
+        else:
+            out = _memory.take((key, i), num_rows, size)
+            x = torch.addmm(bias, x, weight, out=out)
+        if activation is not None:
+            activation.apply(x)
+    return x
+
+
+def pull_back(
+    layers: list[Layer],
+    inputs: list[Tensor],
+    gradient: Tensor,
+    places: Places | None = None,
+    columns: slice | None = None,
+) -> Any:
+    """From the gradient of the output to those of the parameters and the input.
+
+    Args:
+        layers: that were run.
+        inputs: of each, from :func:`run`.
+        gradient: [B, out].
+        places: where those of weights and biases go; None: nowhere.
+        columns: of the input, whose gradient is returned; None: nobody's.
+    """
+    for i in range(len(layers) - 1, -1, -1):
+        x, transposed = inputs[i], layers[i].transposed
+        if places is not None:
+            torch.mm(x.t(), gradient, out=places[2 * i])
+            torch.sum(gradient, 0, keepdim=True, out=places[2 * i + 1])
+        if i == 0:
+            if columns is None:
+                return None
+            narrow = transposed.numpy()[:, columns]
+            return torch.from_numpy(gradient.numpy().dot(narrow))
+        product = torch.mul if transposed.shape[0] == 1 else torch.mm
+        out = _memory.take(("gradient", i), *x.shape)
+        gradient = product(gradient, transposed, out=out)
+        activation = layers[i - 1].activation
+        assert activation is not None
+        activation.pull_back(gradient, x)
+    return None
