@@ -75,6 +75,7 @@ class SpaceTree:
         if not self.leaves:
             raise ConfigError(f"{path}: the space {space} is empty")
         self.is_leaf = isinstance(space, LEAF_SPACES)
+        self._structure = _structure(space)
 
     def split(self, value: Nest) -> list[Any]:
         """The leaves of ``value``; dicts in the order of their sorted keys.
@@ -94,7 +95,7 @@ class SpaceTree:
         """A nest of dicts and tuples with the given leaves."""
         if self.is_leaf:
             return leaves[0]
-        return _join(self.space, iter(leaves))
+        return _join(self._structure, iter(leaves))
 
     def check(self, value: Any) -> None:
         """Compares keys and lengths with the space; leaves are not looked at.
@@ -111,12 +112,21 @@ def _get(value: Nest, keys: tuple[Any, ...]) -> Any:
     return value
 
 
-def _join(space: Space, leaves: Iterator[Any]) -> Nest:
+def _structure(space: Space) -> Any:
+    """Dicts with sorted keys and tuples, with None for every leaf."""
     if isinstance(space, spaces.Dict):
-        return {key: _join(space[key], leaves) for key in sorted(space.keys())}
+        return {key: _structure(space[key]) for key in sorted(space.keys())}
     if isinstance(space, spaces.Tuple):
-        return tuple(_join(part, leaves) for part in space.spaces)
-    return next(leaves)
+        return tuple(map(_structure, space.spaces))
+    return None
+
+
+def _join(structure: Any, leaves: Iterator[Any]) -> Nest:
+    if structure is None:
+        return next(leaves)
+    if type(structure) is dict:
+        return {key: _join(part, leaves) for key, part in structure.items()}
+    return tuple([_join(part, leaves) for part in structure])
 
 
 def _check_structure(space: Space, value: Any, path: str) -> None:
