@@ -5,7 +5,8 @@ with 128 transitions after every tenth step; a ReLU network 120-84, Adam 2.5e-4,
 a target network that is copied every 500 steps, ε from 1 to 0.05 over half of the run,
 a replay buffer of 10 thousand steps. ``alf_lite_vector`` and ``sb3_vector`` take the
 ten steps between two updates in ten environments at once, one step in each;
-``alf_lite_vector_native`` in gymnasium's own vector of ten.
+``alf_lite_vector_native`` in gymnasium's own vector of ten. Other networks are those of
+``network_variants.py``: ``--activation=elu --layer_norm --dueling --dict``.
 
     python benchmarks/dqn_cartpole.py --library=sb3
 
@@ -14,11 +15,14 @@ prints one JSON line. ``benchmarks/run.py`` compares several libraries.
 
 from __future__ import annotations
 
+import argparse
+
 # isort: off
 import measuring  # first: it sets the number of threads
 import alf_lite_training
 import bare_dqn
 import gymnasium as gym
+import network_variants
 import peers
 # isort: on
 
@@ -43,8 +47,13 @@ LIBRARIES = (
 
 def main() -> None:
     options = measuring.parse_options(
-        __doc__, LIBRARIES, num_env_steps=30_000, num_envs=None
+        __doc__,
+        LIBRARIES,
+        num_env_steps=30_000,
+        num_envs=None,
+        **network_variants.Q_NETWORK,
     )
+    network_variants.check(options)
     measuring.register_counted_environments()
     measuring.counter.start(steps_per_iteration=500, learning_starts=LEARNING_STARTS)
     num_envs = STEPS_PER_UPDATE if "_vector" in options.library else 1
@@ -57,11 +66,19 @@ def main() -> None:
             f"TrainerConfig.unroll_length = {STEPS_PER_UPDATE // num_envs}",
             f"create_environment.num_parallel_environments = {num_envs}",
             f"create_environment.vectorization_mode = '{mode}'",
+            *network_variants.bindings(options, ("QNetwork",)),
         ]
         alf_lite_training.train("dqn_cartpole.gin", bindings)
     elif options.library.startswith("sb3"):
-        _train_sb3(options.num_env_steps, num_envs)
-    elif options.library == "cleanrl":
+        _train_sb3(options, num_envs)
+    else:
+        measuring.refuse(options, **network_variants.Q_NETWORK)
+        _train_another(options)
+    measuring.report("dqn_cartpole", options)
+
+
+def _train_another(options: argparse.Namespace) -> None:
+    if options.library == "cleanrl":
         # The defaults of the script are the sizes above.
         arguments = [
             f"--env-id={measuring.CART_POLE}",
@@ -79,15 +96,14 @@ def main() -> None:
             LEARNING_STARTS,
             acts_in_numpy=options.library == "bare_numpy",
         )
-    measuring.report("dqn_cartpole", options)
 
 
-def _train_sb3(num_env_steps: int, num_envs: int) -> None:
+def _train_sb3(options: argparse.Namespace, num_envs: int) -> None:
     peers.run_sb3(
         "DQN",
-        measuring.CART_POLE,
+        network_variants.env_id(options),
         num_envs,
-        num_env_steps,
+        options.num_env_steps,
         learning_rate=LEARNING_RATE,
         buffer_size=CAPACITY,
         learning_starts=LEARNING_STARTS,
@@ -98,7 +114,7 @@ def _train_sb3(num_env_steps: int, num_envs: int) -> None:
         target_update_interval=STEPS_PER_TARGET_UPDATE,
         exploration_fraction=0.5,
         exploration_final_eps=0.05,
-        policy_kwargs={"net_arch": [120, 84]},
+        **network_variants.sb3_arguments(options, (120, 84), "relu"),
     )
 
 

@@ -32,6 +32,7 @@ torch.set_num_threads(1)
 
 HERE = Path(__file__).parent
 CART_POLE, ACROBOT = "CountedCartPole-v1", "CountedAcrobot-v1"
+DICT_CART_POLE = "CountedDictCartPole-v1"
 HALF_CHEETAH = "CountedHalfCheetah-v5"
 FRAMES = "CountedFrames-v0"
 PACKAGES = (
@@ -246,6 +247,28 @@ class CountedCartPole(CartPoleEnv):
         return super().step(action)
 
 
+class CountedDictCartPole(CountedCartPole):
+    """Observes cart and pole, each with place and speed."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        space = self.observation_space
+        self.observation_space = gym.spaces.Dict(
+            {
+                "cart": gym.spaces.Box(space.low[:2], space.high[:2]),
+                "pole": gym.spaces.Box(space.low[2:], space.high[2:]),
+            }
+        )
+
+    def reset(self, **kwargs: Any) -> Any:
+        observation, info = super().reset(**kwargs)
+        return {"cart": observation[:2], "pole": observation[2:]}, info
+
+    def step(self, action: Any) -> Any:
+        observation, *more = super().step(action)
+        return {"cart": observation[:2], "pole": observation[2:]}, *more
+
+
 class CountedCartPoleVector(CartPoleVectorEnv):
     def step(self, action: Any) -> Any:
         counter.add(self.num_envs - int(self.prev_done.sum()))
@@ -294,6 +317,7 @@ def register_counted_environments() -> None:
         vector_entry_point=CountedCartPoleVector,
         max_episode_steps=500,
     )
+    gym.register(DICT_CART_POLE, entry_point=CountedDictCartPole, max_episode_steps=500)
     gym.register(ACROBOT, entry_point=CountedAcrobot, max_episode_steps=500)
     gym.register(FRAMES, entry_point=CountedFrames, max_episode_steps=500)
     gym.register(HALF_CHEETAH, entry_point=_half_cheetah, max_episode_steps=1000)
@@ -337,7 +361,7 @@ def parse_options(
     """The command line of one benchmark; the last three arguments are defaults.
 
     Without ``num_envs`` there is always one environment. ``sizes`` are further options;
-    one whose default is a tuple takes several values.
+    one whose default is a tuple takes several values, one whose default is False none.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -351,6 +375,8 @@ def parse_options(
     for name, default in sizes.items():
         if isinstance(default, tuple):
             kind: dict[str, Any] = {"type": type(default[0]), "nargs": "+"}
+        elif default is False:
+            kind = {"action": "store_true"}
         else:
             kind = {"type": type(default)}
         parser.add_argument(f"--{name}", default=default, **kind)

@@ -4,7 +4,8 @@ The same work everywhere: 128 steps per environment and iteration, 4 epochs of 4
 mini-batches, separate 64x64 tanh networks, Adam 2.5e-4, γ 0.99, λ 0.95, clip 0.2 (the
 value too), entropy 0.01, value 0.5, gradient norm 0.5, normalised advantages.
 
-``--hidden_sizes 256 256`` are other networks, ``--env=Acrobot-v1`` another task. With
+``--hidden_sizes 256 256`` are other networks, as are ``--activation=elu --layer_norm
+--dict`` of ``network_variants.py``; ``--env=Acrobot-v1`` is another task. With
 ``--sequence_length=16`` the first hidden layer is an LSTM, and alf_lite trains it on
 sequences of 16 steps; Stable-Baselines3 (sb3-contrib) always takes the parts of an
 unroll that belong to one episode, of up to 128 steps.
@@ -23,11 +24,17 @@ from typing import Any
 import measuring  # first: it sets the number of threads
 import alf_lite_training
 import bare_ppo
+import network_variants
 import peers
 # isort: on
 
 UNROLL_LENGTH = 128
-DEFAULT_SIZES = {"env": "CartPole-v1", "hidden_sizes": (64, 64), "sequence_length": 0}
+DEFAULT_SIZES: dict[str, Any] = {
+    "env": "CartPole-v1",
+    "hidden_sizes": (64, 64),
+    "sequence_length": 0,
+    **network_variants.ENCODER,
+}
 LIBRARIES = (
     "alf_lite",
     "alf_lite_compile",
@@ -46,6 +53,11 @@ def main() -> None:
     options = measuring.parse_options(
         __doc__, LIBRARIES, num_env_steps=60_000, **DEFAULT_SIZES
     )
+    network_variants.check(options)
+    if options.sequence_length:
+        measuring.refuse(options, **network_variants.ENCODER)
+    if options.dict:
+        measuring.refuse(options, env=DEFAULT_SIZES["env"])
     measuring.register_counted_environments()
     measuring.counter.start(UNROLL_LENGTH * options.num_envs)
     if options.library.startswith("alf_lite"):
@@ -76,6 +88,9 @@ def _train_alf_lite(options: argparse.Namespace) -> None:
         f"TrainerConfig.mini_batch_length = {length}",
         f"MINI_BATCH_SIZE = {UNROLL_LENGTH * options.num_envs // 4 // length}",
         f"create_environment.vectorization_mode = '{mode}'",
+        *network_variants.bindings(
+            options, ("ActorDistributionNetwork", "ValueNetwork")
+        ),
     ]
     for network in ("ActorDistributionNetwork", "ValueNetwork"):
         if options.sequence_length:
@@ -94,14 +109,18 @@ def _train_alf_lite(options: argparse.Namespace) -> None:
 
 
 def _train_sb3(options: argparse.Namespace) -> None:
-    layers = list(options.hidden_sizes)
-    architecture: dict[str, Any] = {}
     if options.sequence_length:
-        architecture["lstm_hidden_size"] = layers.pop(0)
-    architecture["net_arch"] = {"pi": layers, "vf": layers}
+        size, *layers = options.hidden_sizes
+        network: dict[str, Any] = {
+            "package": "sb3_contrib",
+            "policy": "MlpLstmPolicy",
+            "policy_kwargs": {"lstm_hidden_size": size, "net_arch": layers},
+        }
+    else:
+        network = network_variants.sb3_arguments(options, options.hidden_sizes, "tanh")
     peers.run_sb3(
         "RecurrentPPO" if options.sequence_length else "PPO",
-        f"Counted{options.env}",
+        network_variants.env_id(options, f"Counted{options.env}"),
         options.num_envs,
         options.num_env_steps,
         learning_rate=2.5e-4,
@@ -115,9 +134,7 @@ def _train_sb3(options: argparse.Namespace) -> None:
         ent_coef=0.01,
         vf_coef=0.5,
         max_grad_norm=0.5,
-        policy="MlpLstmPolicy" if options.sequence_length else "MlpPolicy",
-        package="sb3_contrib" if options.sequence_length else "stable_baselines3",
-        policy_kwargs=architecture,
+        **network,
     )
 
 
@@ -134,7 +151,7 @@ def _run_script(options: argparse.Namespace) -> None:
         "--ent-coef=0.01",
         "--no-cuda",
     ]
-    measuring.refuse(options, sequence_length=0)
+    measuring.refuse(options, sequence_length=0, **network_variants.ENCODER)
     edit = peers.edit_cleanrl
     if options.library.startswith("leanrl"):
         measuring.refuse(options, env="CartPole-v1")  # its agent has two actions

@@ -80,6 +80,7 @@ def test_a_benchmark_counts_and_rates_its_steps(script, library, num_env_steps):
     [
         ("ppo_cartpole.py", 12_288, ["--sequence_length=16"], 16 / 1024),
         ("ppo_cartpole.py", 12_288, ["--env=Acrobot-v1"], 16 / 1024),
+        ("ppo_cartpole.py", 12_288, ["--activation=elu", "--dict"], 16 / 1024),
         ("dqn_frames.py", 1_400, [], 1 / 4),
         ("ppo_frames.py", 640, ["--num_envs=2"], 8 / 64),
     ],
@@ -152,6 +153,34 @@ def test_options_are_passed_on_and_refused_where_they_mean_nothing(measuring):
     measuring.refuse(options, hidden_sizes=(256, 256))
     with pytest.raises(SystemExit, match="bare has no --hidden_sizes"):
         measuring.refuse(options, hidden_sizes=(64, 64))
+
+
+def test_other_networks_are_the_same_in_both_libraries(measuring, monkeypatch):
+    variants = importlib.import_module("network_variants")
+    command_line = ["script", "--library=sb3", "--activation=elu", "--dict"]
+    monkeypatch.setattr(sys, "argv", command_line)
+    options = measuring.parse_options("", ("sb3",), 1, None, **variants.Q_NETWORK)
+    assert not options.layer_norm
+    variants.check(options)
+    assert variants.bindings(options, ("QNetwork",)) == [
+        f"create_environment.env_name = '{measuring.DICT_CART_POLE}'",
+        "QNetwork.activation = 'elu'",
+    ]
+    assert variants.sb3_arguments(options, (120, 84), "relu") == {
+        "policy": "MultiInputPolicy",
+        "policy_kwargs": {"net_arch": [120, 84], "activation_fn": torch.nn.ELU},
+    }
+    options.layer_norm = options.dueling = True
+    assert variants.bindings(options, ())[1:] == [
+        "EncodingNetwork.layer_norm = True",
+        "QNetwork.dueling = True",
+    ]
+    options.activation = "elo"
+    with pytest.raises(SystemExit, match="one of"):
+        variants.check(options)
+    options.activation, options.library = "elu", "alf_lite_native"
+    with pytest.raises(SystemExit, match="no --dict"):
+        variants.check(options)
 
 
 def test_a_script_gets_other_layers(monkeypatch):
