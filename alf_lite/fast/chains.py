@@ -1,26 +1,36 @@
-"""Chains of linear layers in numpy, on the parameters' own memory.
+"""Networks as chains of array nodes, on the parameters' own memory.
 
 In training, a chain is one node of torch's graph with a backward pass in numpy, in
-place of four nodes for each layer. Large ones gain too, where all is computed in one
-thread: tanh takes a seventh of the time, and matrix products take half of it on
-processors that torch's library was not made for.
+place of several nodes for each layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from alf_lite import nest
 from alf_lite.fast import Computation, Node, is_exactly, is_traced, may_make_node
+from alf_lite.fast.array_nodes import (
+    NODES,
+    Activation,
+    ArrayNode,
+    Dueling,
+    Linear,
+    in_torch,
+    pull_back,
+    run,
+)
 from alf_lite.networks import continuous_projections, lean_layers, projections
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.containers import Sequential
 from alf_lite.networks.encoding_networks import EncodedNetwork, EncodingNetwork
+from alf_lite.networks.input_encoders import CategoryEncoder, NumberEncoder
+from alf_lite.networks.input_preprocessors import COMBINERS, concat
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.utils.threads import is_single_threaded
 
@@ -40,35 +50,6 @@ _NO_LIMIT = 2**62
 # From so many on, the products of torch are as fast or faster, and so is all else: from
 # 128 rows on for layers of 64x64, and from 8 on for layers of 256x256.
 _MIN_PRODUCTS_OF_TORCH = 2**19
-
-_ZERO = np.zeros((), np.float32)  # faster than a number of Python
-_ONE = np.ones((), np.float32)
-
-
-class _Activation(NamedTuple):
-    """In numpy, in place, and in torch."""
-
-    apply: Callable[[np.ndarray], Any]
-    # (gradient of the output, output): makes it that of the input
-    differentiate: Callable[[np.ndarray, np.ndarray], Any]
-    torch: Callable[[Tensor], Tensor]
-
-
-def _tanh_backward(gradient: np.ndarray, output: np.ndarray) -> None:
-    slope = output * output
-    np.subtract(_ONE, slope, out=slope)
-    gradient *= slope
-
-
-_RELU = _Activation(
-    lambda x: np.maximum(x, _ZERO, out=x),
-    lambda gradient, output: np.multiply(gradient, output > _ZERO, out=gradient),
-    torch.relu,
-)
-_ACTIVATIONS: dict[type[nn.Module], _Activation] = {
-    nn.ReLU: _RELU,
-    nn.Tanh: _Activation(lambda x: np.tanh(x, out=x), _tanh_backward, torch.tanh),
-}
 
 
 def forward(network: EncodedNetwork, inputs: Any, state: Any = ()) -> tuple[Any, Any]:
@@ -91,13 +72,16 @@ def chain_of(network: EncodedNetwork) -> NumpyChain:
     return chain
 
 
-def layers_of(encoder: Any) -> list[nn.Module] | None:
-    """What it consists of, if one layer simply follows the other."""
+def layers_of(encoder: Any) -> list[Any] | None:
+    """What it consists of, if one layer simply follows the other.
+
+    An encoder stands before its layers.
+    """
     if is_exactly(encoder, EncodingNetwork):
-        return list(encoder._mlp) if encoder._is_plain else None
+        return [encoder, *encoder._mlp] if _reads_numbers(encoder) else None
     if not is_exactly(encoder, Sequential):
         return None
-    found: list[nn.Module] = []
+    found: list[Any] = []
     for part in encoder._parts:
         layers = layers_of(part)
         if layers is None:
@@ -106,9 +90,32 @@ def layers_of(encoder: Any) -> list[nn.Module] | None:
     return found
 
 
-def _layers_after_encoder(network: EncodedNetwork) -> list[nn.Module] | None:
+def _reads_numbers(encoder: EncodingNetwork) -> bool:
+    """Whether there is nothing to learn, draw or remember before its layers."""
+    return encoder._is_plain or (
+        encoder._combine in COMBINERS.values()
+        and all(
+            is_exactly(each, NumberEncoder)
+            or (is_exactly(each, CategoryEncoder) and each._embedding is None)
+            for each in encoder._encoders
+        )
+    )
+
+
+class _Streams(NamedTuple):
+    """The layers of the two parts of a dueling network."""
+
+    advantage: list[nn.Module]
+    value: list[nn.Module]
+    network: QNetwork
+
+
+def _layers_after_encoder(network: EncodedNetwork) -> list[Any] | None:
     if isinstance(network, QNetwork):
-        return list(network._advantage) if network._value is None else None
+        advantage: list[Any] = list(network._advantage)
+        if network._value is None:
+            return advantage
+        return [_Streams(advantage, list(network._value), network)]
     if not isinstance(network, ActorDistributionNetwork):
         return [network.get_submodule("_linear")]
     head = network._head
@@ -117,220 +124,193 @@ def _layers_after_encoder(network: EncodedNetwork) -> list[nn.Module] | None:
 
 
 class NumpyChain:
-    """Linear layers and activations, one after the other, the last one linear.
+    """Layers that ``array_nodes`` knows, one after the other, the last one linear.
 
     The results and gradients are those of torch but for rounding. Where they are not
     wanted (in several threads, on a GPU, in a graph that is compiled or exported, in
-    another precision) or cannot be had (other layers than ``nn.Linear``, ReLU and
-    tanh, one that was put in the place of another, that has hooks, or a weight made
-    of other parameters), there are none.
+    another precision) or cannot be had (other layers, one that was put in the place of
+    another, that has hooks, or a weight made of other parameters), there are none.
 
     Args:
-        layers: parts of the network; none if it is no such chain.
+        layers: parts of the network, see :func:`layers_of`; none if it is no chain.
         network: that they belong to.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], network: nn.Module) -> None:
-        self._layers = _as_steps(layers)
-        self._built = lean_layers.BuiltLayers(layers, network)
-        self._arrays: list[Arrays] = []
-        self._max_rows = 0
+    def __init__(self, layers: Sequence[Any], network: nn.Module) -> None:
+        encoders = [layer for layer in layers if type(layer) is EncodingNetwork]
+        self._layers = [layer for layer in layers if layer not in encoders]
+        modules = _modules_of(layers)
+        self._reader = next((each for each in encoders if not each._is_plain), None)
+        if self._reader is not None:
+            modules += self._reader._encoders
+            self._joins_vectors = self._reader._combine is concat and all(
+                spec.ndim == 1 and spec.dtype == torch.float32
+                for spec in nest.flatten(self._reader.input_spec)
+            )
+        self._built = lean_layers.BuiltLayers(modules, network)
+        if not _is_chain(self._layers):
+            self._layers = []
+        self._forget()
 
-    def __call__(self, x: Tensor) -> Tensor | None:
-        """[B, input_size] → [B, output_size]; None: ask torch."""
-        arrays = self.arrays(x)
-        if arrays is None:
+    def _forget(self) -> None:
+        self._nodes: list[ArrayNode] = []
+        self._max_rows = 0
+        # What they are made of, and where it is. It is kept, so that no address is used
+        # twice.
+        self._memory: list[tuple[dict[str, Any], str, int, Any]] = []
+
+    def __call__(self, inputs: Any) -> Tensor | None:
+        """[B, ...] → [B, output_size]; None: ask torch."""
+        found = self.prepared(inputs)
+        if found is None:
             return None
+        x = found.x
         if not torch.is_grad_enabled():
-            return None if x.requires_grad else torch.from_numpy(run(arrays, x))
+            return None if x.requires_grad else torch.from_numpy(found.run())
         if not may_make_node():
             return None
-        return Node.apply(_Pass(arrays), x, *self.parameters())
+        return Node.apply(_Pass(found.nodes), x, *self.parameters())
 
-    def arrays(self, x: Tensor) -> list[Arrays] | None:
-        """The layers' memory, for :func:`run` with x [B, input_size].
+    def prepared(self, inputs: Any) -> PreparedInput | None:
+        """What inputs [B, ...] are to be run through; None: ask torch."""
+        return self.read(inputs) if self.is_ready() else None
 
-        None where torch is to be asked.
-        """
-        if not self._layers or is_traced():
-            return None
-        if not self._built.are_untouched():
-            return None
-        for arrays in self._arrays:
-            # Not by attribute, which nn.Module looks up in Python. What arrays are made
-            # of is kept, so that no address is used twice.
-            get = arrays.parameters.get
-            weight, bias = get("weight"), get("bias")
-            if (
-                weight is None
-                or weight.data_ptr() != arrays.weight_address
-                or (0 if bias is None else bias.data_ptr()) != arrays.bias_address
-            ):
-                self._arrays = []  # the parameters have moved
+    def is_ready(self) -> bool:
+        """Whether the layers are as they were, and their nodes where these are now."""
+        if not self._layers or is_traced() or not self._built.are_untouched():
+            return False
+        # Not by attribute, which nn.Module looks up in Python; any() takes longer.
+        for held, name, address, _ in self._memory:
+            tensor = held.get(name)
+            if (0 if tensor is None else tensor.data_ptr()) != address:
+                self._forget()  # the parameters have moved
                 break
-        if not self._arrays:
-            self._find_arrays()
+        if not self._nodes:
+            self._build_nodes()
+        return bool(self._nodes) and lean_layers.current_dtype is torch.float32
+
+    def read(self, inputs: Any) -> PreparedInput | None:
+        """As ``prepared``, of a chain that is ready."""
+        x = inputs if self._reader is None else self._joined(inputs)
         size = x.shape
         if len(size) != 2 or size[0] > self._max_rows or x.dtype != torch.float32:
             return None
-        if not x.is_cpu or lean_layers.current_dtype is not torch.float32:
-            return None
-        return self._arrays
+        return PreparedInput(self._nodes, x) if x.is_cpu else None
+
+    def _joined(self, inputs: Any) -> Tensor:
+        """What the encoder makes of the parts of an observation."""
+        assert self._reader is not None
+        if self._joins_vectors:
+            try:  # three calls less for each of them
+                arrays = list(map(Tensor.numpy, nest.flatten(inputs)))
+            except (RuntimeError, TypeError):  # with a gradient, or on a GPU
+                return self._reader.joined(inputs)
+            return torch.from_numpy(np.concatenate(arrays, axis=-1))
+        return self._reader.joined(inputs)
 
     def parameters(self) -> list[Tensor | None]:
-        """Weight and bias of each layer whose memory was found."""
-        found: list[Tensor | None] = []
-        for arrays in self._arrays:
-            own = arrays.parameters
-            found += own["weight"], own["bias"]
-        return found
+        """Of all nodes, in their order."""
+        return [held[name] for held, name, *_ in self._memory]
 
-    def _find_arrays(self) -> None:
-        """Where the parameters are now."""
-        self._max_rows = 0
-        for layer, _ in self._layers:
-            if type(layer) is not nn.Linear or len(layer._parameters) != 2:
-                self._layers = []  # weights are made of others at every call
-                return
-        weights = [layer.weight for layer, _ in self._layers]
-        if all(w.is_cpu and w.dtype == torch.float32 for w in weights):
-            largest = max(weight.numel() for weight in weights)
-            self._max_rows = min(_MAX_PRODUCTS // largest, _MAX_ROWS)
-            if is_single_threaded():
-                self._max_rows = _NO_LIMIT
-        if self._max_rows:
-            few = _MIN_PRODUCTS_OF_TORCH // max(largest, 1)
-            self._arrays = [Arrays.of_layer(*step, few) for step in self._layers]
+    def _build_nodes(self) -> None:
+        """On the memory where the parameters are now, unless they are elsewhere."""
+        modules = _modules_of(self._layers)
+        if not all(map(_is_known, modules)):
+            self._layers = []  # weights are made of others at every call
+            return
+        tensors = [t for m in modules for t in m._parameters.values() if t is not None]
+        if not all(t.is_cpu and t.dtype == torch.float32 for t in tensors):
+            return
+        largest = max(t.numel() for t in tensors)
+        min_rows_of_torch = _MIN_PRODUCTS_OF_TORCH // max(largest, 1)
+        self._nodes = _nodes_of(self._layers, min_rows_of_torch)
+        for node in self._nodes:
+            for held, name in node.parameters:
+                tensor = held[name]
+                address = 0 if tensor is None else tensor.data_ptr()
+                kept = None if tensor is None else tensor.detach()
+                self._memory.append((held, name, address, kept))
+        self._max_rows = min(_MAX_PRODUCTS // max(largest, 1), _MAX_ROWS)
+        if is_single_threaded():
+            self._max_rows = _NO_LIMIT
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has layers of its own in other memory.
-        return {**vars(self), "_arrays": []}
+        return {**vars(self), "_nodes": [], "_memory": []}
 
 
-class Arrays(NamedTuple):
-    """The memory of one layer."""
+class PreparedInput(NamedTuple):
+    """What a chain is run through now."""
 
-    parameters: dict[str, Any]  # of the layer
-    weight_address: int
-    bias_address: int
-    weight: np.ndarray  # [in, out]
-    bias: np.ndarray | None  # [1, out]: of one row, nothing is broadcast
-    activation: _Activation | None
-    min_rows_of_torch: int  # of all layers together
+    nodes: list[ArrayNode]
+    x: Tensor  # [B, n]
 
-    @classmethod
-    def of_layer(cls, layer: nn.Linear, activation: Any, min_rows: int) -> Arrays:
-        weight, bias = layer.weight, layer.bias
-        return cls(
-            layer._parameters,
-            weight.data_ptr(),
-            0 if bias is None else bias.data_ptr(),
-            weight.detach().numpy().T,
-            None if bias is None else bias.detach().numpy()[None],
-            _ACTIVATIONS.get(activation),
-            min_rows,
-        )
+    def run(self, kept: list[Any] | None = None) -> np.ndarray:
+        """[B, output_size], without a graph; see ``array_nodes.run``."""
+        with np.errstate(all="ignore"):  # torch does not warn either
+            return run(self.nodes, self.x.detach().numpy(), kept)
 
 
 class _Pass(Computation):
-    """Of x and of weight and bias of each layer, there and back."""
+    """Of x and of the parameters of all nodes, there and back."""
 
-    def __init__(self, layers: list[Arrays]) -> None:
-        self._layers = layers
-        self._inputs: list[np.ndarray] = []  # of each layer
+    def __init__(self, nodes: list[ArrayNode]) -> None:
+        self._nodes = nodes
+        self._kept: list[Any] = []
 
     def forward(self, x: Tensor, *parameters: Tensor | None) -> Tensor:
-        return torch.from_numpy(run(self._layers, x.detach(), self._inputs))
+        return torch.from_numpy(run(self._nodes, x.detach().numpy(), self._kept))
 
     def backward(self, needs: Sequence[bool], gradient: Tensor) -> list[Tensor | None]:
-        return pull_back(self._layers, self._inputs, gradient.numpy(), needs)
+        to_x, *found = pull_back(self._nodes, self._kept, gradient.numpy(), needs)
+        return [None if to_x is None else torch.from_numpy(to_x), *found]
 
-    def in_torch(self, x: Tensor, *parameters: Any) -> Tensor:
-        for layer, weight, bias in zip(
-            self._layers, parameters[::2], parameters[1::2], strict=True
-        ):
-            x = F.linear(x, weight, bias)
-            if layer.activation is not None:
-                x = layer.activation.torch(x)
-        return x
+    def in_torch(self, x: Tensor, *parameters: Tensor | None) -> Tensor:
+        return in_torch(self._nodes, x, iter(parameters))
 
 
-def run(
-    layers: list[Arrays], x: Tensor, inputs: list[np.ndarray] | None = None
-) -> np.ndarray:
-    """What the layers make of x; puts the input of each into ``inputs``."""
-    if x.shape[0] >= layers[0].min_rows_of_torch:  # len() is a call of Python
-        return _run_torch(layers, x, inputs)
-    values = x.numpy()
-    with np.errstate(all="ignore"):  # torch does not warn either
-        for layer in layers:
-            if inputs is not None:
-                inputs.append(values)
-            values = values.dot(layer.weight)
-            if layer.bias is not None:
-                np.add(values, layer.bias, out=values)
-            if layer.activation is not None:
-                layer.activation.apply(values)
-    return values
+def _is_chain(layers: Sequence[Any]) -> bool:
+    """Whether activations may overwrite what comes before them, and none is the last.
 
-
-def _run_torch(
-    layers: list[Arrays], x: Tensor, inputs: list[np.ndarray] | None
-) -> np.ndarray:
-    """As :func:`run`, for many rows: torch adds the bias within the product."""
-    for layer in layers:
-        if inputs is not None:
-            inputs.append(x.numpy())
-        x = F.linear(x, layer.parameters["weight"], layer.parameters["bias"])
-        if layer.activation is _RELU:
-            torch.relu_(x)
-        elif layer.activation is not None:
-            layer.activation.apply(x.detach().numpy())
-    return x.detach().numpy()
-
-
-def pull_back(
-    layers: list[Arrays],
-    inputs: list[np.ndarray],
-    gradient: np.ndarray,
-    needs: Sequence[bool],
-) -> list[Tensor | None]:
-    """From the gradient of the output to those of x and of the parameters.
-
-    Args:
-        layers: see :meth:`NumpyChain.arrays`.
-        inputs: of each layer, from :func:`run`.
-        gradient: [B, output_size].
-        needs: of which gradients are wanted: x, and weight and bias of each layer.
+    Of linear layers and normalizations that is new memory, which they do not need.
     """
-    results: list[Tensor | None] = [None] * (1 + 2 * len(layers))
-    last = needs.index(True)  # where nothing before needs a gradient
-    for i in range(len(layers) - 1, -1, -1):
-        if needs[1 + 2 * i]:
-            results[1 + 2 * i] = torch.from_numpy(gradient.T.dot(inputs[i]))
-        if needs[2 + 2 * i]:
-            # Faster than a sum
-            ones = np.ones(len(gradient), np.float32)
-            results[2 + 2 * i] = torch.from_numpy(ones.dot(gradient))
-        if last > 2 * i:
-            break
-        gradient = gradient.dot(layers[i].weight.T)
-        activation = layers[i - 1].activation if i else None
-        if activation is not None:
-            activation.differentiate(gradient, inputs[i])
-    if needs[0]:
-        results[0] = torch.from_numpy(gradient)
-    return results
-
-
-def _as_steps(layers: Sequence[nn.Module]) -> list[tuple[nn.Linear, Any]]:
-    """Each linear layer, and the type of its activation; empty if there are others."""
-    steps: list[tuple[nn.Linear, Any]] = []
+    follows_memory = False
     for layer in layers:
-        if type(layer) is nn.Linear:
-            steps.append((layer, None))
-        elif type(layer) in _ACTIVATIONS and steps and steps[-1][1] is None:
-            steps[-1] = steps[-1][0], type(layer)
-        else:
-            return []
-    return [] if steps and steps[-1][1] is not None else steps
+        if type(layer) is _Streams:
+            return all(map(_is_chain, layer[:2]))
+        if not _is_known(layer):
+            return False
+        is_activation = issubclass(NODES[type(layer)], Activation)
+        if is_activation and not follows_memory:
+            return False
+        follows_memory = not is_activation
+    return follows_memory
+
+
+def _is_known(layer: nn.Module) -> bool:
+    if type(layer) is nn.LayerNorm:
+        return len(layer.normalized_shape) == 1
+    # A weight that is made of others is no parameter
+    return type(layer) in NODES and len(layer._parameters) in (0, 2)
+
+
+def _modules_of(layers: Sequence[Any]) -> list[nn.Module]:
+    modules: list[nn.Module] = []
+    for layer in layers:
+        modules += layer[0] + layer[1] if type(layer) is _Streams else [layer]
+    return modules
+
+
+def _nodes_of(layers: Sequence[Any], min_rows_of_torch: int) -> list[ArrayNode]:
+    """Of layers that are known, one after the other."""
+    nodes: list[ArrayNode] = []
+    for layer in layers:
+        if type(layer) is _Streams:
+            advantage, value = (_nodes_of(x, min_rows_of_torch) for x in layer[:2])
+            nodes.append(Dueling(advantage, value, layer.network))
+            continue
+        node = NODES[type(layer)](layer)
+        if type(node) is Linear:
+            node.min_rows_of_torch = min_rows_of_torch
+        nodes.append(node)
+    return nodes

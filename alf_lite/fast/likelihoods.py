@@ -62,14 +62,25 @@ class Likelihood(NamedTuple):
     inputs: tuple[Tensor, ...] = ()
 
 
-def likelihood_of(head: Any, action: Any) -> Likelihood | None:
-    """What the outputs of the layer of a head lead to, of actions [B, ...]."""
+def likelihood_of(
+    head: Any, action: Any, allowed: Tensor | None = None
+) -> Likelihood | None:
+    """What the outputs of the layer of a head lead to, of actions [B, ...].
+
+    Of N categories, those are ruled out that are not ``allowed`` [·, N].
+    """
     if is_exactly(head, CategoricalProjection):
         index = action.long()
+        if allowed is not None:
+            allowed = allowed[: len(index)]
         return Likelihood(
-            NumpyChoice(index - head._minimum if head._minimum else index)
+            NumpyChoice(index - head._minimum if head._minimum else index, allowed)
         )
-    if not is_exactly(head, NormalProjection) or action.dtype != torch.float32:
+    if (
+        allowed is not None
+        or not is_exactly(head, NormalProjection)
+        or action.dtype != torch.float32
+    ):
         return None
     if head._bounds is not None or head._log_std_linear is not None:
         return None
@@ -83,9 +94,11 @@ class NumpyChoice:
 
     # Of less probable categories exp() is 0, so that they have no part in the entropy.
     _LOWEST = np.float32(-1e4)
+    _RULED_OUT = np.float32(-1e30)  # see mask_logits
 
-    def __init__(self, index: Tensor) -> None:
+    def __init__(self, index: Tensor, allowed: Tensor | None = None) -> None:
         self._index = index.numpy().reshape(-1)
+        self._is_ruled_out = None if allowed is None else ~allowed.numpy().T  # [n, N]
 
     def __call__(
         self, logits: np.ndarray
@@ -93,6 +106,8 @@ class NumpyChoice:
         shape = logits.shape
         # [n, N]: few categories make short rows, which take numpy long.
         columns = np.array(logits.reshape(-1, shape[-1]).T, order="C")  # a copy
+        if self._is_ruled_out is not None:
+            columns[self._is_ruled_out] = self._RULED_OUT
         places = self._index, np.arange(columns.shape[1])
         columns -= np.maximum.reduce(columns, axis=0)
         probs = np.exp(columns)
@@ -117,6 +132,8 @@ class NumpyChoice:
             np.negative(slopes, out=slopes)
             if to_log_prob is not None:
                 slopes[places] += to_log_prob
+            if self._is_ruled_out is not None:
+                slopes[self._is_ruled_out] = 0
             return (slopes.T.reshape(shape),)
 
         return (log_prob.reshape(shape[:-1]), entropy.reshape(shape[:-1])), pullback

@@ -27,6 +27,7 @@ from alf_lite.algorithms.parts.policy_gradient import (
 )
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.data_structures import LossInfo
+from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.fast import (
     Computation,
     Node,
@@ -37,7 +38,8 @@ from alf_lite.fast import (
     may_use_numpy,
     torch_body,
 )
-from alf_lite.fast.chains import Arrays, NumpyChain, chain_of, pull_back, run
+from alf_lite.fast.array_nodes import pull_back
+from alf_lite.fast.chains import NumpyChain, PreparedInput, chain_of
 from alf_lite.fast.likelihoods import Likelihood, likelihood_of
 from alf_lite.fast.statistics import numpy_mean
 from alf_lite.networks import actor_networks
@@ -238,15 +240,15 @@ def _mean_loss(
     chains = _chains_of(algorithm)
     if chains is None or not may_make_node():
         return None
-    chain, value_chain = chains
-    layers, value_layers = chain.arrays(observation), value_chain.arrays(observation)
-    if layers is None or value_layers is None or not may_use_numpy(observation):
+    observation, allowed = algorithm._policy.mask.split(observation)
+    policy, value = (chain.prepared(observation) for chain in chains)
+    if policy is None or value is None or not may_use_numpy(policy.x):
         return None
-    likelihood = likelihood_of(algorithm._policy.network._head, action)
+    likelihood = likelihood_of(algorithm._policy.network._head, action, allowed)
     if likelihood is None:
         return None
-    parameters = [*chain.parameters(), *value_chain.parameters()]
-    return _MeanLoss(layers, value_layers, parameters, observation, likelihood, valid)
+    parameters = [parameter for chain in chains for parameter in chain.parameters()]
+    return _MeanLoss(policy, value, parameters, likelihood, valid)
 
 
 def _chains_of(
@@ -260,7 +262,7 @@ def _chains_of(
         return None
     network: Any = policy.network
     if (
-        policy.mask.exists
+        not is_exactly(policy.mask, ActionMask)
         or not is_exactly(network, *_POLICIES)
         or not value_network._is_scalar
         or has_hooks(network)
@@ -275,18 +277,15 @@ class _MeanLoss(Computation):
 
     def __init__(
         self,
-        layers: list[Arrays],
-        value_layers: list[Arrays],
+        policy: PreparedInput,
+        value: PreparedInput,
         parameters: list[Tensor | None],
-        observation: Tensor,
         likelihood: Likelihood,
         valid: Tensor,
     ) -> None:
-        self._layers, self._value_layers = layers, value_layers
+        self._policy, self._value = policy, value
         self._parameters = parameters
-        self._inputs: list[np.ndarray] = []  # of each layer
-        self._value_inputs: list[np.ndarray] = []
-        self._observation = observation
+        self._kept: tuple[list[Any], list[Any]] = [], []  # of both
         self._likelihood = likelihood
         self._valid = valid
         self._loss_of: Callable[[Tensor, Tensor], NumpyLoss]
@@ -297,9 +296,9 @@ class _MeanLoss(Computation):
         return Node.apply(self, *self._likelihood.inputs, *self._parameters)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        observation, num_steps = self._observation, self._valid.shape[0]
-        outputs = run(self._layers, observation, self._inputs)
-        values = run(self._value_layers, observation, self._value_inputs)
+        num_steps = self._valid.shape[0]
+        outputs = self._policy.run(self._kept[0])
+        values = self._value.run(self._kept[1])
         likelihood = self._likelihood
         (log_prob, entropy), self._to_outputs = likelihood.function(
             outputs[:num_steps], *[x.detach().numpy() for x in likelihood.inputs]
@@ -317,29 +316,24 @@ class _MeanLoss(Computation):
         assert to_output is not None
         assert to_value is not None
         needs = needs[len(found) :]
-        num_parameters = 2 * len(self._layers)
-        own, of_value = needs[:num_parameters], needs[num_parameters:]
+        own = sum(len(node.parameters) for node in self._policy.nodes)
         return [
             *[None if x is None else torch.from_numpy(x) for x in found],
-            *_pull_back(self._layers, self._inputs, to_output, own),
-            *_pull_back(
-                self._value_layers, self._value_inputs, to_value[:, None], of_value
-            ),
+            *_pull_back(self._policy, self._kept[0], to_output, needs[:own]),
+            *_pull_back(self._value, self._kept[1], to_value[:, None], needs[own:]),
         ]
 
 
 def _pull_back(
-    layers: list[Arrays],
-    inputs: list[np.ndarray],
+    network: PreparedInput,
+    kept: list[Any],
     gradient: np.ndarray,
     needs: Sequence[bool],
 ) -> list[Tensor | None]:
     """The gradients of the parameters, from that of the first of the outputs."""
-    if not any(needs):
-        return [None] * len(needs)
-    num_rows, num_steps = len(inputs[0]), len(gradient)
+    num_rows, num_steps = network.x.shape[0], len(gradient)
     if num_steps < num_rows:
         padded = np.zeros((num_rows, gradient.shape[1]), np.float32)
         padded[:num_steps] = gradient
         gradient = padded
-    return pull_back(layers, inputs, gradient, (False, *needs))[1:]
+    return pull_back(network.nodes, kept, gradient, (False, *needs))[1:]

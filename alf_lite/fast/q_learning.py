@@ -1,8 +1,8 @@
 """Q-learning of one discrete action in numpy, without what surrounds it in torch.
 
-For Q-networks that are a chain of layers, acting and the loss are little more than the
-calls that lead to them. What is here gives what the network, the head and the losses
-give, to the bit, and the random numbers are the same, drawn in the same order.
+For Q-networks that are a chain of array nodes, acting and the loss are little more than
+the calls that lead to them. What is here gives what the network, the head and the
+losses give, to the bit, and the random numbers are the same, drawn in the same order.
 """
 
 from __future__ import annotations
@@ -24,10 +24,16 @@ from alf_lite.algorithms.parts.return_heads import (
 )
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.data_structures import AlgStep, LossInfo, TimeStep
+from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.distributions.action_vectors import DiscreteActions
-from alf_lite.distributions.exploration import MAX_TO_READ, EpsilonGreedy
+from alf_lite.distributions.exploration import (
+    MAX_TO_READ,
+    EpsilonGreedy,
+    random_index,
+)
 from alf_lite.fast import Computation, Node, is_exactly, may_make_node, may_use_numpy
-from alf_lite.fast.chains import Arrays, chain_of, pull_back, run
+from alf_lite.fast.array_nodes import pull_back
+from alf_lite.fast.chains import PreparedInput, chain_of
 from alf_lite.fast.statistics import numpy_mean
 from alf_lite.networks.lean_layers import has_hooks
 from alf_lite.networks.value_networks import QNetwork
@@ -68,11 +74,11 @@ def _is_plain(algorithm: DqnAlgorithm) -> bool:
     return (
         is_exactly(algorithm._return_model, ExpectedReturnHead, RescaledReturnHead)
         and is_exactly(algorithm._explore, EpsilonGreedy)
+        and is_exactly(algorithm._mask, ActionMask)
         and is_exactly(actions, DiscreteActions)
         and actions.is_index
         and not algorithm.prioritizes_new_steps
         and not algorithm._is_recurrent
-        and not algorithm._mask.exists
     )
 
 
@@ -88,26 +94,38 @@ def _act(
         return NotImplemented
     if not is_exactly(network, QNetwork) or has_hooks(network):
         return NotImplemented
-    observation: Any = inputs.observation
-    layers = chain_of(network).arrays(observation)
-    if layers is None:
+    chain = chain_of(network)
+    if not chain.is_ready():
         return NotImplemented
-    batch_size, num_values = observation.shape[0], algorithm._actions.max_values
+    observation, allowed = algorithm._mask.split(inputs.observation)
+    shape, num_values = inputs.step_type.shape, algorithm._actions.max_values
     explores: Any = False
     if epsilon:  # see toss_coins and choose
-        coins = torch.rand(batch_size)
-        if batch_size > MAX_TO_READ:
+        coins = torch.rand(shape)
+        if shape[0] > MAX_TO_READ:
             explores = (coins < epsilon).numpy()
         else:
             explores = [coin < epsilon for coin in coins.tolist()]
             if all(explores):
-                return AlgStep(torch.randint(num_values, (batch_size,)), state)
+                return AlgStep(random_index(shape, num_values, allowed), state)
             explores = any(explores) and explores
-    best = run(layers, observation).argmax(-1)
+    prepared = chain.read(observation)
+    if prepared is None:
+        values = network(observation)[0].detach().flatten(1).numpy()
+    else:
+        values = prepared.run()
+    best = _best(values, allowed)
     if explores is not False:
-        random = torch.randint(num_values, (batch_size,))
+        random = random_index(shape, num_values, allowed)
         best = np.where(explores, random.numpy(), best)
     return AlgStep(torch.from_numpy(best), state)
+
+
+def _best(values: np.ndarray, allowed: Tensor | None) -> np.ndarray:
+    """The index [B] of the largest of the allowed values [B, A]."""
+    if allowed is not None:
+        values = np.where(allowed.numpy(), values, np.float32(-np.inf))
+    return values.argmax(-1)
 
 
 # Learning
@@ -132,17 +150,16 @@ def _mean_td_loss(
             return None
     if not is_exactly(head, ExpectedReturnHead) or head._loss_fn is not None:
         return None
-    delta, chain = head._huber_delta, chain_of(network)
-    next_observation: Any = transition.next_observation
-    layers = chain.arrays(observation)
-    target_layers = chain_of(target_network).arrays(next_observation)
-    if layers is None or target_layers is None or not may_use_numpy(transition.reward):
+    mask, chain = algorithm._mask, chain_of(network)
+    next_observation, allowed = mask.split(transition.next_observation)
+    now = chain.prepared(mask.remaining(observation))
+    then = chain_of(target_network).prepared(next_observation)
+    if now is None or then is None or not may_use_numpy(transition.reward):
         return None
     if not may_make_node():
         return None
-
     computation = _MeanTdLoss(
-        layers, target_layers, observation, transition, valid, delta, algorithm._double
+        now, then, transition, allowed, valid, head._huber_delta, algorithm._double
     )
     return Node.apply(computation, *chain.parameters())
 
@@ -152,33 +169,33 @@ class _MeanTdLoss(Computation):
 
     def __init__(
         self,
-        layers: list[Arrays],
-        target_layers: list[Arrays],
-        observation: Tensor,
+        now: PreparedInput,
+        then: PreparedInput,
         transition: Transition,
+        allowed: Tensor | None,
         valid: Tensor,
         delta: float | None,
         is_double: bool,
     ) -> None:
-        self._layers, self._target_layers = layers, target_layers
-        self._inputs: list[np.ndarray] = []  # of each layer
-        self._observation = observation
-        self._transition = transition
-        self._valid = valid
-        self._delta = delta
-        self._is_double = is_double
+        """Of the Q-network now, and the target network then; what is allowed there."""
+        self._now, self._then = now, then
+        self._kept: list[Any] = []
+        self._transition, self._allowed, self._valid = transition, allowed, valid
+        self._delta, self._is_double = delta, is_double
 
     def forward(self, *parameters: Tensor | None) -> Tensor:
         transition: Any = self._transition
-        next_q = run(self._target_layers, transition.next_observation)
+        next_q = chooser = self._then.run()
         if self._is_double:
-            best = run(self._layers, transition.next_observation).argmax(1)
+            chooser = self._then._replace(nodes=self._now.nodes).run()
+        if self._is_double or self._allowed is not None:
+            best = _best(chooser, self._allowed)
             next_value = next_q.reshape(-1).take(_places(best, next_q))
         else:  # column by column, faster than the maximum over few of them
             next_value = functools.reduce(np.maximum, next_q.T)
         target = transition.discount.numpy() * next_value
         target += transition.reward.numpy()
-        self._q = run(self._layers, self._observation, self._inputs)
+        self._q = self._now.run(self._kept)
         self._taken = _places(transition.action.numpy(), self._q)
         value = self._q.reshape(-1).take(self._taken)
         loss, self._slope = _loss_and_slope(value, target, self._delta)
@@ -189,7 +206,7 @@ class _MeanTdLoss(Computation):
         (share,) = self._to_loss(gradient.numpy())
         to_q = np.zeros(self._q.shape, np.float32)
         to_q.reshape(-1)[self._taken] = self._slope * share
-        return pull_back(self._layers, self._inputs, to_q, (False, *needs))[1:]
+        return pull_back(self._now.nodes, self._kept, to_q, (False, *needs))[1:]
 
 
 def _places(index: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -122,14 +122,15 @@ class EncodingNetwork(EncoderNetwork):
 
     def forward(self, inputs: Nest, state: Nest = ()) -> tuple[Tensor, Nest]:
         """[..., *spec.shape] per leaf → ([..., output_size], state)."""
-        if not self._is_plain:
-            leaves = nest.flatten(inputs)
-            features = [
-                encode(leaf)
-                for encode, leaf in zip(self._encoders, leaves, strict=True)
-            ]
-            inputs = self._combine(features)
-        return self._mlp.forward(inputs), state
+        return self._mlp.forward(self.joined(inputs)), state
+
+    def joined(self, inputs: Nest) -> Tensor:
+        """[..., *spec.shape] per leaf → what the MLP is applied to, [..., size]."""
+        if self._is_plain:
+            return inputs
+        leaves = nest.flatten(inputs)
+        encoders = zip(self._encoders, leaves, strict=True)
+        return self._combine([encode(leaf) for encode, leaf in encoders])
 
 
 class EncodedNetwork(Network):

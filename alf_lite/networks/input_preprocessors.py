@@ -36,7 +36,7 @@ def concat(features: Sequence[Tensor]) -> Tensor:
     return features[0] if len(features) == 1 else torch.cat(list(features), dim=-1)
 
 
-_COMBINERS = {"concat": concat, "sum": _sum, "multiply": _multiply}
+COMBINERS = {"concat": concat, "sum": _sum, "multiply": _multiply}
 
 
 def make_combiner(
@@ -60,10 +60,10 @@ def make_combiner(
                 f"got {tuple(joined.shape)} for B = 2"
             )
         return combiner, joined.shape[1]
-    if combiner not in _COMBINERS:
+    if combiner not in COMBINERS:
         raise ValueError(
-            f"combiner: expected one of {sorted(_COMBINERS)} or a function of a list "
-            f"of tensors, got {combiner!r}.{did_you_mean(str(combiner), _COMBINERS)}"
+            f"combiner: expected one of {sorted(COMBINERS)} or a function of a list "
+            f"of tensors, got {combiner!r}.{did_you_mean(str(combiner), COMBINERS)}"
         )
     if combiner == "concat":
         return concat, sum(sizes.values())
@@ -72,7 +72,7 @@ def make_combiner(
             f"combiner {combiner!r}: expected the same number of features from every "
             f"part, got {dict(sizes)}. Give each a preprocessor of one output size."
         )
-    return _COMBINERS[combiner], next(iter(sizes.values()))
+    return COMBINERS[combiner], next(iter(sizes.values()))
 
 
 class _ModuleEncoder(InputEncoder):

@@ -169,7 +169,7 @@ def _places_of(
         own = [
             (module._modules, name, child)
             for name, child in module._modules.items()
-            if child is not None and (child in wanted or holds_layers(child))
+            if child is not None and (holds_layers(child) or child in wanted)
         ]
         found.extend(own)
         return bool(own)

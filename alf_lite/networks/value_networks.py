@@ -157,12 +157,16 @@ class QNetwork(EncodedNetwork):
         """Observations [B, ...] → (outputs [B, C, A, N], new state)."""
         # As LeanSequential does: one step of acting consists of small calls.
         features, state = self._encoder.forward(inputs, state)
-        outputs = self.from_outputs(self._advantage.forward(features))
-        if self._value is not None:
-            value = self._value.forward(features)[:, None, None]  # [B, 1, 1, N]
-            mean = (self._mean_weights * outputs).sum(dim=-2, keepdim=True)
-            outputs = value + (outputs - mean)
-        return outputs, state
+        outputs = self._advantage.forward(features)
+        if self._value is None:
+            return self.from_outputs(outputs), state
+        return self.combined(outputs, self._value.forward(features)), state
+
+    def combined(self, advantage: Tensor, value: Tensor) -> Tensor:
+        """Of the two streams [B, C·A·N] and [B, N] → [B, C, A, N]."""
+        advantage = self.from_outputs(advantage)
+        mean = (self._mean_weights * advantage).sum(dim=-2, keepdim=True)
+        return value[:, None, None] + (advantage - mean)
 
     def from_outputs(self, outputs: Tensor) -> Tensor:
         return outputs.view(outputs.shape[:-1] + self._shape)

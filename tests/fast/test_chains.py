@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 
 import pytest
@@ -15,11 +16,23 @@ from alf_lite.fast.chains import NumpyChain
 from alf_lite.networks.actor_networks import ActorDistributionNetwork, ActorNetwork
 from alf_lite.networks.containers import Sequential
 from alf_lite.networks.encoding_networks import EncodingNetwork
+from alf_lite.networks.input_encoders import NumberEncoder
 from alf_lite.networks.projections import CategoricalProjection
 from alf_lite.networks.value_networks import QNetwork, ValueNetwork
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 
 OBSERVATION = TensorSpec((5,))
+NEST = {
+    "arm": (TensorSpec((2,)), TensorSpec((1,))),
+    "eye": TensorSpec((2,)),
+}
+KINDS = {
+    "grid": BoundedTensorSpec((2, 2), torch.uint8, 0, 255),
+    "number": TensorSpec(()),
+    "kind": BoundedTensorSpec((2,), torch.int64, 1, 3),
+    "flags": BoundedTensorSpec((3,), torch.bool, 0, 1),
+}
+normalizing = functools.partial(EncodingNetwork, layer_norm=True, activation="elu")
 
 
 def box(shape):
@@ -50,6 +63,29 @@ NETWORKS = {
     "nest": lambda: actor({"a": box((2,)), "b": discrete((), 2), "c": discrete((), 4)}),
     "value": lambda: ValueNetwork(OBSERVATION, activation="relu"),
     "values": lambda: QNetwork(OBSERVATION, (4, 2), 3, head_fc_layer_params=(7,)),
+    "elu": lambda: actor(box((2,)), activation="elu"),
+    "gelu": lambda: actor(box((2,)), activation="gelu"),
+    "leaky relu": lambda: ValueNetwork(OBSERVATION, activation="leaky_relu"),
+    "silu": lambda: QNetwork(OBSERVATION, (3,), activation="silu"),
+    "normalized": lambda: ValueNetwork(OBSERVATION, encoding_network_ctor=normalizing),
+    "dueling": lambda: QNetwork(
+        OBSERVATION, (4, 2), 3, dueling=True, encoding_network_ctor=normalizing
+    ),
+    "dueling streams": lambda: QNetwork(
+        OBSERVATION, (3,), dueling=True, head_fc_layer_params=(7,)
+    ),
+    "parts": lambda: QNetwork(NEST, (3,), dueling=True),
+    "kinds of parts": lambda: ValueNetwork(KINDS),
+    "product of parts": lambda: ValueNetwork(
+        {"a": OBSERVATION, "b": OBSERVATION},
+        encoding_network_ctor=functools.partial(EncodingNetwork, combiner="multiply"),
+    ),
+    "parts in a container": lambda: ValueNetwork(
+        NEST,
+        encoding_network_ctor=functools.partial(
+            Sequential, parts=[normalizing, EncodingNetwork]
+        ),
+    ),
 }
 
 
@@ -59,10 +95,10 @@ def evaluated(monkeypatch):
     sizes = []
     call = NumpyChain.__call__
 
-    def recorded(self, x):
-        outputs = call(self, x)
+    def recorded(self, inputs):
+        outputs = call(self, inputs)
         if outputs is not None:
-            sizes.append(len(x))
+            sizes.append(nest.batch_size(inputs))
         return outputs
 
     monkeypatch.setattr(NumpyChain, "__call__", recorded)
@@ -82,8 +118,19 @@ def assert_close(tree, expected, atol=1e-5):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=atol)
 
 
+def some_observations(network, batch_size):
+    return nest.map_structure(
+        lambda spec: (
+            torch.randn(batch_size, *spec.shape)
+            if spec.is_continuous
+            else spec.sample((batch_size,))
+        ),
+        network.input_spec,
+    )
+
+
 def assert_alike(network, batch_size=6):
-    observations = torch.randn(batch_size, 5)
+    observations = some_observations(network, batch_size)
     with torch.inference_mode():
         outputs, _ = network(observations)
     assert_close(outputs, in_torch(network)(observations)[0])
@@ -115,7 +162,10 @@ def test_the_gradients_are_those_of_torch(kind, evaluated):
         for net in (network, other):
             for i, parameter in enumerate(net.parameters()):
                 parameter.requires_grad_(i >= frozen)
-        observations = torch.randn(batch_size, 5).requires_grad_(needs_input)
+        observations = some_observations(network, batch_size)
+        needs_input = needs_input and isinstance(observations, torch.Tensor)
+        if needs_input:
+            observations.requires_grad_()
         gradients = []
         for net in (network, other):
             wanted = [p for p in net.parameters() if p.requires_grad]
@@ -145,8 +195,36 @@ def with_other_layer(network):
 
 def with_other_encoder(network):
     network(torch.zeros(1, 5))
-    network._encoder = EncodingNetwork(OBSERVATION)
+    network._encoder = EncodingNetwork(OBSERVATION, fc_layer_params=(5,))
+    if network._encoder.output_size != 64 and isinstance(network, QNetwork):
+        network._encoder = EncodingNetwork(OBSERVATION)
     return network
+
+
+def with_weight_norm(spec):
+    return nn.utils.parametrizations.weight_norm(nn.Linear(spec.shape[0], 4))
+
+
+def with_other_stream(network):
+    network(some_observations(network, 1))
+    network._value = nn.Sequential(nn.Linear(64, 1), nn.ReLU())
+    return network
+
+
+def with_other_part(network):
+    network(some_observations(network, 1))
+    network._encoder._encoders[0] = Halving(TensorSpec((2,)))
+    return network
+
+
+class Halving(NumberEncoder):
+    def forward(self, x):
+        return super().forward(x) / 2
+
+
+class OwnElu(nn.ELU):
+    def forward(self, x):
+        return super().forward(x) + 1
 
 
 def with_other_head(network):
@@ -165,8 +243,33 @@ def with_other_head(network):
         lambda: with_other_head(NETWORKS["categorical"]()),
         lambda: with_other_layer(QNetwork(OBSERVATION, (4,), 3)),
         lambda: with_other_encoder(QNetwork(OBSERVATION, (4,), 3)),
+        lambda: with_other_encoder(ValueNetwork(OBSERVATION, fc_layer_params=())),
+        lambda: with_other_stream(QNetwork(NEST, (4,), dueling=True)),
+        lambda: with_other_part(QNetwork(NEST, (4,), dueling=True)),
+        lambda: ValueNetwork(
+            OBSERVATION,
+            encoding_network_ctor=functools.partial(EncodingNetwork, dropout=0.5),
+        ).eval(),
+        lambda: ValueNetwork(
+            OBSERVATION,
+            encoding_network_ctor=functools.partial(EncodingNetwork, batch_norm=True),
+        ).eval(),
+        lambda: ValueNetwork(OBSERVATION, activation="mish"),
+        lambda: ValueNetwork(
+            OBSERVATION,
+            encoding_network_ctor=functools.partial(
+                Sequential, parts=[EncodingNetwork, with_weight_norm]
+            ),
+        ),
+        lambda: ValueNetwork(OBSERVATION, activation=OwnElu),
+        lambda: ValueNetwork({"a": BoundedTensorSpec((), torch.int64, 0, 999)}),
+        lambda: ValueNetwork(
+            NEST,
+            encoding_network_ctor=functools.partial(
+                EncodingNetwork, combiner=lambda parts: torch.cat(parts, -1) ** 2
+            ),
+        ),
     ],
-    ids=["own forward", "in a container", "own head", "layer", "encoder"],
 )
 def test_what_is_not_a_chain_any_more_is_asked_itself(make, evaluated):
     network = make()
@@ -209,22 +312,82 @@ def test_a_weight_that_is_made_of_others_is_made_anew(norm, is_used_before, eval
 
 
 def test_hooks_of_layers_are_called(evaluated):
-    network = ValueNetwork(OBSERVATION)
-    for module in (first_linear(network), network._linear, network._encoder._mlp[1]):
+    network = QNetwork(NEST, (3,), dueling=True, encoding_network_ctor=normalizing)
+    observations = some_observations(network, 3)
+    layers = network._encoder._mlp
+    for module in (
+        *(first_linear(network), layers[1], layers[2], network._value[0]),
+        *(network._advantage[0], network._encoder._encoders[1]),
+    ):
         seen = []
         handle = module.register_forward_hook(lambda *_, seen=seen: seen.append(1))
-        network(torch.randn(3, 5))
+        network(observations)
         with torch.no_grad():
-            network(torch.randn(3, 5))
+            network(observations)
         handle.remove()
         assert seen == [1, 1]
     assert evaluated == []
-    network(torch.randn(3, 5))
+    network(observations)
     assert evaluated == [3]
 
 
-def test_gradients_have_gradients():
-    network = actor(box((2,)))
+@pytest.mark.parametrize(
+    ("layer", "setting", "value"),
+    [
+        (nn.ELU(), "alpha", 0.3),
+        (nn.LeakyReLU(), "negative_slope", 0.4),
+        (nn.LeakyReLU(), "negative_slope", -0.4),
+        (nn.GELU(), "approximate", "tanh"),
+        (nn.LayerNorm(64), "eps", 0.5),
+    ],
+    ids=str,
+)
+def test_settings_of_layers_may_change(layer, setting, value):
+    encoder = functools.partial(Sequential, parts=[EncodingNetwork, layer])
+    network = ValueNetwork(OBSERVATION, encoding_network_ctor=encoder)
+    if not isinstance(layer, nn.LayerNorm):
+        network = ValueNetwork(OBSERVATION, activation=layer)
+    assert_alike(network)
+    for module in network.modules():
+        if type(module) is type(layer):
+            setattr(module, setting, value)
+    assert_alike(network)
+
+
+def test_parts_with_a_gradient_get_it():
+    network = QNetwork(NEST, (3,))
+    other = in_torch(network)
+    observations = some_observations(network, 4)
+    leaves = nest.flatten(observations)
+    for leaf in leaves:
+        leaf.requires_grad_()
+    slopes = [
+        torch.autograd.grad(loss_of(net, observations), leaves)
+        for net in (network, other)
+    ]
+    assert_close(*slopes)
+
+
+def test_activations_overwrite_nothing_that_others_have(evaluated):
+    """What was put together in another order is torch's."""
+    for parts in (
+        [nn.ReLU(), EncodingNetwork],
+        [nn.Tanh()],
+        [nn.ELU(), nn.LayerNorm(5)],
+    ):
+        encoder = functools.partial(Sequential, parts=parts)
+        network = ValueNetwork(OBSERVATION, encoding_network_ctor=encoder)
+        observations = torch.randn(3, 5)
+        before = observations.clone()
+        with torch.no_grad():
+            network(observations)
+        assert torch.equal(observations, before)
+    assert not evaluated
+
+
+@pytest.mark.parametrize("kind", ["normal", "elu", "dueling", "dueling streams"])
+def test_gradients_have_gradients(kind):
+    network = NETWORKS[kind]()
     observations = torch.randn(3, 5, requires_grad=True)
     penalties = []
     for net in (network, in_torch(network)):
@@ -261,11 +424,10 @@ def test_transforms_of_functions_are_left_to_torch(evaluated):
     [
         actor({"a": box((2,)), "b": discrete((), 2)}, state_dependent_std=True),
         actor(box((2,)), state_dependent_std=True),
-        actor(box((2,)), activation="elu"),
-        QNetwork(OBSERVATION, (2,), dueling=True),
+        actor(box((2,)), activation="mish"),
         actor(box((2,))).double().float().bfloat16().float().double(),
     ],
-    ids=["nest", "two layers", "elu", "dueling", "double"],
+    ids=["nest", "two layers", "mish", "double"],
 )
 def test_other_networks_are_left_to_torch(network, evaluated):
     dtype = next(network.parameters()).dtype

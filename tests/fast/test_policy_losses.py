@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import nullcontext
 
 import pytest
@@ -19,9 +20,13 @@ from alf_lite.algorithms.parts.policy_gradient import ClippedLoss, PolicyGradien
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm, PPOInfo
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import LossInfo, StepType, TimeStep
+from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.distributions.discrete import Categorical
+from alf_lite.networks.actor_networks import ActorDistributionNetwork
+from alf_lite.networks.encoding_networks import EncodingNetwork
 from alf_lite.networks.network import Network
 from alf_lite.networks.projections import CategoricalProjection
+from alf_lite.networks.value_networks import ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.utils.diagnostics import diagnostics_if
@@ -32,6 +37,8 @@ OBSERVATION = TensorSpec((SIZE,))
 CHOICE = BoundedTensorSpec((), torch.int64, 1, 4)
 VECTOR = BoundedTensorSpec((2,), torch.float32, -1, 1)
 NUMBER = BoundedTensorSpec((), torch.float32, -1, 1)
+PARTS = {"place": TensorSpec((2,)), "speed": TensorSpec((SIZE - 2,))}
+MASK = BoundedTensorSpec((4,), torch.bool, 0, 1)
 CONFIG = TrainerConfig(unroll_length=NUM_STEPS - 1)
 
 
@@ -87,10 +94,21 @@ class Logging(PPOAlgorithm):
     """Changes no equation."""
 
 
-def build(kind, action_spec=CHOICE, **kwargs):
+def build(kind, action_spec=CHOICE, spec=OBSERVATION, **kwargs):
     torch.manual_seed(0)
     arguments = {"config": CONFIG, "optimizer": Adam(), **kwargs}
-    return kind(OBSERVATION, action_spec, **arguments)
+    return kind(spec, action_spec, **arguments)
+
+
+def observations(spec, shape):
+    def some(leaf):
+        if leaf.dtype == torch.float32:
+            return torch.randn(*shape, *leaf.shape)
+        mask = torch.rand(*shape, *leaf.shape) < 0.6
+        mask[0, 0] = False  # of a terminal state, nothing may be left
+        return mask
+
+    return nest.map_structure(some, spec)
 
 
 def a_batch(algorithm: ActorCriticAlgorithm, num_steps: int) -> TrainingBatch:
@@ -102,7 +120,7 @@ def a_batch(algorithm: ActorCriticAlgorithm, num_steps: int) -> TrainingBatch:
         step_type=step_type,
         reward=torch.randn(shape),
         discount=(torch.rand(shape) > 0.1).float(),
-        observation=torch.randn(*shape, SIZE),
+        observation=observations(algorithm.observation_spec, shape),
         prev_action=action,
     )
     valid = step_type != StepType.LAST
@@ -159,6 +177,70 @@ def test_the_loss_is_that_of_its_parts_whoever_looks(kind, options, action_spec)
             torch.testing.assert_close(a, b)
         else:
             assert torch.equal(a, b)
+
+
+normalized = functools.partial(EncodingNetwork, layer_norm=True, activation="elu")
+
+
+@pytest.mark.parametrize("kind", [ActorCriticAlgorithm, PPOAlgorithm])
+@pytest.mark.parametrize(
+    ("spec", "action_spec", "encoder", "key"),
+    [
+        (PARTS, VECTOR, EncodingNetwork, None),
+        (OBSERVATION, CHOICE, normalized, None),
+        ({**PARTS, "mask": MASK}, CHOICE, normalized, "mask"),
+    ],
+    ids=["parts", "normalized", "masked"],
+)
+def test_other_networks_and_masks_are_short_cut_too(
+    kind, spec, action_spec, encoder, key
+):
+    actor, value = (
+        functools.partial(network, encoding_network_ctor=encoder)
+        for network in (ActorDistributionNetwork, ValueNetwork)
+    )
+    algorithm = build(
+        kind,
+        action_spec,
+        spec,
+        actor_network_ctor=actor,
+        value_network_ctor=value,
+        entropy_regularization=0.02,
+        action_mask_key=key,
+    )
+    for parameter in algorithm._policy.parameters():
+        parameter.data.add_(0.2 * torch.randn(parameter.shape))
+    batch = a_batch(algorithm, 1 if kind is PPOAlgorithm else NUM_STEPS)
+    if key is not None:  # one of the allowed ones was taken
+        allowed = batch.inputs.observation[key] | (torch.arange(4) == 0)
+        batch.inputs.observation[key].copy_(allowed)
+        batch.inputs.observation[key][0, 1] = False
+        weights = allowed.float().flatten(0, -2)
+        action = weights.multinomial(1).view(batch.valid.shape)
+        batch.rollout_info.action.copy_(action + CHOICE.minimum.item())
+    assert algorithm.quick_loss(batch) is not None
+    _, found = loss_and_gradients(algorithm, batch, looks=False)
+    _, by_parts = loss_and_gradients(algorithm, batch, in_parts=True)
+    with without_twins():
+        _, by_torch = loss_and_gradients(algorithm, batch)
+    for a, b, c in zip(found, by_parts, by_torch, strict=True):
+        torch.testing.assert_close(a, b)
+        torch.testing.assert_close(a, c, rtol=1e-4, atol=1e-5)
+
+
+class OwnMask(ActionMask):
+    def apply(self, policy, mask):
+        return policy
+
+
+def test_a_mask_of_ones_own_is_asked():
+    algorithm = build(
+        PPOAlgorithm, spec={**PARTS, "mask": MASK}, action_mask_key="mask"
+    )
+    batch = a_batch(algorithm, 1)
+    assert algorithm.quick_loss(batch) is not None
+    algorithm._policy.mask.__class__ = OwnMask
+    assert algorithm.quick_loss(batch) is None
 
 
 def replaced(owner: object, method: str, change) -> None:

@@ -69,27 +69,62 @@ class Scaling(EncodingNetwork):
         return 2 * features, state
 
 
-def dqn(kind=DqnAlgorithm, config=CONFIG, **kwargs) -> DqnAlgorithm:
+PARTS = {"place": TensorSpec((2,)), "speed": TensorSpec((SIZE - 2,))}
+MASKED = {**PARTS, "mask": BoundedTensorSpec((NUM_VALUES,), torch.bool, 0, 1)}
+NORMALIZED = functools.partial(
+    QNetwork,
+    activation="elu",
+    dueling=True,
+    encoding_network_ctor=functools.partial(EncodingNetwork, layer_norm=True),
+)
+# Observation, network, and name of the mask
+KINDS = {
+    "plain": (TensorSpec((SIZE,)), QNetwork, None),
+    "normalized": (TensorSpec((SIZE,)), NORMALIZED, None),
+    "parts": (PARTS, functools.partial(QNetwork, dueling=True), None),
+    "masked": (MASKED, QNetwork, "mask"),
+}
+
+
+def dqn(
+    kind=DqnAlgorithm, config=CONFIG, spec=TensorSpec((SIZE,)), **kwargs
+) -> DqnAlgorithm:
     torch.manual_seed(0)
-    spec = BoundedTensorSpec((), torch.int64, 0, NUM_VALUES - 1)
-    return kind(TensorSpec((SIZE,)), spec, config=config, optimizer=Adam(), **kwargs)
+    action_spec = BoundedTensorSpec((), torch.int64, 0, NUM_VALUES - 1)
+    return kind(spec, action_spec, config=config, optimizer=Adam(), **kwargs)
 
 
-def a_batch() -> TrainingBatch:
+def dqn_of(name: str, **kwargs) -> DqnAlgorithm:
+    spec, network, key = KINDS[name]
+    return dqn(spec=spec, q_network_ctor=network, action_mask_key=key, **kwargs)
+
+
+def observations(spec, shape):
+    def some(leaf):
+        if leaf.dtype == torch.float32:
+            return torch.randn(*shape, *leaf.shape)
+        mask = torch.rand(*shape, *leaf.shape) < 0.6
+        mask[0, 0] = False  # of a terminal state, nothing may be left
+        return mask
+
+    return nest.map_structure(some, spec)
+
+
+def a_batch(spec=TensorSpec((SIZE,))) -> TrainingBatch:
     """Some of whose steps are the last ones of their episodes."""
     step_type = torch.where(torch.rand(1, BATCH_SIZE) < 0.2, StepType.LAST, 1).int()
     steps = TimeStep(
         step_type=step_type,
         reward=torch.randn(1, BATCH_SIZE),
         discount=torch.ones(1, BATCH_SIZE),
-        observation=torch.randn(1, BATCH_SIZE, SIZE),
+        observation=observations(spec, (1, BATCH_SIZE)),
         prev_action=torch.zeros(1, BATCH_SIZE, dtype=torch.int64),
     )
     transition = Transition(
         torch.randint(NUM_VALUES, (1, BATCH_SIZE)),
         3 * torch.randn(1, BATCH_SIZE),
         0.9 * (torch.rand(1, BATCH_SIZE) > 0.1),
-        next_observation=torch.randn(1, BATCH_SIZE, SIZE),
+        next_observation=observations(spec, (1, BATCH_SIZE)),
     )
     return TrainingBatch(steps, transition, (), step_type != StepType.LAST)
 
@@ -107,11 +142,14 @@ def loss_and_gradients(algorithm, batch: TrainingBatch, looks=True, in_parts=Fal
 
 @pytest.mark.parametrize("double", [True, False])
 @pytest.mark.parametrize("huber_delta", [None, 0.3, 1.0])
-def test_the_loss_is_that_of_its_parts_whoever_looks(double, huber_delta):
-    algorithm = dqn(double=double, return_model=ExpectedReturnHead(huber_delta))
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_is_that_of_its_parts_whoever_looks(kind, double, huber_delta):
+    algorithm = dqn_of(
+        kind, double=double, return_model=ExpectedReturnHead(huber_delta)
+    )
     for parameter in algorithm._target_q_network.parameters():
         parameter.data.add_(0.1)
-    batch = a_batch()
+    batch = a_batch(KINDS[kind][0])
     assert algorithm.quick_loss(batch) is not None
     quick, found = loss_and_gradients(algorithm, batch, looks=False)
     looked_at, same = loss_and_gradients(algorithm, batch, looks=True)
@@ -121,6 +159,10 @@ def test_the_loss_is_that_of_its_parts_whoever_looks(double, huber_delta):
     assert all(map(torch.equal, same, expected))
     for a, b in zip(looked_at.extra, by_parts.extra, strict=True):
         torch.testing.assert_close(a, b)
+    with without_twins():
+        _, by_torch = loss_and_gradients(algorithm, batch)
+    for a, b in zip(found, by_torch, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 def test_the_loss_of_others_is_not_short_cut():
@@ -195,14 +237,17 @@ def test_whoever_values_actions_otherwise_is_asked_for_the_best(make):
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize("batch_size", [1, 3, 40])
-def test_acting_draws_and_chooses_as_with_torch(epsilon, batch_size):
-    algorithm = dqn(rollout_epsilon_greedy=epsilon)
+@pytest.mark.parametrize("kind", KINDS)
+def test_acting_draws_and_chooses_as_with_torch(kind, epsilon, batch_size):
+    algorithm = dqn_of(kind, rollout_epsilon_greedy=epsilon)
     algorithm.predict_epsilon = epsilon
     inputs = TimeStep(
         step_type=torch.ones(batch_size, dtype=torch.int32),
         reward=torch.zeros(batch_size),
         discount=torch.ones(batch_size),
-        observation=torch.randn(batch_size, SIZE),
+        observation=nest.map_structure(
+            lambda leaf: leaf[0], observations(KINDS[kind][0], (1, batch_size))
+        ),
         prev_action=torch.zeros(batch_size, dtype=torch.int64),
     )
     state = algorithm.get_initial_rollout_state(batch_size)

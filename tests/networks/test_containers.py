@@ -139,7 +139,7 @@ def test_containers_are_encoders_of_actors_values_and_critics():
     x = torch.randn(3, 4)
     with torch.no_grad():
         quick = network(x)[0].loc
-        assert chain_of(network).arrays(x) is not None
+        assert chain_of(network).prepared(x) is not None
     with torch.no_grad(), without_twins():
         torch.testing.assert_close(network(x)[0].loc, quick)
 
