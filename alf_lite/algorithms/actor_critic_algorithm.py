@@ -95,6 +95,7 @@ class ActorCriticAlgorithm(RLAlgorithm):
     """A2C with generalized advantage estimates."""
 
     tells_action_distribution = True
+    takes_negative_discounts = True
 
     # Mnih et al. 2016 (arXiv:1602.01783): 16 actors, an update after 5 steps. With an ε
     # of 1e-8, one run of five on CartPole forgot what it had learnt.

@@ -402,6 +402,8 @@ class QLearningAlgorithm(OffPolicyAlgorithm):
 class DqnAlgorithm(QLearningAlgorithm):
     """DQN for nests of discrete actions."""
 
+    takes_negative_discounts = True
+
     def __init__(self, *specs: Any, double: bool = True, **kwargs: Any) -> None:
         """Builds the networks; see :class:`QLearningAlgorithm` for what is not here.
 

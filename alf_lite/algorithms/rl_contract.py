@@ -49,6 +49,9 @@ class RLContract(Algorithm):
     # Off-policy: whether BatchInfo.episode_returns are wanted
     uses_episode_returns: bool = False
 
+    # Whether its targets are right where the environment has_negative_discounts
+    takes_negative_discounts: bool = False
+
     # ``predict_step`` looks at ``prev_action``: whoever acts has to remember it.
     acts_on_prev_action: bool = False
 

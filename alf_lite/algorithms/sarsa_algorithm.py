@@ -43,6 +43,7 @@ class SarsaAlgorithm(QLearningAlgorithm):
     """SARSA for nests of discrete actions."""
 
     _has_plain_transitions = False
+    takes_negative_discounts = True
 
     # Those of DQN; windows have one step more, the buffer is short.
     default_settings = QLearningAlgorithm.default_settings._replace(

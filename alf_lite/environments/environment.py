@@ -36,6 +36,9 @@ class Environment(abc.ABC):
     # Whether the class is made for any number of environments: the constructor is
     # called as ctor(num_environments, max_episode_steps=, device=, seed=).
     takes_num_environments: ClassVar[bool] = False
+    # Whether a row belongs to two sides in turn, so that what follows is the other's:
+    # discounts are then -1 while an episode goes on.
+    has_negative_discounts: bool = False
 
     @property
     @abc.abstractmethod
@@ -121,6 +124,13 @@ class Environment(abc.ABC):
 
         Raises:
             EnvError: if an environment fails or contradicts its own spaces.
+        """
+
+    def bind(self, algorithm: Any) -> None:  # noqa: B027 - few need it
+        """Says which algorithm acts here, once it is built; in each of its processes.
+
+        Args:
+            algorithm: the root of a run.
         """
 
     def freeze(self, rows: np.ndarray) -> None:  # noqa: B027 - most do nothing

@@ -103,6 +103,7 @@ class WithSpecsOf(EnvironmentWithSpecs):
             recorded_values=env.recorded_values,
             name=env.name,
         )
+        self.has_negative_discounts = env.has_negative_discounts
         self._metadata = dict(env.metadata)
 
     @property
@@ -132,6 +133,10 @@ class RemoteEnvironment(WithSpecsOf):
         self._is_lent = False
         self.recipe = recipe
         self.recipe_module = recipe_module
+
+    def bind(self, algorithm: Any) -> None:
+        if self._original is not None:
+            self._original.bind(algorithm)
 
     @property
     def current_time_step(self) -> TimeStep:

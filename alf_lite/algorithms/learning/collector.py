@@ -65,6 +65,8 @@ class Collector:
         self._env = env
         self._metrics = metrics
         self._store = store
+        # Hooks that want to see all steps [T, B, ...], as the environment returned them
+        self.listeners: list[Callable[[TimeStep], None]] = []
         self._rollout_step: Callable[[TimeStep, Nest], AlgStep] = algorithm.rollout_step
         self._unroller: SyncUnroller | AsyncUnroller | None = None
         self._joiner = UnrollJoiner()
@@ -229,6 +231,8 @@ class Collector:
         if self._with_grad:
             new_steps = nest.map_structure(Tensor.detach, new_steps)
         self._metrics.observe(new_steps)
+        for listener in self.listeners:
+            listener(new_steps)
         if algorithm.has_multidim_reward:
             algorithm.observe_rewards(new_steps)
         if not algorithm.data_transformer.is_identity:

@@ -157,6 +157,7 @@ def _complete_root(algorithm: Any, given: RootArguments) -> None:
     algorithm.to(config.device)
     algorithm.follow_progress(algorithm.progress)
     if not is_eval:
+        given.env.bind(algorithm)
         _check_schedules(algorithm, config)
         become_a_rank(algorithm)
 

@@ -46,6 +46,7 @@ class TrainingRun:
         env: Environment,
         metrics: MetricSet,
     ) -> None:
+        _check_discounts(algorithm, env)
         self._algorithm = algorithm
         self._metrics = metrics
         if algorithm.initial_gamma is not None:
@@ -190,3 +191,14 @@ def metrics_of(
         algorithm_gamma=gamma,
         own=build_episode_metrics(config.metric_ctors),
     )
+
+
+def _check_discounts(algorithm: RLContract, env: Environment) -> None:
+    """Raises ConfigError, if the algorithm cannot be trained for two sides in turn."""
+    takes = algorithm.takes_negative_discounts and not algorithm.uses_episode_returns
+    if env.has_negative_discounts and not takes:
+        raise ConfigError(
+            f"{algorithm.name} cannot be trained on {env.name}, in which the discount "
+            "is -1 because two sides move in turn. Take PPOAlgorithm or DqnAlgorithm, "
+            "or a BattleEnvironment."
+        )

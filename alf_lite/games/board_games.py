@@ -1,0 +1,209 @@
+"""Board games: lines of discs, and Nim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from alf_lite.config import configurable
+from alf_lite.errors import ConfigError
+from alf_lite.games.game import Game
+
+_SEATS = np.arange(2)
+
+
+class LineState(NamedTuple):
+    """N games of :class:`LineGame`."""
+
+    cells: np.ndarray  # [N, rows · columns] int8: 0 empty, 1 and 2 of seats 0 and 1
+    num_moves: np.ndarray  # [N] int64
+    winner: np.ndarray  # [N] int64, -1 where there is none
+
+
+@configurable
+class LineGame(Game):
+    """Two seats put discs on a board in turn; who has a line of them wins.
+
+    A seat sees two planes [2, rows, columns]: its own discs, and those of the other.
+
+    Args:
+        rows: of the board.
+        columns: of the board.
+        length: of a line, along rows, columns and diagonals.
+        falls: whether an action is a column, to whose lowest empty cell the disc falls;
+            otherwise it is a cell, row by row.
+        name: of the game with these numbers.
+
+    Raises:
+        ConfigError: if no line fits onto the board.
+    """
+
+    is_board_game = True
+
+    def __init__(
+        self,
+        rows: int,
+        columns: int,
+        length: int,
+        *,
+        falls: bool = False,
+        name: str | None = None,
+    ) -> None:
+        name = name or f"LineGame({rows}, {columns}, {length}, falls={falls})"
+        if min(rows, columns, length) < 1 or length > max(rows, columns):
+            raise ConfigError(
+                f"{name}: no line of {length} fits onto {rows} x {columns} cells"
+            )
+        self.name = name
+        self._shape = (rows, columns)
+        self._falls = falls
+        self._lines = _lines(rows, columns, length)
+        self.max_length = rows * columns
+        self.num_actions = columns if falls else rows * columns
+        shape = (2, rows, columns)
+        self.observation_space = spaces.Box(0.0, 1.0, shape)
+
+    def initial(self, number: int, rng: np.random.Generator) -> LineState:
+        return LineState(
+            np.zeros((number, self.max_length), np.int8),
+            np.zeros(number, np.int64),
+            np.full(number, -1),
+        )
+
+    def moves(self, state: LineState) -> np.ndarray:
+        goes_on = (state.winner < 0) & (state.num_moves < self.max_length)
+        return goes_on[:, None] & (state.num_moves[:, None] % 2 == _SEATS)
+
+    def play(
+        self, state: LineState, actions: np.ndarray, rng: np.random.Generator
+    ) -> LineState:
+        games = np.arange(len(actions))
+        mover = state.num_moves % 2
+        cell = actions[games, mover]
+        if self._falls:
+            board = state.cells.reshape(-1, *self._shape)
+            num_discs = np.count_nonzero(board[games, :, cell], axis=1)
+            cell = (self._shape[0] - 1 - num_discs) * self._shape[1] + cell
+        cells = state.cells.copy()
+        cells[games, cell] = mover + 1
+        own = cells == (mover + 1)[:, None]
+        has_won = own[:, self._lines].all(2).any(1)
+        return LineState(cells, state.num_moves + 1, np.where(has_won, mover, -1))
+
+    def legal(self, state: LineState, seats: np.ndarray) -> np.ndarray:
+        moves = self.moves(state)[np.arange(len(seats)), seats]
+        # The top of a column is in the first row
+        return (state.cells[:, : self.num_actions] == 0) & moves[:, None]
+
+    def observe(self, state: LineState, seats: np.ndarray) -> np.ndarray:
+        own = seats[:, None] + 1
+        planes = np.stack([state.cells == own, state.cells == 3 - own], 1)
+        return planes.astype(np.float32).reshape(-1, 2, *self._shape)
+
+    def returns(self, state: LineState) -> np.ndarray:
+        is_won = (state.winner >= 0)[:, None]
+        sign = np.where(state.winner[:, None] == _SEATS, 1, -1)
+        return (is_won * sign).astype(np.float32)
+
+    def describe(self, state: LineState, row: int) -> str:
+        marks = np.array([".", "x", "o"])[state.cells[row]].reshape(self._shape)
+        return "\n".join(map(" ".join, marks))
+
+
+def _lines(rows: int, columns: int, length: int) -> np.ndarray:
+    """The cells of each line, [lines, length]."""
+    found = []
+    steps = np.arange(length)
+    for start in range(rows * columns):
+        row, column = divmod(start, columns)
+        for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
+            last_row = row + down * (length - 1)
+            last_column = column + right * (length - 1)
+            if last_row < rows and 0 <= last_column < columns:
+                found.append(start + (down * columns + right) * steps)
+    return np.array(found)
+
+
+@configurable
+class TicTacToe(LineGame):
+    """Three in a line on 3 x 3 cells; a draw, if both play well."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 3, 3, name="TicTacToe")
+
+
+@configurable
+class ConnectFour(LineGame):
+    """Four in a line on 6 x 7 cells, into whose columns discs fall."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 7, 4, falls=True, name="ConnectFour")
+
+
+class NimState(NamedTuple):
+    """N games of :class:`Nim`."""
+
+    piles: np.ndarray  # [N, number of piles] int64
+    mover: np.ndarray  # [N] int64
+
+
+@configurable
+class Nim(Game):
+    """Two seats take from piles in turn; who takes the last piece wins.
+
+    The first seat loses, if both play well, exactly where the sizes have exclusive or
+    0 (Bouton 1901). The action ``pile · largest + n - 1`` takes n pieces. A seat sees
+    [piles, largest + 1]: the size of each pile, one-hot.
+
+    Args:
+        piles: their sizes in the beginning.
+
+    Raises:
+        ConfigError: if there is nothing to take.
+    """
+
+    is_board_game = True
+
+    def __init__(self, piles: Sequence[int] = (1, 2, 4)) -> None:
+        if not piles or min(piles) < 1:
+            raise ConfigError(f"Nim: piles must be sizes from 1 on, got {piles}")
+        self.name = f"Nim{tuple(piles)}"
+        self._piles = np.array(piles)
+        self._largest = max(piles)
+        self.num_actions = len(piles) * self._largest
+        self.max_length = sum(piles)
+        shape = (len(piles), self._largest + 1)
+        self.observation_space = spaces.Box(0.0, 1.0, shape)
+
+    def initial(self, number: int, rng: np.random.Generator) -> NimState:
+        return NimState(np.tile(self._piles, (number, 1)), np.zeros(number, np.int64))
+
+    def moves(self, state: NimState) -> np.ndarray:
+        return state.piles.any(1, keepdims=True) & (state.mover[:, None] == _SEATS)
+
+    def play(
+        self, state: NimState, actions: np.ndarray, rng: np.random.Generator
+    ) -> NimState:
+        games = np.arange(len(actions))
+        pile, number = np.divmod(actions[games, state.mover], self._largest)
+        piles = state.piles.copy()
+        piles[games, pile] -= number + 1
+        return NimState(piles, 1 - state.mover)
+
+    def legal(self, state: NimState, seats: np.ndarray) -> np.ndarray:
+        number = np.arange(1, self._largest + 1)
+        fits = number <= state.piles[:, :, None]  # [N, piles, largest]
+        return fits.reshape(len(seats), -1) & (state.mover == seats)[:, None]
+
+    def observe(self, state: NimState, seats: np.ndarray) -> np.ndarray:
+        sizes = np.arange(self._largest + 1)
+        return (state.piles[:, :, None] == sizes).astype(np.float32)
+
+    def returns(self, state: NimState) -> np.ndarray:
+        is_over = ~state.piles.any(1, keepdims=True)
+        # The one who would move now has not taken the last piece
+        sign = np.where(state.mover[:, None] == _SEATS, -1, 1)
+        return (is_over * sign).astype(np.float32)

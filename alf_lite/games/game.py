@@ -1,0 +1,96 @@
+"""What a game is to the rest of the library: rules, for many games side by side."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+MASK_KEY = "action_mask"  # of what an environment observes of a game
+
+# A NamedTuple of arrays [N, ...]: a row is a game, and indexing copies games.
+State = Any
+
+
+class Game(abc.ABC):
+    """The rules of a game that is played N times side by side.
+
+    Nothing is kept here: a state holds all there is to know of N games, in arrays
+    [N, ...] which no method changes. :func:`copy_rows` is what a search tree needs, and
+    the arrays are what a checkpoint keeps.
+
+    Seats are numbered from 0. Those that :meth:`moves` names choose an action: one
+    after the other, or several at once. A game in which nobody moves is over.
+    """
+
+    name: str
+    num_players: int = 2
+    num_actions: int
+    observation_space: spaces.Box  # of what a seat sees, float32
+    max_length: int  # in so many moves every game is over
+    # Whether two seats move in turn, what one wins the other loses, and both know all.
+    is_board_game: bool = False
+
+    @abc.abstractmethod
+    def initial(self, number: int, rng: np.random.Generator) -> State:
+        """``number`` games that begin; what chance decides is drawn from ``rng``."""
+
+    @abc.abstractmethod
+    def moves(self, state: State) -> np.ndarray:
+        """[N, P] bool: who chooses now; nobody where the game is over."""
+
+    @abc.abstractmethod
+    def play(
+        self, state: State, actions: np.ndarray, rng: np.random.Generator
+    ) -> State:
+        """The games after one move of those who choose now.
+
+        Args:
+            state: of N games, none of which is over.
+            actions: [N, P], legal where the seat moves, of no concern elsewhere.
+            rng: of what chance decides.
+        """
+
+    @abc.abstractmethod
+    def legal(self, state: State, seats: np.ndarray) -> np.ndarray:
+        """[N, A] bool: what ``seats`` [N] may do; nothing where they do not move."""
+
+    @abc.abstractmethod
+    def observe(self, state: State, seats: np.ndarray) -> np.ndarray:
+        """[N, ...] of ``observation_space``: what ``seats`` [N] know of their game."""
+
+    @abc.abstractmethod
+    def returns(self, state: State) -> np.ndarray:
+        """[N, P] float32: what the seats have won where the game is over, else 0."""
+
+    def describe(self, state: State, row: int) -> str:
+        """One game as text, for people to look at."""
+        return "\n".join(
+            f"{field}: {array[row]}"
+            for field, array in zip(state._fields, state, strict=True)
+        )
+
+
+def copy_rows(state: State, rows: Any) -> State:
+    """Copies of some games.
+
+    Args:
+        state: of N games.
+        rows: indices, which may come twice, or a mask [N].
+    """
+    return type(state)(*[array[rows] for array in state])
+
+
+def with_rows(state: State, rows: Any, others: State) -> State:
+    """A copy of ``state`` with other games in some rows."""
+    copies = [array.copy() for array in state]
+    for array, other in zip(copies, others, strict=True):
+        array[rows] = other
+    return type(state)(*copies)
+
+
+def random_legal(legal: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """[N]: any of the legal actions [N, A]; 0 where there is none."""
+    return (legal * (1 - rng.random(legal.shape))).argmax(1)

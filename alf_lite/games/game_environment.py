@@ -1,0 +1,511 @@
+"""Games as environments, in which an algorithm chooses for one seat or for all."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from alf_lite import nest
+from alf_lite.config import configurable
+from alf_lite.data_structures import StepType, TimeStep
+from alf_lite.environments import space_specs
+from alf_lite.environments.environment import EnvironmentWithSpecs
+from alf_lite.environments.single_env import vector_seed
+from alf_lite.environments.time_steps import check_action
+from alf_lite.errors import CheckpointError, ConfigError, EnvError
+from alf_lite.games.catalogue import create_game
+from alf_lite.games.game import (
+    MASK_KEY,
+    Game,
+    State,
+    copy_rows,
+    random_legal,
+    with_rows,
+)
+from alf_lite.games.opponent_pool import Snapshots
+from alf_lite.games.opponents import Opponent
+from alf_lite.tensor_specs import TensorSpec
+
+
+class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
+    """B games side by side; what they have in common, whoever chooses.
+
+    An observation is ``{"action_mask": [A], "observation": ...}``, of the seat that is
+    to choose. An episode is a game.
+
+    Args:
+        num_environments: B.
+        game: a :class:`Game`, or the name of one that :func:`create_game` knows.
+        num_random_moves: a game begins with up to so many moves that nobody has chosen,
+            so that policies see more than what they have made of the opening.
+        max_episode_steps: a game that takes longer is cut; None: there is no need to.
+        env_info_spec: of ``TimeStep.env_info``.
+        discount: while a game goes on.
+        seed: of the first reset, if that gets none.
+
+    Raises:
+        ConfigError: if there is no such game, or a number makes no sense.
+    """
+
+    takes_num_environments = True
+
+    def __init__(
+        self,
+        num_environments: int,
+        game: Game | str,
+        *,
+        num_random_moves: int = 0,
+        max_episode_steps: int | None = None,
+        env_info_spec: dict[str, TensorSpec],
+        discount: float = 1.0,
+        seed: int | None = None,
+    ) -> None:
+        self.game = game = create_game(game)
+        name = f"{type(self).__name__}({game.name})"
+        for option, value, least in (
+            ("num_environments", num_environments, 1),
+            ("num_random_moves", num_random_moves, 0),
+            ("max_episode_steps", max_episode_steps or 0, 0),
+        ):
+            if not isinstance(value, int) or value < least:
+                raise ConfigError(
+                    f"{name}: {option} must be a number from {least} on, got {value!r}"
+                )
+        observation_space = spaces.Dict(
+            {
+                MASK_KEY: spaces.MultiBinary(game.num_actions),
+                "observation": game.observation_space,
+            }
+        )
+        action_space = spaces.Discrete(game.num_actions)
+        super().__init__(
+            num_environments,
+            space_specs.observation_spec(observation_space),
+            space_specs.action_spec(action_space),
+            reward_spec=TensorSpec(()),
+            env_info_spec=env_info_spec,
+            recorded_values=space_specs.RecordedValues(observation_space, action_space),
+            name=name,
+        )
+        self._num_random_moves = num_random_moves
+        self._max_length = max_episode_steps or game.max_length
+        self._discount = discount
+        self._seed = seed
+        self._rng = np.random.default_rng(seed)
+        # [B]: the number of the row; of moves; whether the game is over or was cut
+        self._rows = np.arange(num_environments)
+        self._num_moves = np.zeros(num_environments, np.int64)
+        self._has_ended = np.zeros(num_environments, bool)
+        self._games: State
+
+    # What a subclass says
+
+    @abc.abstractmethod
+    def _choosing_seats(self) -> np.ndarray:
+        """[B]: for which seat the next action is."""
+
+    @abc.abstractmethod
+    def _take(self, rows: np.ndarray, action: np.ndarray) -> np.ndarray:
+        """Plays on until somebody has to choose again or the game is over.
+
+        Args:
+            rows: [N], of games that go on.
+            action: [N], for the seats that choose.
+
+        Returns:
+            [N], what the action has won.
+        """
+
+    def _begin(self, rows: np.ndarray) -> None:
+        """New games in some rows, up to where somebody has to choose."""
+        games = self._opening(len(rows))
+        self._games = with_rows(self._games, rows, games)
+        self._num_moves[rows] = 0
+
+    def _env_info(self, has_begun: np.ndarray) -> dict[str, np.ndarray]:
+        """Of the step that comes next; [B] bool says where it is a FIRST one."""
+        raise NotImplementedError
+
+    # Stepping
+
+    def reset(self, seed: int | None = None) -> TimeStep:
+        if seed is None and self._current is None:
+            seed = self._seed
+        if seed is not None:
+            self._rng = np.random.default_rng(vector_seed(seed))
+        self._games = self.game.initial(self.batch_size, self._rng)
+        self._has_ended[:] = False
+        self._begin(self._rows)
+        nothing = np.zeros(self.batch_size, np.float32)
+        every = np.ones(self.batch_size, bool)
+        return self._arrive(every, nothing, torch.zeros(self.batch_size).long())
+
+    def step(self, action: Tensor) -> TimeStep:
+        if self._current is None:
+            raise RuntimeError(f"{self.name}: call reset() first")
+        check_action("action", action, torch.Size((self.batch_size,)), True)
+        has_begun = self._has_ended.copy()
+        rows = np.flatnonzero(~has_begun)
+        chosen = action.numpy(force=True)[rows]
+        self._check_legal(rows, chosen, self._legal_now[rows])
+        reward = np.zeros(self.batch_size, np.float32)
+        self._num_moves[rows] += 1
+        if len(rows):
+            reward[rows] = self._take(rows, chosen)
+        new = np.flatnonzero(has_begun)
+        if len(new):
+            self._begin(new)
+        return self._arrive(has_begun, reward, action)
+
+    def _arrive(
+        self, has_begun: np.ndarray, reward: np.ndarray, action: Tensor
+    ) -> TimeStep:
+        """The time step to which all rows have come."""
+        is_over = ~self.game.moves(self._games).any(1)
+        self._has_ended = is_over | (self._num_moves >= self._max_length)
+        step_type = np.full(self.batch_size, StepType.MID, np.int32)
+        step_type[self._has_ended] = StepType.LAST
+        step_type[has_begun] = StepType.FIRST
+        discount = np.full(self.batch_size, self._discount, np.float32)
+        discount[is_over] = 0
+        discount[has_begun] = 1
+        seats = self._choosing_seats()
+        self._legal_now = legal = self.game.legal(self._games, seats)
+        if not (legal.any(1) | self._has_ended).all():
+            row = int((legal.any(1) | self._has_ended).argmin())
+            raise EnvError(
+                f"{self.name}: seat {seats[row]} has to move in environment {row}, and "
+                f"no action is legal:\n{self.game.describe(self._games, row)}"
+            )
+        prev_action = torch.where(
+            torch.from_numpy(has_begun), 0, action.detach().cpu().long()
+        )
+        self._current = TimeStep(
+            step_type=torch.from_numpy(step_type),
+            reward=torch.from_numpy(reward),
+            discount=torch.from_numpy(discount),
+            observation={
+                MASK_KEY: torch.from_numpy(legal.astype(np.int8)),
+                "observation": torch.from_numpy(self.game.observe(self._games, seats)),
+            },
+            prev_action=prev_action,
+            env_id=torch.from_numpy(self._rows.astype(np.int32)),
+            env_info={
+                key: torch.from_numpy(np.asarray(value, np.float32))
+                for key, value in self._env_info(has_begun).items()
+            },
+        )
+        return self._current
+
+    def _play(self, rows: np.ndarray, actions: np.ndarray) -> None:
+        """One move [N, P] in some games."""
+        games = self.game.play(copy_rows(self._games, rows), actions, self._rng)
+        self._games = with_rows(self._games, rows, games)
+
+    def _opening(self, number: int) -> State:
+        """Games that begin, after moves that nobody has chosen; none is over."""
+        game, rng = self.game, self._rng
+        games = game.initial(number, rng)
+        if not self._num_random_moves:
+            return games
+        wanted = rng.integers(0, self._num_random_moves + 1, number)
+        for i in range(self._num_random_moves):
+            rows = np.flatnonzero(wanted > i)
+            if not len(rows):
+                break
+            before = copy_rows(games, rows)
+            actions = [
+                random_legal(game.legal(before, np.full(len(rows), seat)), rng)
+                for seat in range(game.num_players)
+            ]
+            after = game.play(before, np.stack(actions, 1), rng)
+            goes_on = game.moves(after).any(1)
+            games = with_rows(games, rows[goes_on], copy_rows(after, goes_on))
+        return games
+
+    def _check_legal(
+        self, rows: np.ndarray, chosen: np.ndarray, legal: np.ndarray
+    ) -> None:
+        is_wrong = (chosen < 0) | (chosen >= self.game.num_actions)
+        is_wrong |= ~legal[np.arange(len(rows)), np.where(is_wrong, 0, chosen)]
+        if is_wrong.any():
+            i = int(is_wrong.argmax())
+            raise EnvError(
+                f"{self.name}: action {chosen[i]} is illegal in environment {rows[i]}, "
+                f"legal are {np.flatnonzero(legal[i]).tolist()}.\nSet the algorithm's "
+                f'action_mask_key = "{MASK_KEY}".'
+            )
+
+    # Resuming
+
+    def episode_state(self) -> dict[str, Any] | None:
+        if self._current is None:
+            return None
+        arrays = [*self._games, self._num_moves, self._has_ended, *self._own_arrays()]
+        return {
+            "game": self.name,
+            "arrays": [torch.from_numpy(np.array(array)) for array in arrays],
+            "time_step": [leaf.clone() for leaf in nest.flatten(self._current)],
+            "generator": self._rng.bit_generator.state,
+        }
+
+    def restore_episodes(self, state: dict[str, Any], seed: int) -> dict[int, str]:
+        like = self.reset(seed)
+        num_steps = len(nest.flatten(like))
+        own = [*self._games, self._num_moves, self._has_ended, *self._own_arrays()]
+        saved = [array.numpy() for array in state.get("arrays", ())]
+        shapes = [(array.shape, array.dtype) for array in saved]
+        if (
+            state.get("game") != self.name
+            or shapes != [(array.shape, array.dtype) for array in own]
+            or len(state["time_step"]) != num_steps
+        ):
+            raise CheckpointError(
+                f"{self.name}: the open games are of {state.get('game')}, or another "
+                "number of them"
+            )
+        for array, value in zip(own, saved, strict=True):
+            array[...] = value
+        self._rng.bit_generator.state = state["generator"]
+        leaves = [leaf.clone() for leaf in state["time_step"]]
+        self._current = nest.pack_sequence_as(like, leaves)
+        seats = self._choosing_seats()
+        self._legal_now = self.game.legal(self._games, seats)
+        return {}
+
+    def _own_arrays(self) -> Sequence[np.ndarray]:
+        """What a subclass remembers of the games that go on, [B] each."""
+        return ()
+
+
+@configurable
+class BothSeatsEnvironment(GameEnvironment):
+    """One algorithm plays for both seats of a board game; a row is a game.
+
+    The seat that moves sees the board as its own, its reward is what its move wins, and
+    the step that follows belongs to the other seat: what is good for one is bad for the
+    other, so the discount is -1 while the game goes on. TD targets, advantages and
+    maxima over actions are then those of minimax (negamax). Only algorithms that say
+    ``takes_negative_discounts`` can be trained on it.
+
+    ``env_info["outcome"]`` of a LAST step is what the first seat has won; returns, as
+    sums over both seats, say nothing.
+
+    Args:
+        num_environments: B.
+        game: see :class:`GameEnvironment`; of two seats that move in turn.
+        **kwargs: see :class:`GameEnvironment`.
+
+    Raises:
+        ConfigError: if it is no board game.
+    """
+
+    def __init__(
+        self, num_environments: int, game: Game | str = "tic_tac_toe", **kwargs: Any
+    ) -> None:
+        super().__init__(
+            num_environments,
+            game,
+            discount=-1.0,
+            env_info_spec={"outcome": TensorSpec(())},
+            **kwargs,
+        )
+        if not self.game.is_board_game:
+            raise ConfigError(
+                f"{self.name}: needs a game in which two seats move in turn, know all "
+                "and play for the same stake. Take BattleEnvironment."
+            )
+
+    has_negative_discounts = True
+
+    def _choosing_seats(self) -> np.ndarray:
+        return self.game.moves(self._games).argmax(1)
+
+    def _take(self, rows: np.ndarray, action: np.ndarray) -> np.ndarray:
+        mover = self._choosing_seats()[rows]
+        self._play(rows, np.repeat(action[:, None], 2, 1))
+        return self.game.returns(copy_rows(self._games, rows))[
+            np.arange(len(rows)), mover
+        ]
+
+    def _env_info(self, has_begun: np.ndarray) -> dict[str, np.ndarray]:
+        won = self.game.returns(self._games)[:, 0]
+        return {"outcome": np.where(has_begun, 0, won)}
+
+
+@configurable
+class BattleEnvironment(GameEnvironment):
+    """An algorithm plays one seat against opponents, which act inside of ``step``.
+
+    Opponents are ``opponents``, which stay as they are, and ``num_snapshots`` of the
+    algorithm's own policy, which a :class:`League` takes while it trains; until then
+    there is the policy that it begins with.
+
+    Every row that the algorithm sees is one in which it has to choose, or the end. A
+    game is finished against the opponent that it began with. Seats are taken in turn:
+    environment i begins with seat i, and goes on to the next seat with each new game.
+
+    ``env_info`` of a step: ``outcome``, what the algorithm has won at the end, its
+    ``seat``, and which ``opponent`` it has: i for the i-th of ``opponents``, and behind
+    them the snapshots in the order in which they were taken.
+
+    Args:
+        num_environments: B.
+        game: see :class:`GameEnvironment`.
+        opponents: with whom games are played, all equally often unless a league says
+            otherwise; one opponent plays all other seats of a game.
+        num_snapshots: how many snapshots of the policy there are at most.
+        seat: of the algorithm in all games; None: one after the other.
+        **kwargs: see :class:`GameEnvironment`.
+
+    Raises:
+        ConfigError: if there is no opponent or no such seat.
+    """
+
+    def __init__(
+        self,
+        num_environments: int,
+        game: Game | str = "tic_tac_toe",
+        *,
+        opponents: Sequence[Opponent] = (),
+        num_snapshots: int = 0,
+        seat: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        info = ("outcome", "seat", "opponent")
+        super().__init__(
+            num_environments,
+            game,
+            env_info_spec={name: TensorSpec(()) for name in info},
+            **kwargs,
+        )
+        if not opponents and not num_snapshots:
+            raise ConfigError(
+                f"{self.name}: there are no opponents. Name some, such as "
+                "(@RandomOpponent(),), or set num_snapshots, which are of the policy."
+            )
+        num_seats = self.game.num_players
+        if seat is not None and seat not in range(num_seats):
+            raise ConfigError(
+                f"{self.name}: seat must be below {num_seats}, or None for each in "
+                f"turn, got {seat}"
+            )
+        for opponent in opponents:
+            opponent.check_game(self.game)
+        self._bots = list(opponents)
+        self._num_snapshots = num_snapshots
+        self._snapshots: Snapshots | None = None
+        self._fixed_seat = seat
+        self._seats = np.zeros(num_environments, np.int64)
+        self._opponent_ids = np.zeros(num_environments, np.int64)
+
+    def bind(self, algorithm: Any) -> None:
+        if self._num_snapshots:
+            names = [bot.name for bot in self._bots]
+            num_seats = self.game.num_players
+            self._snapshots = Snapshots(
+                algorithm, self, self._num_snapshots, names, num_seats
+            )
+
+    def reset(self, seed: int | None = None) -> TimeStep:
+        self._seats[...] = self._rows - 1  # the one before that of the first game
+        return super().reset(seed)
+
+    def _choosing_seats(self) -> np.ndarray:
+        return self._seats
+
+    def _begin(self, rows: np.ndarray) -> None:
+        super()._begin(rows)
+        following = (self._seats[rows] + 1) % self.game.num_players
+        self._seats[rows] = following if self._fixed_seat is None else self._fixed_seat
+        self._choose_opponents(rows)
+        self._let_opponents_move(rows)
+
+    def _choose_opponents(self, rows: np.ndarray) -> None:
+        """Of new games; the others are finished against those they have."""
+        num_bots = len(self._bots)
+        weights = np.ones(num_bots)
+        if self._snapshots is not None:
+            weights = self._snapshots.pool.weights.numpy()
+        if not weights.sum():
+            raise EnvError(f"{self.name}: there is no opponent, all weights are 0")
+        shares = weights.cumsum() / weights.sum()
+        chosen = shares.searchsorted(self._rng.random(len(rows)), side="right")
+        if self._snapshots is not None:
+            is_snapshot = chosen >= num_bots
+            for slot in np.unique(chosen[is_snapshot]):
+                number = self._snapshots.play(int(slot) - num_bots)
+                chosen[chosen == slot] = -1 - number  # which is no slot
+            chosen = np.where(chosen < 0, num_bots - 1 - chosen, chosen)
+        self._opponent_ids[rows] = chosen
+        if self._snapshots is not None:
+            ids = set(self._opponent_ids.tolist())
+            self._snapshots.keep(i - num_bots for i in ids)
+
+    def _opponent(self, opponent_id: int) -> Opponent:
+        num_bots = len(self._bots)
+        if opponent_id < num_bots:
+            return self._bots[opponent_id]
+        assert self._snapshots is not None
+        return self._snapshots[opponent_id - num_bots]
+
+    def _take(self, rows: np.ndarray, action: np.ndarray) -> np.ndarray:
+        self._move(rows, action)
+        self._let_opponents_move(rows)
+        won = self.game.returns(copy_rows(self._games, rows))
+        return won[np.arange(len(rows)), self._seats[rows]]
+
+    def _let_opponents_move(self, rows: np.ndarray) -> None:
+        """Until it is the algorithm's turn, or the game is over."""
+        while len(rows):
+            moves = self.game.moves(copy_rows(self._games, rows))
+            is_own = moves[np.arange(len(rows)), self._seats[rows]]
+            rows = rows[moves.any(1) & ~is_own]
+            if len(rows):
+                self._move(rows, np.zeros(len(rows), np.int64))
+
+    def _move(self, rows: np.ndarray, action: np.ndarray) -> None:
+        """One move of all who choose now; ``action`` [N] is the algorithm's."""
+        games, seats = copy_rows(self._games, rows), self._seats[rows]
+        moves = self.game.moves(games)
+        actions = np.zeros(moves.shape, np.int64)
+        actions[np.arange(len(rows)), seats] = action
+        for seat in range(self.game.num_players):
+            acts = moves[:, seat] & (seats != seat)
+            ids = self._opponent_ids[rows]
+            for i in np.unique(ids[acts]):
+                chosen = np.flatnonzero(acts & (ids == i))
+                actions[chosen, seat] = self._opponent(int(i)).act(
+                    *(self.game, copy_rows(games, chosen)),
+                    *(np.full(len(chosen), seat), self._rng),
+                )
+        self._play(rows, actions)
+
+    def _env_info(self, has_begun: np.ndarray) -> dict[str, np.ndarray]:
+        won = self.game.returns(self._games)[self._rows, self._seats]
+        return {
+            "outcome": np.where(has_begun, 0, won),
+            "seat": self._seats,
+            "opponent": self._opponent_ids,
+        }
+
+    def _own_arrays(self) -> Sequence[np.ndarray]:
+        return self._seats, self._opponent_ids
+
+    def episode_state(self) -> dict[str, Any] | None:
+        state = super().episode_state()
+        if state is not None and self._snapshots is not None:
+            state["snapshots"] = self._snapshots.state()
+        return state
+
+    def restore_episodes(self, state: dict[str, Any], seed: int) -> dict[int, str]:
+        reasons = super().restore_episodes(state, seed)
+        if self._snapshots is not None:
+            self._snapshots.restore(state["snapshots"])
+        return reasons
