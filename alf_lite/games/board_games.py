@@ -18,7 +18,7 @@ _SEATS = np.arange(2)
 class LineState(NamedTuple):
     """N games of :class:`LineGame`."""
 
-    cells: np.ndarray  # [N, rows · columns] int8: 0 empty, 1 and 2 of seats 0 and 1
+    cells: np.ndarray  # [N, rows · columns] int8: which disc it was, from 1 on; 0 empty
     num_moves: np.ndarray  # [N] int64
     winner: np.ndarray  # [N] int64, -1 where there is none
 
@@ -88,9 +88,9 @@ class LineGame(Game):
             num_discs = np.count_nonzero(board[games, :, cell], axis=1)
             cell = (self._shape[0] - 1 - num_discs) * self._shape[1] + cell
         cells = state.cells.copy()
-        cells[games, cell] = mover + 1
-        own = cells == (mover + 1)[:, None]
-        has_won = own[:, self._lines].all(2).any(1)
+        cells[games, cell] = state.num_moves + 1
+        own = _discs(cells, mover)
+        has_won = np.any(own[:, self._lines].all(2), 1)
         return LineState(cells, state.num_moves + 1, np.where(has_won, mover, -1))
 
     def legal(self, state: LineState, seats: np.ndarray) -> np.ndarray:
@@ -99,8 +99,7 @@ class LineGame(Game):
         return (state.cells[:, : self.num_actions] == 0) & moves[:, None]
 
     def observe(self, state: LineState, seats: np.ndarray) -> np.ndarray:
-        own = seats[:, None] + 1
-        planes = np.stack([state.cells == own, state.cells == 3 - own], 1)
+        planes = np.stack([_discs(state.cells, s) for s in (seats, 1 - seats)], 1)
         return planes.astype(np.float32).reshape(-1, 2, *self._shape)
 
     def returns(self, state: LineState) -> np.ndarray:
@@ -109,8 +108,20 @@ class LineGame(Game):
         return (is_won * sign).astype(np.float32)
 
     def describe(self, state: LineState, row: int) -> str:
-        marks = np.array([".", "x", "o"])[state.cells[row]].reshape(self._shape)
-        return "\n".join(map(" ".join, marks))
+        disc = state.cells[row].astype(int)
+        marks = np.where(disc == 0, ".", np.where(disc % 2 == 1, "x", "o"))
+        return "\n".join(map(" ".join, marks.reshape(self._shape)))
+
+    def history(self, state: LineState, row: int) -> list[int]:
+        """The actions that led to a game."""
+        cells = np.argsort(state.cells[row], kind="stable")
+        played = cells[self.max_length - state.num_moves[row] :]
+        return (played % self._shape[1] if self._falls else played).tolist()
+
+
+def _discs(cells: np.ndarray, seats: np.ndarray) -> np.ndarray:
+    """[N, cells] bool: those of ``seats`` [N]; the discs of seat 0 are odd."""
+    return (cells > 0) & (cells % 2 != seats[:, None])
 
 
 def _lines(rows: int, columns: int, length: int) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,14 @@ class Game(abc.ABC):
     @abc.abstractmethod
     def returns(self, state: State) -> np.ndarray:
         """[N, P] float32: what the seats have won where the game is over, else 0."""
+
+    def pack(self, state: State) -> list[np.ndarray]:
+        """Numbers that say all, for a checkpoint."""
+        return list(state)
+
+    def unpack(self, arrays: Sequence[np.ndarray]) -> State:
+        """The state of which :meth:`pack` has made them."""
+        return type(self.initial(0, np.random.default_rng(0)))(*arrays)
 
     def describe(self, state: State, row: int) -> str:
         """One game as text, for people to look at."""

@@ -25,9 +25,9 @@ from alf_lite.games.game import (
     Game,
     State,
     copy_rows,
-    random_legal,
     with_rows,
 )
+from alf_lite.games.matches import after_random_moves
 from alf_lite.games.opponent_pool import Snapshots
 from alf_lite.games.opponents import Opponent
 from alf_lite.tensor_specs import TensorSpec
@@ -210,24 +210,11 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
 
     def _opening(self, number: int) -> State:
         """Games that begin, after moves that nobody has chosen; none is over."""
-        game, rng = self.game, self._rng
-        games = game.initial(number, rng)
+        games = self.game.initial(number, self._rng)
         if not self._num_random_moves:
             return games
-        wanted = rng.integers(0, self._num_random_moves + 1, number)
-        for i in range(self._num_random_moves):
-            rows = np.flatnonzero(wanted > i)
-            if not len(rows):
-                break
-            before = copy_rows(games, rows)
-            actions = [
-                random_legal(game.legal(before, np.full(len(rows), seat)), rng)
-                for seat in range(game.num_players)
-            ]
-            after = game.play(before, np.stack(actions, 1), rng)
-            goes_on = game.moves(after).any(1)
-            games = with_rows(games, rows[goes_on], copy_rows(after, goes_on))
-        return games
+        wanted = self._rng.integers(0, self._num_random_moves + 1, number)
+        return after_random_moves(self.game, games, wanted, self._rng)
 
     def _check_legal(
         self, rows: np.ndarray, chosen: np.ndarray, legal: np.ndarray
@@ -247,36 +234,33 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
     def episode_state(self) -> dict[str, Any] | None:
         if self._current is None:
             return None
-        arrays = [*self._games, self._num_moves, self._has_ended, *self._own_arrays()]
+        arrays = [self._num_moves, self._has_ended, *self._own_arrays()]
         return {
             "game": self.name,
-            "arrays": [torch.from_numpy(np.array(array)) for array in arrays],
+            "games": [torch.from_numpy(x.copy()) for x in self.game.pack(self._games)],
+            "arrays": [torch.from_numpy(array.copy()) for array in arrays],
             "time_step": [leaf.clone() for leaf in nest.flatten(self._current)],
             "generator": self._rng.bit_generator.state,
         }
 
     def restore_episodes(self, state: dict[str, Any], seed: int) -> dict[int, str]:
         like = self.reset(seed)
-        num_steps = len(nest.flatten(like))
-        own = [*self._games, self._num_moves, self._has_ended, *self._own_arrays()]
+        own = [self._num_moves, self._has_ended, *self._own_arrays()]
         saved = [array.numpy() for array in state.get("arrays", ())]
-        shapes = [(array.shape, array.dtype) for array in saved]
-        if (
-            state.get("game") != self.name
-            or shapes != [(array.shape, array.dtype) for array in own]
-            or len(state["time_step"]) != num_steps
-        ):
+        if state.get("game") != self.name or [len(array) for array in saved] != [
+            self.batch_size for _ in own
+        ]:
             raise CheckpointError(
-                f"{self.name}: the open games are of {state.get('game')}, or another "
-                "number of them"
+                f"{self.name}: the open games are of {state.get('game')}, or there is "
+                "another number of them"
             )
         for array, value in zip(own, saved, strict=True):
             array[...] = value
+        self._games = self.game.unpack([x.numpy().copy() for x in state["games"]])
         self._rng.bit_generator.state = state["generator"]
         leaves = [leaf.clone() for leaf in state["time_step"]]
         self._current = nest.pack_sequence_as(like, leaves)
-        seats = self._choosing_seats()
-        self._legal_now = self.game.legal(self._games, seats)
+        self._legal_now = self.game.legal(self._games, self._choosing_seats())
         return {}
 
     def _own_arrays(self) -> Sequence[np.ndarray]:

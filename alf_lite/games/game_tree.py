@@ -32,7 +32,8 @@ class _Level(NamedTuple):
 class GameTree:
     """The states of a game for two that is zero-sum, one of whom moves at a time.
 
-    Who moves may not know all: states that look alike to it are one to a policy.
+    Who moves may not know all: states that look alike to it are one to a policy. What
+    both seats see together is all there is.
 
     Args:
         game: whose moves are not left to chance.
@@ -50,7 +51,7 @@ class GameTree:
             parent, action = np.nonzero(legal)
             actions = np.repeat(action[:, None], 2, 1)
             after = game.play(copy_rows(state, parent), actions, rng)
-            state_after, child = _distinct(after)
+            state_after, child = self._distinct(after)
             seen = game.observe(state, mover)
             won = game.returns(state)[:, 0].astype(float)
             self._levels.append(
@@ -131,6 +132,15 @@ class GameTree:
         """What best responses win on average of both seats; 0 in an equilibrium."""
         return -sum(self.worst_values(policy)) / 2
 
+    def _distinct(self, state: State) -> tuple[State, np.ndarray]:
+        """The different states, and which of them each one is."""
+        everybody = [np.full(len(state[0]), seat) for seat in (0, 1)]
+        rows = [_bytes(self._game.observe(state, seats)) for seats in everybody]
+        rows.append(_bytes(self._game.moves(state)))
+        rows.append(_bytes(self._game.returns(state)))
+        first, same = _same_rows(np.concatenate(rows, 1))
+        return copy_rows(state, first), same
+
     def _after(self, level: _Level, values: np.ndarray) -> np.ndarray:
         """[N, A]: the values of the states that actions lead to, 0 for illegal ones."""
         after = np.zeros(level.legal.shape)
@@ -150,13 +160,6 @@ class GameTree:
             reach = np.zeros(following)
             np.add.at(reach, level.child, found[-1][level.parent] * share)
         return found
-
-
-def _distinct(state: State) -> tuple[State, np.ndarray]:
-    """The different states, and which of them each one is."""
-    rows = np.concatenate([_bytes(array) for array in state], 1)
-    first, same = _same_rows(rows)
-    return copy_rows(state, first), same
 
 
 def _same_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -148,9 +148,7 @@ class League(Hook):
             slots = pool.slots()
             rates = {n: self.payoff.win_rate(pool.opponent(n)) for n in slots}
             older = sorted(slots)[:-1] or list(slots)
-            beaten = max(
-                older, key=lambda one: self.payoff.win_rate(pool.opponent(one))
-            )
+            beaten = max(older, key=rates.__getitem__)
             slot = slots[beaten]
             self.payoff.forget(pool.opponent(beaten))
             self._by_seat.pop(pool.opponent(beaten), None)

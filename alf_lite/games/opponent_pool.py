@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite.algorithms.acting import TrainedPolicy
+from alf_lite.config import configurable
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.specs_only_environment import (
     from_saved_spaces,
@@ -19,6 +21,7 @@ from alf_lite.environments.specs_only_environment import (
 from alf_lite.errors import ConfigError
 from alf_lite.games.game import MASK_KEY, Game, State
 from alf_lite.games.opponents import Opponent
+from alf_lite.policies.trained_policy import load_policy
 from alf_lite.utils import random_state
 
 _EMPTY = -1
@@ -67,6 +70,28 @@ class PolicyOpponent(Opponent):
             "observation": game.observe(state, seats),
         }
         return np.asarray(self.policy.predict(observation, self._deterministic))
+
+
+@configurable
+class RunOpponent(PolicyOpponent):
+    """The policy of a run.
+
+    Args:
+        root_dir: of the run, which is read and executed: only one that you trust.
+        checkpoint: "latest", "best" or a step.
+        deterministic: the best action in place of one that is drawn.
+    """
+
+    def __init__(
+        self,
+        root_dir: str,
+        checkpoint: str | int = "latest",
+        *,
+        deterministic: bool = False,
+    ) -> None:
+        policy = load_policy(root_dir, checkpoint, device="cpu")
+        name = Path(root_dir).name
+        super().__init__(policy, name, deterministic=deterministic)
 
 
 class OpponentPool(nn.Module):

@@ -1,0 +1,64 @@
+"""Games between policies: ``python -m alf_lite.bin.arena runs/a runs/b random``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from alf_lite.bin.program import MAX_SEED, Flag, Program
+
+FLAGS = (
+    Flag(
+        "player",
+        "Who plays, with or without --player=: directories of runs, or the bots "
+        "random, one_ply, perfect and mcts:NUMBER (of simulations; the games extra).",
+        default=[],
+        required="who should play?",
+    ),
+    Flag(
+        "game", "Such as tic_tac_toe, connect_four or open_spiel/NAME.", "tic_tac_toe"
+    ),
+    Flag("games", "Games of each pair, half of them in each seat.", 400, low=2),
+    Flag(
+        "random_moves",
+        "With which each game begins. Policies that always take their best action play "
+        "one game again and again without.",
+        2,
+        low=0,
+    ),
+    Flag("sampled", "Policies draw their actions in place of the best one.", False),
+    Flag("seed", "Of all that is random.", 0, low=0, high=MAX_SEED),
+    Flag(
+        "output",
+        "Files to write: .json for the results, .png, .svg or .pdf for a picture of who "
+        "wins against whom.",
+        default=[],
+    ),
+)
+
+
+def _run(values: Any) -> int:
+    from alf_lite.tools.arena import run_arena
+
+    return run_arena(values)
+
+
+PROGRAM = Program(
+    name="arena",
+    summary="Lets policies and bots play against each other, and rates them.",
+    examples=(
+        "runs/a runs/b random perfect --game=tic_tac_toe",
+        "runs/league mcts:10 mcts:100 --game=connect_four --games=200",
+        "runs/a runs/b --output=payoff.png --output=payoff.json",
+    ),
+    flags=FLAGS,
+    run=_run,
+    operand="player",
+    prints_result=True,
+)
+
+main = PROGRAM.main
+
+
+if __name__ == "__main__":
+    sys.exit(main())

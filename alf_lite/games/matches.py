@@ -1,0 +1,75 @@
+"""Games between opponents, outside of training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from alf_lite.errors import ConfigError
+from alf_lite.games.game import Game, State, copy_rows, random_legal, with_rows
+from alf_lite.games.opponents import Opponent
+
+
+def play_games(
+    game: Game,
+    players: Sequence[Opponent],
+    number: int,
+    rng: np.random.Generator,
+    num_random_moves: int = 0,
+) -> np.ndarray:
+    """What each seat wins in ``number`` games that are played side by side, [N, P].
+
+    Args:
+        game: to play.
+        players: one for each seat.
+        number: N.
+        rng: of chance, and of all players.
+        num_random_moves: with which each game begins, unless it would be over by them.
+
+    Raises:
+        ConfigError: if there is another number of seats, or a player cannot play it.
+    """
+    if len(players) != game.num_players:
+        raise ConfigError(
+            f"{game.name} has {game.num_players} seats, got {len(players)} players"
+        )
+    for player in players:
+        player.check_game(game)
+    wanted = np.full(number, num_random_moves)
+    games = after_random_moves(game, game.initial(number, rng), wanted, rng)
+    for _ in range(game.max_length):
+        rows = np.flatnonzero(game.moves(games).any(1))
+        if not len(rows):
+            break
+        before = copy_rows(games, rows)
+        moves = game.moves(before)
+        actions = np.zeros(moves.shape, np.int64)
+        for seat, player in enumerate(players):
+            own = np.flatnonzero(moves[:, seat])
+            if len(own):
+                seats = np.full(len(own), seat)
+                chosen = player.act(game, copy_rows(before, own), seats, rng)
+                actions[own, seat] = chosen
+        games = with_rows(games, rows, game.play(before, actions, rng))
+    return game.returns(games)
+
+
+def after_random_moves(
+    game: Game, games: State, wanted: np.ndarray, rng: np.random.Generator
+) -> State:
+    """The games after up to ``wanted`` [N] moves that nobody has chosen.
+
+    A move that would end a game is not made.
+    """
+    for i in range(int(wanted.max(initial=0))):
+        rows = np.flatnonzero(wanted > i)
+        before = copy_rows(games, rows)
+        actions = [
+            random_legal(game.legal(before, np.full(len(rows), seat)), rng)
+            for seat in range(game.num_players)
+        ]
+        after = game.play(before, np.stack(actions, 1), rng)
+        goes_on = game.moves(after).any(1)
+        games = with_rows(games, rows[goes_on], copy_rows(after, goes_on))
+    return games
