@@ -30,8 +30,8 @@ FLAGS = (
     Flag("seed", "Of all that is random.", 0, low=0, high=MAX_SEED),
     Flag(
         "output",
-        "Files to write: .json for the results, .png, .svg or .pdf for a picture of who "
-        "wins against whom.",
+        "Files to write: .json for the results, .png, .svg or .pdf for a picture of "
+        "who wins against whom.",
         default=[],
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from alf_lite.games.opponents import (
 from alf_lite.games.payoff import Ratings, bradley_terry
 from alf_lite.tools import pictures
 
-_BOTS = {
+_BOTS: dict[str, Callable[[], Opponent]] = {
     "random": RandomOpponent,
     "one_ply": OnePlyOpponent,
     "perfect": PerfectOpponent,
@@ -103,7 +103,7 @@ def player_of(text: str, *, sampled: bool = False) -> Opponent:
     if Path(text).is_dir():
         return RunOpponent(text, deterministic=not sampled)
     raise ConfigError(
-        f"there is no run {text!r}, and no bot of this name.{did_you_mean(text, _BOTS)} "
+        f"there is no run {text!r}, and no such bot.{did_you_mean(text, _BOTS)} "
         f"Bots are {', '.join(_BOTS)} and {_MCTS}NUMBER."
     )
 
@@ -145,11 +145,8 @@ def round_robin(
                 won = play_games(
                     game, (player, other), num_games // 2, rng, num_random_moves
                 )[:, 0]
-                results[first, second] = (
-                    (won > 0).sum(),
-                    (won == 0).sum(),
-                    (won < 0).sum(),
-                )
+                outcomes = won > 0, won == 0, won < 0
+                results[first, second] = [outcome.sum() for outcome in outcomes]
     points = results @ np.array([1, 0.5, 0])
     points_of_second = results @ np.array([0, 0.5, 1])
     ratings = bradley_terry(points + points_of_second.T)
