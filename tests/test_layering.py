@@ -24,6 +24,7 @@ LAYERS = [
     {"runs"},
     {"policies"},
     {"trainers"},
+    {"games"},
     {"tools", "testing"},
     {"bin"},
 ]

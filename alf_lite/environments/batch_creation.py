@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,7 +31,10 @@ def class_of_batches(
         ConfigError: if there is no such id, naming those that there are.
     """
     if env_ctor is not None:
-        is_class = getattr(env_ctor, "takes_num_environments", False)
+        kind: Any = env_ctor
+        while isinstance(kind, functools.partial):
+            kind = kind.func
+        is_class = getattr(kind, "takes_num_environments", False)
         return env_ctor if is_class else None
     if not env_name.startswith(_PREFIX):
         return None

@@ -149,6 +149,7 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
     def step(self, action: Tensor) -> TimeStep:
         if self._current is None:
             raise RuntimeError(f"{self.name}: call reset() first")
+        nest.assert_same_structure(self.action_spec, action)
         check_action("action", action, torch.Size((self.batch_size,)), True)
         has_begun = self._has_ended.copy()
         rows = np.flatnonzero(~has_begun)

@@ -1,0 +1,99 @@
+# Written by `python -m tests.stubs`.
+
+from alf_lite.games.board_games import (
+    ConnectFour as ConnectFour,
+    LineGame as LineGame,
+    LineState as LineState,
+    Nim as Nim,
+    NimState as NimState,
+    TicTacToe as TicTacToe,
+)
+from alf_lite.games.catalogue import create_game as create_game
+from alf_lite.games.game import (
+    Game as Game,
+    copy_rows as copy_rows,
+    random_legal as random_legal,
+    with_rows as with_rows,
+)
+from alf_lite.games.game_environment import (
+    GameEnvironment as GameEnvironment,
+    BattleEnvironment as _BattleEnvironment,
+    BothSeatsEnvironment as _BothSeatsEnvironment,
+)
+from alf_lite.games.game_tree import GameTree as GameTree
+from alf_lite.games.league import League as League
+from alf_lite.games.matches import (
+    after_random_moves as after_random_moves,
+    play_games as play_games,
+)
+from alf_lite.games.open_spiel import (
+    MctsOpponent as MctsOpponent,
+    OpenSpielGame as OpenSpielGame,
+    SpielState as SpielState,
+)
+from alf_lite.games.opponent_pool import (
+    OpponentPool as OpponentPool,
+    PolicyOpponent as PolicyOpponent,
+    RunOpponent as RunOpponent,
+    Snapshots as Snapshots,
+)
+from alf_lite.games.opponents import (
+    Opponent as Opponent,
+    PerfectOpponent as PerfectOpponent,
+    OnePlyOpponent as _OnePlyOpponent,
+    RandomOpponent as _RandomOpponent,
+)
+from alf_lite.games.payoff import (
+    Payoff as Payoff,
+    Ratings as Ratings,
+    bradley_terry as bradley_terry,
+    prioritized as prioritized,
+)
+from alf_lite.games.small_games import (
+    KuhnPoker as KuhnPoker,
+    KuhnState as KuhnState,
+    MatrixGame as MatrixGame,
+    MatrixState as MatrixState,
+    rock_paper_scissors as rock_paper_scissors,
+)
+from alf_lite.tensor_specs import TensorSpec
+from collections.abc import Sequence
+
+class RandomOpponent(_RandomOpponent):
+    def __init__(
+        self,
+    ) -> None: ...
+
+class OnePlyOpponent(_OnePlyOpponent):
+    def __init__(
+        self,
+    ) -> None: ...
+
+class BothSeatsEnvironment(_BothSeatsEnvironment):
+    def __init__(
+        self,
+        num_environments: int,
+        game: Game | str = 'tic_tac_toe',
+        *,
+        num_random_moves: int = 0,
+        max_episode_steps: int | None = None,
+        env_info_spec: dict[str, TensorSpec],
+        discount: float = 1.0,
+        seed: int | None = None,
+    ) -> None: ...
+
+class BattleEnvironment(_BattleEnvironment):
+    def __init__(
+        self,
+        num_environments: int,
+        game: Game | str = 'tic_tac_toe',
+        *,
+        opponents: Sequence[Opponent] = ...,
+        num_snapshots: int = 0,
+        seat: int | None = None,
+        num_random_moves: int = 0,
+        max_episode_steps: int | None = None,
+        env_info_spec: dict[str, TensorSpec],
+        discount: float = 1.0,
+        seed: int | None = None,
+    ) -> None: ...

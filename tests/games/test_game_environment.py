@@ -1,0 +1,262 @@
+"""Games as environments: seats, opponents, minimax rows, resuming."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.algorithms.sac_algorithm import SacAlgorithm
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import StepType
+from alf_lite.errors import CheckpointError, ConfigError, EnvError
+from alf_lite.games.board_games import TicTacToe
+from alf_lite.games.game import Game, random_legal
+from alf_lite.games.game_environment import BattleEnvironment, BothSeatsEnvironment
+from alf_lite.games.opponents import (
+    OnePlyOpponent,
+    Opponent,
+    PerfectOpponent,
+    RandomOpponent,
+)
+from alf_lite.testing.environment_contract import EnvironmentContract
+
+
+class Legal:
+    """Draws actions that are allowed where the environment stands."""
+
+    def _action(self, env, t):
+        if env._current is None:
+            return torch.zeros(env.batch_size, dtype=torch.int64)
+        legal = env.game.legal(env._games, env._choosing_seats())
+        return torch.from_numpy(random_legal(legal, np.random.default_rng(t)))
+
+
+class TestBattle(Legal, EnvironmentContract):
+    def make(self, num_environments, seed):
+        opponents = [RandomOpponent(), OnePlyOpponent()]
+        return BattleEnvironment(num_environments, opponents=opponents, seed=seed)
+
+
+class TestBattleAtOnce(Legal, EnvironmentContract):
+    """Both seats choose at the same time."""
+
+    def make(self, num_environments, seed):
+        return BattleEnvironment(
+            num_environments,
+            "rock_paper_scissors",
+            opponents=[RandomOpponent()],
+            seed=seed,
+        )
+
+
+class TestBothSeats(Legal, EnvironmentContract):
+    def make(self, num_environments, seed):
+        return BothSeatsEnvironment(
+            num_environments, "connect_four", num_random_moves=4, seed=seed
+        )
+
+    def test_only_terminal_steps_have_discount_zero(self):
+        with self._open() as env:
+            for step in self._run(env):
+                is_mid = step.step_type == StepType.MID
+                assert (step.discount[is_mid] == -1).all()
+                assert (step.discount[step.is_last()] == 0).all()
+
+
+class Notes(Opponent):
+    """Takes any action, and notes whom it plays for and how many actions it had."""
+
+    def __init__(self, game: Game) -> None:
+        self.seats: list[int] = []
+        self.game = game
+
+    def act(self, game, state, seats, rng):
+        assert game.moves(state)[np.arange(len(seats)), seats].all()
+        self.seats += seats.tolist()
+        return random_legal(game.legal(state, seats), rng)
+
+
+def steps_of(env, number: int, seed: int = 0):
+    draws = np.random.default_rng(seed)
+    for _ in range(number):
+        legal = env.game.legal(env._games, env._choosing_seats())
+        yield env.step(torch.from_numpy(random_legal(legal, draws)))
+
+
+def test_seats_alternate_and_every_row_is_one_in_which_to_choose():
+    game = TicTacToe()
+    notes = Notes(game)
+    env = BattleEnvironment(4, game, opponents=[notes], seed=0)
+    first = env.reset()
+    assert first.env_info["seat"].tolist() == [0, 1, 0, 1]
+    seat, outcomes = first.env_info["seat"], []
+    for step in steps_of(env, 300):
+        is_first, is_last = step.is_first(), step.is_last()
+        expected = torch.where(is_first, 1 - seat, seat)
+        assert torch.equal(step.env_info["seat"], expected)
+        seat = expected
+        mask = step.observation["action_mask"]
+        assert mask[~is_last].any(1).all()
+        # As many discs as the seat has moved before
+        own, other = step.observation["observation"].sum((2, 3)).T
+        goes_on = ~is_last
+        assert torch.equal((other - own)[goes_on], seat[goes_on])
+        assert torch.equal(step.reward[is_last], step.env_info["outcome"][is_last])
+        assert (step.reward[~is_last] == 0).all()
+        outcomes += step.env_info["outcome"][is_last].tolist()
+    assert set(outcomes) == {-1.0, 0.0, 1.0}
+    assert 0.4 < np.mean(notes.seats) < 0.6
+
+
+def test_a_game_is_finished_against_the_opponent_that_it_began_with():
+    opponents = [RandomOpponent(), OnePlyOpponent(), PerfectOpponent()]
+    env = BattleEnvironment(8, opponents=opponents, seed=1)
+    opponent = env.reset().env_info["opponent"]
+    met = set()
+    for step in steps_of(env, 200):
+        now = step.env_info["opponent"]
+        assert torch.equal(now[~step.is_first()], opponent[~step.is_first()])
+        opponent = now
+        met |= set(now.tolist())
+    assert met == {0.0, 1.0, 2.0}
+
+
+def test_a_fixed_seat():
+    env = BattleEnvironment(3, opponents=[RandomOpponent()], seat=1)
+    env.reset(0)
+    assert all((s.env_info["seat"] == 1).all() for s in steps_of(env, 40))
+
+
+def test_both_seats_see_the_board_as_their_own():
+    env = BothSeatsEnvironment(1, "tic_tac_toe", seed=0)
+    env.reset()
+    # x 0, o 3, x 1, o 4, x 2: the first seat wins
+    rewards, discounts = [], []
+    for action in (0, 3, 1, 4, 2):
+        step = env.step(torch.tensor([action]))
+        rewards.append(step.reward.item())
+        discounts.append(step.discount.item())
+        own, other = step.observation["observation"][0].sum((1, 2)).tolist()
+        assert step.is_last() or own <= other  # the other one has just moved
+    assert rewards == [0, 0, 0, 0, 1]
+    assert discounts == [-1, -1, -1, -1, 0]
+    assert step.env_info["outcome"].item() == 1
+
+
+def test_games_begin_with_up_to_so_many_moves_of_nobody():
+    env = BothSeatsEnvironment(400, "tic_tac_toe", num_random_moves=3, seed=0)
+    discs = env.reset().observation["observation"].sum((1, 2, 3))
+    assert set(discs.tolist()) == {0.0, 1.0, 2.0, 3.0}
+    assert env.game.moves(env._games).any(1).all()
+
+
+def test_a_game_that_takes_too_long_is_cut_and_not_terminal():
+    env = BothSeatsEnvironment(2, "connect_four", max_episode_steps=5, seed=0)
+    env.reset()
+    step = list(steps_of(env, 5))[-1]
+    assert step.is_last().all()
+    assert step.discount.tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize("kind", [BattleEnvironment, BothSeatsEnvironment])
+def test_games_in_progress_are_continued_to_the_bit(kind):
+    def make(seed):
+        options = {"opponents": [RandomOpponent(), OnePlyOpponent()]}
+        return kind(
+            5,
+            "connect_four",
+            num_random_moves=2,
+            seed=seed,
+            **(options if kind is BattleEnvironment else {}),
+        )
+
+    env = make(0)
+    env.reset()
+    list(steps_of(env, 37))
+    state = env.episode_state()
+    expected = list(steps_of(env, 50, seed=1))
+    again = make(9)
+    assert again.restore_episodes(state, 3) == {}
+    for step, same in zip(steps_of(again, 50, seed=1), expected, strict=True):
+        for one, other in zip(step[:4], same[:4], strict=True):
+            if isinstance(one, dict):
+                assert all(torch.equal(one[key], other[key]) for key in one)
+            else:
+                assert torch.equal(one, other)
+        assert torch.equal(step.env_info["outcome"], same.env_info["outcome"])
+    with pytest.raises(CheckpointError, match="open games"):
+        kind(
+            4,
+            **({"opponents": [RandomOpponent()]} if kind is BattleEnvironment else {}),
+        ).restore_episodes(state, 0)
+
+
+class NoWay(TicTacToe):
+    def legal(self, state, seats):
+        return super().legal(state, seats) & (state.num_moves[:, None] < 2)
+
+
+def test_what_is_wrong_with_a_game_is_told():
+    env = BattleEnvironment(2, opponents=[RandomOpponent()], seat=0)
+    env.reset(0)
+    with pytest.raises(
+        EnvError, match=r"illegal in environment 0.*\n.*action_mask_key"
+    ):
+        taken = int((env._games.cells[0] > 0).argmax()) if env._games.cells.any() else 9
+        env.step(torch.tensor([9 if taken == 0 else taken, 0]))
+    env = BothSeatsEnvironment(2, NoWay())
+    env.reset(0)
+    env.step(torch.tensor([0, 0]))
+    with pytest.raises(EnvError, match="no action is legal"):
+        env.step(torch.tensor([1, 1]))
+    with pytest.raises(ConfigError, match="there are no opponents"):
+        BattleEnvironment(2)
+    with pytest.raises(ConfigError, match="seat must be below 2"):
+        BattleEnvironment(2, opponents=[RandomOpponent()], seat=2)
+    with pytest.raises(ConfigError, match="two seats move in turn"):
+        BothSeatsEnvironment(2, "kuhn_poker")
+    with pytest.raises(ConfigError, match="for games of two who move in turn"):
+        BattleEnvironment(2, "kuhn_poker", opponents=[PerfectOpponent()])
+    with pytest.raises(ConfigError, match="too many states"):
+        BattleEnvironment(2, "connect_four", opponents=[PerfectOpponent()])
+    with pytest.raises(ConfigError, match="num_random_moves"):
+        BothSeatsEnvironment(2, num_random_moves=-1)
+
+
+def train_one(algorithm, **settings):
+    env = BothSeatsEnvironment(4, seed=0)
+    config = TrainerConfig(num_iterations=1, unroll_length=8, random_seed=0, **settings)
+    built = algorithm(env=env, config=config, action_mask_key="action_mask")
+    built.train_iter()
+    return built
+
+
+def test_minimax_rows_are_refused_where_targets_would_be_wrong():
+    train_one(PPOAlgorithm)
+    train_one(DqnAlgorithm, mini_batch_size=4, initial_collect_steps=0)
+    with pytest.raises(ConfigError, match="the discount is -1"):
+        train_one(SacAlgorithm, mini_batch_size=4)
+
+
+@pytest.mark.parametrize(
+    ("opponent", "board", "seat", "allowed"),
+    [
+        # x x . / o o . / . . .: wins at once, and would block otherwise
+        (OnePlyOpponent(), (0, 3, 1, 4), 0, {2}),
+        (PerfectOpponent(), (0, 3, 1, 4), 0, {2}),
+        # x . . / x o . / . . .: o must block
+        (OnePlyOpponent(), (0, 4, 3), 1, {6}),
+        (PerfectOpponent(), (0, 4, 3), 1, {6}),
+        # x . . / . . . / . . .: only the middle holds the draw
+        (PerfectOpponent(), (0,), 1, {4}),
+    ],
+)
+def test_opponents_win_and_block(opponent, board, seat, allowed):
+    game, draws = TicTacToe(), np.random.default_rng(0)
+    state = game.initial(20, draws)
+    for cell in board:
+        state = game.play(state, np.full((20, 2), cell), draws)
+    assert set(opponent.act(game, state, np.full(20, seat), draws)) == allowed

@@ -1,0 +1,82 @@
+"""Values of small games that are known from elsewhere."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from alf_lite.games.board_games import Nim, TicTacToe
+from alf_lite.games.game_tree import GameTree
+from alf_lite.games.small_games import KuhnPoker, KuhnState
+
+
+def kuhn_tree() -> GameTree:
+    cards = np.array(list(itertools.permutations(range(3), 2)))
+    return GameTree(KuhnPoker(), KuhnState(cards, np.full((6, 3), -1)))
+
+
+def test_tic_tac_toe_is_a_draw_and_has_its_number_of_states():
+    tree = GameTree(TicTacToe())
+    best = tree.optimal()
+    assert tree.num_states == 4520
+    assert tree.value(best, best) == 0
+    assert tree.worst_values(best) == (0, 0)
+    # Against any move: as found by a plain enumeration of all games
+    anything = tree.uniform()
+    assert tree.value(best, anything) == pytest.approx(0.9678112)
+    assert tree.value(anything, best) == pytest.approx(-0.7774836)
+    assert tree.worst_values(anything) == pytest.approx(
+        (-0.924868, -0.994792), abs=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("piles", "value"), [((1, 2, 3), -1), ((1, 2, 4), 1), ((2, 2), -1), ((3,), 1)]
+)
+def test_nim_is_lost_for_the_first_where_the_exclusive_or_is_zero(piles, value):
+    tree = GameTree(Nim(piles))
+    best = tree.optimal()
+    assert tree.value(best, best) == pytest.approx(value)
+    assert tree.worst_values(best) == pytest.approx((value, -value))
+
+
+def test_exploitability_of_kuhn_poker():
+    # Uniform: 0.458333 by OpenSpiel; 0 for Kuhn's equilibrium with α = 1/3
+    tree = kuhn_tree()
+    assert tree.exploitability(tree.uniform()) == pytest.approx(0.4583333)
+
+    def equilibrium(seen, legal):
+        alpha = 1 / 3
+        bets = np.zeros(len(seen))
+        for i, one in enumerate(seen):
+            card = int(one[:3].argmax())
+            history = [
+                int(pair.argmax()) for pair in one[3:].reshape(3, 2) if pair.any()
+            ]
+            bets[i] = {
+                (): (alpha, 0.0, 3 * alpha),
+                (0,): (1 / 3, 0.0, 1.0),
+                (1,): (0.0, 1 / 3, 1.0),
+                (0, 1): (0.0, alpha + 1 / 3, 1.0),
+            }.get(tuple(history), (0.0, 0.0, 0.0))[card]
+        return np.stack([1 - bets, bets], 1) * legal
+
+    policy = tree.policy(equilibrium)
+    assert tree.value(policy, policy) == pytest.approx(-1 / 18)
+    assert tree.exploitability(policy) == pytest.approx(0, abs=1e-12)
+
+
+def test_a_best_response_does_not_see_the_other_card():
+    # It would win more than the game is worth against an equilibrium otherwise
+    tree = kuhn_tree()
+    response = tree.best_response(tree.uniform(), 0)
+    for probabilities, level in zip(response, tree._levels, strict=True):
+        rows = {}
+        for seen, mover, chosen in zip(
+            level.observation, level.mover, probabilities, strict=True
+        ):
+            if mover == 0 and chosen.any():
+                rows.setdefault(seen.tobytes(), chosen.tolist())
+                assert rows[seen.tobytes()] == chosen.tolist()

@@ -1,0 +1,252 @@
+"""Snapshots of a policy as its opponents, and the league that chooses them."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+
+import alf_lite
+from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
+from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.config import TrainerConfig
+from alf_lite.environments.creation import create_environment
+from alf_lite.errors import ConfigError, EnvError
+from alf_lite.games.game_environment import BattleEnvironment, BothSeatsEnvironment
+from alf_lite.games.league import League
+from alf_lite.games.opponents import RandomOpponent
+from alf_lite.trainers.hooks import Hook
+from alf_lite.trainers.trainer import Trainer
+
+
+def make_environment(num_environments: int = 8, **options) -> BattleEnvironment:
+    options = {"opponents": [RandomOpponent()], "num_snapshots": 2, "seed": 0} | options
+    return BattleEnvironment(num_environments, "tic_tac_toe", **options)
+
+
+def make_algorithm(env, **settings):
+    config = TrainerConfig(
+        num_iterations=10, unroll_length=8, random_seed=0, **settings
+    )
+    return PPOAlgorithm(env=env, config=config, action_mask_key="action_mask")
+
+
+def probabilities(opponent) -> torch.Tensor:
+    """Of an opponent, in the first position."""
+    observation = {
+        "action_mask": np.ones((1, 9), np.int8),
+        "observation": np.zeros((1, 2, 3, 3), np.float32),
+    }
+    algorithm = opponent.policy.algorithm
+    tensors, _ = opponent.policy._to_tensors(observation)
+    with torch.no_grad():
+        distribution, _ = algorithm._policy(tensors)
+    return distribution.probs.clone()
+
+
+def test_a_snapshot_does_not_follow_the_policy_that_trains():
+    env = make_environment(opponents=[])
+    algorithm = make_algorithm(env)
+    algorithm.train_iter()
+    snapshot = env._snapshots[0]
+    before = probabilities(snapshot)
+    for _ in range(3):
+        algorithm.train_iter()
+    assert torch.equal(probabilities(env._snapshots[0]), before)
+    trained = algorithm.state_dict()
+    moved = [
+        not torch.equal(trained[name], tensor)
+        for name, tensor in algorithm.opponent_pool.tensors_of(0).items()
+        if tensor.numel() > 1
+    ]
+    assert any(moved)
+
+
+def test_an_evicted_snapshot_finishes_its_games():
+    env = make_environment(opponents=[], num_snapshots=1)
+    algorithm = make_algorithm(env)
+    env.reset()
+    playing = env._snapshots[0]
+    before = probabilities(playing)
+    pool = algorithm.opponent_pool
+    other = {name: 1 + tensor for name, tensor in pool.tensors_of(0).items()}
+    pool.put(0, 1, other)
+    seen = set()
+    opponent = torch.zeros(8)
+    for _ in range(12):
+        legal = torch.from_numpy(env.game.legal(env._games, env._choosing_seats()))
+        action = torch.multinomial(legal.float() + 1e-9, 1)[:, 0]
+        step = env.step(action)
+        now = step.env_info["opponent"]
+        assert torch.equal(now[~step.is_first()], opponent[~step.is_first()])
+        assert (now[step.is_first()] == 1).all()
+        opponent = now
+        seen |= set(now.tolist())
+        if 0.0 in now:
+            assert torch.equal(probabilities(env._snapshots[0]), before)
+    assert seen == {0.0, 1.0}
+    assert list(env._snapshots._playing) == [1]
+
+
+def test_weights_say_how_often_opponents_are_met():
+    env = make_environment(64, num_snapshots=3)
+    algorithm = make_algorithm(env)
+    pool = algorithm.opponent_pool
+    for number in (1, 2):
+        pool.put(number, number, pool.tensors_of(0))
+    pool.weights.copy_(torch.tensor([0.1, 0.0, 0.3, 0.6]))
+    met = [env.reset(seed).env_info["opponent"] for seed in range(40)]
+    share = torch.cat(met).long().bincount(minlength=4) / 2560
+    assert share.tolist() == pytest.approx([0.1, 0, 0.3, 0.6], abs=0.03)
+    pool.weights.zero_()
+    with pytest.raises(EnvError, match="there is no opponent"):
+        env.reset(0)
+
+
+class TestLeague:
+    def make(self, **options) -> tuple[League, object]:
+        env = make_environment(num_snapshots=3)
+        algorithm = make_algorithm(env)
+        return League(**options), algorithm.opponent_pool
+
+    def test_weights(self):
+        league, pool = self.make(weighting="squared", newest_share=0.5, bot_share=0.2)
+        for number in (1, 2):
+            pool.put(number, number, pool.tensors_of(0))
+        # Of the snapshots 0 to 2, behind one bot: won 0.5, 0.9 and 0.1
+        league.payoff._games = {
+            1: np.array([10.0, 0, 10]),
+            2: np.array([18.0, 0, 2]),
+            3: np.array([2.0, 0, 18]),
+        }
+        squared = 0.8 * 0.5 * np.array([0.233645, 0.009346, 0.757009])
+        expected = [0.2, *(squared + np.array([0, 0, 0.4]))]
+        assert league.weights(pool) == pytest.approx(expected, abs=1e-5)
+
+    def test_when_a_snapshot_is_taken(self):
+        league, pool = self.make(snapshot_interval=10, strong_win_rate=0.7)
+        assert not league._wants_snapshot(pool, 9)
+        assert not league._wants_snapshot(pool, 10)  # not known to win
+        assert league._wants_snapshot(pool, 20)
+        league.payoff.add(1, np.array([20, 0, 0]))
+        assert league._wants_snapshot(pool, 10)
+        assert not league._wants_snapshot(pool, 9)
+
+    def test_who_is_beaten_most_surely_goes_but_never_the_newest(self):
+        env = make_environment(num_snapshots=3)
+        algorithm = make_algorithm(env)
+        pool, league = algorithm.opponent_pool, League()
+        for _ in range(2):
+            league._take_snapshot(algorithm, pool)
+        assert pool.slots() == {0: 0, 1: 1, 2: 2}
+        league.payoff.add(1, np.array([10, 0, 10]))
+        league.payoff.add(2, np.array([15, 0, 5]))
+        league.payoff.add(3, np.array([20, 0, 0]))
+        league._take_snapshot(algorithm, pool)
+        assert pool.slots() == {0: 0, 2: 2, 3: 1}
+        assert league.payoff.win_rate(2) == 0.5  # of the one that has gone
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [{"newest_share": 1.5}, {"snapshot_interval": 0}, {"weighting": "newest"}],
+    )
+    def test_wrong_numbers(self, wrong):
+        with pytest.raises(ConfigError, match="League"):
+            League(**wrong)
+
+
+class Stops(Hook):
+    """Ends the run after so many iterations."""
+
+    def __init__(self, iterations: int) -> None:
+        super().__init__()
+        self._iterations = iterations
+
+    def after_iter(self, training):
+        if training.run.iterations == self._iterations:
+            training.request_stop("as the test wants")
+
+
+def train(root_dir, num_iterations, algorithm=PPOAlgorithm, stops=0, **settings):
+    create = functools.partial(
+        create_environment,
+        env_ctor=functools.partial(
+            _Battle, opponents=(RandomOpponent(),), num_snapshots=2
+        ),
+        num_parallel_environments=8,
+    )
+    settings = {
+        "unroll_length": 8,
+        "random_seed": 0,
+        "summary_interval": 1,
+    } | settings
+    config = TrainerConfig(
+        algorithm_ctor=functools.partial(algorithm, action_mask_key="action_mask"),
+        num_iterations=num_iterations,
+        **settings,
+    )
+    league = League(snapshot_interval=40, weighting="variance")
+    trainer = Trainer(config, root_dir, create_env=create, hooks=[league, Stops(stops)])
+    trainer.train()
+    return trainer.algorithm, league
+
+
+class _Battle(BattleEnvironment):
+    def __init__(self, num_environments, **kwargs):
+        super().__init__(num_environments, "tic_tac_toe", **kwargs)
+
+
+def test_a_run_with_a_league_is_resumed_to_the_bit(tmp_path):
+    whole, league = train(tmp_path / "whole", 8)
+    assert league._num_snapshots > 3  # more than there are slots
+    train(tmp_path / "parts", 8, stops=5)
+    resumed, again = train(tmp_path / "parts", 8)
+    expected = whole.state_dict()
+    for name, tensor in resumed.state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+    assert again.state_dict() == league.state_dict()
+    curves = alf_lite.read_curves(tmp_path / "whole")
+    assert any(name.startswith("league/win_rate/snapshot_") for name in curves)
+    assert any(name.endswith("random/seat_1") for name in curves)
+    # The policy is loaded without its opponents
+    policy = alf_lite.load_policy(tmp_path / "whole")
+    assert policy.predict(
+        {
+            "action_mask": np.ones(9, np.int8),
+            "observation": np.zeros((2, 3, 3), np.float32),
+        }
+    ) in range(9)
+
+
+def test_unroll_workers_meet_the_snapshots(tmp_path):
+    algorithm, league = train(
+        tmp_path / "run",
+        8,
+        functools.partial(PPOAlgorithm, off_policy_correction="vtrace"),
+        async_unroll=True,
+        num_unroll_workers=2,
+    )
+    assert league._num_snapshots > 2
+    # Games against snapshots that were taken after the workers had begun
+    assert max(league.payoff._games) > 1
+    assert algorithm.opponent_pool.ids.max() > 1
+
+
+def test_off_policy_too(tmp_path):
+    _, league = train(
+        tmp_path / "run", 20, DqnAlgorithm, mini_batch_size=8, initial_collect_steps=64
+    )
+    assert league._num_snapshots > 2
+
+
+def test_a_league_without_opponents_is_refused(tmp_path):
+    config = TrainerConfig(
+        algorithm_ctor=functools.partial(PPOAlgorithm, action_mask_key="action_mask"),
+        num_iterations=1,
+        unroll_length=4,
+    )
+    create = functools.partial(create_environment, env_ctor=BothSeatsEnvironment)
+    with pytest.raises(ConfigError, match="League: the environment has no snapshots"):
+        Trainer(config, tmp_path, create_env=create, hooks=[League()]).train()

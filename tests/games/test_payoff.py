@@ -1,0 +1,97 @@
+"""Payoffs, what to play next, and ratings: numbers that are known from elsewhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from alf_lite.errors import ConfigError
+from alf_lite.games.payoff import Payoff, bradley_terry, prioritized
+
+
+def test_earlier_games_count_less():
+    payoff = Payoff(0.99)
+    payoff.add(3, np.array([6, 0, 0]))
+    payoff.add(3, np.array([0, 0, 1]))
+    assert payoff.counts(3) == pytest.approx([5.793465, 0, 1], abs=1e-6)
+    assert payoff.win_rate(3) == 0.5  # fewer than eight games
+    for result in (0, 2, 1):  # won, lost, drawn
+        payoff.add(3, np.eye(3)[result])
+    assert payoff.counts(3) == pytest.approx([6.601493, 1, 1.960299], abs=1e-6)
+    assert payoff.win_rate(3) == pytest.approx(0.742695, abs=1e-6)
+    again = Payoff(0.99)
+    again.load_state_dict(payoff.state_dict())
+    assert again.win_rate(3) == payoff.win_rate(3)
+    payoff.forget(3)
+    assert payoff.win_rate(3) == 0.5
+
+
+def test_prioritised_self_play():
+    rates = np.array([0.5, 0.9, 0.1])
+    assert prioritized(rates, "squared") == pytest.approx(
+        [0.233645, 0.009346, 0.757009], abs=1e-6
+    )
+    assert prioritized(rates, "variance") == pytest.approx(
+        [0.581395, 0.209302, 0.209302], abs=1e-6
+    )
+    assert prioritized(rates, "uniform") == pytest.approx([1 / 3] * 3)
+    # All beaten always, or never won: no weights of 0/0
+    assert prioritized(np.ones(3), "squared") == pytest.approx([1 / 3] * 3)
+    assert prioritized(np.zeros(3), "variance") == pytest.approx([1 / 3] * 3)
+    with pytest.raises(ConfigError, match="weighting must be one of"):
+        prioritized(rates, "newest")  # type: ignore[arg-type]
+
+
+def rate(p: float) -> float:
+    return 400 * np.log10(p / (1 - p))
+
+
+def test_ratings_of_two_are_those_of_their_score():
+    # 30 of 40 points, and the drawn game that everybody has beside
+    ratings = bradley_terry(np.array([[0, 30.0], [10, 0]]))
+    share = 30.5 / 41
+    assert ratings.elo[0] - ratings.elo[1] == pytest.approx(rate(share))
+    assert ratings.elo.sum() == pytest.approx(0)
+    # Both intervals are those of half the difference
+    information = 41 * share * (1 - share)
+    expected = 1.96 * 400 / np.log(10) / np.sqrt(information) / 2
+    assert ratings.half_width == pytest.approx([expected] * 2)
+
+
+def test_ratings_make_the_results_likely_and_intervals_hold_what_is_true():
+    strength = np.array([120.0, 10.0, -130.0])
+    chance = 1 / (1 + 10 ** ((strength[None] - strength[:, None]) / 400))
+    draws = np.random.default_rng(0)
+    inside = []
+    for _ in range(200):
+        scores = np.zeros((3, 3))
+        for i in range(3):
+            for j in range(i):
+                scores[i, j] = draws.binomial(100, chance[i, j])
+                scores[j, i] = 100 - scores[i, j]
+        ratings = bradley_terry(scores)
+        inside.append(np.abs(ratings.elo - strength) <= ratings.half_width)
+    assert 0.9 < np.mean(inside) < 0.99
+
+
+def best_responses(weighting: str, num_steps: int) -> float:
+    """Exploitability of the mixture of a pool to which best responses are added.
+
+    Biased rock, paper, scissors: the equilibrium is (1/16, 10/16, 5/16).
+    """
+    payoff = np.array([[0, -25, 50], [25, 0, -5], [-50, 5, 0]]) / 50
+    pool = [0]
+    for _ in range(num_steps):
+        if weighting == "newest":
+            mixture = np.eye(3)[pool[-1]]
+        else:
+            counts = np.bincount(pool, minlength=3)
+            mixture = counts / counts.sum()
+        pool.append(int((payoff @ mixture).argmax()))
+    share = np.bincount(pool, minlength=3) / len(pool)
+    return float((payoff @ share).max())
+
+
+def test_fictitious_play_converges_and_the_newest_opponent_goes_round():
+    assert best_responses("uniform", 3000) == pytest.approx(0.0031, abs=5e-4)
+    assert best_responses("newest", 3000) == pytest.approx(0.166, abs=5e-3)
