@@ -37,7 +37,7 @@ EXTRAS = {
     "highway": ["highway-env>=1.10"],
     "mo": ["mo-gymnasium>=1.3"],
     "minari": ["minari>=0.5.4", "h5py>=3.10", "pillow>=10.0", "pyarrow>=14.0"],
-    "games": ["open-spiel>=2.0"],
+    "games": ["open-spiel>=2.0", "mpe2>=1.1", "pygame-ce>=2.5"],
     "ray": ["ray>=2.52"],
     "tune": ["optuna>=4.0"],
     "wandb": ["wandb>=0.18"],

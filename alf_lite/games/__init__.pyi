@@ -9,6 +9,7 @@ from alf_lite.games.board_games import (
     TicTacToe as TicTacToe,
 )
 from alf_lite.games.catalogue import create_game as create_game
+from alf_lite.games.folded_environment import FoldedEnvironment as FoldedEnvironment
 from alf_lite.games.game import (
     Game as Game,
     copy_rows as copy_rows,

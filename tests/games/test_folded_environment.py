@@ -1,0 +1,193 @@
+"""Agents of one game as rows of a batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import StepType
+from alf_lite.errors import ConfigError, EnvError
+from alf_lite.games.folded_environment import FoldedEnvironment
+from alf_lite.testing.environment_contract import EnvironmentContract
+
+
+class Walkers:
+    """N agents on a line, each of which is paid for where it stands.
+
+    Agent i is out after ``lengths[i]`` steps; by the end of its life, not by a limit.
+    """
+
+    def __init__(self, lengths=(5, 5), masks=None):
+        self.metadata = {"name": "walkers"}
+        self.possible_agents = [f"walker_{i}" for i in range(len(lengths))]
+        self._lengths = dict(zip(self.possible_agents, lengths, strict=True))
+        self._masks = masks
+        self._rng = np.random.default_rng()
+
+    def observation_space(self, agent):
+        box = spaces.Box(-100.0, 100.0, (2,))
+        if self._masks == "observation":
+            mask = spaces.MultiBinary(3)
+            return spaces.Dict({"observation": box, "action_mask": mask})
+        return box
+
+    def action_space(self, agent):
+        return spaces.Discrete(3)
+
+    def reset(self, seed=None):
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
+        self.agents = list(self.possible_agents)
+        self._time = 0
+        self._places = {agent: self._rng.normal() for agent in self.agents}
+        return self._seen(), self._infos()
+
+    def step(self, actions):
+        assert actions.keys() == set(self.agents)
+        self._time += 1
+        for agent, action in actions.items():
+            self._places[agent] += int(action) - 1
+        over = {a: self._time == self._lengths[a] for a in self.agents}
+        rewards = {a: float(self._places[a]) for a in self.agents}
+        result = self._seen(), rewards, over, dict.fromkeys(over, False), self._infos()
+        self.agents = [agent for agent in self.agents if not over[agent]]
+        return result
+
+    def _mask(self):
+        return np.array([1, self._time % 2, 1], np.int8)
+
+    def _seen(self):
+        seen = {
+            agent: np.array([self._places[agent], self._time], np.float32)
+            for agent in self.agents
+        }
+        if self._masks == "observation":
+            return {
+                agent: {"observation": one, "action_mask": self._mask()}
+                for agent, one in seen.items()
+            }
+        return seen
+
+    def _infos(self):
+        info = {"action_mask": self._mask()} if self._masks == "info" else {}
+        return {agent: dict(info) for agent in self.agents}
+
+    def close(self):
+        pass
+
+
+class TestFolded(EnvironmentContract):
+    num_environments = 6
+
+    def make(self, num_environments, seed):
+        lengths = (5, 5) if num_environments % 2 == 0 else (5,)
+        return FoldedEnvironment(num_environments, lambda: Walkers(lengths), seed=seed)
+
+
+def random_actions(rows: int, number: int) -> torch.Tensor:
+    return torch.randint(3, (number, rows), generator=torch.Generator().manual_seed(0))
+
+
+def test_rows_are_the_agents_of_single_games():
+    env = FoldedEnvironment(6, lambda: Walkers((4, 4)), seed=0)
+    first = env.reset(3)
+    games = [Walkers((4, 4)) for _ in range(3)]
+    from alf_lite.environments.single_env import environment_seeds, vector_seed
+
+    seeds = environment_seeds(vector_seed(3), 3)
+    seen = [g.reset(seed=int(s))[0] for g, s in zip(games, seeds, strict=True)]
+    assert torch.equal(first.observation["agent"], torch.eye(2).repeat(3, 1))
+    for action in random_actions(6, 30):
+        for i, one in enumerate(seen):
+            own = np.stack([one[f"walker_{a}"] for a in (0, 1)])
+            rows = env.current_time_step.observation
+            assert np.array_equal(rows["own"][2 * i : 2 * i + 2], own)
+            for a in (0, 1):
+                assert np.array_equal(rows["team"][2 * i + a], own.ravel())
+        step = env.step(action)
+        for i, game in enumerate(games):
+            rows = slice(2 * i, 2 * i + 2)
+            if not game.agents:
+                seen[i] = game.reset()[0]
+                assert (step.step_type[rows] == StepType.FIRST).all()
+                continue
+            chosen = dict(zip(game.agents, action[rows].tolist(), strict=True))
+            seen[i], rewards, over, _, _ = game.step(chosen)
+            assert step.reward[rows].tolist() == pytest.approx(list(rewards.values()))
+            assert step.is_last()[rows].tolist() == list(over.values())
+            assert step.discount[rows].tolist() == [1 - end for end in over.values()]
+
+
+def test_an_agent_that_is_out_waits_for_the_end_of_the_game():
+    env = FoldedEnvironment(4, lambda: Walkers((2, 5)), seed=0)
+    env.reset(0)
+    steps = [env.step(action) for action in random_actions(4, 12)]
+    kinds = torch.stack([step.step_type for step in steps])
+    assert kinds[:, 0].tolist() == [1, 2, 2, 2, 2, 0, 1, 2, 2, 2, 2, 0]
+    assert kinds[:, 1].tolist() == [1, 1, 1, 1, 2, 0, 1, 1, 1, 1, 2, 0]
+    for step in steps[2:5]:
+        assert step.reward[0] == 0
+        assert step.discount[0] == 0
+
+
+def test_nothing_is_learned_from_agents_that_are_out():
+    env = FoldedEnvironment(4, lambda: Walkers((2, 6)), seed=0)
+    config = TrainerConfig(num_iterations=3, unroll_length=14, random_seed=0)
+    algorithm = PPOAlgorithm(env=env, config=config)
+    for _ in range(3):
+        algorithm.train_iter()
+    valid = algorithm.training_run.preprocessed.valid[:, :-1]
+    kinds = algorithm.training_run.preprocessed.inputs.step_type[:, :-1]
+    assert torch.equal(valid, kinds != StepType.LAST)
+    assert (kinds[0] == StepType.LAST).sum() > 2 * (kinds[1] == StepType.LAST).sum()
+    # Each agent's own episodes: two and six steps
+    assert algorithm.metrics.results()["AverageEpisodeLength"] == pytest.approx(4)
+
+
+@pytest.mark.parametrize("where", ["observation", "info"])
+def test_masks_are_found(where):
+    env = FoldedEnvironment(2, lambda: Walkers((4, 4), masks=where), seed=0)
+    step = env.reset()
+    assert step.observation["action_mask"].tolist() == [[1, 0, 1]] * 2
+    step = env.step(torch.tensor([0, 2]))
+    assert step.observation["action_mask"].tolist() == [[1, 1, 1]] * 2
+
+
+def test_a_game_that_is_cut_is_not_terminal():
+    env = FoldedEnvironment(2, lambda: Walkers((9, 9)), max_episode_steps=3, seed=0)
+    env.reset()
+    step = [env.step(action) for action in random_actions(2, 3)][-1]
+    assert step.is_last().all()
+    assert (step.discount == 1).all()
+
+
+def test_without_a_team_the_agents_are_independent():
+    env = FoldedEnvironment(2, Walkers, tells_team=False)
+    assert env.observation_spec.keys() == {"agent", "own"}
+
+
+class Unequal(Walkers):
+    def observation_space(self, agent):
+        return spaces.Box(-1.0, 1.0, (2 + (agent == "walker_1"),))
+
+
+class Silent(Walkers):
+    def step(self, actions):
+        seen, rewards, *rest = super().step(actions)
+        rewards.pop("walker_1")
+        return seen, rewards, *rest
+
+
+def test_what_cannot_be_folded_is_told():
+    with pytest.raises(ConfigError, match="must be a multiple"):
+        FoldedEnvironment(3, Walkers)
+    with pytest.raises(ConfigError, match="its agents have different spaces"):
+        FoldedEnvironment(2, Unequal)
+    env = FoldedEnvironment(2, Silent)
+    env.reset(0)
+    with pytest.raises(EnvError, match="says nothing of walker_1"):
+        env.step(torch.tensor([0, 0]))
