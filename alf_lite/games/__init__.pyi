@@ -1,5 +1,6 @@
 # Written by `python -m tests.stubs`.
 
+from alf_lite.games.battle_environment import BattleEnvironment as _BattleEnvironment
 from alf_lite.games.board_games import (
     ConnectFour as ConnectFour,
     LineGame as LineGame,
@@ -18,7 +19,6 @@ from alf_lite.games.game import (
 )
 from alf_lite.games.game_environment import (
     GameEnvironment as GameEnvironment,
-    BattleEnvironment as _BattleEnvironment,
     BothSeatsEnvironment as _BothSeatsEnvironment,
 )
 from alf_lite.games.game_tree import GameTree as GameTree
@@ -70,19 +70,6 @@ class OnePlyOpponent(_OnePlyOpponent):
         self,
     ) -> None: ...
 
-class BothSeatsEnvironment(_BothSeatsEnvironment):
-    def __init__(
-        self,
-        num_environments: int,
-        game: Game | str = 'tic_tac_toe',
-        *,
-        num_random_moves: int = 0,
-        max_episode_steps: int | None = None,
-        env_info_spec: dict[str, TensorSpec],
-        discount: float = 1.0,
-        seed: int | None = None,
-    ) -> None: ...
-
 class BattleEnvironment(_BattleEnvironment):
     def __init__(
         self,
@@ -92,6 +79,19 @@ class BattleEnvironment(_BattleEnvironment):
         opponents: Sequence[Opponent] = ...,
         num_snapshots: int = 0,
         seat: int | None = None,
+        num_random_moves: int = 0,
+        max_episode_steps: int | None = None,
+        env_info_spec: dict[str, TensorSpec],
+        discount: float = 1.0,
+        seed: int | None = None,
+    ) -> None: ...
+
+class BothSeatsEnvironment(_BothSeatsEnvironment):
+    def __init__(
+        self,
+        num_environments: int,
+        game: Game | str = 'tic_tac_toe',
+        *,
         num_random_moves: int = 0,
         max_episode_steps: int | None = None,
         env_info_spec: dict[str, TensorSpec],

@@ -12,9 +12,10 @@ from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import StepType
 from alf_lite.errors import CheckpointError, ConfigError, EnvError
+from alf_lite.games.battle_environment import BattleEnvironment
 from alf_lite.games.board_games import TicTacToe
 from alf_lite.games.game import Game, random_legal
-from alf_lite.games.game_environment import BattleEnvironment, BothSeatsEnvironment
+from alf_lite.games.game_environment import BothSeatsEnvironment
 from alf_lite.games.opponents import (
     OnePlyOpponent,
     Opponent,

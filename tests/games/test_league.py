@@ -14,7 +14,8 @@ from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError, EnvError
-from alf_lite.games.game_environment import BattleEnvironment, BothSeatsEnvironment
+from alf_lite.games.battle_environment import BattleEnvironment
+from alf_lite.games.game_environment import BothSeatsEnvironment
 from alf_lite.games.league import League
 from alf_lite.games.opponents import RandomOpponent
 from alf_lite.trainers.hooks import Hook

@@ -9,9 +9,10 @@ import torch
 pytest.importorskip("pyspiel", reason="the games extra is not installed")
 
 from alf_lite.errors import ConfigError
+from alf_lite.games.battle_environment import BattleEnvironment
 from alf_lite.games.board_games import ConnectFour, TicTacToe
 from alf_lite.games.game import random_legal
-from alf_lite.games.game_environment import BattleEnvironment, BothSeatsEnvironment
+from alf_lite.games.game_environment import BothSeatsEnvironment
 from alf_lite.games.game_tree import GameTree
 from alf_lite.games.matches import play_games
 from alf_lite.games.open_spiel import MctsOpponent, OpenSpielGame
