@@ -1,4 +1,3 @@
-# ruff: noqa: ANN, RUF007, RUF017, RET503
 """alf_lite beside Stable-Baselines3, as one who uses both would write it.
 
     python benchmarks/outsider.py --peer_python=PEERS/bin/python

@@ -117,17 +117,7 @@ class UpdateLoop:
             may_be_last = not left or algorithm.stops_updates_early
             is_recorded = records and may_be_last
             looks = self._always_looks or (may_be_last and (records or asks_all))
-            if self._captured is not None and not is_recorded:
-                losses = self._update_by_graph(self._captured, update)
-            elif self._num_parts > 1:
-                losses, norms = self._update_in_parts(update, looks, is_recorded)
-            else:
-                losses = self._losses_of(update, looks)
-                norms = _step(
-                    *(algorithm, self._optimizers, _total_loss(losses)),
-                    functools.partial(self._explain, update),
-                    wants_norms=is_recorded,
-                )
+            losses, norms = self._update(update, looks, is_recorded)
             self._after_update(losses)
             for part in losses:
                 if update_priority is not None:
@@ -138,6 +128,22 @@ class UpdateLoop:
         if records or asks_all:
             summarize_update(algorithm, self._config, losses, norms)
         return int(num_steps)
+
+    def _update(
+        self, update: Update, looks: bool, wants_norms: bool
+    ) -> tuple[list[BatchLoss], list[Tensor]]:
+        """One gradient step; its losses, and norms if somebody wants them."""
+        if self._captured is not None and not wants_norms:
+            return self._update_by_graph(self._captured, update), []
+        if self._num_parts > 1:
+            return self._update_in_parts(update, looks, wants_norms)
+        losses = self._losses_of(update, looks)
+        norms = _step(
+            *(self._algorithm, self._optimizers, _total_loss(losses)),
+            functools.partial(self._explain, update),
+            wants_norms=wants_norms,
+        )
+        return losses, norms
 
     def run_passes(self, batch: TrainingBatch, *, num_bootstrap_rows: int) -> int:
         """As :meth:`run`, in passes over sequences [N, T, ...], in mini-batches."""
