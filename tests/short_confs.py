@@ -19,6 +19,7 @@ EXTRAS = {
     "box2d": "Box2D",
     "dm_control": "dm_control",
     "envpool": "envpool",
+    "games": "mpe2",
     "highway": "highway_env",
     "minigrid": "minigrid",
     "mo": "mo_gymnasium",

@@ -27,18 +27,30 @@ _ZERO = np.zeros((), np.float32)  # faster than a number of Python
 _ONE = np.ones((), np.float32)
 _HALF = np.float32(0.5)
 _MANY = 2**13  # from so many numbers on, a call of torch is faster than one of numpy
+# Overloads: to find the one that is meant takes longer than small arrays do
 _aten = torch.ops.aten
-_relu_backward = _aten.threshold_backward
+_relu_backward = _aten.threshold_backward.grad_input
+_norm_backward = _aten.native_layer_norm_backward.default
+_elu_backward = _aten.elu_backward.default
+_gelu_backward = _aten.gelu_backward.default
+_leaky_relu_backward = _aten.leaky_relu_backward.default
 
 
 class ArrayNode:
     """One step from x [B, n] to y [B, m]; its arrays are float32."""
 
     parameters: tuple[Place, ...] = ()
+    # Of a chain that begins with it: from so many rows on, torch multiplies
+    min_rows_of_torch = 2**62
 
     def forward(self, x: np.ndarray) -> tuple[np.ndarray, Any]:
         """What comes out, and what :meth:`pull_back` wants."""
         raise NotImplementedError
+
+    def forward_many(self, x: Tensor, keeps: bool) -> tuple[Tensor, Any]:
+        """As ``forward``, of so many rows that torch multiplies them."""
+        y, kept = self.forward(x.numpy())
+        return torch.from_numpy(y), kept
 
     def pull_back(
         self, gradient: np.ndarray, kept: Any, needs: Sequence[bool]
@@ -60,8 +72,6 @@ class ArrayNode:
 class Linear(ArrayNode):
     """y = x Wᵀ + b."""
 
-    min_rows_of_torch = 2**62
-
     def __init__(self, layer: nn.Linear) -> None:
         own: dict[str, Any] = layer._parameters
         self.parameters = (own, "weight"), (own, "bias")
@@ -71,11 +81,12 @@ class Linear(ArrayNode):
         # [1, out]: of one row, nothing is broadcast
         self._bias = None if bias is None else bias.detach().numpy()[None]
 
+    def forward_many(self, x: Tensor, keeps: bool) -> tuple[Tensor, Any]:
+        # Adds the bias within the product
+        y = F.linear(x, self._own["weight"], self._own["bias"]).detach()
+        return y, x.numpy() if keeps else None
+
     def forward(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if x.shape[0] >= self.min_rows_of_torch:  # adds the bias within the product
-            own = self._own
-            outputs = F.linear(torch.from_numpy(x), own["weight"], own["bias"])
-            return outputs.detach().numpy(), x
         y = x.dot(self._weight)
         if self._bias is not None:
             np.add(y, self._bias, out=y)
@@ -117,9 +128,7 @@ class LayerNorm(ArrayNode):
     def pull_back(
         self, gradient: np.ndarray, kept: Any, needs: Sequence[bool]
     ) -> Gradients:
-        to_x, *found = _aten.native_layer_norm_backward(
-            torch.from_numpy(gradient), *kept, needs
-        )
+        to_x, *found = _norm_backward(torch.from_numpy(gradient), *kept, needs)
         return [None if to_x is None else to_x.numpy(), *found]
 
     def in_torch(self, x: Tensor, parameters: Iterator[Any]) -> Tensor:
@@ -165,21 +174,25 @@ class Activation(ArrayNode):
 _BY_TORCH: dict[type[nn.Module], tuple[Callable[..., Tensor], ...]] = {
     nn.ELU: (
         lambda own, x: F.elu(x, own.alpha),
-        lambda own, g, x: _aten.elu_backward(g, own.alpha, 1, 1, False, x),
+        lambda own, g, x: _elu_backward(g, own.alpha, 1, 1, False, x),
     ),
     nn.GELU: (
         lambda own, x: F.gelu(x, approximate=own.approximate),
-        lambda own, g, x: _aten.gelu_backward(g, x, approximate=own.approximate),
+        lambda own, g, x: _gelu_backward(g, x, approximate=own.approximate),
     ),
     nn.LeakyReLU: (
         lambda own, x: F.leaky_relu(x, own.negative_slope),
-        lambda own, g, x: _aten.leaky_relu_backward(g, x, own.negative_slope, False),
+        lambda own, g, x: _leaky_relu_backward(g, x, own.negative_slope, False),
     ),
 }
 
 
 class Relu(Activation):
     """max(x, 0)."""
+
+    def forward_many(self, x: Tensor, keeps: bool) -> tuple[Tensor, Any]:
+        torch.relu_(x)
+        return x, x.numpy() if keeps else None
 
     def forward(self, x: np.ndarray) -> tuple[np.ndarray, Any]:
         if x.size < _MANY:
@@ -358,11 +371,18 @@ def run(
 
     Puts into ``kept`` what :func:`pull_back` wants of each.
     """
+    if x.shape[0] < nodes[0].min_rows_of_torch:
+        for node in nodes:
+            x, own = node.forward(x)
+            if kept is not None:
+                kept.append(own)
+        return x
+    many, keeps = torch.from_numpy(x), kept is not None
     for node in nodes:
-        x, own = node.forward(x)
+        many, own = node.forward_many(many, keeps)
         if kept is not None:
             kept.append(own)
-    return x
+    return many.numpy()
 
 
 def pull_back(

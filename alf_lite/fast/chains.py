@@ -20,7 +20,6 @@ from alf_lite.fast.array_nodes import (
     Activation,
     ArrayNode,
     Dueling,
-    Linear,
     in_torch,
     pull_back,
     run,
@@ -166,7 +165,10 @@ class NumpyChain:
             return None
         x = found.x
         if not torch.is_grad_enabled():
-            return None if x.requires_grad else torch.from_numpy(found.run())
+            if x.requires_grad:
+                return None
+            with quiet():
+                return torch.from_numpy(found.run())
         if not may_make_node():
             return None
         return Node.apply(_Pass(found.nodes), x, *self.parameters())
@@ -246,9 +248,16 @@ class PreparedInput(NamedTuple):
     x: Tensor  # [B, n]
 
     def run(self, kept: list[Any] | None = None) -> np.ndarray:
-        """[B, output_size], without a graph; see ``array_nodes.run``."""
-        with np.errstate(all="ignore"):  # torch does not warn either
-            return run(self.nodes, self.x.detach().numpy(), kept)
+        """[B, output_size], without a graph; see ``array_nodes.run``.
+
+        To be called by a node of torch's graph, or within :func:`quiet`.
+        """
+        return run(self.nodes, self.x.detach().numpy(), kept)
+
+
+def quiet() -> Any:
+    """In which numpy does not warn of what is not finite, as torch does not."""
+    return np.errstate(all="ignore")
 
 
 class _Pass(Computation):
@@ -308,9 +317,7 @@ def _nodes_of(layers: Sequence[Any], min_rows_of_torch: int) -> list[ArrayNode]:
         if type(layer) is _Streams:
             advantage, value = (_nodes_of(x, min_rows_of_torch) for x in layer[:2])
             nodes.append(Dueling(advantage, value, layer.network))
-            continue
-        node = NODES[type(layer)](layer)
-        if type(node) is Linear:
-            node.min_rows_of_torch = min_rows_of_torch
-        nodes.append(node)
+        else:
+            nodes.append(NODES[type(layer)](layer))
+        nodes[-1].min_rows_of_torch = min_rows_of_torch
     return nodes

@@ -198,7 +198,12 @@ class _Task:
         target = _stack_of_critics(critics.target)
         if online is None or target is None or not online.is_trained():
             return None
-        return cls(algorithm, batch, online, target)
+        task = cls(algorithm, batch, online, target)
+        inputs = (task.observation, task.next_observation, task.taken)
+        read = (*inputs, task._transition.reward, task._transition.discount)
+        if any(x.requires_grad or x.dtype is not torch.float32 for x in read):
+            return None  # whose gradient somebody waits for, or whom torch converts
+        return task
 
     def next_value(self, action: Tensor) -> Tensor:
         """[B], what the most pessimistic of the target critics tells."""

@@ -33,7 +33,7 @@ from alf_lite.distributions.exploration import (
 )
 from alf_lite.fast import Computation, Node, is_exactly, may_make_node, may_use_numpy
 from alf_lite.fast.array_nodes import pull_back
-from alf_lite.fast.chains import PreparedInput, chain_of
+from alf_lite.fast.chains import PreparedInput, chain_of, quiet
 from alf_lite.fast.statistics import numpy_mean
 from alf_lite.networks.lean_layers import has_hooks
 from alf_lite.networks.value_networks import QNetwork
@@ -97,7 +97,12 @@ def _act(
     chain = chain_of(network)
     if not chain.is_ready():
         return NotImplemented
-    observation, allowed = algorithm._mask.split(inputs.observation)
+    observation: Any = inputs.observation
+    allowed: Tensor | None = None
+    draw: Any = _any_index
+    if algorithm._mask.exists:
+        observation, allowed = algorithm._mask.split(observation)
+        draw = random_index
     shape, num_values = inputs.step_type.shape, algorithm._actions.max_values
     explores: Any = False
     if epsilon:  # see toss_coins and choose
@@ -107,18 +112,24 @@ def _act(
         else:
             explores = [coin < epsilon for coin in coins.tolist()]
             if all(explores):
-                return AlgStep(random_index(shape, num_values, allowed), state)
+                return AlgStep(draw(shape, num_values, allowed), state)
             explores = any(explores) and explores
     prepared = chain.read(observation)
     if prepared is None:
         values = network(observation)[0].detach().flatten(1).numpy()
     else:
-        values = prepared.run()
+        with quiet():
+            values = prepared.run()
     best = _best(values, allowed)
     if explores is not False:
-        random = random_index(shape, num_values, allowed)
+        random = draw(shape, num_values, allowed)
         best = np.where(explores, random.numpy(), best)
     return AlgStep(torch.from_numpy(best), state)
+
+
+def _any_index(shape: torch.Size, num_values: int, _: None) -> Tensor:
+    """As ``random_index``, where all are allowed."""
+    return torch.randint(num_values, shape)
 
 
 def _best(values: np.ndarray, allowed: Tensor | None) -> np.ndarray:

@@ -27,7 +27,7 @@ _threshold_backward = torch.ops.aten.threshold_backward.grad_input
 _elu_backward = torch.ops.aten.elu_backward.grad_input
 
 
-class Activation(NamedTuple):
+class InPlaceActivation(NamedTuple):
     """The first two in place: of the outputs; of (their gradient, the outputs)."""
 
     apply: Callable[[Tensor], Any]
@@ -41,14 +41,14 @@ def tanh_(x: Tensor) -> None:
     np.tanh(values, out=values)  # torch takes several times as long
 
 
-_ACTIVATIONS: dict[type[nn.Module], Activation] = {
-    nn.ReLU: Activation(
+_ACTIVATIONS: dict[type[nn.Module], InPlaceActivation] = {
+    nn.ReLU: InPlaceActivation(
         torch.relu_,
         lambda g, y: _threshold_backward(g, y, 0, grad_input=g),
         torch.relu,
     ),
-    nn.Tanh: Activation(tanh_, lambda g, y: g.mul_(1 - y * y), torch.tanh),
-    nn.ELU: Activation(
+    nn.Tanh: InPlaceActivation(tanh_, lambda g, y: g.mul_(1 - y * y), torch.tanh),
+    nn.ELU: InPlaceActivation(
         F.elu_,
         lambda g, y: _elu_backward(g, 1.0, 1, 1, True, y, grad_input=g),
         F.elu,
@@ -62,7 +62,7 @@ class Layer(NamedTuple):
     weight: Tensor  # [in, out]
     transposed: Tensor
     bias: Tensor  # [out]
-    activation: Activation | None
+    activation: InPlaceActivation | None
 
 
 class Stack:

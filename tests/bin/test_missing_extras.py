@@ -33,6 +33,7 @@ PROGRAMS = {
     "robotics": (["gymnasium_robotics"], ["train --conf=her_fetch_reach"]),
     "highway": (["highway_env"], ["train --conf=dqn_highway"]),
     "mo": (["mo_gymnasium"], ["train --conf=dqn_deep_sea_treasure"]),
+    "games": (["pyspiel"], ["arena random mcts:10"]),
     "minari": (["minari"], [f"{COLLECT}CartPole-v1 --format=minari"]),
     "ray": (["ray"], [f"{SWEEP} --engine=ray"]),
     "tune": (["optuna"], [f"{SWEEP} --method=optuna --num_trials=2"]),

@@ -254,6 +254,21 @@ def test_the_loss_of_others_is_not_short_cut():
     assert algorithm.quick_loss(batch) is None
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_to_observations_and_doubles_are_the_bodys(kind):
+    algorithm = build(kind)
+    batch = a_batch(algorithm)
+    inputs, transition = batch.inputs, batch.rollout_info
+    observation = inputs.observation.clone().requires_grad_()
+    inputs = inputs._replace(observation=observation)
+    assert algorithm.quick_loss(batch._replace(inputs=inputs)) is None
+    for name in ("reward", "discount"):
+        double = {name: getattr(transition, name).double()}
+        other = batch._replace(rollout_info=transition._replace(**double))
+        assert algorithm.quick_loss(other) is None
+    assert algorithm.quick_loss(batch) is not None
+
+
 class Same(nn.Module):
     def forward(self, weight):
         return weight
