@@ -12,6 +12,7 @@ neighbouring runs, in CPU time for as many environment steps.
 
 import argparse
 import functools
+import itertools
 import json
 import os
 import statistics
@@ -130,9 +131,12 @@ def train_sb3(clock, kind, name, num_envs, num_steps, s):
         def __init__(self, space):
             super().__init__(space, s["net"][-1])
             sizes, act = [space.shape[0], *s["net"]], nn.Tanh if "T" in s else nn.ReLU
-            pairs = zip(sizes, sizes[1:], strict=False)
-            parts = [[nn.Linear(*pair), nn.LayerNorm(pair[1]), act()] for pair in pairs]
-            self.forward = nn.Sequential(*sum(parts, []))
+            self.layers = nn.Sequential()
+            for pair in itertools.pairwise(sizes):
+                self.layers.extend([nn.Linear(*pair), nn.LayerNorm(pair[1]), act()])
+
+        def forward(self, observation):
+            return self.layers(observation)
 
     wrapper = split if s.get("dict") else None
     env = env_util.make_vec_env(name, num_envs, seed=0, wrapper_class=wrapper)
@@ -194,7 +198,8 @@ def main():
         clock = HalfClock(num_steps)
         train = train_alf_lite if args.only == "alf_lite" else train_sb3
         train(clock, kind, name, num_envs, num_steps, settings)
-        return print("\n" + json.dumps(clock.rate()))
+        print("\n" + json.dumps(clock.rate()))
+        return
     print(
         "| task | alf_lite, steps per CPU s | SB3 | times as fast, quartiles | pairs |"
     )
