@@ -21,7 +21,7 @@ from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm, DdpgLossInfo
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
 from alf_lite.algorithms.parts.critics import Critics
 from alf_lite.algorithms.parts.policy import DeterministicPolicy, Policy
-from alf_lite.algorithms.parts.temperature import Temperature
+from alf_lite.algorithms.parts.temperature import Temperature, Temperatures
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm, SacLossInfo
 from alf_lite.data_structures import Field, LossInfo
 from alf_lite.distributions.action_vectors import BoxActions, Entropies
@@ -49,9 +49,10 @@ def of_sac(algorithm: SacAlgorithm, batch: TrainingBatch) -> _Result:
         or not is_exactly(policy, Policy)
         or not is_exactly(network, SquashedActorNetwork)
         or not is_exactly(network._head, NormalProjection)
+        or not is_exactly(algorithm._temperatures, Temperatures)
         or not is_exactly(temperature, Temperature)
         or not temperature._log_alpha.requires_grad
-        or has_hooks(policy)
+        or any(map(has_hooks, (policy, algorithm._temperatures, temperature)))
     ):
         return None
     head: Any = network._head

@@ -7,6 +7,7 @@ nobody needs. Here each member of an ensemble is evaluated by itself, layer by l
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -103,7 +104,11 @@ class Stack:
                 return False  # made of others at every call
             found += own["weight"], own["bias"]
         addresses = [parameter.data_ptr() for parameter in found]
-        if addresses != self._addresses:
+        # Others may be on the same memory, such as one that is not trained any more
+        are_same = len(found) == len(self.parameters) and all(
+            map(operator.is_, found, self.parameters)
+        )
+        if addresses != self._addresses or not are_same:
             if not all(p.is_cpu and p.dtype is torch.float32 for p in found):
                 return False
             self._addresses, self.parameters = addresses, found

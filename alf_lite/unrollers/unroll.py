@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -374,6 +375,12 @@ class UnrollStorage:
         try:
             rows: list[Any] = list(map(self._structure.flatten_up_to, values))
             fits = row > 0 or list(map(_traits, rows[0])) == self._traits
+            if len(rows) > 1:  # what is stacked would change the size of the memory
+                fits = fits and all(
+                    leaf.shape == shape
+                    for leaves in rows
+                    for leaf, (shape, _) in zip(leaves, self._traits, strict=True)
+                )
         except (AttributeError, ValueError):
             fits = False
         if not fits:
@@ -448,9 +455,11 @@ class UnrollStorage:
     def _explain(self, values: Sequence[Nest]) -> None:
         """Says in what the rows differ from those that were written before."""
         nest.assert_same_structure(self.memory, *values)
-        for (path, leaf), (shape, dtype) in zip(
-            nest.flatten_with_path(values[0]), self._traits, strict=True
-        ):
+        pairs = itertools.chain.from_iterable(
+            zip(nest.flatten_with_path(each), self._traits, strict=True)
+            for each in values
+        )
+        for (path, leaf), (shape, dtype) in pairs:
             if leaf.shape != shape or leaf.dtype != dtype:
                 raise ValueError(
                     f"unroll: {path} was {tuple(shape)} {dtype} in earlier steps, got "

@@ -307,3 +307,25 @@ def test_what_was_changed_later_is_not_short_cut(kind, change):
     assert algorithm.quick_loss(batch) is not None
     change(algorithm)
     assert algorithm.quick_loss(batch) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_parameter_on_the_same_memory_is_noticed(kind):
+    algorithm = build(kind)
+    batch = a_batch(algorithm)
+    assert algorithm.quick_loss(batch) is not None
+    linear = next(m for m in algorithm._policy.modules() if isinstance(m, nn.Linear))
+    linear.weight = nn.Parameter(linear.weight.detach(), requires_grad=False)
+    assert algorithm.quick_loss(batch) is None
+
+
+def test_a_temperature_that_somebody_looks_at_is_torchs():
+    algorithm = build(SacAlgorithm)
+    batch = a_batch(algorithm)
+    temperatures = algorithm._temperatures
+    for module in (temperatures, temperatures._modules["continuous"]):
+        handle = module.register_forward_hook(lambda *_: None)
+        assert algorithm.quick_loss(batch) is None
+        handle.remove()
+    temperatures.__class__ = type("Own", (type(temperatures),), {})
+    assert algorithm.quick_loss(batch) is None

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from alf_lite import nest
 from alf_lite.errors import ConfigError
 from alf_lite.unrollers.unroll import UnrollStorage
 
@@ -62,6 +63,17 @@ def test_rows_that_differ_from_the_first_are_refused(bad, message):
     storage.write(0, row(0), num_rows=1)
     with pytest.raises(ValueError, match=message):
         storage.write(0, bad, num_rows=1)
+
+
+def test_a_later_row_of_another_shape_is_refused_and_overwrites_nothing():
+    storage = UnrollStorage()
+    storage.write_rows(0, [row(0), row(1), row(2)], num_rows=3)
+    before = nest.map_structure(torch.clone, storage.read(0, 3))
+    wrong = {**row(8), "a": torch.ones(4)}
+    with pytest.raises(ValueError, match=r"\['a'\] was \(2,\)"):
+        storage.write_rows(0, [row(7), wrong], num_rows=3)
+    after = storage.read(0, 3)
+    assert all(map(torch.equal, nest.flatten(after), nest.flatten(before)))
 
 
 def test_the_memory_holds_all_rows_and_stays_until_there_are_more():

@@ -42,7 +42,9 @@ def backward(loss: Tensor) -> None:
 def _fill_from_node(loss: Tensor, gradient: Tensor) -> bool:
     """Whether the loss is a node; parameters have their gradients then."""
     node: Any = loss.grad_fn
-    if type(node) is not _NODE or loss._backward_hooks or torch.is_anomaly_enabled():
+    if type(node) is not _NODE or torch.is_anomaly_enabled():
+        return False
+    if loss._backward_hooks or loss.retains_grad:
         return False
     needs = node.needs_input_grad[1:]
     pairs = list(zip(node.saved_tensors, needs, strict=True))
@@ -52,7 +54,7 @@ def _fill_from_node(loss: Tensor, gradient: Tensor) -> bool:
         gradients = node.computation.backward(needs, gradient)
     others, of_others = [], []
     for (x, needed), found in zip(pairs, gradients, strict=True):
-        if not needed or found is None:
+        if not needed or found is None or not x.requires_grad:  # not any more
             continue
         if not x.is_leaf:
             others.append(x)

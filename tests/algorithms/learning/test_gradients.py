@@ -115,6 +115,20 @@ def test_a_hook_of_the_loss_is_called():
         torch.testing.assert_close(leaf.grad, gradient)
 
 
+def test_a_loss_that_keeps_its_gradient_and_a_leaf_that_wants_none_any_more():
+    p = parameters()
+    loss = Node.apply(SumOfProducts(), *p)
+    loss.retain_grad()
+    backward(loss)
+    assert loss.grad == 1
+    p = parameters()
+    loss = Node.apply(SumOfProducts(), *p)
+    p[0].requires_grad_(False)
+    backward(loss)
+    assert p[0].grad is None
+    assert p[1].grad is not None
+
+
 def test_parameters_that_were_changed_in_the_meantime_are_noticed():
     p = parameters()
     loss = Node.apply(SumOfProducts(), *p)
