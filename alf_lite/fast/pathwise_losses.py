@@ -200,11 +200,13 @@ class _Task:
         if online is None or target is None or not online.is_trained():
             return None
         task = cls(algorithm, batch, online, target)
-        inputs = (task.observation, task.next_observation, task.taken)
-        read = (*inputs, task._transition.reward, task._transition.discount)
-        if any(x.requires_grad or x.dtype is not torch.float32 for x in read):
-            return None  # whose gradient somebody waits for, or whom torch converts
-        return task
+        return task if task._reads_numbers_alone() else None
+
+    def _reads_numbers_alone(self) -> bool:
+        """False if somebody waits for their gradients, or torch would convert them."""
+        inputs = (self.observation, self.next_observation, self.taken)
+        read = (*inputs, self._transition.reward, self._transition.discount)
+        return not any(x.requires_grad or x.dtype is not torch.float32 for x in read)
 
     def next_value(self, action: Tensor) -> Tensor:
         """[B], what the most pessimistic of the target critics tells."""
