@@ -42,7 +42,7 @@ def test_the_version_is_that_of_the_package(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["trian"], "Did you mean 'train'?"),
+        (["trainx"], "Did you mean 'train'?"),
         (["xyzzy"], "There are train, play"),
         (["--conf=ppo_cart_pole"], "the command comes before its flags"),
         (["list", "conf"], "Did you mean 'confs'?"),
