@@ -34,7 +34,7 @@ def compiled(function: Loop, signature: str) -> Loop | None:
         return None
     import numba  # takes a quarter of a second, and most runs need none
 
-    options = {"error_model": "numpy", "nogil": True}
+    options: dict[str, Any] = {"error_model": "numpy", "nogil": True}
     try:
         return numba.njit(signature, cache=True, **options)(function)
     except RuntimeError:  # there is no place on the disk
