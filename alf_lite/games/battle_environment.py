@@ -110,7 +110,7 @@ class BattleEnvironment(GameEnvironment):
         num_bots = len(self._bots)
         weights = np.ones(num_bots)
         if self._snapshots is not None:
-            weights = self._snapshots.pool.weights.numpy()
+            weights = self._snapshots.pool.weights.numpy(force=True)
         if not weights.sum():
             raise EnvError(f"{self.name}: there is no opponent, all weights are 0")
         shares = weights.cumsum() / weights.sum()

@@ -20,13 +20,7 @@ from alf_lite.environments.single_env import vector_seed
 from alf_lite.environments.time_steps import check_action
 from alf_lite.errors import CheckpointError, ConfigError, EnvError
 from alf_lite.games.catalogue import create_game
-from alf_lite.games.game import (
-    MASK_KEY,
-    Game,
-    State,
-    copy_rows,
-    with_rows,
-)
+from alf_lite.games.game import MASK_KEY, Game, State, copy_rows, with_rows
 from alf_lite.games.matches import after_random_moves
 from alf_lite.tensor_specs import TensorSpec
 
@@ -126,9 +120,9 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
         self._games = with_rows(self._games, rows, games)
         self._num_moves[rows] = 0
 
+    @abc.abstractmethod
     def _env_info(self, has_begun: np.ndarray) -> dict[str, np.ndarray]:
         """Of the step that comes next; [B] bool says where it is a FIRST one."""
-        raise NotImplementedError
 
     # Stepping
 
@@ -289,6 +283,8 @@ class BothSeatsEnvironment(GameEnvironment):
         ConfigError: if it is no board game.
     """
 
+    has_negative_discounts = True
+
     def __init__(
         self, num_environments: int, game: Game | str = "tic_tac_toe", **kwargs: Any
     ) -> None:
@@ -305,17 +301,14 @@ class BothSeatsEnvironment(GameEnvironment):
                 "and play for the same stake. Take BattleEnvironment."
             )
 
-    has_negative_discounts = True
-
     def _choosing_seats(self) -> np.ndarray:
         return self.game.moves(self._games).argmax(1)
 
     def _take(self, rows: np.ndarray, action: np.ndarray) -> np.ndarray:
         mover = self._choosing_seats()[rows]
         self._play(rows, np.repeat(action[:, None], 2, 1))
-        return self.game.returns(copy_rows(self._games, rows))[
-            np.arange(len(rows)), mover
-        ]
+        won = self.game.returns(copy_rows(self._games, rows))
+        return won[np.arange(len(rows)), mover]
 
     def _env_info(self, has_begun: np.ndarray) -> dict[str, np.ndarray]:
         won = self.game.returns(self._games)[:, 0]

@@ -42,9 +42,7 @@ def backward(loss: Tensor) -> None:
 def _fill_from_node(loss: Tensor, gradient: Tensor) -> bool:
     """Whether the loss is a node; parameters have their gradients then."""
     node: Any = loss.grad_fn
-    if type(node) is not _NODE or torch.is_anomaly_enabled():
-        return False
-    if loss._backward_hooks or loss.retains_grad:
+    if type(node) is not _NODE or _is_watched(loss):
         return False
     needs = node.needs_input_grad[1:]
     pairs = list(zip(node.saved_tensors, needs, strict=True))
@@ -66,6 +64,12 @@ def _fill_from_node(loss: Tensor, gradient: Tensor) -> bool:
     if others:
         _run_engine(others, of_others)
     return True
+
+
+def _is_watched(loss: Tensor) -> bool:
+    """Whether somebody wants its own gradient, or to know where one is not finite."""
+    has_hooks = bool(loss._backward_hooks)
+    return has_hooks or loss.retains_grad or torch.is_anomaly_enabled()
 
 
 def _is_plain(leaf: Tensor) -> bool:
