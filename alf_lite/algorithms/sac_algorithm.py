@@ -32,7 +32,6 @@ from alf_lite import nest
 from alf_lite.algorithms.off_policy_algorithm import PathwiseActorCriticAlgorithm
 from alf_lite.algorithms.parts.critics import with_clipped_slope
 from alf_lite.algorithms.parts.prior import Prior, make_prior
-from alf_lite.algorithms.parts.return_heads import ReturnHead
 from alf_lite.algorithms.parts.temperature import (
     BoxSamples,
     TargetEntropy,
@@ -44,7 +43,6 @@ from alf_lite.data_structures import AlgStep, Field, LossInfo, TimeStep
 from alf_lite.distributions import functions as distributions
 from alf_lite.distributions.action_vectors import Entropies, PolicySample
 from alf_lite.distributions.sample_noise import SampleNoise
-from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import SquashedActorNetwork
 from alf_lite.networks.network import Network, takes_whole_sequences
 from alf_lite.optimizers.optimizers import Optimizer
@@ -224,15 +222,6 @@ class SacAlgorithm(PathwiseActorCriticAlgorithm):
         if self._prior is not None:
             self._prior.load(name)
 
-    def _checked_return_model(self, model: ReturnHead | None) -> ReturnHead | None:
-        model = super()._checked_return_model(model)
-        if model is not None and not model.outputs_are_returns:
-            raise ConfigError(
-                f"{self._name}: return_model: the entropy is added to returns, which "
-                f"{type(model).__name__} cannot; use QuantileHead()"
-            )
-        return model
-
     def _critic_output_shape(self) -> tuple[int, ...]:
         """With D' values for a reward of D dimensions, the last of them the entropy."""
         dims = (self.reward_spec.numel + 1,) if self.has_multidim_reward else ()
@@ -400,7 +389,10 @@ class SacAlgorithm(PathwiseActorCriticAlgorithm):
         return self._soft_value(sample, values), target_state
 
     def _soft_value(self, sample: PolicySample, values: Tensor) -> Tensor:
-        """The same, of a sample of the policy and its values [B, n, A, ...]."""
+        """The same, of a sample of the policy and its values [B, n, A, ...].
+
+        Of a model of the return, the outputs of V [B, N] and then the entropy's part.
+        """
         value = sample.expectation(self._target_opinion(values))
         if not self._use_entropy_reward:
             return value
@@ -408,7 +400,8 @@ class SacAlgorithm(PathwiseActorCriticAlgorithm):
         if self.has_multidim_reward:
             bonus = F.pad(bonus.unsqueeze(-1), (value.shape[-1] - 1, 0))
         elif self._return_model is not None:
-            bonus = bonus.unsqueeze(-1)  # it moves every quantile
+            # It moves the whole distribution, whatever the outputs stand for.
+            return torch.cat([value, bonus.unsqueeze(-1)], -1)
         return value + bonus
 
     def calc_loss(self, info: SacInfo) -> LossInfo:
@@ -434,11 +427,14 @@ class SacAlgorithm(PathwiseActorCriticAlgorithm):
 
     def _critic_loss(self, info: SacInfo) -> tuple[Tensor, Callable[[], Tensor]]:
         """Eq. 5: Σ_k ½ (Q_k(s_t, a_t) − G_t − Γ_t V(s_{t+m}))²; for mean_k |δ_k|."""
-        reward = info.reward
+        reward, next_value = info.reward, info.next_value
         if self.has_multidim_reward:
             reward = F.pad(reward, (0, 1))  # the entropy is none of the environment's
+        elif self._return_model is not None and self._use_entropy_reward:
+            reward = reward + info.discount * next_value[..., -1]
+            next_value = next_value[..., :-1]
         return self._critics.td_loss(
-            info.q, reward, info.discount, info.next_value, halved=True
+            info.q, reward, info.discount, next_value, halved=True
         )
 
     def _actor_loss(self, info: SacInfo) -> Tensor:

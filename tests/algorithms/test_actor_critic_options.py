@@ -32,6 +32,7 @@ from alf_lite.algorithms.redq_algorithm import RedqAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.algorithms.taac_algorithm import TaacAlgorithm
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
+from alf_lite.algorithms.tqc_algorithm import TqcAlgorithm
 from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.config import TrainerConfig
 from alf_lite.config import files as config_files
@@ -111,13 +112,12 @@ def test_a_quantile_critic_of_sac_fits_the_quantiles_of_the_pessimistic_target()
     outputs = algorithm._critics.target((steps.observation[:, 1], vector))[0][:, :, 0]
     for b in range(5):
         chosen = min(outputs[b], key=lambda quantiles: quantiles.mean().item())
-        value = chosen - 0.3 * log_prob[b]
+        value = torch.cat([chosen, -0.3 * log_prob[b, None]])
         torch.testing.assert_close(info.next_value[0, b], value)
-    # ... and each of the critics is drawn to it.
-    target = (
-        steps.reward[:, 1, None]
-        + GAMMA * steps.discount[:, 1, None] * (info.next_value[0])
-    )
+    # ... and each of the critics is drawn to it, moved by the entropy.
+    value = info.next_value[0, :, :-1] + info.next_value[0, :, -1:]
+    discount = GAMMA * steps.discount[:, 1, None]
+    target = steps.reward[:, 1, None] + discount * value
     expected = sum(quantile_huber(info.q[0, :, k], target) for k in range(2))
     loss, td_error = algorithm._critic_loss(info)
     torch.testing.assert_close(loss[0], expected)
@@ -140,6 +140,38 @@ def test_a_deterministic_policy_follows_the_mean_of_a_model(cls):
     assert algorithm.calc_loss(info).loss.shape == (1, 5)
 
 
+@pytest.mark.parametrize("with_entropy", [True, False])
+def test_the_entropy_moves_every_atom_of_a_categorical_critic(with_entropy):
+    head = CategoricalHead(-2.0, 2.0, num_atoms=5)
+    algorithm = make(
+        return_model=head, initial_alpha=0.3, use_entropy_reward=with_entropy
+    )
+    steps = windows(BOX)
+    info = info_of(algorithm, steps)
+    outputs = info.next_value[0, :, :5]
+    bonus = info.next_value[0, :, 5] if with_entropy else torch.zeros(5)
+    loss, td_error = algorithm._critic_loss(info)
+    atoms = [-2.0, -1.0, 0.0, 1.0, 2.0]
+    for b in range(5):  # by hand: each atom goes to the two that are nearest
+        share = [0.0] * 5
+        for atom, p in zip(atoms, outputs[b].softmax(-1).tolist(), strict=True):
+            moved = atom + bonus[b].item()
+            discount = GAMMA * steps.discount[b, 1].item()
+            place = min(max(steps.reward[b, 1].item() + discount * moved, -2), 2) + 2
+            lower = min(int(place), 3)
+            share[lower] += p * (lower + 1 - place)
+            share[lower + 1] += p * (place - lower)
+        target = torch.tensor(share)
+        expected = sum(
+            -(target * info.q[0, b, k].log_softmax(-1)).sum() for k in range(2)
+        )
+        torch.testing.assert_close(loss[0, b], expected)
+        mean = steps.reward[b, 1] + discount * (head.mean(outputs[b]) + bonus[b])
+        error = (mean - head.mean(info.q[0, b])).abs().mean()
+        torch.testing.assert_close(td_error()[0, b], error)
+    assert bool(bonus.abs().min() > 0) is with_entropy
+
+
 def test_the_gap_of_a_quantile_critic_of_cql_is_that_of_expected_returns():
     algorithm, steps = make(CqlAlgorithm, return_model=QuantileHead(4)), windows(BOX)
     before = info_of(algorithm, steps)
@@ -153,8 +185,6 @@ def test_the_gap_of_a_quantile_critic_of_cql_is_that_of_expected_returns():
 
 
 def test_models_that_do_not_fit_are_refused():
-    with pytest.raises(ConfigError, match="return_model: the entropy is added"):
-        make(return_model=CategoricalHead())
     with pytest.raises(ConfigError, match="return_model: actions with discrete parts"):
         make(action_spec=CHOICE, return_model=QuantileHead())
     with pytest.raises(ConfigError, match="return_model: expected a model such as"):
@@ -180,6 +210,39 @@ def test_the_target_is_the_smallest_of_a_few_random_critics():
         torch.testing.assert_close(smallest, values[:, chosen].amin(1))
         seen.add(tuple(sorted(chosen)))
     assert len(seen) == 10  # all pairs
+
+
+def test_tqc_pools_the_quantiles_and_leaves_the_largest_out():
+    algorithm = make(
+        TqcAlgorithm,
+        num_critics=3,
+        num_dropped_quantiles=2,
+        return_model=QuantileHead(5),
+        initial_alpha=0.3,
+    )
+    values = torch.randn(4, 3, 1, 5)
+    pooled = algorithm._target_opinion(values)
+    assert pooled.shape == (4, 1, 9)
+    for b in range(4):
+        expected = sorted(values[b].flatten().tolist())[:9]
+        assert pooled[b, 0].tolist() == pytest.approx(expected)
+    torch.testing.assert_close(
+        algorithm._weigh(algorithm._opinion(values)), values.mean((1, 3))
+    )
+    info = info_of(algorithm, steps := windows(BOX))
+    assert info.next_value.shape == (1, 5, 10)  # and the entropy
+    loss, _ = algorithm._critic_loss(info)
+    value = info.next_value[0, :, :-1] + info.next_value[0, :, -1:]
+    target = steps.reward[:, 1, None] + GAMMA * steps.discount[:, 1, None] * value
+    expected = sum(quantile_huber(info.q[0, :, k], target) for k in range(3))
+    torch.testing.assert_close(loss[0], expected)
+
+
+def test_tqc_refuses_what_has_no_quantiles_to_leave_out():
+    with pytest.raises(ConfigError, match=r"needs a QuantileHead\(\); got Categor"):
+        make(TqcAlgorithm, return_model=CategoricalHead())
+    with pytest.raises(ValueError, match="less than the 25 of a critic, got 25"):
+        make(TqcAlgorithm, num_dropped_quantiles=25)
 
 
 def of_the_droq_conf():

@@ -18,6 +18,7 @@ from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.algorithms.sarsa_algorithm import SarsaAlgorithm
 from alf_lite.algorithms.taac_algorithm import TaacAlgorithm
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
+from alf_lite.algorithms.tqc_algorithm import TqcAlgorithm
 from alf_lite.distributions.exploration import GaussianNoise, OrnsteinUhlenbeckNoise
 from alf_lite.distributions.sample_noise import StateDependentNoise
 from alf_lite.networks.actor_networks import ActorNetwork, SquashedActorNetwork
@@ -217,6 +218,29 @@ class TestQuantileSacWithLastingNoise(TestSac):
         sample = algorithm._actions.sample(policy)
         outputs, _ = algorithm._critics.online((observation, sample.vector))
         return outputs.mean(-1).squeeze(-1).amin(1)
+
+
+@slow_but_for("test_learns_the_better_action")
+class TestTqc(TestQuantileSacWithLastingNoise):
+    algorithm = TqcAlgorithm
+
+    def options(self, encoder):
+        model = QuantileHead(num_quantiles=8)
+        options = {**super().options(encoder), "return_model": model}
+        return {**options, "num_critics": 2, "num_dropped_quantiles": 1}
+
+
+@pytest.mark.slow
+class TestCategoricalSac(TestQuantileSacWithLastingNoise):
+    def options(self, encoder):
+        model = CategoricalHead(v_min=-6.0, v_max=6.0, num_atoms=25)
+        return {**super().options(encoder), "return_model": model}
+
+    def value(self, algorithm, observation):
+        policy, _ = algorithm._policy(observation)
+        sample = algorithm._actions.sample(policy)
+        outputs, _ = algorithm._critics.online((observation, sample.vector))
+        return algorithm._return_model.mean(outputs).squeeze(-1).amin(1)
 
 
 @pytest.mark.slow

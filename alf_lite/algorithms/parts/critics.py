@@ -139,13 +139,14 @@ class Critics(nn.Module):
             q: [T, B, n], [T, B, n, D] or [T, B, n, N], with gradient.
             reward: [T, B] or [T, B, D], G_t.
             discount: [T, B] Γ_t.
-            next_value: [T, B], [T, B, D] or [T, B, N], V(s_{t+m}).
+            next_value: [T, B], [T, B, D] or [T, B, N], V(s_{t+m}); quantiles may be
+                more or fewer than N.
             halved: ½ of each square.
         """
         model = self._return_model
         if model is not None:
             each = q.shape[:-1]  # [T, B, n]
-            outputs = next_value.unsqueeze(2).expand_as(q)
+            outputs = next_value.unsqueeze(2).expand(*each, next_value.shape[-1])
             reward, discount = (x.unsqueeze(2).expand(each) for x in (reward, discount))
 
             def td_error() -> Tensor:
