@@ -20,6 +20,7 @@ from alf_lite.algorithms import (
     PPGAlgorithm as PPGAlgorithm,
     PPOAlgorithm as PPOAlgorithm,
     PathwiseActorCriticAlgorithm as PathwiseActorCriticAlgorithm,
+    PqnAlgorithm as PqnAlgorithm,
     QLearningAlgorithm as QLearningAlgorithm,
     R2d2Algorithm as R2d2Algorithm,
     RLAlgorithm as RLAlgorithm,
@@ -29,6 +30,7 @@ from alf_lite.algorithms import (
     TaacAlgorithm as TaacAlgorithm,
     Td3Algorithm as Td3Algorithm,
     Td3BcAlgorithm as Td3BcAlgorithm,
+    TqcAlgorithm as TqcAlgorithm,
     TrainedPolicy as TrainedPolicy,
 )
 from alf_lite.config import TrainerConfig as TrainerConfig, configurable as configurable

@@ -128,6 +128,11 @@ from alf_lite.algorithms.ppo_algorithm import (
     PPOInfo as PPOInfo,
     PPOAlgorithm as _PPOAlgorithm,
 )
+from alf_lite.algorithms.pqn_algorithm import (
+    PqnInfo as PqnInfo,
+    PqnLossInfo as PqnLossInfo,
+    PqnAlgorithm as _PqnAlgorithm,
+)
 from alf_lite.algorithms.predictive_representation import (
     PredictionInfo as PredictionInfo,
     PredictiveRepresentation as PredictiveRepresentation,
@@ -159,6 +164,7 @@ from alf_lite.algorithms.td3_bc_algorithm import (
     Td3BcLossInfo as Td3BcLossInfo,
     Td3BcAlgorithm as _Td3BcAlgorithm,
 )
+from alf_lite.algorithms.tqc_algorithm import TqcAlgorithm as _TqcAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.distributions.exploration import ActionNoise
 from alf_lite.distributions.sample_noise import SampleNoise
@@ -328,6 +334,28 @@ class OffPolicyAlgorithm(_OffPolicyAlgorithm):
         n_step: int | None = 1,
         target_update_tau: Scheduled = 0.005,
         target_update_period: Scheduled | None = 1,
+        action_mask_key: str | None = None,
+        reward_spec: TensorSpec = ...,
+        reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        overwrite_policy_output: bool = False,
+        name: str | None = None,
+    ) -> None: ...
+
+class PqnAlgorithm(_PqnAlgorithm):
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec = ...,
+        action_spec: NestedTensorSpec = ...,
+        *,
+        q_network_ctor: Callable[..., Network] = ...,
+        gamma: Scheduled = 0.99,
+        td_lambda: Scheduled = 0.95,
+        rollout_epsilon_greedy: Scheduled | Sequence[Scheduled] = ...,
         action_mask_key: str | None = None,
         reward_spec: TensorSpec = ...,
         reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
@@ -1119,6 +1147,49 @@ class Td3Algorithm(_Td3Algorithm, DdpgAlgorithm):
         n_step: int | None = 1,
         target_update_tau: Scheduled = 0.005,
         target_update_period: Scheduled | None = 2,
+        action_mask_key: str | None = None,
+        reward_spec: TensorSpec = ...,
+        reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        overwrite_policy_output: bool = False,
+        name: str | None = None,
+    ) -> None: ...
+
+class TqcAlgorithm(_TqcAlgorithm, SacAlgorithm):
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec = ...,
+        action_spec: NestedTensorSpec = ...,
+        *,
+        num_dropped_quantiles: int = 2,
+        exploration_noise_ctor: Callable[..., SampleNoise] | None = None,
+        initial_alpha: float = 1.0,
+        learn_alpha: bool = True,
+        max_log_alpha: float | None = None,
+        target_entropy: TargetEntropy | None = None,
+        discrete_target_entropy: Scheduled | None = None,
+        use_entropy_reward: bool = True,
+        prior_actor_ctor: Callable[..., Network] | None = None,
+        prior_checkpoint: str | None = None,
+        target_kld_per_dim: float | None = None,
+        alpha_optimizer: Optimizer | None = None,
+        return_model: ReturnHead | None = None,
+        actor_update_period: int = 1,
+        dqda_clipping: Scheduled | None = None,
+        parameter_reset_period: int | None = None,
+        actor_network_ctor: Callable[..., Network] = ...,
+        critic_network_ctor: Callable[..., CriticNetwork] = ...,
+        num_critics: int = 5,
+        actor_optimizer: Optimizer | None = None,
+        critic_optimizer: Optimizer | None = None,
+        gamma: Scheduled = 0.99,
+        n_step: int | None = 1,
+        target_update_tau: Scheduled = 0.005,
+        target_update_period: Scheduled | None = 1,
         action_mask_key: str | None = None,
         reward_spec: TensorSpec = ...,
         reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,

@@ -8,12 +8,17 @@ import pytest
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.algorithms.pqn_algorithm import PqnAlgorithm
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
-from alf_lite.networks.value_networks import ValueNetwork
+from alf_lite.networks.value_networks import QNetwork, ValueNetwork
 from alf_lite.optimizers.optimizers import Adam
 from alf_lite.testing.lagging_policy import lagging
-from alf_lite.testing.learning_contract import GAMMA, OnPolicyLearningContract
+from alf_lite.testing.learning_contract import (
+    GAMMA,
+    Feature,
+    OnPolicyLearningContract,
+)
 from tests.algorithms.slow_probes import slow_but_for
 
 LaggingImpala = lagging(ImpalaAlgorithm, num_iterations=2)
@@ -84,6 +89,39 @@ class TestActorCritic(OnPolicyLearningContract):
 
     def make(self, env, config, *, recurrent):
         return build(ActorCriticAlgorithm, env, config, recurrent=recurrent, lr=5e-3)
+
+
+class TestPqn(OnPolicyLearningContract):
+    features = (
+        Feature.DISCRETE_ACTIONS
+        | Feature.SEVERAL_DISCRETE_ACTIONS
+        | Feature.VECTOR_REWARDS
+        | Feature.RECURRENT_NETWORKS
+    )
+    settings = TestPPO.settings
+    num_iterations = 150
+    num_recurrent_iterations = 150
+
+    def make(self, env, config, *, recurrent):
+        # ReLU would have no gradient where the observation is 0 throughout.
+        network = functools.partial(QNetwork, activation="tanh")
+        if recurrent:
+            encoder = functools.partial(LSTMEncodingNetwork, hidden_size=(32,))
+            network = functools.partial(QNetwork, encoding_network_ctor=encoder)
+        return PqnAlgorithm(
+            env.observation_spec,
+            env.action_spec,
+            reward_spec=env.reward_spec,
+            env=env,
+            config=config,
+            optimizer=Adam(lr=1e-2, gradient_clipping=10.0),
+            gamma=GAMMA,
+            rollout_epsilon_greedy=0.3,
+            q_network_ctor=network,
+        )
+
+    def value(self, algorithm, observation):
+        return algorithm._q_network(observation)[0].amax((1, 2, 3))
 
 
 @slow_but_for(VALUE, POLICY)  # without a lag it is A2C
