@@ -142,8 +142,15 @@ def edit_cleanrl_frames(source: str) -> str:
 
 
 def edit_leanrl(source: str) -> str:
-    """As ``edit_cleanrl``; and newer tensordicts need no_grad around inference."""
-    source = edit_cleanrl(source)
+    """As ``edit_cleanrl``, and what newer tensordicts ask for.
+
+    That is no_grad around inference, and a name for each output of the actor of SAC, of
+    which the action is wanted.
+    """
+    source = edit_cleanrl(source).replace(
+        "TensorDictModule(actor_detach.get_action,",
+        "TensorDictModule(lambda x: actor_detach.get_action(x)[0].detach(),",
+    )
     return re.sub(
         r"(policy|get_value) = agent_inference\.(\w+)",
         r"\1 = torch.no_grad()(agent_inference.\2)",
