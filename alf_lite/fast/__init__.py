@@ -131,6 +131,15 @@ def twin_of(part: Any, method: str) -> Callable[..., Any] | None:
     return twin if twin is not None and _is_untouched(part) else None
 
 
+def computes_loss_of(algorithm: Any) -> bool:
+    """Whether numpy computes the policy gradient losses of ``algorithm`` on a CPU."""
+    twin = twin_of(algorithm, "quick_loss")
+    if twin is None:
+        return False
+    room = vars(importlib.import_module(twin.__module__))
+    return "computes_loss_of" in room and room["computes_loss_of"](algorithm)
+
+
 def forget() -> None:
     """Has rows that were changed be looked up again."""
     for known in _found.values():

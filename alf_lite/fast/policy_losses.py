@@ -130,6 +130,14 @@ def of_ppo(
     return looked_at(algorithm, batch, mean.of(lambda *_: loss))
 
 
+def computes_loss_of(algorithm: Any) -> bool:
+    """See :func:`alf_lite.fast.computes_loss_of`."""
+    if not algorithm.is_temporally_independent:
+        return False
+    chains = _chains_of(algorithm)
+    return chains is not None and all(chain._layers for chain in chains)
+
+
 class NumpyLoss:
     """The loss in numpy, as :func:`by_numpy` wants it."""
 

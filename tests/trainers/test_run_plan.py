@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import alf_lite
+from alf_lite.fast import policy_losses
 from alf_lite.trainers.run_plan import slow_settings
 
 
@@ -47,6 +48,28 @@ def test_a_setting_that_cannot_be_fast_gets_one_line(settings, advice):
     assert len(lines) == (advice is not None), lines
     for line in lines:
         assert re.search(advice, line)
+
+
+def test_compiling_what_numpy_computes_gets_one_line():
+    algorithm, config = build(compile=True)
+    with algorithm.env:
+        (line,) = slow_settings(config, 1_000, algorithm)
+        # Replaced methods are computed by torch, which compiling helps.
+        algorithm.calc_loss = algorithm.calc_loss
+        assert not list(slow_settings(config, 1_000, algorithm))
+    assert re.search(r"computed in numpy.*Set compile = False", line)
+
+
+def test_compiling_images_and_memory_gets_no_line(monkeypatch):
+    algorithm, config = build(compile=True)
+    with algorithm.env:
+        chain = policy_losses.chain_of(algorithm._value_network)
+        monkeypatch.setattr(chain, "_layers", [])  # as of layers that it does not know
+        assert not list(slow_settings(config, 1_000, algorithm))
+        monkeypatch.undo()
+        kind = type(algorithm)
+        monkeypatch.setattr(kind, "is_temporally_independent", False)
+        assert not list(slow_settings(config, 1_000, algorithm))
 
 
 def test_the_trainer_says_it_once(caplog):
