@@ -1,13 +1,15 @@
 """alf_lite beside Stable-Baselines3, as one who uses both would write it.
 
     python benchmarks/outsider.py --peer_python=PEERS/bin/python
-    python benchmarks/outsider.py --tasks ppo_cartpole dqn --rounds 3
+    python benchmarks/outsider.py --tasks ppo_cartpole dqn --rounds=3
+    python benchmarks/outsider.py report            # what there is so far
 
 A second opinion: it shares no code with ``duel.py`` and the programs beside it. Each
 run is a fresh process that trains by the public names alone and prints the CPU seconds
 of its second half; the first one has imports, first allocations and compilation in it.
 alf_lite summarises nothing there. The two take turns as A B B A; a ratio is that of
-neighbouring runs, in CPU time for as many environment steps.
+neighbouring runs, in CPU time for as many environment steps. Every finished run is a
+line of ``--results``: started again, the program goes on after the last one.
 """
 
 import argparse
@@ -15,6 +17,7 @@ import functools
 import itertools
 import json
 import os
+import pathlib
 import statistics
 import subprocess
 import sys
@@ -35,13 +38,21 @@ TASKS = {  # algorithm, environment, how many, environment steps, settings
         "PPO", "HalfCheetah-v5", 1, 16_384, LONG | {"T": 2048, "scale": True}
     ),
     "ppo_16x128": ("PPO", "Acrobot-v1", 16, 32_768, PPO | {"net": [128, 128], "batch": 64}),
+    "ppo_1": ("PPO", "CartPole-v1", 1, 10_240, PPO),
+    "ppo_512": ("PPO", "CartPole-v1", 8, 16_384, PPO | {"net": [512, 512]}),
     "ppo_pendulum": ("PPO", "Pendulum-v1", 4, 32_768, LONG | {"T": 1024}),
     "a2c": ("A2C", "CartPole-v1", 8, 40_000, {"T": 10, "net": [64, 64], "lr": 7e-4}),
     "dqn": ("DQN", "CartPole-v1", 1, 24_000, DQN),
     **{f"dqn_{k}": ("DQN", "CartPole-v1", 1, 24_000, DQN | v) for k, v in VARIANTS.items()},
     "dqn_256": ("DQN", "CartPole-v1", 1, 12_000, DQN | {"net": [256, 256], "every": 4}),
+    "dqn_10": ("DQN", "CartPole-v1", 10, 24_000, DQN | {"every": 1}),
+    "dqn_batch_32": ("DQN", "CartPole-v1", 1, 24_000, DQN | {"batch": 32}),
+    "dqn_batch_1024": ("DQN", "CartPole-v1", 1, 12_000, DQN | {"batch": 1024}),
     "sac_pendulum": ("SAC", "Pendulum-v1", 1, 3_000, SAC),
     "sac_hopper": ("SAC", "Hopper-v5", 1, 3_000, SAC | {"net": [128, 128, 128]}),
+    "sac_512": (
+        "SAC", "Pendulum-v1", 1, 1_200, SAC | {"net": [512, 512], "batch": 1024}
+    ),
     "td3_pendulum": ("TD3", "Pendulum-v1", 1, 3_000, SAC),
 }  # fmt: skip
 
@@ -186,11 +197,63 @@ def run(python, library, name):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def measure(tasks, rounds, pythons, results):
+    """Makes the runs that ``results`` does not have yet, round by round."""
+    done = {(x["task"], x["turn"], x["library"]) for x in read(results)}
+    for turn, name in itertools.product(range(2 * rounds), tasks):
+        for library in sorted(pythons, reverse=turn % 2 == 1):
+            if (name, turn, library) in done:
+                continue
+            load = os.getloadavg()[0]
+            rate = run(pythons[library], library, name)
+            line = {"task": name, "turn": turn, "library": library}
+            with results.open("a") as file:
+                print(json.dumps(line | {"rate": rate, "load": load}), file=file)
+
+
+def read(results):
+    """The finished runs; a last line that was broken off is none."""
+    lines = results.read_text().splitlines(keepends=True) if results.exists() else []
+    if lines and not lines[-1].endswith("\n"):
+        results.write_text("".join(lines := lines[:-1]))
+    return [json.loads(line) for line in lines]
+
+
+def report(runs):
+    """The table of turns that both have finished."""
+    lines = [
+        "| task | alf_lite, steps per CPU s | SB3 | times as fast, quartiles | turns |",
+        "|---|---|---|---|---|",
+    ]
+    rates = {(x["task"], x["turn"], x["library"]): x["rate"] for x in runs}
+    for name in dict.fromkeys(x["task"] for x in runs):
+        pairs = [
+            (rate, rates[name, turn, "sb3"])
+            for (task, turn, library), rate in rates.items()
+            if (task, library) == (name, "alf_lite") and (name, turn, "sb3") in rates
+        ]
+        if not pairs:
+            continue
+        ratios = [a / b for a, b in pairs]
+        quartiles = statistics.quantiles(ratios, n=4, method="inclusive")
+        low, middle, high = quartiles if len(pairs) > 1 else ratios * 3
+        speeds = " | ".join(
+            f"{statistics.median(x):,.0f}" for x in zip(*pairs, strict=True)
+        )
+        spread = f"{middle:.2f} ({low:.2f} to {high:.2f})"
+        lines.append(f"| {name} | {speeds} | {spread} | {len(ratios)} |")
+    loads = [x["load"] for x in runs] or [0.0]
+    middle, most = statistics.median(loads), max(loads)
+    return "\n".join([*lines, "", f"Load: {middle:.1f}, at most {most:.1f}."])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="?", choices=["measure", "report"])
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--rounds", type=int, default=2, help="of A B B A")
     parser.add_argument("--peer_python", default=sys.executable)
+    parser.add_argument("--results", type=pathlib.Path, default="outsider.jsonl")
     parser.add_argument("--only", choices=["alf_lite", "sb3"])
     args = parser.parse_args()
     if args.only:
@@ -200,21 +263,10 @@ def main():
         train(clock, kind, name, num_envs, num_steps, settings)
         print("\n" + json.dumps(clock.rate()))
         return
-    print(
-        "| task | alf_lite, steps per CPU s | SB3 | times as fast, quartiles | pairs |"
-    )
-    print("|---|---|---|---|---|")
-    pythons = {"alf_lite": sys.executable, "sb3": args.peer_python}
-    for name in args.tasks:
-        rates = {"alf_lite": [], "sb3": []}
-        for number in range(2 * args.rounds):
-            for library in sorted(rates, reverse=number % 2 == 1):
-                rates[library].append(run(pythons[library], library, name))
-        ratios = [a / b for a, b in zip(*rates.values(), strict=True)]
-        low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
-        speeds = " | ".join(f"{statistics.median(x):,.0f}" for x in rates.values())
-        spread = f"{middle:.2f} ({low:.2f} to {high:.2f})"
-        print(f"| {name} | {speeds} | {spread} | {len(ratios)} |", flush=True)
+    if args.what != "report":
+        pythons = {"alf_lite": sys.executable, "sb3": args.peer_python}
+        measure(args.tasks, args.rounds, pythons, args.results)
+    print(report(read(args.results)))
 
 
 if __name__ == "__main__":
