@@ -30,7 +30,8 @@ from alf_lite.unrollers.actor_copy import create_remote_environment
 NUM_ENVS = 8
 UNROLL_LENGTH = 128
 LEARNING_STARTS = 500
-WORKS = ("sac", "update", "collect", "cartpole", "sleeping", "computing")
+SLEEPING = ("sleeping", "ppo_slow", "sac_slow")
+WORKS = ("sac", "update", "collect", "cartpole", "computing", *SLEEPING)
 
 
 def main() -> None:
@@ -46,7 +47,7 @@ def main() -> None:
         record = {"seconds": _seconds_of_update()}
     elif options.work == "collect":
         _collect(options, marks)
-    elif options.work == "sac":
+    elif options.work in ("sac", "sac_slow"):
         bindings = _sac_bindings(options)
         alf_lite_training.train("sac_half_cheetah.gin", bindings, [Marking(marks)])
     else:
@@ -95,11 +96,14 @@ def _async_bindings(num_workers: int, num_envs: int) -> list[str]:
 
 
 def _sac_bindings(options: argparse.Namespace) -> list[str]:
-    """One environment, one update after each step."""
+    """One update after a step of one environment, or of eight that sleep."""
     _, num_workers = _parse(options.variant)
+    is_slow = options.work == "sac_slow"
+    num_envs, key = (8, "sleep_seconds") if is_slow else (1, "busy_seconds")
     return [
-        *_env_bindings(delayed_environments.PENDULUM, busy_seconds=options.delay),
-        *_async_bindings(num_workers, num_envs=1),
+        *_env_bindings(delayed_environments.PENDULUM, **{key: options.delay}),
+        *_async_bindings(num_workers, num_envs),
+        f"TrainerConfig.updates_per_env_step = {1 / num_envs}",
         f"TrainerConfig.num_env_steps = {options.num_env_steps}",
         f"TrainerConfig.initial_collect_steps = {LEARNING_STARTS}",
         "TrainerConfig.replay_buffer_length = 100_000",
@@ -109,7 +113,7 @@ def _sac_bindings(options: argparse.Namespace) -> list[str]:
 def _on_policy_bindings(options: argparse.Namespace) -> list[str]:
     """Eight environments; PPO with the sizes of ``ppo_cartpole.py``."""
     name, num_workers = _parse(options.variant)
-    key = "sleep_seconds" if options.work == "sleeping" else "busy_seconds"
+    key = "sleep_seconds" if options.work in SLEEPING else "busy_seconds"
     bindings = [
         *_env_bindings(delayed_environments.CART_POLE, **{key: options.delay}),
         *_async_bindings(num_workers, NUM_ENVS),

@@ -37,7 +37,9 @@ def main() -> None:
     parser.add_argument("--delay", type=float, default=0.0, help="seconds per step")
     parser.add_argument("--num_workers", type=int, default=2, help="Sample Factory's")
     options = parser.parse_args()
-    key = "sleep_seconds" if options.work == "sleeping" else "busy_seconds"
+    key = (
+        "sleep_seconds" if options.work in ("sleeping", "ppo_slow") else "busy_seconds"
+    )
     create = functools.partial(
         gym.make, delayed_environments.CART_POLE, **{key: options.delay}
     )

@@ -1,5 +1,7 @@
 """Compares unrolls in other processes with unrolls in this one, and with the peers.
 
+    python benchmarks/async_training.py cores --mode=short \
+        --sf_python=SAMPLE_FACTORY/bin/python    # two minutes, one table; or long
     python benchmarks/async_training.py sac collect cartpole sleeping computing \
         --peer_python=PEERS/bin/python --sf_python=SAMPLE_FACTORY/bin/python
 
@@ -27,6 +29,10 @@ HERE = Path(__file__).parent
 _LOOK_SECONDS = 1.0
 
 
+CORES = ("ppo_slow", "sac_slow")
+MODES = {"short": (1, 0.2), "long": (9, 1.0)}  # rounds, and the scale of the steps
+
+
 class Work(NamedTuple):
     """What is compared."""
 
@@ -38,6 +44,18 @@ class Work(NamedTuple):
 
 SF = ("sf_serial", "sf_sync", "sf_async")
 WORKS = {
+    "ppo_slow": Work(
+        "PPO on 8 CartPoles that sleep 1 ms per step",
+        ("sync", "async_1", "async_2", "async_4", "sf_async"),
+        40_000,
+        0.001,
+    ),
+    "sac_slow": Work(
+        "SAC on 8 Pendulums that sleep 1 ms per step, an update of 256 after 8 steps",
+        ("sync", "async_1", "async_2", "async_4"),
+        20_000,
+        0.001,
+    ),
     "sac": Work(
         "SAC, whose environment takes as much time per step as an update",
         ("sync", "async_1"),
@@ -76,7 +94,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("works", nargs="+", choices=WORKS)
+    parser.add_argument("works", nargs="+", choices=("cores", *WORKS))
+    parser.add_argument("--mode", choices=MODES, default="short", help="of cores")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--variants", nargs="+", help="instead of all that there are")
     parser.add_argument("--scale", type=float, default=1.0, help="of num_env_steps")
@@ -84,7 +103,49 @@ def main() -> None:
     parser.add_argument("--sf_python", help="has Sample Factory")
     options = parser.parse_args()
     for name in options.works:
-        _compare(name, options)
+        _compare_cores(options) if name == "cores" else _compare(name, options)
+
+
+def _compare_cores(options: argparse.Namespace) -> None:
+    """Both works with slow environments in one table, and the scheduler alone."""
+    options.rounds, options.scale = MODES[options.mode]
+    print("| work | variant | steps/s | x sync, quartiles | turns | load |")
+    print("|---|---|---|---|---|---|", flush=True)
+    for name in CORES:
+        variants = [v for v in WORKS[name].variants if _python(v, options)]
+        rates: dict[str, list[float]] = {variant: [] for variant in variants}
+        loads = []
+        for _ in range(options.rounds):
+            for variant in variants:
+                loads.append(os.getloadavg()[0])
+                command = _command(name, variant, options)
+                steps = WORKS[name].num_env_steps * options.scale
+                command += [f"--num_env_steps={steps:.0f}"]
+                record = _run([*command, f"--delay={WORKS[name].delay}"])
+                rates[variant].append(record["steps_per_second"])
+        for line in core_rows(name, rates, statistics.median(loads)):
+            print(line, flush=True)
+    print("\nThe scheduler with 1,000 simulated workers:\n")
+    script = [sys.executable, str(HERE / "scale_out.py"), "simulated"]
+    subprocess.run([*script, "--workers", "1000"], env=_environment(), check=True)
+
+
+def core_rows(name: str, rates: dict[str, list[float]], load: float) -> list[str]:
+    """Of the table; the first variant is what the others are compared with."""
+    lines = []
+    for variant, values in rates.items():
+        ratios = [
+            x / y for x, y in zip(values, next(iter(rates.values())), strict=True)
+        ]
+        spread = ratios * 3
+        if len(ratios) > 1:
+            spread = statistics.quantiles(ratios, n=4, method="inclusive")
+        low, middle, high = spread
+        lines.append(
+            f"| {name} | {variant} | {statistics.median(values):,.0f} | {middle:.2f} "
+            f"({low:.2f} to {high:.2f}) | {len(values)} | {load:.1f} |"
+        )
+    return lines
 
 
 def _compare(name: str, options: argparse.Namespace) -> None:
@@ -158,14 +219,17 @@ def _command(name: str, variant: str, options: argparse.Namespace) -> list[str]:
 
 
 def _run(command: list[str]) -> dict[str, Any]:
-    path = os.pathsep.join([str(HERE), str(HERE.parent)])
-    environment = dict(os.environ, PYTHONPATH=path, CUDA_VISIBLE_DEVICES="")
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False
+        command, env=_environment(), capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def _environment() -> dict[str, str]:
+    path = os.pathsep.join([str(HERE), str(HERE.parent)])
+    return dict(os.environ, PYTHONPATH=path, CUDA_VISIBLE_DEVICES="")
 
 
 def _busy_cores() -> float:

@@ -120,3 +120,12 @@ def test_the_trainer_reads_what_a_worker_of_the_benchmark_wrote(load):
     experience = worker.read(1).experience
     written = torch.stack([step.observation for step in worker._time_steps])
     assert torch.equal(experience.time_step.observation, written)
+
+
+def test_rows_of_both_cores_have_medians_and_quartiles(load):
+    rates = {"sync": [100.0, 200.0, 400.0], "async_2": [200.0, 600.0, 400.0]}
+    rows = load("async_training").core_rows("sac_slow", rates, load=3.0)
+    assert rows == [
+        "| sac_slow | sync | 200 | 1.00 (1.00 to 1.00) | 3 | 3.0 |",
+        "| sac_slow | async_2 | 400 | 2.00 (1.50 to 2.50) | 3 | 3.0 |",
+    ]
