@@ -191,6 +191,62 @@ class TrainedPolicy:
         self._is_first = torch.zeros(rows, dtype=torch.bool)
         return self._to_environment(action, is_batch=batch_size is not None)
 
+    def distribution(self, observation: Nest) -> Nest:
+        """π(·|s) for one observation, as a batch of one, or for each of a batch.
+
+        Args:
+            observation: as :meth:`predict` takes it.
+
+        Raises:
+            ConfigError: if there is none, as in DQN and DDPG, or the policy remembers.
+        """
+        algorithm: Any = without_memory(self).algorithm.rl_algorithm
+        if not algorithm.has_stochastic_policy:
+            raise ConfigError(f"{algorithm.name} has no distribution of its actions")
+        tensors, batch_size = self._to_tensors(observation)
+        rows = 1 if batch_size is None else batch_size
+        self._begin(rows)
+        time_step = self._time_step(tensors, rows)
+        with self._undisturbed(draws=False), torch.inference_mode():
+            state = self._algorithm.get_initial_transform_state(rows)
+            inputs, _ = self._algorithm.transform_timestep(time_step, state)
+            return algorithm._policy(inputs.observation)[0]
+
+    # What is remembered, for those who keep it themselves
+
+    def new_memory(self, rows: int) -> list[np.ndarray]:
+        """[rows, ...]: what it remembers where an episode begins, for predict_with."""
+        self.reset()
+        self._begin(rows)
+        return [leaf.numpy(force=True).copy() for leaf in nest.flatten(self._memory)]
+
+    def predict_with(
+        self, observation: Nest, memory: list[np.ndarray], deterministic: bool = True
+    ) -> tuple[Nest, list[np.ndarray]]:
+        """As :meth:`predict` of a batch, whose rows need not be those of the last one.
+
+        Returns:
+            the actions, and what is remembered afterwards of each row.
+        """
+        self.new_memory(len(memory[0]))
+        leaves = [torch.from_numpy(leaf).to(self._algorithm.device) for leaf in memory]
+        self._memory = nest.pack_sequence_as(self._memory, leaves)
+        action = self.predict(observation, deterministic)
+        return action, [leaf.numpy(force=True) for leaf in nest.flatten(self._memory)]
+
+    @property
+    def _memory(self) -> Nest:
+        actor = self._actor
+        assert actor is not None
+        return (actor._state, actor._transform_state, self._prev_action, self._is_first)
+
+    @_memory.setter
+    def _memory(self, memory: Nest) -> None:
+        actor = self._actor
+        assert actor is not None
+        actor._state, actor._transform_state, self._prev_action, is_first = memory
+        self._is_first = is_first.cpu()
+
     @contextlib.contextmanager
     def _undisturbed(self, *, draws: bool) -> Iterator[None]:
         """In which nothing of a training changes; draws have a stream of their own."""

@@ -121,6 +121,8 @@ class QLearningAlgorithm(OffPolicyAlgorithm):
         gradient_clipping=10.0,
     )
 
+    has_stochastic_policy = False
+
     def __init__(
         self,
         *specs: Any,

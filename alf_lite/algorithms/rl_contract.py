@@ -55,6 +55,9 @@ class RLContract(Algorithm):
     # ``predict_step`` looks at ``prev_action``: whoever acts has to remember it.
     acts_on_prev_action: bool = False
 
+    # Whether actions are drawn from a distribution; else exploration is added to them.
+    has_stochastic_policy: bool = True
+
     # Off-policy: whether new windows get the priority of priority_of_new_steps
     prioritizes_new_steps: bool = False
 

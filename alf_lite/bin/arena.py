@@ -10,7 +10,8 @@ from alf_lite.bin.program import MAX_SEED, Flag, Program
 FLAGS = (
     Flag(
         "player",
-        "Who plays, with or without --player=: directories of runs, or the bots "
+        "Who plays, with or without --player=: directories of runs (RUN, RUN@STEP "
+        "of a checkpoint, average:RUN and snapshots:RUN of a league), or the bots "
         "random, one_ply, perfect and mcts:NUMBER (of simulations; the games extra).",
         default=[],
         required="who should play?",

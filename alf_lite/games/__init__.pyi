@@ -37,12 +37,15 @@ from alf_lite.games.opponent_pool import (
     PolicyOpponent as PolicyOpponent,
     RunOpponent as RunOpponent,
     Snapshots as Snapshots,
+    snapshots_of as snapshots_of,
 )
 from alf_lite.games.opponents import (
+    AverageOpponent as AverageOpponent,
     Opponent as Opponent,
     PerfectOpponent as PerfectOpponent,
     OnePlyOpponent as _OnePlyOpponent,
     RandomOpponent as _RandomOpponent,
+    choose_rows as choose_rows,
 )
 from alf_lite.games.payoff import (
     Payoff as Payoff,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from alf_lite.config import configurable
 from alf_lite.data_structures import TimeStep
@@ -13,7 +14,7 @@ from alf_lite.errors import ConfigError, EnvError
 from alf_lite.games.game import Game, copy_rows
 from alf_lite.games.game_environment import GameEnvironment
 from alf_lite.games.opponent_pool import Snapshots
-from alf_lite.games.opponents import Opponent
+from alf_lite.games.opponents import Memory, Opponent, choose_rows
 from alf_lite.tensor_specs import TensorSpec
 
 
@@ -82,6 +83,7 @@ class BattleEnvironment(GameEnvironment):
         self._fixed_seat = seat
         self._seats = np.zeros(num_environments, np.int64)
         self._opponent_ids = np.zeros(num_environments, np.int64)
+        self._memories: dict[tuple[int, int], Memory] = {}  # (opponent, seat) → [B]
 
     def bind(self, algorithm: Any) -> None:
         if self._num_snapshots:
@@ -122,9 +124,24 @@ class BattleEnvironment(GameEnvironment):
                 chosen[chosen == slot] = -1 - number  # which is no slot
             chosen = np.where(chosen < 0, num_bots - 1 - chosen, chosen)
         self._opponent_ids[rows] = chosen
+        playing = set(self._opponent_ids.tolist())
         if self._snapshots is not None:
-            ids = set(self._opponent_ids.tolist())
-            self._snapshots.keep(i - num_bots for i in ids)
+            self._snapshots.keep(i - num_bots for i in playing)
+        kept = self._memories.items()
+        self._memories = {key: value for key, value in kept if key[0] in playing}
+        for i in np.unique(chosen).tolist():
+            own = rows[chosen == i]
+            for seat in range(self.game.num_players):
+                begun = self._opponent(i).begin(len(own), self._rng)
+                if (i, seat) not in self._memories:
+                    self._memories[i, seat] = self._new_memory(i)
+                for array, new in zip(self._memories[i, seat], begun, strict=True):
+                    array[own] = new
+
+    def _new_memory(self, opponent_id: int) -> Memory:
+        """[B, ...], of which nothing is known."""
+        like = self._opponent(opponent_id).begin(1, np.random.default_rng(0))
+        return [array.repeat(self.batch_size, 0) for array in like]
 
     def _opponent(self, opponent_id: int) -> Opponent:
         num_bots = len(self._bots)
@@ -159,9 +176,10 @@ class BattleEnvironment(GameEnvironment):
             ids = self._opponent_ids[rows]
             for i in np.unique(ids[acts]):
                 chosen = np.flatnonzero(acts & (ids == i))
-                actions[chosen, seat] = self._opponent(int(i)).act(
-                    *(self.game, copy_rows(games, chosen)),
+                actions[chosen, seat] = choose_rows(
+                    *(self._opponent(int(i)), self.game, copy_rows(games, chosen)),
                     *(np.full(len(chosen), seat), self._rng),
+                    *(self._memories[int(i), seat], rows[chosen]),
                 )
         self._play(rows, actions)
 
@@ -178,12 +196,21 @@ class BattleEnvironment(GameEnvironment):
 
     def episode_state(self) -> dict[str, Any] | None:
         state = super().episode_state()
-        if state is not None and self._snapshots is not None:
-            state["snapshots"] = self._snapshots.state()
+        if state is not None:
+            state["memories"] = {
+                f"{opponent}/{seat}": [torch.from_numpy(x.copy()) for x in memory]
+                for (opponent, seat), memory in self._memories.items()
+            }
+            if self._snapshots is not None:
+                state["snapshots"] = self._snapshots.state()
         return state
 
     def restore_episodes(self, state: dict[str, Any], seed: int) -> dict[int, str]:
         reasons = super().restore_episodes(state, seed)
         if self._snapshots is not None:
             self._snapshots.restore(state["snapshots"])
+        self._memories = {}
+        for name, memory in state["memories"].items():
+            opponent, _, seat = name.partition("/")
+            self._memories[int(opponent), int(seat)] = [x.numpy() for x in memory]
         return reasons

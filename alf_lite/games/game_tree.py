@@ -72,6 +72,28 @@ class GameTree:
         """Any legal action."""
         return self.policy(lambda _, legal: _shares(legal))
 
+    def average(self, policies: Sequence[Policy]) -> list[np.ndarray]:
+        """What one does who takes one of the ``policies`` in each game, all as often.
+
+        In each state they count as much as they have done to get there; for games whose
+        states tell all that has led to them, as in Kuhn poker.
+        """
+        # [policies][seat][level] → [N], by the actions of the seat alone
+        reaches = [
+            [self._reaches(one, 1 - seat) for seat in (0, 1)] for one in policies
+        ]
+        averaged = []
+        for i, level in enumerate(self._levels):
+            weights = np.stack(
+                [np.where(level.mover == 0, r[0][i], r[1][i]) for r in reaches]
+            )
+            played = (weights[..., None] * [one[i] for one in policies]).sum(0)
+            total = weights.sum(0)[:, None]
+            unreached = _shares(level.legal)
+            share = played / np.where(total > 0, total, 1)
+            averaged.append(np.where(total > 0, share, unreached))
+        return averaged
+
     def value(self, first: Policy, second: Policy) -> float:
         """What seat 0 wins on average, if the seats play so."""
         values = np.zeros(0)

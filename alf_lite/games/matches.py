@@ -8,7 +8,7 @@ import numpy as np
 
 from alf_lite.errors import ConfigError
 from alf_lite.games.game import Game, State, copy_rows, random_legal, with_rows
-from alf_lite.games.opponents import Opponent
+from alf_lite.games.opponents import Opponent, choose_rows
 
 
 def play_games(
@@ -38,6 +38,7 @@ def play_games(
         player.check_game(game)
     wanted = np.full(number, num_random_moves)
     games = after_random_moves(game, game.initial(number, rng), wanted, rng)
+    memories = [player.begin(number, rng) for player in players]
     for _ in range(game.max_length):
         rows = np.flatnonzero(game.moves(games).any(1))
         if not len(rows):
@@ -48,9 +49,10 @@ def play_games(
         for seat, player in enumerate(players):
             own = np.flatnonzero(moves[:, seat])
             if len(own):
-                seats = np.full(len(own), seat)
-                chosen = player.act(game, copy_rows(before, own), seats, rng)
-                actions[own, seat] = chosen
+                actions[own, seat] = choose_rows(
+                    *(player, game, copy_rows(before, own), np.full(len(own), seat)),
+                    *(rng, memories[seat], rows[own]),
+                )
         games = with_rows(games, rows, game.play(before, actions, rng))
     return game.returns(games)
 

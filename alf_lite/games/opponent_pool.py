@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,36 +21,31 @@ from alf_lite.environments.specs_only_environment import (
 )
 from alf_lite.errors import ConfigError
 from alf_lite.games.game import MASK_KEY, Game, State
-from alf_lite.games.opponents import Opponent
+from alf_lite.games.opponents import Memory, Opponent
+from alf_lite.policies.run_policy import load_policy_checkpoint
 from alf_lite.policies.trained_policy import load_policy
+from alf_lite.runs.training_state import ALGORITHM, part_of
 from alf_lite.utils import random_state
 
 _EMPTY = -1
 
 
 class PolicyOpponent(Opponent):
-    """Draws its actions from a policy, which remembers nothing between moves.
+    """Draws actions from a policy; takes the best where it has no distribution.
 
     Args:
         policy: of an environment of the same game.
         name: for tables and logs.
         deterministic: the best action in place of one that is drawn.
-
-    Raises:
-        ConfigError: if the policy remembers what it has seen.
     """
 
     def __init__(
         self, policy: TrainedPolicy, name: str, *, deterministic: bool = False
     ) -> None:
-        if policy.remembers:
-            raise ConfigError(
-                f"{name}: {policy.algorithm.name} remembers what it has seen, and many "
-                "games are played side by side. Opponents need networks without memory."
-            )
         self.policy = policy
         self.name = name
-        self._deterministic = deterministic
+        is_drawn = policy.algorithm.rl_algorithm.has_stochastic_policy
+        self._deterministic = deterministic or not is_drawn
 
     def check_game(self, game: Game) -> None:
         space = self.policy.observation_space
@@ -62,14 +58,32 @@ class PolicyOpponent(Opponent):
                 f"{game.observation_space} and {game.num_actions} actions"
             )
 
-    def act(
-        self, game: Game, state: State, seats: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
-        observation = {
-            MASK_KEY: game.legal(state, seats).astype(np.int8),
-            "observation": game.observe(state, seats),
-        }
-        return np.asarray(self.policy.predict(observation, self._deterministic))
+    def begin(self, number: int, rng: np.random.Generator) -> Memory:
+        return self.policy.new_memory(number) if self.policy.remembers else []
+
+    def choose(
+        self,
+        game: Game,
+        state: State,
+        seats: np.ndarray,
+        rng: np.random.Generator,
+        memory: Memory,
+    ) -> tuple[np.ndarray, Memory]:
+        seen = _observation(game.observe(state, seats), game.legal(state, seats))
+        if not self.policy.remembers:
+            return np.asarray(self.policy.predict(seen, self._deterministic)), memory
+        return self.policy.predict_with(seen, memory, self._deterministic)
+
+    def probabilities(self, seen: np.ndarray, legal: np.ndarray) -> np.ndarray:
+        """[N, A], of observations and legal actions, as :class:`GameTree` asks."""
+        observation = _observation(seen, legal | ~legal.any(1, keepdims=True))
+        if self._deterministic:
+            return legal * np.eye(legal.shape[1])[self.policy.predict(observation)]
+        return legal * self.policy.distribution(observation).probs.numpy(force=True)
+
+
+def _observation(seen: np.ndarray, legal: np.ndarray) -> dict[str, np.ndarray]:
+    return {MASK_KEY: legal.astype(np.int8), "observation": seen}
 
 
 @configurable
@@ -91,7 +105,45 @@ class RunOpponent(PolicyOpponent):
     ) -> None:
         policy = load_policy(root_dir, checkpoint, device="cpu")
         name = Path(root_dir).name
+        if checkpoint != "latest":
+            name += f"@{checkpoint}"
         super().__init__(policy, name, deterministic=deterministic)
+
+
+def snapshots_of(
+    root_dir: str | Path,
+    checkpoint: str | int = "latest",
+    *,
+    deterministic: bool = False,
+) -> list[PolicyOpponent]:
+    """The snapshots in the pool of a run, from the oldest to the newest one.
+
+    Args:
+        root_dir: of the run, which is read and executed: only one that you trust.
+        checkpoint: "latest", "best" or a step.
+        deterministic: the best actions in place of those that are drawn.
+
+    Raises:
+        ConfigError: if it was no run with snapshots.
+    """
+    state = part_of(load_policy_checkpoint(root_dir, checkpoint), ALGORITHM)
+    numbers = state.get("opponent_pool.ids", torch.zeros(0)).tolist()
+    slots = sorted((n, slot) for slot, n in enumerate(numbers) if n != _EMPTY)
+    if not slots:
+        raise ConfigError(f"{root_dir}: there are no snapshots in this run")
+    found, name = [], Path(root_dir).name
+    first = load_policy(root_dir, checkpoint, device="cpu")
+    for number, slot in slots:
+        policy = copy.deepcopy(first)
+        tensors = {
+            key: state[f"opponent_pool.tensor_{i}"][slot]
+            for i, key in enumerate(policy.algorithm.state_dict())
+        }
+        policy.algorithm.load_state_dict(tensors)
+        found.append(
+            PolicyOpponent(policy, f"{name}#{number}", deterministic=deterministic)
+        )
+    return found
 
 
 class OpponentPool(nn.Module):

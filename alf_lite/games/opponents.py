@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import abc
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,16 +11,22 @@ from alf_lite.errors import ConfigError
 from alf_lite.games.game import Game, State, copy_rows, random_legal
 from alf_lite.games.game_tree import GameTree
 
+# [N, ...] each: what an opponent remembers of N games in one seat
+Memory = list[np.ndarray]
 
-class Opponent(abc.ABC):
-    """Chooses actions in a game; remembers nothing between moves."""
+
+class Opponent:
+    """Chooses actions in a game.
+
+    One that remembers nothing between moves says what it does in :meth:`act`; another
+    one in :meth:`begin` and :meth:`choose`. Whoever has the games keeps the memory.
+    """
 
     name = "opponent"  # for messages, tables and logs
 
-    def check_game(self, game: Game) -> None:  # noqa: B027 - most play any game
+    def check_game(self, game: Game) -> None:
         """Raises ConfigError, if it cannot play ``game``."""
 
-    @abc.abstractmethod
     def act(
         self, game: Game, state: State, seats: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
@@ -32,6 +38,85 @@ class Opponent(abc.ABC):
             seats: [N] for whom to choose.
             rng: whatever is left to chance is drawn from it.
         """
+        raise NotImplementedError(f"{type(self).__name__} needs act, or choose")
+
+    def begin(self, number: int, rng: np.random.Generator) -> Memory:
+        """What it knows of ``number`` games that begin."""
+        return []
+
+    def choose(
+        self,
+        game: Game,
+        state: State,
+        seats: np.ndarray,
+        rng: np.random.Generator,
+        memory: Memory,
+    ) -> tuple[np.ndarray, Memory]:
+        """As :meth:`act`, and what it remembers afterwards of the N games."""
+        return self.act(game, state, seats, rng), memory
+
+
+class AverageOpponent(Opponent):
+    """One of several opponents, drawn anew for each game: their average strategy.
+
+    Args:
+        opponents: all equally likely.
+        name: for tables and logs.
+    """
+
+    def __init__(self, opponents: Sequence[Opponent], name: str = "average") -> None:
+        self.name = name
+        self._opponents = list(opponents)
+        if not self._opponents:
+            raise ConfigError(f"{name}: an average of no opponents")
+
+    def check_game(self, game: Game) -> None:
+        for opponent in self._opponents:
+            opponent.check_game(game)
+
+    def begin(self, number: int, rng: np.random.Generator) -> Memory:
+        memory = [rng.integers(len(self._opponents), size=number)]
+        for opponent in self._opponents:
+            memory += opponent.begin(number, rng)
+        return memory
+
+    def choose(
+        self,
+        game: Game,
+        state: State,
+        seats: np.ndarray,
+        rng: np.random.Generator,
+        memory: Memory,
+    ) -> tuple[np.ndarray, Memory]:
+        actions = np.zeros(len(seats), np.int64)
+        memory, begin = [array.copy() for array in memory], 1
+        for i, opponent in enumerate(self._opponents):
+            own = memory[begin : begin + len(opponent.begin(0, rng))]
+            begin += len(own)
+            rows = np.flatnonzero(memory[0] == i)
+            if len(rows):
+                actions[rows] = choose_rows(
+                    *(opponent, game, copy_rows(state, rows), seats[rows], rng),
+                    *(own, rows),
+                )
+        return actions, memory
+
+
+def choose_rows(
+    opponent: Opponent,
+    game: Game,
+    state: State,
+    seats: np.ndarray,
+    rng: np.random.Generator,
+    memory: Memory,
+    rows: np.ndarray,
+) -> np.ndarray:
+    """[N] actions in N games, which have these rows of ``memory``; writes to it."""
+    own = [array[rows] for array in memory]
+    actions, after = opponent.choose(game, state, seats, rng, own)
+    for array, new in zip(memory, after, strict=True):
+        array[rows] = new
+    return actions
 
 
 @configurable

@@ -15,8 +15,9 @@ from alf_lite.games.catalogue import create_game
 from alf_lite.games.game import Game
 from alf_lite.games.matches import play_games
 from alf_lite.games.open_spiel import MctsOpponent
-from alf_lite.games.opponent_pool import RunOpponent
+from alf_lite.games.opponent_pool import RunOpponent, snapshots_of
 from alf_lite.games.opponents import (
+    AverageOpponent,
     OnePlyOpponent,
     Opponent,
     PerfectOpponent,
@@ -30,7 +31,7 @@ _BOTS: dict[str, Callable[[], Opponent]] = {
     "one_ply": OnePlyOpponent,
     "perfect": PerfectOpponent,
 }
-_MCTS = "mcts:"
+_MCTS, _AVERAGE, _SNAPSHOTS = "mcts:", "average:", "snapshots:"
 
 
 class Tournament(NamedTuple):
@@ -71,7 +72,8 @@ def run_arena(values: FlagValues) -> int:
         if Path(file).suffix.lower() != ".json":
             pictures.check_can_draw(file)
     game = create_game(values.game)
-    players = [player_of(text, sampled=values.sampled) for text in values.player]
+    named = [players_of(text, sampled=values.sampled) for text in values.player]
+    players = [player for some in named for player in some]
     tournament = round_robin(
         game,
         players,
@@ -90,21 +92,35 @@ def run_arena(values: FlagValues) -> int:
     return 0
 
 
-def player_of(text: str, *, sampled: bool = False) -> Opponent:
-    """A bot by its name, or the policy of a run by its directory.
+def players_of(text: str, *, sampled: bool = False) -> Sequence[Opponent]:
+    """A bot by its name, or what a run has learned, by its directory.
+
+    ``RUN`` is the policy, ``RUN@STEP`` that of an earlier checkpoint, ``average:RUN``
+    draws one of its snapshots for each game, ``snapshots:RUN`` are all of them.
 
     Raises:
-        ConfigError: if it is neither.
+        ConfigError: if it is none of these.
     """
     if text in _BOTS:
-        return _BOTS[text]()
-    if text.startswith(_MCTS) and text.removeprefix(_MCTS).isdecimal():
-        return MctsOpponent(int(text.removeprefix(_MCTS)))
+        return [_BOTS[text]()]
+    kind, _, name = text.rpartition(":")
+    if kind + ":" == _MCTS and name.isdecimal():
+        return [MctsOpponent(int(name))]
+    if kind + ":" in (_AVERAGE, _SNAPSHOTS) and Path(name).is_dir():
+        is_average = kind + ":" == _AVERAGE
+        snapshots = snapshots_of(name, deterministic=not (sampled or is_average))
+        return (
+            [AverageOpponent(snapshots, Path(name).name)] if is_average else snapshots
+        )
+    run, _, step = text.rpartition("@")
+    if step.isdecimal() and Path(run).is_dir():
+        return [RunOpponent(run, int(step), deterministic=not sampled)]
     if Path(text).is_dir():
-        return RunOpponent(text, deterministic=not sampled)
+        return [RunOpponent(text, deterministic=not sampled)]
     raise ConfigError(
         f"there is no run {text!r}, and no such bot.{did_you_mean(text, _BOTS)} "
-        f"Bots are {', '.join(_BOTS)} and {_MCTS}NUMBER."
+        f"Bots are {', '.join(_BOTS)} and {_MCTS}NUMBER; of a run there are RUN, "
+        f"RUN@STEP, {_AVERAGE}RUN and {_SNAPSHOTS}RUN."
     )
 
 

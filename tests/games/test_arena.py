@@ -12,7 +12,7 @@ from alf_lite.errors import ConfigError
 from alf_lite.games.board_games import Nim, TicTacToe
 from alf_lite.games.matches import play_games
 from alf_lite.games.opponents import OnePlyOpponent, PerfectOpponent, RandomOpponent
-from alf_lite.tools.arena import player_of, round_robin
+from alf_lite.tools.arena import players_of, round_robin
 
 
 def test_players_are_ordered_by_their_strength():
@@ -76,6 +76,6 @@ def test_mistakes_are_told_before_anything_is_played(arguments, message, capsys)
 
 
 def test_players_by_name(tmp_path):
-    assert player_of("one_ply").name == "one_ply"
+    assert players_of("one_ply")[0].name == "one_ply"
     with pytest.raises(ConfigError, match="no run"):
-        player_of(str(tmp_path / "nothing"))
+        players_of(str(tmp_path / "nothing"))

@@ -80,3 +80,26 @@ def test_a_best_response_does_not_see_the_other_card():
             if mover == 0 and chosen.any():
                 rows.setdefault(seen.tobytes(), chosen.tolist())
                 assert rows[seen.tobytes()] == chosen.tolist()
+
+
+def test_the_average_of_policies_is_worth_their_mean_against_anybody():
+    tree, draws = kuhn_tree(), np.random.default_rng(0)
+
+    def drawn():
+        bets = draws.random((512, 1))
+
+        def chooses(seen, legal):  # one bet for all that look alike
+            bet = bets[(seen @ 2 ** np.arange(9)).astype(int)]
+            return np.concatenate([1 - bet, bet], 1) * legal
+
+        return tree.policy(chooses)
+
+    policies, other = [drawn() for _ in range(3)], drawn()
+    average = tree.average(policies)
+    first = np.mean([tree.value(one, other) for one in policies])
+    second = np.mean([tree.value(other, one) for one in policies])
+    assert tree.value(average, other) == pytest.approx(first)
+    assert tree.value(other, average) == pytest.approx(second)
+    # Not so for the mean of the probabilities
+    mean = [np.mean(level, 0) for level in zip(*policies, strict=True)]
+    assert abs(tree.value(mean, other) - first) > 1e-3

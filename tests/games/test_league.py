@@ -15,9 +15,16 @@ from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.games.battle_environment import BattleEnvironment
+from alf_lite.games.board_games import TicTacToe
+from alf_lite.games.game import copy_rows
 from alf_lite.games.game_environment import BothSeatsEnvironment
 from alf_lite.games.league import League
-from alf_lite.games.opponents import RandomOpponent
+from alf_lite.games.matches import play_games
+from alf_lite.games.opponent_pool import snapshots_of
+from alf_lite.games.opponents import AverageOpponent, RandomOpponent, choose_rows
+from alf_lite.networks.actor_networks import ActorDistributionNetwork
+from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
+from alf_lite.tools.arena import players_of
 from alf_lite.trainers.hooks import Hook
 from alf_lite.trainers.trainer import Trainer
 
@@ -219,6 +226,109 @@ def test_a_run_with_a_league_is_resumed_to_the_bit(tmp_path):
             "observation": np.zeros((2, 3, 3), np.float32),
         }
     ) in range(9)
+
+
+def test_the_snapshots_of_a_run_and_their_average_play(tmp_path):
+    _, league = train(tmp_path / "run", 8)
+    snapshots = snapshots_of(tmp_path / "run")
+    assert [one.name for one in snapshots] == [
+        f"run#{league._num_snapshots - i}" for i in (2, 1)
+    ] or len(snapshots) == 2
+    seen = np.zeros((1, 2, 3, 3), np.float32)
+    legal = np.ones((1, 9), bool)
+    pool = torch.load(
+        next((tmp_path / "run/checkpoints").glob("ckpt-8/algorithm.pt")),
+        weights_only=True,
+    )
+    assert sorted(pool["opponent_pool.ids"].tolist()) == [
+        int(one.name.partition("#")[2]) for one in snapshots
+    ]
+    chances = [one.probabilities(seen, legal) for one in snapshots]
+    assert not np.allclose(*chances)
+    assert chances[0].sum() == pytest.approx(1)
+    draws = np.random.default_rng(0)
+    average = AverageOpponent(snapshots)
+    which = average.begin(1000, draws)[0]
+    assert 0.4 < which.mean() < 0.6
+    play_games(TicTacToe(), (average, RandomOpponent()), 20, draws)
+    names = [player.name for player in players_of(f"snapshots:{tmp_path / 'run'}")]
+    assert names == [one.name for one in snapshots]
+    assert players_of(f"average:{tmp_path / 'run'}")[0].name == "run"
+    assert players_of(f"{tmp_path / 'run'}@8")[0].name == "run@8"
+
+
+def test_a_snapshot_of_q_values_does_not_play_at_random():
+    env = make_environment(opponents=[])
+    config = TrainerConfig(num_iterations=1, unroll_length=2, mini_batch_size=4)
+    DqnAlgorithm(env=env, config=config, action_mask_key="action_mask")
+    env.reset()
+    game, draws = env.game, np.random.default_rng(0)
+    state = game.initial(200, draws)
+    chosen, _ = env._snapshots[0].choose(game, state, np.zeros(200, int), draws, [])
+    assert len(set(chosen.tolist())) == 1
+
+
+class TestMemory:
+    def make(self, seed: int = 0):
+        env = make_environment(6, opponents=[RandomOpponent()], seed=seed)
+        recurrent = functools.partial(
+            ActorDistributionNetwork,
+            encoding_network_ctor=functools.partial(
+                LSTMEncodingNetwork, hidden_size=(4,)
+            ),
+        )
+        config = TrainerConfig(num_iterations=10, unroll_length=8, random_seed=0)
+        PPOAlgorithm(
+            env=env,
+            config=config,
+            action_mask_key="action_mask",
+            actor_network_ctor=recurrent,
+        )
+        return env
+
+    def test_it_is_kept_by_game_whoever_plays_beside_it(self):
+        env = self.make()
+        env.reset()
+        snapshot, draws = env._snapshots[0], np.random.default_rng(0)
+        snapshot._deterministic = True
+        game, seats = env.game, np.zeros(3, int)
+        state = game.initial(3, draws)
+        together = snapshot.begin(3, draws)
+        alone = snapshot.begin(1, draws)
+        for _ in range(3):
+            own = copy_rows(state, [1])
+            one, alone = snapshot.choose(game, own, seats[:1], draws, alone)
+            chosen = choose_rows(
+                *(snapshot, game, state, seats, draws, together, np.arange(3))
+            )
+            assert chosen[1] == one[0]
+            state = game.play(state, np.repeat(chosen[:, None], 2, 1), draws)
+        for array, single in zip(together, alone, strict=True):
+            assert np.allclose(array[[1]], single, atol=1e-6)
+        begun = snapshot.begin(3, draws)
+        assert any(not np.allclose(a, b) for a, b in zip(together, begun, strict=True))
+
+    def test_a_new_game_begins_without_it_and_it_is_resumed(self):
+        env = self.make()
+        env.reset(0)
+        snapshot, seen = env._snapshots[0], 0
+        begun = snapshot.begin(1, env._rng)
+        for _ in range(30):
+            legal = torch.from_numpy(env.game.legal(env._games, env._seats))
+            step = env.step(torch.multinomial(legal.float() + 1e-9, 1)[:, 0])
+            # Of a game that has begun, the other one has the second move
+            is_new = step.is_first().numpy() & (env._seats == 0)
+            for row in np.flatnonzero(is_new & (env._opponent_ids == 1)):
+                kept = [array[[row]] for array in env._memories[1, 1]]
+                assert all(map(np.array_equal, begun, kept))
+                seen += 1
+        assert seen
+        state = env.episode_state()
+        again = self.make(3)
+        again.restore_episodes(state, 0)
+        assert again._memories.keys() == env._memories.keys()
+        for key, memory in env._memories.items():
+            assert all(map(np.array_equal, memory, again._memories[key]))
 
 
 def test_unroll_workers_meet_the_snapshots(tmp_path):
