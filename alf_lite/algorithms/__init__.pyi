@@ -1209,6 +1209,7 @@ class Td3BcAlgorithm(_Td3BcAlgorithm, Td3Algorithm):
         action_spec: NestedTensorSpec = ...,
         *,
         bc_alpha: Scheduled = 2.5,
+        critic_bc_weight: Scheduled = 0.0,
         offline_rows_only: bool = False,
         target_noise_std: Scheduled = 0.2,
         target_noise_clip: Scheduled = 0.5,

@@ -194,7 +194,7 @@ class DdpgAlgorithm(PathwiseActorCriticAlgorithm):
             observation if self._is_recurrent else rollout_info.next_observation
         )
         next_value, target_actor_state, target_critic_state = self._next_value(
-            next_observation, state.target_actor, state.target_critic
+            next_observation, rollout_info, state.target_actor, state.target_critic
         )
         info = DdpgInfo(
             q=q,
@@ -248,13 +248,25 @@ class DdpgAlgorithm(PathwiseActorCriticAlgorithm):
 
     @torch.no_grad()
     def _next_value(
-        self, observation: Nest, actor_state: Nest, critic_state: Nest
+        self,
+        observation: Nest,
+        transition: Transition,
+        actor_state: Nest,
+        critic_state: Nest,
     ) -> tuple[Tensor, Nest, Nest]:
         """min_k Q_k(s, μ(s; θ⁻); θ⁻), [B] or [B, D], and the new states."""
         action, actor_state = self._target_policy(observation, actor_state)
+        action = self._target_action(action)
         features, critic_state = self._critics.target.encode(observation, critic_state)
-        values = self._critics.target.evaluate(features, self._target_action(action))
-        return self._critics.smallest(values), actor_state, critic_state
+        values = self._critics.target.evaluate(features, action)
+        value = self._believed(self._critics.smallest(values), action, transition)
+        return value, actor_state, critic_state
+
+    def _believed(
+        self, value: Tensor, action: Tensor, transition: Transition
+    ) -> Tensor:
+        """What a target takes for the value of ``action`` [B, action_size]."""
+        return value
 
     def _target_action(self, action: Tensor) -> Tensor:
         """What the target critics value, given the action of the target actor."""

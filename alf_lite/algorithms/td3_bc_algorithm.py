@@ -9,6 +9,15 @@ with actions as vectors in [-1, 1], whatever their bounds, and the mean in λ ov
 valid steps of the mini-batch, without gradient. A small α clones the behaviour, a large
 one maximises Q.
 
+With ``critic_bc_weight``, targets stay near the stored actions, too, which is ReBRAC,
+Tarasov et al., "Revisiting the Minimalist Approach to Offline Reinforcement Learning",
+arXiv:2305.09836, eq. 3: from the value of the action a' that a target bootstraps from,
+
+    β Σ_i (a'_i − a_{t+m,i})²
+
+is taken, its distance from what the data did there; a time limit is no step of theirs.
+β_1 of the paper is 1 / (α D) for actions of D elements, β_2 is β.
+
 Nothing here asks where steps come from: the algorithm learns from a replay buffer of
 its own, from offline buffers, or from both.
 
@@ -27,18 +36,24 @@ Differences from the paper:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from alf_lite import nest
 from alf_lite.algorithms.algorithm import valid_steps
 from alf_lite.algorithms.ddpg_algorithm import DdpgInfo, DdpgLossInfo
+from alf_lite.algorithms.parts import transitions
 from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.config import DefaultSettings, configurable
-from alf_lite.data_structures import Field, LossInfo
-from alf_lite.utils.checks import extremes
+from alf_lite.data_structures import BatchInfo, Field, LossInfo, TimeStep
+from alf_lite.errors import ConfigError
+from alf_lite.replay_buffers.packed_windows import PackedWindows
+from alf_lite.replay_buffers.row_layout import PackedSteps
+from alf_lite.utils.checks import check_not_negative, extremes
 from alf_lite.utils.losses import batch_mean
 from alf_lite.utils.schedulers import Coefficient, Scheduled, set_coefficients
 
@@ -73,11 +88,13 @@ class Td3BcAlgorithm(Td3Algorithm):
     )
 
     _bc_alpha = Coefficient()
+    _critic_bc_weight = Coefficient()
 
     def __init__(
         self,
         *specs: Any,
         bc_alpha: Scheduled = 2.5,
+        critic_bc_weight: Scheduled = 0.0,
         offline_rows_only: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -85,19 +102,69 @@ class Td3BcAlgorithm(Td3Algorithm):
 
         Args:
             bc_alpha: α, how much Q counts; 0 clones the behaviour.
+            critic_bc_weight: β of ReBRAC, for targets; their windows have one step more
+                than n + 1, the action after them. 0: TD3+BC.
             offline_rows_only: clone the actions of offline buffers, not those of the
                 run's own steps.
 
         Raises:
             ValueError: if the action is not supported or a coefficient is out of range.
+            ConfigError: ``critic_bc_weight``, for networks with memory, distributions
+                of the return, rewards of several dimensions or windows that are short.
         """
+        check_not_negative(critic_bc_weight=critic_bc_weight)
         if not all(0 <= alpha < math.inf for alpha in extremes(bc_alpha)):
             raise ValueError(
                 f"bc_alpha must be finite and not negative, got {bc_alpha}"
             )
         super().__init__(*specs, **kwargs)
-        set_coefficients(self, _bc_alpha=bc_alpha)
+        set_coefficients(self, _bc_alpha=bc_alpha, _critic_bc_weight=critic_bc_weight)
+        self._keeps_targets_near = max(extremes(critic_bc_weight)) > 0
+        if self._keeps_targets_near:
+            self._check_near_targets()
         self._offline_rows_only = self.needs_recorded_steps = offline_rows_only
+
+    def _check_near_targets(self) -> None:
+        for what, is_there in {
+            "networks with memory": self._is_recurrent,
+            "a return_model": self._return_model is not None,
+            "a reward of several dimensions": self.has_multidim_reward,
+        }.items():
+            if is_there:
+                raise ConfigError(
+                    f"{self._name}.critic_bc_weight does not go together with {what}. "
+                    "Leave one of them out."
+                )
+        self.num_bootstrap_steps = self._n_step + 1
+        what = "n_step, and the action after them, for critic_bc_weight"
+        transitions.check_windows(self._config, self._n_step + 1, what)
+
+    def step_pairing(self) -> Callable[[PackedWindows], PackedSteps] | None:
+        return None if self._keeps_targets_near else super().step_pairing()
+
+    def preprocess_experience(
+        self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
+    ) -> tuple[TimeStep, Transition]:
+        """Adds the action that follows, where targets stay near it."""
+        if not self._keeps_targets_near:
+            return super().preprocess_experience(root_inputs, rollout_info, batch_info)
+        length = root_inputs.step_type.shape[1]
+        inputs, transition = super().preprocess_experience(
+            nest.narrow(root_inputs, 0, length - 1, dim=1), rollout_info, batch_info
+        )
+        following = transitions.next_action(root_inputs, self._n_step, self._gamma)
+        return inputs, transition._replace(next_action=following)
+
+    def _believed(
+        self, value: Tensor, action: Tensor, transition: Transition
+    ) -> Tensor:
+        """Eq. 3 of ReBRAC: less what the action differs by from what the data did."""
+        if not self._keeps_targets_near:
+            return value
+        taken, is_last = transition.next_action
+        taken = self._actions.to_vector(taken).clamp(-1.0, 1.0)
+        distance = (action - taken).square().sum(-1)
+        return value - self._critic_bc_weight * torch.where(is_last, 0.0, distance)
 
     def _extend_info(
         self, info: DdpgInfo, transition: Transition, taken: Tensor, action: Field

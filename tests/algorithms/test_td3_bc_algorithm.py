@@ -7,13 +7,15 @@ import torch
 
 from alf_lite import nest
 from alf_lite.algorithms.ddpg_algorithm import DdpgInfo, DdpgState
+from alf_lite.algorithms.parts.return_heads import QuantileHead
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.algorithms.td3_bc_algorithm import Td3BcAlgorithm, Td3BcInfo
 from alf_lite.data_structures import TimeStep
+from alf_lite.errors import ConfigError
 from alf_lite.networks.actor_networks import ActorNetwork
 from alf_lite.networks.critic_networks import CriticNetwork
 from alf_lite.optimizers.optimizers import Adam
-from alf_lite.tensor_specs import BoundedTensorSpec
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from tests.replayed_steps import (
     BOX,
     FIRST,
@@ -133,3 +135,36 @@ def test_actions_in_a_nest_are_cloned_as_one_vector():
         nest.map_structure(lambda t: t[:, 1], steps.prev_action)
     )
     torch.testing.assert_close(info.distance[0], ((action - taken) ** 2).sum(1) / 3)
+
+
+# ReBRAC
+
+
+def test_targets_stay_near_what_the_data_did_next():
+    algorithm = make(critic_bc_weight=0.7)
+    steps = windows(BOX, length=3)
+    steps.prev_action[0, 2] = torch.tensor([5.0, 0.0])  # beyond the bounds
+    steps.step_type[1, 1] = LAST
+    info = info_of(algorithm, steps)
+    plain = make()
+    plain.load_state_dict(algorithm.state_dict())
+    expected = info_of(plain, nest.narrow(steps, 0, 2, dim=1)).td3.next_value
+    target = algorithm._target_policy(steps.observation[:, 1])[0]
+    taken = algorithm._actions.to_vector(steps.prev_action[:, 2]).clamp(-1, 1)
+    assert info.td3.next_value.shape == (1, 5)
+    for b in (0, 1, 2, 4):  # row 3 begins with a LAST: nothing is trained there
+        distance = sum((target[b, i] - taken[b, i]) ** 2 for i in range(2)).detach()
+        if steps.step_type[b, 1] == LAST:
+            distance = 0.0
+        torch.testing.assert_close(
+            info.td3.next_value[0, b], expected[0, b] - 0.7 * distance
+        )
+
+
+def test_what_has_no_near_targets_is_refused():
+    with pytest.raises(ConfigError, match="together with a return_model"):
+        make(critic_bc_weight=0.1, return_model=QuantileHead())
+    with pytest.raises(ConfigError, match="together with a reward of several"):
+        make(critic_bc_weight=0.1, reward_spec=TensorSpec((2,)))
+    with pytest.raises(ValueError, match="critic_bc_weight"):
+        make(critic_bc_weight=-0.1)
