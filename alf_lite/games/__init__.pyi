@@ -50,6 +50,10 @@ from alf_lite.games.payoff import (
     bradley_terry as bradley_terry,
     prioritized as prioritized,
 )
+from alf_lite.games.pettingzoo import (
+    PettingZooGame as PettingZooGame,
+    ZooState as ZooState,
+)
 from alf_lite.games.small_games import (
     KuhnPoker as KuhnPoker,
     KuhnState as KuhnState,

@@ -1,0 +1,238 @@
+"""PettingZoo's games in which agents move one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from alf_lite.config import configurable
+from alf_lite.errors import ConfigError, EnvError, did_you_mean, missing_extra
+from alf_lite.games.game import MASK_KEY, Game
+
+_NAMESPACE = "classic/"
+_BOARD_GAMES = ("tictactoe", "connect_four", "chess", "go_")
+
+
+class ZooState(NamedTuple):
+    """N games; a position is never changed."""
+
+    positions: np.ndarray  # [N] of _Position
+
+
+@configurable
+class PettingZooGame(Game):
+    """An AEC game of PettingZoo (Terry et al. 2021, arXiv:2009.14471).
+
+    Seats are ``possible_agents``. A game is a seed and the actions since, from which it
+    can be played again: copies of PettingZoo's environments lose their state. What a
+    seat wins on the way is paid at the end, the sum of the rewards that ``last()`` has
+    told it. One that has died moves no more. Without a mask, in the observation or the
+    info, all actions are legal.
+
+    Args:
+        game: a name such as ``"tictactoe_v3"``, of PettingZoo's classic games, or what
+            makes an environment when it is called.
+        is_board_game: whether two seats move in turn, play for the same stake and see
+            all, each the board as its own; None: known of tic-tac-toe, Connect-4, chess
+            and Go.
+        max_length: in so many moves every game is over; one that takes longer is cut.
+
+    Raises:
+        ConfigError: if there is no such game, or its seats have different spaces, or
+            spaces that are no Box or Discrete.
+    """
+
+    def __init__(
+        self,
+        game: str | Callable[[], Any],
+        *,
+        is_board_game: bool | None = None,
+        max_length: int = 1000,
+    ) -> None:
+        self._make = make = _maker(game) if isinstance(game, str) else game
+        env = make()
+        self._agents: list[Any] = list(env.possible_agents)
+        name = str(env.metadata.get("name", type(env).__name__))
+        self.name = f"pettingzoo/{name}"
+        self.num_players = len(self._agents)
+        self.max_length = max_length
+        seen = [env.observation_space(agent) for agent in self._agents]
+        chosen = [env.action_space(agent) for agent in self._agents]
+        if any(one != seen[0] for one in seen) or any(
+            one != chosen[0] for one in chosen
+        ):
+            raise ConfigError(
+                f"{self.name}: its seats have different spaces, {seen} and {chosen}"
+            )
+        own, action = seen[0], chosen[0]
+        if isinstance(own, spaces.Dict) and "observation" in own.spaces:
+            own = own["observation"]
+        self._num_values = own.n if isinstance(own, spaces.Discrete) else 0
+        if self._num_values:
+            own = spaces.Box(0.0, 1.0, (own.n,))
+        if not isinstance(own, spaces.Box) or not isinstance(action, spaces.Discrete):
+            raise ConfigError(
+                f"{self.name}: a game takes a Box or Discrete of observations and a "
+                f"Discrete of actions, got {own} and {action}"
+            )
+        low, high = own.low.astype(np.float32), own.high.astype(np.float32)
+        self.observation_space = spaces.Box(low, high, own.shape)
+        self.num_actions = int(action.n)
+        if is_board_game is None:
+            is_board_game = self.num_players == 2 and name.startswith(_BOARD_GAMES)
+        self.is_board_game = is_board_game
+
+    def initial(self, number: int, rng: np.random.Generator) -> ZooState:
+        seeds = rng.integers(2**31, size=number).tolist()
+        return _as_state([self._begin(seed) for seed in seeds])
+
+    def moves(self, state: ZooState) -> np.ndarray:
+        movers = np.array([one.mover for one in state.positions], np.int64)
+        return movers[:, None] == np.arange(self.num_players)
+
+    def play(
+        self, state: ZooState, actions: np.ndarray, rng: np.random.Generator
+    ) -> ZooState:
+        chosen = zip(state.positions, actions.tolist(), strict=True)
+        return _as_state([self._after(one, row[one.mover]) for one, row in chosen])
+
+    def legal(self, state: ZooState, seats: np.ndarray) -> np.ndarray:
+        legal = np.zeros((len(seats), self.num_actions), bool)
+        for row, one, seat in zip(legal, state.positions, seats.tolist(), strict=True):
+            row[:] = one.legal if seat == one.mover else False
+        return legal
+
+    def observe(self, state: ZooState, seats: np.ndarray) -> np.ndarray:
+        seen = np.zeros((len(seats), *self.observation_space.shape), np.float32)
+        for row, one, seat in zip(seen, state.positions, seats.tolist(), strict=True):
+            if seat not in one.seen:
+                env = self._env_at(one)
+                one.seen[seat] = self._read(env.observe(self._agents[seat]))[0]
+                one.env = env
+            row[...] = one.seen[seat]
+        return seen
+
+    def returns(self, state: ZooState) -> np.ndarray:
+        won = [one.won * (one.mover < 0) for one in state.positions]
+        return np.array(won, np.float32).reshape(-1, self.num_players)
+
+    def pack(self, state: ZooState) -> list[np.ndarray]:
+        """[N] seeds, and [N, L] actions with -1 behind them."""
+        histories = [one.actions for one in state.positions]
+        packed = np.full((len(histories), max(map(len, histories), default=0)), -1)
+        for row, actions in zip(packed, histories, strict=True):
+            row[: len(actions)] = actions
+        return [np.array([one.seed for one in state.positions], np.int64), packed]
+
+    def unpack(self, arrays: Sequence[np.ndarray]) -> ZooState:
+        return _as_state(
+            [
+                self._replayed(int(seed), tuple(actions[actions >= 0].tolist()))
+                for seed, actions in zip(*arrays, strict=True)
+            ]
+        )
+
+    def describe(self, state: ZooState, row: int) -> str:
+        one = state.positions[row]
+        return f"seed {one.seed}, actions {list(one.actions)}"
+
+    # One game
+
+    def _begin(self, seed: int) -> _Position:
+        env = self._make()
+        env.reset(seed=seed)
+        return self._arrive(env, seed, (), np.zeros(self.num_players))
+
+    def _after(self, position: _Position, action: int) -> _Position:
+        env, position.env = self._env_at(position), None  # it goes on from here
+        env.step(action)
+        actions = (*position.actions, action)
+        return self._arrive(env, position.seed, actions, position.won.copy())
+
+    def _replayed(self, seed: int, actions: Sequence[int]) -> _Position:
+        position = self._begin(seed)
+        for action in actions:
+            position = self._after(position, action)
+        return position
+
+    def _env_at(self, position: _Position) -> Any:
+        if position.env is None:  # it has gone on from there
+            return self._replayed(position.seed, position.actions).env
+        return position.env
+
+    def _arrive(
+        self, env: Any, seed: int, actions: tuple[int, ...], won: np.ndarray
+    ) -> _Position:
+        """Up to the next one that moves, or the end; the dead take their last rewards.
+
+        ``last()`` tells what an agent has won since its last action, and the agents
+        that die are told in any order, often the loser first.
+        """
+        while env.agents:
+            seen, reward, terminated, truncated, info = env.last()
+            seat = self._agents.index(env.agent_selection)
+            won[seat] += reward
+            if not (terminated or truncated):
+                own, legal = self._read(seen, info)
+                return _Position(env, seed, actions, seat, legal, won, {seat: own})
+            env.step(None)
+        if not np.isfinite(won).all():
+            raise EnvError(f"{self.name}: a reward is not finite, the seats won {won}")
+        nothing = np.zeros(self.num_actions, bool)
+        return _Position(env, seed, actions, -1, nothing, won, {})
+
+    def _read(self, seen: Any, info: Any = None) -> tuple[np.ndarray, np.ndarray]:
+        """What a seat observes, and which actions are legal."""
+        legal = (info or {}).get(MASK_KEY)
+        if isinstance(seen, dict):
+            seen, legal = seen["observation"], seen.get(MASK_KEY, legal)
+        if self._num_values:
+            seen = np.arange(self._num_values) == seen
+        legal = np.ones(self.num_actions) if legal is None else legal
+        return np.array(seen, np.float32), np.array(legal, bool)
+
+
+class _Position:
+    """One game after some actions."""
+
+    def __init__(
+        self,
+        env: Any,
+        seed: int,
+        actions: tuple[int, ...],
+        mover: int,
+        legal: np.ndarray,
+        won: np.ndarray,
+        seen: dict[int, np.ndarray],
+    ) -> None:
+        self.env = env  # that stands here; None if it has gone on
+        self.seed = seed
+        self.actions = actions
+        self.mover = mover  # -1: the game is over
+        self.legal = legal  # [A] bool
+        self.won = won  # [P], as far as the seats have been told
+        self.seen = seen  # by seat, as far as anybody has asked
+
+
+def _as_state(positions: Sequence[_Position]) -> ZooState:
+    array = np.empty(len(positions), object)
+    array[:] = positions
+    return ZooState(array)
+
+
+def _maker(name: str) -> Callable[[], Any]:
+    try:
+        import pettingzoo
+    except ImportError as error:
+        raise missing_extra("a game of PettingZoo", "games") from error
+    key = _NAMESPACE + "-v".join(name.rsplit("_v", 1))
+    names = [n.removeprefix(_NAMESPACE) for n in pettingzoo.aec_registry]
+    if key not in pettingzoo.aec_registry:
+        raise ConfigError(
+            f"PettingZoo has no classic game {name!r}."
+            f"{did_you_mean(name, [n.replace('-', '_') for n in names])}"
+        )
+    return lambda: pettingzoo.make("aec", key)
