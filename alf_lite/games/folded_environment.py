@@ -15,9 +15,9 @@ from alf_lite.config import configurable
 from alf_lite.data_structures import StepType, TimeStep
 from alf_lite.environments import space_specs
 from alf_lite.environments.environment import EnvironmentWithSpecs
-from alf_lite.environments.single_env import environment_seeds, vector_seed
+from alf_lite.environments.single_env import vector_seed
 from alf_lite.environments.time_steps import check_action
-from alf_lite.errors import ConfigError, EnvError
+from alf_lite.errors import CheckpointError, ConfigError, EnvError
 from alf_lite.games.game import MASK_KEY
 from alf_lite.tensor_specs import TensorSpec
 
@@ -104,7 +104,10 @@ class FoldedEnvironment(EnvironmentWithSpecs):
         self._games = [first, *(make_game() for _ in range(num_games - 1))]
         self._max_length = max_episode_steps
         self._seed = seed
-        self._num_steps = np.zeros(num_games, np.int64)
+        self._rng = np.random.default_rng(seed)
+        # Of each game: the seed, and the actions [N] since, which say all of it
+        self._seeds = [0] * num_games
+        self._actions: list[list[np.ndarray]] = [[] for _ in range(num_games)]
         # [games, N]: whether an agent is out; the game begins anew when all are
         self._is_out = np.zeros((num_games, num_agents), bool)
         self._env_id = torch.arange(num_environments, dtype=torch.int32)
@@ -112,13 +115,11 @@ class FoldedEnvironment(EnvironmentWithSpecs):
     def reset(self, seed: int | None = None) -> TimeStep:
         if seed is None and self._current is None:
             seed = self._seed
-        seeds: list[int | None] = [None] * len(self._games)
         if seed is not None:
-            own_seed = vector_seed(seed)
-            seeds = [int(s) for s in environment_seeds(own_seed, len(self._games))]
+            self._rng = np.random.default_rng(vector_seed(seed))
         self._begin_step()
-        for i, (game, game_seed) in enumerate(zip(self._games, seeds, strict=True)):
-            self._begin_game(i, *game.reset(seed=game_seed))
+        for i in range(len(self._games)):
+            self._begin_game(i)
         return self._arrive(torch.zeros(self.batch_size, dtype=torch.int64))
 
     def step(self, action: Tensor) -> TimeStep:
@@ -128,11 +129,11 @@ class FoldedEnvironment(EnvironmentWithSpecs):
         check_action("action", action, torch.Size((self.batch_size,)), True)
         chosen = action.numpy(force=True).reshape(self._is_out.shape)
         self._begin_step()
-        for i, game in enumerate(self._games):
+        for i in range(len(self._games)):
             if self._is_out[i].all():
-                self._begin_game(i, *game.reset())
+                self._begin_game(i)
             else:
-                self._step_game(i, game, chosen[i])
+                self._step_game(i, chosen[i].copy())
         return self._arrive(action)
 
     def _begin_step(self) -> None:
@@ -147,21 +148,22 @@ class FoldedEnvironment(EnvironmentWithSpecs):
         }
         self._seen["agent"][:] = np.eye(shape[1])
 
-    def _begin_game(self, i: int, seen: Any, infos: Any) -> None:
+    def _begin_game(self, i: int, seed: int | None = None) -> None:
+        self._seeds[i] = int(self._rng.integers(2**31)) if seed is None else seed
+        self._actions[i].clear()
         self._step_type[i] = StepType.FIRST
         self._is_out[i] = False
-        self._num_steps[i] = 0
-        self._observe(i, seen, infos)
+        self._observe(i, *self._games[i].reset(seed=self._seeds[i]))
 
-    def _step_game(self, i: int, game: Any, chosen: np.ndarray) -> None:
+    def _step_game(self, i: int, chosen: np.ndarray) -> None:
         actions = {
             agent: self._action_dtype.type(chosen[a])
             for a, agent in enumerate(self._agents)
             if not self._is_out[i, a]
         }
-        seen, rewards, terminated, truncated, infos = game.step(actions)
-        self._num_steps[i] += 1
-        is_cut = self._num_steps[i] == self._max_length
+        seen, rewards, terminated, truncated, infos = self._games[i].step(actions)
+        self._actions[i].append(chosen)
+        is_cut = len(self._actions[i]) == self._max_length
         for a, agent in enumerate(self._agents):
             if self._is_out[i, a]:
                 self._step_type[i, a], self._discount[i, a] = StepType.LAST, 0
@@ -224,6 +226,54 @@ class FoldedEnvironment(EnvironmentWithSpecs):
             env_id=self._env_id,
         )
         return self._current
+
+    # Resuming
+
+    def episode_state(self) -> dict[str, Any] | None:
+        if self._current is None:
+            return None
+        num_agents = len(self._agents)
+        actions = [np.array(one).reshape(-1, num_agents) for one in self._actions]
+        return {
+            "game": f"{self.name}, {self.batch_size} rows",
+            "seeds": list(self._seeds),
+            "actions": [torch.from_numpy(one.astype(np.int64)) for one in actions],
+            "time_step": [leaf.clone() for leaf in nest.flatten(self._current)],
+            "generator": self._rng.bit_generator.state,
+        }
+
+    def restore_episodes(self, state: dict[str, Any], seed: int) -> dict[int, str]:
+        first = self.reset(seed)
+        if state.get("game") != f"{self.name}, {self.batch_size} rows":
+            raise CheckpointError(
+                f"{self.name}: the open games are of {state.get('game')}, and here are "
+                f"{self.batch_size} rows"
+            )
+        leaves = [leaf.clone() for leaf in state["time_step"]]
+        saved: TimeStep = nest.pack_sequence_as(first, leaves)
+        new: list[int] = []
+        for i, actions in enumerate(state["actions"]):
+            self._begin_step()
+            self._begin_game(i, state["seeds"][i])
+            for chosen in actions.numpy():
+                self._begin_step()
+                self._step_game(i, chosen.astype(self._action_dtype))
+            rows = slice(i * len(self._agents), (i + 1) * len(self._agents))
+            replayed = nest.flatten(self._arrive(saved.prev_action))
+            if not all(
+                torch.equal(one[rows], other[rows])
+                for one, other in zip(replayed, leaves, strict=True)
+            ):
+                self._begin_step()
+                self._begin_game(i)
+                fresh = nest.flatten(self._arrive(torch.zeros_like(saved.prev_action)))
+                for leaf, other in zip(leaves, fresh, strict=True):
+                    leaf[rows] = other[rows]
+                new += range(rows.start, rows.stop)
+        if not new:
+            self._rng.bit_generator.state = state["generator"]
+        self._current = saved
+        return dict.fromkeys(new, "the replay came to another step")
 
     def render(self) -> np.ndarray | None:
         return self._games[0].render()

@@ -7,10 +7,11 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from alf_lite import nest
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import StepType
-from alf_lite.errors import ConfigError, EnvError
+from alf_lite.errors import CheckpointError, ConfigError, EnvError
 from alf_lite.games.folded_environment import FoldedEnvironment
 from alf_lite.testing.environment_contract import EnvironmentContract
 
@@ -96,10 +97,7 @@ def test_rows_are_the_agents_of_single_games():
     env = FoldedEnvironment(6, lambda: Walkers((4, 4)), seed=0)
     first = env.reset(3)
     games = [Walkers((4, 4)) for _ in range(3)]
-    from alf_lite.environments.single_env import environment_seeds, vector_seed
-
-    seeds = environment_seeds(vector_seed(3), 3)
-    seen = [g.reset(seed=int(s))[0] for g, s in zip(games, seeds, strict=True)]
+    seen = [g.reset(seed=s)[0] for g, s in zip(games, env._seeds, strict=True)]
     assert torch.equal(first.observation["agent"], torch.eye(2).repeat(3, 1))
     for action in random_actions(6, 30):
         for i, one in enumerate(seen):
@@ -112,7 +110,7 @@ def test_rows_are_the_agents_of_single_games():
         for i, game in enumerate(games):
             rows = slice(2 * i, 2 * i + 2)
             if not game.agents:
-                seen[i] = game.reset()[0]
+                seen[i] = game.reset(seed=env._seeds[i])[0]
                 assert (step.step_type[rows] == StepType.FIRST).all()
                 continue
             chosen = dict(zip(game.agents, action[rows].tolist(), strict=True))
@@ -146,6 +144,70 @@ def test_nothing_is_learned_from_agents_that_are_out():
     assert (kinds[0] == StepType.LAST).sum() > 2 * (kinds[1] == StepType.LAST).sum()
     # Each agent's own episodes: two and six steps
     assert algorithm.metrics.results()["AverageEpisodeLength"] == pytest.approx(4)
+
+
+class Shuffled(Walkers):
+    """The same game, whose agents are named in another order."""
+
+    def __init__(self, lengths):
+        super().__init__(lengths)
+        self.possible_agents = self.possible_agents[::-1]
+
+    def reset(self, seed=None):
+        names, self.possible_agents = self.possible_agents, self.possible_agents[::-1]
+        result = super().reset(seed)
+        self.possible_agents = names
+        return result
+
+
+def test_shuffling_agents_shuffles_rows():
+    env = FoldedEnvironment(4, lambda: Walkers((2, 5)), seed=0)
+    other = FoldedEnvironment(4, lambda: Shuffled((2, 5)), seed=0)
+    order = torch.tensor([1, 0, 3, 2])
+    env.reset()
+    other.reset()
+    for action in random_actions(4, 20):
+        step, same = env.step(action), other.step(action[order])
+        for name in ("step_type", "reward", "discount"):
+            assert torch.equal(getattr(step, name), getattr(same, name)[order])
+        own = same.observation["own"]
+        assert torch.equal(step.observation["own"], own[order])
+
+
+def test_games_in_progress_are_continued_to_the_bit():
+    def make(walkers=Walkers):
+        return FoldedEnvironment(6, lambda: walkers((2, 5)))
+
+    actions = random_actions(6, 60)
+    for number in (3, 4, 5, 6, 14):  # one is out, both are, a new game begins
+        env, again = make(), make()
+        env.reset(number)
+        for action in actions[:number]:
+            env.step(action)
+        state = env.episode_state()
+        assert again.restore_episodes(state, 77) == {}
+        for action in actions[number:]:
+            one, other = env.step(action), again.step(action)
+            for a, b in zip(nest.flatten(one), nest.flatten(other), strict=True):
+                assert torch.equal(a, b)
+    with pytest.raises(CheckpointError, match="of walkers, 6 rows"):
+        FoldedEnvironment(4, lambda: Walkers((2, 5))).restore_episodes(state, 0)
+
+
+class Unseeded(Walkers):
+    def reset(self, seed=None):
+        return super().reset(None)
+
+
+def test_a_game_that_cannot_be_replayed_begins_anew():
+    env, again = (FoldedEnvironment(4, lambda: Unseeded((3, 5))) for _ in range(2))
+    env.reset(0)
+    for action in random_actions(4, 2):
+        env.step(action)
+    reasons = again.restore_episodes(env.episode_state(), 0)
+    assert set(reasons) == {0, 1, 2, 3}
+    assert again.current_time_step.is_first().all()
+    assert again.step(random_actions(4, 1)[0]).step_type.tolist() == [1] * 4
 
 
 @pytest.mark.parametrize("where", ["observation", "info"])
