@@ -9,10 +9,10 @@ import numpy as np
 
 from alf_lite.config import configurable
 from alf_lite.data_structures import TimeStep
-from alf_lite.errors import ConfigError, EnvError
+from alf_lite.errors import ConfigError
 from alf_lite.games.game import Game, copy_rows
 from alf_lite.games.game_environment import GameEnvironment
-from alf_lite.games.opponent_pool import Snapshots
+from alf_lite.games.opponent_pool import Opponents
 from alf_lite.games.opponents import Opponent
 from alf_lite.tensor_specs import TensorSpec
 
@@ -63,33 +63,19 @@ class BattleEnvironment(GameEnvironment):
             env_info_spec={name: TensorSpec(()) for name in info},
             **kwargs,
         )
-        if not opponents and not num_snapshots:
-            raise ConfigError(
-                f"{self.name}: there are no opponents. Name some, such as "
-                "(@RandomOpponent(),), or set num_snapshots, which are of the policy."
-            )
         num_seats = self.game.num_players
         if seat is not None and seat not in range(num_seats):
             raise ConfigError(
                 f"{self.name}: seat must be below {num_seats}, or None for each in "
                 f"turn, got {seat}"
             )
-        for opponent in opponents:
-            opponent.check_game(self.game)
-        self._bots = list(opponents)
-        self._num_snapshots = num_snapshots
-        self._snapshots: Snapshots | None = None
+        self._opponents = Opponents(self, opponents, num_snapshots, self.game)
         self._fixed_seat = seat
         self._seats = np.zeros(num_environments, np.int64)
         self._opponent_ids = np.zeros(num_environments, np.int64)
 
     def bind(self, algorithm: Any) -> None:
-        if self._num_snapshots:
-            names = [bot.name for bot in self._bots]
-            num_seats = self.game.num_players
-            self._snapshots = Snapshots(
-                algorithm, self, self._num_snapshots, names, num_seats
-            )
+        self._opponents.bind(algorithm, self.game.num_players)
 
     def reset(self, seed: int | None = None) -> TimeStep:
         self._seats[...] = self._rows - 1  # the one before that of the first game
@@ -102,36 +88,8 @@ class BattleEnvironment(GameEnvironment):
         super()._begin(rows)
         following = (self._seats[rows] + 1) % self.game.num_players
         self._seats[rows] = following if self._fixed_seat is None else self._fixed_seat
-        self._choose_opponents(rows)
+        self._opponents.choose(self._opponent_ids, rows, self._rng)
         self._let_opponents_move(rows)
-
-    def _choose_opponents(self, rows: np.ndarray) -> None:
-        """Of new games; the others are finished against those they have."""
-        num_bots = len(self._bots)
-        weights = np.ones(num_bots)
-        if self._snapshots is not None:
-            weights = self._snapshots.pool.weights.numpy(force=True)
-        if not weights.sum():
-            raise EnvError(f"{self.name}: there is no opponent, all weights are 0")
-        shares = weights.cumsum() / weights.sum()
-        chosen = shares.searchsorted(self._rng.random(len(rows)), side="right")
-        if self._snapshots is not None:
-            is_snapshot = chosen >= num_bots
-            for slot in np.unique(chosen[is_snapshot]):
-                number = self._snapshots.play(int(slot) - num_bots)
-                chosen[chosen == slot] = -1 - number  # which is no slot
-            chosen = np.where(chosen < 0, num_bots - 1 - chosen, chosen)
-        self._opponent_ids[rows] = chosen
-        if self._snapshots is not None:
-            ids = set(self._opponent_ids.tolist())
-            self._snapshots.keep(i - num_bots for i in ids)
-
-    def _opponent(self, opponent_id: int) -> Opponent:
-        num_bots = len(self._bots)
-        if opponent_id < num_bots:
-            return self._bots[opponent_id]
-        assert self._snapshots is not None
-        return self._snapshots[opponent_id - num_bots]
 
     def _take(self, rows: np.ndarray, action: np.ndarray) -> np.ndarray:
         self._move(rows, action)
@@ -155,14 +113,11 @@ class BattleEnvironment(GameEnvironment):
         actions = np.zeros(moves.shape, np.int64)
         actions[np.arange(len(rows)), seats] = action
         for seat in range(self.game.num_players):
-            acts = moves[:, seat] & (seats != seat)
-            ids = self._opponent_ids[rows]
-            for i in np.unique(ids[acts]):
-                chosen = np.flatnonzero(acts & (ids == i))
-                actions[chosen, seat] = self._opponent(int(i)).act(
-                    *(self.game, copy_rows(games, chosen)),
-                    *(np.full(len(chosen), seat), self._rng),
-                )
+            acts = np.flatnonzero(moves[:, seat] & (seats != seat))
+            actions[acts, seat] = self._opponents.act(
+                *(self._opponent_ids[rows[acts]], copy_rows(games, acts)),
+                *(np.full(len(acts), seat), self._rng),
+            )
         self._play(rows, actions)
 
     def _env_info(self, has_begun: np.ndarray) -> dict[str, np.ndarray]:
@@ -178,12 +133,11 @@ class BattleEnvironment(GameEnvironment):
 
     def episode_state(self) -> dict[str, Any] | None:
         state = super().episode_state()
-        if state is not None and self._snapshots is not None:
-            state["snapshots"] = self._snapshots.state()
+        if state is not None:
+            state["snapshots"] = self._opponents.state()
         return state
 
     def restore_episodes(self, state: dict[str, Any], seed: int) -> dict[int, str]:
         reasons = super().restore_episodes(state, seed)
-        if self._snapshots is not None:
-            self._snapshots.restore(state["snapshots"])
+        self._opponents.restore(state.get("snapshots"))
         return reasons

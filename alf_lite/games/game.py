@@ -66,6 +66,19 @@ class Game(abc.ABC):
     def returns(self, state: State) -> np.ndarray:
         """[N, P] float32: what the seats have won where the game is over, else 0."""
 
+    @property
+    def policy_space(self) -> spaces.Dict:
+        """Of :meth:`policy_input` of one seat."""
+        mask = spaces.MultiBinary(self.num_actions)
+        return spaces.Dict({MASK_KEY: mask, "observation": self.observation_space})
+
+    def policy_input(self, state: State, seats: np.ndarray) -> dict[str, np.ndarray]:
+        """What a policy sees of ``seats`` [N], arrays [N, ...] by name."""
+        return {
+            MASK_KEY: self.legal(state, seats).astype(np.int8),
+            "observation": self.observe(state, seats),
+        }
+
     def pack(self, state: State) -> list[np.ndarray]:
         """Numbers that say all, for a checkpoint."""
         return list(state)

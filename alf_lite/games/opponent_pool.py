@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
 from alf_lite.algorithms.acting import TrainedPolicy
@@ -18,8 +19,8 @@ from alf_lite.environments.specs_only_environment import (
     from_saved_spaces,
     saved_spaces,
 )
-from alf_lite.errors import ConfigError
-from alf_lite.games.game import MASK_KEY, Game, State
+from alf_lite.errors import ConfigError, EnvError
+from alf_lite.games.game import Game, State, copy_rows
 from alf_lite.games.opponents import Opponent
 from alf_lite.policies.trained_policy import load_policy
 from alf_lite.utils import random_state
@@ -52,23 +53,22 @@ class PolicyOpponent(Opponent):
         self._deterministic = deterministic
 
     def check_game(self, game: Game) -> None:
-        space = self.policy.observation_space
-        seen = space.spaces.get("observation") if hasattr(space, "spaces") else None
-        if seen != game.observation_space or self.policy.action_space.n != (
-            game.num_actions
+        seen, known = self.policy.observation_space, game.policy_space.spaces.items()
+        if not (
+            isinstance(seen, spaces.Dict)
+            and seen.spaces.items() <= known
+            and self.policy.action_space.n == game.num_actions
         ):
             raise ConfigError(
-                f"{self.name} was trained on {space}, and {game.name} has observations "
-                f"{game.observation_space} and {game.num_actions} actions"
+                f"{self.name} was trained on {seen}, and {game.name} has observations "
+                f"{game.policy_space} and {game.num_actions} actions"
             )
 
     def act(
         self, game: Game, state: State, seats: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
-        observation = {
-            MASK_KEY: game.legal(state, seats).astype(np.int8),
-            "observation": game.observe(state, seats),
-        }
+        seen = game.policy_input(state, seats)
+        observation = {key: seen[key] for key in self.policy.observation_space.spaces}
         return np.asarray(self.policy.predict(observation, self._deterministic))
 
 
@@ -250,3 +250,92 @@ class Snapshots:
         algorithm.eval()
         policy = TrainedPolicy(algorithm, self._env, is_live=False)
         return PolicyOpponent(policy, name)
+
+
+class Opponents:
+    """Whom an environment plays against: bots, and snapshots of the policy.
+
+    An opponent has a number: i for the i-th bot, and behind them the snapshots in the
+    order in which they were taken.
+
+    Args:
+        env: for messages, and whose games they play.
+        bots: opponents that stay as they are.
+        num_snapshots: how many snapshots there are at most.
+        game: which they play.
+
+    Raises:
+        ConfigError: if there is none, or one cannot play the game.
+    """
+
+    def __init__(
+        self, env: Environment, bots: Sequence[Opponent], num_snapshots: int, game: Game
+    ) -> None:
+        if not bots and not num_snapshots:
+            raise ConfigError(
+                f"{env.name}: there are no opponents. Name some, such as "
+                "(@RandomOpponent(),), or set num_snapshots, which are of the policy."
+            )
+        for bot in bots:
+            bot.check_game(game)
+        self._env = env
+        self._bots = list(bots)
+        self._num_snapshots = num_snapshots
+        self._game = game
+        self.snapshots: Snapshots | None = None
+
+    def bind(self, algorithm: Any, num_seats: int) -> None:
+        """Makes the pool of an algorithm, see :meth:`Environment.bind`."""
+        if self._num_snapshots:
+            names = [bot.name for bot in self._bots]
+            self.snapshots = Snapshots(
+                algorithm, self._env, self._num_snapshots, names, num_seats
+            )
+
+    def choose(self, ids: np.ndarray, rows: Any, rng: np.random.Generator) -> None:
+        """Whom new games are played against, into ``ids`` [B] of the numbers of all.
+
+        The others are finished against those they have.
+        """
+        num_bots = len(self._bots)
+        weights = np.ones(num_bots)
+        if self.snapshots is not None:
+            weights = self.snapshots.pool.weights.numpy(force=True)
+        if not weights.sum():
+            raise EnvError(f"{self._env.name}: there is no opponent, all weights are 0")
+        shares = weights.cumsum() / weights.sum()
+        chosen = shares.searchsorted(rng.random(len(rows)), side="right")
+        if self.snapshots is not None:
+            is_snapshot = chosen >= num_bots
+            for slot in np.unique(chosen[is_snapshot]):
+                number = self.snapshots.play(int(slot) - num_bots)
+                chosen[chosen == slot] = -1 - number  # which is no slot
+            chosen = np.where(chosen < 0, num_bots - 1 - chosen, chosen)
+        ids[rows] = chosen
+        if self.snapshots is not None:
+            self.snapshots.keep(i - num_bots for i in set(ids.tolist()))
+
+    def act(
+        self, ids: np.ndarray, state: State, seats: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """[N] actions of ``seats`` [N], each of the opponent ``ids`` [N] says."""
+        actions = np.zeros(len(ids), np.int64)
+        for i in np.unique(ids).tolist():
+            rows = np.flatnonzero(ids == i)
+            if i < len(self._bots):
+                opponent: Opponent = self._bots[i]
+            else:
+                assert self.snapshots is not None
+                opponent = self.snapshots[i - len(self._bots)]
+            games = copy_rows(state, rows)
+            actions[rows] = opponent.act(self._game, games, seats[rows], rng)
+        return actions
+
+    def state(self) -> dict[str, list[Tensor]] | None:
+        """Of the snapshots that play, for a checkpoint; None without any."""
+        return None if self.snapshots is None else self.snapshots.state()
+
+    def restore(self, state: Mapping[str, list[Tensor]] | None) -> None:
+        """Has those of ``state`` play again."""
+        if self.snapshots is not None:
+            self.snapshots.restore(state or {})

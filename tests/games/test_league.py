@@ -51,11 +51,11 @@ def test_a_snapshot_does_not_follow_the_policy_that_trains():
     env = make_environment(opponents=[])
     algorithm = make_algorithm(env)
     algorithm.train_iter()
-    snapshot = env._snapshots[0]
+    snapshot = env._opponents.snapshots[0]
     before = probabilities(snapshot)
     for _ in range(3):
         algorithm.train_iter()
-    assert torch.equal(probabilities(env._snapshots[0]), before)
+    assert torch.equal(probabilities(env._opponents.snapshots[0]), before)
     trained = algorithm.state_dict()
     moved = [
         not torch.equal(trained[name], tensor)
@@ -69,7 +69,7 @@ def test_an_evicted_snapshot_finishes_its_games():
     env = make_environment(opponents=[], num_snapshots=1)
     algorithm = make_algorithm(env)
     env.reset()
-    playing = env._snapshots[0]
+    playing = env._opponents.snapshots[0]
     before = probabilities(playing)
     pool = algorithm.opponent_pool
     other = {name: 1 + tensor for name, tensor in pool.tensors_of(0).items()}
@@ -86,9 +86,9 @@ def test_an_evicted_snapshot_finishes_its_games():
         opponent = now
         seen |= set(now.tolist())
         if 0.0 in now:
-            assert torch.equal(probabilities(env._snapshots[0]), before)
+            assert torch.equal(probabilities(env._opponents.snapshots[0]), before)
     assert seen == {0.0, 1.0}
-    assert list(env._snapshots._playing) == [1]
+    assert list(env._opponents.snapshots._playing) == [1]
 
 
 def test_weights_say_how_often_opponents_are_met():
