@@ -34,6 +34,7 @@ from alf_lite.games.open_spiel import (
 )
 from alf_lite.games.opponent_pool import (
     OpponentPool as OpponentPool,
+    Opponents as Opponents,
     PolicyOpponent as PolicyOpponent,
     RunOpponent as RunOpponent,
     Snapshots as Snapshots,
@@ -53,6 +54,11 @@ from alf_lite.games.payoff import (
 from alf_lite.games.pettingzoo import (
     PettingZooGame as PettingZooGame,
     ZooState as ZooState,
+)
+from alf_lite.games.side import (
+    AgentSpaces as AgentSpaces,
+    Side as Side,
+    SideState as SideState,
 )
 from alf_lite.games.small_games import (
     KuhnPoker as KuhnPoker,

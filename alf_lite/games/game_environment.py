@@ -172,15 +172,13 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
                 f"{self.name}: seat {seats[row]} has to move in environment {row}, and "
                 f"no action is legal:\n{self.game.describe(self._games, row)}"
             )
-        prev_action = torch.where(
-            torch.from_numpy(has_begun), 0, action.detach().cpu().long()
-        )
+        is_new = torch.from_numpy(has_begun)
         self._current = TimeStep(
             step_type=torch.from_numpy(step_type),
             reward=torch.from_numpy(reward),
             discount=torch.from_numpy(discount),
             observation={key: torch.from_numpy(value) for key, value in seen.items()},
-            prev_action=prev_action,
+            prev_action=action.detach().cpu().long().masked_fill(is_new, 0),
             env_id=torch.from_numpy(self._rows.astype(np.int32)),
             env_info={
                 key: torch.from_numpy(np.asarray(value, np.float32))

@@ -96,9 +96,10 @@ class League(Hook):
         if is_last.any():
             info: Any = steps.env_info
             names = ("opponent", "seat", "outcome")
-            self._ended.append(
-                np.stack([info[name].numpy(force=True)[is_last] for name in names], 1)
+            ended = np.stack(
+                [info[name].numpy(force=True)[is_last] for name in names], 1
             )
+            self._ended.append(ended[ended[:, 0] >= 0])
 
     def after_iter(self, training: Training) -> None:
         algorithm: Any = training.algorithm

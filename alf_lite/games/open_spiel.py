@@ -11,7 +11,7 @@ from gymnasium import spaces
 from alf_lite.config import configurable
 from alf_lite.errors import ConfigError, did_you_mean, missing_extra
 from alf_lite.games.board_games import ConnectFour, TicTacToe
-from alf_lite.games.game import Game, State
+from alf_lite.games.game import Game, Rng, State
 from alf_lite.games.opponents import Opponent
 
 
@@ -62,7 +62,7 @@ class OpenSpielGame(Game):
             and str(kind.chance_mode).endswith("DETERMINISTIC")
         )
 
-    def initial(self, number: int, rng: np.random.Generator) -> SpielState:
+    def initial(self, number: int, rng: Rng) -> SpielState:
         states = [self._game.new_initial_state() for _ in range(number)]
         return _as_state([_after_chance(state, rng) for state in states])
 
@@ -76,9 +76,7 @@ class OpenSpielGame(Game):
                 moves[row, one.current_player()] = True
         return moves
 
-    def play(
-        self, state: SpielState, actions: np.ndarray, rng: np.random.Generator
-    ) -> SpielState:
+    def play(self, state: SpielState, actions: np.ndarray, rng: Rng) -> SpielState:
         after = []
         for one, chosen in zip(state.states, actions.tolist(), strict=True):
             if one.is_simultaneous_node():
@@ -160,9 +158,7 @@ class MctsOpponent(Opponent):
             )
         _import()
 
-    def act(
-        self, game: Game, state: State, seats: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
+    def act(self, game: Game, state: State, seats: np.ndarray, rng: Rng) -> np.ndarray:
         pyspiel = _import()
         chosen = []
         for row, seed in enumerate(rng.integers(2**31, size=len(seats)).tolist()):
@@ -192,7 +188,7 @@ def _replayed(game: Any, actions: Sequence[int]) -> Any:
     return state
 
 
-def _after_chance(state: Any, rng: np.random.Generator) -> Any:
+def _after_chance(state: Any, rng: Rng) -> Any:
     """The state, after all that is left to chance now."""
     while state.is_chance_node():
         outcomes = state.chance_outcomes()

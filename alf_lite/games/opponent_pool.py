@@ -20,7 +20,7 @@ from alf_lite.environments.specs_only_environment import (
     saved_spaces,
 )
 from alf_lite.errors import ConfigError, EnvError
-from alf_lite.games.game import Game, State, copy_rows
+from alf_lite.games.game import Game, Rng, State, copy_rows
 from alf_lite.games.opponents import Opponent
 from alf_lite.policies.trained_policy import load_policy
 from alf_lite.utils import random_state
@@ -64,9 +64,7 @@ class PolicyOpponent(Opponent):
                 f"{game.policy_space} and {game.num_actions} actions"
             )
 
-    def act(
-        self, game: Game, state: State, seats: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
+    def act(self, game: Game, state: State, seats: np.ndarray, rng: Rng) -> np.ndarray:
         seen = game.policy_input(state, seats)
         observation = {key: seen[key] for key in self.policy.observation_space.spaces}
         return np.asarray(self.policy.predict(observation, self._deterministic))
@@ -292,7 +290,7 @@ class Opponents:
                 algorithm, self._env, self._num_snapshots, names, num_seats
             )
 
-    def choose(self, ids: np.ndarray, rows: Any, rng: np.random.Generator) -> None:
+    def choose(self, ids: np.ndarray, rows: Any, rng: Rng) -> None:
         """Whom new games are played against, into ``ids`` [B] of the numbers of all.
 
         The others are finished against those they have.
@@ -316,7 +314,7 @@ class Opponents:
             self.snapshots.keep(i - num_bots for i in set(ids.tolist()))
 
     def act(
-        self, ids: np.ndarray, state: State, seats: np.ndarray, rng: np.random.Generator
+        self, ids: np.ndarray, state: State, seats: np.ndarray, rng: Rng
     ) -> np.ndarray:
         """[N] actions of ``seats`` [N], each of the opponent ``ids`` [N] says."""
         actions = np.zeros(len(ids), np.int64)

@@ -8,7 +8,7 @@ import numpy as np
 
 from alf_lite.config import configurable
 from alf_lite.errors import ConfigError
-from alf_lite.games.game import Game, State, copy_rows, random_legal
+from alf_lite.games.game import Game, Rng, State, copy_rows, random_legal
 from alf_lite.games.game_tree import GameTree
 
 
@@ -21,9 +21,7 @@ class Opponent(abc.ABC):
         """Raises ConfigError, if it cannot play ``game``."""
 
     @abc.abstractmethod
-    def act(
-        self, game: Game, state: State, seats: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
+    def act(self, game: Game, state: State, seats: np.ndarray, rng: Rng) -> np.ndarray:
         """[N] legal actions.
 
         Args:
@@ -40,9 +38,7 @@ class RandomOpponent(Opponent):
 
     name = "random"
 
-    def act(
-        self, game: Game, state: State, seats: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
+    def act(self, game: Game, state: State, seats: np.ndarray, rng: Rng) -> np.ndarray:
         return random_legal(game.legal(state, seats), rng)
 
 
@@ -58,9 +54,7 @@ class OnePlyOpponent(Opponent):
     def check_game(self, game: Game) -> None:
         _check_is_board_game(self, game)
 
-    def act(
-        self, game: Game, state: State, seats: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
+    def act(self, game: Game, state: State, seats: np.ndarray, rng: Rng) -> np.ndarray:
         legal = game.legal(state, seats)
         wins = self._wins(game, state, legal, seats, rng)
         # What the other one would win by, if it were to move: with a move of this one
@@ -83,7 +77,7 @@ class OnePlyOpponent(Opponent):
         state: State,
         legal: np.ndarray,
         seats: np.ndarray,
-        rng: np.random.Generator,
+        rng: Rng,
     ) -> np.ndarray:
         """[N, A] bool: which of the ``legal`` actions win at once."""
         wins = np.zeros(legal.shape, bool)
@@ -113,9 +107,7 @@ class PerfectOpponent(Opponent):
                 f"PerfectOpponent: {game.name} has too many states for a table"
             )
 
-    def act(
-        self, game: Game, state: State, seats: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
+    def act(self, game: Game, state: State, seats: np.ndarray, rng: Rng) -> np.ndarray:
         if game.name not in self._best:
             self._best[game.name] = GameTree(game).best_actions()
         table = self._best[game.name]
@@ -127,9 +119,7 @@ class PerfectOpponent(Opponent):
 _MAX_LENGTH_OF_TABLES = 12
 
 
-def _after(
-    game: Game, state: State, action: np.ndarray, rng: np.random.Generator
-) -> State:
+def _after(game: Game, state: State, action: np.ndarray, rng: Rng) -> State:
     return game.play(state, np.repeat(action[:, None], 2, 1), rng)
 
 

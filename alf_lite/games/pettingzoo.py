@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +11,8 @@ from gymnasium import spaces
 
 from alf_lite.config import configurable
 from alf_lite.errors import ConfigError, EnvError, did_you_mean, missing_extra
-from alf_lite.games.game import MASK_KEY, Game
+from alf_lite.games.game import Game, Rng
+from alf_lite.games.side import AgentSpaces
 
 _NAMESPACE = "classic/"
 _BOARD_GAMES = ("tictactoe", "connect_four", "chess", "go_")
@@ -59,33 +61,16 @@ class PettingZooGame(Game):
         self.name = f"pettingzoo/{name}"
         self.num_players = len(self._agents)
         self.max_length = max_length
-        seen = [env.observation_space(agent) for agent in self._agents]
-        chosen = [env.action_space(agent) for agent in self._agents]
-        if any(one != seen[0] for one in seen) or any(
-            one != chosen[0] for one in chosen
-        ):
-            raise ConfigError(
-                f"{self.name}: its seats have different spaces, {seen} and {chosen}"
-            )
-        own, action = seen[0], chosen[0]
-        if isinstance(own, spaces.Dict) and "observation" in own.spaces:
-            own = own["observation"]
-        self._num_values = own.n if isinstance(own, spaces.Discrete) else 0
-        if self._num_values:
-            own = spaces.Box(0.0, 1.0, (own.n,))
-        if not isinstance(own, spaces.Box) or not isinstance(action, spaces.Discrete):
-            raise ConfigError(
-                f"{self.name}: a game takes a Box or Discrete of observations and a "
-                f"Discrete of actions, got {own} and {action}"
-            )
+        self._spaces = AgentSpaces(env, self._agents, self.name)
+        own = self._spaces.own
         low, high = own.low.astype(np.float32), own.high.astype(np.float32)
         self.observation_space = spaces.Box(low, high, own.shape)
-        self.num_actions = int(action.n)
+        self.num_actions = int(self._spaces.action.n)
         if is_board_game is None:
             is_board_game = self.num_players == 2 and name.startswith(_BOARD_GAMES)
         self.is_board_game = is_board_game
 
-    def initial(self, number: int, rng: np.random.Generator) -> ZooState:
+    def initial(self, number: int, rng: Rng) -> ZooState:
         seeds = rng.integers(2**31, size=number).tolist()
         return _as_state([self._begin(seed) for seed in seeds])
 
@@ -93,27 +78,20 @@ class PettingZooGame(Game):
         movers = np.array([one.mover for one in state.positions], np.int64)
         return movers[:, None] == np.arange(self.num_players)
 
-    def play(
-        self, state: ZooState, actions: np.ndarray, rng: np.random.Generator
-    ) -> ZooState:
+    def play(self, state: ZooState, actions: np.ndarray, rng: Rng) -> ZooState:
         chosen = zip(state.positions, actions.tolist(), strict=True)
         return _as_state([self._after(one, row[one.mover]) for one, row in chosen])
 
     def legal(self, state: ZooState, seats: np.ndarray) -> np.ndarray:
-        legal = np.zeros((len(seats), self.num_actions), bool)
-        for row, one, seat in zip(legal, state.positions, seats.tolist(), strict=True):
-            row[:] = one.legal if seat == one.mover else False
-        return legal
+        pairs = zip(state.positions, seats, strict=True)
+        legal = [one.legal & (one.mover == seat) for one, seat in pairs]
+        return np.array(legal, bool).reshape(-1, self.num_actions)
 
     def observe(self, state: ZooState, seats: np.ndarray) -> np.ndarray:
-        seen = np.zeros((len(seats), *self.observation_space.shape), np.float32)
-        for row, one, seat in zip(seen, state.positions, seats.tolist(), strict=True):
-            if seat not in one.seen:
-                env = self._env_at(one)
-                one.seen[seat] = self._read(env.observe(self._agents[seat]))[0]
-                one.env = env
-            row[...] = one.seen[seat]
-        return seen
+        seen = [
+            one.seen[seat] for one, seat in zip(state.positions, seats, strict=True)
+        ]
+        return np.array(seen, np.float32).reshape(-1, *self.observation_space.shape)
 
     def returns(self, state: ZooState) -> np.ndarray:
         won = [one.won * (one.mover < 0) for one in state.positions]
@@ -128,16 +106,8 @@ class PettingZooGame(Game):
         return [np.array([one.seed for one in state.positions], np.int64), packed]
 
     def unpack(self, arrays: Sequence[np.ndarray]) -> ZooState:
-        return _as_state(
-            [
-                self._replayed(int(seed), tuple(actions[actions >= 0].tolist()))
-                for seed, actions in zip(*arrays, strict=True)
-            ]
-        )
-
-    def describe(self, state: ZooState, row: int) -> str:
-        one = state.positions[row]
-        return f"seed {one.seed}, actions {list(one.actions)}"
+        games = zip(*arrays, strict=True)
+        return _as_state([self._replayed(int(s), a[a >= 0].tolist()) for s, a in games])
 
     # One game
 
@@ -147,7 +117,9 @@ class PettingZooGame(Game):
         return self._arrive(env, seed, (), np.zeros(self.num_players))
 
     def _after(self, position: _Position, action: int) -> _Position:
-        env, position.env = self._env_at(position), None  # it goes on from here
+        if position.env is None:  # it has gone on from there
+            position = self._replayed(position.seed, position.actions)
+        env, position.env = position.env, None
         env.step(action)
         actions = (*position.actions, action)
         return self._arrive(env, position.seed, actions, position.won.copy())
@@ -158,11 +130,6 @@ class PettingZooGame(Game):
             position = self._after(position, action)
         return position
 
-    def _env_at(self, position: _Position) -> Any:
-        if position.env is None:  # it has gone on from there
-            return self._replayed(position.seed, position.actions).env
-        return position.env
-
     def _arrive(
         self, env: Any, seed: int, actions: tuple[int, ...], won: np.ndarray
     ) -> _Position:
@@ -171,50 +138,33 @@ class PettingZooGame(Game):
         ``last()`` tells what an agent has won since its last action, and the agents
         that die are told in any order, often the loser first.
         """
-        while env.agents:
+        mover, legal = -1, np.zeros(self.num_actions, bool)
+        while env.agents and mover < 0:
             seen, reward, terminated, truncated, info = env.last()
             seat = self._agents.index(env.agent_selection)
             won[seat] += reward
-            if not (terminated or truncated):
-                own, legal = self._read(seen, info)
-                return _Position(env, seed, actions, seat, legal, won, {seat: own})
-            env.step(None)
+            if terminated or truncated:
+                env.step(None)
+                continue
+            mover, mask = seat, self._spaces.read(seen, info)[1]
+            legal = ~legal if mask is None else mask.astype(bool)
         if not np.isfinite(won).all():
             raise EnvError(f"{self.name}: a reward is not finite, the seats won {won}")
-        nothing = np.zeros(self.num_actions, bool)
-        return _Position(env, seed, actions, -1, nothing, won, {})
-
-    def _read(self, seen: Any, info: Any = None) -> tuple[np.ndarray, np.ndarray]:
-        """What a seat observes, and which actions are legal."""
-        legal = (info or {}).get(MASK_KEY)
-        if isinstance(seen, dict):
-            seen, legal = seen["observation"], seen.get(MASK_KEY, legal)
-        if self._num_values:
-            seen = np.arange(self._num_values) == seen
-        legal = np.ones(self.num_actions) if legal is None else legal
-        return np.array(seen, np.float32), np.array(legal, bool)
+        seen = [self._spaces.read(env.observe(a), None)[0] for a in self._agents]
+        return _Position(env, seed, actions, mover, legal, won, seen)
 
 
+@dataclasses.dataclass
 class _Position:
     """One game after some actions."""
 
-    def __init__(
-        self,
-        env: Any,
-        seed: int,
-        actions: tuple[int, ...],
-        mover: int,
-        legal: np.ndarray,
-        won: np.ndarray,
-        seen: dict[int, np.ndarray],
-    ) -> None:
-        self.env = env  # that stands here; None if it has gone on
-        self.seed = seed
-        self.actions = actions
-        self.mover = mover  # -1: the game is over
-        self.legal = legal  # [A] bool
-        self.won = won  # [P], as far as the seats have been told
-        self.seen = seen  # by seat, as far as anybody has asked
+    env: Any  # that stands here; None if it has gone on
+    seed: int
+    actions: tuple[int, ...]
+    mover: int  # -1: the game is over
+    legal: np.ndarray  # [A] bool
+    won: np.ndarray  # [P], as far as the seats have been told
+    seen: list[np.ndarray]  # by seat
 
 
 def _as_state(positions: Sequence[_Position]) -> ZooState:

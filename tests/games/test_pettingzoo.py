@@ -190,5 +190,5 @@ def test_what_cannot_be_is_told():
         def action_space(self, agent):
             return spaces.Discrete(2 + (agent == "b"))
 
-    with pytest.raises(ConfigError, match="its seats have different spaces"):
+    with pytest.raises(ConfigError, match="its agents have different spaces"):
         PettingZooGame(Unequal)
