@@ -14,6 +14,7 @@ from alf_lite.games.folded_environment import FoldedEnvironment as FoldedEnviron
 from alf_lite.games.game import (
     Game as Game,
     copy_rows as copy_rows,
+    objects as objects,
     random_legal as random_legal,
     with_rows as with_rows,
 )

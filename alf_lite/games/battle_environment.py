@@ -56,13 +56,8 @@ class BattleEnvironment(GameEnvironment):
         seat: int | None = None,
         **kwargs: Any,
     ) -> None:
-        info = ("outcome", "seat", "opponent")
-        super().__init__(
-            num_environments,
-            game,
-            env_info_spec={name: TensorSpec(()) for name in info},
-            **kwargs,
-        )
+        spec = dict.fromkeys(("outcome", "seat", "opponent"), TensorSpec(()))
+        super().__init__(num_environments, game, env_info_spec=spec, **kwargs)
         num_seats = self.game.num_players
         if seat is not None and seat not in range(num_seats):
             raise ConfigError(

@@ -104,10 +104,8 @@ class FoldedEnvironment(EnvironmentWithSpecs):
                 f"{num_environments}"
             )
         self._side = side = Side(first, learning, name, tells_team)
-        info: dict[str, Any] = {
-            "game_return": TensorSpec(()),
-            "returns": {str(agent): TensorSpec(()) for agent in agents},
-        }
+        returns = {str(agent): TensorSpec(()) for agent in agents}
+        info: dict[str, Any] = {"game_return": TensorSpec(()), "returns": returns}
         if others:
             info |= dict.fromkeys(("opponent", "outcome", "seat"), TensorSpec(()))
         super().__init__(
@@ -236,9 +234,7 @@ class FoldedEnvironment(EnvironmentWithSpecs):
                 self._is_out[i, a] = True
         self._returns[i] += self._reward[i]
         if not np.isfinite(self._reward[i]).all():
-            raise EnvError(
-                f"{self.name}: game {i} returned a reward that is not finite"
-            )
+            raise EnvError(f"{self.name}: a reward of game {i} is not finite")
         self._look(i, seen, infos)
 
     def _look(self, i: int, seen: Any, infos: Any) -> None:
@@ -253,8 +249,7 @@ class FoldedEnvironment(EnvironmentWithSpecs):
             reward=self._rows(self._reward),
             discount=self._rows(self._discount),
             observation={
-                key: self._rows(getattr(self._seen, key))
-                for key in self.observation_spec
+                k: self._rows(getattr(self._seen, k)) for k in self.observation_spec
             },
             prev_action=action.detach().cpu().long().masked_fill(step_type == 0, 0),
             env_id=self._env_id,
@@ -269,18 +264,17 @@ class FoldedEnvironment(EnvironmentWithSpecs):
 
     def _env_info(self) -> dict[str, Any]:
         shape = (len(self._games), self._num_learners)
-        own, others = np.split(self._returns, [self._num_learners], axis=1)
-        won = dict(zip(map(str, self._agents), self._returns.T, strict=True))
+        own, others = np.split(self._returns[..., None], [self._num_learners], axis=1)
+        won = {str(one): self._returns[:, [a]] for a, one in enumerate(self._agents)}
         info: dict[str, Any] = {"game_return": own.sum(1), "returns": won}
         if self._opponents is not None:
             counts = self._step_type[:, : self._num_learners] != StepType.LAST
             counts[:, 0] |= self._is_over()
             info["opponent"] = np.where(counts, self._opponent_ids[:, None], -1)
             info["outcome"] = own.mean(1) - others.mean(1)
-            info["seat"] = np.zeros(shape[0])
-        wide = nest.map_structure(lambda x: x.reshape(shape[0], -1), info)
+            info["seat"] = np.zeros(shape)
         return nest.map_structure(
-            lambda x: self._rows(np.broadcast_to(x, shape).astype(np.float32)), wide
+            lambda x: self._rows(np.broadcast_to(x, shape).astype(np.float32)), info
         )
 
     # Resuming
@@ -288,14 +282,14 @@ class FoldedEnvironment(EnvironmentWithSpecs):
     def episode_state(self) -> dict[str, Any] | None:
         if self._current is None:
             return None
-        num_agents = len(self._agents)
-        actions = [np.array(one).reshape(-1, num_agents) for one in self._actions]
+        shape = (-1, len(self._agents))
+        actions = [np.array(one, np.int64).reshape(shape) for one in self._actions]
         return {
             "opponents": self._opponent_ids.tolist(),
             "snapshots": self._opponents and self._opponents.state(),
             "game": f"{self.name}, {self.batch_size} rows",
             "seeds": list(self._seeds),
-            "actions": [torch.from_numpy(one.astype(np.int64)) for one in actions],
+            "actions": [torch.from_numpy(one) for one in actions],
             "time_step": [leaf.clone() for leaf in nest.flatten(self._current)],
             "generator": self._rng.bit_generator.state,
         }

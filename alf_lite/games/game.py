@@ -96,6 +96,13 @@ class Game(abc.ABC):
         )
 
 
+def objects(items: Sequence[Any]) -> np.ndarray:
+    """[N], of what is no number."""
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array
+
+
 def copy_rows(state: State, rows: Any) -> State:
     """Copies of some games.
 

@@ -295,38 +295,33 @@ class Opponents:
 
         The others are finished against those they have.
         """
-        num_bots = len(self._bots)
+        num_bots, snapshots = len(self._bots), self.snapshots
         weights = np.ones(num_bots)
-        if self.snapshots is not None:
-            weights = self.snapshots.pool.weights.numpy(force=True)
+        if snapshots is not None:
+            weights = snapshots.pool.weights.numpy(force=True)
         if not weights.sum():
-            raise EnvError(f"{self._env.name}: there is no opponent, all weights are 0")
+            raise EnvError(f"{self._env.name}: all opponents have the weight 0")
         shares = weights.cumsum() / weights.sum()
         chosen = shares.searchsorted(rng.random(len(rows)), side="right")
-        if self.snapshots is not None:
-            is_snapshot = chosen >= num_bots
-            for slot in np.unique(chosen[is_snapshot]):
-                number = self.snapshots.play(int(slot) - num_bots)
-                chosen[chosen == slot] = -1 - number  # which is no slot
-            chosen = np.where(chosen < 0, num_bots - 1 - chosen, chosen)
+        if snapshots is not None:
+            slots = np.unique(chosen[chosen >= num_bots]).tolist()
+            numbers = {one: num_bots + snapshots.play(one - num_bots) for one in slots}
+            chosen = np.array([numbers.get(one, one) for one in chosen.tolist()], int)
         ids[rows] = chosen
-        if self.snapshots is not None:
-            self.snapshots.keep(i - num_bots for i in set(ids.tolist()))
+        if snapshots is not None:
+            snapshots.keep(i - num_bots for i in set(ids.tolist()))
 
     def act(
         self, ids: np.ndarray, state: State, seats: np.ndarray, rng: Rng
     ) -> np.ndarray:
         """[N] actions of ``seats`` [N], each of the opponent ``ids`` [N] says."""
-        actions = np.zeros(len(ids), np.int64)
+        actions, num_bots = np.zeros(len(ids), np.int64), len(self._bots)
+        snapshots: Any = self.snapshots
         for i in np.unique(ids).tolist():
             rows = np.flatnonzero(ids == i)
-            if i < len(self._bots):
-                opponent: Opponent = self._bots[i]
-            else:
-                assert self.snapshots is not None
-                opponent = self.snapshots[i - len(self._bots)]
+            one = self._bots[i] if i < num_bots else snapshots[i - num_bots]
             games = copy_rows(state, rows)
-            actions[rows] = opponent.act(self._game, games, seats[rows], rng)
+            actions[rows] = one.act(self._game, games, seats[rows], rng)
         return actions
 
     def state(self) -> dict[str, list[Tensor]] | None:

@@ -104,7 +104,8 @@ class PerfectOpponent(Opponent):
         _check_is_board_game(self, game)
         if game.max_length > _MAX_LENGTH_OF_TABLES:
             raise ConfigError(
-                f"PerfectOpponent: {game.name} has too many states for a table"
+                f"PerfectOpponent: {game.name} has too many states for a table, or a "
+                f"max_length ({game.max_length}) above {_MAX_LENGTH_OF_TABLES}"
             )
 
     def act(self, game: Game, state: State, seats: np.ndarray, rng: Rng) -> np.ndarray:

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from alf_lite.config import configurable
 from alf_lite.errors import ConfigError, EnvError, did_you_mean, missing_extra
-from alf_lite.games.game import Game, Rng
+from alf_lite.games.game import Game, Rng, objects
 from alf_lite.games.side import AgentSpaces
 
 _NAMESPACE = "classic/"
@@ -72,15 +72,16 @@ class PettingZooGame(Game):
 
     def initial(self, number: int, rng: Rng) -> ZooState:
         seeds = rng.integers(2**31, size=number).tolist()
-        return _as_state([self._begin(seed) for seed in seeds])
+        return ZooState(objects([self._begin(seed) for seed in seeds]))
 
     def moves(self, state: ZooState) -> np.ndarray:
         movers = np.array([one.mover for one in state.positions], np.int64)
         return movers[:, None] == np.arange(self.num_players)
 
     def play(self, state: ZooState, actions: np.ndarray, rng: Rng) -> ZooState:
-        chosen = zip(state.positions, actions.tolist(), strict=True)
-        return _as_state([self._after(one, row[one.mover]) for one, row in chosen])
+        pairs = zip(state.positions, actions.tolist(), strict=True)
+        after = [self._after(one, row[one.mover]) for one, row in pairs]
+        return ZooState(objects(after))
 
     def legal(self, state: ZooState, seats: np.ndarray) -> np.ndarray:
         pairs = zip(state.positions, seats, strict=True)
@@ -88,9 +89,8 @@ class PettingZooGame(Game):
         return np.array(legal, bool).reshape(-1, self.num_actions)
 
     def observe(self, state: ZooState, seats: np.ndarray) -> np.ndarray:
-        seen = [
-            one.seen[seat] for one, seat in zip(state.positions, seats, strict=True)
-        ]
+        pairs = zip(state.positions, seats, strict=True)
+        seen = [one.seen[seat] for one, seat in pairs]
         return np.array(seen, np.float32).reshape(-1, *self.observation_space.shape)
 
     def returns(self, state: ZooState) -> np.ndarray:
@@ -107,7 +107,8 @@ class PettingZooGame(Game):
 
     def unpack(self, arrays: Sequence[np.ndarray]) -> ZooState:
         games = zip(*arrays, strict=True)
-        return _as_state([self._replayed(int(s), a[a >= 0].tolist()) for s, a in games])
+        played = [self._replayed(int(s), a[a >= 0].tolist()) for s, a in games]
+        return ZooState(objects(played))
 
     # One game
 
@@ -165,12 +166,6 @@ class _Position:
     legal: np.ndarray  # [A] bool
     won: np.ndarray  # [P], as far as the seats have been told
     seen: list[np.ndarray]  # by seat
-
-
-def _as_state(positions: Sequence[_Position]) -> ZooState:
-    array = np.empty(len(positions), object)
-    array[:] = positions
-    return ZooState(array)
 
 
 def _maker(name: str) -> Callable[[], Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from alf_lite.environments import space_specs
 from alf_lite.errors import ConfigError
-from alf_lite.games.game import MASK_KEY, Game
+from alf_lite.games.game import MASK_KEY, Game, State
 
 
 class AgentSpaces:
@@ -54,7 +54,7 @@ class AgentSpaces:
             seen, mask = seen["observation"], seen.get(MASK_KEY, mask)
         if self._num_values:
             seen = np.arange(self._num_values) == seen
-        return np.asarray(seen), None if mask is None else np.asarray(mask)
+        return np.array(seen), None if mask is None else np.array(mask)
 
 
 class SideState(NamedTuple):
@@ -96,10 +96,8 @@ class Side(Game):
         self.num_actions = int(self.action_space.n)
         self.observation_space = own = self._spaces.own
         seen, infos = env.reset(seed=0)
-        parts: dict[str, spaces.Space] = {
-            "agent": spaces.Box(0.0, 1.0, (len(agents),)),
-            "own": own,
-        }
+        one_hot = spaces.Box(0.0, 1.0, (len(agents),))
+        parts: dict[str, spaces.Space] = {"agent": one_hot, "own": own}
         self._team_shape: tuple[int, ...] = (0,)
         if tells_team:
             zeros = np.zeros((len(agents), *own.shape))
@@ -113,9 +111,7 @@ class Side(Game):
         spec: Any = space_specs.observation_spec(own)
         self._dtype = torch.empty(0, dtype=spec.dtype).numpy().dtype
 
-    def policy_input(
-        self, state: SideState, seats: np.ndarray
-    ) -> dict[str, np.ndarray]:
+    def policy_input(self, state: State, seats: np.ndarray) -> dict[str, np.ndarray]:
         return {key: getattr(state, key) for key in self.policy_space.spaces}
 
     def legal(self, state: SideState, seats: np.ndarray) -> np.ndarray:
@@ -141,24 +137,17 @@ class Side(Game):
             action_mask=np.ones((*shape, self.num_actions), np.int8),
         )
 
-    def look(
-        self,
-        memory: SideState,
-        game: int,
-        env: Any,
-        seen: Mapping[Any, Any],
-        infos: Mapping[Any, Any],
-    ) -> None:
-        """Writes what the agents of one game see; those that are out, nothing."""
-        own = memory.own[game]
-        own[:], memory.action_mask[game] = 0, 1
-        for i, agent in enumerate(self._agents):
+    def look(self, memory: SideState, i: int, env: Any, seen: Any, infos: Any) -> None:
+        """Writes what the agents of game i see; those that are out, nothing."""
+        own = memory.own[i]
+        own[:], memory.action_mask[i] = 0, 1
+        for seat, agent in enumerate(self._agents):
             if agent in seen:
-                own[i], mask = self._spaces.read(seen[agent], infos.get(agent))
+                own[seat], mask = self._spaces.read(seen[agent], infos.get(agent))
                 if mask is not None and mask.any():
-                    memory.action_mask[game, i] = mask
+                    memory.action_mask[i, seat] = mask
         if self._tells_team:
-            memory.team[game] = self._team_of(env, own)
+            memory.team[i] = self._team_of(env, own)
 
     @staticmethod
     def _team_of(env: Any, own: np.ndarray) -> np.ndarray:

@@ -102,7 +102,7 @@ def test_weights_say_how_often_opponents_are_met():
     share = torch.cat(met).long().bincount(minlength=4) / 2560
     assert share.tolist() == pytest.approx([0.1, 0, 0.3, 0.6], abs=0.03)
     pool.weights.zero_()
-    with pytest.raises(EnvError, match="there is no opponent"):
+    with pytest.raises(EnvError, match="all opponents have the weight 0"):
         env.reset(0)
 
 
