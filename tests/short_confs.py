@@ -81,6 +81,8 @@ def shortened(conf: Path, folder: Path, num_iterations: int) -> list[str]:
     if "epochs = " in text and "use_rollout_state" in text:
         bindings += SEQUENCES[1:]
     bindings += FEW_ENVIRONMENTS * ("num_parallel_environments = 1024" in text)
+    if "@FoldedEnvironment" in text:  # a game has three rows
+        bindings += ["TrainerConfig.num_eval_environments = 3"]
     if NEEDS_DATA in text:
         bindings.append(_random_steps(ROOT / conf, folder))
     return bindings

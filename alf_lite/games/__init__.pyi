@@ -14,6 +14,7 @@ from alf_lite.games.folded_environment import FoldedEnvironment as FoldedEnviron
 from alf_lite.games.game import (
     Game as Game,
     copy_rows as copy_rows,
+    objects as objects,
     random_legal as random_legal,
     with_rows as with_rows,
 )
@@ -34,6 +35,7 @@ from alf_lite.games.open_spiel import (
 )
 from alf_lite.games.opponent_pool import (
     OpponentPool as OpponentPool,
+    Opponents as Opponents,
     PolicyOpponent as PolicyOpponent,
     RunOpponent as RunOpponent,
     Snapshots as Snapshots,
@@ -52,6 +54,15 @@ from alf_lite.games.payoff import (
     Ratings as Ratings,
     bradley_terry as bradley_terry,
     prioritized as prioritized,
+)
+from alf_lite.games.pettingzoo import (
+    PettingZooGame as PettingZooGame,
+    ZooState as ZooState,
+)
+from alf_lite.games.side import (
+    AgentSpaces as AgentSpaces,
+    Side as Side,
+    SideState as SideState,
 )
 from alf_lite.games.small_games import (
     KuhnPoker as KuhnPoker,

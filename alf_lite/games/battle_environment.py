@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from alf_lite.config import configurable
 from alf_lite.data_structures import TimeStep
-from alf_lite.errors import ConfigError, EnvError
+from alf_lite.errors import ConfigError
 from alf_lite.games.game import Game, copy_rows
 from alf_lite.games.game_environment import GameEnvironment
-from alf_lite.games.opponent_pool import Snapshots
-from alf_lite.games.opponents import Memory, Opponent, choose_rows
+from alf_lite.games.opponent_pool import Opponents
+from alf_lite.games.opponents import Opponent
 from alf_lite.tensor_specs import TensorSpec
 
 
@@ -57,41 +56,21 @@ class BattleEnvironment(GameEnvironment):
         seat: int | None = None,
         **kwargs: Any,
     ) -> None:
-        info = ("outcome", "seat", "opponent")
-        super().__init__(
-            num_environments,
-            game,
-            env_info_spec={name: TensorSpec(()) for name in info},
-            **kwargs,
-        )
-        if not opponents and not num_snapshots:
-            raise ConfigError(
-                f"{self.name}: there are no opponents. Name some, such as "
-                "(@RandomOpponent(),), or set num_snapshots, which are of the policy."
-            )
+        spec = dict.fromkeys(("outcome", "seat", "opponent"), TensorSpec(()))
+        super().__init__(num_environments, game, env_info_spec=spec, **kwargs)
         num_seats = self.game.num_players
         if seat is not None and seat not in range(num_seats):
             raise ConfigError(
                 f"{self.name}: seat must be below {num_seats}, or None for each in "
                 f"turn, got {seat}"
             )
-        for opponent in opponents:
-            opponent.check_game(self.game)
-        self._bots = list(opponents)
-        self._num_snapshots = num_snapshots
-        self._snapshots: Snapshots | None = None
+        self._opponents = Opponents(self, opponents, num_snapshots, self.game)
         self._fixed_seat = seat
         self._seats = np.zeros(num_environments, np.int64)
         self._opponent_ids = np.zeros(num_environments, np.int64)
-        self._memories: dict[tuple[int, int], Memory] = {}  # (opponent, seat) → [B]
 
     def bind(self, algorithm: Any) -> None:
-        if self._num_snapshots:
-            names = [bot.name for bot in self._bots]
-            num_seats = self.game.num_players
-            self._snapshots = Snapshots(
-                algorithm, self, self._num_snapshots, names, num_seats
-            )
+        self._opponents.bind(algorithm, self.game.num_players)
 
     def reset(self, seed: int | None = None) -> TimeStep:
         self._seats[...] = self._rows - 1  # the one before that of the first game
@@ -104,51 +83,8 @@ class BattleEnvironment(GameEnvironment):
         super()._begin(rows)
         following = (self._seats[rows] + 1) % self.game.num_players
         self._seats[rows] = following if self._fixed_seat is None else self._fixed_seat
-        self._choose_opponents(rows)
+        self._opponents.choose(self._opponent_ids, rows, self._rng)
         self._let_opponents_move(rows)
-
-    def _choose_opponents(self, rows: np.ndarray) -> None:
-        """Of new games; the others are finished against those they have."""
-        num_bots = len(self._bots)
-        weights = np.ones(num_bots)
-        if self._snapshots is not None:
-            weights = self._snapshots.pool.weights.numpy(force=True)
-        if not weights.sum():
-            raise EnvError(f"{self.name}: there is no opponent, all weights are 0")
-        shares = weights.cumsum() / weights.sum()
-        chosen = shares.searchsorted(self._rng.random(len(rows)), side="right")
-        if self._snapshots is not None:
-            is_snapshot = chosen >= num_bots
-            for slot in np.unique(chosen[is_snapshot]):
-                number = self._snapshots.play(int(slot) - num_bots)
-                chosen[chosen == slot] = -1 - number  # which is no slot
-            chosen = np.where(chosen < 0, num_bots - 1 - chosen, chosen)
-        self._opponent_ids[rows] = chosen
-        playing = set(self._opponent_ids.tolist())
-        if self._snapshots is not None:
-            self._snapshots.keep(i - num_bots for i in playing)
-        kept = self._memories.items()
-        self._memories = {key: value for key, value in kept if key[0] in playing}
-        for i in np.unique(chosen).tolist():
-            own = rows[chosen == i]
-            for seat in range(self.game.num_players):
-                begun = self._opponent(i).begin(len(own), self._rng)
-                if (i, seat) not in self._memories:
-                    self._memories[i, seat] = self._new_memory(i)
-                for array, new in zip(self._memories[i, seat], begun, strict=True):
-                    array[own] = new
-
-    def _new_memory(self, opponent_id: int) -> Memory:
-        """[B, ...], of which nothing is known."""
-        like = self._opponent(opponent_id).begin(1, np.random.default_rng(0))
-        return [array.repeat(self.batch_size, 0) for array in like]
-
-    def _opponent(self, opponent_id: int) -> Opponent:
-        num_bots = len(self._bots)
-        if opponent_id < num_bots:
-            return self._bots[opponent_id]
-        assert self._snapshots is not None
-        return self._snapshots[opponent_id - num_bots]
 
     def _take(self, rows: np.ndarray, action: np.ndarray) -> np.ndarray:
         self._move(rows, action)
@@ -172,15 +108,11 @@ class BattleEnvironment(GameEnvironment):
         actions = np.zeros(moves.shape, np.int64)
         actions[np.arange(len(rows)), seats] = action
         for seat in range(self.game.num_players):
-            acts = moves[:, seat] & (seats != seat)
-            ids = self._opponent_ids[rows]
-            for i in np.unique(ids[acts]):
-                chosen = np.flatnonzero(acts & (ids == i))
-                actions[chosen, seat] = choose_rows(
-                    *(self._opponent(int(i)), self.game, copy_rows(games, chosen)),
-                    *(np.full(len(chosen), seat), self._rng),
-                    *(self._memories[int(i), seat], rows[chosen]),
-                )
+            acts = np.flatnonzero(moves[:, seat] & (seats != seat))
+            actions[acts, seat] = self._opponents.act(
+                *(self._opponent_ids, rows[acts], copy_rows(games, acts)),
+                *(np.full(len(acts), seat), self._rng),
+            )
         self._play(rows, actions)
 
     def _env_info(self, has_begun: np.ndarray) -> dict[str, np.ndarray]:
@@ -197,20 +129,10 @@ class BattleEnvironment(GameEnvironment):
     def episode_state(self) -> dict[str, Any] | None:
         state = super().episode_state()
         if state is not None:
-            state["memories"] = {
-                f"{opponent}/{seat}": [torch.from_numpy(x.copy()) for x in memory]
-                for (opponent, seat), memory in self._memories.items()
-            }
-            if self._snapshots is not None:
-                state["snapshots"] = self._snapshots.state()
+            state["opponents"] = self._opponents.state()
         return state
 
     def restore_episodes(self, state: dict[str, Any], seed: int) -> dict[int, str]:
         reasons = super().restore_episodes(state, seed)
-        if self._snapshots is not None:
-            self._snapshots.restore(state["snapshots"])
-        self._memories = {}
-        for name, memory in state["memories"].items():
-            opponent, _, seat = name.partition("/")
-            self._memories[int(opponent), int(seat)] = [x.numpy() for x in memory]
+        self._opponents.restore(state["opponents"])
         return reasons

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from alf_lite.config import configurable
 from alf_lite.errors import ConfigError
-from alf_lite.games.game import Game
+from alf_lite.games.game import Game, Rng
 
 _SEATS = np.arange(2)
 
@@ -66,7 +66,7 @@ class LineGame(Game):
         shape = (2, rows, columns)
         self.observation_space = spaces.Box(0.0, 1.0, shape)
 
-    def initial(self, number: int, rng: np.random.Generator) -> LineState:
+    def initial(self, number: int, rng: Rng) -> LineState:
         return LineState(
             np.zeros((number, self.max_length), np.int8),
             np.zeros(number, np.int64),
@@ -77,9 +77,7 @@ class LineGame(Game):
         goes_on = (state.winner < 0) & (state.num_moves < self.max_length)
         return goes_on[:, None] & (state.num_moves[:, None] % 2 == _SEATS)
 
-    def play(
-        self, state: LineState, actions: np.ndarray, rng: np.random.Generator
-    ) -> LineState:
+    def play(self, state: LineState, actions: np.ndarray, rng: Rng) -> LineState:
         games = np.arange(len(actions))
         mover = state.num_moves % 2
         cell = actions[games, mover]
@@ -189,15 +187,13 @@ class Nim(Game):
         shape = (len(piles), self._largest + 1)
         self.observation_space = spaces.Box(0.0, 1.0, shape)
 
-    def initial(self, number: int, rng: np.random.Generator) -> NimState:
+    def initial(self, number: int, rng: Rng) -> NimState:
         return NimState(np.tile(self._piles, (number, 1)), np.zeros(number, np.int64))
 
     def moves(self, state: NimState) -> np.ndarray:
         return state.piles.any(1, keepdims=True) & (state.mover[:, None] == _SEATS)
 
-    def play(
-        self, state: NimState, actions: np.ndarray, rng: np.random.Generator
-    ) -> NimState:
+    def play(self, state: NimState, actions: np.ndarray, rng: Rng) -> NimState:
         games = np.arange(len(actions))
         pile, number = np.divmod(actions[games, state.mover], self._largest)
         piles = state.piles.copy()

@@ -9,6 +9,7 @@ from alf_lite.errors import ConfigError, did_you_mean
 from alf_lite.games.board_games import ConnectFour, Nim, TicTacToe
 from alf_lite.games.game import Game
 from alf_lite.games.open_spiel import OpenSpielGame
+from alf_lite.games.pettingzoo import PettingZooGame
 from alf_lite.games.small_games import KuhnPoker, rock_paper_scissors
 
 _GAMES: dict[str, Callable[[], Game]] = {
@@ -18,7 +19,10 @@ _GAMES: dict[str, Callable[[], Game]] = {
     "rock_paper_scissors": rock_paper_scissors,
     "tic_tac_toe": TicTacToe,
 }
-_OPEN_SPIEL = "open_spiel/"
+_LIBRARIES: dict[str, Callable[[str], Game]] = {
+    "open_spiel": OpenSpielGame,
+    "pettingzoo": PettingZooGame,
+}
 
 
 def create_game(game: Game | str | Any) -> Game:
@@ -29,11 +33,13 @@ def create_game(game: Game | str | Any) -> Game:
     """
     if isinstance(game, Game):
         return game
-    if isinstance(game, str) and game.startswith(_OPEN_SPIEL):
-        return OpenSpielGame(game.removeprefix(_OPEN_SPIEL))
+    library, _, name = str(game).partition("/")
+    if name and library in _LIBRARIES:
+        return _LIBRARIES[library](name)
     if game not in _GAMES:
         raise ConfigError(
             f"there is no game {game!r}.{did_you_mean(str(game), _GAMES)} There are "
-            f"{', '.join(_GAMES)} and {_OPEN_SPIEL}NAME; one of your own is a Game."
+            f"{', '.join(_GAMES)}, open_spiel/NAME and pettingzoo/NAME; one of your "
+            "own is a Game."
         )
     return _GAMES[game]()

@@ -1,13 +1,12 @@
-"""Several learners in one game, as rows of one batch that share their parameters."""
+"""Several agents of one game that learn, as rows of one batch with one policy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
 from alf_lite import nest
@@ -15,16 +14,19 @@ from alf_lite.config import configurable
 from alf_lite.data_structures import StepType, TimeStep
 from alf_lite.environments import space_specs
 from alf_lite.environments.environment import EnvironmentWithSpecs
-from alf_lite.environments.single_env import environment_seeds, vector_seed
+from alf_lite.environments.single_env import vector_seed
 from alf_lite.environments.time_steps import check_action
-from alf_lite.errors import ConfigError, EnvError
-from alf_lite.games.game import MASK_KEY
+from alf_lite.errors import CheckpointError, ConfigError, EnvError
+from alf_lite.games.game import copy_rows
+from alf_lite.games.opponent_pool import Opponents
+from alf_lite.games.opponents import Opponent
+from alf_lite.games.side import Side
 from alf_lite.tensor_specs import TensorSpec
 
 
 @configurable
 class FoldedEnvironment(EnvironmentWithSpecs):
-    """Games of N agents each, whose agents are the rows of one batch: game · N + agent.
+    """Games whose N learning agents are the rows of one batch: game · N + agent.
 
     The agents learn one policy from what all of them experience (parameter sharing).
     An observation is a dict:
@@ -37,8 +39,19 @@ class FoldedEnvironment(EnvironmentWithSpecs):
       without ``team`` it is independent PPO,
     * ``action_mask``: if the game has one, in the observations or in the infos.
 
-    A return is that of one agent. An agent that is out before the game is over has LAST
-    rows until then, with discount 0 and any action: nothing is learned from them.
+    A return is that of one agent. An agent that is out before the others has LAST rows
+    until they are, with discount 0 and any action: nothing is learned from them.
+
+    With ``learners``, all other agents are played by an opponent, the same one for a
+    whole game, chosen as in :class:`BattleEnvironment`. It sees the same entries of its
+    own side; a ``RunOpponent`` is a run in which that side has learned, with as many
+    agents. A :class:`League` can say who is played.
+
+    ``env_info`` of a step: ``returns`` of all agents by name and ``game_return``, the
+    sum of those that learn, both of the game so far; in games with opponents
+    ``outcome``, the mean return of those that learn less that of the others, and
+    ``opponent`` (-1 in LAST rows other than one at the end of each game) and ``seat``
+    (0), so that a league counts a game once.
 
     Args:
         num_environments: rows, a multiple of N.
@@ -46,12 +59,17 @@ class FoldedEnvironment(EnvironmentWithSpecs):
             environment of PettingZoo, or what has its methods: ``reset(seed=)``,
             ``step``, ``possible_agents``, ``agents``, ``observation_space`` and
             ``action_space`` of an agent.
-        tells_team: whether there is a ``team``.
+        learners: the agents that learn; None: all.
+        opponents: that play the others, see :class:`BattleEnvironment`.
+        num_snapshots: of the policy that learns, which plays the others too, where both
+            sides have as many agents and the same spaces.
+        tells_team: whether there is a ``team``, on both sides.
         max_episode_steps: a game that takes longer is cut; None: the game says.
         seed: of the first reset, if that gets none.
 
     Raises:
-        ConfigError: if the agents have different spaces, or the rows are no multiple.
+        ConfigError: if agents of a side have different spaces, the rows are no
+            multiple, or nobody plays the others.
     """
 
     takes_num_environments = True
@@ -61,64 +79,86 @@ class FoldedEnvironment(EnvironmentWithSpecs):
         num_environments: int,
         make_game: Callable[[], Any],
         *,
+        learners: Sequence[str] | None = None,
+        opponents: Sequence[Opponent] = (),
+        num_snapshots: int = 0,
         tells_team: bool = True,
         max_episode_steps: int | None = None,
         seed: int | None = None,
     ) -> None:
         first = make_game()
-        self._agents = agents = list(first.possible_agents)
         name = str(getattr(first, "metadata", {}).get("name", type(first).__name__))
-        num_agents = len(agents)
-        if num_environments % num_agents:
+        agents = list(first.possible_agents)
+        learning = agents if learners is None else list(learners)
+        others = [agent for agent in agents if agent not in learning]
+        if not learning or not set(learning) <= set(agents):
             raise ConfigError(
-                f"{name} has {num_agents} agents, and each is a row: "
+                f"{name}: learners must be some of the agents {agents}, got {learners}"
+            )
+        self._agents = [*learning, *others]
+        self._num_learners = num_learners = len(learning)
+        if num_environments % num_learners:
+            raise ConfigError(
+                f"{name} has {num_learners} agents that learn, and each is a row: "
                 f"num_parallel_environments must be a multiple of that, got "
                 f"{num_environments}"
             )
-        own, has_mask_in_observation, action = _common_spaces(first, name)
-        first.reset(seed=0)
-        self._tells_team = tells_team
-        self._masks_in_observations = has_mask_in_observation
-        parts: dict[str, spaces.Space] = {
-            "agent": spaces.Box(0.0, 1.0, (num_agents,)),
-            "own": own,
-        }
-        if tells_team:
-            shape = self._team_of(first, [np.zeros(own.shape)] * num_agents).shape
-            parts["team"] = spaces.Box(-np.inf, np.inf, shape)
-        _, infos = first.reset(seed=0)
-        self._masks_in_infos = all(MASK_KEY in infos.get(a, {}) for a in agents)
-        if has_mask_in_observation or self._masks_in_infos:
-            parts[MASK_KEY] = spaces.MultiBinary(int(action.n))
-        observation_space = spaces.Dict(parts)
+        self._side = side = Side(first, learning, name, tells_team)
+        returns = {str(agent): TensorSpec(()) for agent in agents}
+        info: dict[str, Any] = {"game_return": TensorSpec(()), "returns": returns}
+        if others:
+            info |= dict.fromkeys(("opponent", "outcome", "seat"), TensorSpec(()))
         super().__init__(
             num_environments,
-            space_specs.observation_spec(observation_space),
-            space_specs.action_spec(action),
+            space_specs.observation_spec(side.policy_space),
+            space_specs.action_spec(side.action_space),
             reward_spec=TensorSpec(()),
-            recorded_values=space_specs.RecordedValues(observation_space, action),
+            env_info_spec=info,
+            recorded_values=space_specs.RecordedValues(*side.spaces),
             name=name,
         )
-        self._action_dtype = action.dtype
-        num_games = num_environments // num_agents
+        self._action_dtype = side.action_space.dtype
+        num_games = num_environments // num_learners
         self._games = [first, *(make_game() for _ in range(num_games - 1))]
         self._max_length = max_episode_steps
         self._seed = seed
-        self._num_steps = np.zeros(num_games, np.int64)
-        # [games, N]: whether an agent is out; the game begins anew when all are
-        self._is_out = np.zeros((num_games, num_agents), bool)
+        self._rng = np.random.default_rng(seed)
+        # Of each game: the seed, and the actions [agents] since, which say all of it
+        self._seeds = [0] * num_games
+        self._actions: list[list[np.ndarray]] = [[] for _ in range(num_games)]
+        # [games, agents], those that learn first: who is out, and what each has won
+        self._is_out = np.zeros((num_games, len(agents)), bool)
+        self._returns = np.zeros((num_games, len(agents)))
         self._env_id = torch.arange(num_environments, dtype=torch.int32)
+        self._opponents: Opponents | None = None
+        self._opponent_ids = np.zeros(num_games, np.int64)
+        if others:
+            self._other = Side(first, others, f"{name}, the others", tells_team)
+            self._others_see = self._other.memory(num_games)
+            self._opponents = Opponents(self, opponents, num_snapshots, self._other)
+            if num_snapshots and self._other.spaces != side.spaces:
+                raise ConfigError(
+                    f"{name}: num_snapshots needs sides that are alike, but "
+                    f"{learning} and {others} differ in number or spaces"
+                )
+        elif opponents or num_snapshots:
+            raise ConfigError(
+                f"{name}: opponents have nobody to play, because all agents learn. "
+                "Name those that do in FoldedEnvironment.learners."
+            )
+
+    def bind(self, algorithm: Any) -> None:
+        if self._opponents is not None:
+            self._opponents.bind(algorithm, 1)
 
     def reset(self, seed: int | None = None) -> TimeStep:
         if seed is None and self._current is None:
             seed = self._seed
-        seeds: list[int | None] = [None] * len(self._games)
         if seed is not None:
-            own_seed = vector_seed(seed)
-            seeds = [int(s) for s in environment_seeds(own_seed, len(self._games))]
+            self._rng = np.random.default_rng(vector_seed(seed))
         self._begin_step()
-        for i, (game, game_seed) in enumerate(zip(self._games, seeds, strict=True)):
-            self._begin_game(i, *game.reset(seed=game_seed))
+        for i in range(len(self._games)):
+            self._begin_game(i)
         return self._arrive(torch.zeros(self.batch_size, dtype=torch.int64))
 
     def step(self, action: Tensor) -> TimeStep:
@@ -126,14 +166,30 @@ class FoldedEnvironment(EnvironmentWithSpecs):
             raise RuntimeError(f"{self.name}: call reset() first")
         nest.assert_same_structure(self.action_spec, action)
         check_action("action", action, torch.Size((self.batch_size,)), True)
-        chosen = action.numpy(force=True).reshape(self._is_out.shape)
+        own = action.numpy(force=True).reshape(len(self._games), -1)
+        is_over = self._is_over()
+        chosen = np.concatenate([own, self._actions_of_others(~is_over)], 1)
         self._begin_step()
-        for i, game in enumerate(self._games):
-            if self._is_out[i].all():
-                self._begin_game(i, *game.reset())
+        for i in range(len(self._games)):
+            if is_over[i]:
+                self._begin_game(i)
             else:
-                self._step_game(i, game, chosen[i])
+                self._step_game(i, chosen[i])
         return self._arrive(action)
+
+    def _is_over(self) -> np.ndarray:
+        """[games]: whether all agents that learn are out."""
+        return np.asarray(np.all(self._is_out[:, : self._num_learners], axis=1))
+
+    def _actions_of_others(self, goes_on: np.ndarray) -> np.ndarray:
+        """[games, others], where a game goes on."""
+        is_out = self._is_out[:, self._num_learners :]
+        actions = np.zeros(is_out.shape, np.int64)
+        if self._opponents is not None:
+            game, seat = np.nonzero(~is_out & goes_on[:, None])
+            state, ids = copy_rows(self._others_see, (game, seat)), self._opponent_ids
+            actions[game, seat] = self._opponents.act(ids, game, state, seat, self._rng)
+        return actions
 
     def _begin_step(self) -> None:
         """Memory of the next time step, which belongs to whoever gets it."""
@@ -141,27 +197,29 @@ class FoldedEnvironment(EnvironmentWithSpecs):
         self._step_type = np.full(shape, StepType.MID, np.int32)
         self._reward = np.zeros(shape, np.float32)
         self._discount = np.ones(shape, np.float32)
-        self._seen = {
-            key: np.zeros((*shape, *spec.shape), _dtype(spec))
-            for key, spec in self.observation_spec.items()
-        }
-        self._seen["agent"][:] = np.eye(shape[1])
+        self._seen = self._side.memory(len(self._games))
 
-    def _begin_game(self, i: int, seen: Any, infos: Any) -> None:
+    def _begin_game(self, i: int, seed: int | None = None) -> None:
+        """A new game, or one that is played again from its seed."""
+        if seed is None:
+            seed = int(self._rng.integers(2**31))
+            if self._opponents is not None:
+                self._opponents.choose(self._opponent_ids, [i], self._rng)
+        self._seeds[i] = seed
+        self._actions[i].clear()
         self._step_type[i] = StepType.FIRST
-        self._is_out[i] = False
-        self._num_steps[i] = 0
-        self._observe(i, seen, infos)
+        self._is_out[i], self._returns[i] = False, 0
+        self._look(i, *self._games[i].reset(seed=seed))
 
-    def _step_game(self, i: int, game: Any, chosen: np.ndarray) -> None:
+    def _step_game(self, i: int, chosen: np.ndarray) -> None:
         actions = {
             agent: self._action_dtype.type(chosen[a])
             for a, agent in enumerate(self._agents)
             if not self._is_out[i, a]
         }
-        seen, rewards, terminated, truncated, infos = game.step(actions)
-        self._num_steps[i] += 1
-        is_cut = self._num_steps[i] == self._max_length
+        seen, rewards, terminated, truncated, infos = self._games[i].step(actions)
+        self._actions[i].append(chosen)
+        is_cut = len(self._actions[i]) == self._max_length
         for a, agent in enumerate(self._agents):
             if self._is_out[i, a]:
                 self._step_type[i, a], self._discount[i, a] = StepType.LAST, 0
@@ -174,56 +232,101 @@ class FoldedEnvironment(EnvironmentWithSpecs):
             if ends or truncated.get(agent) or is_cut:
                 self._step_type[i, a] = StepType.LAST
                 self._is_out[i, a] = True
+        self._returns[i] += self._reward[i]
         if not np.isfinite(self._reward[i]).all():
-            raise EnvError(
-                f"{self.name}: game {i} returned a reward that is not finite"
-            )
-        self._observe(i, seen, infos)
+            raise EnvError(f"{self.name}: a reward of game {i} is not finite")
+        self._look(i, seen, infos)
 
-    def _observe(
-        self, i: int, seen: Mapping[Any, Any], infos: Mapping[Any, Any]
-    ) -> None:
-        """Writes what the agents of a game observe; those that are out, nothing."""
-        own = self._seen["own"][i]
-        mask = self._seen.get(MASK_KEY)
-        if mask is not None:
-            mask[i] = 1
-        for a, agent in enumerate(self._agents):
-            if agent not in seen:
-                continue
-            value = seen[agent]
-            if self._masks_in_observations:
-                value, allowed = value["observation"], value[MASK_KEY]
-            elif self._masks_in_infos:
-                allowed = infos[agent][MASK_KEY]
-            own[a] = value
-            if mask is not None and np.any(allowed):
-                mask[i, a] = allowed
-        if self._tells_team:
-            self._seen["team"][i] = self._team_of(self._games[i], own)
-
-    @staticmethod
-    def _team_of(game: Any, own: Any) -> np.ndarray:
-        """The state that a game tells, or what its agents observe."""
-        if getattr(game, "state_space", None) is not None:
-            return np.asarray(game.state(), np.float32)
-        return np.concatenate([np.ravel(one) for one in own]).astype(np.float32)
+    def _look(self, i: int, seen: Any, infos: Any) -> None:
+        self._side.look(self._seen, i, self._games[i], seen, infos)
+        if self._opponents is not None:
+            self._other.look(self._others_see, i, self._games[i], seen, infos)
 
     def _arrive(self, action: Tensor) -> TimeStep:
-        rows = self.batch_size
-        step_type = torch.from_numpy(self._step_type.reshape(rows))
+        step_type = self._rows(self._step_type)
         self._current = TimeStep(
             step_type=step_type,
-            reward=torch.from_numpy(self._reward.reshape(rows)),
-            discount=torch.from_numpy(self._discount.reshape(rows)),
+            reward=self._rows(self._reward),
+            discount=self._rows(self._discount),
             observation={
-                key: torch.from_numpy(array.reshape(rows, *array.shape[2:]))
-                for key, array in self._seen.items()
+                k: self._rows(getattr(self._seen, k)) for k in self.observation_spec
             },
             prev_action=action.detach().cpu().long().masked_fill(step_type == 0, 0),
             env_id=self._env_id,
+            env_info=self._env_info(),
         )
         return self._current
+
+    def _rows(self, array: np.ndarray) -> Tensor:
+        """[games, agents, ...] → [B, ...], of those that learn."""
+        own = array[:, : self._num_learners]
+        return torch.from_numpy(own.reshape(self.batch_size, *own.shape[2:]))
+
+    def _env_info(self) -> dict[str, Any]:
+        shape = (len(self._games), self._num_learners)
+        own, others = np.split(self._returns[..., None], [self._num_learners], axis=1)
+        won = {str(one): self._returns[:, [a]] for a, one in enumerate(self._agents)}
+        info: dict[str, Any] = {"game_return": own.sum(1), "returns": won}
+        if self._opponents is not None:
+            counts = self._step_type[:, : self._num_learners] != StepType.LAST
+            counts[:, 0] |= self._is_over()
+            info["opponent"] = np.where(counts, self._opponent_ids[:, None], -1)
+            info["outcome"] = own.mean(1) - others.mean(1)
+            info["seat"] = np.zeros(shape)
+        return nest.map_structure(
+            lambda x: self._rows(np.broadcast_to(x, shape).astype(np.float32)), info
+        )
+
+    # Resuming
+
+    def episode_state(self) -> dict[str, Any] | None:
+        if self._current is None:
+            return None
+        shape = (-1, len(self._agents))
+        actions = [np.array(one, np.int64).reshape(shape) for one in self._actions]
+        return {
+            "opponent_ids": self._opponent_ids.tolist(),
+            "opponents": self._opponents and self._opponents.state(),
+            "game": f"{self.name}, {self.batch_size} rows",
+            "seeds": list(self._seeds),
+            "actions": [torch.from_numpy(one) for one in actions],
+            "time_step": [leaf.clone() for leaf in nest.flatten(self._current)],
+            "generator": self._rng.bit_generator.state,
+        }
+
+    def restore_episodes(self, state: dict[str, Any], seed: int) -> dict[int, str]:
+        first = self.reset(seed)
+        if state.get("game") != f"{self.name}, {self.batch_size} rows":
+            raise CheckpointError(
+                f"{self.name}: the open games are of {state.get('game')}, and here are "
+                f"{self.batch_size} rows"
+            )
+        self._opponent_ids[:] = state["opponent_ids"]
+        if self._opponents is not None:
+            self._opponents.restore(state["opponents"])
+        leaves = [leaf.clone() for leaf in state["time_step"]]
+        saved: TimeStep = nest.pack_sequence_as(first, leaves)
+        new: list[int] = []
+        for i, actions in enumerate(state["actions"]):
+            self._begin_step()
+            self._begin_game(i, state["seeds"][i])
+            for chosen in actions.numpy():
+                self._begin_step()
+                self._step_game(i, chosen.astype(self._action_dtype))
+            rows = slice(i * self._num_learners, (i + 1) * self._num_learners)
+            step = nest.flatten(self._arrive(saved.prev_action))
+            pairs = zip(step, leaves, strict=True)
+            if not all(torch.equal(one[rows], other[rows]) for one, other in pairs):
+                self._begin_step()
+                self._begin_game(i)
+                step = nest.flatten(self._arrive(torch.zeros_like(saved.prev_action)))
+                new += range(rows.start, rows.stop)
+            for leaf, other in zip(leaves, step, strict=True):
+                leaf[rows] = other[rows]
+        if not new:
+            self._rng.bit_generator.state = state["generator"]
+        self._current = saved
+        return dict.fromkeys(new, "the replay came to another step")
 
     def render(self) -> np.ndarray | None:
         return self._games[0].render()
@@ -231,32 +334,3 @@ class FoldedEnvironment(EnvironmentWithSpecs):
     def close(self) -> None:
         for game in self._games:
             game.close()
-
-
-def _common_spaces(game: Any, name: str) -> tuple[spaces.Box, bool, spaces.Discrete]:
-    """The spaces of all agents, and whether observations have masks beside them.
-
-    Raises:
-        ConfigError: if two agents differ, or a space is of another kind.
-    """
-    agents = game.possible_agents
-    seen = [game.observation_space(agent) for agent in agents]
-    chosen = [game.action_space(agent) for agent in agents]
-    if any(one != seen[0] for one in seen) or any(one != chosen[0] for one in chosen):
-        raise ConfigError(
-            f"{name}: its agents have different spaces, {seen} and {chosen}. One "
-            "policy is for all: pad observations and actions to the largest ones."
-        )
-    own, has_mask = seen[0], False
-    if isinstance(own, spaces.Dict) and {"observation", MASK_KEY} == set(own.spaces):
-        own, has_mask = own.spaces["observation"], True
-    if not isinstance(own, spaces.Box) or not isinstance(chosen[0], spaces.Discrete):
-        raise ConfigError(
-            f"{name}: FoldedEnvironment takes a Box of observations and a Discrete of "
-            f"actions, got {own} and {chosen[0]}"
-        )
-    return own, has_mask, chosen[0]
-
-
-def _dtype(spec: TensorSpec) -> Any:
-    return torch.empty(0, dtype=spec.dtype).numpy().dtype

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 from gymnasium import spaces
 
 MASK_KEY = "action_mask"  # of what an environment observes of a game
+
+Rng = np.random.Generator
 
 # A NamedTuple of arrays [N, ...]: a row is a game, and indexing copies games.
 State = Any
@@ -35,7 +38,7 @@ class Game(abc.ABC):
     is_board_game: bool = False
 
     @abc.abstractmethod
-    def initial(self, number: int, rng: np.random.Generator) -> State:
+    def initial(self, number: int, rng: Rng) -> State:
         """``number`` games that begin; what chance decides is drawn from ``rng``."""
 
     @abc.abstractmethod
@@ -43,9 +46,7 @@ class Game(abc.ABC):
         """[N, P] bool: who chooses now; nobody where the game is over."""
 
     @abc.abstractmethod
-    def play(
-        self, state: State, actions: np.ndarray, rng: np.random.Generator
-    ) -> State:
+    def play(self, state: State, actions: np.ndarray, rng: Rng) -> State:
         """The games after one move of those who choose now.
 
         Args:
@@ -66,6 +67,19 @@ class Game(abc.ABC):
     def returns(self, state: State) -> np.ndarray:
         """[N, P] float32: what the seats have won where the game is over, else 0."""
 
+    @functools.cached_property
+    def policy_space(self) -> spaces.Dict:
+        """Of :meth:`policy_input` of one seat."""
+        mask = spaces.MultiBinary(self.num_actions)
+        return spaces.Dict({MASK_KEY: mask, "observation": self.observation_space})
+
+    def policy_input(self, state: State, seats: np.ndarray) -> dict[str, np.ndarray]:
+        """What a policy sees of ``seats`` [N], arrays [N, ...] by name."""
+        return {
+            MASK_KEY: self.legal(state, seats).astype(np.int8),
+            "observation": self.observe(state, seats),
+        }
+
     def pack(self, state: State) -> list[np.ndarray]:
         """Numbers that say all, for a checkpoint."""
         return list(state)
@@ -80,6 +94,13 @@ class Game(abc.ABC):
             f"{field}: {array[row]}"
             for field, array in zip(state._fields, state, strict=True)
         )
+
+
+def objects(items: Sequence[Any]) -> np.ndarray:
+    """[N], of what is no number."""
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array
 
 
 def copy_rows(state: State, rows: Any) -> State:
@@ -100,6 +121,6 @@ def with_rows(state: State, rows: Any, others: State) -> State:
     return type(state)(*copies)
 
 
-def random_legal(legal: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def random_legal(legal: np.ndarray, rng: Rng) -> np.ndarray:
     """[N]: any of the legal actions [N, A]; 0 where there is none."""
     return (legal * (1 - rng.random(legal.shape))).argmax(1)

@@ -69,12 +69,7 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
                 raise ConfigError(
                     f"{name}: {option} must be a number from {least} on, got {value!r}"
                 )
-        observation_space = spaces.Dict(
-            {
-                MASK_KEY: spaces.MultiBinary(game.num_actions),
-                "observation": game.observation_space,
-            }
-        )
+        observation_space = game.policy_space
         action_space = spaces.Discrete(game.num_actions)
         super().__init__(
             num_environments,
@@ -169,25 +164,21 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
         discount[is_over] = 0
         discount[has_begun] = 1
         seats = self._choosing_seats()
-        self._legal_now = legal = self.game.legal(self._games, seats)
+        seen = self.game.policy_input(self._games, seats)
+        self._legal_now = legal = seen[MASK_KEY].astype(bool)
         if not (legal.any(1) | self._has_ended).all():
             row = int((legal.any(1) | self._has_ended).argmin())
             raise EnvError(
                 f"{self.name}: seat {seats[row]} has to move in environment {row}, and "
                 f"no action is legal:\n{self.game.describe(self._games, row)}"
             )
-        prev_action = torch.where(
-            torch.from_numpy(has_begun), 0, action.detach().cpu().long()
-        )
+        is_new = torch.from_numpy(has_begun)
         self._current = TimeStep(
             step_type=torch.from_numpy(step_type),
             reward=torch.from_numpy(reward),
             discount=torch.from_numpy(discount),
-            observation={
-                MASK_KEY: torch.from_numpy(legal.astype(np.int8)),
-                "observation": torch.from_numpy(self.game.observe(self._games, seats)),
-            },
-            prev_action=prev_action,
+            observation={key: torch.from_numpy(value) for key, value in seen.items()},
+            prev_action=action.detach().cpu().long().masked_fill(is_new, 0),
             env_id=torch.from_numpy(self._rows.astype(np.int32)),
             env_info={
                 key: torch.from_numpy(np.asarray(value, np.float32))

@@ -96,9 +96,8 @@ class League(Hook):
         if is_last.any():
             info: Any = steps.env_info
             names = ("opponent", "seat", "outcome")
-            self._ended.append(
-                np.stack([info[name].numpy(force=True)[is_last] for name in names], 1)
-            )
+            ended = np.stack([info[key].numpy(force=True)[is_last] for key in names])
+            self._ended.append(ended[:, ended[0] >= 0])
 
     def after_iter(self, training: Training) -> None:
         algorithm: Any = training.algorithm
@@ -122,7 +121,7 @@ class League(Hook):
         num_opponents = len(pool.bot_names) + self._num_snapshots
         counts = np.zeros((num_opponents, pool.num_seats, 3))
         if self._ended:
-            opponent, seat, outcome = np.concatenate(self._ended).T
+            opponent, seat, outcome = np.concatenate(self._ended, 1)
             result = 1 - np.sign(outcome)  # won, drawn, lost
             ended = (opponent.astype(int), seat.astype(int), result.astype(int))
             np.add.at(counts, ended, 1)

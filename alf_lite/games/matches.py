@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from alf_lite.errors import ConfigError
-from alf_lite.games.game import Game, State, copy_rows, random_legal, with_rows
+from alf_lite.games.game import Game, Rng, State, copy_rows, random_legal, with_rows
 from alf_lite.games.opponents import Opponent, choose_rows
 
 
@@ -15,7 +15,7 @@ def play_games(
     game: Game,
     players: Sequence[Opponent],
     number: int,
-    rng: np.random.Generator,
+    rng: Rng,
     num_random_moves: int = 0,
 ) -> np.ndarray:
     """What each seat wins in ``number`` games that are played side by side, [N, P].
@@ -57,9 +57,7 @@ def play_games(
     return game.returns(games)
 
 
-def after_random_moves(
-    game: Game, games: State, wanted: np.ndarray, rng: np.random.Generator
-) -> State:
+def after_random_moves(game: Game, games: State, wanted: np.ndarray, rng: Rng) -> State:
     """The games after up to ``wanted`` [N] moves that nobody has chosen.
 
     A move that would end a game is not made.

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from alf_lite.config import configurable
 from alf_lite.errors import ConfigError, did_you_mean, missing_extra
 from alf_lite.games.board_games import ConnectFour, TicTacToe
-from alf_lite.games.game import Game, State
+from alf_lite.games.game import Game, Rng, State, objects
 from alf_lite.games.opponents import Opponent
 
 
@@ -62,9 +62,9 @@ class OpenSpielGame(Game):
             and str(kind.chance_mode).endswith("DETERMINISTIC")
         )
 
-    def initial(self, number: int, rng: np.random.Generator) -> SpielState:
+    def initial(self, number: int, rng: Rng) -> SpielState:
         states = [self._game.new_initial_state() for _ in range(number)]
-        return _as_state([_after_chance(state, rng) for state in states])
+        return SpielState(objects([_after_chance(state, rng) for state in states]))
 
     def moves(self, state: SpielState) -> np.ndarray:
         moves = np.zeros((len(state.states), self.num_players), bool)
@@ -76,9 +76,7 @@ class OpenSpielGame(Game):
                 moves[row, one.current_player()] = True
         return moves
 
-    def play(
-        self, state: SpielState, actions: np.ndarray, rng: np.random.Generator
-    ) -> SpielState:
+    def play(self, state: SpielState, actions: np.ndarray, rng: Rng) -> SpielState:
         after = []
         for one, chosen in zip(state.states, actions.tolist(), strict=True):
             if one.is_simultaneous_node():
@@ -87,7 +85,7 @@ class OpenSpielGame(Game):
             else:
                 copy = one.child(chosen[one.current_player()])
             after.append(_after_chance(copy, rng))
-        return _as_state(after)
+        return SpielState(objects(after))
 
     def legal(self, state: SpielState, seats: np.ndarray) -> np.ndarray:
         legal = np.zeros((len(seats), self.num_actions), bool)
@@ -106,11 +104,9 @@ class OpenSpielGame(Game):
         return np.array(seen, np.float32).reshape(-1, *self.observation_space.shape)
 
     def returns(self, state: SpielState) -> np.ndarray:
-        won = np.zeros((len(state.states), self.num_players), np.float32)
-        for row, one in zip(won, state.states, strict=True):
-            if one.is_terminal():
-                row[:] = one.returns()
-        return won
+        nothing = [0.0] * self.num_players
+        won = [s.returns() if s.is_terminal() else nothing for s in state.states]
+        return np.array(won, np.float32).reshape(-1, self.num_players)
 
     def pack(self, state: SpielState) -> list[np.ndarray]:
         """[N, L] uint8: what OpenSpiel writes of each game, and zeros behind it."""
@@ -124,7 +120,7 @@ class OpenSpielGame(Game):
     def unpack(self, arrays: Sequence[np.ndarray]) -> SpielState:
         deserialize = _import().deserialize_game_and_state
         texts = [row.tobytes().rstrip(b"\0").decode() for row in arrays[0]]
-        return _as_state([deserialize(text)[1] for text in texts])
+        return SpielState(objects([deserialize(text)[1] for text in texts]))
 
     def describe(self, state: SpielState, row: int) -> str:
         return str(state.states[row])
@@ -160,9 +156,7 @@ class MctsOpponent(Opponent):
             )
         _import()
 
-    def act(
-        self, game: Game, state: State, seats: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
+    def act(self, game: Game, state: State, seats: np.ndarray, rng: Rng) -> np.ndarray:
         pyspiel = _import()
         chosen = []
         for row, seed in enumerate(rng.integers(2**31, size=len(seats)).tolist()):
@@ -182,17 +176,13 @@ def _spiel_state(game: Game, state: State, row: int) -> Any:
         return state.states[row]
     assert isinstance(game, TicTacToe | ConnectFour), game
     name = "tic_tac_toe" if isinstance(game, TicTacToe) else "connect_four"
-    return _replayed(_load(name), game.history(state, row))
+    one = _load(name).new_initial_state()
+    for action in game.history(state, row):
+        one.apply_action(action)
+    return one
 
 
-def _replayed(game: Any, actions: Sequence[int]) -> Any:
-    state = game.new_initial_state()
-    for action in actions:
-        state.apply_action(action)
-    return state
-
-
-def _after_chance(state: Any, rng: np.random.Generator) -> Any:
+def _after_chance(state: Any, rng: Rng) -> Any:
     """The state, after all that is left to chance now."""
     while state.is_chance_node():
         outcomes = state.chance_outcomes()
@@ -200,12 +190,6 @@ def _after_chance(state: Any, rng: np.random.Generator) -> Any:
         place = int(limits[:-1].searchsorted(rng.random(), side="right"))
         state.apply_action(outcomes[place][0])
     return state
-
-
-def _as_state(states: Sequence[Any]) -> SpielState:
-    array = np.empty(len(states), object)
-    array[:] = states
-    return SpielState(array)
 
 
 def _load(name: str) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
 from alf_lite.algorithms.acting import TrainedPolicy
@@ -19,9 +20,9 @@ from alf_lite.environments.specs_only_environment import (
     from_saved_spaces,
     saved_spaces,
 )
-from alf_lite.errors import ConfigError
-from alf_lite.games.game import MASK_KEY, Game, State
-from alf_lite.games.opponents import Memory, Opponent
+from alf_lite.errors import ConfigError, EnvError
+from alf_lite.games.game import MASK_KEY, Game, Rng, State, copy_rows
+from alf_lite.games.opponents import Memory, Opponent, choose_rows
 from alf_lite.policies.run_policy import load_policy_checkpoint
 from alf_lite.policies.trained_policy import load_policy
 from alf_lite.runs.training_state import ALGORITHM, part_of
@@ -48,42 +49,36 @@ class PolicyOpponent(Opponent):
         self._deterministic = deterministic or not is_drawn
 
     def check_game(self, game: Game) -> None:
-        space = self.policy.observation_space
-        seen = space.spaces.get("observation") if hasattr(space, "spaces") else None
-        if seen != game.observation_space or self.policy.action_space.n != (
-            game.num_actions
+        seen, known = self.policy.observation_space, game.policy_space.spaces.items()
+        if not (
+            isinstance(seen, spaces.Dict)
+            and seen.spaces.items() <= known
+            and self.policy.action_space.n == game.num_actions
         ):
             raise ConfigError(
-                f"{self.name} was trained on {space}, and {game.name} has observations "
-                f"{game.observation_space} and {game.num_actions} actions"
+                f"{self.name} was trained on {seen}, and {game.name} has observations "
+                f"{game.policy_space} and {game.num_actions} actions"
             )
 
-    def begin(self, number: int, rng: np.random.Generator) -> Memory:
+    def begin(self, number: int, rng: Rng) -> Memory:
         return self.policy.new_memory(number) if self.policy.remembers else []
 
     def choose(
-        self,
-        game: Game,
-        state: State,
-        seats: np.ndarray,
-        rng: np.random.Generator,
-        memory: Memory,
+        self, game: Game, state: State, seats: np.ndarray, rng: Rng, memory: Memory
     ) -> tuple[np.ndarray, Memory]:
-        seen = _observation(game.observe(state, seats), game.legal(state, seats))
+        seen = game.policy_input(state, seats)
+        seen = {key: seen[key] for key in self.policy.observation_space.spaces}
         if not self.policy.remembers:
             return np.asarray(self.policy.predict(seen, self._deterministic)), memory
         return self.policy.predict_with(seen, memory, self._deterministic)
 
     def probabilities(self, seen: np.ndarray, legal: np.ndarray) -> np.ndarray:
         """[N, A], of observations and legal actions, as :class:`GameTree` asks."""
-        observation = _observation(seen, legal | ~legal.any(1, keepdims=True))
+        mask = (legal | ~legal.any(1, keepdims=True)).astype(np.int8)
+        observation = {MASK_KEY: mask, "observation": seen}
         if self._deterministic:
             return legal * np.eye(legal.shape[1])[self.policy.predict(observation)]
         return legal * self.policy.distribution(observation).probs.numpy(force=True)
-
-
-def _observation(seen: np.ndarray, legal: np.ndarray) -> dict[str, np.ndarray]:
-    return {MASK_KEY: legal.astype(np.int8), "observation": seen}
 
 
 @configurable
@@ -302,3 +297,132 @@ class Snapshots:
         algorithm.eval()
         policy = TrainedPolicy(algorithm, self._env, is_live=False)
         return PolicyOpponent(policy, name)
+
+
+class Opponents:
+    """Whom an environment plays against: bots, and snapshots of the policy.
+
+    An opponent has a number: i for the i-th bot, and behind them the snapshots in the
+    order in which they were taken.
+
+    Args:
+        env: for messages, and whose games they play.
+        bots: opponents that stay as they are.
+        num_snapshots: how many snapshots there are at most.
+        game: which they play.
+
+    Raises:
+        ConfigError: if there is none, or one cannot play the game.
+    """
+
+    def __init__(
+        self, env: Environment, bots: Sequence[Opponent], num_snapshots: int, game: Game
+    ) -> None:
+        if not bots and not num_snapshots:
+            raise ConfigError(
+                f"{env.name}: there are no opponents. Name some, such as "
+                "(@RandomOpponent(),), or set num_snapshots, which are of the policy."
+            )
+        for bot in bots:
+            bot.check_game(game)
+        self._env = env
+        self._bots = list(bots)
+        self._num_snapshots = num_snapshots
+        self._game = game
+        self.snapshots: Snapshots | None = None
+        self._memories: dict[tuple[int, int], Memory] = {}  # (opponent, seat) → [B]
+
+    def bind(self, algorithm: Any, num_seats: int) -> None:
+        """Makes the pool of an algorithm, see :meth:`Environment.bind`."""
+        if self._num_snapshots:
+            names = [bot.name for bot in self._bots]
+            self.snapshots = Snapshots(
+                algorithm, self._env, self._num_snapshots, names, num_seats
+            )
+
+    def choose(self, ids: np.ndarray, rows: Any, rng: Rng) -> None:
+        """Whom new games are played against, into ``ids`` [B] of the numbers of all.
+
+        The others are finished against those they have.
+        """
+        num_bots, snapshots = len(self._bots), self.snapshots
+        weights = np.ones(num_bots)
+        if snapshots is not None:
+            weights = snapshots.pool.weights.numpy(force=True)
+        if not weights.sum():
+            raise EnvError(f"{self._env.name}: all opponents have the weight 0")
+        shares = weights.cumsum() / weights.sum()
+        chosen = shares.searchsorted(rng.random(len(rows)), side="right")
+        if snapshots is not None:
+            slots = np.unique(chosen[chosen >= num_bots]).tolist()
+            numbers = {one: num_bots + snapshots.play(one - num_bots) for one in slots}
+            chosen = np.array([numbers.get(one, one) for one in chosen.tolist()], int)
+        ids[rows] = chosen
+        playing = set(ids.tolist())
+        if snapshots is not None:
+            snapshots.keep(i - num_bots for i in playing)
+        kept = self._memories.items()
+        self._memories = {key: value for key, value in kept if key[0] in playing}
+        for i in np.unique(chosen).tolist():
+            self._begin_memory(i, len(ids), np.asarray(rows)[chosen == i], rng)
+
+    def _begin_memory(self, i: int, num_rows: int, rows: np.ndarray, rng: Rng) -> None:
+        """Of new games [N] in these rows, in every seat."""
+        for seat in range(self._game.num_players):
+            begun = self[i].begin(len(rows), rng)
+            if (i, seat) not in self._memories:
+                self._memories[i, seat] = [x[:1].repeat(num_rows, 0) for x in begun]
+            for array, new in zip(self._memories[i, seat], begun, strict=True):
+                array[rows] = new
+
+    def __getitem__(self, i: int) -> Opponent:
+        """The one with this number, which plays."""
+        snapshots: Any = self.snapshots
+        num_bots = len(self._bots)
+        return self._bots[i] if i < num_bots else snapshots[i - num_bots]
+
+    def act(
+        self,
+        ids: np.ndarray,
+        rows: np.ndarray,
+        state: State,
+        seats: np.ndarray,
+        rng: Rng,
+    ) -> np.ndarray:
+        """[N] actions of ``seats`` [N] in the games of these rows [N].
+
+        Args:
+            ids: [B], who plays in each row.
+            rows: [N]; of a row once for each seat.
+            state: [N] games.
+            seats: [N].
+            rng: whatever is left to chance is drawn from it.
+        """
+        actions = np.zeros(len(rows), np.int64)
+        players = np.stack([ids[rows], seats], 1)
+        for i, seat in np.unique(players, axis=0).tolist():
+            own = np.flatnonzero((players == (i, seat)).all(1))
+            actions[own] = choose_rows(
+                *(self[i], self._game, copy_rows(state, own), seats[own], rng),
+                *(self._memories[i, seat], rows[own]),
+            )
+        return actions
+
+    def state(self) -> dict[str, Any]:
+        """Of those that play, for a checkpoint."""
+        return {
+            "snapshots": {} if self.snapshots is None else self.snapshots.state(),
+            "memories": {
+                f"{opponent}/{seat}": [torch.from_numpy(x.copy()) for x in memory]
+                for (opponent, seat), memory in self._memories.items()
+            },
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Has those of ``state`` play again."""
+        if self.snapshots is not None:
+            self.snapshots.restore(state["snapshots"])
+        self._memories = {}
+        for name, memory in state["memories"].items():
+            opponent, _, seat = name.partition("/")
+            self._memories[int(opponent), int(seat)] = [x.numpy() for x in memory]

@@ -8,7 +8,7 @@ import numpy as np
 
 from alf_lite.config import configurable
 from alf_lite.errors import ConfigError
-from alf_lite.games.game import Game, State, copy_rows, random_legal
+from alf_lite.games.game import Game, Rng, State, copy_rows, random_legal
 from alf_lite.games.game_tree import GameTree
 
 # [N, ...] each: what an opponent remembers of N games in one seat
@@ -27,9 +27,7 @@ class Opponent:
     def check_game(self, game: Game) -> None:
         """Raises ConfigError, if it cannot play ``game``."""
 
-    def act(
-        self, game: Game, state: State, seats: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
+    def act(self, game: Game, state: State, seats: np.ndarray, rng: Rng) -> np.ndarray:
         """[N] legal actions.
 
         Args:
@@ -40,7 +38,7 @@ class Opponent:
         """
         raise NotImplementedError(f"{type(self).__name__} needs act, or choose")
 
-    def begin(self, number: int, rng: np.random.Generator) -> Memory:
+    def begin(self, number: int, rng: Rng) -> Memory:
         """What it knows of ``number`` games that begin."""
         return []
 
@@ -49,7 +47,7 @@ class Opponent:
         game: Game,
         state: State,
         seats: np.ndarray,
-        rng: np.random.Generator,
+        rng: Rng,
         memory: Memory,
     ) -> tuple[np.ndarray, Memory]:
         """As :meth:`act`, and what it remembers afterwards of the N games."""
@@ -74,7 +72,7 @@ class AverageOpponent(Opponent):
         for opponent in self._opponents:
             opponent.check_game(game)
 
-    def begin(self, number: int, rng: np.random.Generator) -> Memory:
+    def begin(self, number: int, rng: Rng) -> Memory:
         memory = [rng.integers(len(self._opponents), size=number)]
         for opponent in self._opponents:
             memory += opponent.begin(number, rng)
@@ -85,7 +83,7 @@ class AverageOpponent(Opponent):
         game: Game,
         state: State,
         seats: np.ndarray,
-        rng: np.random.Generator,
+        rng: Rng,
         memory: Memory,
     ) -> tuple[np.ndarray, Memory]:
         actions = np.zeros(len(seats), np.int64)
@@ -107,7 +105,7 @@ def choose_rows(
     game: Game,
     state: State,
     seats: np.ndarray,
-    rng: np.random.Generator,
+    rng: Rng,
     memory: Memory,
     rows: np.ndarray,
 ) -> np.ndarray:
@@ -125,9 +123,7 @@ class RandomOpponent(Opponent):
 
     name = "random"
 
-    def act(
-        self, game: Game, state: State, seats: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
+    def act(self, game: Game, state: State, seats: np.ndarray, rng: Rng) -> np.ndarray:
         return random_legal(game.legal(state, seats), rng)
 
 
@@ -143,9 +139,7 @@ class OnePlyOpponent(Opponent):
     def check_game(self, game: Game) -> None:
         _check_is_board_game(self, game)
 
-    def act(
-        self, game: Game, state: State, seats: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
+    def act(self, game: Game, state: State, seats: np.ndarray, rng: Rng) -> np.ndarray:
         legal = game.legal(state, seats)
         wins = self._wins(game, state, legal, seats, rng)
         # What the other one would win by, if it were to move: with a move of this one
@@ -168,7 +162,7 @@ class OnePlyOpponent(Opponent):
         state: State,
         legal: np.ndarray,
         seats: np.ndarray,
-        rng: np.random.Generator,
+        rng: Rng,
     ) -> np.ndarray:
         """[N, A] bool: which of the ``legal`` actions win at once."""
         wins = np.zeros(legal.shape, bool)
@@ -195,12 +189,11 @@ class PerfectOpponent(Opponent):
         _check_is_board_game(self, game)
         if game.max_length > _MAX_LENGTH_OF_TABLES:
             raise ConfigError(
-                f"PerfectOpponent: {game.name} has too many states for a table"
+                f"PerfectOpponent: {game.name} has too many states for a table, or a "
+                f"max_length ({game.max_length}) above {_MAX_LENGTH_OF_TABLES}"
             )
 
-    def act(
-        self, game: Game, state: State, seats: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
+    def act(self, game: Game, state: State, seats: np.ndarray, rng: Rng) -> np.ndarray:
         if game.name not in self._best:
             self._best[game.name] = GameTree(game).best_actions()
         table = self._best[game.name]
@@ -212,9 +205,7 @@ class PerfectOpponent(Opponent):
 _MAX_LENGTH_OF_TABLES = 12
 
 
-def _after(
-    game: Game, state: State, action: np.ndarray, rng: np.random.Generator
-) -> State:
+def _after(game: Game, state: State, action: np.ndarray, rng: Rng) -> State:
     return game.play(state, np.repeat(action[:, None], 2, 1), rng)
 
 

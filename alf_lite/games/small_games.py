@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from alf_lite.config import configurable
 from alf_lite.errors import ConfigError
-from alf_lite.games.game import Game
+from alf_lite.games.game import Game, Rng
 
 _SEATS = np.arange(2)
 
@@ -51,15 +51,13 @@ class MatrixGame(Game):
         self.num_actions = len(self.payoff)
         self.observation_space = spaces.Box(0.0, 1.0, (1,))
 
-    def initial(self, number: int, rng: np.random.Generator) -> MatrixState:
+    def initial(self, number: int, rng: Rng) -> MatrixState:
         return MatrixState(np.full((number, 2), -1))
 
     def moves(self, state: MatrixState) -> np.ndarray:
         return state.actions < 0
 
-    def play(
-        self, state: MatrixState, actions: np.ndarray, rng: np.random.Generator
-    ) -> MatrixState:
+    def play(self, state: MatrixState, actions: np.ndarray, rng: Rng) -> MatrixState:
         return MatrixState(actions.astype(np.int64))
 
     def legal(self, state: MatrixState, seats: np.ndarray) -> np.ndarray:
@@ -103,7 +101,7 @@ class KuhnPoker(Game):
     def __init__(self) -> None:
         self.observation_space = spaces.Box(0.0, 1.0, (9,))
 
-    def initial(self, number: int, rng: np.random.Generator) -> KuhnState:
+    def initial(self, number: int, rng: Rng) -> KuhnState:
         cards = rng.permuted(np.tile(np.arange(3), (number, 1)), axis=1)[:, :2]
         return KuhnState(cards, np.full((number, 3), -1))
 
@@ -114,9 +112,7 @@ class KuhnPoker(Game):
         mover = (state.history >= 0).sum(1) % 2
         return ~is_over[:, None] & (mover[:, None] == _SEATS)
 
-    def play(
-        self, state: KuhnState, actions: np.ndarray, rng: np.random.Generator
-    ) -> KuhnState:
+    def play(self, state: KuhnState, actions: np.ndarray, rng: Rng) -> KuhnState:
         games = np.arange(len(actions))
         number = (state.history >= 0).sum(1)
         history = state.history.copy()

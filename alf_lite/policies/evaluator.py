@@ -212,6 +212,7 @@ class _Tally:
         num_environments = len(quota)
         self._finished = np.zeros(num_environments, dtype=np.int64)
         self._length = np.zeros(num_environments, dtype=np.int64)
+        self._was_last = np.zeros(num_environments, dtype=bool)
         self._return: np.ndarray | None = None  # [B] or [B, D], float64
         self._info_sum: dict[str, np.ndarray] = {}
         self._episodes: list[list[EvalEpisode]] = [[] for _ in quota]
@@ -240,7 +241,9 @@ class _Tally:
             fold.add_step(time_step)
         is_last = time_step.is_last().cpu().numpy()
         is_any_full = False
-        for b in np.flatnonzero(is_last & (self._finished < self._quota)):
+        # An agent that waits for the others has LAST steps, of which the first one ends
+        ends, self._was_last = is_last & ~self._was_last, is_last
+        for b in np.flatnonzero(ends & (self._finished < self._quota)):
             self._episodes[b].append(self._episode(int(b), info))
             self._finished[b] += 1
             is_any_full |= bool(self._finished[b] == self._quota[b])

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import types
+
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
+from alf_lite import nest
+from alf_lite.algorithms.acting import TrainedPolicy
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import StepType
-from alf_lite.errors import ConfigError, EnvError
+from alf_lite.errors import CheckpointError, ConfigError, EnvError
 from alf_lite.games.folded_environment import FoldedEnvironment
+from alf_lite.games.league import League
+from alf_lite.games.opponent_pool import PolicyOpponent
+from alf_lite.games.opponents import OnePlyOpponent, Opponent, RandomOpponent
+from alf_lite.optimizers import Adam
+from alf_lite.policies.evaluator import evaluate
 from alf_lite.testing.environment_contract import EnvironmentContract
 
 
@@ -96,10 +105,7 @@ def test_rows_are_the_agents_of_single_games():
     env = FoldedEnvironment(6, lambda: Walkers((4, 4)), seed=0)
     first = env.reset(3)
     games = [Walkers((4, 4)) for _ in range(3)]
-    from alf_lite.environments.single_env import environment_seeds, vector_seed
-
-    seeds = environment_seeds(vector_seed(3), 3)
-    seen = [g.reset(seed=int(s))[0] for g, s in zip(games, seeds, strict=True)]
+    seen = [g.reset(seed=s)[0] for g, s in zip(games, env._seeds, strict=True)]
     assert torch.equal(first.observation["agent"], torch.eye(2).repeat(3, 1))
     for action in random_actions(6, 30):
         for i, one in enumerate(seen):
@@ -112,7 +118,7 @@ def test_rows_are_the_agents_of_single_games():
         for i, game in enumerate(games):
             rows = slice(2 * i, 2 * i + 2)
             if not game.agents:
-                seen[i] = game.reset()[0]
+                seen[i] = game.reset(seed=env._seeds[i])[0]
                 assert (step.step_type[rows] == StepType.FIRST).all()
                 continue
             chosen = dict(zip(game.agents, action[rows].tolist(), strict=True))
@@ -146,6 +152,70 @@ def test_nothing_is_learned_from_agents_that_are_out():
     assert (kinds[0] == StepType.LAST).sum() > 2 * (kinds[1] == StepType.LAST).sum()
     # Each agent's own episodes: two and six steps
     assert algorithm.metrics.results()["AverageEpisodeLength"] == pytest.approx(4)
+
+
+class Shuffled(Walkers):
+    """The same game, whose agents are named in another order."""
+
+    def __init__(self, lengths):
+        super().__init__(lengths)
+        self.possible_agents = self.possible_agents[::-1]
+
+    def reset(self, seed=None):
+        names, self.possible_agents = self.possible_agents, self.possible_agents[::-1]
+        result = super().reset(seed)
+        self.possible_agents = names
+        return result
+
+
+def test_shuffling_agents_shuffles_rows():
+    env = FoldedEnvironment(4, lambda: Walkers((2, 5)), seed=0)
+    other = FoldedEnvironment(4, lambda: Shuffled((2, 5)), seed=0)
+    order = torch.tensor([1, 0, 3, 2])
+    env.reset()
+    other.reset()
+    for action in random_actions(4, 20):
+        step, same = env.step(action), other.step(action[order])
+        for name in ("step_type", "reward", "discount"):
+            assert torch.equal(getattr(step, name), getattr(same, name)[order])
+        own = same.observation["own"]
+        assert torch.equal(step.observation["own"], own[order])
+
+
+def test_games_in_progress_are_continued_to_the_bit():
+    def make(walkers=Walkers):
+        return FoldedEnvironment(6, lambda: walkers((2, 5)))
+
+    actions = random_actions(6, 60)
+    for number in (3, 4, 5, 6, 14):  # one is out, both are, a new game begins
+        env, again = make(), make()
+        env.reset(number)
+        for action in actions[:number]:
+            env.step(action)
+        state = env.episode_state()
+        assert again.restore_episodes(state, 77) == {}
+        for action in actions[number:]:
+            one, other = env.step(action), again.step(action)
+            for a, b in zip(nest.flatten(one), nest.flatten(other), strict=True):
+                assert torch.equal(a, b)
+    with pytest.raises(CheckpointError, match="of walkers, 6 rows"):
+        FoldedEnvironment(4, lambda: Walkers((2, 5))).restore_episodes(state, 0)
+
+
+class Unseeded(Walkers):
+    def reset(self, seed=None):
+        return super().reset(None)
+
+
+def test_a_game_that_cannot_be_replayed_begins_anew():
+    env, again = (FoldedEnvironment(4, lambda: Unseeded((3, 5))) for _ in range(2))
+    env.reset(0)
+    for action in random_actions(4, 2):
+        env.step(action)
+    reasons = again.restore_episodes(env.episode_state(), 0)
+    assert set(reasons) == {0, 1, 2, 3}
+    assert again.current_time_step.is_first().all()
+    assert again.step(random_actions(4, 1)[0]).step_type.tolist() == [1] * 4
 
 
 @pytest.mark.parametrize("where", ["observation", "info"])
@@ -191,3 +261,204 @@ def test_what_cannot_be_folded_is_told():
     env.reset(0)
     with pytest.raises(EnvError, match="says nothing of walker_1"):
         env.step(torch.tensor([0, 0]))
+
+
+# Two sides
+
+
+class Chase(Walkers):
+    """Who chases wins what the others lose: how far to the right it stands."""
+
+    def __init__(self, lengths=(5, 5, 5), masks=None, sizes=(2, 2, 2)):
+        super().__init__(lengths, masks)
+        self._sizes = dict(zip(self.possible_agents, sizes, strict=True))
+
+    def observation_space(self, agent):
+        return spaces.Box(-100.0, 100.0, (self._sizes[agent],))
+
+    def _seen(self):
+        seen = super()._seen()
+        return {a: np.resize(one, self._sizes[a]) for a, one in seen.items()}
+
+
+ONE, TWO = "walker_0", ["walker_1", "walker_2"]
+
+
+class Right(Opponent):
+    """Notes what it sees, and goes to the right as whoever is odd."""
+
+    def __init__(self):
+        self.seen = []
+
+    def act(self, game, state, seats, rng):
+        self.seen.append((game.policy_input(state, seats), seats))
+        return np.where(seats == 1, 2, 1)
+
+
+def test_one_side_learns_and_the_other_is_played():
+    right = Right()
+    env = FoldedEnvironment(
+        *(4, lambda: Chase((4, 6, 3), sizes=(5, 2, 2))),
+        learners=TWO,
+        opponents=[right],
+        seed=0,
+    )
+    assert env.observation_spec["own"].shape == (2,)
+    first = env.reset()
+    assert torch.equal(first.observation["agent"], torch.eye(2).repeat(2, 1))
+    games = [Chase((4, 6, 3), sizes=(5, 2, 2)) for _ in range(2)]
+    before = [g.reset(seed=s)[0] for g, s in zip(games, env._seeds, strict=True)]
+    won = np.zeros((2, 3))
+    for t, action in enumerate(random_actions(4, 6)):
+        step = env.step(action)
+        if t < 4:  # the other side is out after four steps
+            seen, seats = right.seen[t]
+            assert seats.tolist() == [0, 0]
+            assert np.array_equal(seen["own"], [one[ONE] for one in before])
+            assert np.array_equal(seen["team"], seen["own"])
+        for i, game in enumerate(games):
+            chosen = {ONE: 1} | dict(zip(TWO, action[2 * i : 2 * i + 2], strict=True))
+            chosen = {agent: chosen[agent] for agent in game.agents}
+            before[i], rewards, *_ = game.step(chosen)
+            for a, agent in enumerate(game.possible_agents):
+                won[i, a] += rewards.get(agent, 0)
+            rows = slice(2 * i, 2 * i + 2)
+            own = [rewards.get(agent, 0) for agent in TWO]
+            assert step.reward[rows].tolist() == pytest.approx(own)
+            info = {
+                key: torch.stack(nest.flatten(value), -1)[rows].tolist()
+                for key, value in step.env_info.items()
+            }
+            assert info["returns"] == [pytest.approx(won[i].tolist())] * 2
+            assert info["game_return"] == [[pytest.approx(won[i, 1:].sum())]] * 2
+            outcome = won[i, 1:].mean() - won[i, 0]
+            assert info["outcome"] == [[pytest.approx(outcome, abs=1e-5)]] * 2
+            # The second one is out after three steps; the end counts once
+            assert info["opponent"] == [[0], [0 if t < 2 else -1]]
+    assert len(right.seen) == 4
+    assert step.is_last().all()
+    assert env.step(action).is_first().all()
+    assert not any(leaf.any() for leaf in nest.flatten(env.current_time_step.env_info))
+
+
+def test_each_agent_of_the_other_side_has_its_own_action():
+    env = FoldedEnvironment(
+        2, lambda: Chase(masks="info"), learners=[ONE], opponents=[Right()], seed=0
+    )
+    first = env.reset()
+    step = env.step(torch.tensor([1, 1]))
+    won = step.env_info["returns"]
+    games = [Chase() for _ in range(2)]
+    places = [g.reset(seed=s)[0] for g, s in zip(games, env._seeds, strict=True)]
+    for agent, move in ((ONE, 0), ("walker_1", 0), ("walker_2", 1)):
+        expected = [float(place[agent][0]) + move for place in places]
+        assert won[agent].tolist() == pytest.approx(expected)
+    assert first.observation["action_mask"].tolist() == [[1, 0, 1]] * 2
+
+
+def make_duel(**options):
+    options = {"learners": [ONE], "num_snapshots": 2, "seed": 0} | options
+    return FoldedEnvironment(6, lambda: Walkers((4, 5)), **options)
+
+
+def test_snapshots_play_the_other_side_and_open_games_are_resumed():
+    config = TrainerConfig(num_iterations=9, unroll_length=8, random_seed=0)
+    bots = [RandomOpponent()]
+    env, again = make_duel(opponents=bots), make_duel(opponents=bots)
+    algorithm = PPOAlgorithm(env=env, config=config)
+    league = League(snapshot_interval=50, bot_share=0.5)
+    training = types.SimpleNamespace(algorithm=algorithm)
+    league.before_episodes(training)
+    for _ in range(6):
+        algorithm.train_iter()
+        league.after_iter(training)
+    assert league._num_snapshots > 2
+    # 6 · 8 steps of 6 games, of 5 steps and a first one
+    games = sum(counts.sum() for counts in league._by_seat.values())
+    assert 20 < games < 6 * 8
+    assert (league.payoff.counts(0) > 0).any()
+    state = env.episode_state()
+    assert state["opponents"]["snapshots"]
+    other = PPOAlgorithm(env=again, config=config)
+    other.load_state_dict(algorithm.state_dict())
+    assert again.restore_episodes(state, 7) == {}
+    torch.manual_seed(0)
+    steps = [env.step(action) for action in random_actions(6, 20)]
+    torch.manual_seed(0)
+    for step, action in zip(steps, random_actions(6, 20), strict=True):
+        same = again.step(action)
+        for a, b in zip(nest.flatten(step), nest.flatten(same), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_a_policy_of_the_other_side_is_an_opponent():
+    config = TrainerConfig(num_iterations=1, unroll_length=4, random_seed=0)
+    sizes = {"sizes": (5, 2, 2)}
+    trained = FoldedEnvironment(
+        *(2, lambda: Chase(**sizes)),
+        learners=TWO,
+        opponents=[RandomOpponent()],
+        tells_team=False,
+    )
+    policy = TrainedPolicy(
+        PPOAlgorithm(env=trained, config=config), trained, is_live=False
+    )
+    opponent = PolicyOpponent(policy, "two", deterministic=True)
+    env = FoldedEnvironment(
+        2, lambda: Chase(**sizes), learners=[ONE], opponents=[opponent], seed=0
+    )
+    env.reset()
+    env.step(torch.tensor([1, 1]))
+    state = env._others_see
+    expected = [
+        int(
+            policy.predict(
+                {"own": state.own[i, a : a + 1], "agent": state.agent[i, a : a + 1]},
+                True,
+            )[0]
+        )
+        for i in range(2)
+        for a in range(2)
+    ]
+    env.step(torch.tensor([1, 1]))
+    assert [one[-1][1:].tolist() for one in env._actions] == [
+        expected[:2],
+        expected[2:],
+    ]
+    with pytest.raises(ConfigError, match="two was trained on"):
+        FoldedEnvironment(2, Chase, learners=TWO, opponents=[opponent])
+
+
+def test_learning_beats_an_opponent_that_stands_still():
+    env = FoldedEnvironment(
+        16, lambda: Walkers((5, 5)), learners=[ONE], opponents=[Right()], seed=0
+    )
+    config = TrainerConfig(num_iterations=30, unroll_length=12, random_seed=0)
+    algorithm = PPOAlgorithm(env=env, config=config, optimizer=Adam(lr=0.01))
+    for _ in range(30):
+        algorithm.train_iter()
+    results = algorithm.metrics.results()
+    # To the right at every step: 1 + 2 + 3 + 4 + 5, beside the place of the begin
+    assert results["AverageEnvInfo/last/outcome"] > 10
+    assert results["AverageEnvInfo/last/returns/walker_0"] > 10
+
+
+def test_an_evaluation_counts_an_agent_that_waits_once():
+    env = FoldedEnvironment(4, lambda: Walkers((2, 5)), seed=0)
+    config = TrainerConfig(num_iterations=1, unroll_length=4, random_seed=0)
+    algorithm = PPOAlgorithm(env=env, config=config)
+    result = evaluate(algorithm, env, 8)
+    assert sorted(episode.length for episode in result.episodes) == [2] * 4 + [5] * 4
+
+
+def test_sides_that_cannot_be_are_told():
+    with pytest.raises(ConfigError, match="there are no opponents"):
+        make_duel(num_snapshots=0)
+    with pytest.raises(ConfigError, match="opponents have nobody to play"):
+        make_duel(learners=None)
+    with pytest.raises(ConfigError, match="learners must be some of the agents"):
+        make_duel(learners=["walker_7"])
+    with pytest.raises(ConfigError, match="sides that are alike"):
+        FoldedEnvironment(2, Chase, learners=TWO, num_snapshots=1)
+    with pytest.raises(ConfigError, match="for games of two who move in turn"):
+        make_duel(opponents=[OnePlyOpponent()])

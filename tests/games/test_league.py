@@ -58,11 +58,11 @@ def test_a_snapshot_does_not_follow_the_policy_that_trains():
     env = make_environment(opponents=[])
     algorithm = make_algorithm(env)
     algorithm.train_iter()
-    snapshot = env._snapshots[0]
+    snapshot = env._opponents.snapshots[0]
     before = probabilities(snapshot)
     for _ in range(3):
         algorithm.train_iter()
-    assert torch.equal(probabilities(env._snapshots[0]), before)
+    assert torch.equal(probabilities(env._opponents.snapshots[0]), before)
     trained = algorithm.state_dict()
     moved = [
         not torch.equal(trained[name], tensor)
@@ -76,7 +76,7 @@ def test_an_evicted_snapshot_finishes_its_games():
     env = make_environment(opponents=[], num_snapshots=1)
     algorithm = make_algorithm(env)
     env.reset()
-    playing = env._snapshots[0]
+    playing = env._opponents.snapshots[0]
     before = probabilities(playing)
     pool = algorithm.opponent_pool
     other = {name: 1 + tensor for name, tensor in pool.tensors_of(0).items()}
@@ -93,9 +93,9 @@ def test_an_evicted_snapshot_finishes_its_games():
         opponent = now
         seen |= set(now.tolist())
         if 0.0 in now:
-            assert torch.equal(probabilities(env._snapshots[0]), before)
+            assert torch.equal(probabilities(env._opponents.snapshots[0]), before)
     assert seen == {0.0, 1.0}
-    assert list(env._snapshots._playing) == [1]
+    assert list(env._opponents.snapshots._playing) == [1]
 
 
 def test_weights_say_how_often_opponents_are_met():
@@ -109,7 +109,7 @@ def test_weights_say_how_often_opponents_are_met():
     share = torch.cat(met).long().bincount(minlength=4) / 2560
     assert share.tolist() == pytest.approx([0.1, 0, 0.3, 0.6], abs=0.03)
     pool.weights.zero_()
-    with pytest.raises(EnvError, match="there is no opponent"):
+    with pytest.raises(EnvError, match="all opponents have the weight 0"):
         env.reset(0)
 
 
@@ -264,7 +264,9 @@ def test_a_snapshot_of_q_values_does_not_play_at_random():
     env.reset()
     game, draws = env.game, np.random.default_rng(0)
     state = game.initial(200, draws)
-    chosen, _ = env._snapshots[0].choose(game, state, np.zeros(200, int), draws, [])
+    chosen, _ = env._opponents.snapshots[0].choose(
+        game, state, np.zeros(200, int), draws, []
+    )
     assert len(set(chosen.tolist())) == 1
 
 
@@ -289,7 +291,7 @@ class TestMemory:
     def test_it_is_kept_by_game_whoever_plays_beside_it(self):
         env = self.make()
         env.reset()
-        snapshot, draws = env._snapshots[0], np.random.default_rng(0)
+        snapshot, draws = env._opponents.snapshots[0], np.random.default_rng(0)
         snapshot._deterministic = True
         game, seats = env.game, np.zeros(3, int)
         state = game.initial(3, draws)
@@ -311,7 +313,7 @@ class TestMemory:
     def test_a_new_game_begins_without_it_and_it_is_resumed(self):
         env = self.make()
         env.reset(0)
-        snapshot, seen = env._snapshots[0], 0
+        snapshot, seen = env._opponents.snapshots[0], 0
         begun = snapshot.begin(1, env._rng)
         for _ in range(30):
             legal = torch.from_numpy(env.game.legal(env._games, env._seats))
@@ -319,16 +321,16 @@ class TestMemory:
             # Of a game that has begun, the other one has the second move
             is_new = step.is_first().numpy() & (env._seats == 0)
             for row in np.flatnonzero(is_new & (env._opponent_ids == 1)):
-                kept = [array[[row]] for array in env._memories[1, 1]]
+                kept = [array[[row]] for array in env._opponents._memories[1, 1]]
                 assert all(map(np.array_equal, begun, kept))
                 seen += 1
         assert seen
         state = env.episode_state()
         again = self.make(3)
         again.restore_episodes(state, 0)
-        assert again._memories.keys() == env._memories.keys()
-        for key, memory in env._memories.items():
-            assert all(map(np.array_equal, memory, again._memories[key]))
+        assert again._opponents._memories.keys() == env._opponents._memories.keys()
+        for key, memory in env._opponents._memories.items():
+            assert all(map(np.array_equal, memory, again._opponents._memories[key]))
 
 
 def test_unroll_workers_meet_the_snapshots(tmp_path):
