@@ -105,6 +105,19 @@ class LineGame(Game):
         sign = np.where(state.winner[:, None] == _SEATS, 1, -1)
         return (is_won * sign).astype(np.float32)
 
+    def state_of(self, observation: np.ndarray) -> LineState:
+        """In one of the orders in which the discs may have been put."""
+        own, other = observation.reshape(-1, 2, self.max_length).swapaxes(0, 1) > 0
+        # The second seat moves where it has fewer discs
+        is_second = (own.sum(1) < other.sum(1))[:, None]
+        first = np.where(is_second, other, own)
+        second = np.where(is_second, own, other)
+        cells = first * (2 * first.cumsum(1) - 1) + second * 2 * second.cumsum(1)
+        winner = np.full(len(cells), -1)
+        for seat, discs in enumerate((first, second)):
+            winner[discs[:, self._lines].all(2).any(1)] = seat
+        return LineState(cells.astype(np.int8), (cells > 0).sum(1), winner)
+
     def describe(self, state: LineState, row: int) -> str:
         disc = state.cells[row].astype(int)
         marks = np.where(disc == 0, ".", np.where(disc % 2 == 1, "x", "o"))
@@ -208,6 +221,10 @@ class Nim(Game):
     def observe(self, state: NimState, seats: np.ndarray) -> np.ndarray:
         sizes = np.arange(self._largest + 1)
         return (state.piles[:, :, None] == sizes).astype(np.float32)
+
+    def state_of(self, observation: np.ndarray) -> NimState:
+        piles = observation.argmax(-1)
+        return NimState(piles, np.zeros(len(piles), np.int64))
 
     def returns(self, state: NimState) -> np.ndarray:
         is_over = ~state.piles.any(1, keepdims=True)

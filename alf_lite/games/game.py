@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from alf_lite.errors import ConfigError
+
 MASK_KEY = "action_mask"  # of what an environment observes of a game
 
 Rng = np.random.Generator
@@ -79,6 +81,20 @@ class Game(abc.ABC):
             MASK_KEY: self.legal(state, seats).astype(np.int8),
             "observation": self.observe(state, seats),
         }
+
+    def state_of(self, observation: np.ndarray) -> State:
+        """Games in which the seat that moves sees this, for players that look ahead.
+
+        Args:
+            observation: [N, ...], of :meth:`observe`.
+
+        Raises:
+            ConfigError: if it does not tell all.
+        """
+        raise ConfigError(
+            f"{self.name}: what a seat sees does not tell the state of the game, with "
+            "which a search begins. Take tic-tac-toe, Connect-4, Nim or a LineGame."
+        )
 
     def pack(self, state: State) -> list[np.ndarray]:
         """Numbers that say all, for a checkpoint."""

@@ -33,6 +33,7 @@ Nest = Any
 
 _TINY = float(np.finfo(np.float32).tiny)
 _LOWEST = float(np.finfo(np.float32).min)
+_RULED_OUT = -1e8  # logits below belong to illegal actions
 
 
 class Root(NamedTuple):
@@ -300,13 +301,12 @@ class PuctSelection(Selection):
         return RootPlan(logits, legal, noise, None)
 
     def at_root(self, nodes: Nodes, plan: RootPlan, simulation: int) -> Array:
-        score = self._score(nodes)
-        if plan.legal is not None:
-            score = _xp(score).where(plan.legal, score, -math.inf)
-        return score.argmax(-1)
+        return self.below(nodes)
 
     def below(self, nodes: Nodes) -> Array:
-        return self._score(nodes).argmax(-1)
+        score = self._score(nodes)
+        is_legal = nodes.logits > _RULED_OUT
+        return _xp(score).where(is_legal, score, -math.inf).argmax(-1)
 
     def decide(self, nodes: Nodes, plan: RootPlan) -> tuple[Array, Array]:
         total = nodes.visits.sum(-1, keepdims=True)
