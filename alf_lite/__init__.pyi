@@ -4,6 +4,7 @@ from alf_lite.algorithms import (
     ActorCriticAlgorithm as ActorCriticAlgorithm,
     Agent as Agent,
     Algorithm as Algorithm,
+    AlphaZeroAlgorithm as AlphaZeroAlgorithm,
     AwacAlgorithm as AwacAlgorithm,
     BcAlgorithm as BcAlgorithm,
     CqlAlgorithm as CqlAlgorithm,

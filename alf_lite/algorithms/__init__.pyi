@@ -19,6 +19,12 @@ from alf_lite.algorithms.algorithm import (
     Algorithm as Algorithm,
     valid_steps as valid_steps,
 )
+from alf_lite.algorithms.alphazero_algorithm import (
+    AlphaZeroInfo as AlphaZeroInfo,
+    AlphaZeroLossInfo as AlphaZeroLossInfo,
+    SearchResult as SearchResult,
+    AlphaZeroAlgorithm as _AlphaZeroAlgorithm,
+)
 from alf_lite.algorithms.awac_algorithm import (
     AwacInfo as AwacInfo,
     AwacLossInfo as AwacLossInfo,
@@ -116,7 +122,9 @@ from alf_lite.algorithms.parts.observation_parts import (
 )
 from alf_lite.algorithms.parts.return_heads import ReturnHead
 from alf_lite.algorithms.parts.reward_weights import RewardWeights
+from alf_lite.algorithms.parts.simulator_model import Rules
 from alf_lite.algorithms.parts.temperature import TargetEntropy
+from alf_lite.algorithms.parts.tree_search import TreeSearch
 from alf_lite.algorithms.ppg_algorithm import (
     AuxiliaryLossInfo as AuxiliaryLossInfo,
     AuxiliaryRows as AuxiliaryRows,
@@ -404,6 +412,33 @@ class Agent(_Agent, Composition):
         is_on_policy: bool | None = None,
         reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
         reward_spec: TensorSpec = ...,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        overwrite_policy_output: bool = False,
+        name: str | None = None,
+    ) -> None: ...
+
+class AlphaZeroAlgorithm(_AlphaZeroAlgorithm, OffPolicyAlgorithm):
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec = ...,
+        action_spec: NestedTensorSpec = ...,
+        *,
+        game: Rules,
+        search: TreeSearch | None = None,
+        network_ctor: Callable[..., Network] = ...,
+        value_loss_weight: float = 1.0,
+        rollout_temperature: Scheduled | None = None,
+        gamma: Scheduled = 1.0,
+        n_step: int | None = None,
+        target_update_tau: Scheduled = 0.005,
+        target_update_period: Scheduled | None = 1,
+        action_mask_key: str | None = 'action_mask',
+        reward_spec: TensorSpec = ...,
+        reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
         env: Environment | None = None,
         config: TrainerConfig | None = None,
         optimizer: Optimizer | None = None,
