@@ -45,6 +45,8 @@ COLLECTED = [
 ]
 # Of confs with longer sequences than there are steps.
 SEQUENCES = ["TrainerConfig.burn_in_length = 2", "TrainerConfig.mini_batch_length = 8"]
+# Of confs with the result of a game for a target.
+GAMES = ["TrainerConfig.unroll_length = 16"]
 # Of confs with a thousand environments.
 FEW_ENVIRONMENTS = ["create_environment.num_parallel_environments = 8"]
 # Of confs that train on recorded steps.
@@ -80,6 +82,7 @@ def shortened(conf: Path, folder: Path, num_iterations: int) -> list[str]:
     bindings += SEQUENCES * ("burn_in_length" in text)
     if "epochs = " in text and "use_rollout_state" in text:
         bindings += SEQUENCES[1:]
+    bindings += GAMES * ("@AlphaZeroAlgorithm" in text)
     bindings += FEW_ENVIRONMENTS * ("num_parallel_environments = 1024" in text)
     if "@FoldedEnvironment" in text:  # a game has three rows
         bindings += ["TrainerConfig.num_eval_environments = 3"]
