@@ -47,6 +47,16 @@ def huber(x: Tensor, y: Tensor, delta: float = 1.0) -> Tensor:
     return functional.huber_loss(x, y, reduction="none", delta=delta)
 
 
+def symlog(x: Tensor) -> Tensor:
+    """sign(x) log(|x| + 1), Hafner et al. 2023 (arXiv:2301.04104), eq. 9."""
+    return x.sign() * x.abs().log1p()
+
+
+def symexp(y: Tensor) -> Tensor:
+    """The inverse of :func:`symlog`: sign(y) (exp|y| − 1)."""
+    return y.sign() * y.abs().expm1()
+
+
 def expectile_weights(error: Tensor, expectile: float) -> Tensor:
     """|τ − 1(u < 0)|: [...] → [...], without gradient.
 

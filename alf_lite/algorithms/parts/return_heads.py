@@ -9,12 +9,14 @@ the loss against the return one or several steps later:
 | `RescaledReturnHead` | one number, h of the expected return      | R2D2   |
 | `QuantileHead`       | N quantiles of the return                 | QR-DQN |
 | `CategoricalHead`    | N logits, of the return being near atom i | C51    |
+| `TwoHotHead`         | N logits, whose mean is f of the return   | MuZero |
 """
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,7 +24,7 @@ from torch import Tensor
 
 from alf_lite.config import configurable
 from alf_lite.utils import losses
-from alf_lite.utils.checks import check_positive
+from alf_lite.utils.checks import check_choice, check_positive
 from alf_lite.utils.tensor_utils import DeviceConstants
 
 # (values, targets) → the loss of each, of their shape
@@ -217,6 +219,66 @@ class CategoricalHead(ReturnHead):
 
     def _support_on(self, outputs: Tensor) -> Tensor:
         return self._support.on(outputs.device)[0]
+
+
+Transform = Literal["h", "symlog"]
+
+
+@configurable
+class TwoHotHead(ReturnHead):
+    """The expected return f⁻¹(E[z]), with probabilities of fixed atoms z.
+
+    A number x is fitted by cross-entropy to the two atoms around f(x), weighted so that
+    their mean is f(x). f is h of MuZero (Schrittwieser et al. 2020, appendix F; ε =
+    0.001, see :func:`rescaled`) or symlog of DreamerV3 (Hafner et al. 2023). The mean
+    is taken before f⁻¹: the mean of f⁻¹(z) would lie above.
+
+    It serves rewards as well: :meth:`fit` needs no next value.
+
+    Args:
+        transform: f.
+        low: the lowest atom, of f(x), not of x; a lower one counts as this.
+        high: the highest atom.
+        bins: N, at equal distances.
+    """
+
+    outputs_are_returns = False
+
+    def __init__(
+        self,
+        transform: Transform = "h",
+        low: float = -20.0,
+        high: float = 20.0,
+        bins: int = 41,
+    ) -> None:
+        check_choice(Transform, transform=transform)
+        if not (low < high and bins > 1):
+            raise ValueError(
+                "TwoHotHead: low must be below high and bins at least 2, got "
+                f"{low}, {high} and {bins}"
+            )
+        self.num_outputs = bins
+        self._transform = transform
+        self._atoms = DeviceConstants(np.linspace(low, high, bins, dtype=np.float32))
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        mean = outputs.softmax(-1) @ self._atoms.on(outputs.device)[0]
+        return unscaled(mean, 1e-3) if self._transform == "h" else losses.symexp(mean)
+
+    def loss(
+        self, outputs: Tensor, next_outputs: Tensor, reward: Tensor, discount: Tensor
+    ) -> Tensor:
+        return self.fit(outputs, reward + discount * self.mean(next_outputs))
+
+    def fit(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The cross-entropy [...] of outputs [..., N] to numbers [...]."""
+        return cross_entropy(outputs, self.two_hot(targets))
+
+    def two_hot(self, x: Tensor) -> Tensor:
+        """Probabilities of the atoms whose mean is f(x): [...] → [..., N]."""
+        y = rescaled(x, 1e-3) if self._transform == "h" else losses.symlog(x)
+        y = y.unsqueeze(-1)
+        return project_onto_support(y, torch.ones_like(y), self._atoms.on(x.device)[0])
 
 
 def rescaled(x: Tensor, epsilon: float) -> Tensor:

@@ -11,6 +11,7 @@ from alf_lite.algorithms.parts.return_heads import (
     ExpectedReturnHead,
     QuantileHead,
     RescaledReturnHead,
+    TwoHotHead,
     cross_entropy,
     project_onto_support,
     quantile_huber,
@@ -61,7 +62,12 @@ def test_categories_are_projected_onto_the_support():
 
 @pytest.mark.parametrize(
     "model",
-    [ExpectedReturnHead(), QuantileHead(7), CategoricalHead(num_atoms=5)],
+    [
+        ExpectedReturnHead(),
+        QuantileHead(7),
+        CategoricalHead(num_atoms=5),
+        TwoHotHead(bins=7),
+    ],
     ids=lambda model: type(model).__name__,
 )
 def test_a_loss_has_the_leading_shape_and_is_differentiable(model):
@@ -246,3 +252,68 @@ def test_another_loss_is_any_function_of_values_and_targets():
     assert loss.tolist() == [0.5, 3.0]
     with pytest.raises(ValueError, match=r"loss_fn: expected .* got shape \[\]"):
         ExpectedReturnHead(loss_fn=torch.nn.functional.l1_loss)
+
+
+# Computed by an independent implementation: a number, and the atoms of its two hot ones
+TWO_HOT = {
+    "h": [
+        (0.0, {20: 1.0}),
+        (1.0, {20: 0.584787, 21: 0.415213}),
+        (-1.0, {19: 0.415213, 20: 0.584787}),
+        (10.0, {22: 0.673374, 23: 0.326626}),
+        (-100.0, {10: 0.149876, 11: 0.850124}),
+        (299.0, {36: 0.380493, 37: 0.619507}),
+    ],
+    "symlog": [
+        (0.0, {50: 1.0}),
+        (0.5, {52: 0.972675, 53: 0.027325}),
+        (-3.0, {43: 0.931473, 44: 0.068527}),
+        (100.0, {73: 0.9244, 74: 0.0756}),
+        (22025.0, {99: 0.000107, 100: 0.999893}),
+        (-50000.0, {0: 1.0}),  # beyond the lowest atom
+    ],
+}
+HEADS = {
+    "h": TwoHotHead(),
+    "symlog": TwoHotHead("symlog", low=-10.0, high=10.0, bins=101),
+}
+
+
+@pytest.mark.parametrize("transform", ["h", "symlog"])
+def test_two_atoms_stand_for_a_number(transform):
+    head = HEADS[transform]
+    x = torch.tensor([number for number, _ in TWO_HOT[transform]])
+    expected = torch.zeros(len(x), head.num_outputs)
+    for row, (_, atoms) in enumerate(TWO_HOT[transform]):
+        expected[row, list(atoms)] = torch.tensor(list(atoms.values()))
+    two_hot = head.two_hot(x)
+    torch.testing.assert_close(two_hot, expected, rtol=0, atol=2e-5)
+    decoded = head.mean(two_hot.clamp(min=1e-30).log())
+    inside = x > -50000.0
+    torch.testing.assert_close(decoded[inside], x[inside], rtol=1e-4, atol=1e-5)
+
+
+def test_the_mean_of_the_atoms_is_taken_before_the_inverse():
+    logits = torch.full((41,), -1e9)
+    logits[[20, 24]] = 0.0  # half of 0, half of 4: h⁻¹(2), not ½ h⁻¹(4)
+    w = 2 / (1.002 + math.sqrt(1.002**2 + 0.008)) * 2
+    assert HEADS["h"].mean(logits).item() == pytest.approx(w * (w + 2), rel=1e-5)
+
+
+def test_two_hot_targets_are_those_of_the_next_value():
+    head, outputs = TwoHotHead(), torch.randn(2, 41)
+    next_outputs = head.two_hot(torch.tensor([4.0, 9.0])).clamp(min=1e-30).log()
+    loss = head.loss(outputs, next_outputs, REWARD, DISCOUNT)
+    torch.testing.assert_close(loss, head.fit(outputs, torch.tensor([3.0, -2.0])))
+    assert head.fit(outputs, torch.zeros(2))[0].item() == pytest.approx(
+        -outputs[0].log_softmax(-1)[20].item()
+    )
+
+
+def test_bad_atoms_are_refused():
+    with pytest.raises(ValueError, match="transform must be one of"):
+        TwoHotHead("log")
+    with pytest.raises(ValueError, match="low must be below high and bins at least 2"):
+        TwoHotHead(low=1.0, high=1.0)
+    with pytest.raises(ValueError, match="bins at least 2, got"):
+        TwoHotHead(bins=1)
