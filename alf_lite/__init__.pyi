@@ -15,6 +15,7 @@ from alf_lite.algorithms import (
     ImpalaAlgorithm as ImpalaAlgorithm,
     IqlAlgorithm as IqlAlgorithm,
     MunchausenDqnAlgorithm as MunchausenDqnAlgorithm,
+    MuzeroAlgorithm as MuzeroAlgorithm,
     OacAlgorithm as OacAlgorithm,
     OffPolicyActorCriticAlgorithm as OffPolicyActorCriticAlgorithm,
     OffPolicyAlgorithm as OffPolicyAlgorithm,

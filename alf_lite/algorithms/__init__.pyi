@@ -109,6 +109,13 @@ from alf_lite.algorithms.iql_algorithm import (
 from alf_lite.algorithms.munchausen_dqn_algorithm import (
     MunchausenDqnAlgorithm as _MunchausenDqnAlgorithm,
 )
+from alf_lite.algorithms.muzero_algorithm import (
+    MuzeroInfo as MuzeroInfo,
+    MuzeroLossInfo as MuzeroLossInfo,
+    MuzeroRolloutInfo as MuzeroRolloutInfo,
+    MuzeroWindow as MuzeroWindow,
+    MuzeroAlgorithm as _MuzeroAlgorithm,
+)
 from alf_lite.algorithms.oac_algorithm import OacAlgorithm as _OacAlgorithm
 from alf_lite.algorithms.off_policy_algorithm import (
     OffPolicyState as OffPolicyState,
@@ -123,6 +130,7 @@ from alf_lite.algorithms.parts.observation_parts import (
 from alf_lite.algorithms.parts.return_heads import ReturnHead
 from alf_lite.algorithms.parts.reward_weights import RewardWeights
 from alf_lite.algorithms.parts.simulator_model import Rules
+from alf_lite.algorithms.parts.search_model import LearnedModel
 from alf_lite.algorithms.parts.temperature import TargetEntropy
 from alf_lite.algorithms.parts.tree_search import TreeSearch
 from alf_lite.algorithms.ppg_algorithm import (
@@ -511,6 +519,35 @@ class ImpalaAlgorithm(_ImpalaAlgorithm, ActorCriticAlgorithm):
         normalize_advantages: bool = False,
         advantage_clip: Scheduled | None = None,
         max_policy_kl: float | None = None,
+        action_mask_key: str | None = None,
+        reward_spec: TensorSpec = ...,
+        reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        overwrite_policy_output: bool = False,
+        name: str | None = None,
+    ) -> None: ...
+
+class MuzeroAlgorithm(_MuzeroAlgorithm, OffPolicyAlgorithm):
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec = ...,
+        action_spec: NestedTensorSpec = ...,
+        *,
+        model_ctor: Callable[..., LearnedModel] = ...,
+        search: TreeSearch | None = None,
+        num_unroll_steps: int = 5,
+        value_loss_weight: float = 0.25,
+        consistency_loss_weight: float = 0.0,
+        reanalyze_ratio: float = 0.0,
+        two_players: bool = False,
+        gamma: Scheduled = 0.99,
+        n_step: int | None = None,
+        target_update_tau: Scheduled = 1.0,
+        target_update_period: Scheduled | None = 100,
         action_mask_key: str | None = None,
         reward_spec: TensorSpec = ...,
         reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,

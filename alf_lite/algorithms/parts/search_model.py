@@ -104,7 +104,7 @@ class LearnedModel(nn.Module):
         return self._normalized(self._encoder(observation)[0])
 
     def step(self, latent: Tensor, action: Tensor) -> tuple[Tensor, ExpectedStep]:
-        """The latent states z' [B, L] and what comes with it, of actions [B] in states [B, L]."""
+        """The states z' [B, L] after actions [B] in [B, L], and what comes."""
         one_hot = functional.one_hot(action, self.num_actions).to(latent.dtype)
         features, _ = self._dynamics(torch.cat([latent, one_hot], -1))
         expected = ExpectedStep(

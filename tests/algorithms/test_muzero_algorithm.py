@@ -1,0 +1,212 @@
+"""MuZero: its loss, gradients through the model, what it learns and refuses."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+from alf_lite import nest
+from alf_lite.algorithms.muzero_algorithm import MuzeroAlgorithm, MuzeroRolloutInfo
+from alf_lite.algorithms.parts.search_model import LearnedModel
+from alf_lite.algorithms.parts.tree_search import TreeSearch
+from alf_lite.config import TrainerConfig
+from alf_lite.data_structures import BatchInfo, TimeStep
+from alf_lite.environments import create_environment
+from alf_lite.errors import ConfigError
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+
+NAN = float("nan")
+OBSERVATION = TensorSpec((3,))
+ACTION = BoundedTensorSpec((), dtype=torch.int64, minimum=0, maximum=1)
+SMALL = functools.partial(LearnedModel, latent_size=8, fc_layer_params=(16,))
+
+
+def muzero(**kwargs) -> MuzeroAlgorithm:
+    arguments = {"num_unroll_steps": 3, "n_step": 2, "model_ctor": SMALL, **kwargs}
+    arguments = {"search": TreeSearch(4), **arguments}
+    return MuzeroAlgorithm(OBSERVATION, ACTION, **arguments)
+
+
+def windows(step_types, discounts, beyond=0.0):
+    """Two windows of 6 steps; behind the first LAST stands ``beyond``."""
+    torch.manual_seed(0)
+    size, last = len(step_types), step_types.index(2)
+    reward, observation = torch.randn(2, size), torch.randn(2, size, 3)
+    reward[:, last + 1 :] = beyond
+    observation[:, last + 1 :] = beyond
+    policy = torch.rand(2, size, 2).softmax(-1)
+    policy[:, last:] = beyond
+    steps = TimeStep(
+        step_type=torch.tensor([step_types] * 2, dtype=torch.int32),
+        reward=reward,
+        discount=torch.tensor([discounts] * 2),
+        observation=observation,
+        prev_action=torch.randint(2, (2, size)),
+        env_id=torch.zeros(2, size),
+    )
+    return steps, MuzeroRolloutInfo(policy)
+
+
+def loss_and_gradients(algorithm, steps, info):
+    with torch.no_grad():
+        inputs, window = algorithm.preprocess_experience(steps, info, BatchInfo())
+    flat = nest.map_structure(lambda t: t.flatten(0, 1), (inputs, window))
+    step = algorithm.train_step(flat[0], (), flat[1])
+    found = nest.map_structure(lambda t: t.unsqueeze(0), step.info)
+    loss = algorithm.calc_loss(found).loss
+    algorithm.zero_grad()
+    loss.sum().backward()
+    return loss.detach(), [p.grad for p in algorithm._model.parameters()]
+
+
+def test_what_is_masked_may_be_nan():
+    # A time limit at step 2 of windows of 3 + 2 + 1.
+    ends = [0, 1, 2, 0, 1, 1], [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    found = []
+    for beyond in (0.0, NAN):
+        torch.manual_seed(1)
+        algorithm = muzero(consistency_loss_weight=1.0)
+        found.append(loss_and_gradients(algorithm, *windows(*ends, beyond=beyond)))
+    assert found[0][0].isfinite().all()
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_the_loss_is_that_of_a_loop():
+    torch.manual_seed(1)
+    algorithm = muzero()
+    for p in algorithm.parameters():
+        nn.init.normal_(p, std=0.3)
+    steps, info = windows([0, 1, 1, 1, 2, 0], [1.0, 1.0, 1.0, 1.0, 0.0, 1.0])
+    loss, _ = loss_and_gradients(algorithm, steps, info)
+    model, gamma = algorithm._model, 0.99
+    with torch.no_grad():
+        value = algorithm._target_model.value(steps.observation.flatten(0, 1))
+    value = value.unflatten(0, (2, 6))
+    value[:, 4] = 0
+    r = steps.reward
+    with torch.no_grad():
+        for b in range(2):
+            z, expected = model.encode(steps.observation[b : b + 1, 0]), 0.0
+            for k in range(4):
+                weight = 1.0 if k == 0 else 1 / 3
+                if k:
+                    z, step = model.step(z, steps.prev_action[b : b + 1, k])
+                    reward = model.reward_head.fit(step.reward, r[b : b + 1, k])
+                    goes_on = step.continues.sigmoid().log()  # LAST is step 4
+                    expected += weight * (reward - goes_on)
+                target = r[b, k + 1] + gamma * value[b, k + 1]
+                if k + 2 <= 4:
+                    target = r[b, k + 1] + gamma * r[b, k + 2]
+                    target = target + gamma**2 * value[b, k + 2]
+                elif k == 3:
+                    target = r[b, 4]
+                found = model.predict(z)
+                of_value = model.value_head.fit(found.value, target[None])
+                of_policy = -(info.policy[b, k] * found.policy.log_softmax(-1)).sum()
+                expected += weight * (of_policy + 0.25 * of_value)
+            torch.testing.assert_close(loss[0, b], expected[0], rtol=1e-4, atol=1e-5)
+
+
+class Passing(LearnedModel):
+    """Its latent state is the observation, and every step passes it on."""
+
+    def encode(self, observation):
+        self.root = observation.clone().requires_grad_()
+        return self.root
+
+    def step(self, latent, action):
+        return latent, super().step(latent.detach(), action)[1]
+
+
+def test_the_gradient_is_halved_from_step_to_step():
+    algorithm = muzero(model_ctor=functools.partial(Passing, latent_size=3))
+    steps, info = windows([0, 1, 1, 1, 1, 2], [1.0] * 6)
+    with torch.no_grad():
+        inputs, window = algorithm.preprocess_experience(steps, info, BatchInfo())
+    flat = nest.map_structure(lambda t: t.flatten(0, 1), (inputs, window))
+    nn.init.normal_(algorithm._model._value.weight)
+    value = algorithm.train_step(flat[0], (), flat[1]).info.value
+    root = algorithm._model.root
+    slopes = [
+        torch.autograd.grad(value[:, k].square().sum(), root, retain_graph=True)[0]
+        for k in range(4)
+    ]
+    torch.testing.assert_close(slopes[1], slopes[0])
+    torch.testing.assert_close(slopes[2], slopes[0] / 2)
+    torch.testing.assert_close(slopes[3], slopes[0] / 4)
+
+
+def test_a_share_of_the_windows_is_searched_again():
+    algorithm = muzero(reanalyze_ratio=0.5)
+    steps, info = windows([0, 1, 1, 1, 1, 2], [1.0] * 6)
+    before = info.policy.clone()
+    with torch.no_grad():
+        _, window = algorithm.preprocess_experience(steps, info, BatchInfo())
+    changed = (window.policy[:, 0] != before[:, :4]).any(-1)
+    assert changed.all(-1).sum() == 1
+    assert changed.any(-1).sum() == 1
+    torch.testing.assert_close(window.policy.sum(-1), torch.ones(2, 1, 4))
+    assert torch.equal(info.policy, before)
+
+
+def test_it_predicts_without_noise():
+    algorithm = muzero()
+    for p in algorithm.parameters():
+        nn.init.normal_(p)
+    steps, _ = windows([0, 1, 1, 1, 1, 2], [1.0] * 6)
+    inputs = nest.map_structure(lambda t: t[:, 0], steps)
+    with torch.no_grad():
+        actions = [algorithm.predict_step(inputs, ()).output for _ in range(5)]
+    assert all(torch.equal(action, actions[0]) for action in actions)
+
+
+def on_cart_pole(num_iterations, **settings):
+    settings = {"mini_batch_size": 32, "initial_collect_steps": 64} | settings
+    algorithm = MuzeroAlgorithm(
+        env=create_environment("CartPole-v1", 8, seed=0),
+        config=TrainerConfig(
+            num_iterations=num_iterations, random_seed=0, unroll_length=4, **settings
+        ),
+        search=TreeSearch(4),
+        model_ctor=SMALL,
+        n_step=3,
+    )
+    for _ in range(num_iterations):
+        algorithm.train_iter()
+    return algorithm
+
+
+def test_the_same_seed_gives_the_same_parameters():
+    one, other = (on_cart_pole(6, priority_replay=True) for _ in range(2))
+    assert one.num_updates > 0
+    for a, b in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+    one.finish_train()
+    other.finish_train()
+
+
+def test_what_it_cannot_do_is_refused():
+    with pytest.raises(ConfigError, match="num_unroll_steps \\+ n_step"):
+        muzero(config=TrainerConfig(mini_batch_length=5, num_iterations=1))
+    with pytest.raises(ValueError, match="MuzeroAlgorithm cannot handle these"):
+        MuzeroAlgorithm(OBSERVATION, BoundedTensorSpec((2,), minimum=-1.0, maximum=1.0))
+    with pytest.raises(ValueError, match="num_unroll_steps must be a positive"):
+        muzero(num_unroll_steps=0)
+    env = create_environment("CartPole-v1", 1)
+    with pytest.raises(ConfigError, match="two_players = False"):
+        MuzeroAlgorithm(
+            env=env, config=TrainerConfig(num_iterations=1), two_players=True
+        )
+    env.close()
+
+
+def test_a_model_that_gives_nan_is_said():
+    algorithm = muzero()
+    nn.init.constant_(algorithm._model._reward.weight, NAN)
+    steps, _ = windows([0, 1, 1, 1, 1, 2], [1.0] * 6)
+    inputs = nest.map_structure(lambda t: t[:, 0], steps)
+    with torch.no_grad(), pytest.raises(ValueError, match="model returned a reward"):
+        algorithm.rollout_step(inputs, ())
