@@ -221,9 +221,10 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
         search = ModelSearch(model, self._sign * self._gamma)
         root = search.root(remaining)
         noise = self._search.draw_noise(root.logits) if with_noise else None
+        legal: Any = mask
         if mask is not None and not isinstance(root.logits, Tensor):
-            mask = mask.numpy()
-        return self._search.run(root, search.step, mask, noise)
+            legal = mask.numpy()
+        return self._search.run(root, search.step, legal, noise)
 
     # Learning
 
@@ -232,7 +233,7 @@ class MuzeroAlgorithm(OffPolicyAlgorithm):
         root_inputs: TimeStep,
         rollout_info: MuzeroRolloutInfo,
         batch_info: BatchInfo,
-    ) -> tuple[TimeStep, MuzeroWindow]:
+    ) -> tuple[TimeStep, Any]:
         """Makes the targets of R = T - n - K roots of windows [B, T, ...]."""
         steps, length = root_inputs, root_inputs.step_type.shape[1]
         num_steps = self._num_unroll_steps
