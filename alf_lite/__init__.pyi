@@ -33,6 +33,7 @@ from alf_lite.algorithms import (
     Td3Algorithm as Td3Algorithm,
     Td3BcAlgorithm as Td3BcAlgorithm,
     TqcAlgorithm as TqcAlgorithm,
+    Tdmpc2Algorithm as Tdmpc2Algorithm,
     TrainedPolicy as TrainedPolicy,
 )
 from alf_lite.config import TrainerConfig as TrainerConfig, configurable as configurable

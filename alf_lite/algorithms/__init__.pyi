@@ -133,6 +133,7 @@ from alf_lite.algorithms.parts.simulator_model import Rules
 from alf_lite.algorithms.parts.search_model import LearnedModel
 from alf_lite.algorithms.parts.temperature import TargetEntropy
 from alf_lite.algorithms.parts.tree_search import TreeSearch
+from alf_lite.algorithms.parts.trajectory_optimizers import TrajectoryOptimizer
 from alf_lite.algorithms.ppg_algorithm import (
     AuxiliaryLossInfo as AuxiliaryLossInfo,
     AuxiliaryRows as AuxiliaryRows,
@@ -181,6 +182,15 @@ from alf_lite.algorithms.td3_bc_algorithm import (
     Td3BcAlgorithm as _Td3BcAlgorithm,
 )
 from alf_lite.algorithms.tqc_algorithm import TqcAlgorithm as _TqcAlgorithm
+from alf_lite.algorithms.tdmpc2_algorithm import (
+    Tdmpc2Info as Tdmpc2Info,
+    Window as Window,
+    Tdmpc2Algorithm as _Tdmpc2Algorithm,
+    discount_of as discount_of,
+    simnorm as simnorm,
+    squashed as squashed,
+    value_range as value_range,
+)
 from alf_lite.config import TrainerConfig
 from alf_lite.distributions.exploration import ActionNoise
 from alf_lite.distributions.sample_noise import SampleNoise
@@ -400,6 +410,38 @@ class RndReward(_RndReward):
         predictor_update_period: int = 4,
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
+        name: str | None = None,
+    ) -> None: ...
+
+class Tdmpc2Algorithm(_Tdmpc2Algorithm):
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec = ...,
+        action_spec: NestedTensorSpec = ...,
+        *,
+        gamma: float | None = None,
+        episode_length: int | None = None,
+        horizon: int = 3,
+        planner: TrajectoryOptimizer | None = None,
+        num_policy_trajectories: int = 24,
+        latent_size: int = 512,
+        simnorm_size: int = 8,
+        encoder_fc_layer_params: Sequence[int] = ...,
+        fc_layer_params: Sequence[int] = ...,
+        num_critics: int = 5,
+        rho: float = 0.5,
+        entropy_weight: float = 0.0001,
+        target_update_tau: float = 0.01,
+        encoder_optimizer: Optimizer | None = None,
+        policy_optimizer: Optimizer | None = None,
+        reward_spec: TensorSpec = ...,
+        reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 

@@ -170,7 +170,8 @@ class CrossEntropy(TrajectoryOptimizer):
         num_elites: E.
         num_iterations: of sampling and refining.
         smoothing: share of the last moments in the next ones, below 1.
-        **std: ``min_std`` and ``max_std``.
+        min_std: see :class:`TrajectoryOptimizer`.
+        max_std: see there.
     """
 
     def __init__(
@@ -179,10 +180,11 @@ class CrossEntropy(TrajectoryOptimizer):
         num_elites: int = 40,
         num_iterations: int = 5,
         smoothing: float = 0.1,
-        **std: float,
+        min_std: float = 0.05,
+        max_std: float = 2.0,
     ) -> None:
         check_unit_interval(smoothing=smoothing)
-        super().__init__(num_samples, num_elites, num_iterations, **std)
+        super().__init__(num_samples, num_elites, num_iterations, min_std, max_std)
         self._smoothing = smoothing
 
     def _refine(
@@ -201,7 +203,8 @@ class Mppi(TrajectoryOptimizer):
         num_elites: E.
         num_iterations: of sampling and refining.
         temperature: τ; the larger, the more the best sequence counts.
-        **std: ``min_std`` and ``max_std``.
+        min_std: see :class:`TrajectoryOptimizer`.
+        max_std: see there.
     """
 
     def __init__(
@@ -210,9 +213,10 @@ class Mppi(TrajectoryOptimizer):
         num_elites: int = 64,
         num_iterations: int = 6,
         temperature: float = 0.5,
-        **std: float,
+        min_std: float = 0.05,
+        max_std: float = 2.0,
     ) -> None:
-        super().__init__(num_samples, num_elites, num_iterations, **std)
+        super().__init__(num_samples, num_elites, num_iterations, min_std, max_std)
         if not temperature > 0:
             raise ValueError(f"Mppi: temperature must be positive, got {temperature}")
         self._temperature = temperature

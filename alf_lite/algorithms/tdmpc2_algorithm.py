@@ -1,0 +1,474 @@
+"""TD-MPC2: planning in the latent space of a model that is learnt for its values.
+
+Hansen et al., "TD-MPC2: Scalable, Robust World Models for Continuous Control",
+arXiv:2310.16828. An encoder h, dynamics d, reward R, continue C, five action values Q
+and a policy π, all on latents z that :func:`simnorm` keeps on simplices:
+
+    z_0 = h(s_t),   z_{k+1} = d(z_k, a_{t+k}),   ρ_k = ρ^k / H,   k = 0 … H-1
+    L = Σ_k ρ_k [20 MSE(z_{k+1}, sg h(s_{t+k+1})) + 0.1 CE(R(z_k, a_{t+k}), r_{t+k+1})
+                 + 0.1 mean_i CE(Q_i(z_k, a_{t+k}), y_k) + BCE(C(z_{k+1}), d_{t+k+1})]
+    y_k = r_{t+k+1} + γ d_{t+k+1} min of two Q⁻(h(s_{t+k+1}), π)
+    L_π = −mean_k ρ^k (mean of two Q(z_k, π) / S + β entropy)
+
+Acting refines a plan of H actions by MPPI, with the value of
+
+    Σ_k γ^k (Π_{j≤k} c_j) r_k + γ^H (Π_{j≤H} c_j) Q(z_H, π(z_H)),   c_j = C(z_j)
+
+and keeps its mean, one step on, for the next step.
+
+Differences from the reference code:
+
+1. Any number of environments plan side by side.
+2. The end of an episode is learnt at every step of a window and is in the value of a
+   plan; nothing after a LAST is trained. The reference cuts windows there.
+3. A plan is valued by the mean of all Q, and Q have no dropout.
+4. ``predict_step`` is deterministic: fixed noise, and the best sequence of the last
+   iteration. The reference draws one of the elites.
+5. One Adam trains all, unless ``encoder_optimizer`` and ``policy_optimizer`` are given;
+   the reference has 0.3 of the learning rate for the encoder.
+6. There is no burst of updates after the random steps.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from alf_lite import nest
+from alf_lite.algorithms.parts.critics import TargetUpdater
+from alf_lite.algorithms.parts.return_heads import TwoHotHead
+from alf_lite.algorithms.parts.trajectory_optimizers import (
+    Mppi,
+    TrajectoryOptimizer,
+    shifted,
+)
+from alf_lite.algorithms.parts.transitions import check_windows
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.config import DefaultSettings, configurable
+from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, StepType, TimeStep
+from alf_lite.distributions.action_vectors import BoxActions
+from alf_lite.errors import ConfigError
+from alf_lite.networks.critic_networks import ParallelMLP
+from alf_lite.networks.encoding_networks import EncodingNetwork
+from alf_lite.networks.layers import mlp
+from alf_lite.optimizers.optimizers import Optimizer
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.checks import check_positive, check_unit_interval
+
+Nest = Any
+
+
+class Window(NamedTuple):
+    """H steps from a step on, and what they led to."""
+
+    observation: Nest  # [B, H+1, ...] s_t … s_{t+H}
+    action: Tensor  # [B, H, A] a_t … in [-1, 1]
+    reward: Tensor  # [B, H] r_{t+1} …
+    discount: Tensor  # [B, H] d_{t+1} …, without γ
+    valid: Tensor  # [B, H] bool, whether the episode goes on from that step
+
+
+class Tdmpc2Info(NamedTuple):
+    """The parts of the loss, summed over a window, [T, B] each."""
+
+    consistency: Tensor
+    reward: Tensor
+    value: Tensor
+    continues: Tensor
+    policy: Tensor
+    policy_value: Tensor  # Q(z_0, π(z_0)), what S follows
+
+
+class _Model(nn.Module):
+    """d, R, C, Q and π of latents, for actions [..., A]."""
+
+    def __init__(
+        self, latent: int, action: int, hidden: Sequence[int], groups: int, bins: int
+    ) -> None:
+        super().__init__()
+        self.groups = groups
+        self.dynamics = _network(latent + action, hidden, latent, normed=True)
+        self.reward = _network(latent + action, hidden, bins, zero=True)
+        self.goes_on = _network(latent, hidden, 1)
+        self.policy = _network(latent, hidden, 2 * action)
+
+    def step(self, z: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """(z', logits of the reward)."""
+        inputs = torch.cat([z, action], -1)
+        return simnorm(self.dynamics(inputs), self.groups), self.reward(inputs)
+
+    def act(self, z: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """tanh(μ + σ ε) [..., A], and the entropy term; ``noise`` None: ε = 0."""
+        return squashed(*self.policy(z).chunk(2, -1), noise)
+
+
+@configurable
+class Tdmpc2Algorithm(RLAlgorithm):
+    """TD-MPC2 for continuous actions with bounds."""
+
+    # Table 8 of the paper: an update for every step; windows have one step more than H.
+    default_settings = DefaultSettings(
+        updates_per_env_step=1.0,
+        unroll_length=1,
+        mini_batch_size=256,
+        mini_batch_length=4,
+        replay_buffer_length=1_000_000,
+        initial_collect_steps=1000,
+        initial_random_policy=True,
+        lr=3e-4,
+        gradient_clipping=20.0,
+    )
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        action_spec: NestedTensorSpec,
+        *,
+        gamma: float | None = None,
+        episode_length: int | None = None,
+        horizon: int = 3,
+        planner: TrajectoryOptimizer | None = None,
+        num_policy_trajectories: int = 24,
+        latent_size: int = 512,
+        simnorm_size: int = 8,
+        encoder_fc_layer_params: Sequence[int] = (256,),
+        fc_layer_params: Sequence[int] = (512, 512),
+        num_critics: int = 5,
+        rho: float = 0.5,
+        entropy_weight: float = 1e-4,
+        target_update_tau: float = 0.01,
+        encoder_optimizer: Optimizer | None = None,
+        policy_optimizer: Optimizer | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Builds the model.
+
+        Args:
+            observation_spec: of one observation.
+            action_spec: of one action: boxes.
+            gamma: γ; None: by ``episode_length``, see :func:`discount_of`.
+            episode_length: steps of an episode, action repeat taken off.
+            horizon: H; windows have one step more.
+            planner: ``Mppi()`` by default; any of ``trajectory_optimizers``.
+            num_policy_trajectories: sequences of π among the samples of the planner.
+            latent_size: elements of z.
+            simnorm_size: elements of a simplex.
+            encoder_fc_layer_params: hidden layers of h.
+            fc_layer_params: hidden layers of all others.
+            num_critics: number of Q, at least 2.
+            rho: ρ, what a step counts less than the one before.
+            entropy_weight: β.
+            target_update_tau: τ of Q⁻.
+            encoder_optimizer: of h; None: ``optimizer`` trains it, too.
+            policy_optimizer: of π; likewise.
+            **kwargs: see :class:`RLAlgorithm`.
+
+        Raises:
+            ValueError: if the action is not a box or a number is out of range.
+            ConfigError: if windows are too short, or γ is given twice or not at all.
+        """
+        name = type(self).__name__
+        try:
+            actions = BoxActions(action_spec)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{name} plans actions in boxes. {error}") from error
+        if (gamma is None) == (episode_length is None):
+            raise ConfigError(
+                f"{name}: set one of gamma and episode_length, got gamma={gamma} and "
+                f"episode_length={episode_length}"
+            )
+        gamma = discount_of(episode_length) if episode_length else gamma
+        check_unit_interval(gamma=gamma, rho=rho)
+        check_positive(horizon=horizon, simnorm_size=simnorm_size)
+        if latent_size % simnorm_size or num_critics < 2:
+            raise ValueError(
+                f"{name}: expected latent_size a multiple of simnorm_size, num_critics"
+                f" at least 2; got {latent_size}, {simnorm_size} and {num_critics}"
+            )
+        size = actions.vector_size
+        super().__init__(
+            observation_spec,
+            action_spec,
+            is_on_policy=False,
+            rollout_state_spec=TensorSpec((horizon, size)),
+            **kwargs,
+        )
+        if self.has_multidim_reward:
+            raise ConfigError(f"{name} takes one reward, got {self.reward_spec}")
+        check_windows(self._config, horizon, "horizon")
+        self._actions, self._gamma = actions, gamma
+        self._horizon = self.num_bootstrap_steps = horizon
+        self._rho, self._beta = rho, entropy_weight
+        self._planner = Mppi() if planner is None else planner
+        self._num_policy = num_policy_trajectories
+        self._head = TwoHotHead("symlog", -10.0, 10.0, bins=101)
+        self._encoder = EncodingNetwork(
+            observation_spec,
+            fc_layer_params=encoder_fc_layer_params,
+            activation="mish",
+            layer_norm=True,
+        )
+        self._to_latent = nn.Sequential(
+            nn.Linear(self._encoder.output_size, latent_size),
+            nn.LayerNorm(latent_size),
+        )
+        bins = self._head.num_outputs
+        self._model = _Model(latent_size, size, fc_layer_params, simnorm_size, bins)
+        self._q = ParallelMLP(
+            *(num_critics, latent_size + size, fc_layer_params, bins, "mish"),
+            layer_norm=True,
+            last_initializer="zeros",
+        )
+        noise = self._planner.make_noise(horizon, size)
+        self.register_buffer("_noise", noise, persistent=False)
+        if self._is_eval:
+            return
+        self._target_q = copy.deepcopy(self._q).requires_grad_(False)
+        self._updater = TargetUpdater(
+            [self._q], [self._target_q], tau=target_update_tau
+        )
+        self.register_buffer("_scale", torch.ones(()))
+        if encoder_optimizer is not None:
+            self.add_optimizer(encoder_optimizer, [self._encoder, self._to_latent])
+        if policy_optimizer is not None:
+            self.add_optimizer(policy_optimizer, [self._model.policy])
+
+    @property
+    def training_only_modules(self) -> list[nn.Module]:
+        """Q⁻."""
+        return [self._target_q]
+
+    # Acting
+
+    def predict_step(self, inputs: TimeStep, state: Tensor) -> AlgStep:
+        """The first action of the best sequence; the same each time."""
+        plan = self._plan(inputs.observation, state, self._noise)
+        action = plan.elites[:, 0, 0]
+        return AlgStep(output=self._actions.to_action(action), state=plan.mean)
+
+    def rollout_step(self, inputs: TimeStep, state: Tensor) -> AlgStep:
+        """An elite, drawn by its weight, with noise of the plan's deviation."""
+        plan = self._plan(inputs.observation, state, None)
+        chosen = plan.weights.multinomial(1)[:, 0]
+        rows = torch.arange(len(chosen), device=chosen.device)
+        action = plan.elites[rows, chosen, 0]
+        action = (action + plan.std[:, 0] * torch.randn_like(action)).clamp(-1, 1)
+        return AlgStep(output=self._actions.to_action(action), state=plan.mean)
+
+    @torch.no_grad()
+    def _plan(self, observation: Nest, last: Tensor, noise: Tensor | None) -> Any:
+        """Refines the last plan [B, H, A], zeros where FIRST, from [B, ...]."""
+        z = self._encode(observation)
+        candidates = None
+        if self._num_policy:
+            candidates = self._policy_sequences(z, noise)
+        return self._planner.optimize(
+            lambda actions: self._value_of(z, actions),
+            shifted(last),
+            candidates,
+            noise,
+        )
+
+    def _policy_sequences(self, z: Tensor, noise: Tensor | None) -> Tensor:
+        """What π does, [B, M, H, A]."""
+        z = z.unsqueeze(1).expand(-1, self._num_policy, -1)
+        actions = []
+        for k in range(self._horizon):
+            if noise is None:
+                size = self._actions.vector_size
+                epsilon = torch.randn(*z.shape[:2], size, device=z.device)
+            else:
+                epsilon = noise[0, : self._num_policy, k].expand(len(z), -1, -1)
+            action, _ = self._model.act(z, epsilon)
+            actions.append(action)
+            z, _ = self._model.step(z, action)
+        return torch.stack(actions, 2)
+
+    def _value_of(self, z: Tensor, actions: Tensor) -> Tensor:
+        """[B, N] of sequences [B, N, H, A] from z [B, Z]; see the top of this file."""
+        z = z.unsqueeze(1).expand(-1, actions.shape[1], -1)
+        value, discount = torch.zeros_like(z[..., 0]), torch.ones_like(z[..., 0])
+        for k in range(self._horizon):
+            z, reward = self._model.step(z, actions[:, :, k])
+            value = value + discount * self._head.mean(reward)
+            goes_on = self._model.goes_on(z).squeeze(-1).sigmoid()
+            discount = self._gamma * discount * goes_on
+        action, _ = self._model.act(z, None)
+        inputs = torch.cat([z, action], -1).flatten(0, 1)
+        q = self._head.mean(self._q(inputs)).mean(0)
+        return value + discount * q.view_as(value)
+
+    def _encode(self, observation: Nest) -> Tensor:
+        features, _ = self._encoder(observation)
+        return simnorm(self._to_latent(features), self._model.groups)
+
+    # Learning
+
+    def preprocess_experience(
+        self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
+    ) -> tuple[TimeStep, Window]:
+        """Windows [B, T-H, ...] that begin at each of the first T-H steps."""
+        h, length = self._horizon, root_inputs.step_type.shape[1]
+        if length <= h:
+            raise ValueError(
+                f"{self._name} needs windows of at least {h + 1} steps (horizon + 1), "
+                f"got {length}. Set TrainerConfig.mini_batch_length = {h + 1}."
+            )
+        rows = length - h
+
+        def ahead(values: Nest, first: int, last: int) -> Nest:
+            steps = range(first, last + 1)
+            return nest.map_structure(
+                lambda t: torch.stack([t[:, k : k + rows] for k in steps], 2), values
+            )
+
+        prev_action = nest.map_structure(
+            lambda t: t.flatten(0, 1), root_inputs.prev_action
+        )
+        action = self._actions.to_vector(prev_action).unflatten(0, (-1, length))
+        is_last = root_inputs.step_type == int(StepType.LAST)
+        window = Window(
+            ahead(root_inputs.observation, 0, h),
+            ahead(action, 1, h),
+            ahead(root_inputs.reward, 1, h),
+            ahead(root_inputs.discount, 1, h),
+            ~ahead(is_last, 0, h - 1).cummax(-1).values,
+        )
+        return nest.narrow(root_inputs, 0, rows, dim=1), window
+
+    def train_step(
+        self, inputs: TimeStep, state: Nest, rollout_info: Window
+    ) -> AlgStep:
+        """Unrolls the model over windows [B, H+1, ...]."""
+        w = rollout_info
+        following = nest.map_structure(lambda t: t[:, 1:], w.observation)
+        with torch.no_grad():
+            targets = self._encode(following)  # [B, H, Z]
+            y = w.reward + self._gamma * w.discount * self._target_value(targets)
+        z = self._encode(nest.map_structure(lambda t: t[:, 0], w.observation))
+        zs, rewards = [z], []
+        for k in range(self._horizon):
+            z, reward = self._model.step(z, w.action[:, k])
+            zs.append(z)
+            rewards.append(reward)
+        latents = torch.stack(zs, 1)  # [B, H+1, Z]
+        q = self._q_of(self._q, latents[:, :-1], w.action)
+        powers = self._rho ** torch.arange(self._horizon + 1, device=z.device)
+
+        def total(loss: Tensor) -> Tensor:
+            """Σ_k ρ_k over the steps [B, H] before the end of the episode."""
+            loss = torch.where(w.valid, loss, 0.0)
+            return (loss * powers[:-1]).sum(1) / self._horizon
+
+        goes_on = self._model.goes_on(latents[:, 1:]).squeeze(-1)
+        policy, policy_value = self._policy_loss(latents.detach())
+        # z_k for k > 0 is that of a step only where step k-1 did not end the episode.
+        reached = torch.cat([torch.ones_like(w.valid[:, :1]), w.valid], 1)
+        policy = torch.where(reached, policy, 0.0) * powers
+        info = Tdmpc2Info(
+            total((latents[:, 1:] - targets).square().mean(-1)),
+            total(self._head.fit(torch.stack(rewards, 1), w.reward)),
+            total(self._head.fit(q, y).mean(0)),
+            total(
+                F.binary_cross_entropy_with_logits(
+                    goes_on, w.discount, reduction="none"
+                )
+            ),
+            policy.mean(1),
+            policy_value[:, 0],
+        )
+        return AlgStep(info=info)
+
+    def _target_value(self, z: Tensor) -> Tensor:
+        """The smaller of two random Q⁻(z, π(z)), [B, H]."""
+        action, _ = self._model.act(z, self._noise_like(z))
+        q = self._head.mean(self._q_of(self._target_q, z, action))
+        return q[self._two(z.device)].amin(0)
+
+    def _policy_loss(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Of π at z [B, H+1, Z], and the mean of two Q; no gradient to Q."""
+        action, entropy = self._model.act(z, self._noise_like(z))
+        parameters = {name: p.detach() for name, p in self._q.named_parameters()}
+        inputs = torch.cat([z, action], -1)
+        outputs = functional_call(self._q, parameters, (inputs.flatten(0, 1),))
+        value = self._head.mean(outputs)[self._two(z.device)].mean(0)
+        value = value.view(z.shape[:2])
+        return -(value / self._scale + self._beta * entropy), value.detach()
+
+    def _q_of(self, q: nn.Module, z: Tensor, action: Tensor) -> Tensor:
+        """[n, B, K, bins] of [B, K, ...]."""
+        inputs = torch.cat([z, action], -1)
+        return q(inputs.flatten(0, 1)).unflatten(1, inputs.shape[:2])
+
+    def _noise_like(self, z: Tensor) -> Tensor:
+        return torch.randn(*z.shape[:-1], self._actions.vector_size, device=z.device)
+
+    def _two(self, device: torch.device) -> Tensor:
+        return torch.randperm(self._target_q._output_layer.num_members)[:2].to(device)
+
+    def calc_loss(self, info: Tdmpc2Info) -> LossInfo:
+        """The sum, with the weights of the paper's code."""
+        loss = 20 * info.consistency + 0.1 * (info.reward + info.value)
+        return LossInfo(loss=loss + info.continues + info.policy, extra=info)
+
+    def after_update(self, root_inputs: TimeStep, info: Tdmpc2Info) -> None:
+        """Moves Q⁻ and S."""
+        self._updater.forward()
+        self._scale.lerp_(value_range(info.policy_value), 0.01)
+
+
+def simnorm(x: Tensor, size: int) -> Tensor:
+    """Softmax over groups of ``size`` elements, section 3.1: [..., Z] → [..., Z]."""
+    return x.unflatten(-1, (-1, size)).softmax(-1).flatten(-2)
+
+
+def squashed(
+    mean: Tensor, raw_std: Tensor, noise: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Actions tanh(μ + σ ε) and −A log N(ε; σ), the entropy of the paper's code.
+
+    log σ = −10 + 6 (tanh(raw_std) + 1). That of the normal distribution, before tanh.
+    """
+    if noise is None:
+        return mean.tanh(), mean.new_zeros(mean.shape[:-1])
+    log_std = -10 + 6 * (raw_std.tanh() + 1)
+    # log(2π) / 2 = 0.9189385
+    log_prob = (-0.5 * noise.square() - log_std - 0.9189385).sum(-1)
+    action = (mean + log_std.exp() * noise).tanh()
+    return action, -mean.shape[-1] * log_prob
+
+
+def value_range(values: Tensor) -> Tensor:
+    """max(1, p95 − p5) of any number of values, what S moves towards."""
+    ends = torch.tensor([0.05, 0.95], device=values.device)
+    low, high = values.detach().flatten().quantile(ends)
+    return (high - low).clamp(min=1.0)
+
+
+def discount_of(episode_length: int) -> float:
+    """γ = clip((L/5 − 1) / (L/5), 0.95, 0.995), appendix H."""
+    check_positive(episode_length=episode_length)
+    return min(max(1 - 5 / episode_length, 0.95), 0.995)
+
+
+def _network(
+    size: int,
+    hidden: Sequence[int],
+    outputs: int,
+    *,
+    normed: bool = False,
+    zero: bool = False,
+) -> nn.Sequential:
+    """Hidden layers of Linear, LayerNorm, Mish, and a linear one."""
+    last = nn.Linear([size, *hidden][-1], outputs)
+    nn.init.zeros_(last.bias)
+    if zero:
+        nn.init.zeros_(last.weight)
+    layers = [mlp(size, hidden, "mish", layer_norm=True), last]
+    return nn.Sequential(*layers, *([nn.LayerNorm(outputs)] if normed else []))

@@ -1,0 +1,164 @@
+import pytest
+import torch
+
+from alf_lite import nest
+from alf_lite.algorithms import tdmpc2_algorithm
+from alf_lite.algorithms.parts.trajectory_optimizers import Mppi
+from alf_lite.algorithms.tdmpc2_algorithm import Tdmpc2Algorithm
+from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.errors import ConfigError
+from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+
+_OBSERVATION = TensorSpec((3,))
+_ACTION = BoundedTensorSpec((2,), torch.float32, -2.0, 2.0)
+
+
+def _algorithm(**kwargs):
+    torch.manual_seed(0)
+    arguments = {
+        "gamma": 0.9,
+        "planner": Mppi(24, 6, 2),
+        "num_policy_trajectories": 4,
+        "latent_size": 16,
+        "encoder_fc_layer_params": (16,),
+        "fc_layer_params": (16,),
+    }
+    return Tdmpc2Algorithm(_OBSERVATION, _ACTION, **{**arguments, **kwargs})
+
+
+def _steps(*shape):
+    torch.manual_seed(1)
+    return TimeStep(
+        step_type=torch.full(shape, int(StepType.MID), dtype=torch.int32),
+        reward=torch.randn(shape),
+        discount=torch.ones(shape),
+        observation=torch.randn(*shape, 3),
+        prev_action=4 * torch.rand(*shape, 2) - 2,
+        env_id=torch.zeros(shape, dtype=torch.int32),
+    )
+
+
+def _loss(algorithm, steps):
+    """[B] of windows [B, H+1]."""
+    inputs, window = algorithm.preprocess_experience(steps, (), BatchInfo())
+    inputs, window = nest.map_structure(lambda t: t.flatten(0, 1), (inputs, window))
+    torch.manual_seed(2)
+    return algorithm.calc_loss(algorithm.train_step(inputs, (), window).info).loss
+
+
+def test_simnorm_is_a_softmax_over_groups():
+    x = torch.tensor([[1.0, 2, 3, 4, 1, 1, 1, 1], [0, 0, 0, 0, 5, 0, 0, 0]])
+    expected = torch.tensor(
+        [
+            [0.0320586, 0.0871443, 0.2368828, 0.6439143, 0.25, 0.25, 0.25, 0.25],
+            [0.25, 0.25, 0.25, 0.25, 0.9801866, 0.0066044, 0.0066044, 0.0066044],
+        ]
+    )
+    assert torch.allclose(tdmpc2_algorithm.simnorm(x, 4), expected, atol=1e-6)
+
+
+def test_the_entropy_is_that_of_the_papers_code():
+    action, entropy = tdmpc2_algorithm.squashed(
+        *map(torch.tensor, ([[0.3, -0.7]], [[-1.0, 0.5]], [[0.4, -1.2]]))
+    )
+    assert action.flatten().tolist() == pytest.approx([0.2913821, -0.7824666], abs=1e-6)
+    assert entropy.item() == pytest.approx(-14.3179693, abs=1e-5)
+    mean, _ = tdmpc2_algorithm.squashed(torch.tensor([[0.3, -0.7]]), action, None)
+    assert mean.flatten().tolist() == pytest.approx([0.2913126, -0.6043678], abs=1e-6)
+
+
+def test_the_scale_follows_the_range_of_the_values():
+    values = torch.arange(0, 21, 2.0)
+    assert tdmpc2_algorithm.value_range(values).item() == pytest.approx(18)
+    assert tdmpc2_algorithm.value_range(values / 100).item() == 1
+    algorithm = _algorithm()
+    info = tdmpc2_algorithm.Tdmpc2Info(*[values.unsqueeze(0)] * 6)
+    algorithm.after_update(_steps(1, 11), info)
+    assert algorithm._scale.item() == pytest.approx(1.17)
+
+
+@pytest.mark.parametrize(
+    ("length", "gamma"),
+    [(50, 0.95), (100, 0.95), (200, 0.975), (500, 0.99), (1000, 0.995), (2000, 0.995)],
+)
+def test_gamma_follows_the_length_of_episodes(length, gamma):
+    assert tdmpc2_algorithm.discount_of(length) == pytest.approx(gamma)
+    algorithm = _algorithm(gamma=None, episode_length=length)
+    assert algorithm.gamma == pytest.approx(gamma)
+
+
+def test_what_follows_a_last_step_changes_no_loss():
+    algorithm = _algorithm()
+    steps = _steps(2, 4)
+    steps.step_type[0, 1] = int(StepType.LAST)
+    steps.discount[0, 1] = 0
+    loss = _loss(algorithm, steps)
+    steps.reward[0, 2:] = 99.0
+    steps.observation[0, 2:] = 7.0
+    steps.prev_action[0, 2:] = 0.5
+    assert torch.equal(_loss(algorithm, steps)[0], loss[0])
+    steps.reward[0, 1] += 1  # arrives with the LAST step: trained
+    assert not torch.equal(_loss(algorithm, steps)[0], loss[0])
+
+
+def test_a_terminal_state_has_no_value():
+    """y = r there, whatever Q⁻ says; a time limit is bootstrapped."""
+    algorithm = _algorithm(horizon=1)
+    steps = _steps(1, 2)
+    steps.step_type[0, 1] = int(StepType.LAST)
+
+    def losses(discount):
+        steps.discount[0, 1] = discount
+        inputs, window = algorithm.preprocess_experience(steps, (), BatchInfo())
+        torch.manual_seed(3)
+        flat = nest.map_structure(lambda t: t.flatten(0, 1), (inputs, window))
+        return algorithm.train_step(flat[0], (), flat[1]).info.value
+
+    torch.nn.init.normal_(algorithm._q._output_layer.weight)
+    terminal, limit = losses(0.0), losses(1.0)
+    torch.nn.init.normal_(algorithm._target_q._output_layer.weight)
+    assert torch.equal(losses(0.0), terminal)
+    assert not torch.equal(losses(1.0), limit)
+
+
+def test_the_loss_of_the_policy_reaches_the_policy_alone():
+    algorithm = _algorithm()
+    torch.nn.init.normal_(algorithm._q._output_layer.weight)
+    inputs, window = algorithm.preprocess_experience(_steps(3, 4), (), BatchInfo())
+    flat = nest.map_structure(lambda t: t.flatten(0, 1), (inputs, window))
+    algorithm.train_step(flat[0], (), flat[1]).info.policy.sum().backward()
+    with_gradient = {
+        name for name, p in algorithm.named_parameters() if p.grad is not None
+    }
+    assert with_gradient
+    assert all(name.startswith("_model.policy.") for name in with_gradient)
+
+
+def test_plans_are_deterministic_and_of_each_environment_alone():
+    algorithm = _algorithm().eval()
+    steps = _steps(8)
+    state = algorithm.get_initial_predict_state(8)
+    first = algorithm.predict_step(steps, state)
+    again = algorithm.predict_step(steps, state)
+    assert torch.equal(first.output, again.output)
+    assert first.state.shape == (8, 3, 2)
+    for i in range(8):
+        alone = nest.map_structure(lambda t, i=i: t[i : i + 1], steps)
+        one = algorithm.predict_step(alone, state[:1])
+        assert torch.allclose(one.output[0], first.output[i], atol=1e-5)
+    rollout = algorithm.rollout_step(steps, first.state)
+    assert rollout.output.abs().max() <= 2  # the bounds of the environment
+
+
+def test_what_it_cannot_do_is_refused():
+    discrete = BoundedTensorSpec((), torch.int64, 0, 3)
+    with pytest.raises(ValueError, match="boxes"):
+        Tdmpc2Algorithm(_OBSERVATION, discrete, gamma=0.9)
+    with pytest.raises(ConfigError, match="episode_length"):
+        _algorithm(episode_length=100)
+    with pytest.raises(ConfigError, match="episode_length"):
+        _algorithm(gamma=None)
+    with pytest.raises(ValueError, match="simnorm_size"):
+        _algorithm(latent_size=17)
+    with pytest.raises(ValueError, match="at least 4 steps"):
+        _algorithm().preprocess_experience(_steps(2, 3), (), BatchInfo())
