@@ -105,12 +105,16 @@ class _Model(nn.Module):
 
     def act(self, z: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         """tanh(μ + σ ε) [..., A], and the entropy term; ``noise`` None: ε = 0."""
-        return squashed(*self.policy(z).chunk(2, -1), noise)
+        mean, raw_std = self.policy(z).chunk(2, -1)
+        return squashed(mean, raw_std, noise)
 
 
 @configurable
 class Tdmpc2Algorithm(RLAlgorithm):
     """TD-MPC2 for continuous actions with bounds."""
+
+    _noise: Tensor  # [iterations, N, H, A], what predict_step plans with
+    _scale: Tensor  # [] S
 
     # Table 8 of the paper: an update for every step; windows have one step more than H.
     default_settings = DefaultSettings(
@@ -183,7 +187,9 @@ class Tdmpc2Algorithm(RLAlgorithm):
                 f"{name}: set one of gamma and episode_length, got gamma={gamma} and "
                 f"episode_length={episode_length}"
             )
-        gamma = discount_of(episode_length) if episode_length else gamma
+        if gamma is None:
+            assert episode_length is not None, "one of them is given"
+            gamma = discount_of(episode_length)
         check_unit_interval(gamma=gamma, rho=rho)
         check_positive(horizon=horizon, simnorm_size=simnorm_size)
         if latent_size % simnorm_size or num_critics < 2:

@@ -89,6 +89,10 @@ def test_gamma_follows_the_length_of_episodes(length, gamma):
 
 def test_what_follows_a_last_step_changes_no_loss():
     algorithm = _algorithm()
+    # Not zeros, with which the cross-entropy is the same for every target.
+    torch.nn.init.normal_(algorithm._q._output_layer.weight)
+    torch.nn.init.normal_(algorithm._target_q._output_layer.weight)
+    torch.nn.init.normal_(algorithm._model.reward[-1].weight)
     steps = _steps(2, 4)
     steps.step_type[0, 1] = int(StepType.LAST)
     steps.discount[0, 1] = 0
