@@ -262,7 +262,7 @@ class Tdmpc2Algorithm(RLAlgorithm):
         """An elite, drawn by its weight, with noise of the plan's deviation."""
         plan = self._plan(inputs.observation, state, None)
         chosen = plan.weights.multinomial(1)[:, 0]
-        rows = torch.arange(len(chosen), device=chosen.device)
+        rows = torch.arange(chosen.shape[0], device=chosen.device)
         action = plan.elites[rows, chosen, 0]
         action = (action + plan.std[:, 0] * torch.randn_like(action)).clamp(-1, 1)
         return AlgStep(output=self._actions.to_action(action), state=plan.mean)
@@ -290,7 +290,7 @@ class Tdmpc2Algorithm(RLAlgorithm):
                 size = self._actions.vector_size
                 epsilon = torch.randn(*z.shape[:2], size, device=z.device)
             else:
-                epsilon = noise[0, : self._num_policy, k].expand(len(z), -1, -1)
+                epsilon = noise[0, : self._num_policy, k].expand(z.shape[0], -1, -1)
             action, _ = self._model.act(z, epsilon)
             actions.append(action)
             z, _ = self._model.step(z, action)
