@@ -32,8 +32,8 @@ from alf_lite.algorithms import (
     TaacAlgorithm as TaacAlgorithm,
     Td3Algorithm as Td3Algorithm,
     Td3BcAlgorithm as Td3BcAlgorithm,
-    TqcAlgorithm as TqcAlgorithm,
     Tdmpc2Algorithm as Tdmpc2Algorithm,
+    TqcAlgorithm as TqcAlgorithm,
     TrainedPolicy as TrainedPolicy,
 )
 from alf_lite.config import TrainerConfig as TrainerConfig, configurable as configurable

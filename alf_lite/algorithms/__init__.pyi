@@ -129,11 +129,11 @@ from alf_lite.algorithms.parts.observation_parts import (
 )
 from alf_lite.algorithms.parts.return_heads import ReturnHead
 from alf_lite.algorithms.parts.reward_weights import RewardWeights
-from alf_lite.algorithms.parts.simulator_model import Rules
 from alf_lite.algorithms.parts.search_model import LearnedModel
+from alf_lite.algorithms.parts.simulator_model import Rules
 from alf_lite.algorithms.parts.temperature import TargetEntropy
-from alf_lite.algorithms.parts.tree_search import TreeSearch
 from alf_lite.algorithms.parts.trajectory_optimizers import TrajectoryOptimizer
+from alf_lite.algorithms.parts.tree_search import TreeSearch
 from alf_lite.algorithms.ppg_algorithm import (
     AuxiliaryLossInfo as AuxiliaryLossInfo,
     AuxiliaryRows as AuxiliaryRows,
@@ -181,7 +181,6 @@ from alf_lite.algorithms.td3_bc_algorithm import (
     Td3BcLossInfo as Td3BcLossInfo,
     Td3BcAlgorithm as _Td3BcAlgorithm,
 )
-from alf_lite.algorithms.tqc_algorithm import TqcAlgorithm as _TqcAlgorithm
 from alf_lite.algorithms.tdmpc2_algorithm import (
     Tdmpc2Info as Tdmpc2Info,
     Window as Window,
@@ -191,6 +190,7 @@ from alf_lite.algorithms.tdmpc2_algorithm import (
     squashed as squashed,
     value_range as value_range,
 )
+from alf_lite.algorithms.tqc_algorithm import TqcAlgorithm as _TqcAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.distributions.exploration import ActionNoise
 from alf_lite.distributions.sample_noise import SampleNoise
