@@ -214,25 +214,13 @@ class Tdmpc2Algorithm(RLAlgorithm):
         self._planner = Mppi() if planner is None else planner
         self._num_policy = num_policy_trajectories
         self._head = TwoHotHead("symlog", -10.0, 10.0, bins=101)
-        self._encoder = EncodingNetwork(
-            observation_spec,
-            fc_layer_params=encoder_fc_layer_params,
-            activation="mish",
-            layer_norm=True,
+        self._build_model(
+            latent_size,
+            simnorm_size,
+            encoder_fc_layer_params,
+            fc_layer_params,
+            num_critics,
         )
-        self._to_latent = nn.Sequential(
-            nn.Linear(self._encoder.output_size, latent_size),
-            nn.LayerNorm(latent_size),
-        )
-        bins = self._head.num_outputs
-        self._model = _Model(latent_size, size, fc_layer_params, simnorm_size, bins)
-        self._q = ParallelMLP(
-            *(num_critics, latent_size + size, fc_layer_params, bins, "mish"),
-            layer_norm=True,
-            last_initializer="zeros",
-        )
-        noise = self._planner.make_noise(horizon, size)
-        self.register_buffer("_noise", noise, persistent=False)
         if self._is_eval:
             return
         self._target_q = copy.deepcopy(self._q).requires_grad_(False)
@@ -244,6 +232,34 @@ class Tdmpc2Algorithm(RLAlgorithm):
             self.add_optimizer(encoder_optimizer, [self._encoder, self._to_latent])
         if policy_optimizer is not None:
             self.add_optimizer(policy_optimizer, [self._model.policy])
+
+    def _build_model(
+        self,
+        latent_size: int,
+        simnorm_size: int,
+        encoder_fc_layer_params: Sequence[int],
+        fc_layer_params: Sequence[int],
+        num_critics: int,
+    ) -> None:
+        self._encoder = EncodingNetwork(
+            self.observation_spec,
+            fc_layer_params=encoder_fc_layer_params,
+            activation="mish",
+            layer_norm=True,
+        )
+        self._to_latent = nn.Sequential(
+            nn.Linear(self._encoder.output_size, latent_size),
+            nn.LayerNorm(latent_size),
+        )
+        size, bins = self._actions.vector_size, self._head.num_outputs
+        self._model = _Model(latent_size, size, fc_layer_params, simnorm_size, bins)
+        self._q = ParallelMLP(
+            *(num_critics, latent_size + size, fc_layer_params, bins, "mish"),
+            layer_norm=True,
+            last_initializer="zeros",
+        )
+        noise = self._planner.make_noise(self._horizon, size)
+        self.register_buffer("_noise", noise, persistent=False)
 
     @property
     def training_only_modules(self) -> list[nn.Module]:
