@@ -22,26 +22,16 @@ from alf_lite.games.opponents import (
     PerfectOpponent,
     RandomOpponent,
 )
-from alf_lite.testing.environment_contract import EnvironmentContract
+from alf_lite.testing.game_contract import BattleContract, GameEnvironmentContract
 
 
-class Legal:
-    """Draws actions that are allowed where the environment stands."""
-
-    def _action(self, env, t):
-        if env._current is None:
-            return torch.zeros(env.batch_size, dtype=torch.int64)
-        legal = env.game.legal(env._games, env._choosing_seats())
-        return torch.from_numpy(random_legal(legal, np.random.default_rng(t)))
-
-
-class TestBattle(Legal, EnvironmentContract):
+class TestBattle(BattleContract):
     def make(self, num_environments, seed):
         opponents = [RandomOpponent(), OnePlyOpponent()]
         return BattleEnvironment(num_environments, opponents=opponents, seed=seed)
 
 
-class TestBattleAtOnce(Legal, EnvironmentContract):
+class TestBattleAtOnce(BattleContract):
     """Both seats choose at the same time."""
 
     def make(self, num_environments, seed):
@@ -53,7 +43,31 @@ class TestBattleAtOnce(Legal, EnvironmentContract):
         )
 
 
-class TestBothSeats(Legal, EnvironmentContract):
+class TestBattleOfOneSeat(BattleContract):
+    seat = 1
+
+    def make(self, num_environments, seed):
+        opponents = [RandomOpponent()]
+        return BattleEnvironment(
+            num_environments, opponents=opponents, seat=self.seat, seed=seed
+        )
+
+
+class TestBattleWithSnapshots(BattleContract):
+    def make(self, num_environments, seed):
+        env = BattleEnvironment(
+            num_environments,
+            opponents=[RandomOpponent()],
+            num_snapshots=2,
+            num_random_moves=2,
+            seed=seed,
+        )
+        config = TrainerConfig(num_iterations=9, unroll_length=8, random_seed=0)
+        PPOAlgorithm(env=env, config=config, action_mask_key="action_mask")
+        return env
+
+
+class TestBothSeats(GameEnvironmentContract):
     def make(self, num_environments, seed):
         return BothSeatsEnvironment(
             num_environments, "connect_four", num_random_moves=4, seed=seed
@@ -87,48 +101,21 @@ def steps_of(env, number: int, seed: int = 0):
         yield env.step(torch.from_numpy(random_legal(legal, draws)))
 
 
-def test_seats_alternate_and_every_row_is_one_in_which_to_choose():
+def test_no_move_of_the_algorithm_is_lost_and_all_opponents_are_met():
     game = TicTacToe()
-    notes = Notes(game)
-    env = BattleEnvironment(4, game, opponents=[notes], seed=0)
-    first = env.reset()
-    assert first.env_info["seat"].tolist() == [0, 1, 0, 1]
-    seat, outcomes = first.env_info["seat"], []
+    notes, met, outcomes = Notes(game), set(), set()
+    env = BattleEnvironment(4, game, opponents=[notes, OnePlyOpponent()], seed=0)
+    env.reset()
     for step in steps_of(env, 300):
-        is_first, is_last = step.is_first(), step.is_last()
-        expected = torch.where(is_first, 1 - seat, seat)
-        assert torch.equal(step.env_info["seat"], expected)
-        seat = expected
-        mask = step.observation["action_mask"]
-        assert mask[~is_last].any(1).all()
         # As many discs as the seat has moved before
         own, other = step.observation["observation"].sum((2, 3)).T
-        goes_on = ~is_last
-        assert torch.equal((other - own)[goes_on], seat[goes_on])
-        assert torch.equal(step.reward[is_last], step.env_info["outcome"][is_last])
-        assert (step.reward[~is_last] == 0).all()
-        outcomes += step.env_info["outcome"][is_last].tolist()
-    assert set(outcomes) == {-1.0, 0.0, 1.0}
+        goes_on = ~step.is_last()
+        assert torch.equal((other - own)[goes_on], step.env_info["seat"][goes_on])
+        met |= set(step.env_info["opponent"].tolist())
+        outcomes |= set(step.env_info["outcome"].tolist())
+    assert met == {0.0, 1.0}
+    assert outcomes == {-1.0, 0.0, 1.0}
     assert 0.4 < np.mean(notes.seats) < 0.6
-
-
-def test_a_game_is_finished_against_the_opponent_that_it_began_with():
-    opponents = [RandomOpponent(), OnePlyOpponent(), PerfectOpponent()]
-    env = BattleEnvironment(8, opponents=opponents, seed=1)
-    opponent = env.reset().env_info["opponent"]
-    met = set()
-    for step in steps_of(env, 200):
-        now = step.env_info["opponent"]
-        assert torch.equal(now[~step.is_first()], opponent[~step.is_first()])
-        opponent = now
-        met |= set(now.tolist())
-    assert met == {0.0, 1.0, 2.0}
-
-
-def test_a_fixed_seat():
-    env = BattleEnvironment(3, opponents=[RandomOpponent()], seat=1)
-    env.reset(0)
-    assert all((s.env_info["seat"] == 1).all() for s in steps_of(env, 40))
 
 
 def test_both_seats_see_the_board_as_their_own():
@@ -162,37 +149,11 @@ def test_a_game_that_takes_too_long_is_cut_and_not_terminal():
     assert step.discount.tolist() == [-1, -1]
 
 
-@pytest.mark.parametrize("kind", [BattleEnvironment, BothSeatsEnvironment])
-def test_games_in_progress_are_continued_to_the_bit(kind):
-    def make(seed):
-        options = {"opponents": [RandomOpponent(), OnePlyOpponent()]}
-        return kind(
-            5,
-            "connect_four",
-            num_random_moves=2,
-            seed=seed,
-            **(options if kind is BattleEnvironment else {}),
-        )
-
-    env = make(0)
+def test_open_games_of_another_number_of_environments_are_refused():
+    env = BothSeatsEnvironment(5, seed=0)
     env.reset()
-    list(steps_of(env, 37))
-    state = env.episode_state()
-    expected = list(steps_of(env, 50, seed=1))
-    again = make(9)
-    assert again.restore_episodes(state, 3) == {}
-    for step, same in zip(steps_of(again, 50, seed=1), expected, strict=True):
-        for one, other in zip(step[:4], same[:4], strict=True):
-            if isinstance(one, dict):
-                assert all(torch.equal(one[key], other[key]) for key in one)
-            else:
-                assert torch.equal(one, other)
-        assert torch.equal(step.env_info["outcome"], same.env_info["outcome"])
     with pytest.raises(CheckpointError, match="open games"):
-        kind(
-            4,
-            **({"opponents": [RandomOpponent()]} if kind is BattleEnvironment else {}),
-        ).restore_episodes(state, 0)
+        BothSeatsEnvironment(4).restore_episodes(env.episode_state(), 0)
 
 
 class NoWay(TicTacToe):

@@ -10,8 +10,9 @@ import pytest
 from alf_lite.errors import ConfigError
 from alf_lite.games.board_games import ConnectFour, LineGame, Nim, TicTacToe
 from alf_lite.games.catalogue import create_game
-from alf_lite.games.game import Game, copy_rows, random_legal, with_rows
+from alf_lite.games.game import random_legal
 from alf_lite.games.small_games import KuhnPoker, MatrixGame, rock_paper_scissors
+from alf_lite.testing.game_contract import GameContract
 
 GAMES = [
     TicTacToe(),
@@ -27,73 +28,14 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def played(game: Game, number: int = 32, seed: int = 0):
-    """States of random games, from the first to the last move, and the actions."""
-    draws = rng(seed)
-    state = game.initial(number, draws)
-    while (moves := game.moves(state)).any():
-        rows = np.flatnonzero(moves.any(1))
-        before = copy_rows(state, rows)
-        seats = range(game.num_players)
-        actions = np.stack(
-            [
-                random_legal(game.legal(before, np.full(len(rows), seat)), draws)
-                for seat in seats
-            ],
-            1,
-        )
-        yield before, actions, game.play(before, actions, draws)
-        state = with_rows(state, rows, game.play(before, actions, draws))
-
-
 @pytest.mark.parametrize("game", GAMES, ids=lambda game: game.name)
-class TestEveryGame:
-    def test_what_one_wins_the_others_lose_and_only_at_the_end(self, game):
-        for _, _, after in played(game):
-            won, moves = game.returns(after), game.moves(after)
-            assert won.dtype == np.float32
-            assert (won.sum(1) == 0).all()
-            assert (won[moves.any(1)] == 0).all()
+class TestEveryGame(GameContract):
+    @pytest.fixture(autouse=True)
+    def _of(self, game):
+        self._game = game
 
-    def test_it_is_over_after_its_longest_length(self, game):
-        assert len(list(played(game))) <= game.max_length
-
-    def test_who_moves_has_a_legal_action_and_nobody_else(self, game):
-        for before, _, _ in played(game):
-            moves = game.moves(before)
-            for seat in range(game.num_players):
-                legal = game.legal(before, np.full(len(moves), seat))
-                assert legal.shape == (len(moves), game.num_actions)
-                assert np.array_equal(legal.any(1), moves[:, seat])
-
-    def test_a_move_leaves_the_state_before_it_as_it_was(self, game):
-        for before, actions, _ in played(game):
-            copies = [array.copy() for array in before]
-            game.play(before, actions, rng())
-            for array, copy in zip(before, copies, strict=True):
-                assert np.array_equal(array, copy)
-
-    def test_a_game_does_not_depend_on_those_beside_it(self, game):
-        for before, actions, after in played(game):
-            alone = game.play(copy_rows(before, [0]), actions[:1], rng())
-            for array, expected in zip(alone, after, strict=True):
-                assert np.array_equal(array[0], expected[0])
-
-    def test_observations_are_in_their_space(self, game):
-        for before, _, _ in played(game):
-            seen = game.observe(before, np.zeros(len(game.moves(before)), np.int64))
-            assert seen.dtype == np.float32
-            assert all(one in game.observation_space for one in seen)
-
-    def test_what_is_packed_is_unpacked(self, game):
-        for before, _, _ in played(game):
-            again = game.unpack(game.pack(before))
-            for array, expected in zip(again, before, strict=True):
-                assert np.array_equal(array, expected)
-
-    def test_it_can_be_shown(self, game):
-        before, _, _ = next(iter(played(game)))
-        assert game.describe(before, 0)
+    def make(self):
+        return self._game
 
 
 def naive_winner(cells: list[list[int]], length: int) -> int:
@@ -155,7 +97,9 @@ def test_kuhn_poker_pays_as_its_rules_say():
         (1, 1): (2, -2),
     }
     seen = set()
-    for _, _, after in played(game, 200):
+    contract = GameContract()
+    contract.num_games = 200
+    for _, _, after in contract.played(game):
         for row in np.flatnonzero(~game.moves(after).any(1)):
             history = tuple(int(a) for a in after.history[row] if a >= 0)
             is_higher = after.cards[row, 0] > after.cards[row, 1]

@@ -54,24 +54,6 @@ def probabilities(opponent) -> torch.Tensor:
     return distribution.probs.clone()
 
 
-def test_a_snapshot_does_not_follow_the_policy_that_trains():
-    env = make_environment(opponents=[])
-    algorithm = make_algorithm(env)
-    algorithm.train_iter()
-    snapshot = env._opponents.snapshots[0]
-    before = probabilities(snapshot)
-    for _ in range(3):
-        algorithm.train_iter()
-    assert torch.equal(probabilities(env._opponents.snapshots[0]), before)
-    trained = algorithm.state_dict()
-    moved = [
-        not torch.equal(trained[name], tensor)
-        for name, tensor in algorithm.opponent_pool.tensors_of(0).items()
-        if tensor.numel() > 1
-    ]
-    assert any(moved)
-
-
 def test_an_evicted_snapshot_finishes_its_games():
     env = make_environment(opponents=[], num_snapshots=1)
     algorithm = make_algorithm(env)
