@@ -105,7 +105,8 @@ class RingStorage:
         self._max_staged = min(max(num_that_fit, 1), _MAX_STEPS, self.max_length)
         self._num_staged = 0
         shape = (self._max_staged, num_environments, layout.row_bytes)
-        self._staged = torch.empty(shape, dtype=torch.uint8, device=self.device)
+        # Zeros, because the bytes between leaves are written to checkpoints, too
+        self._staged = torch.zeros(shape, dtype=torch.uint8, device=self.device)
         self._whole_staged = self._as_whole(self._staged)
         # (first, number of steps) → the leaves of the staged rows there.
         self._places: dict[tuple[int, int], _Place] = {}
@@ -155,7 +156,7 @@ class RingStorage:
             # The older ones would be overwritten by the newer ones at once.
             leaves = [leaf[skipped:] for leaf in leaves]
         num_columns = self.num_environments if env_ids is None else len(env_ids)
-        rows = torch.empty(
+        rows = torch.zeros(
             (num_steps - skipped, num_columns, self.layout.row_bytes),
             dtype=torch.uint8,
             device=self.device,

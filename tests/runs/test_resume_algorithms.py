@@ -8,6 +8,7 @@ import importlib.util
 import pytest
 
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
+from alf_lite.algorithms.alphazero_algorithm import AlphaZeroAlgorithm
 from alf_lite.algorithms.awac_algorithm import AwacAlgorithm
 from alf_lite.algorithms.cql_algorithm import CqlAlgorithm
 from alf_lite.algorithms.cql_dqn_algorithm import CqlDqnAlgorithm
@@ -15,6 +16,7 @@ from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.impala_algorithm import ImpalaAlgorithm
 from alf_lite.algorithms.iql_algorithm import IqlAlgorithm
+from alf_lite.algorithms.parts.tree_search import TreeSearch
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
@@ -28,6 +30,8 @@ from alf_lite.data_transformers.normalizing_transformers import (
 )
 from alf_lite.distributions.exploration import OrnsteinUhlenbeckNoise
 from alf_lite.environments.creation import create_environment
+from alf_lite.games.board_games import Nim
+from alf_lite.games.game_environment import BothSeatsEnvironment
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.recurrent_networks import LSTMEncodingNetwork
 from alf_lite.networks.value_networks import ValueNetwork
@@ -80,6 +84,11 @@ REPLAY = {
 }
 EVALUATE = {"evaluate": True, "eval_interval": 2, "num_eval_episodes": 3}
 
+
+def nim(*, seed, num_parallel_environments=4):
+    return BothSeatsEnvironment(num_parallel_environments, Nim((1, 2, 2)), seed=seed)
+
+
 CASES = {
     "dqn": (
         "CartPole-v1",
@@ -128,6 +137,17 @@ CASES = {
         NORMALIZE,
     ),
     "impala": ("CartPole-v1", with_optimizer(ImpalaAlgorithm), {}),
+    "alphazero": (
+        nim,
+        with_optimizer(
+            AlphaZeroAlgorithm,
+            game=Nim((1, 2, 2)),
+            search=TreeSearch(4, "puct"),
+            rollout_temperature=LinearScheduler(((0.0, 1.0), (1.0, 0.1))),
+            n_step=1,
+        ),
+        {**REPLAY, "initial_random_policy": False, "create_env": nim},
+    ),
     "agent, off-policy": (
         "CartPole-v1",
         full_agent(DqnAlgorithm),
