@@ -10,6 +10,7 @@ from alf_lite.algorithms.parts.tree_search import TreeSearch
 from alf_lite.errors import ConfigError
 from alf_lite.games.board_games import ConnectFour, Nim, TicTacToe
 from alf_lite.games.game import copy_rows, random_legal
+from alf_lite.games.game_tree import GameTree
 from alf_lite.games.small_games import KuhnPoker
 
 GAMES = [TicTacToe(), ConnectFour(), Nim((1, 2, 3))]
@@ -100,8 +101,50 @@ def test_a_search_wins_and_blocks(select):
         found = searched([1, 1, 0, -1, -1, 0, 0, 0, 0], simulations, select)
         assert found.action == 2
         assert found.q[0, 2] == 1
+    if select == "puct":
+        assert searched([0, 0, 0, -1, -1, 0, 1, 0, 0], 32, select).action == 5
     # Sequential halving spreads few visits over six actions: it sees the reply late
     assert searched([0, 0, 0, -1, -1, 0, 1, 0, 0], 200, select).action == 5
+
+
+@pytest.mark.parametrize(
+    ("select", "game", "simulations"),
+    [
+        ("puct", Nim((1, 2, 3)), 8),
+        ("gumbel", Nim((1, 2, 3)), 8),
+        ("puct", TicTacToe(), 128),
+    ],
+)
+def test_with_exact_values_every_move_is_a_best_one(select, game, simulations):
+    # Of up to 600 positions in which somebody moves, with an even prior
+    values, best = {}, {}
+    tree = GameTree(game)
+    after = np.zeros(0)
+    for level in reversed(tree._levels):
+        sign = np.where(level.mover == 0, 1, -1)
+        q = np.full(level.legal.shape, -9.0)
+        q[level.parent, level.action] = sign[level.parent] * after[level.child]
+        goes_on = level.legal.any(1)
+        value = np.where(goes_on, q.max(1), sign * level.returns)
+        for seen, v, row in zip(level.observation, value, q, strict=True):
+            values[seen.tobytes()] = v
+            if (row > -9).any():
+                best[seen.tobytes()] = row
+        after = sign * value
+
+    def exact(boards):
+        known = [values.get(board.tobytes(), 0.0) for board in boards]
+        logits = np.zeros((len(boards), game.num_actions), np.float32)
+        return logits, np.array(known, np.float32)
+
+    shape = game.observation_space.shape
+    seen = np.stack([np.frombuffer(k, np.float32).reshape(shape) for k in best])
+    q = np.stack(list(best.values()))
+    every = len(q) // 600 + 1
+    seen, q = seen[::every], q[::every]
+    model = SimulatorModel(game, exact)
+    found = TreeSearch(simulations, select).run(model.root(seen), model.step, q > -9)
+    np.testing.assert_array_equal(q[np.arange(len(q)), found.action], q.max(1))
 
 
 def test_a_lost_game_has_the_value_minus_1():
