@@ -253,7 +253,9 @@ class BattleContract(GameEnvironmentContract):
         game, seats = env.game, np.zeros(4, np.int64)
         state = game.initial(4, np.random.default_rng(0))
         legal = game.legal(state, seats)
-        return env._opponents.snapshots[0].probabilities(game.observe(state, seats), legal)
+        return env._opponents.snapshots[0].probabilities(
+            game.observe(state, seats), legal
+        )
 
 
 def _assert_same_arrays(state: State, other: State) -> None:
