@@ -147,6 +147,11 @@ class Activation(ArrayNode):
     def __init__(self, layer: nn.Module) -> None:
         self._layer: Any = layer
 
+    @property
+    def keeps_output(self) -> bool:
+        """Whether y, which overwrites x, is all that the gradient needs."""
+        return False
+
     def forward(self, x: np.ndarray) -> tuple[np.ndarray, Any]:
         values = torch.from_numpy(x)
         return _BY_TORCH[type(self._layer)][0](self._layer, values).numpy(), values
@@ -190,6 +195,8 @@ _BY_TORCH: dict[type[nn.Module], tuple[Callable[..., Tensor], ...]] = {
 class Relu(Activation):
     """max(x, 0)."""
 
+    keeps_output = True
+
     def forward_many(self, x: Tensor, keeps: bool) -> tuple[Tensor, Any]:
         torch.relu_(x)
         return x, x.numpy() if keeps else None
@@ -215,6 +222,8 @@ class Relu(Activation):
 class Tanh(Activation):
     """tanh x."""
 
+    keeps_output = True
+
     def forward(self, x: np.ndarray) -> tuple[np.ndarray, Any]:
         np.tanh(x, out=x)
         return x, x
@@ -227,9 +236,16 @@ class Tanh(Activation):
 class Elu(Activation):
     """exp(x) − 1, if it is less than x."""
 
+    @property
+    def keeps_output(self) -> bool:
+        return self._layer.alpha == 1.0
+
     def forward(self, x: np.ndarray) -> tuple[np.ndarray, Any]:
-        if self._layer.alpha != 1.0:
+        if not self.keeps_output:
             return super().forward(x)
+        if x.size >= _MANY:
+            F.elu_(torch.from_numpy(x))
+            return x, x
         negative = np.minimum(x, _ZERO)
         np.expm1(negative, out=negative)
         return np.maximum(x, negative, out=x), x

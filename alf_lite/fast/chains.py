@@ -20,6 +20,7 @@ from alf_lite.fast.array_nodes import (
     Activation,
     ArrayNode,
     Dueling,
+    Place,
     in_torch,
     pull_back,
     run,
@@ -30,6 +31,7 @@ from alf_lite.networks.containers import Sequential
 from alf_lite.networks.encoding_networks import EncodedNetwork, EncodingNetwork
 from alf_lite.networks.input_encoders import CategoryEncoder, NumberEncoder
 from alf_lite.networks.input_preprocessors import COMBINERS, concat
+from alf_lite.networks.parallel_layers import ParallelLinear
 from alf_lite.networks.value_networks import QNetwork
 from alf_lite.utils.threads import is_single_threaded
 
@@ -122,13 +124,80 @@ def _layers_after_encoder(network: EncodedNetwork) -> list[Any] | None:
     return None if layer is None else [layer]
 
 
-class NumpyChain:
+class BuiltChain:
+    """Layers one after the other, and where the memory of their parameters is.
+
+    Where they are not wanted (in a graph that is compiled or exported, in another
+    precision) or cannot be had (other layers, one that was put in the place of another,
+    that has hooks, or a weight made of other parameters), it is not ready.
+
+    Args:
+        layers: that are known; none if there are others.
+        modules: all that are asked whether they are as they were.
+        network: that they belong to.
+    """
+
+    def __init__(
+        self, layers: Sequence[Any], modules: Sequence[nn.Module], network: nn.Module
+    ) -> None:
+        self._layers = layers
+        self._built = lean_layers.BuiltLayers(modules, network)
+        # What it is made of, and where it is. It is kept, so that no address is used
+        # twice.
+        self._memory: list[tuple[dict[str, Any], str, int, Any]] = []
+
+    def is_ready(self) -> bool:
+        """Whether the layers are as they were; finds where their parameters are now."""
+        if not self._layers or is_traced() or not self._built.are_untouched():
+            return False
+        # Not by attribute, which nn.Module looks up in Python; any() takes longer.
+        for held, name, address, _ in self._memory:
+            tensor = held.get(name)
+            if (0 if tensor is None else tensor.data_ptr()) != address:
+                self._memory = []  # the parameters have moved
+                break
+        if not self._memory and not self._finds_memory():
+            return False
+        return (
+            lean_layers.current_dtype is torch.float32
+            and not torch.is_autocast_enabled("cpu")
+        )
+
+    def _finds_memory(self) -> bool:
+        """Remembers it, and has what is made of it built."""
+        modules = _modules_of(self._layers)
+        if not all(map(_is_known, modules)):
+            self._layers = []  # weights are made of others at every call
+            return False
+        tensors = [t for m in modules for t in m._parameters.values() if t is not None]
+        if not all(t.is_cpu and t.dtype == torch.float32 for t in tensors):
+            return False
+        self._memory = [
+            (held, name, 0, None)
+            if (tensor := held[name]) is None
+            else (held, name, tensor.data_ptr(), tensor.detach())
+            for held, name in self._places(max(t.numel() for t in tensors))
+        ]
+        return True
+
+    def _places(self, largest: int) -> list[Place]:
+        """Builds all that stands on the parameters, of which it says the order."""
+        raise NotImplementedError
+
+    def parameters(self) -> list[Tensor | None]:
+        """Of all layers, in their order."""
+        return [held[name] for held, name, *_ in self._memory]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy has layers of its own in other memory.
+        return {**vars(self), "_memory": []}
+
+
+class NumpyChain(BuiltChain):
     """Layers that ``array_nodes`` knows, one after the other, the last one linear.
 
-    The results and gradients are those of torch but for rounding. Where they are not
-    wanted (in several threads, on a GPU, in a graph that is compiled or exported, in
-    another precision) or cannot be had (other layers, one that was put in the place of
-    another, that has hooks, or a weight made of other parameters), there are none.
+    The results and gradients are those of torch but for rounding. There are none where
+    it is not ready, in several threads and on a GPU.
 
     Args:
         layers: parts of the network, see :func:`layers_of`; none if it is no chain.
@@ -137,7 +206,6 @@ class NumpyChain:
 
     def __init__(self, layers: Sequence[Any], network: nn.Module) -> None:
         encoders = [layer for layer in layers if type(layer) is EncodingNetwork]
-        self._layers = [layer for layer in layers if layer not in encoders]
         modules = _modules_of(layers)
         self._reader = next((each for each in encoders if not each._is_plain), None)
         if self._reader is not None:
@@ -146,17 +214,10 @@ class NumpyChain:
                 spec.ndim == 1 and spec.dtype == torch.float32
                 for spec in nest.flatten(self._reader.input_spec)
             )
-        self._built = lean_layers.BuiltLayers(modules, network)
-        if not _is_chain(self._layers):
-            self._layers = []
-        self._forget()
-
-    def _forget(self) -> None:
+        layers = [layer for layer in layers if layer not in encoders]
+        super().__init__(layers if _is_chain(layers) else [], modules, network)
         self._nodes: list[ArrayNode] = []
         self._max_rows = 0
-        # What they are made of, and where it is. It is kept, so that no address is used
-        # twice.
-        self._memory: list[tuple[dict[str, Any], str, int, Any]] = []
 
     def __call__(self, inputs: Any) -> Tensor | None:
         """[B, ...] → [B, output_size]; None: ask torch."""
@@ -177,20 +238,6 @@ class NumpyChain:
         """What inputs [B, ...] are to be run through; None: ask torch."""
         return self.read(inputs) if self.is_ready() else None
 
-    def is_ready(self) -> bool:
-        """Whether the layers are as they were, and their nodes where these are now."""
-        if not self._layers or is_traced() or not self._built.are_untouched():
-            return False
-        # Not by attribute, which nn.Module looks up in Python; any() takes longer.
-        for held, name, address, _ in self._memory:
-            tensor = held.get(name)
-            if (0 if tensor is None else tensor.data_ptr()) != address:
-                self._forget()  # the parameters have moved
-                break
-        if not self._nodes:
-            self._build_nodes()
-        return bool(self._nodes) and lean_layers.current_dtype is torch.float32
-
     def read(self, inputs: Any) -> PreparedInput | None:
         """As ``prepared``, of a chain that is ready."""
         x = inputs if self._reader is None else self._joined(inputs)
@@ -210,35 +257,15 @@ class NumpyChain:
             return torch.from_numpy(np.concatenate(arrays, axis=-1))
         return self._reader.joined(inputs)
 
-    def parameters(self) -> list[Tensor | None]:
-        """Of all nodes, in their order."""
-        return [held[name] for held, name, *_ in self._memory]
-
-    def _build_nodes(self) -> None:
-        """On the memory where the parameters are now, unless they are elsewhere."""
-        modules = _modules_of(self._layers)
-        if not all(map(_is_known, modules)):
-            self._layers = []  # weights are made of others at every call
-            return
-        tensors = [t for m in modules for t in m._parameters.values() if t is not None]
-        if not all(t.is_cpu and t.dtype == torch.float32 for t in tensors):
-            return
-        largest = max(t.numel() for t in tensors)
-        min_rows_of_torch = _MIN_PRODUCTS_OF_TORCH // max(largest, 1)
-        self._nodes = _nodes_of(self._layers, min_rows_of_torch)
-        for node in self._nodes:
-            for held, name in node.parameters:
-                tensor = held[name]
-                address = 0 if tensor is None else tensor.data_ptr()
-                kept = None if tensor is None else tensor.detach()
-                self._memory.append((held, name, address, kept))
+    def _places(self, largest: int) -> list[Place]:
+        self._nodes = _nodes_of(self._layers, _MIN_PRODUCTS_OF_TORCH // max(largest, 1))
         self._max_rows = min(_MAX_PRODUCTS // max(largest, 1), _MAX_ROWS)
         if is_single_threaded():
             self._max_rows = _NO_LIMIT
+        return [place for node in self._nodes for place in node.parameters]
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy has layers of its own in other memory.
-        return {**vars(self), "_nodes": [], "_memory": []}
+        return {**super().__getstate__(), "_nodes": []}
 
 
 class PreparedInput(NamedTuple):
@@ -287,7 +314,7 @@ def _is_chain(layers: Sequence[Any]) -> bool:
     for layer in layers:
         if type(layer) is _Streams:
             return all(map(_is_chain, layer[:2]))
-        if not _is_known(layer):
+        if type(layer) not in NODES or not _is_known(layer):
             return False
         is_activation = issubclass(NODES[type(layer)], Activation)
         if is_activation and not follows_memory:
@@ -300,7 +327,8 @@ def _is_known(layer: nn.Module) -> bool:
     if type(layer) is nn.LayerNorm:
         return len(layer.normalized_shape) == 1
     # A weight that is made of others is no parameter
-    return type(layer) in NODES and len(layer._parameters) in (0, 2)
+    is_of_known_type = type(layer) in NODES or type(layer) is ParallelLinear
+    return is_of_known_type and len(layer._parameters) in (0, 2)
 
 
 def _modules_of(layers: Sequence[Any]) -> list[nn.Module]:

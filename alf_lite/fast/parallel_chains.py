@@ -14,7 +14,6 @@ from torch import Tensor
 
 from alf_lite.fast import Computation, Node, may_use_numpy
 from alf_lite.fast.stacks import Stack, pull_back, run, stack_of
-from alf_lite.networks import lean_layers
 from alf_lite.networks.critic_networks import ParallelMLP
 
 # Numbers that a layer of an ensemble makes, from which on it is worth it.
@@ -34,8 +33,6 @@ def values(network: ParallelMLP, x: Tensor, more: Tensor | None = None) -> Tenso
         or not (more is None or may_use_numpy(more))
         or torch.get_num_threads() > 1
         or network.is_only_first
-        or lean_layers.current_dtype is not torch.float32
-        or torch.is_autocast_enabled("cpu")
     ):
         return NotImplemented
     stack = stack_of(network, network._hidden_layers, [network._output_layer])
@@ -44,7 +41,7 @@ def values(network: ParallelMLP, x: Tensor, more: Tensor | None = None) -> Tenso
     num_outputs = len(stack.members) * stack.members[0][0].weight.shape[1]
     if len(x) * num_outputs < _MIN_OUTPUTS:
         return NotImplemented
-    return Node.apply(_Pass(stack), x, more, *stack.parameters)
+    return Node.apply(_Pass(stack), x, more, *stack.parameters())
 
 
 class _Pass(Computation):
@@ -90,10 +87,11 @@ class _Pass(Computation):
     def in_torch(self, x: Tensor, more: Tensor | None, *parameters: Tensor) -> Tensor:
         values = x if more is None else torch.cat([x, more], dim=-1)
         values = values.expand(len(parameters[0]), *values.shape)
+        activations = [*self._stack.activations, None]
         for weight, bias, activation in zip(
-            parameters[::2], parameters[1::2], self._stack.activations, strict=True
+            parameters[::2], parameters[1::2], activations, strict=True
         ):
             values = torch.baddbmm(bias, values, weight)
             if activation is not None:
-                values = activation.in_torch(values)
+                values = activation.in_torch(values, iter(()))
         return values.transpose(0, 1)

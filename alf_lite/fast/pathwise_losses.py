@@ -13,6 +13,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -26,8 +27,8 @@ from alf_lite.algorithms.sac_algorithm import SacAlgorithm, SacLossInfo
 from alf_lite.data_structures import Field, LossInfo
 from alf_lite.distributions.action_vectors import BoxActions, Entropies
 from alf_lite.fast import Computation, Node, is_exactly, may_make_node
-from alf_lite.fast.stacks import Stack, pull_back, run, stack_of, tanh_
-from alf_lite.networks import lean_layers
+from alf_lite.fast.chains import quiet
+from alf_lite.fast.stacks import Stack, pull_back, run, stack_of
 from alf_lite.networks.actor_networks import ActorNetwork, SquashedActorNetwork
 from alf_lite.networks.continuous_projections import NormalProjection
 from alf_lite.networks.critic_networks import CriticNetwork, ParallelMLP
@@ -60,7 +61,7 @@ def of_sac(algorithm: SacAlgorithm, batch: TrainingBatch) -> _Result:
     task = _Task.of(algorithm, batch)
     if actor is None or task is None or not actor.is_trained():
         return None
-    with torch.no_grad():
+    with torch.no_grad(), quiet():
         return _sac_loss(algorithm, task, actor, head, temperature)
 
 
@@ -97,7 +98,7 @@ def _sac_loss(
         to_outputs = sample.pull_back(slope, alpha * task.share, size)
         gradients, (places,) = actor.new_gradients()
         pull_back(layers, [x[:size] for x in inputs], to_outputs, places)
-        task.learn(actor.parameters, gradients)
+        task.learn(actor.parameters(), gradients)
         task.learn([temperature._log_alpha], [gap.dot(task.share)])
         entropies = Entropies(-log_prob)
 
@@ -129,25 +130,23 @@ def of_ddpg(algorithm: DdpgAlgorithm, batch: TrainingBatch) -> _Result:
         return None
     if not actor.is_trained() or not is_zero(algorithm._action_l2):
         return None
-    with torch.no_grad():
+    with torch.no_grad(), quiet():
         (layers,), (target_layers,) = actor.members, target_actor.members
-        action = run(target_layers, task.next_observation, "actor")
-        tanh_(action)
+        action = _tanh_(run(target_layers, task.next_observation, "actor"))
         loss = critic_loss = task.learn_values(
             task.next_value(algorithm._target_action(action)), 1.0
         )
         actor_loss: Field = ()
         if algorithm._actor_updates.is_due:
             inputs: list[Tensor] = []
-            action = run(layers, task.observation, "actor", inputs)
-            tanh_(action)
+            action = _tanh_(run(layers, task.observation, "actor", inputs))
             value, slope = task.value_and_slope(action, only_first=True)
             actor_loss = -value
             loss = critic_loss + actor_loss
             slope *= 1 - action * action
             gradients, (places,) = actor.new_gradients()
             pull_back(layers, inputs, slope, places)
-            task.learn(actor.parameters, gradients)
+            task.learn(actor.parameters(), gradients)
 
         def parts(q: Tensor) -> DdpgLossInfo:
             return DdpgLossInfo(*map(_timed, (critic_loss, actor_loss, q)))
@@ -184,7 +183,6 @@ class _Task:
         critics = algorithm._critics
         if (
             not may_make_node()
-            or lean_layers.current_dtype is not torch.float32
             or algorithm._is_recurrent
             or algorithm.has_multidim_reward
             or algorithm._mask.exists
@@ -227,7 +225,7 @@ class _Task:
             pull_back(layers, kept, (error * share).unsqueeze(1), own)
             self._errors.append(error)
         self._next = target
-        self.learn(self._online.parameters, gradients)
+        self.learn(self._online.parameters(), gradients)
         return factor * functools.reduce(operator.add, (e * e for e in self._errors))
 
     def value_and_slope(
@@ -272,6 +270,12 @@ class _Task:
         return LossInfo(mean, (), extra, priority), ()
 
 
+def _tanh_(x: Tensor) -> Tensor:
+    """In place; torch takes several times as long."""
+    values = x.numpy()
+    return torch.from_numpy(np.tanh(values, out=values))
+
+
 def _timed(x: Any) -> Any:
     """[B] → [1, B]."""
     return x.unsqueeze(0) if isinstance(x, Tensor) else x
@@ -287,9 +291,11 @@ class _Known(Computation):
         return self._mean
 
     def backward(self, needs: Sequence[bool], gradient: Tensor) -> list[Tensor]:
-        found, self._gradients = self._gradients, []  # theirs who get them
-        if not found:
-            raise RuntimeError("the gradient of this loss was asked for before")
+        found = self._gradients
+        if torch._C._autograd._get_current_graph_task_keep_graph():
+            found = [*map(torch.clone, found)]  # they are asked for again
+        else:
+            self._gradients = []  # theirs who get them
         if gradient.item() != 1:
             torch._foreach_mul_(found, gradient)
         return found

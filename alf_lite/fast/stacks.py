@@ -7,54 +7,20 @@ nobody needs. Here each member of an ensemble is evaluated by itself, layer by l
 
 from __future__ import annotations
 
-import operator
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from alf_lite.networks import lean_layers
+from alf_lite.fast.array_nodes import NODES, Activation, Place
+from alf_lite.fast.chains import BuiltChain
 from alf_lite.networks.critic_networks import ParallelMLP
 from alf_lite.networks.parallel_layers import ParallelLinear
 
 # For the gradients of weight [in, out] and bias [1, out] of each layer
 Places = Sequence[Tensor]
-
-_threshold_backward = torch.ops.aten.threshold_backward.grad_input
-_elu_backward = torch.ops.aten.elu_backward.grad_input
-
-
-class InPlaceActivation(NamedTuple):
-    """The first two in place: of the outputs; of (their gradient, the outputs)."""
-
-    apply: Callable[[Tensor], Any]
-    pull_back: Callable[[Tensor, Tensor], Any]
-    in_torch: Callable[[Tensor], Tensor]
-
-
-def tanh_(x: Tensor) -> None:
-    """In place, without a graph."""
-    values = x.numpy()
-    np.tanh(values, out=values)  # torch takes several times as long
-
-
-_ACTIVATIONS: dict[type[nn.Module], InPlaceActivation] = {
-    nn.ReLU: InPlaceActivation(
-        torch.relu_,
-        lambda g, y: _threshold_backward(g, y, 0, grad_input=g),
-        torch.relu,
-    ),
-    nn.Tanh: InPlaceActivation(tanh_, lambda g, y: g.mul_(1 - y * y), torch.tanh),
-    nn.ELU: InPlaceActivation(
-        F.elu_,
-        lambda g, y: _elu_backward(g, 1.0, 1, 1, True, y, grad_input=g),
-        F.elu,
-    ),
-}
 
 
 class Layer(NamedTuple):
@@ -63,10 +29,10 @@ class Layer(NamedTuple):
     weight: Tensor  # [in, out]
     transposed: Tensor
     bias: Tensor  # [out]
-    activation: InPlaceActivation | None
+    activation: Activation | None
 
 
-class Stack:
+class Stack(BuiltChain):
     """The layers of a network, or of each member of an ensemble.
 
     Args:
@@ -78,42 +44,29 @@ class Stack:
     def __init__(
         self, hidden: Sequence[nn.Module], last: Sequence[Any], network: nn.Module
     ) -> None:
-        self.activations = [_ACTIVATIONS.get(type(a)) for a in hidden[1::2]]
-        is_known = len(hidden) % 2 == 0 and None not in (*self.activations, *last)
-        if not all(getattr(layer, "alpha", 1.0) == 1.0 for layer in hidden):
-            is_known = False
-        self._linear: list[Any] = [*hidden[::2], *last] if is_known else []
-        self._kind = ParallelLinear if isinstance(network, ParallelMLP) else nn.Linear
-        self._has_two = len(last) == 2
-        layers = [*hidden, *last] if is_known else []
-        self._built = lean_layers.BuiltLayers(layers, network)
-        self.activations.append(None)
-        self._addresses: list[int] = []
+        kind = ParallelLinear if isinstance(network, ParallelMLP) else nn.Linear
+        self._linear = [*hidden[::2], *last]
+        nodes = [NODES.get(type(layer)) for layer in hidden[1::2]]
+        self.activations: list[Any] = []
+        layers: list[Any] = []
+        if (
+            len(hidden) % 2 == 0
+            and all(type(layer) is kind for layer in self._linear)
+            and all(node is not None and issubclass(node, Activation) for node in nodes)
+        ):
+            layers = [*hidden, *last]
+            self.activations = [NODES[type(x)](x) for x in hidden[1::2]]
+        self._is_ensemble, self._has_two = kind is ParallelLinear, len(last) == 2
+        super().__init__(layers, layers, network)
         self._arrays: list[Tensor] = []
-        self.parameters: list[Any] = []
         self.members: list[list[Layer]] = []
 
     def is_ready(self) -> bool:
-        """Whether the layers are those that the network was built of; finds them."""
-        if not self._linear or not self._built.are_untouched():
+        if not super().is_ready():
             return False
-        found: list[Any] = []
-        for layer in self._linear:
-            own = layer._parameters
-            if type(layer) is not self._kind or len(own) != 2 or own["bias"] is None:
-                return False  # made of others at every call
-            found += own["weight"], own["bias"]
-        addresses = [parameter.data_ptr() for parameter in found]
-        # Others may be on the same memory, such as one that is not trained any more
-        are_same = len(found) == len(self.parameters) and all(
-            map(operator.is_, found, self.parameters)
-        )
-        if addresses != self._addresses or not are_same:
-            if not all(p.is_cpu and p.dtype is torch.float32 for p in found):
+        for activation in self.activations:
+            if not activation.keeps_output:
                 return False
-            self._addresses, self.parameters = addresses, found
-            self._arrays = [p.detach() for p in found]
-            self.members = self._find_members()
         if self._has_two:
             weight, bias, other_weight, other_bias = self._arrays[-4:]
             joint = torch.cat([weight, other_weight])
@@ -122,15 +75,25 @@ class Stack:
         return True
 
     def is_trained(self) -> bool:
-        return all(parameter.requires_grad for parameter in self.parameters)
+        return all(p.requires_grad for p in self.parameters() if p is not None)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # A copy has parameters of its own in other memory.
-        return {**vars(self), "_addresses": []}
+    def _finds_memory(self) -> bool:
+        biases = [layer._parameters.get("bias") for layer in self._linear]
+        return not any(bias is None for bias in biases) and super()._finds_memory()
+
+    def _places(self, largest: int) -> list[Place]:
+        places = [
+            (layer._parameters, name)
+            for layer in self._linear
+            for name in ("weight", "bias")
+        ]
+        self._arrays = [held[name].detach() for held, name in places]
+        self.members = self._find_members()
+        return places
 
     def _find_members(self) -> list[list[Layer]]:
         weights, biases = self._arrays[::2], self._arrays[1::2]
-        if self._kind is nn.Linear:
+        if not self._is_ensemble:
             parts: list[Any] = [([w.t() for w in weights], biases)]
         else:  # [n, in, out], [n, 1, out]
             of_members = zip(*[b.squeeze(1) for b in biases], strict=True)
@@ -138,7 +101,7 @@ class Stack:
         return [
             [
                 Layer(weight, weight.t(), bias, activation)
-                for weight, bias, activation in zip(*part, self.activations)  # noqa: B905 - of two last ones, there is one too many
+                for weight, bias, activation in zip(*part, [*self.activations, None])  # noqa: B905 - of two last ones, there is one too many
             ]
             for part in parts
         ]
@@ -149,7 +112,7 @@ class Stack:
         Nobody else keeps them, so that the parameters need no copy.
         """
         found = [*map(torch.empty_like, self._arrays)]
-        if self._kind is not nn.Linear:
+        if self._is_ensemble:
             return found, [*zip(*map(torch.unbind, found), strict=True)]
         joint = found
         if self._has_two:
@@ -212,7 +175,7 @@ def run(
             out = _memory.take((key, i), num_rows, size)
             x = torch.addmm(bias, x, weight, out=out)
         if activation is not None:
-            activation.apply(x)
+            activation.forward(x.numpy())
     return x
 
 
@@ -247,5 +210,5 @@ def pull_back(
         gradient = product(gradient, transposed, out=out)
         activation = layers[i - 1].activation
         assert activation is not None
-        activation.pull_back(gradient, x)
+        activation.pull_back(gradient.numpy(), x.numpy(), ())
     return None

@@ -134,6 +134,13 @@ class BuiltLayers:
 
     def __init__(self, layers: Sequence[nn.Module], network: nn.Module) -> None:
         self._places = _places_of(layers, network)
+        held = {id(modules): modules for modules, *_ in self._places}
+        # A layer that is appended to a sequence is called, too
+        self._sizes = [
+            (module._modules, len(module._modules))
+            for module in network.modules()
+            if isinstance(module, nn.Sequential) and id(module._modules) in held
+        ]
         self._hooks = [
             hooks for _, _, layer in self._places for hooks in _hooks_of(layer)
         ]
@@ -143,6 +150,9 @@ class BuiltLayers:
         # Asked at every step, and all() takes three times as long.
         for modules, name, layer in self._places:
             if modules.get(name) is not layer or "forward" in layer.__dict__:
+                return False
+        for modules, size in self._sizes:
+            if len(modules) != size:
                 return False
         return not any(self._hooks)
 

@@ -407,6 +407,24 @@ def test_parameters_that_changed_before_the_gradient_are_noticed():
         values.sum().backward()
 
 
+def test_a_layer_that_is_appended_later_is_seen(evaluated):
+    network = QNetwork(OBSERVATION, (4,), 3)
+    assert_alike(network)
+    network._encoder._mlp.append(nn.Tanh())
+    evaluated.clear()
+    assert_alike(network)
+    assert evaluated == []
+
+
+def test_autocast_is_left_to_torch(evaluated):
+    network = QNetwork(OBSERVATION, (4,), 3)
+    observations = torch.randn(6, 5)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        outputs, _ = network(observations)
+    assert outputs.dtype == torch.bfloat16
+    assert not evaluated
+
+
 def test_transforms_of_functions_are_left_to_torch(evaluated):
     network = actor(box((2,)))
 

@@ -201,11 +201,20 @@ def test_parameters_are_looked_up_again_when_they_have_moved():
         assert_alike(each, batch)
 
 
-def test_gradients_are_given_once_and_are_nobody_elses():
+def test_gradients_are_nobody_elses_and_given_again_if_the_graph_is_kept():
     algorithm = build(SacAlgorithm)
+    parameters = trained(algorithm)
     loss = algorithm.quick_loss(a_batch(algorithm))[0].loss
-    loss.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="was asked for before"):
+    once, twice = (
+        torch.autograd.grad(factor * loss, parameters, retain_graph=True)
+        for factor in (2, 1)
+    )
+    for a, b in zip(once, twice, strict=True):
+        assert torch.equal(a, 2 * b)
+    loss.backward()
+    for parameter, gradient in zip(parameters, twice, strict=True):
+        assert torch.equal(parameter.grad, gradient)
+    with pytest.raises(RuntimeError, match="a second time"):
         loss.backward()
     again = algorithm.quick_loss(a_batch(algorithm))[0].loss
     before = [p.grad.clone() for p in trained(algorithm)]
@@ -255,6 +264,17 @@ def test_the_loss_of_others_is_not_short_cut():
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_an_elu_whose_alpha_is_changed_later_is_the_bodys(kind):
+    algorithm = build(kind, **networks(kind, activation="elu"))
+    batch = a_batch(algorithm)
+    assert algorithm.quick_loss(batch) is not None
+    for module in algorithm.modules():
+        if isinstance(module, nn.ELU):
+            module.alpha = 0.5
+    assert algorithm.quick_loss(batch) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_gradients_to_observations_and_doubles_are_the_bodys(kind):
     algorithm = build(kind)
     batch = a_batch(algorithm)
@@ -289,6 +309,7 @@ def changes():
             lambda layers: layers[0].register_forward_hook(lambda *x: None),
             lambda layers: setattr(layers[0], "forward", lambda x: x),
             lambda layers: layers.__setitem__(1, nn.Tanh()),
+            lambda layers: layers.append(nn.Tanh()),
             lambda layers: parametrize.register_parametrization(
                 layers[0], "weight", Same()
             ),
