@@ -184,7 +184,7 @@ class BuiltChain:
         """Builds all that stands on the parameters, of which it says the order."""
         raise NotImplementedError
 
-    def parameters(self) -> list[Tensor | None]:
+    def parameters(self) -> list[Any]:
         """Of all layers, in their order."""
         return [held[name] for held, name, *_ in self._memory]
 
