@@ -166,6 +166,10 @@ class Activation(ArrayNode):
         gradient *= self.slope(kept)
         return [gradient]
 
+    def pull_back_many(self, gradient: Tensor, y: Tensor) -> None:
+        """Overwrites the gradient, if y is all that is kept."""
+        self.pull_back(gradient.numpy(), y.numpy(), ())
+
     def slope(self, kept: Any) -> np.ndarray:
         """The derivative; from y, of those that overwrite x."""
         raise NotImplementedError
@@ -214,9 +218,11 @@ class Relu(Activation):
         if kept.size < _MANY:
             np.multiply(gradient, kept > _ZERO, out=gradient)
         else:
-            values = torch.from_numpy(gradient)
-            _relu_backward(values, torch.from_numpy(kept), 0, grad_input=values)
+            self.pull_back_many(torch.from_numpy(gradient), torch.from_numpy(kept))
         return [gradient]
+
+    def pull_back_many(self, gradient: Tensor, y: Tensor) -> None:
+        _relu_backward(gradient, y, 0, grad_input=gradient)
 
 
 class Tanh(Activation):

@@ -39,6 +39,10 @@ from alf_lite.utils.schedulers import is_zero
 
 _CONSTANT = 0.5 * math.log(2 * math.pi) + 2 * math.log(2)
 _Result = tuple[LossInfo, Any] | None
+# Whether gradients are asked for again; where torch does not say so, they may be
+_keeps_graph: Callable[[], bool] = getattr(
+    torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True
+)
 
 
 def of_sac(algorithm: SacAlgorithm, batch: TrainingBatch) -> _Result:
@@ -292,8 +296,8 @@ class _Known(Computation):
 
     def backward(self, needs: Sequence[bool], gradient: Tensor) -> list[Tensor]:
         found = self._gradients
-        if torch._C._autograd._get_current_graph_task_keep_graph():
-            found = [*map(torch.clone, found)]  # they are asked for again
+        if _keeps_graph():
+            found = [*map(torch.clone, found)]
         else:
             self._gradients = []  # theirs who get them
         if gradient.item() != 1:

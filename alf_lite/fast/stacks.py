@@ -175,7 +175,7 @@ def run(
             out = _memory.take((key, i), num_rows, size)
             x = torch.addmm(bias, x, weight, out=out)
         if activation is not None:
-            activation.forward(x.numpy())
+            activation.forward_many(x, False)
     return x
 
 
@@ -210,5 +210,5 @@ def pull_back(
         gradient = product(gradient, transposed, out=out)
         activation = layers[i - 1].activation
         assert activation is not None
-        activation.pull_back(gradient.numpy(), x.numpy(), ())
+        activation.pull_back_many(gradient, x)
     return None

@@ -21,6 +21,7 @@ from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.fast import pathwise_losses
 from alf_lite.networks.actor_networks import (
     ActorDistributionNetwork,
     ActorNetwork,
@@ -201,7 +202,12 @@ def test_parameters_are_looked_up_again_when_they_have_moved():
         assert_alike(each, batch)
 
 
-def test_gradients_are_nobody_elses_and_given_again_if_the_graph_is_kept():
+@pytest.mark.parametrize("tells", [True, False])
+def test_gradients_are_nobody_elses_and_given_again_if_the_graph_is_kept(
+    tells, monkeypatch
+):
+    if not tells:  # as of a torch that does not say whether the graph is kept
+        monkeypatch.setattr(pathwise_losses, "_keeps_graph", lambda: True)
     algorithm = build(SacAlgorithm)
     parameters = trained(algorithm)
     loss = algorithm.quick_loss(a_batch(algorithm))[0].loss
