@@ -9,6 +9,7 @@ the memory of the arrays.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -34,6 +35,12 @@ _norm_backward = _aten.native_layer_norm_backward.default
 _elu_backward = _aten.elu_backward.default
 _gelu_backward = _aten.gelu_backward.default
 _leaky_relu_backward = _aten.leaky_relu_backward.default
+
+
+@functools.lru_cache(maxsize=16)
+def _ones(size: int) -> np.ndarray:
+    """That nobody writes to."""
+    return np.ones(size, np.float32)
 
 
 class ArrayNode:
@@ -75,15 +82,15 @@ class Linear(ArrayNode):
     def __init__(self, layer: nn.Linear) -> None:
         own: dict[str, Any] = layer._parameters
         self.parameters = (own, "weight"), (own, "bias")
-        self._own = own
-        self._weight = own["weight"].detach().numpy().T  # [in, out]
-        bias = own["bias"]
+        weight, bias = own["weight"].detach(), own["bias"]
+        self._of_torch = weight, None if bias is None else bias.detach()
+        self._weight = weight.numpy().T  # [in, out]
         # [1, out]: of one row, nothing is broadcast
         self._bias = None if bias is None else bias.detach().numpy()[None]
 
     def forward_many(self, x: Tensor, keeps: bool) -> tuple[Tensor, Any]:
         # Adds the bias within the product
-        y = F.linear(x, self._own["weight"], self._own["bias"]).detach()
+        y = F.linear(x, *self._of_torch)
         return y, x.numpy() if keeps else None
 
     def forward(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -101,8 +108,7 @@ class Linear(ArrayNode):
         if needs[1]:
             found[1] = torch.from_numpy(gradient.T.dot(kept))
         if needs[2]:  # faster than a sum
-            ones = np.ones(gradient.shape[0], np.float32)
-            found[2] = torch.from_numpy(ones.dot(gradient))
+            found[2] = torch.from_numpy(_ones(gradient.shape[0]).dot(gradient))
         return found
 
     def in_torch(self, x: Tensor, parameters: Iterator[Any]) -> Tensor:
