@@ -24,8 +24,8 @@ class League(Hook):
     The environment is a :class:`BattleEnvironment` with ``num_snapshots``. A snapshot
     is taken every ``2 snapshot_interval`` steps, or after half of that if the policy
     wins more than ``strong_win_rate`` of its games against each of the others. Where
-    all slots are taken, the snapshot goes that is most surely beaten, but never the
-    newest one.
+    all slots are taken, the snapshot goes that is most surely beaten, or the oldest
+    one, but never the newest one.
 
     Summaries: ``league/win_rate/<opponent>`` of those in play, with ``/seat_<i>`` of
     each seat, and ``league/snapshots``.
@@ -37,6 +37,7 @@ class League(Hook):
         snapshot_interval: in steps of the environments.
         strong_win_rate: see above.
         decay: see :class:`Payoff`.
+        evicts_oldest: makes room by age, for the average of the latest policies.
         priority: see :class:`Hook`.
 
     Raises:
@@ -53,6 +54,7 @@ class League(Hook):
         snapshot_interval: int = 20_000,
         strong_win_rate: float = 0.7,
         decay: float = 0.99,
+        evicts_oldest: bool = False,
         priority: int = 50,
     ) -> None:
         super().__init__(priority)
@@ -72,6 +74,7 @@ class League(Hook):
         self._bot_share = bot_share
         self._interval = snapshot_interval
         self._strong_win_rate = strong_win_rate
+        self._evicts_oldest = evicts_oldest
         self.payoff = Payoff(decay)
         self._last_snapshot_at = 0
         self._num_snapshots = 1
@@ -148,9 +151,10 @@ class League(Hook):
             rates = {n: self.payoff.win_rate(pool.opponent(n)) for n in slots}
             older = sorted(slots)[:-1] or list(slots)
             beaten = max(older, key=rates.__getitem__)
-            slot = slots[beaten]
-            self.payoff.forget(pool.opponent(beaten))
-            self._by_seat.pop(pool.opponent(beaten), None)
+            goes = older[0] if self._evicts_oldest else beaten
+            slot = slots[goes]
+            self.payoff.forget(pool.opponent(goes))
+            self._by_seat.pop(pool.opponent(goes), None)
         pool.put(slot, number, {name: tensors[name] for name in pool.names})
 
     def weights(self, pool: OpponentPool) -> np.ndarray:

@@ -124,10 +124,11 @@ class TestLeague:
         assert league._wants_snapshot(pool, 10)
         assert not league._wants_snapshot(pool, 9)
 
-    def test_who_is_beaten_most_surely_goes_but_never_the_newest(self):
+    @pytest.mark.parametrize("evicts_oldest", [False, True])
+    def test_who_is_beaten_most_surely_goes_but_never_the_newest(self, evicts_oldest):
         env = make_environment(num_snapshots=3)
         algorithm = make_algorithm(env)
-        pool, league = algorithm.opponent_pool, League()
+        pool, league = algorithm.opponent_pool, League(evicts_oldest=evicts_oldest)
         for _ in range(2):
             league._take_snapshot(algorithm, pool)
         assert pool.slots() == {0: 0, 1: 1, 2: 2}
@@ -135,6 +136,9 @@ class TestLeague:
         league.payoff.add(2, np.array([15, 0, 5]))
         league.payoff.add(3, np.array([20, 0, 0]))
         league._take_snapshot(algorithm, pool)
+        if evicts_oldest:
+            assert pool.slots() == {1: 1, 2: 2, 3: 0}
+            return
         assert pool.slots() == {0: 0, 2: 2, 3: 1}
         assert league.payoff.win_rate(2) == 0.5  # of the one that has gone
 
