@@ -239,7 +239,7 @@ def test_tqc_pools_the_quantiles_and_leaves_the_largest_out():
 
 
 def test_tqc_refuses_what_has_no_quantiles_to_leave_out():
-    with pytest.raises(ConfigError, match=r"needs a QuantileHead\(\); got Categor"):
+    with pytest.raises(ConfigError, match=r"needs a QuantileHead\(\); got C"):
         make(TqcAlgorithm, return_model=CategoricalHead())
     with pytest.raises(ValueError, match="less than the 25 of a critic, got 25"):
         make(TqcAlgorithm, num_dropped_quantiles=25)
