@@ -111,7 +111,32 @@ class _Model(nn.Module):
 
 @configurable
 class Tdmpc2Algorithm(RLAlgorithm):
-    """TD-MPC2 for continuous actions with bounds."""
+    """TD-MPC2 for continuous actions with bounds.
+
+    Args:
+        observation_spec: of one observation.
+        action_spec: of one action: boxes.
+        gamma: γ; None: by ``episode_length``, see :func:`discount_of`.
+        episode_length: steps of an episode, action repeat taken off.
+        horizon: H; windows have one step more.
+        planner: ``Mppi()`` by default; any of ``trajectory_optimizers``.
+        num_policy_trajectories: sequences of π among the samples of the planner.
+        latent_size: elements of z.
+        simnorm_size: elements of a simplex.
+        encoder_fc_layer_params: hidden layers of h.
+        fc_layer_params: hidden layers of all others.
+        num_critics: number of Q, at least 2.
+        rho: ρ, what a step counts less than the one before.
+        entropy_weight: β.
+        target_update_tau: τ of Q⁻.
+        encoder_optimizer: of h; None: ``optimizer`` trains it, too.
+        policy_optimizer: of π; likewise.
+        **kwargs: see :class:`RLAlgorithm`.
+
+    Raises:
+        ValueError: if the action is not a box or a number is out of range.
+        ConfigError: if windows are too short, or γ is given twice or not at all.
+    """
 
     _noise: Tensor  # [iterations, N, H, A], what predict_step plans with
     _scale: Tensor  # [] S
@@ -151,45 +176,9 @@ class Tdmpc2Algorithm(RLAlgorithm):
         policy_optimizer: Optimizer | None = None,
         **kwargs: Any,
     ) -> None:
-        """Builds the model.
-
-        Args:
-            observation_spec: of one observation.
-            action_spec: of one action: boxes.
-            gamma: γ; None: by ``episode_length``, see :func:`discount_of`.
-            episode_length: steps of an episode, action repeat taken off.
-            horizon: H; windows have one step more.
-            planner: ``Mppi()`` by default; any of ``trajectory_optimizers``.
-            num_policy_trajectories: sequences of π among the samples of the planner.
-            latent_size: elements of z.
-            simnorm_size: elements of a simplex.
-            encoder_fc_layer_params: hidden layers of h.
-            fc_layer_params: hidden layers of all others.
-            num_critics: number of Q, at least 2.
-            rho: ρ, what a step counts less than the one before.
-            entropy_weight: β.
-            target_update_tau: τ of Q⁻.
-            encoder_optimizer: of h; None: ``optimizer`` trains it, too.
-            policy_optimizer: of π; likewise.
-            **kwargs: see :class:`RLAlgorithm`.
-
-        Raises:
-            ValueError: if the action is not a box or a number is out of range.
-            ConfigError: if windows are too short, or γ is given twice or not at all.
-        """
         name = type(self).__name__
-        try:
-            actions = BoxActions(action_spec)
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{name} plans actions in boxes. {error}") from error
-        if (gamma is None) == (episode_length is None):
-            raise ConfigError(
-                f"{name}: set one of gamma and episode_length, got gamma={gamma} and "
-                f"episode_length={episode_length}"
-            )
-        if gamma is None:
-            assert episode_length is not None, "one of them is given"
-            gamma = discount_of(episode_length)
+        actions = _box_actions(name, action_spec)
+        gamma = _discount(name, gamma, episode_length)
         check_unit_interval(gamma=gamma, rho=rho)
         check_positive(horizon=horizon, simnorm_size=simnorm_size)
         if latent_size % simnorm_size or num_critics < 2:
@@ -214,13 +203,16 @@ class Tdmpc2Algorithm(RLAlgorithm):
         self._planner = Mppi() if planner is None else planner
         self._num_policy = num_policy_trajectories
         self._head = TwoHotHead("symlog", -10.0, 10.0, bins=101)
-        self._build_model(
-            latent_size,
-            simnorm_size,
-            encoder_fc_layer_params,
-            fc_layer_params,
-            num_critics,
+        self._build_encoder(latent_size, encoder_fc_layer_params)
+        bins = self._head.num_outputs
+        self._model = _Model(latent_size, size, fc_layer_params, simnorm_size, bins)
+        self._q = ParallelMLP(
+            *(num_critics, latent_size + size, fc_layer_params, bins, "mish"),
+            layer_norm=True,
+            last_initializer="zeros",
         )
+        noise = self._planner.make_noise(horizon, size)
+        self.register_buffer("_noise", noise, persistent=False)
         if self._is_eval:
             return
         self._target_q = copy.deepcopy(self._q).requires_grad_(False)
@@ -233,17 +225,10 @@ class Tdmpc2Algorithm(RLAlgorithm):
         if policy_optimizer is not None:
             self.add_optimizer(policy_optimizer, [self._model.policy])
 
-    def _build_model(
-        self,
-        latent_size: int,
-        simnorm_size: int,
-        encoder_fc_layer_params: Sequence[int],
-        fc_layer_params: Sequence[int],
-        num_critics: int,
-    ) -> None:
+    def _build_encoder(self, latent_size: int, hidden: Sequence[int]) -> None:
         self._encoder = EncodingNetwork(
-            self.observation_spec,
-            fc_layer_params=encoder_fc_layer_params,
+            self._observation_spec,
+            fc_layer_params=hidden,
             activation="mish",
             layer_norm=True,
         )
@@ -251,15 +236,6 @@ class Tdmpc2Algorithm(RLAlgorithm):
             nn.Linear(self._encoder.output_size, latent_size),
             nn.LayerNorm(latent_size),
         )
-        size, bins = self._actions.vector_size, self._head.num_outputs
-        self._model = _Model(latent_size, size, fc_layer_params, simnorm_size, bins)
-        self._q = ParallelMLP(
-            *(num_critics, latent_size + size, fc_layer_params, bins, "mish"),
-            layer_norm=True,
-            last_initializer="zeros",
-        )
-        noise = self._planner.make_noise(self._horizon, size)
-        self.register_buffer("_noise", noise, persistent=False)
 
     @property
     def training_only_modules(self) -> list[nn.Module]:
@@ -477,6 +453,25 @@ def discount_of(episode_length: int) -> float:
     """γ = clip((L/5 − 1) / (L/5), 0.95, 0.995), appendix H."""
     check_positive(episode_length=episode_length)
     return min(max(1 - 5 / episode_length, 0.95), 0.995)
+
+
+def _box_actions(name: str, action_spec: NestedTensorSpec) -> BoxActions:
+    try:
+        return BoxActions(action_spec)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{name} plans actions in boxes. {error}") from error
+
+
+def _discount(name: str, gamma: float | None, episode_length: int | None) -> float:
+    """γ, of the one of the two that is given."""
+    if gamma is None and episode_length is not None:
+        return discount_of(episode_length)
+    if gamma is None or episode_length is not None:
+        raise ConfigError(
+            f"{name}: set one of gamma and episode_length, got gamma={gamma} and "
+            f"episode_length={episode_length}"
+        )
+    return gamma
 
 
 def _network(
