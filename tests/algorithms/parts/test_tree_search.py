@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from alf_lite.algorithms.parts.tree_search import (
-    Found,
+from alf_lite.algorithms.parts.tree_search import Found, Root, Step, TreeSearch
+from alf_lite.algorithms.parts.tree_selections import (
     GumbelSelection,
     PuctSelection,
-    Root,
-    Step,
-    TreeSearch,
     considered_visits,
 )
 from alf_lite.errors import ConfigError
