@@ -74,7 +74,7 @@ def missing_extra(what: str, extra: str, reason: object = "") -> MissingExtraErr
 
     Args:
         what: needs it.
-        extra: of setup.py.
+        extra: of pyproject.toml.
         reason: the error of the import.
     """
     # Others go on with advice of their own.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import os
 import re
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
+import alf_lite
 from alf_lite.algorithms.algorithm import Algorithm
 from tests.source_code import ROOT
 
@@ -33,12 +34,8 @@ def commands(document: str) -> list[str]:
     return re.findall(r"```bash\n(.*?)```", document, re.DOTALL)
 
 
-def setup_constant(name: str) -> dict[str, list[str]] | list[str]:
-    """A constant of setup.py, without running it."""
-    for node in ast.parse(read("setup.py")).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
-            return ast.literal_eval(node.value)
-    raise AssertionError(f"setup.py has no {name}")
+PROJECT = tomllib.loads(read("pyproject.toml"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +77,36 @@ def test_confs_and_type_marker_are_installed(installed):
     assert (installed / "alf_lite" / "networks" / "__init__.pyi").exists()
 
 
+@pytest.mark.parametrize("address", [None, "https://example.org/alf_lite"])
+def test_the_page_of_the_package_has_no_dead_links(address, tmp_path):
+    """Without an address they are left out; with one, all lead there."""
+    for name in "setup.py", "README.md", "pyproject.toml":
+        text = read(name)
+        if address:
+            text = text.replace("# [project.urls]", "[project.urls]")
+            text = text.replace('# Source = "https://..."', f'Source = "{address}"')
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    code = (
+        "import setuptools\n"
+        "setuptools.setup = lambda **k: print(k['long_description'])\n"
+        "exec(compile(open('setup.py').read(), 'setup.py', 'exec'), "
+        "{'__file__': 'setup.py', '__name__': '__main__'})"
+    )
+    run = [sys.executable, "-c", code]
+    page = subprocess.run(run, cwd=tmp_path, check=True, capture_output=True, text=True)
+    targets = re.findall(r"\]\(([^)]+)\)|<img src=\"([^\"]+)", page.stdout)
+    links = ["".join(target) for target in targets]
+    assert all(re.match(r"https?://|#", link) for link in links), links
+    assert any(link.startswith(address) for link in links) if address else True
+    assert "pip install" in page.stdout
+
+
+def test_the_citation_is_of_this_version():
+    version = re.search(r"^version: (.+)$", read("CITATION.cff"), re.MULTILINE)[1]
+    assert version == alf_lite.__version__
+    assert f"alf_lite-{version}-py3" in read("docs/install.md")
+
+
 def test_nothing_else_is_installed(installed):
     assert [path.name for path in installed.iterdir()] == ["alf_lite"]
 
@@ -101,8 +128,8 @@ def test_an_installed_conf_is_found_by_its_name_from_any_folder(installed, tmp_p
 
 
 def test_dependencies_have_lower_bounds_only():
-    extras = setup_constant("EXTRAS")
-    requirements = [*setup_constant("CORE"), *(r for e in extras.values() for r in e)]
+    requirements = [*PROJECT["dependencies"], *(r for e in EXTRAS.values() for r in e)]
+    requirements.remove("alf_lite[test]")
     for requirement in requirements:
         assert re.fullmatch(r"[\w.-]+(\[\w+\])?>=[\d.]+", requirement), requirement
 
@@ -113,9 +140,8 @@ def test_the_constraints_pin_what_the_tests_install():
         for line in read("constraints.txt").splitlines()
         if "==" in line
     }
-    extras = setup_constant("EXTRAS")
-    installed = [*extras["test"], *extras["mujoco"], *extras["atari"]]
-    for requirement in [*setup_constant("CORE"), *installed]:
+    installed = [*EXTRAS["test"], *EXTRAS["mujoco"], *EXTRAS["atari"]]
+    for requirement in [*PROJECT["dependencies"], *installed]:
         name = re.match(r"[\w-]+", requirement).group()
         assert name.lower().replace("_", "-") in pinned, name
 

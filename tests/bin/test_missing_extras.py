@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import sys
+import tomllib
 
 import pytest
 
@@ -46,9 +46,8 @@ PROGRAMS = {
 
 
 def test_every_extra_is_tried():
-    text = (ROOT / "setup.py").read_text(encoding="utf-8")
-    extras = re.search(r"^EXTRAS = \{(.*?)^\}", text, re.MULTILINE | re.DOTALL)
-    names = set(re.findall(r"^    \"(\w+)\":", extras[1], re.MULTILINE)) | {"dev"}
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    names = set(tomllib.loads(text)["project"]["optional-dependencies"])
     assert set(PROGRAMS) == names - NOT_OF_PROGRAMS
 
 

@@ -46,7 +46,9 @@ def test_a_ray_with_tokens_is_the_one_that_is_installed(version, monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
     check_reachable(None)
     least = ".".join(map(str, ray_cluster._LEAST_VERSION))
-    assert f'"ray>={least}"' in (Path(__file__).parents[2] / "setup.py").read_text()
+    assert (
+        f'"ray>={least}"' in (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    )
 
 
 @pytest.mark.usefixtures("installed")
