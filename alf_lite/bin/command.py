@@ -30,7 +30,17 @@ if TYPE_CHECKING:
 
 _PROGRAM = re.compile(r"^PROGRAM = (.*?^\))", re.MULTILINE | re.DOTALL)
 # In the order of a project; what else there is comes after them by name.
-_ORDER = ("train", "play", "collect", "plot", "compare", "sweep", "export", "list")
+_ORDER = (
+    "train",
+    "play",
+    "collect",
+    "plot",
+    "compare",
+    "sweep",
+    "export",
+    "push",
+    "list",
+)
 
 
 @cache

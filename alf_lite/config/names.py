@@ -18,7 +18,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any
@@ -61,12 +61,42 @@ def complete_name(name: str) -> str:
 MOVED = {"alf_lite.trainers.tracking_hooks": "alf_lite.tools.tracking_hooks"}
 
 
+_stranger: str | None = None  # whose conf is being read, if it is a stranger's
+
+
+@contextlib.contextmanager
+def of_the_library_only(whose: str) -> Iterator[None]:
+    """In this block names stand for what the library defines, and for nothing else.
+
+    A conf can name any function and say how it is called. That of a stranger must not.
+
+    Args:
+        whose: conf it is, for messages.
+    """
+    global _stranger
+    before, _stranger = _stranger, whose
+    try:
+        yield
+    finally:
+        _stranger = before
+
+
+def _check_is_of_the_library(name: str, *, is_module: bool) -> None:
+    if _stranger is None or (is_module and name.partition(".")[0] == "alf_lite"):
+        return
+    raise ConfigError(
+        f"{_stranger} names {name!r}, which alf_lite does not define, and which could "
+        "do anything. If you trust whoever made it: load_policy(..., trust=True)."
+    )
+
+
 def import_module(module: str) -> types.ModuleType:
     """Imports a module; one of the current directory or beside a conf, too.
 
     Raises:
         ConfigError: if there is none of that name, or importing it fails.
     """
+    _check_is_of_the_library(module, is_module=True)
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -215,6 +245,7 @@ def shipped() -> dict[str, str]:
 
 def _imported_name(name: str) -> str:
     """Imports what ``name`` says, registers it if nothing has, and names it."""
+    _check_is_of_the_library(name, is_module=False)
     target = import_target(name)
     known = configurables.selector_of(target)
     if known is not None:

@@ -22,7 +22,7 @@ from alf_lite.environments.specs_only_environment import (
     from_saved_spaces,
 )
 from alf_lite.errors import CheckpointError, ConfigError
-from alf_lite.policies import evaluator, run_policy
+from alf_lite.policies import evaluator, hub, run_policy
 from alf_lite.policies.evaluator import EvalResult
 from alf_lite.runs import training_state
 from alf_lite.utils import random_state
@@ -38,27 +38,43 @@ def load_policy(
     device: str | None = None,
     gin_params: Sequence[str] = (),
     config: TrainerConfig | None = None,
+    trust: bool = False,
 ) -> TrainedPolicy:
     """The policy of a run. The environment need not be installed.
 
     The configuration of the run is read and executed: load only runs that you trust.
+    That of a policy on a hub may only name what alf_lite defines: nothing that is
+    downloaded runs code, unless you say so.
 
     Args:
-        run: the directory of the run.
+        run: the directory of the run; or ``hf://user/name``, ``hf://user/name@revision``
+            for one that was shared with ``alf_lite push`` (extra ``hub``).
         checkpoint: "latest", "best" or a step.
         device: of the networks; that of the training by default.
         gin_params: override the configuration of the run.
         config: with the ``algorithm_ctor`` that no conf can say, such as
             ``functools.partial(PPOAlgorithm, actor_network_ctor=lambda ...)``. What it
             leaves at its default is as the run says.
+        trust: whether the configuration of a policy on a hub may name anything.
 
     Raises:
-        ConfigError: if there is no run, or it cannot be built again.
+        ConfigError: if there is no run, or it cannot be built again; if a hub cannot be
+            reached, or what it has names what alf_lite does not define.
         CheckpointError: if the checkpoint cannot be used.
     """
-    with config_files.own_config():
+    with contextlib.ExitStack() as stack:
+        directory = directory_of(run, "load_policy")
+        if hub.is_shared(directory):
+            shared = hub.downloaded(directory, trust=trust)
+            directory = str(stack.enter_context(shared))
+        elif trust:
+            raise ConfigError(
+                f"trust=True is for policies on a hub, {hub.SCHEME}user/name. The "
+                f"configuration of {directory} is executed anyway."
+            )
+        stack.enter_context(config_files.own_config())
         algorithm, env, _ = build_to_predict(
-            directory_of(run, "load_policy"),
+            directory,
             checkpoint,
             device=device,
             gin_params=gin_params,

@@ -41,6 +41,7 @@ PROGRAMS = {
     "mlflow": (["mlflow"], [TRACKED.format("MlflowHook")]),
     "plot": (["matplotlib"], ["plot RUN --output=OUT.png"]),
     "video": (["imageio", "imageio.v2"], ["play --root_dir=RUN --record_file=OUT.mp4"]),
+    "hub": (["huggingface_hub"], ["push --root_dir=RUN --to=user/name"]),
     "export": (["onnxruntime"], ["export --root_dir=RUN --out=OUT"]),
 }
 
