@@ -6,12 +6,14 @@
 
 prints one JSON line: the mean return of greedy episodes after the training, as the
 evaluation that ends one of our runs. A task is named like the conf whose settings it
-has. It needs nothing of alf_lite.
+has. It needs nothing of alf_lite. ``scores.py`` has its Stable-Baselines3 from here.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import importlib
 import json
 import sys
 import time
@@ -24,12 +26,9 @@ import measuring  # noqa: F401 - first: it sets the number of threads
 import peers
 # isort: on
 
-import gymnasium as gym
 import numpy as np
+import score_environments as environments
 import torch
-
-Policy = Callable[[np.ndarray], Any]  # one observation → one action
-_EVALUATION_SEED = 10_000_000
 
 
 class Task(NamedTuple):
@@ -40,19 +39,27 @@ class Task(NamedTuple):
     num_env_steps: int
     settings: dict[str, Any]
     num_envs: int = 1
-    hidden_sizes: tuple[int, int] = (64, 64)
+    hidden_sizes: tuple[int, ...] = (64, 64)
     normalizes: tuple[str, ...] = ()  # observations, rewards
     log_std: float = 0.0  # of PPO's policy at first; CleanRL's scripts keep 0
     noise: float = 0.0  # of TD3; 1 is half of the range of an action
     num_episodes: int = 100
+    package: str = "stable_baselines3"
+    policy: str = "MlpPolicy"
+    network: tuple[tuple[str, Any], ...] = ()  # further arguments of the policy
 
 
-def _linear(value: float) -> Callable[[float], float]:
-    """From ``value`` to 0; Stable-Baselines3 tells how much is left."""
-    return lambda left: value * left
+def _linear(value: Any) -> Any:
+    """``lin_X`` falls from X to 0; Stable-Baselines3 tells how much is left."""
+    if not str(value).startswith("lin_"):
+        return value
+    first = float(value.removeprefix("lin_"))
+    return lambda left: first * left
 
 
-def _ppo(lr: float, n_steps: int, n_epochs: int, batch_size: int, **more: Any) -> dict:
+def ppo(
+    lr: float | str, n_steps: int, n_epochs: int, batch_size: int, **more: Any
+) -> dict:
     settings = {"gae_lambda": 0.95, "clip_range": 0.2, "ent_coef": 0.0, **more}
     return {
         "learning_rate": lr,
@@ -64,7 +71,7 @@ def _ppo(lr: float, n_steps: int, n_epochs: int, batch_size: int, **more: Any) -
     }
 
 
-def _off_policy(learning_starts: int, buffer_size: int, gamma: float = 0.99) -> dict:
+def off_policy(learning_starts: int, buffer_size: int, gamma: float = 0.99) -> dict:
     return {
         "learning_rate": 1e-3,
         "learning_starts": learning_starts,
@@ -77,12 +84,12 @@ def _off_policy(learning_starts: int, buffer_size: int, gamma: float = 0.99) -> 
     }
 
 
-def _dqn(
+def dqn(
     lr: float, epsilon: tuple[float, float], n_steps: int, period: int, capacity: int
 ) -> dict:
     """Of ε when it is lowest, and after which part of the run; steps of targets."""
     return {
-        "learning_rate": lr,
+        "learning_rate": f"lin_{lr}",
         "learning_starts": 1000,
         "buffer_size": capacity,
         "batch_size": 128,
@@ -98,29 +105,29 @@ def _dqn(
 
 
 _WIDE = (256, 256)
-_CHEETAH = _ppo(3e-4, 256, 10, 64, gamma=0.98, gae_lambda=0.92)
-_SMALL, _MUJOCO = _off_policy(1000, 20_000), _off_policy(5000, 1_000_000)
+_CHEETAH = ppo("lin_3e-4", 256, 10, 64, gamma=0.98, gae_lambda=0.92)
+_SMALL, _MUJOCO = off_policy(1000, 20_000), off_policy(5000, 1_000_000)
 
 TASKS = {
     "ppo_cart_pole": Task(
         *("PPO", "CartPole-v1", 100_000),
-        _ppo(1e-3, 32, 20, 256, gamma=0.98, gae_lambda=0.8),
+        ppo("lin_1e-3", 32, 20, 256, gamma=0.98, gae_lambda=0.8),
         num_envs=8,
     ),
     "ppo_pendulum": Task(
         *("PPO", "Pendulum-v1", 300_000),
-        _ppo(1e-3, 200, 10, 64, gamma=0.9),
+        ppo("lin_1e-3", 200, 10, 64, gamma=0.9),
         num_envs=8,
     ),
     "ppo_acrobot": Task(
         *("PPO", "Acrobot-v1", 200_000),
-        _ppo(1e-3, 128, 4, 64, gamma=0.99, gae_lambda=0.94),
+        ppo("lin_1e-3", 128, 4, 64, gamma=0.99, gae_lambda=0.94),
         num_envs=16,
         normalizes=("obs",),
     ),
     "ppo_lunar_lander": Task(
         *("PPO", "LunarLander-v3", 1_000_000),
-        _ppo(5e-4, 1024, 4, 64, gamma=0.999, gae_lambda=0.98, ent_coef=0.01),
+        ppo("lin_5e-4", 1024, 4, 64, gamma=0.999, gae_lambda=0.98, ent_coef=0.01),
         num_envs=16,
     ),
     "ppo_half_cheetah": Task(
@@ -131,10 +138,10 @@ TASKS = {
         num_episodes=20,
     ),
     "dqn_cart_pole": Task(
-        *("DQN", "CartPole-v1", 50_000, _dqn(2.3e-3, (0.04, 0.16), 5, 128, 50_000)),
+        *("DQN", "CartPole-v1", 50_000, dqn(2.3e-3, (0.04, 0.16), 5, 128, 50_000)),
     ),
     "dqn_lunar_lander": Task(
-        *("DQN", "LunarLander-v3", 200_000, _dqn(1e-3, (0.01, 0.12), 3, 250, 200_000)),
+        *("DQN", "LunarLander-v3", 200_000, dqn(1e-3, (0.01, 0.12), 3, 250, 200_000)),
         num_envs=8,
         hidden_sizes=(128, 128),
     ),
@@ -143,16 +150,37 @@ TASKS = {
         *("SAC", "MountainCarContinuous-v0", 10_000, {**_SMALL, "use_sde": True}),
     ),
     "sac_pendulum": Task("SAC", "Pendulum-v1", 20_000, _SMALL, hidden_sizes=_WIDE),
+    "ppo_door_key": Task(
+        *("PPO", environments.DOOR_KEY, 150_000),
+        ppo(1e-3, 128, 4, 256, gamma=0.99, ent_coef=0.01),
+        num_envs=16,
+    ),
+    "ppo_recurrent_cart_pole": Task(  # 8 sequences of 32 steps
+        *("RecurrentPPO", environments.NO_VELOCITY, 200_000),
+        ppo("lin_1e-3", 64, 8, 256, gamma=0.98, gae_lambda=0.9),
+        num_envs=8,
+        package="sb3_contrib",
+        policy="MlpLstmPolicy",
+        network=(("lstm_hidden_size", 64), ("net_arch", [])),
+    ),
+    "dqn_minatar_breakout": Task(
+        *("DQN", environments.BREAKOUT, 500_000),
+        {**dqn(2.5e-4, (0.01, 0.2), 1, 1000, 100_000), "batch_size": 32},
+        num_envs=8,
+        hidden_sizes=(128,),
+        network=(("features_extractor_class", "SmallCnn"),),
+    ),
     "td3_pendulum": Task(
-        *("TD3", "Pendulum-v1", 20_000, _off_policy(1000, 20_000, 0.98)),
+        *("TD3", "Pendulum-v1", 20_000, off_policy(1000, 20_000, 0.98)),
         hidden_sizes=_WIDE,
         noise=0.1,
     ),
 }
-for _name in ("HalfCheetah", "Hopper", "Walker2d"):
-    _conf = {"HalfCheetah": "half_cheetah", "Hopper": "hopper", "Walker2d": "walker2d"}
+TASKS["ppo_hopper"] = TASKS["ppo_half_cheetah"]._replace(env_id="Hopper-v5")
+for _name in ("HalfCheetah", "Hopper", "Walker2d", "Ant"):
+    _conf = {"HalfCheetah": "half_cheetah"}.get(_name, _name.lower())
     for _algorithm in ("SAC", "TD3"):
-        TASKS[f"{_algorithm.lower()}_{_conf[_name]}"] = Task(
+        TASKS[f"{_algorithm.lower()}_{_conf}"] = Task(
             *(_algorithm, f"{_name}-v5", 100_000, _MUJOCO),
             hidden_sizes=_WIDE,
             noise=0.1 if _algorithm == "TD3" else 0.0,
@@ -173,13 +201,15 @@ def main() -> None:
         task = task._replace(num_env_steps=options.num_env_steps)
     begin = time.perf_counter()
     if options.library == "sb3":
-        policy = _train_sb3(task, options.seed)
+        model, policy = make_sb3(task, options.seed)
+        model.learn(task.num_env_steps)
     elif options.script is None:
         raise SystemExit("CleanRL is a file for each algorithm: name it by --script")
     else:
-        policy = _train_cleanrl(task, options.seed, options.script)
+        act = _train_cleanrl(task, options.seed, options.script)
+        policy = lambda batch, _: [act(x) for x in batch]  # noqa: E731
     seconds = time.perf_counter() - begin
-    returns = _evaluate(policy, task)
+    returns = environments.evaluate(policy, task.env_id, task.num_episodes)
     record = {
         "task": options.task,
         "library": options.library,
@@ -192,53 +222,67 @@ def main() -> None:
     print("\n" + json.dumps(record), file=sys.__stdout__, flush=True)
 
 
-def _evaluate(policy: Policy, task: Task) -> list[float]:
-    """The returns of greedy episodes, each with a seed of its own."""
-    env, returns = gym.make(task.env_id), []
-    for episode in range(task.num_episodes):
-        observation, _ = env.reset(seed=_EVALUATION_SEED + episode)
-        total, is_over = 0.0, False
-        while not is_over:
-            observation, reward, terminated, truncated, _ = env.step(
-                policy(observation)
-            )
-            total += float(reward)
-            is_over = terminated or truncated
-        returns.append(total)
-    return returns
-
-
-def _train_sb3(task: Task, seed: int) -> Policy:
-    import stable_baselines3
+def make_sb3(task: Task, seed: int) -> tuple[Any, environments.Policy]:
+    """A model, and how it acts at the moment of the call."""
     from stable_baselines3.common.noise import NormalActionNoise
     from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-    env: Any = DummyVecEnv([lambda: gym.make(task.env_id)] * task.num_envs)
-    settings: dict[str, Any] = dict(task.settings)
+    ctor = functools.partial(environments.make, task.env_id)
+    env: Any = DummyVecEnv([ctor] * task.num_envs)
+    settings = {name: _linear(value) for name, value in task.settings.items()}
+    scale: Callable[[np.ndarray], np.ndarray] = np.asarray
     if task.normalizes:
         scaled = {f"norm_{what}": what in task.normalizes for what in ("obs", "reward")}
         env = VecNormalize(env, gamma=settings["gamma"], **scaled)
-    if task.algorithm in ("PPO", "DQN"):
-        settings["learning_rate"] = _linear(settings["learning_rate"])
+        scale = env.normalize_obs
     if task.noise:
         low, high = env.action_space.low, env.action_space.high
         std = task.noise * (high - low) / 2
         settings["action_noise"] = NormalActionNoise(np.zeros_like(std), std)
-    policy: dict[str, Any] = {"net_arch": list(task.hidden_sizes)}
+    policy: dict[str, Any] = {"net_arch": list(task.hidden_sizes), **dict(task.network)}
+    if policy.get("features_extractor_class") == "SmallCnn":
+        policy["features_extractor_class"] = _small_cnn()
+    if isinstance(policy.get("activation_fn"), str):
+        policy["activation_fn"] = getattr(torch.nn, policy["activation_fn"])
     if task.log_std:
         policy["log_std_init"] = task.log_std
-    model = getattr(stable_baselines3, task.algorithm)(
-        *("MlpPolicy", env),
+    model = getattr(importlib.import_module(task.package), task.algorithm)(
+        *(task.policy, env),
         policy_kwargs=policy,
         seed=seed,
         device="cpu",
         **settings,
     )
-    model.learn(task.num_env_steps)
-    if task.normalizes:
-        env.training = False
-        return lambda x: model.predict(env.normalize_obs(x), deterministic=True)[0]
-    return lambda x: model.predict(x, deterministic=True)[0]
+    state: Any = None
+
+    def act(observations: np.ndarray, is_first: np.ndarray) -> Any:
+        nonlocal state
+        state = None if is_first.all() else state
+        actions, state = model.predict(
+            scale(observations), state, episode_start=is_first, deterministic=True
+        )
+        return actions
+
+    return model, act
+
+
+def _small_cnn() -> type:
+    """The convolutions that alf_lite has for small grids: 16 and 32 of 3x3."""
+    from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+
+    class SmallCnn(BaseFeaturesExtractor):
+        def __init__(self, space: Any) -> None:
+            channels, height, width = space.shape
+            super().__init__(space, 32 * (height - 4) * (width - 4))
+            self.layers = torch.nn.Sequential(
+                *(torch.nn.Conv2d(channels, 16, 3), torch.nn.ReLU()),
+                *(torch.nn.Conv2d(16, 32, 3), torch.nn.ReLU(), torch.nn.Flatten()),
+            )
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layers(x)
+
+    return SmallCnn
 
 
 # CleanRL's names of the settings that its scripts have
@@ -256,7 +300,7 @@ _FLAGS = {
 }
 
 
-def _train_cleanrl(task: Task, seed: int, script: str) -> Policy:
+def _train_cleanrl(task: Task, seed: int, script: str) -> Callable[[np.ndarray], Any]:
     """By its script, whose networks are what the policy is made of afterwards."""
     settings = task.settings
     arguments = [
@@ -264,7 +308,11 @@ def _train_cleanrl(task: Task, seed: int, script: str) -> Policy:
         f"--total-timesteps={task.num_env_steps}",
         f"--seed={seed}",
         "--no-cuda",
-        *(f"--{_FLAGS[key]}={settings[key]}" for key in settings if key in _FLAGS),
+        *(
+            f"--{_FLAGS[key]}={str(value).removeprefix('lin_')}"
+            for key, value in settings.items()
+            if key in _FLAGS
+        ),
     ]
     if task.algorithm == "PPO":
         num_steps = settings["n_steps"] * task.num_envs
@@ -280,7 +328,7 @@ def _train_cleanrl(task: Task, seed: int, script: str) -> Policy:
     return _cleanrl_policy(vars(sys.modules["__main__"]))
 
 
-def _cleanrl_policy(names: dict[str, Any]) -> Policy:
+def _cleanrl_policy(names: dict[str, Any]) -> Callable[[np.ndarray], Any]:
     def greedy(observation: np.ndarray) -> Any:
         x = torch.as_tensor(observation, dtype=torch.float32).unsqueeze(0)
         with torch.no_grad():

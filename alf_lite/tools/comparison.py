@@ -77,7 +77,7 @@ def compare(values: FlagValues) -> int:
         ]
         write_csv(file, ("group", "environment", "score", "scaled"), rows)
     for file in drawn:
-        _draw(file, scores, pairs, tag)
+        draw(file, scores, pairs, tag)
     if values.output:
         print(f"Written:  {', '.join(values.output)}")
     return 0
@@ -186,6 +186,15 @@ def pooled(statistic: Any) -> Any:
     return lambda *samples: statistic(np.concatenate(samples, axis=-1))
 
 
+def optimality_gap(values: np.ndarray) -> np.ndarray:
+    """Mean over the last dimension of what is missing to 1; more is not counted.
+
+    Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical
+    Precipice", arXiv:2108.13264.
+    """
+    return np.maximum(1.0 - values, 0.0).mean(axis=-1)
+
+
 def _score_lines(scores: Sequence[Scores]) -> list[str]:
     """A table of means and interquartile means, per environment and of all."""
     from alf_lite.utils.statistics import interquartile_mean, mean
@@ -265,9 +274,10 @@ def _pair_lines(pairs: Sequence[Improvement]) -> list[str]:
 # The picture
 
 
-def _draw(
-    file: str, scores: Sequence[Scores], pairs: Sequence[Improvement], tag: str
+def draw(
+    file: str | Path, scores: Sequence[Scores], pairs: Sequence[Improvement], tag: str
 ) -> None:
+    """Means and interquartile means, performance profiles, and who is better."""
     styles = {s.label: pictures.line_style(i) for i, s in enumerate(scores)}
     is_scaled = len({name for s in scores for name in s.raw}) > 1
     what = "scaled score" if is_scaled else tag

@@ -1,0 +1,341 @@
+"""The page about the stored runs, and its pictures; see ``scores.py``.
+
+What is said there whatever the runs show is in ``scores/page.md``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import score_tasks
+import scores
+
+from alf_lite.tools import comparison, pictures
+from alf_lite.utils.statistics import (
+    interquartile_mean,
+    probability_of_improvement,
+)
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "score_benchmark.md"
+_MIN_SEEDS = 3  # of every method, for a task to count in what is over all tasks
+_NAMES = {"sb3": "SB3, our settings", "sb3_zoo": "SB3, the zoo's settings"}
+_TITLES = {
+    "core": "Beside Stable-Baselines3",
+    "recipes": "Recipes beside SAC",
+    "offline": "On recorded steps",
+}
+_ABOUT = {
+    "core": (
+        "alf_lite has the settings of its confs; Stable-Baselines3 (SB3) has the same "
+        "ones, and those of rl-baselines3-zoo. P is how often a run of alf_lite is "
+        "above one of the other, p the exact two-sided Mann-Whitney test."
+    ),
+    "recipes": (
+        "Hopper and Walker2d with 100k steps, three tasks of dm_control with 50k, each "
+        "action twice. P and p are against SAC."
+    ),
+    "offline": (
+        "The data are all 10k steps of `collect_pendulum`. Steps are updates. P and p "
+        "are against TD3+BC. No score is comparable with D4RL's."
+    ),
+}
+_BASELINES = {"core": "alf_lite", "recipes": "SAC", "offline": "TD3+BC"}
+
+_SHARES = np.linspace(0.1, 1.0, 10)  # of the steps of a run
+
+Line = dict[str, Any]
+Table = dict[str, dict[str, list[Line]]]  # task → method → its runs, by seed
+
+
+def write(store: Path) -> int:
+    """Writes the page and its pictures; returns the exit code."""
+    PAGE.write_text(page(store, say=scores.say), encoding="utf-8")
+    for suite in score_tasks.SUITES:
+        table = _table(scores.counted(store, suite)[0], suite)
+        if table:
+            _draw_curves(suite, table)
+            _draw_aggregate(suite, table)
+    scores.say(f"written: {PAGE}")
+    return 0
+
+
+def page(store: Path, say: Any = lambda text: None) -> str:
+    """The text of the page; ``say`` gets a sentence for each line that is left out."""
+    parts = []
+    for suite, jobs in score_tasks.SUITES.items():
+        lines, notes = scores.counted(store, suite)
+        for note in notes:
+            say(note)
+        total = sum(len(job.seeds) for job in jobs)
+        parts.append(f"## {_TITLES[suite]}\n")
+        state = f"{len(lines)} of {total} runs are finished"
+        if not lines:
+            parts.append(f"{_ABOUT[suite]} None of the {total} runs is finished.\n")
+            continue
+        parts.append(f"{_ABOUT[suite]} {state}{_machine(lines)}\n")
+        table = _table(lines, suite)
+        parts.append(f"![Curves of all seeds](score_benchmark_{suite}.png)\n")
+        parts.append("\n".join(_rows(table, _BASELINES[suite])) + "\n")
+        parts += _published(suite)
+        parts += _aggregate(suite, table)
+    template = (scores.STORE / "page.md").read_text(encoding="utf-8")
+    return template.replace("<!-- results -->\n", "\n".join(parts))
+
+
+def _machine(lines: Sequence[Line]) -> str:
+    loads = [number for line in lines for number in line["load"]]
+    dates = sorted(line["date"][:10] for line in lines)
+    hours = sum(line["cpu_seconds"] for line in lines) / 3600
+    used = ", ".join(sorted({line["commit"] for line in lines}))
+    when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    return (
+        f" ({hours:.1f} h of one core, {when}, commits {used}). Meanwhile the load of "
+        f"the machine was {min(loads):.1f} to {max(loads):.1f}: beside other work a "
+        "second of CPU does less."
+    )
+
+
+def _table(lines: Sequence[Line], suite: str) -> Table:
+    """In the order of the suite."""
+    table: Table = {}
+    for job in score_tasks.SUITES[suite]:
+        runs = [x for x in lines if (x["task"], x["method"]) == (job.task, job.method)]
+        if runs:
+            runs.sort(key=lambda line: line["seed"])
+            table.setdefault(job.task, {})[job.method] = runs
+    return table
+
+
+# Single tasks
+
+
+def _ends(runs: Sequence[Line]) -> np.ndarray:
+    return np.array([line["scores"][-1] for line in runs])
+
+
+def _rows(table: Table, baseline: str) -> list[str]:
+    rows = [
+        "| task, steps | method | mean ± sd | each seed | CPU s | P, p |",
+        "|---|---|---|---|---|---|",
+    ]
+    for task, methods in table.items():
+        for method, runs in methods.items():
+            ends = _ends(runs)
+            spread = f" ± {_short(ends.std(ddof=1))}" if len(ends) > 1 else ""
+            seconds = statistics.median(line["cpu_seconds"] for line in runs)
+            versus = ""
+            if method != baseline and baseline in methods:
+                versus = _versus(_ends(methods[baseline]), ends, baseline)
+            rows.append(
+                f"| `{task}`, {runs[0]['num_steps'] // 1000}k "
+                f"| {_NAMES.get(method, method)} | {_short(ends.mean())}{spread} "
+                f"| {' · '.join(map(_short, ends))} | {seconds:,.0f} | {versus} |"
+            )
+    return rows
+
+
+def _versus(base: np.ndarray, other: np.ndarray, baseline: str) -> str:
+    """P that ours is better, or that a recipe is better than what it extends."""
+    pair = (base, other) if baseline == "alf_lite" else (other, base)
+    chance = float(probability_of_improvement(*pair))
+    return f"{chance:.2f}, {exact_p(base, other):.3f}"
+
+
+def exact_p(one: np.ndarray, other: np.ndarray) -> float:
+    """Two-sided Mann-Whitney test, ties counted half, by all divisions of the runs."""
+    everything, size = np.concatenate([one, other]), len(one)
+
+    def distance(chosen: Sequence[int]) -> float:
+        rest = np.delete(everything, chosen)
+        chance = probability_of_improvement(everything[list(chosen)], rest)
+        return abs(float(chance) - 0.5)
+
+    seen = distance(range(size))
+    divisions = itertools.combinations(range(len(everything)), size)
+    return float(np.mean([distance(c) >= seen - 1e-12 for c in divisions]))
+
+
+def _short(number: float) -> str:
+    """With as many digits as can mean something."""
+    digits = 0 if abs(number) >= 1000 else 1 if abs(number) >= 10 else 2
+    return f"{number:,.{digits}f}"
+
+
+def _published(suite: str) -> list[str]:
+    if suite != "recipes":
+        return []
+    told = json.loads((scores.STORE / "published.json").read_text())
+    rows = [
+        "Published:\n",
+        f"| | {' | '.join(told['methods'])} |",
+        "|---" * (len(told["methods"]) + 1) + "|",
+    ]
+    for env_id, values in told["scores"].items():
+        cells = ["" if value is None else f"{value:,}" for value in values]
+        rows.append(f"| {env_id} | {' | '.join(cells)} |")
+    return ["\n".join(rows) + "\n", f"{told['source']}\n"]
+
+
+# All tasks together
+
+
+def _common(table: Table, suite: str) -> Table:
+    """The tasks of which every method has runs enough."""
+    methods = {job.method for job in score_tasks.SUITES[suite]}
+    present = {m for m in methods if any(m in found for found in table.values())}
+    return {
+        task: found
+        for task, found in table.items()
+        if all(len(found.get(m, ())) >= _MIN_SEEDS for m in present)
+    }
+
+
+def _scaled(table: Table, values: Any) -> list[comparison.Scores]:
+    """Of every method in all tasks, on the scale of ``scale.json``."""
+    told = json.loads((scores.STORE / "scale.json").read_text())
+    ranges, raw = {}, {}
+    for task, methods in table.items():
+        scale = told[next(iter(methods.values()))[0]["env_id"]]
+        ranges[task] = scale["random"], scale["reference"]
+        for method, runs in methods.items():
+            name = _NAMES.get(method, method)
+            raw.setdefault(name, {})[task] = values(task, runs)
+    each = [comparison.Scores(name, found, dict(found)) for name, found in raw.items()]
+    return comparison.scale(each, ranges, [])
+
+
+def _at_equal_cpu(table: Table) -> Any:
+    """The scores that there are when the fastest method of the task has ended."""
+    budgets = {
+        task: min(
+            statistics.median(line["cpu_seconds"] for line in runs)
+            for runs in methods.values()
+        )
+        for task, methods in table.items()
+    }
+
+    def values(task: str, runs: Sequence[Line]) -> np.ndarray:
+        found = []
+        for line in runs:
+            seen = [
+                score
+                for score, seconds in zip(line["scores"], line["cpu"], strict=True)
+                if seconds <= 1.05 * budgets[task]
+            ]
+            found.append(seen[-1] if seen else line["scores"][0])
+        return np.array(found)
+
+    return values
+
+
+def _aggregate(suite: str, table: Table) -> list[str]:
+    common = _common(table, suite)
+    if not common:
+        text = f"No task has {_MIN_SEEDS} seeds of every method yet: no sums.\n"
+        return [text]
+    rows = [
+        "| method | IQM | optimality gap | IQM at equal CPU |",
+        "|---|---|---|---|",
+    ]
+    ends = _scaled(common, lambda _, runs: _ends(runs))
+    by_cpu = _scaled(common, _at_equal_cpu(common))
+    for final, early in zip(ends, by_cpu, strict=True):
+        samples, sooner = final.scaled.values(), early.scaled.values()
+        numbers = (
+            comparison.estimate(comparison.pooled(interquartile_mean), *samples),
+            comparison.estimate(comparison.pooled(comparison.optimality_gap), *samples),
+            comparison.estimate(comparison.pooled(interquartile_mean), *sooner),
+        )
+        rows.append(f"| {final.label} | {' | '.join(map(_estimate, numbers))} |")
+    for title, found in (("After all steps", ends), ("At equal CPU time", by_cpu)):
+        pairs = [
+            f"{pair.better} above {pair.worse} {_estimate(pair.probability)}"
+            for pair in comparison.improvements(found)
+        ]
+        rows.append(f"\n{title}, how often a run is better: {'; '.join(pairs)}.")
+    tasks = ", ".join(f"`{task}`" for task in common)
+    return [
+        f"Over {tasks} (those with {_MIN_SEEDS} seeds of every method), where a policy "
+        "that acts at random counts as 0 and the reference of `scale.json` as 1; 95 % "
+        "intervals by the bootstrap within each task:\n",
+        f"![Means, profiles](score_benchmark_{suite}_all.png)\n",
+        "\n".join(rows) + "\n",
+    ]
+
+
+def _estimate(number: comparison.IntervalEstimate) -> str:
+    if number.interval is None:
+        return f"{number.value:.2f}"
+    low, high = number.interval
+    return f"{number.value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+# Pictures
+
+
+def _draw_aggregate(suite: str, table: Table) -> None:
+    if common := _common(table, suite):
+        ends = _scaled(common, lambda _, runs: _ends(runs))
+        file = DOCS / f"score_benchmark_{suite}_all.png"
+        comparison.draw(file, ends, comparison.improvements(ends), "scaled score")
+
+
+def _draw_curves(suite: str, table: Table) -> None:
+    """Every seed thin, the mean thick, and the last scores as dots beside it."""
+    names = list(dict.fromkeys(m for methods in table.values() for m in methods))
+    styles = {
+        _NAMES.get(name, name): pictures.line_style(i) for i, name in enumerate(names)
+    }
+    common = _common(table, suite)
+    num_panels = len(table) + bool(common)
+    columns = min(4, num_panels)
+    shape = -(-num_panels // columns), columns
+    file = DOCS / f"score_benchmark_{suite}.png"
+    with pictures.picture(file, *shape, (2.5, 2.0)) as (figure, all_axes):
+        for axes, (task, methods) in zip(all_axes, table.items(), strict=False):
+            axes.set_title(task, fontsize=8)
+            pictures.short_numbers(axes.xaxis)
+            for name, runs in methods.items():
+                style = styles[_NAMES.get(name, name)]
+                for line in runs:
+                    axes.plot(line["steps"], line["scores"], **style, lw=0.5, alpha=0.5)
+                num_steps = runs[0]["num_steps"]
+                means = [_at_share(share)(task, runs).mean() for share in _SHARES]
+                axes.plot(_SHARES * num_steps, means, **style)
+                beside = num_steps * (1.06 + 0.05 * names.index(name))
+                axes.scatter([beside] * len(runs), _ends(runs), 5, style["color"])
+        if common:
+            _draw_efficiency(all_axes[len(table)], common, styles)
+        for axes in all_axes:
+            axes.tick_params(labelsize=7)
+        for axes in all_axes[num_panels:]:
+            axes.set_visible(False)
+        pictures.legend(figure, styles)
+
+
+def _draw_efficiency(axes: Any, common: Table, styles: Any) -> None:
+    """IQM of the scaled scores of all tasks against the share of the steps."""
+    for share in _SHARES:
+        for found in _scaled(common, _at_share(share)):
+            pooled = np.concatenate(list(found.scaled.values()))
+            colour = styles[found.label]["color"]
+            axes.plot(share, interquartile_mean(pooled), "o", ms=3, color=colour)
+    axes.set_title("IQM of all, share of the steps", fontsize=8)
+
+
+def _at_share(share: float) -> Any:
+    """The scores when a share of the steps was done, between two evaluations."""
+
+    def values(task: str, runs: Sequence[Line]) -> np.ndarray:
+        del task
+        steps = share * runs[0]["num_steps"]
+        return np.array([np.interp(steps, x["steps"], x["scores"]) for x in runs])
+
+    return values

@@ -1,0 +1,342 @@
+"""What ``scores.py`` runs: suites of tasks, the methods on each, and their settings.
+
+A method is a conf of ours with a few bindings, or Stable-Baselines3 with the settings
+of that conf (``sb3``) or with those of rl-baselines3-zoo (``sb3_zoo``). The seeds were
+named before the runs; no setting was chosen by them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, NamedTuple
+
+import reference_scores
+import score_environments as environments
+from reference_scores import Task, ppo
+
+SEEDS = (100, 101, 102, 103, 104)
+
+
+class Job(NamedTuple):
+    """One cell of a table: all its seeds are runs of it."""
+
+    suite: str
+    task: str  # a row of the tables
+    method: str  # a column
+    env_id: str
+    num_steps: int  # of the environment; offline: updates
+    seconds: int  # of CPU, about, which orders the queue
+    seeds: tuple[int, ...] = SEEDS
+    needs: tuple[str, ...] = ()  # modules of extras
+    conf: str = ""  # of ours
+    bindings: tuple[str, ...] = ()
+    sb3: Task | None = None
+    data: str = ""  # offline: the conf that collects them
+
+    @property
+    def is_ours(self) -> bool:
+        return self.sb3 is None
+
+
+_RELU_256 = (
+    ("ortho_init", False),
+    ("activation_fn", "ReLU"),
+    ("net_arch", {"pi": [256, 256], "vf": [256, 256]}),
+)
+_BOTH = ("obs", "reward")
+
+
+def _zoo_dqn(**more: Any) -> dict[str, Any]:
+    return {"batch_size": 128, "gamma": 0.99, **more}
+
+
+# hyperparams/*.yml of DLR-RM/rl-baselines3-zoo at 22e3ff2; what they leave out is the
+# library's default. The numbers of steps are those of the suites.
+ZOO = {
+    **{
+        f"sac_{name}": Task(
+            "SAC", env_id, 0, {"learning_starts": 10_000}, 1, (256, 256)
+        )
+        for name, env_id in (
+            ("half_cheetah", "HalfCheetah-v5"),
+            ("hopper", "Hopper-v5"),
+            ("walker2d", "Walker2d-v5"),
+            ("ant", "Ant-v5"),
+        )
+    },
+    "ppo_half_cheetah": Task(
+        *("PPO", "HalfCheetah-v5", 0),
+        {
+            **ppo(2.0633e-05, 512, 20, 64, gamma=0.98, gae_lambda=0.92),
+            "ent_coef": 0.000401762,
+            "clip_range": 0.1,
+            "max_grad_norm": 0.8,
+            "vf_coef": 0.58096,
+        },
+        normalizes=_BOTH,
+        log_std=-2.0,
+        network=_RELU_256,
+    ),
+    "ppo_hopper": Task(
+        *("PPO", "Hopper-v5", 0),
+        {
+            **ppo(9.80828e-05, 512, 5, 32, gamma=0.999, gae_lambda=0.99),
+            "ent_coef": 0.00229519,
+            "max_grad_norm": 0.7,
+            "vf_coef": 0.835671,
+        },
+        normalizes=_BOTH,
+        log_std=-2.0,
+        network=_RELU_256,
+    ),
+    "ppo_lunar_lander": Task(
+        *("PPO", "LunarLander-v3", 0),
+        ppo(3e-4, 1024, 4, 64, gamma=0.999, gae_lambda=0.98, ent_coef=0.01),
+        num_envs=16,
+    ),
+    "dqn_cart_pole": Task(
+        *("DQN", "CartPole-v1", 0),
+        _zoo_dqn(
+            learning_rate=2.3e-3,
+            batch_size=64,
+            buffer_size=100_000,
+            learning_starts=1000,
+            target_update_interval=10,
+            train_freq=256,
+            gradient_steps=128,
+            exploration_fraction=0.16,
+            exploration_final_eps=0.04,
+        ),
+        hidden_sizes=(256, 256),
+    ),
+    "dqn_lunar_lander": Task(
+        *("DQN", "LunarLander-v3", 0),
+        _zoo_dqn(
+            learning_rate=6.3e-4,
+            buffer_size=50_000,
+            learning_starts=0,
+            target_update_interval=250,
+            train_freq=4,
+            gradient_steps=-1,
+            exploration_fraction=0.12,
+            exploration_final_eps=0.1,
+        ),
+        hidden_sizes=(256, 256),
+    ),
+    # none for MinAtar: those of Atari, with small convolutions, from 10k steps on
+    "dqn_minatar_breakout": Task(
+        *("DQN", environments.BREAKOUT, 0),
+        _zoo_dqn(
+            learning_rate=1e-4,
+            batch_size=32,
+            buffer_size=100_000,
+            learning_starts=10_000,
+            target_update_interval=1000,
+            train_freq=4,
+            gradient_steps=1,
+            exploration_fraction=0.1,
+            exploration_final_eps=0.01,
+        ),
+        hidden_sizes=(128,),
+        network=(("features_extractor_class", "SmallCnn"),),
+    ),
+    "ppo_door_key": Task(
+        *("PPO", environments.DOOR_KEY, 0),
+        ppo(2.5e-4, 128, 10, 64, gamma=0.99),
+        num_envs=8,
+        normalizes=_BOTH,
+    ),
+    "ppo_recurrent_cart_pole": Task(
+        *("RecurrentPPO", environments.NO_VELOCITY, 0),
+        {
+            **ppo("lin_0.001", 32, 20, 256, gamma=0.98, gae_lambda=0.8),
+            "clip_range": "lin_0.2",
+        },
+        num_envs=8,
+        normalizes=_BOTH,
+        package="sb3_contrib",
+        policy="MlpLstmPolicy",
+        network=(
+            ("ortho_init", False),
+            ("activation_fn", "ReLU"),
+            ("lstm_hidden_size", 64),
+            ("enable_critic_lstm", True),
+            ("net_arch", {"pi": [64], "vf": [64]}),
+        ),
+    ),
+}
+
+_MUJOCO, _BOX2D = ("mujoco",), ("Box2D",)
+_OURS_HERE = (  # without the wrappers of the conf: the environment has them
+    'create_environment.env_name = "{env}"',
+    "create_environment.wrappers = []",
+)
+_ENV = ('create_environment.env_name = "{env}"',)
+_SAC, _GRID = "sac_half_cheetah", "scores/dqn_minatar_breakout.gin"
+# task, conf, bindings, steps, modules, CPU seconds: ours, theirs, the zoo's
+_CORE: tuple[tuple[Any, ...], ...] = (
+    ("sac_half_cheetah", "", (), 100_000, _MUJOCO, (1050, 1400, 1300)),
+    ("sac_hopper", "", (), 100_000, _MUJOCO, (1050, 1400, 1300)),
+    ("sac_walker2d", _SAC, _ENV, 100_000, _MUJOCO, (1050, 1400, 1300)),
+    ("sac_ant", _SAC, _ENV, 100_000, _MUJOCO, (1200, 1600, 1500)),
+    ("ppo_half_cheetah", "", (), 300_000, _MUJOCO, (110, 220, 800)),
+    ("ppo_hopper", "ppo_half_cheetah", _ENV, 300_000, _MUJOCO, (110, 220, 500)),
+    ("ppo_lunar_lander", "", (), 500_000, _BOX2D, (160, 280, 280)),
+    ("dqn_cart_pole", "", (), 50_000, (), (50, 110, 60)),
+    ("dqn_lunar_lander", "", (), 200_000, _BOX2D, (250, 480, 400)),
+    ("dqn_minatar_breakout", _GRID, (), 500_000, ("minatar",), (500, 900, 400)),
+    ("ppo_door_key", "", _OURS_HERE, 150_000, ("minigrid",), (110, 220, 400)),
+    ("ppo_recurrent_cart_pole", "", _OURS_HERE, 100_000, (), (200, 900, 900)),
+)
+
+
+def _core() -> list[Job]:
+    jobs = []
+    for task, conf, bindings, steps, needs, seconds in _CORE:
+        theirs = {"sb3": reference_scores.TASKS[task], "sb3_zoo": ZOO[task]}
+        env_id = theirs["sb3"].env_id
+        jobs.append(
+            Job(
+                *("core", task, "alf_lite", env_id, steps, seconds[0], SEEDS, needs),
+                conf=conf or task,
+                bindings=tuple(line.format(env=env_id) for line in bindings),
+            )
+        )
+        jobs += [
+            Job(
+                *("core", task, method, env_id, steps, cost, SEEDS, needs),
+                sb3=settings._replace(num_env_steps=steps),
+            )
+            for (method, settings), cost in zip(
+                theirs.items(), seconds[1:], strict=True
+            )
+        ]
+    return jobs
+
+
+# method, conf (of which one that is not there is skipped), bindings, CPU seconds
+_RECIPES: tuple[tuple[str, str, tuple[str, ...], int], ...] = (
+    ("SAC", _SAC, (), 1050),
+    (
+        *("CrossQ", _SAC),
+        (
+            "TrainerConfig.algorithm_ctor = @CrossqAlgorithm",
+            "CrossqAlgorithm.target_update_tau = None",
+            "NormalizedCriticNetwork.joint_fc_layer_params = (512, 512)",
+            "BatchNorm.momentum = 0.99",
+            "Adam.betas = (0.5, 0.999)",
+        ),
+        3000,
+    ),
+    (
+        *("TQC", _SAC),
+        (
+            "TrainerConfig.algorithm_ctor = @TqcAlgorithm",
+            "TqcAlgorithm.num_critics = 2",
+            "Adam.lr = 0.0003",
+        ),
+        1800,
+    ),
+    ("XQC", "xqc_half_cheetah", (), 3000),
+    ("SimBa", "simba_half_cheetah", (), 3000),
+)
+_DMC = {
+    "cheetah_run": "cheetah-run",
+    "walker_run": "walker-run",
+    "reacher_hard": "reacher-hard",
+}
+
+
+def _recipes() -> list[Job]:
+    seeds = SEEDS[:3]
+    jobs = [
+        Job(
+            *("recipes", task, method, env_id, 100_000, seconds, seeds, _MUJOCO),
+            conf=conf,
+            bindings=(_ENV[0].format(env=env_id), *bindings),
+        )
+        for task, env_id in (("hopper", "Hopper-v5"), ("walker2d", "Walker2d-v5"))
+        for method, conf, bindings, seconds in _RECIPES
+    ]
+    for task, name in _DMC.items():
+        env_id = f"score_environments:Twice-{name}-v0"
+        jobs += [
+            Job(
+                *("recipes", task, method, env_id, 50_000, seconds // 2, seeds),
+                needs=("shimmy", "dm_control"),
+                conf=conf,
+                bindings=(_ENV[0].format(env=env_id), *bindings),
+            )
+            for method, conf, bindings, seconds in _RECIPES
+        ]
+    return jobs
+
+
+_OFFLINE = (
+    ("BC", "bc_{}", (), 1.0),
+    ("TD3+BC", "td3bc_{}", (), 1.0),
+    ("IQL", "iql_{}", (), 1.2),
+    ("CQL", "cql_{}", (), 2.0),
+    ("ReBRAC", "td3bc_{}", ("Td3BcAlgorithm.critic_bc_weight = 0.01",), 1.1),
+)
+
+
+def _offline() -> list[Job]:
+    return [
+        Job(
+            *("offline", "pendulum_replay", method, "Pendulum-v1", 20_000),
+            seconds=int(100 * cost),
+            conf=conf.format("pendulum"),
+            bindings=(
+                "TrainerConfig.num_iterations = 20_000",
+                "TrainerConfig.rl_train_after_update_steps = 20_000",
+                *bindings,
+            ),
+            data="collect_pendulum",
+        )
+        for method, conf, bindings, cost in _OFFLINE
+    ]
+
+
+SUITES = {"core": _core(), "recipes": _recipes(), "offline": _offline()}
+
+
+def find(suite: str, task: str, method: str) -> Job | None:
+    """A job by its names."""
+    jobs = SUITES.get(suite, ())
+    return next((j for j in jobs if (j.task, j.method) == (task, method)), None)
+
+
+def settings_hash(job: Job) -> str:
+    """Of the settings that a job runs with.
+
+    Of ours it is that of the conf with all that it includes and the bindings, not of
+    what the library fills in by itself.
+
+    Raises:
+        ConfigError: if the conf is not there, or does not fit.
+    """
+    if job.sb3 is not None:
+        text = json.dumps(job.sb3._asdict(), sort_keys=True, default=str)
+    else:
+        import gin
+
+        from alf_lite.config import files
+
+        with files.own_config():
+            files.parse_config(*conf_of(job))
+            text = gin.config_str()
+    text += f"{job.env_id} {job.num_steps} {job.data}"
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def conf_of(job: Job) -> tuple[str, list[str]]:
+    """The conf and the bindings, but for the seed and the folder of the data."""
+    bindings = list(job.bindings)
+    if job.data:
+        bindings.append('DATA = "data"')
+    else:
+        bindings.append(f"TrainerConfig.num_env_steps = {job.num_steps}")
+    own = reference_scores.measuring.HERE / job.conf
+    return (str(own) if own.is_file() else job.conf), bindings
