@@ -48,6 +48,7 @@ _ABOUT = {
 }
 _BASELINES = {"core": "alf_lite", "recipes": "SAC", "offline": "TD3+BC"}
 
+_LEVEL = 0.05
 _SHARES = np.linspace(0.1, 1.0, 10)  # of the steps of a run
 
 Line = dict[str, Any]
@@ -83,6 +84,7 @@ def page(store: Path, say: Any = lambda text: None) -> str:
         table = _table(lines, suite)
         parts.append(f"![Curves of all seeds](score_benchmark_{suite}.png)\n")
         parts.append("\n".join(_rows(table, _BASELINES[suite])) + "\n")
+        parts.append(_significant(table, _BASELINES[suite]))
         parts += _published(suite)
         parts += _aggregate(suite, table)
     template = (scores.STORE / "page.md").read_text(encoding="utf-8")
@@ -139,6 +141,23 @@ def _rows(table: Table, baseline: str) -> list[str]:
                 f"| {' · '.join(map(_short, ends))} | {seconds:,.0f} | {versus} |"
             )
     return rows
+
+
+def _significant(table: Table, baseline: str) -> str:
+    """Names the rows with p < 0.05, on both sides."""
+    found: dict[bool, list[str]] = {True: [], False: []}
+    for task, methods in table.items():
+        for method, runs in methods.items():
+            if method == baseline or baseline not in methods:
+                continue
+            base, other = _ends(methods[baseline]), _ends(runs)
+            if exact_p(base, other) < _LEVEL:
+                chance = float(probability_of_improvement(base, other))
+                found[chance > 0.5].append(f"`{task}` {_NAMES.get(method, method)}")
+    better, worse = (", ".join(found[side]) or "nowhere" for side in (True, False))
+    return (
+        f"{baseline} is significantly (p < {_LEVEL}) above: {better}; below: {worse}.\n"
+    )
 
 
 def _versus(base: np.ndarray, other: np.ndarray, baseline: str) -> str:

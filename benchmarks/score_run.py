@@ -46,9 +46,13 @@ class Curve:
     def _now() -> list[float]:
         return [time.process_time(), time.perf_counter()]
 
+    def is_due(self, steps: int) -> bool:
+        """Whether the run has come to its next tenth."""
+        return steps * NUM_EVALUATIONS >= self._next * self._job.num_steps
+
     def at(self, steps: int, policy: environments.Policy) -> None:
-        """Evaluates if the run has come to the next tenth."""
-        if steps * NUM_EVALUATIONS < self._next * self._job.num_steps:
+        """Evaluates, if that is due."""
+        if not self.is_due(steps):
             return
         self._next = steps * NUM_EVALUATIONS // self._job.num_steps + 1
         begin = self._now()
@@ -72,12 +76,10 @@ def train_alf_lite(job: score_tasks.Job, seed: int, data: str, curve: Curve) -> 
 
     class Evaluations(Hook):
         def after_iter(self, training: Any) -> None:
-            run = training.run
-            policy = training.algorithm.policy()  # without a memory of earlier ones
-            curve.at(
-                run.iterations if job.data else run.env_steps,
-                lambda observations, _: policy.predict(observations),
-            )
+            steps = training.run.iterations if job.data else training.run.env_steps
+            if curve.is_due(steps):
+                policy = training.algorithm.policy()  # without a memory of before
+                curve.at(steps, lambda observations, _: policy.predict(observations))
 
     conf, bindings = score_tasks.conf_of(job)
     bindings += [

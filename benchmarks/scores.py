@@ -270,17 +270,19 @@ class Queue:
         say(f"begins: {run} on core {core}, about {job.seconds} s of CPU")
 
     def _data(self, conf: str) -> Path:
-        """The recorded steps of a conf: they are collected once."""
-        folder = self._store / "data" / conf
-        if not (folder / "run.json").exists():
+        """The recorded steps of a conf, which are collected once."""
+        folder = (self._store / "data" / conf).resolve()
+        if not folder.exists():
             say(f"collects {conf}")
-            train = [self._python[0], "-m", "alf_lite.bin.train", "--seed=100"]
+            part = folder.with_suffix(".part")
+            command = [self._python[0], "-m", "alf_lite.bin.train", f"--conf={conf}"]
             subprocess.run(
-                [*train, f"--conf={conf}", f"--root_dir={folder}"],
+                [*command, f"--root_dir={part}", "--seed=100"],
                 check=True,
                 cwd=Path(__file__).parents[1],
                 stdout=subprocess.DEVNULL,
             )
+            part.rename(folder)
         return folder
 
     def _collect(self) -> None:

@@ -102,6 +102,25 @@ def test_without_velocities_there_are_two_positions(modules):
     np.testing.assert_array_equal(observation, plain.reset(seed=3)[0][[0, 2]])
 
 
+def test_a_door_key_is_seen_in_zeros_and_ones(modules):
+    pytest.importorskip("minigrid", reason="the minigrid extra")
+    environments = modules["score_environments"]
+    env = environments.make(environments.DOOR_KEY)
+    observation, _ = env.reset(seed=0)
+    assert env.observation_space.contains(observation)
+    assert observation.sum() == 7 * 7 * 3 + 1  # three ones in each cell, a direction
+
+
+def test_breakout_has_its_channels_first_and_an_end(modules):
+    pytest.importorskip("minatar")
+    environments = modules["score_environments"]
+    env = environments.make(environments.BREAKOUT)
+    observation, _ = env.reset(seed=0)
+    assert env.observation_space.contains(observation)
+    assert observation.shape == (4, 10, 10)
+    assert observation[0].sum() == 1  # the paddle
+
+
 def test_a_curve_has_ten_evaluations_whose_time_does_not_count(modules, monkeypatch):
     score_run, tasks = modules["score_run"], modules["score_tasks"]
     job = tasks.find("core", "dqn_cart_pole", "alf_lite")._replace(num_steps=100)
@@ -440,6 +459,16 @@ def test_single_tasks_have_all_seeds_and_a_test(report, table):
     rows = report._rows(table, "alf_lite")
     row = next(r for r in rows if "dqn_cart_pole" in r and "our settings" in r)
     assert "| 174.3 ± 44.5 | 200.0 · 200.0 · 123.0 | 20 | 1.00, 0.100 |" in row
+
+
+def test_significant_differences_are_named_on_both_sides(report, table):
+    runs = table["dqn_cart_pole"]
+    for method, score in (("alf_lite", 300.0), ("sb3", 200.0), ("sb3_zoo", 400.0)):
+        runs[method] = [runs[method][0] | {"scores": [score + i]} for i in range(5)]
+    assert report._significant(table, "alf_lite") == (
+        "alf_lite is significantly (p < 0.05) above: `dqn_cart_pole` SB3, our "
+        "settings; below: `dqn_cart_pole` SB3, the zoo's settings.\n"
+    )  # three seeds, as those of the other task, are too few
 
 
 def test_every_environment_has_a_scale(modules, scores):
