@@ -57,7 +57,7 @@ def _linear(value: Any) -> Any:
     return lambda left: first * left
 
 
-def ppo(
+def _ppo(
     lr: float | str, n_steps: int, n_epochs: int, batch_size: int, **more: Any
 ) -> dict:
     settings = {"gae_lambda": 0.95, "clip_range": 0.2, "ent_coef": 0.0, **more}
@@ -71,7 +71,7 @@ def ppo(
     }
 
 
-def off_policy(learning_starts: int, buffer_size: int, gamma: float = 0.99) -> dict:
+def _off_policy(learning_starts: int, buffer_size: int, gamma: float = 0.99) -> dict:
     return {
         "learning_rate": 1e-3,
         "learning_starts": learning_starts,
@@ -84,7 +84,7 @@ def off_policy(learning_starts: int, buffer_size: int, gamma: float = 0.99) -> d
     }
 
 
-def dqn(
+def _dqn(
     lr: float, epsilon: tuple[float, float], n_steps: int, period: int, capacity: int
 ) -> dict:
     """Of ε when it is lowest, and after which part of the run; steps of targets."""
@@ -105,29 +105,29 @@ def dqn(
 
 
 _WIDE = (256, 256)
-_CHEETAH = ppo("lin_3e-4", 256, 10, 64, gamma=0.98, gae_lambda=0.92)
-_SMALL, _MUJOCO = off_policy(1000, 20_000), off_policy(5000, 1_000_000)
+_CHEETAH = _ppo("lin_3e-4", 256, 10, 64, gamma=0.98, gae_lambda=0.92)
+_SMALL, _MUJOCO = _off_policy(1000, 20_000), _off_policy(5000, 1_000_000)
 
 TASKS = {
     "ppo_cart_pole": Task(
         *("PPO", "CartPole-v1", 100_000),
-        ppo("lin_1e-3", 32, 20, 256, gamma=0.98, gae_lambda=0.8),
+        _ppo("lin_1e-3", 32, 20, 256, gamma=0.98, gae_lambda=0.8),
         num_envs=8,
     ),
     "ppo_pendulum": Task(
         *("PPO", "Pendulum-v1", 300_000),
-        ppo("lin_1e-3", 200, 10, 64, gamma=0.9),
+        _ppo("lin_1e-3", 200, 10, 64, gamma=0.9),
         num_envs=8,
     ),
     "ppo_acrobot": Task(
         *("PPO", "Acrobot-v1", 200_000),
-        ppo("lin_1e-3", 128, 4, 64, gamma=0.99, gae_lambda=0.94),
+        _ppo("lin_1e-3", 128, 4, 64, gamma=0.99, gae_lambda=0.94),
         num_envs=16,
         normalizes=("obs",),
     ),
     "ppo_lunar_lander": Task(
         *("PPO", "LunarLander-v3", 1_000_000),
-        ppo("lin_5e-4", 1024, 4, 64, gamma=0.999, gae_lambda=0.98, ent_coef=0.01),
+        _ppo("lin_5e-4", 1024, 4, 64, gamma=0.999, gae_lambda=0.98, ent_coef=0.01),
         num_envs=16,
     ),
     "ppo_half_cheetah": Task(
@@ -138,10 +138,10 @@ TASKS = {
         num_episodes=20,
     ),
     "dqn_cart_pole": Task(
-        *("DQN", "CartPole-v1", 50_000, dqn(2.3e-3, (0.04, 0.16), 5, 128, 50_000)),
+        *("DQN", "CartPole-v1", 50_000, _dqn(2.3e-3, (0.04, 0.16), 5, 128, 50_000)),
     ),
     "dqn_lunar_lander": Task(
-        *("DQN", "LunarLander-v3", 200_000, dqn(1e-3, (0.01, 0.12), 3, 250, 200_000)),
+        *("DQN", "LunarLander-v3", 200_000, _dqn(1e-3, (0.01, 0.12), 3, 250, 200_000)),
         num_envs=8,
         hidden_sizes=(128, 128),
     ),
@@ -152,12 +152,12 @@ TASKS = {
     "sac_pendulum": Task("SAC", "Pendulum-v1", 20_000, _SMALL, hidden_sizes=_WIDE),
     "ppo_door_key": Task(
         *("PPO", environments.DOOR_KEY, 150_000),
-        ppo(1e-3, 128, 4, 256, gamma=0.99, ent_coef=0.01),
+        _ppo(1e-3, 128, 4, 256, gamma=0.99, ent_coef=0.01),
         num_envs=16,
     ),
     "ppo_recurrent_cart_pole": Task(  # 8 sequences of 32 steps
         *("RecurrentPPO", environments.NO_VELOCITY, 200_000),
-        ppo("lin_1e-3", 64, 8, 256, gamma=0.98, gae_lambda=0.9),
+        _ppo("lin_1e-3", 64, 8, 256, gamma=0.98, gae_lambda=0.9),
         num_envs=8,
         package="sb3_contrib",
         policy="MlpLstmPolicy",
@@ -165,13 +165,13 @@ TASKS = {
     ),
     "dqn_minatar_breakout": Task(
         *("DQN", environments.BREAKOUT, 500_000),
-        {**dqn(2.5e-4, (0.01, 0.2), 1, 1000, 100_000), "batch_size": 32},
+        {**_dqn(2.5e-4, (0.01, 0.2), 1, 1000, 100_000), "batch_size": 32},
         num_envs=8,
         hidden_sizes=(128,),
         network=(("features_extractor_class", "SmallCnn"),),
     ),
     "td3_pendulum": Task(
-        *("TD3", "Pendulum-v1", 20_000, off_policy(1000, 20_000, 0.98)),
+        *("TD3", "Pendulum-v1", 20_000, _off_policy(1000, 20_000, 0.98)),
         hidden_sizes=_WIDE,
         noise=0.1,
     ),
@@ -271,7 +271,7 @@ def _small_cnn() -> type:
     from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
     class SmallCnn(BaseFeaturesExtractor):
-        def __init__(self, space: Any) -> None:
+        def _init__(self, space: Any) -> None:
             channels, height, width = space.shape
             super().__init__(space, 32 * (height - 4) * (width - 4))
             self.layers = torch.nn.Sequential(

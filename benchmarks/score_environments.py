@@ -26,6 +26,7 @@ EVALUATION_SEED = 10_000_000  # of the first episode; training's are far below
 NO_VELOCITY = "score_environments:CartPoleNoVelocity-v1"
 DOOR_KEY = "score_environments:DoorKeyOneHot-5x5-v0"
 BREAKOUT = "score_environments:MinAtarBreakout-v1"
+DMC = "cheetah-run", "walker-run", "reacher-hard"
 _MAX_BREAKOUT_STEPS = 2500  # MinAtar has no limit, and a good player never loses
 
 
@@ -74,10 +75,7 @@ def _twice(name: str, **kwargs: Any) -> gym.Env:
 
 
 for _id, _entry in (
-    *(
-        (f":Twice-{name}-v0", functools.partial(_twice, name))
-        for name in ("cheetah-run", "walker-run", "reacher-hard")
-    ),
+    *((f":Twice-{name}-v0", functools.partial(_twice, name)) for name in DMC),
     (NO_VELOCITY, _no_velocity),
     (DOOR_KEY, _door_key),
     (BREAKOUT, _breakout),

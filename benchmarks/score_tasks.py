@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import reference_scores
 import score_environments as environments
-from reference_scores import Task, ppo
+from measuring import HERE
+from reference_scores import Task
 
 SEEDS = (100, 101, 102, 103, 104)
 
@@ -39,132 +40,10 @@ class Job(NamedTuple):
         return self.sb3 is None
 
 
-_RELU_256 = (
-    ("ortho_init", False),
-    ("activation_fn", "ReLU"),
-    ("net_arch", {"pi": [256, 256], "vf": [256, 256]}),
-)
-_BOTH = ("obs", "reward")
-
-
-def _zoo_dqn(**more: Any) -> dict[str, Any]:
-    return {"batch_size": 128, "gamma": 0.99, **more}
-
-
-# hyperparams/*.yml of DLR-RM/rl-baselines3-zoo at 22e3ff2; what they leave out is the
-# library's default. The numbers of steps are those of the suites.
 ZOO = {
-    **{
-        f"sac_{name}": Task(
-            "SAC", env_id, 0, {"learning_starts": 10_000}, 1, (256, 256)
-        )
-        for name, env_id in (
-            ("half_cheetah", "HalfCheetah-v5"),
-            ("hopper", "Hopper-v5"),
-            ("walker2d", "Walker2d-v5"),
-            ("ant", "Ant-v5"),
-        )
-    },
-    "ppo_half_cheetah": Task(
-        *("PPO", "HalfCheetah-v5", 0),
-        {
-            **ppo(2.0633e-05, 512, 20, 64, gamma=0.98, gae_lambda=0.92),
-            "ent_coef": 0.000401762,
-            "clip_range": 0.1,
-            "max_grad_norm": 0.8,
-            "vf_coef": 0.58096,
-        },
-        normalizes=_BOTH,
-        log_std=-2.0,
-        network=_RELU_256,
-    ),
-    "ppo_hopper": Task(
-        *("PPO", "Hopper-v5", 0),
-        {
-            **ppo(9.80828e-05, 512, 5, 32, gamma=0.999, gae_lambda=0.99),
-            "ent_coef": 0.00229519,
-            "max_grad_norm": 0.7,
-            "vf_coef": 0.835671,
-        },
-        normalizes=_BOTH,
-        log_std=-2.0,
-        network=_RELU_256,
-    ),
-    "ppo_lunar_lander": Task(
-        *("PPO", "LunarLander-v3", 0),
-        ppo(3e-4, 1024, 4, 64, gamma=0.999, gae_lambda=0.98, ent_coef=0.01),
-        num_envs=16,
-    ),
-    "dqn_cart_pole": Task(
-        *("DQN", "CartPole-v1", 0),
-        _zoo_dqn(
-            learning_rate=2.3e-3,
-            batch_size=64,
-            buffer_size=100_000,
-            learning_starts=1000,
-            target_update_interval=10,
-            train_freq=256,
-            gradient_steps=128,
-            exploration_fraction=0.16,
-            exploration_final_eps=0.04,
-        ),
-        hidden_sizes=(256, 256),
-    ),
-    "dqn_lunar_lander": Task(
-        *("DQN", "LunarLander-v3", 0),
-        _zoo_dqn(
-            learning_rate=6.3e-4,
-            buffer_size=50_000,
-            learning_starts=0,
-            target_update_interval=250,
-            train_freq=4,
-            gradient_steps=-1,
-            exploration_fraction=0.12,
-            exploration_final_eps=0.1,
-        ),
-        hidden_sizes=(256, 256),
-    ),
-    # none for MinAtar: those of Atari, with small convolutions, from 10k steps on
-    "dqn_minatar_breakout": Task(
-        *("DQN", environments.BREAKOUT, 0),
-        _zoo_dqn(
-            learning_rate=1e-4,
-            batch_size=32,
-            buffer_size=100_000,
-            learning_starts=10_000,
-            target_update_interval=1000,
-            train_freq=4,
-            gradient_steps=1,
-            exploration_fraction=0.1,
-            exploration_final_eps=0.01,
-        ),
-        hidden_sizes=(128,),
-        network=(("features_extractor_class", "SmallCnn"),),
-    ),
-    "ppo_door_key": Task(
-        *("PPO", environments.DOOR_KEY, 0),
-        ppo(2.5e-4, 128, 10, 64, gamma=0.99),
-        num_envs=8,
-        normalizes=_BOTH,
-    ),
-    "ppo_recurrent_cart_pole": Task(
-        *("RecurrentPPO", environments.NO_VELOCITY, 0),
-        {
-            **ppo("lin_0.001", 32, 20, 256, gamma=0.98, gae_lambda=0.8),
-            "clip_range": "lin_0.2",
-        },
-        num_envs=8,
-        normalizes=_BOTH,
-        package="sb3_contrib",
-        policy="MlpLstmPolicy",
-        network=(
-            ("ortho_init", False),
-            ("activation_fn", "ReLU"),
-            ("lstm_hidden_size", 64),
-            ("enable_critic_lstm", True),
-            ("net_arch", {"pi": [64], "vf": [64]}),
-        ),
-    ),
+    task: Task(num_env_steps=0, **fields)
+    for task, fields in json.loads((HERE / "scores/zoo.json").read_text()).items()
+    if task != "source"
 }
 
 _MUJOCO, _BOX2D = ("mujoco",), ("Box2D",)
@@ -183,11 +62,11 @@ _CORE: tuple[tuple[Any, ...], ...] = (
     ("ppo_half_cheetah", "", (), 300_000, _MUJOCO, (110, 220, 800)),
     ("ppo_hopper", "ppo_half_cheetah", _ENV, 300_000, _MUJOCO, (110, 220, 500)),
     ("ppo_lunar_lander", "", (), 500_000, _BOX2D, (160, 280, 280)),
-    ("dqn_cart_pole", "", (), 50_000, (), (50, 110, 60)),
+    ("dqn_cart_pole", "", (), 50_000, (), (46, 130, 60)),
     ("dqn_lunar_lander", "", (), 200_000, _BOX2D, (250, 480, 400)),
     ("dqn_minatar_breakout", _GRID, (), 500_000, ("minatar",), (500, 900, 400)),
     ("ppo_door_key", "", _OURS_HERE, 150_000, ("minigrid",), (110, 220, 400)),
-    ("ppo_recurrent_cart_pole", "", _OURS_HERE, 100_000, (), (200, 900, 900)),
+    ("ppo_recurrent_cart_pole", "", _OURS_HERE, 100_000, (), (200, 900, 450)),
 )
 
 
@@ -241,11 +120,6 @@ _RECIPES: tuple[tuple[str, str, tuple[str, ...], int], ...] = (
     ("XQC", "xqc_half_cheetah", (), 3000),
     ("SimBa", "simba_half_cheetah", (), 3000),
 )
-_DMC = {
-    "cheetah_run": "cheetah-run",
-    "walker_run": "walker-run",
-    "reacher_hard": "reacher-hard",
-}
 
 
 def _recipes() -> list[Job]:
@@ -259,11 +133,19 @@ def _recipes() -> list[Job]:
         for task, env_id in (("hopper", "Hopper-v5"), ("walker2d", "Walker2d-v5"))
         for method, conf, bindings, seconds in _RECIPES
     ]
-    for task, name in _DMC.items():
+    for name in environments.DMC:
         env_id = f"score_environments:Twice-{name}-v0"
         jobs += [
             Job(
-                *("recipes", task, method, env_id, 50_000, seconds // 2, seeds),
+                *(
+                    "recipes",
+                    name.replace("-", "_"),
+                    method,
+                    env_id,
+                    50_000,
+                    seconds // 2,
+                    seeds,
+                ),
                 needs=("shimmy", "dm_control"),
                 conf=conf,
                 bindings=(_ENV[0].format(env=env_id), *bindings),
@@ -338,5 +220,5 @@ def conf_of(job: Job) -> tuple[str, list[str]]:
         bindings.append('DATA = "data"')
     else:
         bindings.append(f"TrainerConfig.num_env_steps = {job.num_steps}")
-    own = reference_scores.measuring.HERE / job.conf
+    own = HERE / job.conf
     return (str(own) if own.is_file() else job.conf), bindings
