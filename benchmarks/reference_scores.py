@@ -271,7 +271,7 @@ def _small_cnn() -> type:
     from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
     class SmallCnn(BaseFeaturesExtractor):
-        def _init__(self, space: Any) -> None:
+        def __init__(self, space: Any) -> None:
             channels, height, width = space.shape
             super().__init__(space, 32 * (height - 4) * (width - 4))
             self.layers = torch.nn.Sequential(

@@ -301,6 +301,7 @@ def program(modules, tmp_path, monkeypatch):
     monkeypatch.setattr(modules["score_run"], "__file__", str(script))
     monkeypatch.setenv("TRACE", str(trace))
     monkeypatch.setenv("LINE", str(tmp_path / "line"))
+    trace.touch()
     return lambda: trace.read_text().splitlines()
 
 
