@@ -56,7 +56,12 @@ Table = dict[str, dict[str, list[Line]]]  # task → method → its runs, by see
 
 
 def write(store: Path) -> int:
-    """Writes the page and its pictures; returns the exit code."""
+    """Writes the page and its pictures; returns the exit code.
+
+    Raises:
+        ConfigError: without the plot extra, before anything is written.
+    """
+    pictures.check_can_draw("a.png")
     PAGE.write_text(page(store, say=scores.say), encoding="utf-8")
     for suite in score_tasks.SUITES:
         table = _table(scores.counted(store, suite)[0], suite)

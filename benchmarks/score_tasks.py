@@ -160,7 +160,14 @@ _OFFLINE = (
     ("TD3+BC", "td3bc_{}", (), 1.0),
     ("IQL", "iql_{}", (), 1.2),
     ("CQL", "cql_{}", (), 2.0),
-    ("ReBRAC", "td3bc_{}", ("Td3BcAlgorithm.critic_bc_weight = 0.01",), 1.1),
+    (
+        *("ReBRAC", "td3bc_{}"),
+        (
+            "Td3BcAlgorithm.critic_bc_weight = 0.01",
+            "TrainerConfig.mini_batch_length = 3",  # it asks for the action after it
+        ),
+        1.1,
+    ),
 )
 
 

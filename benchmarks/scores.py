@@ -194,8 +194,8 @@ class Queue:
         store: folder of the lines.
         cores: numbers of the cores.
         python: of ours and of the peers.
-        seconds: until no run is under way any more.
-        slowness: wall seconds of a second of CPU, about; it is learned from the runs.
+        seconds: until no run is under way any more. One that is not expected to end by
+            then does not begin; how slow the machine is, the runs before it tell.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class Queue:
         self._deadline = time.monotonic() + seconds
         self._running: dict[int, tuple[subprocess.Popen, Run, Any]] = {}
         self._free = list(cores)
-        self._slowness = [1.0]
+        self._slowness = [1.0]  # wall seconds of one that a run was said to take
         self.num_failed = 0
 
     def work(self, runs: list[Run]) -> int:
@@ -367,7 +367,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _cores(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
+    cores, there = [int(part) for part in text.split(",")], os.sched_getaffinity(0)
+    if not there.issuperset(cores):
+        named = ", ".join(map(str, sorted(there)))
+        raise argparse.ArgumentTypeError(f"{text}: this machine has {named}")
+    return cores
 
 
 def main() -> int:
@@ -394,7 +398,12 @@ def main() -> int:
         return run(options)
     import score_report
 
-    return score_report.write(options.store)
+    from alf_lite.errors import ConfigError
+
+    try:
+        return score_report.write(options.store)
+    except ConfigError as error:  # the plot extra is missing
+        raise SystemExit(str(error)) from error
 
 
 if __name__ == "__main__":

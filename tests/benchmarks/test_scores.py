@@ -380,6 +380,27 @@ def test_the_longest_tasks_come_first_and_methods_take_turns(modules, scores):
     assert scores.in_order(runs, shortest_first=True)[0].job.task == "dqn_cart_pole"
 
 
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        (["--tasks", "dqn_cartpole"], "--tasks dqn_cartpole: core has dqn_cart_pole"),
+        (["--seeds", "0"], "--seeds 0: core has 100, 101"),
+        (["--peer_python=/nowhere/python"], "--peer_python=/nowhere/python: "),
+        (["--cores=777"], "777: this machine has "),
+    ],
+)
+def test_a_wrong_argument_is_told_before_anything_runs(
+    scores, tmp_path, monkeypatch, capsys, argument, message
+):
+    monkeypatch.setattr(scores.Queue, "work", lambda *_: pytest.fail("ran"))
+    monkeypatch.setattr(
+        sys, "argv", ["scores.py", "run", f"--store={tmp_path}", *argument]
+    )
+    with pytest.raises(SystemExit) as error:
+        scores.main()
+    assert message in f"{error.value} {capsys.readouterr().err}"
+
+
 def test_two_queues_do_not_write_to_one_store(scores, tmp_path):
     with scores.alone(tmp_path), pytest.raises(SystemExit, match="another queue"):
         scores.alone(tmp_path).__enter__()
