@@ -276,12 +276,13 @@ class Queue:
             say(f"collects {conf}")
             part = folder.with_suffix(".part")
             command = [self._python[0], "-m", "alf_lite.bin.train", f"--conf={conf}"]
-            subprocess.run(
+            done = subprocess.run(
                 [*command, f"--root_dir={part}", "--seed=100"],
-                check=True,
                 cwd=Path(__file__).parents[1],
                 stdout=subprocess.DEVNULL,
             )
+            if done.returncode:
+                raise SystemExit(f"{conf} ended with exit code {done.returncode}")
             part.rename(folder)
         return folder
 
@@ -294,12 +295,13 @@ class Queue:
             with log:
                 log.seek(0)
                 output = [line for line in log.read().splitlines() if line.strip()]
-            if process.returncode:
+            found = [text for text in output if text.startswith('{"format"')]
+            if process.returncode or not found:
                 self.num_failed += 1
                 last = output[-1] if output else f"exit code {process.returncode}"
                 say(f"failed: {run}: {last}")
                 continue
-            line = json.loads(output[-1])
+            line = json.loads(found[-1])  # what comes after it are warnings
             self._slowness.append(line["wall_seconds"] / max(run.job.seconds, 1))
             append(self._store, line)
             score, seconds = line["scores"][-1], line["cpu_seconds"]
