@@ -39,6 +39,10 @@ class Job(NamedTuple):
     def is_ours(self) -> bool:
         return self.sb3 is None
 
+    @property
+    def library(self) -> str:
+        return "alf_lite" if self.is_ours else "stable_baselines3"
+
 
 ZOO = {
     task: Task(num_env_steps=0, **fields)

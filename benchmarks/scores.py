@@ -25,7 +25,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,11 +33,17 @@ import score_tasks
 from score_tasks import Job
 
 STORE = Path(__file__).parent / "scores"
-VERSIONS = {"alf_lite": "0.1.0", "stable_baselines3": "2.9.2"}  # of lines that count
-_FIND = (
-    "import sys, json, importlib.util as u;"
-    "print(json.dumps([n for n in sys.argv[1:] if u.find_spec(n) is None]))"
-)
+# Of the lines that count, and of the runs that are made: a new one wants new runs.
+VERSIONS = {"alf_lite": "0.1.0", "stable_baselines3": "2.9.2"}
+_LOOK = """
+import importlib.metadata, importlib.util, json, sys
+library, *names = sys.argv[1:]
+try:
+    version = importlib.metadata.version(library)
+except importlib.metadata.PackageNotFoundError:
+    version = None
+print(json.dumps([version, [n for n in names if not importlib.util.find_spec(n)]]))
+"""
 
 
 class Run(NamedTuple):
@@ -92,15 +97,18 @@ def why_not(line: dict[str, Any]) -> str | None:
     job = score_tasks.find(line["suite"], line["task"], line["method"])
     if job is None or line["seed"] not in job.seeds:
         return "the suite does not have it"
-    library = "alf_lite" if job.is_ours else "stable_baselines3"
-    version = line["versions"].get(library)
-    if version != VERSIONS[library]:
-        return f"{library} {version}, expected {VERSIONS[library]}"
+    if wrong := _wrong_version(job, line["versions"].get(job.library)):
+        return wrong
     if line["settings"] != hash_of(job):
         return f"settings {line['settings']}, the conf has {hash_of(job)} now"
     if not line["scores"] or line["steps"][-1] < job.num_steps:
         return "it ended without its last evaluation"
     return None
+
+
+def _wrong_version(job: Job, version: str | None) -> str | None:
+    expected = VERSIONS[job.library]
+    return None if version == expected else f"{job.library} {version}, not {expected}"
 
 
 def counted(store: Path, suite: str) -> tuple[list[dict[str, Any]], list[str]]:
@@ -142,9 +150,9 @@ def missing(
     done = {(line["task"], line["method"], line["seed"]) for line in lines}
     jobs = score_tasks.SUITES[suite]
     runs = []
-    absent = _absent_modules(jobs, peer_python)
+    found = _found_here(jobs, peer_python)
     for job in jobs:
-        reason = _why_not_here(job, peer_python, absent)
+        reason = _why_not_here(job, found)
         if reason is None:
             runs += [Run(job, seed) for seed in job.seeds]
         else:
@@ -152,28 +160,35 @@ def missing(
     return [run for run in runs if run.key not in done]
 
 
-def _absent_modules(jobs: Sequence[Job], peer_python: str | None) -> dict[bool, set]:
-    """Of ours (True) and of the peers (False): the modules that are not installed."""
+Found = dict[str, tuple[str | None, list[str]]]  # library → version, absent modules
+
+
+def _found_here(jobs: Sequence[Job], peer_python: str | None) -> Found:
+    """Of each library whose interpreter there is."""
     names = sorted({name for job in jobs for name in job.needs})
-    absent = {True: {n for n in names if find_spec(n) is None}, False: set()}
-    if peer_python is not None:
-        names += ["stable_baselines3", "sb3_contrib"]
-        command = [peer_python, "-c", _FIND, *names]
+    found: Found = {}
+    for library, python in zip(VERSIONS, (sys.executable, peer_python), strict=True):
+        if python is None:
+            continue
+        command = [python, "-c", _LOOK, library, *names, "sb3_contrib"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=True)
         except (OSError, subprocess.CalledProcessError) as error:
-            raise SystemExit(f"--peer_python={peer_python}: {error}") from error
-        absent[False] = set(json.loads(done.stdout))
-    return absent
+            raise SystemExit(f"--peer_python={python}: {error}") from error
+        found[library] = tuple(json.loads(done.stdout))
+    return found
 
 
-def _why_not_here(job: Job, peer_python: str | None, absent: dict) -> str | None:
-    if not job.is_ours and peer_python is None:
+def _why_not_here(job: Job, found: Found) -> str | None:
+    if job.library not in found:
         return "no --peer_python"
-    needs = [*job.needs, *([job.sb3.package] if job.sb3 else [])]
-    if away := [name for name in needs if name in absent[job.is_ours]]:
+    version, absent = found[job.library]
+    needs = [*job.needs, *(["sb3_contrib"] if not job.is_ours else [])]
+    if away := [name for name in needs if name in absent]:
         return f"{', '.join(away)} not installed"
-    return None if hash_of(job) else f"no conf {job.conf}"
+    if hash_of(job) is None:
+        return f"no conf {job.conf}"
+    return _wrong_version(job, version)
 
 
 def in_order(runs: list[Run], shortest_first: bool = False) -> list[Run]:

@@ -52,8 +52,7 @@ def report(modules):
 
 def line_of(modules, job, seed, score=1.0):
     """A line as ``score_run`` prints it."""
-    library = "alf_lite" if job.is_ours else "stable_baselines3"
-    version = modules["scores"].VERSIONS[library]
+    version = modules["scores"].VERSIONS[job.library]
     steps = [job.num_steps * i // 10 for i in range(1, 11)]
     return {
         **{"format": 1, "suite": job.suite, "task": job.task, "method": job.method},
@@ -61,7 +60,11 @@ def line_of(modules, job, seed, score=1.0):
         **{"settings": modules["scores"].hash_of(job), "steps": steps},
         **{"cpu": [float(i) for i in range(1, 11)], "scores": [score] * 10},
         **{"cpu_seconds": 10.0, "wall_seconds": 11.0, "load": [1.0, 2.0]},
-        **{"versions": {library: version}, "commit": "abc", "date": "2026-01-01 00:00"},
+        **{
+            "versions": {job.library: version},
+            "commit": "abc",
+            "date": "2026-01-01 00:00",
+        },
     }
 
 
@@ -259,7 +262,9 @@ def test_a_run_of_another_suite_with_the_same_settings_counts(
 def test_what_is_not_installed_is_skipped_with_a_sentence(
     scores, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(scores, "find_spec", lambda name: None)
+    absent = ["mujoco", "minigrid", "minatar", "Box2D", "shimmy", "dm_control"]
+    found = {"alf_lite": ("0.1.0", absent)}
+    monkeypatch.setattr(scores, "_found_here", lambda *_: found)
     notes = []
     runs = scores.missing("core", tmp_path, None, notes)
     assert {run.job.task for run in runs} == {
@@ -269,9 +274,22 @@ def test_what_is_not_installed_is_skipped_with_a_sentence(
     assert len(runs) == 10
     assert "skipped: sac_ant alf_lite: mujoco not installed" in notes
     assert "skipped: dqn_cart_pole sb3: no --peer_python" in notes
+    found["alf_lite"] = ("9.9", [])
     notes.clear()
-    scores.missing("recipes", tmp_path, None, notes)
-    assert any("XQC" in note for note in notes)
+    assert scores.missing("recipes", tmp_path, None, notes) == []
+    assert "skipped: hopper SAC: alf_lite 9.9, not 0.1.0" in notes
+    assert any("skipped: hopper XQC: " in note for note in notes)
+    assert len(notes) == 25
+
+
+def test_what_is_installed_is_looked_up(modules, scores):
+    job = modules["score_tasks"].find("core", "dqn_cart_pole", "alf_lite")
+    job = job._replace(needs=("json", "no_such_module"))
+    found = scores._found_here([job], sys.executable)
+    assert found["alf_lite"][0] == "0.1.0"
+    assert "no_such_module" in found["alf_lite"][1]
+    assert "json" not in found["alf_lite"][1]
+    assert set(found) == {"alf_lite", "stable_baselines3"}
 
 
 # The queue: the run is a program of a few lines
