@@ -211,14 +211,15 @@ def _published(suite: str) -> list[str]:
 
 
 def _common(table: Table, suite: str) -> Table:
-    """The tasks of which every method has runs enough."""
+    """The tasks of which every method has runs enough; none if it is only one."""
     methods = {job.method for job in score_tasks.SUITES[suite]}
     present = {m for m in methods if any(m in found for found in table.values())}
-    return {
+    common = {
         task: found
         for task, found in table.items()
         if all(len(found.get(m, ())) >= _MIN_SEEDS for m in present)
     }
+    return common if len(common) > 1 else {}
 
 
 def _scaled(table: Table, values: Any) -> list[comparison.Scores]:
@@ -262,8 +263,8 @@ def _at_equal_cpu(table: Table) -> Any:
 def _aggregate(suite: str, table: Table) -> list[str]:
     common = _common(table, suite)
     if not common:
-        text = f"No task has {_MIN_SEEDS} seeds of every method yet: no sums.\n"
-        return [text]
+        few = f"Fewer than two tasks have {_MIN_SEEDS} seeds of every method"
+        return [f"{few} so far: nothing is said over all of them.\n"]
     rows = [
         "| method | IQM | optimality gap | IQM at equal CPU |",
         "|---|---|---|---|",

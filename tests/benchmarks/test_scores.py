@@ -490,10 +490,15 @@ def test_at_equal_cpu_a_slow_method_is_seen_at_half_of_its_run(report, table):
 
 
 def test_a_task_without_seeds_enough_is_in_no_sum(report, scores, table):
-    table["dqn_cart_pole"]["sb3"].pop()
-    assert list(report._common(table, "core")) == ["ppo_recurrent_cart_pole"]
-    del table["ppo_recurrent_cart_pole"]["sb3"]
-    assert "no sums" in report._aggregate("core", table)[0]
+    third = {name: list(runs) for name, runs in table["dqn_cart_pole"].items()}
+    table["ppo_door_key"] = third
+    third["sb3"].pop()
+    assert list(report._common(table, "core")) == [
+        *("dqn_cart_pole", "ppo_recurrent_cart_pole")
+    ]
+    del table["ppo_recurrent_cart_pole"]["sb3"]  # one is left, of five values
+    assert report._common(table, "core") == {}
+    assert "nothing is said" in report._aggregate("core", table)[0]
 
 
 def test_single_tasks_have_all_seeds_and_a_test(report, table):
