@@ -61,6 +61,10 @@ class RLContract(Algorithm):
     # Off-policy: whether new windows get the priority of priority_of_new_steps
     prioritizes_new_steps: bool = False
 
+    # Random actions (``TrainerConfig.initial_random_policy``) do without a call of
+    # ``rollout_step``: it is dear, and its state and info are not needed then.
+    skips_rollout_of_random_steps: bool = False
+
     # How it is published, for confs that leave that out
     default_settings: ClassVar[DefaultSettings] = DefaultSettings()
 

@@ -141,6 +141,8 @@ class Tdmpc2Algorithm(RLAlgorithm):
     _noise: Tensor  # [iterations, N, H, A], what predict_step plans with
     _scale: Tensor  # [] S
 
+    skips_rollout_of_random_steps = True
+
     # Table 8 of the paper: an update for every step; windows have one step more than H.
     default_settings = DefaultSettings(
         updates_per_env_step=1.0,

@@ -90,9 +90,12 @@ class ActorCopy:
         return self._state.tensors
 
     def act(self, inputs: TimeStep, state: Nest) -> AlgStep:
-        step = self.policy.rollout_step(inputs, state)
+        policy = self.policy
+        if self._acts_randomly and policy.skips_rollout_of_random_steps:
+            return AlgStep(output=policy.random_action(inputs), state=state)
+        step = policy.rollout_step(inputs, state)
         if self._acts_randomly:
-            step = step._replace(output=self.policy.random_action(inputs))
+            step = step._replace(output=policy.random_action(inputs))
         return step
 
     def after_refresh(self) -> None:

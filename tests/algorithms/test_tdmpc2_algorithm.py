@@ -1,13 +1,20 @@
+import functools
+
 import pytest
 import torch
 
 from alf_lite import nest
 from alf_lite.algorithms import tdmpc2_algorithm
+from alf_lite.algorithms.learning.construction import create_algorithm
 from alf_lite.algorithms.parts.trajectory_optimizers import Mppi
 from alf_lite.algorithms.tdmpc2_algorithm import Tdmpc2Algorithm
+from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
+from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
+from alf_lite.optimizers.optimizers import Adam
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.unrollers.actor_copy import ActorCopy
 
 _OBSERVATION = TensorSpec((3,))
 _ACTION = BoundedTensorSpec((2,), torch.float32, -2.0, 2.0)
@@ -152,6 +159,53 @@ def test_plans_are_deterministic_and_of_each_environment_alone():
         assert torch.allclose(one.output[0], first.output[i], atol=1e-5)
     rollout = algorithm.rollout_step(steps, first.state)
     assert rollout.output.abs().max() <= 2  # the bounds of the environment
+
+
+def _pendulum():
+    config = TrainerConfig(
+        algorithm_ctor=functools.partial(
+            Tdmpc2Algorithm,
+            optimizer=Adam(lr=1e-3),
+            gamma=0.9,
+            planner=Mppi(24, 6, 2),
+            num_policy_trajectories=4,
+            latent_size=16,
+        ),
+        num_iterations=1,
+        mini_batch_length=4,
+        initial_collect_steps=8,
+        initial_random_policy=True,
+        replay_buffer_length=100,
+    )
+    return create_algorithm(config, create_environment("Pendulum-v1"))
+
+
+def test_random_steps_are_not_planned(monkeypatch):
+    algorithm = _pendulum()
+    planned = []
+    plan = Mppi.optimize
+    monkeypatch.setattr(
+        Mppi, "optimize", lambda *args: planned.append(1) or plan(*args)
+    )
+    assert algorithm.acts_randomly
+    actions = algorithm.unroll(8).action
+    assert not planned
+    assert len(actions.unique()) == 8
+    assert not algorithm.acts_randomly
+    algorithm.unroll(2)
+    assert len(planned) == 2
+
+
+def test_random_steps_of_a_worker_are_not_planned(monkeypatch):
+    actor = ActorCopy(
+        _algorithm(),
+    )
+    monkeypatch.setattr(actor.policy, "rollout_step", None)
+    actor._acts_randomly = True
+    state = actor.policy.get_initial_rollout_state(8)
+    step = actor.act(_steps(8), state)
+    assert step.output.shape == (8, 2)
+    assert step.state is state
 
 
 def test_what_it_cannot_do_is_refused():
