@@ -14,6 +14,7 @@ from alf_lite.algorithms import (
     DqnAlgorithm as DqnAlgorithm,
     ImpalaAlgorithm as ImpalaAlgorithm,
     IqlAlgorithm as IqlAlgorithm,
+    MbrlAlgorithm as MbrlAlgorithm,
     MunchausenDqnAlgorithm as MunchausenDqnAlgorithm,
     MuzeroAlgorithm as MuzeroAlgorithm,
     OacAlgorithm as OacAlgorithm,

@@ -106,6 +106,13 @@ from alf_lite.algorithms.iql_algorithm import (
     IqlState as IqlState,
     IqlAlgorithm as _IqlAlgorithm,
 )
+from alf_lite.algorithms.mbrl_algorithm import (
+    Chance as Chance,
+    ModelBatch as ModelBatch,
+    RewardFn,
+    TrajectorySampling,
+    MbrlAlgorithm as _MbrlAlgorithm,
+)
 from alf_lite.algorithms.munchausen_dqn_algorithm import (
     MunchausenDqnAlgorithm as _MunchausenDqnAlgorithm,
 )
@@ -123,6 +130,7 @@ from alf_lite.algorithms.off_policy_algorithm import (
     OffPolicyAlgorithm as _OffPolicyAlgorithm,
     PathwiseActorCriticAlgorithm as _PathwiseActorCriticAlgorithm,
 )
+from alf_lite.algorithms.parts.dynamics_ensemble import DynamicsEnsemble
 from alf_lite.algorithms.parts.observation_parts import (
     GoalGenerator,
     RepresentationLearner,
@@ -347,6 +355,30 @@ class IcmReward(_IcmReward):
         reward_gamma: float = 0.99,
         optimizer: Optimizer | None = None,
         checkpoint: str | None = None,
+        name: str | None = None,
+    ) -> None: ...
+
+class MbrlAlgorithm(_MbrlAlgorithm):
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec = ...,
+        action_spec: NestedTensorSpec = ...,
+        *,
+        gamma: float = 1.0,
+        horizon: int = 25,
+        planner: TrajectoryOptimizer | None = None,
+        model_ctor: Callable[..., DynamicsEnsemble] = ...,
+        num_particles: int = 20,
+        trajectory_sampling: TrajectorySampling = 'ts_infinity',
+        reward_fn: RewardFn | None = None,
+        reward_spec: TensorSpec = ...,
+        reward_weights: Sequence[float] | Callable[..., RewardWeights] | None = None,
+        env: Environment | None = None,
+        config: TrainerConfig | None = None,
+        optimizer: Optimizer | None = None,
+        checkpoint: str | None = None,
+        is_eval: bool = False,
+        overwrite_policy_output: bool = False,
         name: str | None = None,
     ) -> None: ...
 

@@ -46,13 +46,13 @@ from alf_lite.algorithms.parts.return_heads import TwoHotHead
 from alf_lite.algorithms.parts.trajectory_optimizers import (
     Mppi,
     TrajectoryOptimizer,
+    box_actions,
     shifted,
 )
 from alf_lite.algorithms.parts.transitions import check_windows
 from alf_lite.algorithms.rl_algorithm import RLAlgorithm
 from alf_lite.config import DefaultSettings, configurable
 from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, StepType, TimeStep
-from alf_lite.distributions.action_vectors import BoxActions
 from alf_lite.errors import ConfigError
 from alf_lite.networks.critic_networks import ParallelMLP
 from alf_lite.networks.encoding_networks import EncodingNetwork
@@ -179,7 +179,7 @@ class Tdmpc2Algorithm(RLAlgorithm):
         **kwargs: Any,
     ) -> None:
         name = type(self).__name__
-        actions = _box_actions(name, action_spec)
+        actions = box_actions(name, action_spec)
         gamma = _discount(name, gamma, episode_length)
         check_unit_interval(gamma=gamma, rho=rho)
         check_positive(horizon=horizon, simnorm_size=simnorm_size)
@@ -455,13 +455,6 @@ def discount_of(episode_length: int) -> float:
     """γ = clip((L/5 − 1) / (L/5), 0.95, 0.995), appendix H."""
     check_positive(episode_length=episode_length)
     return min(max(1 - 5 / episode_length, 0.95), 0.995)
-
-
-def _box_actions(name: str, action_spec: NestedTensorSpec) -> BoxActions:
-    try:
-        return BoxActions(action_spec)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{name} plans actions in boxes. {error}") from error
 
 
 def _discount(name: str, gamma: float | None, episode_length: int | None) -> float:

@@ -252,6 +252,16 @@ class Normalizer(SharedStatistics):
             outputs.append(scaled if clip is None else scaled.clamp_(-clip, clip))
         return outputs
 
+    def denormalize(self, outputs: Nest) -> Nest:
+        """What :meth:`normalize` makes these of: [..., *spec.shape] in every leaf."""
+        leaves = [
+            leaf / scale + mean if self._zero_mean else leaf / scale
+            for leaf, (mean, scale) in zip(
+                nest.flatten(outputs), self._scalings(), strict=True
+            )
+        ]
+        return nest.pack_sequence_as(self._spec, leaves)
+
     def _scalings(self) -> list[tuple[Tensor, Tensor]]:
         """Mean and 1 / standard deviation of every leaf, in the leaf's dtype.
 

@@ -21,6 +21,9 @@ import torch
 from torch import Tensor
 
 from alf_lite.config import configurable
+from alf_lite.distributions.action_vectors import BoxActions
+from alf_lite.errors import DivergedError
+from alf_lite.tensor_specs import NestedTensorSpec
 from alf_lite.utils.checks import check_unit_interval
 
 # Actions [B, N, H, A] → their values [B, N]
@@ -97,6 +100,7 @@ class TrajectoryOptimizer:
 
         Raises:
             ValueError: if there are N candidates or more.
+            DivergedError: if no sequence of an environment has a finite value.
         """
         num_candidates = 0 if candidates is None else candidates.shape[1]
         num_drawn = self.num_samples - num_candidates
@@ -118,12 +122,25 @@ class TrajectoryOptimizer:
             values = value_fn(actions)
             values = values.nan_to_num(*[torch.finfo(values.dtype).min] * 3)
             best, index = values.topk(self._num_elites, dim=1)
+            self._check(best)
             index = index[..., None, None].expand(-1, -1, *mean.shape[1:])
             elites = actions.gather(1, index)
             weights = self._weights(best)
             mean, std = self._refine(mean, std, *moments(elites, weights))
             std = std.clamp(self._min_std, self._max_std)
         return Plan(mean, std, elites, weights)
+
+    def _check(self, best: Tensor) -> None:
+        """Raises DivergedError if all sequences of an environment [B, E] are worst."""
+        if torch.compiler.is_compiling():  # a graph does not look at numbers
+            return
+        is_lost = best[:, 0] == torch.finfo(best.dtype).min
+        if is_lost.any():
+            raise DivergedError(
+                f"{type(self).__name__}: no sequence of actions has a finite value in "
+                f"environments {is_lost.nonzero().flatten().tolist()[:8]}: the model "
+                "has diverged, or an observation is not finite"
+            )
 
     def make_noise(self, horizon: int, action_size: int) -> Tensor:
         """[iterations, N, H, A], always the same."""
@@ -235,3 +252,15 @@ def moments(actions: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 def shifted(mean: Tensor) -> Tensor:
     """The plan [B, H, A] one step later, with 0 for its last action."""
     return torch.cat([mean[:, 1:], torch.zeros_like(mean[:, :1])], dim=1)
+
+
+def box_actions(name: str, action_spec: NestedTensorSpec) -> BoxActions:
+    """The actions as vectors in [-1, 1], for the algorithm of this name.
+
+    Raises:
+        ValueError: if they are no boxes.
+    """
+    try:
+        return BoxActions(action_spec)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{name} plans actions in boxes. {error}") from error

@@ -1,0 +1,277 @@
+"""Model-based control: plans with an ensemble of models of the environment.
+
+Chua et al., "Deep reinforcement learning in a handful of trials using probabilistic
+dynamics models" (PETS), arXiv:1805.12114. The models are those of
+:mod:`~alf_lite.algorithms.parts.dynamics_ensemble`. A sequence of H actions is worth
+what it earns on the mean of P particles, which begin at the observation:
+
+    V(a_0 … a_{H−1}) = 1/P Σ_p Σ_k γ^k (Π_{j≤k} c_j) r_{k+1},   s_{k+1} ~ model of p
+
+r and c are those that the member of the particle expects; of a given ``reward_fn``, r
+is that of the step. An optimizer looks for the best sequence, beginning near that of
+the step before, and its mean acts.
+
+Differences from the paper:
+
+1. The reward is learnt, unless ``reward_fn`` is given, and so is where episodes end.
+2. All numbers that the models tell are normalised, and there is no weight decay.
+3. The models are trained at every step with mini-batches, in place of some epochs after
+   every episode. w are Poisson(1) numbers for each transition and member.
+4. Particles have the same noise for all sequences, and with ``"ts1"`` change members
+   alike: so their values differ by the actions alone.
+5. ``predict_step`` is deterministic: its noise is always the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from alf_lite import nest
+from alf_lite.algorithms.parts.dynamics_ensemble import (
+    DynamicsEnsemble,
+    FitLoss,
+    ObservationVectors,
+    Transitions,
+)
+from alf_lite.algorithms.parts.trajectory_optimizers import (
+    CrossEntropy,
+    Plan,
+    TrajectoryOptimizer,
+    box_actions,
+    shifted,
+)
+from alf_lite.algorithms.parts.transitions import check_windows, to_transitions
+from alf_lite.algorithms.rl_algorithm import RLAlgorithm
+from alf_lite.config import DefaultSettings, configurable
+from alf_lite.data_structures import AlgStep, BatchInfo, LossInfo, StepType, TimeStep
+from alf_lite.errors import ConfigError
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.checks import check_choice, check_positive, check_unit_interval
+
+Nest = Any
+TrajectorySampling = Literal["ts1", "ts_infinity"]
+# Observations, actions and next observations [R, ...] → rewards [R]
+RewardFn = Callable[[Nest, Nest, Nest], Tensor]
+
+
+class ModelBatch(NamedTuple):
+    """From ``preprocess_experience`` to ``train_step``."""
+
+    transitions: Transitions  # [B, ...]
+    weights: Tensor  # [B, n] w
+
+
+class Chance(NamedTuple):
+    """What of the values of a plan is drawn."""
+
+    noise: Tensor  # [H, P, 1, O], standard normal
+    order: Tensor  # [H, P] int64, the particles by their members
+
+
+@configurable
+class MbrlAlgorithm(RLAlgorithm):
+    """PETS: plans with probabilistic models, for continuous actions with bounds.
+
+    Args:
+        observation_spec: of one observation: floats.
+        action_spec: of one action: boxes.
+        gamma: γ of the value of a plan; the paper has none.
+        horizon: H.
+        planner: ``CrossEntropy()`` by default; any of ``trajectory_optimizers``.
+        model_ctor: called as ``ctor(state_size, action_size)``.
+        num_particles: P, a multiple of the members.
+        trajectory_sampling: whether a particle has another member at every step,
+            ``"ts1"``, or one for the whole plan, ``"ts_infinity"``.
+        reward_fn: of observations, actions and next observations [R, ...], as specs and
+            data transformers have them, rewards [R]; None: the model's.
+        **kwargs: see :class:`RLAlgorithm`.
+
+    Raises:
+        ValueError: if actions are no boxes, an observation holds no floats or a number
+            is out of range.
+        ConfigError: if windows are too short, or the reward has several dimensions.
+    """
+
+    skips_rollout_of_random_steps = True
+    _plan_noise: Tensor  # [iterations, N, H, A], what predict_step plans with
+    _noise: Tensor  # likewise, as Chance has it
+    _order: Tensor
+
+    default_settings = DefaultSettings(
+        updates_per_env_step=1.0,
+        unroll_length=1,
+        mini_batch_size=256,
+        mini_batch_length=2,
+        initial_collect_steps=200,
+        initial_random_policy=True,
+        lr=1e-3,
+    )
+
+    def __init__(
+        self,
+        observation_spec: NestedTensorSpec,
+        action_spec: NestedTensorSpec,
+        *,
+        gamma: float = 1.0,
+        horizon: int = 25,
+        planner: TrajectoryOptimizer | None = None,
+        model_ctor: Callable[..., DynamicsEnsemble] = DynamicsEnsemble,
+        num_particles: int = 20,
+        trajectory_sampling: TrajectorySampling = "ts_infinity",
+        reward_fn: RewardFn | None = None,
+        **kwargs: Any,
+    ) -> None:
+        name = type(self).__name__
+        actions = box_actions(name, action_spec)
+        vectors = ObservationVectors(observation_spec)
+        check_unit_interval(gamma=gamma)
+        check_positive(horizon=horizon)
+        check_choice(TrajectorySampling, trajectory_sampling=trajectory_sampling)
+        super().__init__(
+            observation_spec,
+            action_spec,
+            is_on_policy=False,
+            rollout_state_spec=TensorSpec((horizon, actions.vector_size)),
+            **kwargs,
+        )
+        if self.has_multidim_reward:
+            raise ConfigError(f"{name} takes one reward, got {self.reward_spec}")
+        check_windows(self._config, 1, "to the next step")
+        self.num_bootstrap_steps = 1
+        self._actions, self._vectors = actions, vectors
+        self._gamma, self._horizon = gamma, horizon
+        self._sampling, self._reward_fn = trajectory_sampling, reward_fn
+        self._planner = CrossEntropy() if planner is None else planner
+        self._model = model_ctor(vectors.size, actions.vector_size)
+        self._num_particles = num_particles
+        if num_particles < 1 or num_particles % self._model.num_members:
+            raise ValueError(
+                f"{name}: num_particles must be a multiple of the "
+                f"{self._model.num_members} members of the model, got {num_particles}"
+            )
+        noise = self._planner.make_noise(horizon, actions.vector_size)
+        chance = self._draw(torch.Generator().manual_seed(0))
+        self.register_buffer("_plan_noise", noise, persistent=False)
+        self.register_buffer("_noise", chance.noise, persistent=False)
+        self.register_buffer("_order", chance.order, persistent=False)
+
+    # Acting
+
+    def predict_step(self, inputs: TimeStep, state: Tensor) -> AlgStep:
+        """The first action of the plan's mean; the same each time."""
+        chance = Chance(self._noise, self._order)
+        plan = self._plan(inputs.observation, state, self._plan_noise, chance)
+        action = self._actions.to_action(plan.mean[:, 0])
+        return AlgStep(output=action, state=plan.mean)
+
+    def rollout_step(self, inputs: TimeStep, state: Tensor) -> AlgStep:
+        """Likewise, with new noise for every plan."""
+        plan = self._plan(inputs.observation, state, None, self._draw())
+        action = self._actions.to_action(plan.mean[:, 0])
+        return AlgStep(output=action, state=plan.mean)
+
+    @property
+    def training_only_modules(self) -> list[nn.Module]:
+        """None."""
+        return []
+
+    def _draw(self, generator: torch.Generator | None = None) -> Chance:
+        size = self._horizon, self._num_particles
+        noise = torch.randn(*size, 1, self._vectors.size, generator=generator)
+        if self._sampling == "ts1":
+            order = torch.rand(size, generator=generator).argsort(-1)
+        else:
+            order = torch.arange(size[1]).expand(size)
+        return Chance(noise.to(self.device), order.to(self.device))
+
+    @torch.no_grad()
+    def _plan(
+        self, observation: Nest, last: Tensor, noise: Tensor | None, chance: Chance
+    ) -> Plan:
+        """Refines the last plan [B, H, A], zeros where FIRST, from [B, ...]."""
+        state = self._vectors.to_vector(observation)
+        return self._planner.optimize(
+            lambda actions: self._value_of(state, actions, chance),
+            shifted(last),
+            noise=noise,
+        )
+
+    def _value_of(self, state: Tensor, actions: Tensor, chance: Chance) -> Tensor:
+        """V [B, N] of sequences [B, N, H, A] from states [B, O]."""
+        num_sequences, num_particles = actions.shape[1], self._num_particles
+        rows = actions.flatten(0, 1)  # [R, H, A], R = B·N
+        s = state.unsqueeze(1).expand(-1, num_sequences, -1).flatten(0, 1)
+        s = s.expand(num_particles, -1, -1)
+        value = torch.zeros_like(s[..., 0])  # [P, R]
+        discount = torch.ones_like(value)
+        for k in range(self._horizon):
+            if self._sampling == "ts1":
+                order = chance.order[k]
+                s, value, discount = s[order], value[order], discount[order]
+            action = rows[:, k].expand(num_particles, -1, -1)
+            before = s
+            s, reward, goes_on = self._model.step(s, action, chance.noise[k])
+            if self._reward_fn is not None:
+                reward = self._given_reward(before, action, s)
+            value = value + discount * reward
+            discount = self._gamma * discount * goes_on
+        return value.mean(0).unflatten(0, (-1, num_sequences))
+
+    def _given_reward(self, before: Tensor, action: Tensor, after: Tensor) -> Tensor:
+        assert self._reward_fn is not None
+        observations = (self._vectors.to_nest(x.flatten(0, 1)) for x in (before, after))
+        first, following = observations
+        taken = self._actions.to_action(action.flatten(0, 1))
+        reward = self._reward_fn(first, taken, following)
+        if reward.shape != (len(after) * after.shape[1],):
+            raise ValueError(
+                f"{self._name}.reward_fn: expected rewards "
+                f"[{len(after) * after.shape[1]}], one for each row, got "
+                f"{list(reward.shape)}"
+            )
+        return reward.view(after.shape[:2])
+
+    # Learning
+
+    def preprocess_experience(
+        self, root_inputs: TimeStep, rollout_info: Nest, batch_info: BatchInfo
+    ) -> tuple[TimeStep, ModelBatch]:
+        """The transitions of windows [B, T, ...], [B, T-1, ...]."""
+        inputs, transition = to_transitions(root_inputs, 1, 1.0)
+        shape = inputs.step_type.shape
+
+        def flat(values: Nest) -> Nest:
+            return nest.map_structure(lambda t: t.flatten(0, 1), values)
+
+        data = Transitions(
+            self._vectors.to_vector(flat(inputs.observation)),
+            self._actions.to_vector(flat(transition.action)),
+            self._vectors.to_vector(flat(transition.next_observation)),
+            transition.reward.flatten(),
+            transition.discount.flatten(),
+        )
+        if self.training:
+            valid = inputs.step_type != int(StepType.LAST)
+            self._model.update_statistics(data, valid.flatten())
+        step = torch.arange(shape[1], device=data.reward.device)
+        positions = batch_info.positions.to(step.device).unsqueeze(1) + step
+        env_ids = batch_info.env_ids.to(step.device).unsqueeze(1).expand(shape)
+        weights = self._model.bootstrap_weights(env_ids.flatten(), positions.flatten())
+        batch = ModelBatch(data, weights.T)
+        return inputs, nest.map_structure(lambda t: t.unflatten(0, shape), batch)
+
+    def train_step(
+        self, inputs: TimeStep, state: Nest, rollout_info: ModelBatch
+    ) -> AlgStep:
+        """The fit of transitions [B, ...]."""
+        info = self._model.fit(rollout_info.transitions, rollout_info.weights.T)
+        return AlgStep(info=info)
+
+    def calc_loss(self, info: FitLoss) -> LossInfo:
+        """Of every transition, [T, B], and of the bounds of variances, []."""
+        loss = info.likelihood + info.continues
+        return LossInfo(loss, self._model.bound_loss(), extra=info)
