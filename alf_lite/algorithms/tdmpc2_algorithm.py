@@ -60,6 +60,7 @@ from alf_lite.networks.layers import mlp
 from alf_lite.optimizers.optimizers import Optimizer
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 from alf_lite.utils.checks import check_positive, check_unit_interval
+from alf_lite.utils.ranks import ranks
 
 Nest = Any
 
@@ -420,7 +421,10 @@ class Tdmpc2Algorithm(RLAlgorithm):
     def after_update(self, root_inputs: TimeStep, info: Tdmpc2Info) -> None:
         """Moves Q⁻ and S."""
         self._updater.forward()
-        self._scale.lerp_(value_range(info.policy_value), 0.01)
+        values = info.policy_value.detach()
+        if ranks.size > 1:  # of the batches of all
+            values = ranks.gather(values)
+        self._scale.lerp_(value_range(values), 0.01)
 
 
 def simnorm(x: Tensor, size: int) -> Tensor:
@@ -447,7 +451,7 @@ def squashed(
 def value_range(values: Tensor) -> Tensor:
     """max(1, p95 − p5) of any number of values, what S moves towards."""
     ends = torch.tensor([0.05, 0.95], device=values.device)
-    low, high = values.detach().flatten().quantile(ends)
+    low, high = values.flatten().quantile(ends)
     return (high - low).clamp(min=1.0)
 
 

@@ -13,8 +13,11 @@ from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.environments.creation import create_environment
 from alf_lite.errors import ConfigError
 from alf_lite.optimizers.optimizers import Adam
+from alf_lite.policies.evaluator import evaluate
 from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
+from alf_lite.testing import probe_environments as probes
 from alf_lite.unrollers.actor_copy import ActorCopy
+from alf_lite.utils.ranks import ranks
 
 _OBSERVATION = TensorSpec((3,))
 _ACTION = BoundedTensorSpec((2,), torch.float32, -2.0, 2.0)
@@ -82,6 +85,17 @@ def test_the_scale_follows_the_range_of_the_values():
     info = tdmpc2_algorithm.Tdmpc2Info(*[values.unsqueeze(0)] * 6)
     algorithm.after_update(_steps(1, 11), info)
     assert algorithm._scale.item() == pytest.approx(1.17)
+
+
+def test_the_scale_is_that_of_the_batches_of_all_ranks(monkeypatch):
+    values = torch.arange(0, 21, 2.0).unsqueeze(0)
+    monkeypatch.setattr(ranks, "size", 2)
+    monkeypatch.setattr(ranks, "gather", lambda x: torch.stack([x, x + 22]))
+    algorithm = _algorithm()
+    info = tdmpc2_algorithm.Tdmpc2Info(*[values] * 6)
+    algorithm.after_update(_steps(1, 11), info)
+    # 0, 2 … 42: p5 = 2.1, p95 = 39.9
+    assert algorithm._scale.item() == pytest.approx(1 + 0.01 * 36.8)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +220,44 @@ def test_random_steps_of_a_worker_are_not_planned(monkeypatch):
     step = actor.act(_steps(8), state)
     assert step.output.shape == (8, 2)
     assert step.state is state
+
+
+def test_it_learns_what_the_observation_asks_for():
+    ctor = functools.partial(probes.ObservationPolicyEnv, "continuous")
+    config = TrainerConfig(
+        num_iterations=80,
+        random_seed=0,
+        unroll_length=4,
+        num_updates_per_train_iter=4,
+        mini_batch_size=32,
+        mini_batch_length=3,
+        initial_collect_steps=160,
+        initial_random_policy=True,
+        replay_buffer_length=1000,
+    )
+    algorithm = Tdmpc2Algorithm(
+        env=create_environment(env_ctor=ctor, seed=0),
+        config=config,
+        optimizer=Adam(lr=3e-3, gradient_clipping=20.0),
+        gamma=0.9,
+        horizon=2,
+        planner=Mppi(24, 6, 2),
+        num_policy_trajectories=4,
+        latent_size=16,
+        encoder_fc_layer_params=(32,),
+        fc_layer_params=(32,),
+        num_critics=2,
+    )
+    for _ in range(80):
+        algorithm.train_iter()
+    env = create_environment(env_ctor=ctor, num_parallel_environments=10, seed=1)
+    assert sum(evaluate(algorithm, env, 10).returns) / 10 > 0.85  # at random 0.45
+    z = algorithm._encode(torch.tensor([[1.0], [-1.0]]))
+    policy, _ = algorithm._model.act(z, None)
+    assert (policy - torch.tensor([[0.5], [-0.5]])).abs().max() < 0.25
+    # It knows that one step is all there is, though plans have two.
+    following, _ = algorithm._model.step(z, policy)
+    assert algorithm._model.goes_on(following).sigmoid().max() < 0.05
 
 
 def test_what_it_cannot_do_is_refused():
