@@ -47,6 +47,15 @@ COLLECTED = [
 SEQUENCES = ["TrainerConfig.burn_in_length = 2", "TrainerConfig.mini_batch_length = 8"]
 # Of confs with the result of a game for a target.
 GAMES = ["TrainerConfig.unroll_length = 16"]
+# Of confs that plan with the sizes of papers, and of those with long plans.
+SMALL_PLANS = [
+    "Mppi.num_samples = 32",
+    "Mppi.num_elites = 4",
+    "Mppi.num_iterations = 1",
+    "Tdmpc2Algorithm.fc_layer_params = (16,)",
+    "Tdmpc2Algorithm.latent_size = 16",
+]
+SHORT_PLANS = ["MbrlAlgorithm.horizon = 3"]
 # Of confs with a thousand environments.
 FEW_ENVIRONMENTS = ["create_environment.num_parallel_environments = 8"]
 # Of confs that train on recorded steps.
@@ -83,6 +92,8 @@ def shortened(conf: Path, folder: Path, num_iterations: int) -> list[str]:
     if "epochs = " in text and "use_rollout_state" in text:
         bindings += SEQUENCES[1:]
     bindings += GAMES * ("@AlphaZeroAlgorithm" in text)
+    bindings += SMALL_PLANS * ("num_samples = 512" in text)
+    bindings += SHORT_PLANS * ("@MbrlAlgorithm" in text)
     bindings += FEW_ENVIRONMENTS * ("num_parallel_environments = 1024" in text)
     if "@FoldedEnvironment" in text:  # a game has three rows
         bindings += ["TrainerConfig.num_eval_environments = 3"]
