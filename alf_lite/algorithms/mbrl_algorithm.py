@@ -185,7 +185,7 @@ class MbrlAlgorithm(RLAlgorithm):
         if self._sampling == "ts1":
             order = torch.rand(size, generator=generator).argsort(-1)
         else:
-            order = torch.arange(size[1]).expand(size)
+            order = torch.arange(size[1]).repeat(size[0], 1)
         return Chance(noise.to(self.device), order.to(self.device))
 
     @torch.no_grad()

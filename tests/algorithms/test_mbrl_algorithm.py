@@ -23,6 +23,7 @@ from alf_lite.tensor_specs import BoundedTensorSpec, TensorSpec
 from alf_lite.testing import probe_environments as probes
 from alf_lite.trainers.hooks import Hook
 from alf_lite.trainers.trainer import Trainer
+from alf_lite.unrollers.actor_copy import ActorCopy
 
 OBSERVATION = {"a": TensorSpec((2,)), "b": TensorSpec((1,))}
 ACTION = BoundedTensorSpec((2,), torch.float32, -2.0, 2.0)
@@ -221,6 +222,22 @@ def test_a_run_is_resumed_to_the_bit(tmp_path):
     assert set(resumed) == set(whole)
     for name, tensor in resumed.items():
         assert torch.equal(tensor, whole[name]), name
+
+
+@pytest.mark.parametrize("sampling", ["ts1", "ts_infinity"])
+def test_a_worker_takes_over_what_is_trained(sampling):
+    trained, actor = (mbrl(trajectory_sampling=sampling) for _ in range(2))
+    fitted(trained, steps(2, 4))
+    copy = ActorCopy(actor)
+    with torch.no_grad():
+        trained._model.min_log_variance.fill_(-3.0)
+        for name, tensor in trained.acting_state().tensors.items():
+            copy.tensors[name].copy_(tensor)
+    inputs, state = steps(3), trained.get_initial_rollout_state(3)
+    torch.manual_seed(2)
+    expected = trained.rollout_step(inputs, state).output
+    torch.manual_seed(2)
+    assert torch.equal(copy.act(inputs, state).output, expected)
 
 
 def test_random_steps_are_not_planned(monkeypatch):
