@@ -126,7 +126,7 @@ class MbrlAlgorithm(RLAlgorithm):
         **kwargs: Any,
     ) -> None:
         name = type(self).__name__
-        actions = box_actions(name, action_spec)
+        actions = box_actions(action_spec)
         vectors = ObservationVectors(observation_spec)
         check_unit_interval(gamma=gamma)
         check_positive(horizon=horizon)
@@ -150,7 +150,7 @@ class MbrlAlgorithm(RLAlgorithm):
         self._num_particles = num_particles
         if num_particles < 1 or num_particles % self._model.num_members:
             raise ValueError(
-                f"{name}: num_particles must be a multiple of the "
+                "num_particles must be a multiple of the "
                 f"{self._model.num_members} members of the model, got {num_particles}"
             )
         noise = self._planner.make_noise(horizon, actions.vector_size)

@@ -180,7 +180,7 @@ class Tdmpc2Algorithm(RLAlgorithm):
         **kwargs: Any,
     ) -> None:
         name = type(self).__name__
-        actions = box_actions(name, action_spec)
+        actions = box_actions(action_spec)
         gamma = _discount(name, gamma, episode_length)
         check_unit_interval(gamma=gamma, rho=rho)
         check_positive(horizon=horizon, simnorm_size=simnorm_size)

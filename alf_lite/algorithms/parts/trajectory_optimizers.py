@@ -254,8 +254,8 @@ def shifted(mean: Tensor) -> Tensor:
     return torch.cat([mean[:, 1:], torch.zeros_like(mean[:, :1])], dim=1)
 
 
-def box_actions(name: str, action_spec: NestedTensorSpec) -> BoxActions:
-    """The actions as vectors in [-1, 1], for the algorithm of this name.
+def box_actions(action_spec: NestedTensorSpec) -> BoxActions:
+    """The actions as vectors in [-1, 1].
 
     Raises:
         ValueError: if they are no boxes.
@@ -263,4 +263,7 @@ def box_actions(name: str, action_spec: NestedTensorSpec) -> BoxActions:
     try:
         return BoxActions(action_spec)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{name} plans actions in boxes. {error}") from error
+        raise ValueError(
+            f"sequences of actions are planned in boxes. {error}. Use MuzeroAlgorithm "
+            "or DqnAlgorithm for discrete ones"
+        ) from error
