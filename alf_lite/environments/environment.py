@@ -15,6 +15,7 @@ from alf_lite.data_structures import TimeStep
 from alf_lite.environments.space_specs import RecordedValues
 from alf_lite.errors import EnvError
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.game_results import Opposition
 
 Nest = Any
 
@@ -39,6 +40,8 @@ class Environment(abc.ABC):
     # Whether a row belongs to two sides in turn, so that what follows is the other's:
     # discounts are then -1 while an episode goes on.
     has_negative_discounts: bool = False
+    # Against whom it is played, if an episode is a game against opponents.
+    opposition: Opposition | None = None
 
     @property
     @abc.abstractmethod

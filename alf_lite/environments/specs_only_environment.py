@@ -104,6 +104,7 @@ class WithSpecsOf(EnvironmentWithSpecs):
             name=env.name,
         )
         self.has_negative_discounts = env.has_negative_discounts
+        self.opposition = env.opposition
         self._metadata = dict(env.metadata)
 
     @property

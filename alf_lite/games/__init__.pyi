@@ -26,6 +26,7 @@ from alf_lite.games.game_tree import GameTree as GameTree
 from alf_lite.games.league import League as League
 from alf_lite.games.matches import (
     after_random_moves as after_random_moves,
+    game_of_run as game_of_run,
     play_games as play_games,
 )
 from alf_lite.games.open_spiel import (

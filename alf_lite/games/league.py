@@ -8,12 +8,14 @@ import numpy as np
 import torch
 
 from alf_lite.config import configurable
-from alf_lite.data_structures import StepType, TimeStep
+from alf_lite.data_structures import TimeStep
 from alf_lite.errors import ConfigError
 from alf_lite.games.opponent_pool import OpponentPool
 from alf_lite.games.payoff import WEIGHTINGS, Payoff, Weighting, prioritized
+from alf_lite.metrics.recent_games import RecentGames
 from alf_lite.trainers.hooks import Hook, Training
 from alf_lite.utils import summary
+from alf_lite.utils.game_results import ended_games, results_of
 from alf_lite.utils.ranks import ranks
 
 
@@ -27,8 +29,8 @@ class League(Hook):
     all slots are taken, the snapshot goes that is most surely beaten, or the oldest
     one, but never the newest one.
 
-    Summaries: ``league/win_rate/<opponent>`` of those in play, with ``/seat_<i>`` of
-    each seat, and ``league/snapshots``.
+    Summaries: ``league/win_rate/<opponent>`` of those that are met, a draw counting as
+    half of one, with ``/seat_<i>`` of each seat; and ``league/snapshots``.
 
     Args:
         weighting: of the snapshots, see :func:`prioritized`.
@@ -78,10 +80,8 @@ class League(Hook):
         self.payoff = Payoff(decay)
         self._last_snapshot_at = 0
         self._num_snapshots = 1
-        # Of the games that have ended since the last look: (opponent, seat, result)
+        # [N, 3] each, the games that have ended since the last look
         self._ended: list[np.ndarray] = []
-        # Opponent → [P, 3], of the latest iterations
-        self._by_seat: dict[int, np.ndarray] = {}
 
     def before_episodes(self, training: Training) -> None:
         """Raises ConfigError, if the environment has no snapshots."""
@@ -95,40 +95,28 @@ class League(Hook):
 
     def observe(self, steps: TimeStep) -> None:
         """Notes the games that end in [T, B] steps."""
-        is_last = steps.step_type.numpy(force=True) == StepType.LAST
-        if is_last.any():
-            info: Any = steps.env_info
-            names = ("opponent", "seat", "outcome")
-            ended = np.stack([info[key].numpy(force=True)[is_last] for key in names])
-            self._ended.append(ended[:, ended[0] >= 0])
+        self._ended.append(ended_games(steps))
 
     def after_iter(self, training: Training) -> None:
         algorithm: Any = training.algorithm
         pool: OpponentPool = algorithm.opponent_pool
         counts = self._counts(pool)
-        for opponent in np.flatnonzero(counts.any((1, 2))).tolist():
-            self.payoff.add(opponent, counts[opponent].sum(0))
-            mean = self._by_seat.setdefault(opponent, np.zeros(counts.shape[1:]))
-            mean *= 0.9
-            mean += counts[opponent]
+        for opponent in np.flatnonzero(counts.any(1)).tolist():
+            self.payoff.add(opponent, counts[opponent])
         num_steps = algorithm.num_env_steps
         if self._wants_snapshot(pool, num_steps - self._last_snapshot_at):
             self._last_snapshot_at = num_steps
             self._take_snapshot(algorithm, pool)
         pool.weights.copy_(torch.from_numpy(self.weights(pool)))
         if summary.should_record():
-            self._record(pool)
+            self._record(algorithm, pool)
 
     def _counts(self, pool: OpponentPool) -> np.ndarray:
-        """Games of all ranks by opponent, seat and result, [opponents, P, 3]."""
-        num_opponents = len(pool.bot_names) + self._num_snapshots
-        counts = np.zeros((num_opponents, pool.num_seats, 3))
-        if self._ended:
-            opponent, seat, outcome = np.concatenate(self._ended, 1)
-            result = 1 - np.sign(outcome)  # won, drawn, lost
-            ended = (opponent.astype(int), seat.astype(int), result.astype(int))
-            np.add.at(counts, ended, 1)
-            self._ended.clear()
+        """Games of all ranks that were won, drawn and lost, [opponents, 3]."""
+        counts = np.zeros((len(pool.bot_names) + self._num_snapshots, 3))
+        for games in self._ended:
+            np.add.at(counts, (games[:, 0].astype(int), results_of(games)), 1)
+        self._ended.clear()
         if ranks.size > 1:
             counts = ranks.sum_(torch.from_numpy(counts)).numpy()
         return counts
@@ -154,7 +142,6 @@ class League(Hook):
             goes = older[0] if self._evicts_oldest else beaten
             slot = slots[goes]
             self.payoff.forget(pool.opponent(goes))
-            self._by_seat.pop(pool.opponent(goes), None)
         pool.put(slot, number, {name: tensors[name] for name in pool.names})
 
     def weights(self, pool: OpponentPool) -> np.ndarray:
@@ -172,26 +159,28 @@ class League(Hook):
             weights[num_bots + slots[number]] = (1 - bot_share) * share
         return weights
 
-    def _record(self, pool: OpponentPool) -> None:
+    def _record(self, algorithm: Any, pool: OpponentPool) -> None:
         summary.scalar("league/snapshots", self._num_snapshots)
-        for opponent, counts in sorted(self._by_seat.items()):
-            name = f"league/win_rate/{pool.name_of(opponent)}"
-            summary.scalar(name, self.payoff.win_rate(opponent))
-            for seat, results in enumerate(counts):
-                if results.sum():
-                    won = (results[0] + results[1] / 2) / results.sum()
-                    summary.scalar(f"{name}/seat_{seat}", float(won))
+        name_of = algorithm.env.opposition.name_of
+        bots = range(len(pool.bot_names))
+        met = [*bots, *sorted(map(pool.opponent, pool.slots()))]
+        tags = {name_of(one): f"league/win_rate/{name_of(one)}" for one in met}
+        for opponent, tag in zip(met, tags.values(), strict=True):
+            summary.scalar(tag, self.payoff.win_rate(opponent))
+        games = next(m for m in algorithm.metrics if isinstance(m, RecentGames))
+        for record in games.records(name_of):
+            if record.opponent in tags:
+                won = (record.won + record.drawn / 2) / record.num_games
+                summary.scalar(f"{tags[record.opponent]}/seat_{record.seat}", won)
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "payoff": self.payoff.state_dict(),
             "last_snapshot_at": self._last_snapshot_at,
             "num_snapshots": self._num_snapshots,
-            "by_seat": {str(k): v.tolist() for k, v in self._by_seat.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.payoff.load_state_dict(state["payoff"])
         self._last_snapshot_at = int(state["last_snapshot_at"])
         self._num_snapshots = int(state["num_snapshots"])
-        self._by_seat = {int(k): np.array(v) for k, v in state["by_seat"].items()}

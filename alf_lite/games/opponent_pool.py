@@ -27,6 +27,7 @@ from alf_lite.policies.run_policy import load_policy_checkpoint
 from alf_lite.policies.trained_policy import load_policy
 from alf_lite.runs.training_state import ALGORITHM, part_of
 from alf_lite.utils import random_state
+from alf_lite.utils.game_results import Opposition, distinct_names
 
 _EMPTY = -1
 
@@ -89,6 +90,7 @@ class RunOpponent(PolicyOpponent):
         root_dir: of the run, which is read and executed: only one that you trust.
         checkpoint: "latest", "best" or a step.
         deterministic: the best action in place of one that is drawn.
+        device: of the networks; the CPU by default.
     """
 
     def __init__(
@@ -97,8 +99,9 @@ class RunOpponent(PolicyOpponent):
         checkpoint: str | int = "latest",
         *,
         deterministic: bool = False,
+        device: str | None = None,
     ) -> None:
-        policy = load_policy(root_dir, checkpoint, device="cpu")
+        policy = load_policy(root_dir, checkpoint, device=device or "cpu")
         name = Path(root_dir).name
         if checkpoint != "latest":
             name += f"@{checkpoint}"
@@ -201,11 +204,6 @@ class OpponentPool(nn.Module):
         """What ``env_info`` calls a snapshot."""
         return len(self.bot_names) + number
 
-    def name_of(self, opponent: int) -> str:
-        """Of one that ``env_info`` names."""
-        number = opponent - len(self.bot_names)
-        return self.bot_names[opponent] if number < 0 else f"snapshot_{number}"
-
     def slots(self) -> dict[int, int]:
         """The number of each snapshot that there is → its slot."""
         numbers = enumerate(self.ids.tolist())
@@ -306,7 +304,7 @@ class Opponents:
     order in which they were taken.
 
     Args:
-        env: for messages, and whose games they play.
+        env: for messages, and whose games they play; is told its opposition.
         bots: opponents that stay as they are.
         num_snapshots: how many snapshots there are at most.
         game: which they play.
@@ -325,6 +323,8 @@ class Opponents:
             )
         for bot in bots:
             bot.check_game(game)
+        names = distinct_names([bot.name for bot in bots])
+        env.opposition = Opposition(names)
         self._env = env
         self._bots = list(bots)
         self._num_snapshots = num_snapshots
@@ -335,9 +335,10 @@ class Opponents:
     def bind(self, algorithm: Any, num_seats: int) -> None:
         """Makes the pool of an algorithm, see :meth:`Environment.bind`."""
         if self._num_snapshots:
-            names = [bot.name for bot in self._bots]
+            opposition = self._env.opposition
+            assert opposition is not None, self._env.name
             self.snapshots = Snapshots(
-                algorithm, self._env, self._num_snapshots, names, num_seats
+                algorithm, self._env, self._num_snapshots, opposition.bots, num_seats
             )
 
     def choose(self, ids: np.ndarray, rows: Any, rng: Rng) -> None:

@@ -28,3 +28,4 @@ from alf_lite.metrics.metrics import (
     NumberOfEpisodes as NumberOfEpisodes,
     create_metrics as create_metrics,
 )
+from alf_lite.metrics.recent_games import RecentGames as RecentGames

@@ -23,13 +23,16 @@ from alf_lite.data_structures import TimeStep
 from alf_lite.errors import ConfigError
 from alf_lite.metrics.episode_metric import EpisodeMetric, RecentEpisodes
 from alf_lite.metrics.episode_tracker import EpisodeTracker
+from alf_lite.metrics.recent_games import RecentGames
 from alf_lite.nest import leaf_name
 from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
+from alf_lite.utils.game_results import GAME_KEYS, Opposition
 from alf_lite.utils.ranks import ranks
 
 Nest = Any
 
 _OWN = "own"  # in the state of a MetricSet, the metrics of one's own
+_NUM_GAMES = 1_000  # that are looked at by opponent and seat
 
 
 class Metric(ABC):
@@ -83,15 +86,27 @@ class AverageEnvInfo(Metric):
     the last value is info_L, right for success flags and counters. Both are reported,
     as ``{"mean": ..., "last": ...}`` of the nest that the environment declares, or
     ``()`` if it declares none.
+
+    Args:
+        tracker: what it looks at.
+        left_out: keys that say nothing as a mean.
     """
+
+    def __init__(self, tracker: EpisodeTracker, left_out: Sequence[str] = ()) -> None:
+        super().__init__(tracker)
+        self._left_out = left_out
 
     def result(self) -> Nest:
         means = self._tracker.means()
-        if nest.is_empty(means.info_mean):
+        mean, last = means.info_mean, means.info_last
+        if self._left_out:
+            mean, last = (
+                {key: info[key] for key in info if key not in self._left_out}
+                for info in (mean, last)
+            )
+        if nest.is_empty(mean):
             return ()
-        return nest.map_structure(
-            np.ndarray.tolist, {"mean": means.info_mean, "last": means.info_last}
-        )
+        return nest.map_structure(np.ndarray.tolist, {"mean": mean, "last": last})
 
 
 class AverageDiscountedReturn(Metric):
@@ -132,7 +147,8 @@ class MetricSet(Sequence[Metric]):
     Args:
         tracker: what the metrics look at.
         metrics: in the order of the sequence.
-        own: those of ``TrainerConfig.metric_ctors``; they end the sequence.
+        own: those of ``TrainerConfig.metric_ctors``, and games against opponents; they
+            end the sequence.
 
     Attributes:
         tracker: as given.
@@ -143,7 +159,7 @@ class MetricSet(Sequence[Metric]):
         self,
         tracker: EpisodeTracker,
         metrics: Sequence[Metric],
-        own: Sequence[RecentEpisodes] = (),
+        own: Sequence[RecentEpisodes | RecentGames] = (),
     ) -> None:
         self.tracker = tracker
         self.observe = self._observe_all if own else tracker.observe
@@ -172,7 +188,10 @@ class MetricSet(Sequence[Metric]):
         """Makes the numbers those of all ranks, which call it at the same time."""
         if ranks.size == 1:
             return
-        parts: list[EpisodeTracker | RecentEpisodes] = [self.tracker, *self._own]
+        parts: list[EpisodeTracker | RecentEpisodes | RecentGames] = [
+            self.tracker,
+            *self._own,
+        ]
         shares = [part.shares() for part in parts]
         own = np.concatenate(shares)
         elsewhere = ranks.sum_(torch.from_numpy(own.copy())).numpy() - own
@@ -238,6 +257,7 @@ def create_metrics(
     gamma: float | None = None,
     algorithm_gamma: float | None = None,
     own: Sequence[EpisodeMetric] = (),
+    opposition: Opposition | None = None,
 ) -> MetricSet:
     """The metrics of a training run; the first two are the axes of summaries.
 
@@ -249,6 +269,7 @@ def create_metrics(
         gamma: γ of the discounted returns; None means that of the algorithm.
         algorithm_gamma: what that is; 0.99 if it has none.
         own: those of ``TrainerConfig.metric_ctors``.
+        opposition: of environments in which games are played against opponents.
     """
     if gamma is None:
         gamma = 0.99 if algorithm_gamma is None else algorithm_gamma
@@ -259,24 +280,25 @@ def create_metrics(
         buffer_size=buffer_size,
         gamma=gamma,
     )
-    kinds = (
-        NumberOfEpisodes,
-        EnvironmentSteps,
-        AverageReturn,
-        AverageEpisodeLength,
-        AverageEnvInfo,
-        AverageDiscountedReturn,
-        AverageReward,
-        EpisodicStartAverageDiscountedReturn,
+    metrics = (
+        NumberOfEpisodes(tracker),
+        EnvironmentSteps(tracker),
+        AverageReturn(tracker),
+        AverageEpisodeLength(tracker),
+        AverageEnvInfo(tracker, () if opposition is None else GAME_KEYS),
+        AverageDiscountedReturn(tracker),
+        AverageReward(tracker),
+        EpisodicStartAverageDiscountedReturn(tracker),
     )
     for metric in own:
-        if metric.name in {kind.__name__ for kind in kinds}:
+        if metric.name in {RecentGames.name, *(known.name for known in metrics)}:
             raise ConfigError(
                 f"TrainerConfig.metric_ctors: {metric.name} is one of the metrics of "
                 "every run. Override `name`."
             )
-    return MetricSet(
-        tracker,
-        [kind(tracker) for kind in kinds],
-        [RecentEpisodes(metric, batch_size, buffer_size) for metric in own],
-    )
+    recent: list[RecentEpisodes | RecentGames] = [
+        RecentEpisodes(metric, batch_size, buffer_size) for metric in own
+    ]
+    if opposition is not None:
+        recent.append(RecentGames(opposition, max(buffer_size, _NUM_GAMES)))
+    return MetricSet(tracker, metrics, recent)

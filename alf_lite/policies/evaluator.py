@@ -17,10 +17,19 @@ from alf_lite.data_structures import TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.metrics.episode_metric import EpisodeFold, EpisodeMetric
 from alf_lite.nest import path_parts
-from alf_lite.utils import random_state
+from alf_lite.utils import game_results, random_state
+from alf_lite.utils.game_results import GAME_KEYS, Opposition, SeatRecord
 from alf_lite.utils.statistics import bootstrap_ci95
 
 Nest = Any
+
+
+class PlayedGame(NamedTuple):
+    """Against whom an episode was played, and what came of it."""
+
+    opponent: str
+    seat: int  # of the policy, from 0 on
+    outcome: float  # what the policy has won
 
 
 class EvalEpisode(NamedTuple):
@@ -34,6 +43,7 @@ class EvalEpisode(NamedTuple):
     info: dict[str, float]  # ``mean/KEY`` and ``last/KEY``, see ``evaluate``
     return_vector: list[float] | None = None  # [D]
     metrics: Mapping[str, float] = MappingProxyType({})  # TrainerConfig.metric_ctors
+    game: PlayedGame | None = None  # where episodes are games against opponents
 
 
 class Video(NamedTuple):
@@ -67,6 +77,7 @@ class EvalResult(NamedTuple):
     env_steps: int = 0  # of training
     metrics: Mapping[str, float] = MappingProxyType({})  # own ones, the episodes' means
     video: Video | None = None  # if one was recorded
+    games: Sequence[SeatRecord] = ()  # by opponent and seat, if episodes are games
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -80,9 +91,22 @@ class EvalResult(NamedTuple):
             "MaxReturn": self.max,
             "AverageEpisodeLength": self.mean_length,
             **{f"EnvInfo/{name}": value for name, value in self.info.items()},
+            **{
+                f"Games/{name}": value
+                for name, value in game_results.named_results(self.games).items()
+            },
             **self.metrics,
             **self.losses,
         }
+
+    @property
+    def score(self) -> float:
+        """What is best where it is largest.
+
+        In games against opponents it is the mean outcome, in which every opponent and
+        every seat counts alike, and elsewhere the mean return.
+        """
+        return game_results.score_of(self.games) if self.games else self.mean
 
     @property
     def mean(self) -> float:
@@ -166,9 +190,10 @@ def evaluate(
     Returns:
         The episodes. ``info`` holds for every number KEY of env_info ``mean/KEY``, the
         mean over the steps of an episode, and ``last/KEY``, its value at the end.
+        ``games`` holds what it tells of games against opponents.
     """
     quota = quotas(env.batch_size, num_episodes)
-    tally = _Tally(algorithm, quota, seed, metrics)
+    tally = _Tally(algorithm, quota, seed, metrics, env.opposition)
     with random_state.preserved(), torch.inference_mode(), eval_mode(algorithm):
         if seed is not None:
             random_state.seed_everything(seed)
@@ -203,11 +228,14 @@ class _Tally:
         quota: np.ndarray,
         seed: int | None,
         metrics: Sequence[EpisodeMetric],
+        opposition: Opposition | None,
     ) -> None:
         weights = algorithm.reward_weights  # [D] or None
         self._reward_weights = None if weights is None else weights.double().cpu()
         self._quota = quota
         self._seed = seed
+        self._opposition = opposition
+        self._games: list[list[float]] = []  # as GAME_KEYS
         self._folds = [EpisodeFold(metric, len(quota)) for metric in metrics]
         num_environments = len(quota)
         self._finished = np.zeros(num_environments, dtype=np.int64)
@@ -227,6 +255,7 @@ class _Tally:
         is_first = time_step.is_first().cpu().numpy()
         reward = time_step.reward.cpu().numpy().astype(np.float64)
         info = _scalars(time_step.env_info)
+        game = {key: info.pop(key) for key in GAME_KEYS if self._opposition is not None}
         if self._return is None:
             self._return = np.zeros_like(reward)
             self._info_sum = {path: np.zeros(len(is_first)) for path in info}
@@ -244,10 +273,21 @@ class _Tally:
         # An agent that waits for the others has LAST steps, of which the first one ends
         ends, self._was_last = is_last & ~self._was_last, is_last
         for b in np.flatnonzero(ends & (self._finished < self._quota)):
-            self._episodes[b].append(self._episode(int(b), info))
+            episode = self._episode(int(b), info)
+            played = [float(game[key][b]) for key in GAME_KEYS if key in game]
+            self._episodes[b].append(episode._replace(game=self._game(played)))
             self._finished[b] += 1
             is_any_full |= bool(self._finished[b] == self._quota[b])
         return is_any_full
+
+    def _game(self, played: list[float]) -> PlayedGame | None:
+        """Counts a game, as GAME_KEYS, if it is one against somebody."""
+        if self._opposition is None or played[0] < 0:
+            return None
+        self._games.append(played)
+        opponent, seat, outcome = played
+        name = self._opposition.name_of(int(opponent))
+        return PlayedGame(name, int(seat), outcome)
 
     def _episode(self, b: int, info: dict[str, np.ndarray]) -> EvalEpisode:
         """The episode of environment b that ends now, with these infos [B]."""
@@ -288,6 +328,11 @@ class _Tally:
             metrics=means[1],
             return_vectors=vectors,
             episodes=tuple(episodes),
+            games=()
+            if self._opposition is None or not self._games
+            else game_results.seat_records(
+                np.array(self._games), self._opposition.name_of
+            ),
         )
 
 

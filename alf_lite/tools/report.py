@@ -17,6 +17,7 @@ from alf_lite.tools.invocation import invocation
 from alf_lite.tools.step_statistics import Findings, Statistics
 from alf_lite.trainers.progress_measures import format_return, format_seconds
 from alf_lite.trainers.run_end import TrainResult
+from alf_lite.utils import game_results
 
 _NUM_BINS = 10
 _BAR_WIDTH = 40
@@ -50,10 +51,15 @@ def training_lines(result: TrainResult) -> list[str]:
         lines.append(f"Mean return of the latest training episodes: {value}")
     typed = shlex.quote(str(root_dir))
     play = f"{invocation('play')} --root_dir={typed}"
-    return [
-        *lines,
+    lines += [
         f"Checkpoint:   {result.checkpoint and _from_here(result.checkpoint)}",
         f"TensorBoard:  tensorboard --logdir={typed}",
+    ]
+    if result.evaluation is not None and result.evaluation.games:
+        arena = f"{invocation('arena')} {typed} random"
+        return [*lines, f"Play it:      {play} --human", f"Rate it:      {arena}"]
+    return [
+        *lines,
         f"Watch it:     {play} --render",
         f"Record it:    {play} --record_file=play.mp4",
     ]
@@ -83,12 +89,19 @@ def evaluation_lines(result: EvalResult) -> list[str]:
     episodes = (
         "1 episode" if len(result.returns) == 1 else f"{len(result.returns)} episodes"
     )
-    return [
-        f"Evaluation:   mean return {result.mean:.2f}, {confidence}{episodes} "
+    first = (
+        f"mean return {result.mean:.2f}, {confidence}{episodes} "
         f"(min {result.min:.2f}, max {result.max:.2f}, "
-        f"mean length {result.mean_length:.1f})",
-        *(f"              {name}: {value:.4g}" for name, value in result.info.items()),
-    ]
+        f"mean length {result.mean_length:.1f})"
+    )
+    if result.games:
+        first = (
+            f"score {result.score:+.3f} (mean outcome over opponents and seats), "
+            f"{episodes} (mean length {result.mean_length:.1f})"
+        )
+    infos = [f"{name}: {value:.4g}" for name, value in result.info.items()]
+    others = [*game_results.result_lines(result.games), *infos]
+    return [f"Evaluation:   {first}", *(f"              {line}" for line in others)]
 
 
 # Recorded steps

@@ -94,8 +94,9 @@ class Hook:
     def score(self, result: EvalResult) -> float | None:
         """How good an evaluation is: the policy with the largest score is the best.
 
-        None leaves that to the other hooks; without any it is the mean return or, on
-        held-out data alone, the loss with a minus sign.
+        None leaves that to the other hooks; without any it is ``EvalResult.score``, the
+        mean return or that of games, or, on held-out data alone, the loss with a minus
+        sign.
         """
         return None
 
@@ -145,7 +146,7 @@ class Hooks:
             score = hook.score(result)
             if score is not None:
                 return score
-        return result.mean if result.returns else -result.losses["loss"]
+        return result.score if result.returns else -result.losses["loss"]
 
     def finish(self, training: Training, error: BaseException | None) -> None:
         """Calls ``after_train`` of every hook, even if others raise.

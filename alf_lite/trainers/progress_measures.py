@@ -73,7 +73,7 @@ class Status(NamedTuple):
     average_return: float  # of the latest training episodes; NaN if there is none
     num_updates: int = 0  # of gradients
     losses: Mapping[str, float] = MappingProxyType({})  # and entropy, …; latest summary
-    evaluation: float = math.nan  # mean return of the latest one
+    evaluation: float = math.nan  # score of the latest one
 
 
 class Measures:

@@ -193,7 +193,7 @@ def end_entries(result: TrainResult, error: BaseException | None) -> dict[str, A
         "num_updates": result.num_updates,
         "seconds": result.seconds,
         "average_return": result.average_return,
-        "evaluation": None if evaluation is None else evaluation.mean,
+        "evaluation": None if evaluation is None else evaluation.score,
         "best_score": result.best_score,
         "checkpoint": result.checkpoint,
     }

@@ -149,6 +149,7 @@ def _episode_rows(result: EvalResult) -> Iterator[dict[str, Any]]:
             **{f"return/{d}": value for d, value in enumerate(vector)},
             **{f"EnvInfo/{name}": value for name, value in episode.info.items()},
             **episode.metrics,
+            **({} if episode.game is None else episode.game._asdict()),
         }
 
 

@@ -461,7 +461,7 @@ class Trainer:
             average_return=train_summaries.average_return(self.algorithm),
             num_updates=self.algorithm.num_updates,
             losses=train_summaries.losses_in(self._summarized, self.algorithm.name),
-            evaluation=math.nan if evaluation is None else evaluation.mean,
+            evaluation=math.nan if evaluation is None else evaluation.score,
         )
 
 

@@ -19,6 +19,7 @@ from alf_lite.games.folded_environment import FoldedEnvironment
 from alf_lite.games.league import League
 from alf_lite.games.opponent_pool import PolicyOpponent
 from alf_lite.games.opponents import OnePlyOpponent, Opponent, RandomOpponent
+from alf_lite.metrics.recent_games import RecentGames
 from alf_lite.optimizers import Adam
 from alf_lite.policies.evaluator import evaluate
 from alf_lite.testing.environment_contract import EnvironmentContract
@@ -374,7 +375,8 @@ def test_snapshots_play_the_other_side_and_open_games_are_resumed():
         league.after_iter(training)
     assert league._num_snapshots > 2
     # 6 · 8 steps of 6 games, of 5 steps and a first one
-    games = sum(counts.sum() for counts in league._by_seat.values())
+    recent = next(m for m in algorithm.metrics if isinstance(m, RecentGames))
+    games = sum(record.num_games for record in recent.records(str))
     assert 20 < games < 6 * 8
     assert (league.payoff.counts(0) > 0).any()
     state = env.episode_state()

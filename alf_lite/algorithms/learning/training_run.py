@@ -190,6 +190,7 @@ def metrics_of(
         buffer_size=max(config.metric_min_buffer_size, env.batch_size),
         algorithm_gamma=gamma,
         own=build_episode_metrics(config.metric_ctors),
+        opposition=env.opposition,
     )
 
 
