@@ -17,7 +17,9 @@ FLAGS = (
         required="who should play?",
     ),
     Flag(
-        "game", "Such as tic_tac_toe, connect_four or open_spiel/NAME.", "tic_tac_toe"
+        "game",
+        "Such as tic_tac_toe, connect_four or open_spiel/NAME. Default: that of the "
+        "first run, or tic_tac_toe if only bots play.",
     ),
     Flag("games", "Games of each pair, half of them in each seat.", 400, low=2),
     Flag(
@@ -49,7 +51,7 @@ PROGRAM = Program(
     summary="Lets policies and bots play against each other, and rates them.",
     examples=(
         "runs/a runs/b random perfect --game=tic_tac_toe",
-        "runs/league mcts:10 mcts:100 --game=connect_four --games=200",
+        "runs/league mcts:10 mcts:100 --games=200",
         "runs/a runs/b --output=payoff.png --output=payoff.json",
     ),
     flags=FLAGS,

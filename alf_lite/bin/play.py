@@ -36,17 +36,33 @@ FLAGS = (
         "Environments that are stepped side by side.",
         default=1,
         low=1,
+        excludes="human",
     ),
     Flag(
         "sample",
         "Draw actions from the policy instead of taking the most likely ones.",
         default=False,
     ),
+    Flag(
+        "human",
+        "Play a game against the policy yourself, here in the terminal: it shows the "
+        "board and the legal moves, and you type one. q or the end of input quits.",
+        default=False,
+        excludes="render",
+    ),
+    Flag(
+        "seat",
+        "Yours, from 0 on. Default: one after the other.",
+        kind=int,
+        low=0,
+        needs="human",
+    ),
     Flag("render", "Show environment 0 in a window.", default=False),
     Flag(
         "record_file",
         "Record the episodes: play.mp4, play.gif; several environments are side by "
         "side. Needs pip install 'alf_lite[video]'; works without a display.",
+        excludes="human",
     ),
     Flag(
         "record",
@@ -60,6 +76,7 @@ FLAGS = (
         "json",
         "Print one JSON object as the last line: returns, lengths, average_return, ...",
         default=False,
+        excludes="human",
     ),
     Flag(
         "seed",
@@ -76,8 +93,20 @@ FLAGS = (
 def play(values: FlagValues) -> int:
     """Plays as the flags say; returns the exit code."""
     # Imported here: it takes a second or two, which a misspelt flag need not wait for.
-    from alf_lite.tools import player, report
+    from alf_lite.tools import human_player, player, report
 
+    if values.human:
+        human_player.play_by_hand(
+            values.root_dir,
+            values.num_episodes,
+            checkpoint=checkpoint_of_flag(values.checkpoint),
+            seat=values.seat,
+            sample=values.sample,
+            device=values.device,
+            seed=values.seed,
+            gin_params=values.gin_param,
+        )
+        return 0
     result = player.play(
         values.root_dir,
         values.num_episodes,
@@ -116,6 +145,8 @@ def _as_json(result: PlayResult) -> dict[str, Any]:
         "returns": evaluation.returns,
         "lengths": evaluation.lengths,
         "info": evaluation.info,
+        "score": evaluation.score,
+        "games": [record._asdict() for record in evaluation.games],
         "checkpoint": str(result.checkpoint),
         "step": result.step,
     }
@@ -128,6 +159,7 @@ PROGRAM = Program(
         "--root_dir=runs/ppo --num_episodes=10",
         "--root_dir=runs/ppo --checkpoint=best --render",
         "--root_dir=runs/ppo --num_episodes=1 --record_file=play.mp4",
+        "--root_dir=runs/ttt --human --seat=1",
         "--root_dir=runs/ppo --record=worst_median_best --record_file=play.mp4",
         "--root_dir=runs/ppo --json | tail -n 1",
     ),

@@ -123,6 +123,18 @@ class LineGame(Game):
         marks = np.where(disc == 0, ".", np.where(disc % 2 == 1, "x", "o"))
         return "\n".join(map(" ".join, marks.reshape(self._shape)))
 
+    def describe_to(self, state: LineState, row: int, seat: int) -> str:
+        """Empty cells, or the columns, have the numbers of their actions."""
+        width = len(str(self.num_actions - 1))
+        cells = self.describe(state, row).split()
+        if not self._falls:
+            cells = [str(i) if c == "." else c for i, c in enumerate(cells)]
+        else:
+            cells = [str(i) for i in range(self._shape[1])] + cells
+        lines = np.array([cell.rjust(width) for cell in cells])
+        board = "\n".join(map(" ".join, lines.reshape(-1, self._shape[1])))
+        return f"{board}\nYou are {'xo'[seat]}."
+
     def history(self, state: LineState, row: int) -> list[int]:
         """The actions that led to a game."""
         cells = np.argsort(state.cells[row], kind="stable")
@@ -217,6 +229,13 @@ class Nim(Game):
         number = np.arange(1, self._largest + 1)
         fits = number <= state.piles[:, :, None]  # [N, piles, largest]
         return fits.reshape(len(seats), -1) & (state.mover == seats)[:, None]
+
+    def describe(self, state: NimState, row: int) -> str:
+        return f"piles: {', '.join(map(str, state.piles[row]))}"
+
+    def action_name(self, state: NimState, row: int, seat: int, action: int) -> str:
+        pile, number = divmod(action, self._largest)
+        return f"take {number + 1} of pile {pile + 1}"
 
     def observe(self, state: NimState, seats: np.ndarray) -> np.ndarray:
         sizes = np.arange(self._largest + 1)

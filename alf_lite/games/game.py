@@ -105,11 +105,22 @@ class Game(abc.ABC):
         return type(self.initial(0, np.random.default_rng(0)))(*arrays)
 
     def describe(self, state: State, row: int) -> str:
-        """One game as text, for people to look at."""
+        """One game as text with all that there is, for people to look at."""
         return "\n".join(
             f"{field}: {array[row]}"
             for field, array in zip(state._fields, state, strict=True)
         )
+
+    def describe_to(self, state: State, row: int, seat: int) -> str:
+        """One game as text with what ``seat`` may know, for people who play it."""
+        if self.is_board_game:
+            return self.describe(state, row)
+        seats = np.full(len(state[0]), seat)
+        return f"you see {self.observe(state, seats)[row].tolist()}"
+
+    def action_name(self, state: State, row: int, seat: int, action: int) -> str:
+        """What ``action`` of ``seat`` is called in one game, for people who play it."""
+        return str(action)
 
 
 def objects(items: Sequence[Any]) -> np.ndarray:

@@ -125,6 +125,20 @@ class OpenSpielGame(Game):
     def describe(self, state: SpielState, row: int) -> str:
         return str(state.states[row])
 
+    def describe_to(self, state: SpielState, row: int, seat: int) -> str:
+        one = state.states[row]
+        if self.is_board_game:
+            return str(one)
+        kind = self._game.get_type()
+        if kind.provides_information_state_string:
+            return one.information_state_string(seat)
+        if kind.provides_observation_string:
+            return one.observation_string(seat)
+        return super().describe_to(state, row, seat)
+
+    def action_name(self, state: SpielState, row: int, seat: int, action: int) -> str:
+        return state.states[row].action_to_string(seat, action)
+
 
 @configurable
 class MctsOpponent(Opponent):

@@ -13,6 +13,7 @@ from alf_lite.errors import ConfigError
 from alf_lite.games.game import Game, Rng
 
 _SEATS = np.arange(2)
+_KUHN_MOVES = ("pass", "bet")
 
 
 class MatrixState(NamedTuple):
@@ -63,6 +64,13 @@ class MatrixGame(Game):
     def legal(self, state: MatrixState, seats: np.ndarray) -> np.ndarray:
         moves = self.moves(state)[:, :1]
         return np.repeat(moves, self.num_actions, 1)
+
+    def describe_to(self, state: MatrixState, row: int, seat: int) -> str:
+        own = self.payoff if seat == 0 else 0 - self.payoff.T
+        rows = [" ".join(f"{won:5g}" for won in line) for line in own]
+        return "What you win, by your action and that of the other:\n" + "\n".join(
+            f"{action}: {line}" for action, line in enumerate(rows)
+        )
 
     def observe(self, state: MatrixState, seats: np.ndarray) -> np.ndarray:
         return np.ones((len(seats), 1), np.float32)
@@ -118,6 +126,21 @@ class KuhnPoker(Game):
         history = state.history.copy()
         history[games, number] = actions[games, number % 2]
         return KuhnState(state.cards, history)
+
+    def describe(self, state: KuhnState, row: int) -> str:
+        cards = ", ".join(map(str, state.cards[row]))
+        return f"cards: {cards}\n{self._moves_so_far(state, row)}"
+
+    def describe_to(self, state: KuhnState, row: int, seat: int) -> str:
+        card = state.cards[row, seat]
+        return f"your card: {card} of 0, 1, 2\n{self._moves_so_far(state, row)}"
+
+    def _moves_so_far(self, state: KuhnState, row: int) -> str:
+        done = [_KUHN_MOVES[move] for move in state.history[row] if move >= 0]
+        return f"moves: {', '.join(done) or 'none'}"
+
+    def action_name(self, state: KuhnState, row: int, seat: int, action: int) -> str:
+        return _KUHN_MOVES[action]
 
     def legal(self, state: KuhnState, seats: np.ndarray) -> np.ndarray:
         moves = self.moves(state)[np.arange(len(seats)), seats]

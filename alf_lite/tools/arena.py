@@ -13,7 +13,7 @@ from absl.flags import FlagValues
 from alf_lite.errors import ConfigError, did_you_mean
 from alf_lite.games.catalogue import create_game
 from alf_lite.games.game import Game
-from alf_lite.games.matches import play_games
+from alf_lite.games.matches import game_of_run, play_games
 from alf_lite.games.open_spiel import MctsOpponent
 from alf_lite.games.opponent_pool import RunOpponent, snapshots_of
 from alf_lite.games.opponents import (
@@ -25,6 +25,7 @@ from alf_lite.games.opponents import (
 )
 from alf_lite.games.payoff import Ratings, bradley_terry
 from alf_lite.tools import pictures
+from alf_lite.utils.game_results import distinct_names
 
 _BOTS: dict[str, Callable[[], Opponent]] = {
     "random": RandomOpponent,
@@ -71,7 +72,7 @@ def run_arena(values: FlagValues) -> int:
     for file in values.output:
         if Path(file).suffix.lower() != ".json":
             pictures.check_can_draw(file)
-    game = create_game(values.game)
+    game = _game(values.game, values.player)
     named = [players_of(text, sampled=values.sampled) for text in values.player]
     players = [player for some in named for player in some]
     tournament = round_robin(
@@ -90,6 +91,18 @@ def run_arena(values: FlagValues) -> int:
             draw(tournament, file)
         print(f"Written: {file}")
     return 0
+
+
+def _game(name: str | None, players: Sequence[str]) -> Game:
+    """The one that is named, or that of the first run."""
+    if name is not None:
+        return create_game(name)
+    for text in players:
+        run = text.removeprefix(_AVERAGE).removeprefix(_SNAPSHOTS)
+        run = run if Path(run).is_dir() else run.rpartition("@")[0]
+        if run and Path(run).is_dir():
+            return game_of_run(run)
+    return create_game("tic_tac_toe")
 
 
 def players_of(text: str, *, sampled: bool = False) -> Sequence[Opponent]:
@@ -152,7 +165,7 @@ def round_robin(
         )
     if num_games < 2:
         raise ConfigError(f"arena: at least 2 games of each pair, got {num_games}")
-    names = _distinct_names([player.name for player in players])
+    names = distinct_names([player.name for player in players])
     results = np.zeros((len(players), len(players), 3), np.int64)
     for first, player in enumerate(players):
         for second, other in enumerate(players):
@@ -167,13 +180,6 @@ def round_robin(
     points_of_second = results @ np.array([0, 0.5, 1])
     ratings = bradley_terry(points + points_of_second.T)
     return Tournament(game.name, names, results, ratings)
-
-
-def _distinct_names(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(
-        name if names.count(name) == 1 else f"{name}#{names[:i].count(name) + 1}"
-        for i, name in enumerate(names)
-    )
 
 
 def table(tournament: Tournament) -> str:

@@ -1,0 +1,178 @@
+"""Games of a person in the terminal against the policy of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from alf_lite.errors import ConfigError
+from alf_lite.games.game import Game, Rng, State
+from alf_lite.games.matches import game_of_run, play_games
+from alf_lite.games.opponent_pool import RunOpponent
+from alf_lite.games.opponents import Opponent
+from alf_lite.utils.game_results import SeatRecord, result_lines, seat_records
+
+_QUIT = ("q", "quit", "exit")
+
+
+class PersonLeftError(Exception):
+    """A person has had enough."""
+
+
+class Person(Opponent):
+    """Somebody who reads the board and types moves.
+
+    Args:
+        ask: shows a text and returns what is typed; EOFError at the end of input.
+        show: prints a line.
+    """
+
+    name = "you"
+
+    def __init__(
+        self, ask: Callable[[str], str] = input, show: Callable[[str], None] = print
+    ) -> None:
+        self._ask = ask
+        self.show = show
+
+    def act(self, game: Game, state: State, seats: np.ndarray, rng: Rng) -> np.ndarray:
+        return np.array(
+            [
+                self._choose(game, state, row, seat)
+                for row, seat in enumerate(seats.tolist())
+            ]
+        )
+
+    def _choose(self, game: Game, state: State, row: int, seat: int) -> int:
+        """One move; asks again until it is a legal one.
+
+        Raises:
+            PersonLeftError: if the person types q, or there is no more input.
+        """
+        self.show(f"\n{game.describe_to(state, row, seat)}")
+        legal = np.flatnonzero(game.legal(state, np.full(len(state[0]), seat))[row])
+        names = {
+            action: game.action_name(state, row, seat, action)
+            for action in legal.tolist()
+        }
+        listed = [
+            str(action) if name == str(action) else f"{action} ({name})"
+            for action, name in names.items()
+        ]
+        while True:
+            try:
+                typed = self._ask(f"Your move, {', '.join(listed)}; q quits: ").strip()
+            except EOFError:
+                self.show("")
+                raise PersonLeftError from None
+            if typed.lower() in _QUIT:
+                raise PersonLeftError
+            for action, name in names.items():
+                if typed in (str(action), name):
+                    return action
+            self.show(f"{typed!r} is not one of the legal moves.")
+
+
+def play_by_hand(
+    root_dir: str | Path,
+    num_games: int,
+    *,
+    checkpoint: str | int = "latest",
+    seat: int | None = None,
+    sample: bool = False,
+    device: str | None = None,
+    seed: int = 0,
+    gin_params: Sequence[str] = (),
+) -> tuple[SeatRecord, ...]:
+    """A person plays in the terminal against the policy of a run.
+
+    Args:
+        root_dir: of the run, which is read and executed: only one that you trust.
+        num_games: at most.
+        checkpoint: "latest", "best" or a step.
+        seat: see :func:`play_series`.
+        sample: the policy draws its actions in place of taking the best.
+        device: of the networks.
+        seed: of all that is random.
+        gin_params: override the configuration of the run.
+
+    Raises:
+        ConfigError: if the run is not in a game, or there is no such seat.
+    """
+    game = game_of_run(root_dir, gin_params)
+    _check_seat(game, seat)  # before the policy is loaded
+    policy = RunOpponent(
+        str(root_dir), checkpoint, deterministic=not sample, device=device
+    )
+    return play_series(game, Person(), policy, num_games, seat=seat, seed=seed)
+
+
+def play_series(
+    game: Game,
+    person: Person,
+    policy: Opponent,
+    num_games: int,
+    *,
+    seat: int | None = None,
+    seed: int = 0,
+) -> tuple[SeatRecord, ...]:
+    """Games until there are enough, or the person has had enough.
+
+    Args:
+        game: to play.
+        person: in one seat.
+        policy: in all other seats.
+        num_games: at most.
+        seat: of the person, from 0 on; None: one after the other.
+        seed: of all that is random.
+
+    Returns:
+        Games won, drawn and lost by the person in each seat.
+
+    Raises:
+        ConfigError: if there is no such seat, or one of them cannot play the game.
+    """
+    _check_seat(game, seat)
+    rng, show = np.random.default_rng(seed), person.show
+    games: list[tuple[float, float, float]] = []
+    show(f"{game.name} against {policy.name}")
+    try:
+        for number in range(num_games):
+            own = number % game.num_players if seat is None else seat
+            show(f"\nGame {number + 1}: you have seat {own} of {game.num_players}")
+            won = _play(game, person, policy, own, rng)
+            games.append((0, own, won))
+    except PersonLeftError:
+        show("A game that was not finished does not count.")
+    records = seat_records(np.array(games).reshape(-1, 3), lambda _: policy.name)
+    for line in result_lines(records):
+        show(f"You against {line}")
+    return records
+
+
+def _check_seat(game: Game, seat: int | None) -> None:
+    if seat is not None and seat not in range(game.num_players):
+        raise ConfigError(
+            f"seat must be from 0 to {game.num_players - 1} in {game.name}, got {seat}"
+        )
+
+
+def _play(game: Game, person: Person, policy: Opponent, own: int, rng: Rng) -> float:
+    """What the person wins in one game."""
+    show = person.show
+
+    def tell(before: State, actions: np.ndarray, after: State) -> None:
+        for seat in np.flatnonzero(game.moves(before)[0]).tolist():
+            if seat != own and game.is_board_game:  # elsewhere it may be a secret
+                name = game.action_name(before, 0, seat, int(actions[0, seat]))
+                show(f"{policy.name} plays {name}")
+        if not game.moves(after).any():
+            show(f"\n{game.describe(after, 0)}")
+
+    players = [person if s == own else policy for s in range(game.num_players)]
+    won = float(play_games(game, players, 1, rng, on_move=tell)[0, own])
+    result = "You win" if won > 0 else "You lose" if won < 0 else "A draw"
+    show(f"{result}." if abs(won) in (0, 1) else f"{result} {abs(won):g}.")
+    return won
