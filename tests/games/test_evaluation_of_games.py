@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import functools
 
 import numpy as np
@@ -13,7 +12,7 @@ import alf_lite
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.games.battle_environment import BattleEnvironment
-from alf_lite.games.opponents import PerfectOpponent, RandomOpponent
+from alf_lite.games.opponents import Opponent, PerfectOpponent, RandomOpponent
 from alf_lite.policies.evaluator import EvalResult, evaluate
 from alf_lite.tools.report import evaluation_lines
 from alf_lite.trainers import train_summaries
@@ -30,12 +29,10 @@ def make_environment(num_environments: int, seed: int = 0, **options):
 
 
 def make_algorithm(env, **settings):
-    config = TrainerConfig(num_iterations=10, unroll_length=8, random_seed=0)
-    return PPOAlgorithm(
-        env=env,
-        config=dataclasses.replace(config, **settings),
-        action_mask_key="action_mask",
+    config = TrainerConfig(
+        num_iterations=10, unroll_length=8, random_seed=0, **settings
     )
+    return PPOAlgorithm(env=env, config=config, action_mask_key="action_mask")
 
 
 def test_an_evaluation_tells_the_games_by_opponent_and_seat():
@@ -143,3 +140,27 @@ def test_the_files_of_a_run_name_the_opponents(tmp_path):
     header = (tmp_path / "evaluation_episodes.csv").read_text().splitlines()
     assert {"opponent", "seat", "outcome"} <= set(header[0].split(","))
     assert header[1].split(",")[header[0].split(",").index("opponent")] == "random"
+
+
+class Rock(Opponent):
+    """Always the same."""
+
+    name = "rock"
+
+    def act(self, game, state, seats, rng):
+        return np.zeros(len(seats), np.int64)
+
+
+def test_who_always_plays_rock_is_beaten():
+    def make(number, seed):
+        game, opponents = "rock_paper_scissors", [Rock()]
+        return BattleEnvironment(number, game, opponents=opponents, seed=seed)
+
+    algorithm = make_algorithm(make(64, 0), mini_batch_size=128, epochs=4)
+    for _ in range(20):
+        algorithm.train_iter()
+    games = evaluate(algorithm, make(8, 1), 40, seed=0).games
+    assert [(r.opponent, r.seat, r.won) for r in games] == [
+        ("rock", 0, 20),
+        ("rock", 1, 20),
+    ]

@@ -11,6 +11,8 @@ from alf_lite.errors import ConfigError
 from alf_lite.games.board_games import ConnectFour, LineGame, Nim, TicTacToe
 from alf_lite.games.catalogue import create_game
 from alf_lite.games.game import random_legal
+from alf_lite.games.matches import play_games
+from alf_lite.games.opponents import RandomOpponent
 from alf_lite.games.small_games import KuhnPoker, MatrixGame, rock_paper_scissors
 from alf_lite.testing.game_contract import GameContract
 
@@ -135,3 +137,12 @@ def test_games_are_found_by_their_names():
 def test_a_game_that_cannot_be_is_refused(make):
     with pytest.raises(ConfigError):
         make()
+
+
+@pytest.mark.parametrize("game", GAMES, ids=lambda game: game.name)
+def test_what_one_seat_wins_the_other_loses(game):
+    draws = np.random.default_rng(0)
+    random = RandomOpponent()
+    won = play_games(game, [random, random], 200, draws)
+    assert won.any()
+    assert (won.sum(1) == 0).all()

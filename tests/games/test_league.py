@@ -119,10 +119,31 @@ class TestLeague:
         league, pool = self.make(snapshot_interval=10, strong_win_rate=0.7)
         assert not league._wants_snapshot(pool, 9)
         assert not league._wants_snapshot(pool, 10)  # not known to win
+        assert not league._wants_snapshot(pool, 19)
         assert league._wants_snapshot(pool, 20)
-        league.payoff.add(1, np.array([20, 0, 0]))
+        league.payoff._games[1] = np.array([14.0, 0, 6])  # no more than that
+        assert not league._wants_snapshot(pool, 19)
+        league.payoff._games[1] = np.array([15.0, 0, 5])
         assert league._wants_snapshot(pool, 10)
         assert not league._wants_snapshot(pool, 9)
+        # Against each of them
+        pool.put(1, 1, pool.tensors_of(0))
+        assert not league._wants_snapshot(pool, 10)
+
+    def test_without_others_it_plays_itself(self):
+        env = make_environment(opponents=[], num_snapshots=3)
+        pool = make_algorithm(env).opponent_pool
+        assert pool.weights.tolist() == [1, 0, 0]
+        assert League(bot_share=0.2).weights(pool).tolist() == [1, 0, 0]
+
+    def test_equal_snapshots_are_met_alike(self):
+        # As rock, paper and scissors are to a policy that plays all three alike
+        league, pool = self.make(weighting="variance", newest_share=0, bot_share=0)
+        for number in (1, 2):
+            pool.put(number, number, pool.tensors_of(0))
+        for opponent in (1, 2, 3):
+            league.payoff._games[opponent] = np.array([10.0, 10, 10])
+        assert league.weights(pool) == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3])
 
     @pytest.mark.parametrize("evicts_oldest", [False, True])
     def test_who_is_beaten_most_surely_goes_but_never_the_newest(self, evicts_oldest):

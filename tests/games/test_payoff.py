@@ -19,6 +19,11 @@ def test_earlier_games_count_less():
         payoff.add(3, np.eye(3)[result])
     assert payoff.counts(3) == pytest.approx([6.601493, 1, 1.960299], abs=1e-6)
     assert payoff.win_rate(3) == pytest.approx(0.742695, abs=1e-6)
+    # The other side has the rest
+    other = Payoff(0.99)
+    for result in (2, 2, 2, 2, 2, 2, 0, 2, 0, 1):
+        other.add(3, np.eye(3)[result])
+    assert other.win_rate(3) == pytest.approx(0.257305, abs=1e-6)
     again = Payoff(0.99)
     again.load_state_dict(payoff.state_dict())
     assert again.win_rate(3) == payoff.win_rate(3)
@@ -72,26 +77,3 @@ def test_ratings_make_the_results_likely_and_intervals_hold_what_is_true():
         ratings = bradley_terry(scores)
         inside.append(np.abs(ratings.elo - strength) <= ratings.half_width)
     assert 0.9 < np.mean(inside) < 0.99
-
-
-def best_responses(weighting: str, num_steps: int) -> float:
-    """Exploitability of the mixture of a pool to which best responses are added.
-
-    Biased rock, paper, scissors: the equilibrium is (1/16, 10/16, 5/16).
-    """
-    payoff = np.array([[0, -25, 50], [25, 0, -5], [-50, 5, 0]]) / 50
-    pool = [0]
-    for _ in range(num_steps):
-        if weighting == "newest":
-            mixture = np.eye(3)[pool[-1]]
-        else:
-            counts = np.bincount(pool, minlength=3)
-            mixture = counts / counts.sum()
-        pool.append(int((payoff @ mixture).argmax()))
-    share = np.bincount(pool, minlength=3) / len(pool)
-    return float((payoff @ share).max())
-
-
-def test_fictitious_play_converges_and_the_newest_opponent_goes_round():
-    assert best_responses("uniform", 3000) == pytest.approx(0.0031, abs=5e-4)
-    assert best_responses("newest", 3000) == pytest.approx(0.166, abs=5e-3)
