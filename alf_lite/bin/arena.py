@@ -11,7 +11,8 @@ FLAGS = (
     Flag(
         "player",
         "Who plays, with or without --player=: directories of runs (RUN, RUN@STEP "
-        "of a checkpoint, average:RUN and snapshots:RUN of a league), or the bots "
+        "of a checkpoint, checkpoints:RUN for all, average:RUN and snapshots:RUN of a "
+        "league), or the bots "
         "random, one_ply, perfect and mcts:NUMBER (of simulations; the games extra).",
         default=[],
         required="who should play?",
@@ -34,7 +35,7 @@ FLAGS = (
     Flag(
         "output",
         "Files to write: .json for the results, .png, .svg or .pdf for a picture of "
-        "who wins against whom.",
+        "who wins against whom, and of the ratings.",
         default=[],
     ),
 )
@@ -52,7 +53,7 @@ PROGRAM = Program(
     examples=(
         "runs/a runs/b random perfect --game=tic_tac_toe",
         "runs/league mcts:10 mcts:100 --games=200",
-        "runs/a runs/b --output=payoff.png --output=payoff.json",
+        "checkpoints:runs/a random --output=elo.png --output=elo.json",
     ),
     flags=FLAGS,
     run=_run,

@@ -17,6 +17,7 @@ from alf_lite.bin.program import (
     Program,
     checkpoint_of_flag,
 )
+from alf_lite.errors import ConfigError
 
 if TYPE_CHECKING:
     from alf_lite.tools.player import PlayResult
@@ -36,7 +37,6 @@ FLAGS = (
         "Environments that are stepped side by side.",
         default=1,
         low=1,
-        excludes="human",
     ),
     Flag(
         "sample",
@@ -48,21 +48,24 @@ FLAGS = (
         "Play a game against the policy yourself, here in the terminal: it shows the "
         "board and the legal moves, and you type one. q or the end of input quits.",
         default=False,
-        excludes="render",
+        excludes="against",
+    ),
+    Flag(
+        "against",
+        "Show games against this player in the terminal: random, one_ply, perfect, "
+        "mcts:NUMBER or the directory of a run.",
     ),
     Flag(
         "seat",
-        "Yours, from 0 on. Default: one after the other.",
+        "Yours, or that of the other player, from 0 on. Default: one after the other.",
         kind=int,
         low=0,
-        needs="human",
     ),
     Flag("render", "Show environment 0 in a window.", default=False),
     Flag(
         "record_file",
         "Record the episodes: play.mp4, play.gif; several environments are side by "
         "side. Needs pip install 'alf_lite[video]'; works without a display.",
-        excludes="human",
     ),
     Flag(
         "record",
@@ -76,7 +79,6 @@ FLAGS = (
         "json",
         "Print one JSON object as the last line: returns, lengths, average_return, ...",
         default=False,
-        excludes="human",
     ),
     Flag(
         "seed",
@@ -93,12 +95,13 @@ FLAGS = (
 def play(values: FlagValues) -> int:
     """Plays as the flags say; returns the exit code."""
     # Imported here: it takes a second or two, which a misspelt flag need not wait for.
-    from alf_lite.tools import human_player, player, report
+    from alf_lite.tools import game_player, player, report
 
-    if values.human:
-        human_player.play_by_hand(
+    if _shows_games(values):
+        game_player.show_games(
             values.root_dir,
             values.num_episodes,
+            against=values.against,
             checkpoint=checkpoint_of_flag(values.checkpoint),
             seat=values.seat,
             sample=values.sample,
@@ -120,16 +123,36 @@ def play(values: FlagValues) -> int:
         seed=values.seed,
         gin_params=values.gin_param,
     )
-    episodes = zip(result.evaluation.returns, result.evaluation.lengths, strict=True)
     print(f"Checkpoint:   {result.checkpoint}")
-    for number, (episode_return, length) in enumerate(episodes, start=1):
-        print(f"Episode {number:<4}  return {episode_return:.2f}, {length} steps")
+    for number, episode in enumerate(result.evaluation.episodes, start=1):
+        text = f"return {episode.episode_return:.2f}, {episode.length} steps"
+        if episode.game is not None:
+            text += f", seat {episode.game.seat} against {episode.game.opponent}"
+        print(f"Episode {number:<4}  {text}")
     print("\n".join(report.evaluation_lines(result.evaluation)))
     if values.record_file is not None:
         print(f"Recorded:     {values.record_file}")
     if values.json:
         print(json.dumps(_as_json(result)))
     return 0
+
+
+def _shows_games(values: FlagValues) -> bool:
+    """Whether games are shown in the terminal, with one player named.
+
+    Raises:
+        ConfigError: naming a flag that has no effect then, or no effect otherwise.
+    """
+    shows = values.human or values.against is not None
+    if not shows and values.seat is not None:
+        raise ConfigError("--seat needs --human or --against")
+    for name in ("render", "record_file", "json", "num_environments"):
+        if shows and values[name].value != values[name].default:
+            kind = "human" if values.human else "against"
+            raise ConfigError(
+                f"--{kind} and --{name} exclude each other: give one of them"
+            )
+    return shows
 
 
 def _as_json(result: PlayResult) -> dict[str, Any]:
@@ -160,6 +183,7 @@ PROGRAM = Program(
         "--root_dir=runs/ppo --checkpoint=best --render",
         "--root_dir=runs/ppo --num_episodes=1 --record_file=play.mp4",
         "--root_dir=runs/ttt --human --seat=1",
+        "--root_dir=runs/ttt --against=perfect --num_episodes=2",
         "--root_dir=runs/ppo --record=worst_median_best --record_file=play.mp4",
         "--root_dir=runs/ppo --json | tail -n 1",
     ),

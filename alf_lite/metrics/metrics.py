@@ -90,11 +90,18 @@ class AverageEnvInfo(Metric):
     Args:
         tracker: what it looks at.
         left_out: keys that say nothing as a mean.
+        at_end_only: whether means over the steps say nothing.
     """
 
-    def __init__(self, tracker: EpisodeTracker, left_out: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        tracker: EpisodeTracker,
+        left_out: Sequence[str] = (),
+        at_end_only: bool = False,
+    ) -> None:
         super().__init__(tracker)
         self._left_out = left_out
+        self._at_end_only = at_end_only
 
     def result(self) -> Nest:
         means = self._tracker.means()
@@ -106,7 +113,8 @@ class AverageEnvInfo(Metric):
             )
         if nest.is_empty(mean):
             return ()
-        return nest.map_structure(np.ndarray.tolist, {"mean": mean, "last": last})
+        found = {"last": last} if self._at_end_only else {"mean": mean, "last": last}
+        return nest.map_structure(np.ndarray.tolist, found)
 
 
 class AverageDiscountedReturn(Metric):
@@ -258,6 +266,7 @@ def create_metrics(
     algorithm_gamma: float | None = None,
     own: Sequence[EpisodeMetric] = (),
     opposition: Opposition | None = None,
+    has_two_sides: bool = False,
 ) -> MetricSet:
     """The metrics of a training run; the first two are the axes of summaries.
 
@@ -270,6 +279,8 @@ def create_metrics(
         algorithm_gamma: what that is; 0.99 if it has none.
         own: those of ``TrainerConfig.metric_ctors``.
         opposition: of environments in which games are played against opponents.
+        has_two_sides: whether rewards belong to two sides in turn, see
+            ``Environment.has_negative_discounts``, so that their sum says nothing.
     """
     if gamma is None:
         gamma = 0.99 if algorithm_gamma is None else algorithm_gamma
@@ -280,16 +291,20 @@ def create_metrics(
         buffer_size=buffer_size,
         gamma=gamma,
     )
-    metrics = (
+    left_out = () if opposition is None else GAME_KEYS
+    metrics: list[Metric] = [
         NumberOfEpisodes(tracker),
         EnvironmentSteps(tracker),
         AverageReturn(tracker),
         AverageEpisodeLength(tracker),
-        AverageEnvInfo(tracker, () if opposition is None else GAME_KEYS),
+        AverageEnvInfo(tracker, left_out, at_end_only=has_two_sides),
         AverageDiscountedReturn(tracker),
         AverageReward(tracker),
         EpisodicStartAverageDiscountedReturn(tracker),
-    )
+    ]
+    if has_two_sides:
+        plain_sums = AverageReturn, AverageReward
+        metrics = [one for one in metrics if not isinstance(one, plain_sums)]
     for metric in own:
         if metric.name in {RecentGames.name, *(known.name for known in metrics)}:
             raise ConfigError(

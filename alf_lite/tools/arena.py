@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl.flags import FlagValues
 
+from alf_lite.checkpoints.checkpointer import Checkpointer
 from alf_lite.errors import ConfigError, did_you_mean
 from alf_lite.games.catalogue import create_game
 from alf_lite.games.game import Game
@@ -24,6 +25,7 @@ from alf_lite.games.opponents import (
     RandomOpponent,
 )
 from alf_lite.games.payoff import Ratings, bradley_terry
+from alf_lite.runs.directory import RunDirectory
 from alf_lite.tools import pictures
 from alf_lite.utils.game_results import distinct_names
 
@@ -32,7 +34,9 @@ _BOTS: dict[str, Callable[[], Opponent]] = {
     "one_ply": OnePlyOpponent,
     "perfect": PerfectOpponent,
 }
-_MCTS, _AVERAGE, _SNAPSHOTS = "mcts:", "average:", "snapshots:"
+_MCTS, _AVERAGE = "mcts:", "average:"
+_SNAPSHOTS, _CHECKPOINTS = "snapshots:", "checkpoints:"
+_OF_RUNS = (_AVERAGE, _SNAPSHOTS, _CHECKPOINTS)
 
 
 class Tournament(NamedTuple):
@@ -98,7 +102,8 @@ def _game(name: str | None, players: Sequence[str]) -> Game:
     if name is not None:
         return create_game(name)
     for text in players:
-        run = text.removeprefix(_AVERAGE).removeprefix(_SNAPSHOTS)
+        kind, _, name = text.rpartition(":")
+        run = name if kind + ":" in _OF_RUNS else text
         run = run if Path(run).is_dir() else run.rpartition("@")[0]
         if run and Path(run).is_dir():
             return game_of_run(run)
@@ -109,7 +114,8 @@ def players_of(text: str, *, sampled: bool = False) -> Sequence[Opponent]:
     """A bot by its name, or what a run has learned, by its directory.
 
     ``RUN`` is the policy, ``RUN@STEP`` that of an earlier checkpoint, ``average:RUN``
-    draws one of its snapshots for each game, ``snapshots:RUN`` are all of them.
+    draws one of its snapshots for each game, ``snapshots:RUN`` are all of them, and
+    ``checkpoints:RUN`` are the policies of all checkpoints that there are.
 
     Raises:
         ConfigError: if it is none of these.
@@ -125,6 +131,12 @@ def players_of(text: str, *, sampled: bool = False) -> Sequence[Opponent]:
         return (
             [AverageOpponent(snapshots, Path(name).name)] if is_average else snapshots
         )
+    if kind + ":" == _CHECKPOINTS and Path(name).is_dir():
+        directory = RunDirectory(name).checkpoints
+        steps = [step for step, _ in Checkpointer(directory, read_only=True).paths()]
+        return [
+            RunOpponent(name, step, deterministic=not sampled) for step in sorted(steps)
+        ]
     run, _, step = text.rpartition("@")
     if step.isdecimal() and Path(run).is_dir():
         return [RunOpponent(run, int(step), deterministic=not sampled)]
@@ -133,7 +145,7 @@ def players_of(text: str, *, sampled: bool = False) -> Sequence[Opponent]:
     raise ConfigError(
         f"there is no run {text!r}, and no such bot.{did_you_mean(text, _BOTS)} "
         f"Bots are {', '.join(_BOTS)} and {_MCTS}NUMBER; of a run there are RUN, "
-        f"RUN@STEP, {_AVERAGE}RUN and {_SNAPSHOTS}RUN."
+        f"RUN@STEP, {_CHECKPOINTS}RUN, {_AVERAGE}RUN and {_SNAPSHOTS}RUN."
     )
 
 
@@ -200,24 +212,37 @@ def table(tournament: Tournament) -> str:
 
 
 def draw(tournament: Tournament, file: str) -> None:
-    """The score of each row in the first seat against each column, as a picture."""
+    """The score of each row in the first seat against each column, and the ratings."""
+    number = len(tournament.names)
+    side = 2.2 + 0.8 * number
+    with pictures.picture(file, 1, 2, (side + 0.8, side)) as (figure, axes):
+        _draw_scores(tournament, figure, axes[0])
+        _draw_ratings(tournament, axes[1])
+
+
+def _draw_scores(tournament: Tournament, figure: Any, axes: Any) -> None:
     number = len(tournament.names)
     games = np.maximum(tournament.results.sum(-1), 1)
     score = tournament.results @ np.array([1, 0.5, 0]) / games
     score[np.arange(number), np.arange(number)] = np.nan
-    side = 2.2 + 0.8 * number
-    with pictures.picture(file, 1, 1, (side + 0.8, side)) as (figure, (axes,)):
-        image = axes.imshow(score, cmap="RdBu", vmin=0, vmax=1)
-        axes.grid(visible=False)
-        axes.set_xticks(range(number), tournament.names, rotation=45, ha="right")
-        axes.set_yticks(range(number), tournament.names)
-        axes.set_xlabel("second seat")
-        axes.set_ylabel("first seat")
-        axes.set_title(f"{tournament.game}: score of the first seat")
-        for row, column in np.argwhere(~np.isnan(score)):
-            value = score[row, column]
-            colour = "white" if abs(value - 0.5) > 0.35 else "black"
-            axes.text(
-                column, row, f"{value:.2f}", ha="center", va="center", color=colour
-            )
-        figure.colorbar(image, ax=axes, shrink=0.8)
+    image = axes.imshow(score, cmap="RdBu", vmin=0, vmax=1)
+    axes.grid(visible=False)
+    axes.set_xticks(range(number), tournament.names, rotation=45, ha="right")
+    axes.set_yticks(range(number), tournament.names)
+    axes.set_xlabel("second seat")
+    axes.set_ylabel("first seat")
+    axes.set_title(f"{tournament.game}: score of the first seat")
+    for row, column in np.argwhere(~np.isnan(score)):
+        value = score[row, column]
+        colour = "white" if abs(value - 0.5) > 0.35 else "black"
+        axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour)
+    figure.colorbar(image, ax=axes, shrink=0.8)
+
+
+def _draw_ratings(tournament: Tournament, axes: Any) -> None:
+    """In the order in which the players were given: of checkpoints it is a curve."""
+    places, (elo, half_width) = range(len(tournament.names)), tournament.ratings
+    axes.errorbar(places, elo, half_width, fmt="o", capsize=3)
+    axes.set_xticks(places, tournament.names, rotation=45, ha="right")
+    axes.set_ylabel("Elo, with 95 % intervals")
+    axes.set_title("Ratings")

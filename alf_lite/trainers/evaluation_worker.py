@@ -132,6 +132,13 @@ def create_eval_env(
             "evaluate = False and leave early_stop_return out; "
             "evaluation_buffer_dir evaluates on held-out data."
         )
+    if env.has_negative_discounts:
+        env.close()
+        raise ConfigError(
+            f"TrainerConfig.evaluate is True, but in {env.name} the policy plays both "
+            "sides: how good it is cannot be seen.\nGive it opponents: "
+            "evaluation/create_environment.env_ctor = @BattleEnvironment"
+        )
     if recording is not None:  # before hours of training, not after
         env.reset(seed)
         recording.check(env)

@@ -168,6 +168,8 @@ class ProgressLines:
         parts = [f"{status.fraction:4.0%}", f"iteration {status.iterations}"]
         for name, text in self._measures.fields(status).items():
             parts.append(f"{text} {name}" if name in _UNITS else f"{name} {text}")
+            if name == "return" and not math.isnan(status.evaluation):
+                parts.append(f"evaluation {format_return(status.evaluation)}")
         for name, value in few_losses(status.losses).items():
             parts.append(f"{name} {format_return(value)}")
         self._print("  ".join([*parts, f"ETA {self._measures.time_to_go(status)}"]))

@@ -114,9 +114,12 @@ def _below(row: Mapping[str, Any], tag: str) -> dict[str, float]:
 def average_return(algorithm: RLAlgorithm) -> float:
     """Mean return of the latest training episodes; NaN if none has ended.
 
-    For a reward of several dimensions it is their weighted sum.
+    For a reward of several dimensions it is their weighted sum. Two sides that are
+    played in turn have no common return: NaN.
     """
     metrics = {metric.name: metric for metric in algorithm.get_metrics()}
+    if "AverageReturn" not in metrics:
+        return math.nan
     result = np.asarray(metrics["AverageReturn"].result())
     if algorithm.reward_weights is not None:
         return float(result @ algorithm.reward_weights.double().cpu().numpy())

@@ -11,11 +11,14 @@ import pytest
 import alf_lite
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.config import TrainerConfig
+from alf_lite.errors import ConfigError
 from alf_lite.games.battle_environment import BattleEnvironment
+from alf_lite.games.game_environment import BothSeatsEnvironment
 from alf_lite.games.opponents import Opponent, PerfectOpponent, RandomOpponent
 from alf_lite.policies.evaluator import EvalResult, evaluate
 from alf_lite.tools.report import evaluation_lines
 from alf_lite.trainers import train_summaries
+from alf_lite.trainers.evaluation_worker import create_eval_env
 from alf_lite.trainers.hooks import Hooks
 from alf_lite.trainers.trainer import Trainer
 from alf_lite.utils.game_results import SeatRecord
@@ -156,11 +159,32 @@ def test_who_always_plays_rock_is_beaten():
         game, opponents = "rock_paper_scissors", [Rock()]
         return BattleEnvironment(number, game, opponents=opponents, seed=seed)
 
-    algorithm = make_algorithm(make(64, 0), mini_batch_size=128, epochs=4)
-    for _ in range(20):
+    algorithm = make_algorithm(make(32, 0), mini_batch_size=64, epochs=4)
+    for _ in range(12):
         algorithm.train_iter()
     games = evaluate(algorithm, make(8, 1), 40, seed=0).games
     assert [(r.opponent, r.seat, r.won) for r in games] == [
         ("rock", 0, 20),
         ("rock", 1, 20),
     ]
+
+
+def test_a_row_of_two_sides_has_no_return():
+    env = BothSeatsEnvironment(8, "tic_tac_toe", seed=0)
+    algorithm = make_algorithm(env)
+    for _ in range(2):
+        algorithm.train_iter()
+    results = train_summaries.metric_results(algorithm)
+    assert not {"AverageReturn", "AverageReward"} & results.keys()
+    infos = [name for name in results if name.startswith("AverageEnvInfo")]
+    assert infos == ["AverageEnvInfo/last/outcome"]
+    assert results["EpisodicStartAverageDiscountedReturn"]
+    assert np.isnan(train_summaries.average_return(algorithm))
+
+
+def test_one_policy_on_both_sides_is_not_evaluated():
+    def create_env(num_parallel_environments=2, seed=0, **_):
+        return BothSeatsEnvironment(num_parallel_environments, "nim", seed=seed)
+
+    with pytest.raises(ConfigError, match="the policy plays both sides"):
+        create_eval_env(TrainerConfig(num_iterations=1), create_env, 0, None)

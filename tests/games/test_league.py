@@ -262,6 +262,9 @@ def test_the_snapshots_of_a_run_and_their_average_play(tmp_path):
     assert names == [one.name for one in snapshots]
     assert players_of(f"average:{tmp_path / 'run'}")[0].name == "run"
     assert players_of(f"{tmp_path / 'run'}@8")[0].name == "run@8"
+    checkpoints = players_of(f"checkpoints:{tmp_path / 'run'}")
+    assert [one.name for one in checkpoints][-1] == "run@8"
+    assert len(checkpoints) > 1
 
 
 def test_a_snapshot_of_q_values_does_not_play_at_random():

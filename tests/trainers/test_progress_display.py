@@ -93,10 +93,11 @@ def test_line_tells_speed_return_and_time_to_go(clock):
     clock.now += 10
     display.show(Status(0.6, 60, 6000, 123.456))
     clock.now += 10
-    display.show(Status(0.7, 70, 8000, math.nan))
+    display.show(Status(0.7, 70, 8000, math.nan, evaluation=0.25))
     assert stream.getvalue().splitlines() == [
         " 60%  iteration 60  6000 steps  100 steps/s  return 123.5  ETA 0:00:40",
-        " 70%  iteration 70  8000 steps  200 steps/s  return -  ETA 0:00:30",
+        " 70%  iteration 70  8000 steps  200 steps/s  return -  evaluation 0.25  "
+        "ETA 0:00:30",
     ]
 
 

@@ -191,6 +191,7 @@ def metrics_of(
         algorithm_gamma=gamma,
         own=build_episode_metrics(config.metric_ctors),
         opposition=env.opposition,
+        has_two_sides=env.has_negative_discounts,
     )
 
 

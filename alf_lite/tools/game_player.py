@@ -1,4 +1,4 @@
-"""Games of a person in the terminal against the policy of a run."""
+"""Games in the terminal: of a person or another policy against that of a run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from alf_lite.games.game import Game, Rng, State
 from alf_lite.games.matches import game_of_run, play_games
 from alf_lite.games.opponent_pool import RunOpponent
 from alf_lite.games.opponents import Opponent
+from alf_lite.tools.arena import players_of
 from alf_lite.utils.game_results import SeatRecord, result_lines, seat_records
 
 _QUIT = ("q", "quit", "exit")
@@ -75,10 +76,11 @@ class Person(Opponent):
             self.show(f"{typed!r} is not one of the legal moves.")
 
 
-def play_by_hand(
+def show_games(
     root_dir: str | Path,
     num_games: int,
     *,
+    against: str | None = None,
     checkpoint: str | int = "latest",
     seat: int | None = None,
     sample: bool = False,
@@ -86,69 +88,73 @@ def play_by_hand(
     seed: int = 0,
     gin_params: Sequence[str] = (),
 ) -> tuple[SeatRecord, ...]:
-    """A person plays in the terminal against the policy of a run.
+    """Plays against the policy of a run, and shows the games in the terminal.
 
     Args:
         root_dir: of the run, which is read and executed: only one that you trust.
         num_games: at most.
+        against: who plays, see :func:`players_of`; None: a person, who types moves.
         checkpoint: "latest", "best" or a step.
-        seat: see :func:`play_series`.
+        seat: of the other player, see :func:`play_series`.
         sample: the policy draws its actions in place of taking the best.
         device: of the networks.
         seed: of all that is random.
         gin_params: override the configuration of the run.
 
     Raises:
-        ConfigError: if the run is not in a game, or there is no such seat.
+        ConfigError: if the run is not in a game, or there is no such seat or player.
     """
     game = game_of_run(root_dir, gin_params)
     _check_seat(game, seat)  # before the policy is loaded
+    player = Person() if against is None else players_of(against)[0]
     policy = RunOpponent(
         str(root_dir), checkpoint, deterministic=not sample, device=device
     )
-    return play_series(game, Person(), policy, num_games, seat=seat, seed=seed)
+    return play_series(game, player, policy, num_games, seat=seat, seed=seed)
 
 
 def play_series(
     game: Game,
-    person: Person,
+    player: Opponent,
     policy: Opponent,
     num_games: int,
     *,
     seat: int | None = None,
     seed: int = 0,
+    show: Callable[[str], None] = print,
 ) -> tuple[SeatRecord, ...]:
     """Games until there are enough, or the person has had enough.
 
     Args:
         game: to play.
-        person: in one seat.
+        player: in one seat. A :class:`Person` sees what the seat may know, and whoever
+            watches others sees all.
         policy: in all other seats.
         num_games: at most.
-        seat: of the person, from 0 on; None: one after the other.
+        seat: of ``player``, from 0 on; None: one after the other.
         seed: of all that is random.
+        show: prints a line.
 
     Returns:
-        Games won, drawn and lost by the person in each seat.
+        Games won, drawn and lost by ``player`` in each seat.
 
     Raises:
         ConfigError: if there is no such seat, or one of them cannot play the game.
     """
     _check_seat(game, seat)
-    rng, show = np.random.default_rng(seed), person.show
+    rng = np.random.default_rng(seed)
     games: list[tuple[float, float, float]] = []
-    show(f"{game.name} against {policy.name}")
     try:
         for number in range(num_games):
             own = number % game.num_players if seat is None else seat
-            show(f"\nGame {number + 1}: you have seat {own} of {game.num_players}")
-            won = _play(game, person, policy, own, rng)
-            games.append((0, own, won))
+            who = f"{player.name} in seat {own} of {game.num_players}"
+            show(f"\n{game.name}, game {number + 1}: {who}, against {policy.name}")
+            games.append((0, own, _play(game, player, policy, own, rng, show)))
     except PersonLeftError:
         show("A game that was not finished does not count.")
     records = seat_records(np.array(games).reshape(-1, 3), lambda _: policy.name)
     for line in result_lines(records):
-        show(f"You against {line}")
+        show(f"{player.name} against {line}")
     return records
 
 
@@ -159,20 +165,28 @@ def _check_seat(game: Game, seat: int | None) -> None:
         )
 
 
-def _play(game: Game, person: Person, policy: Opponent, own: int, rng: Rng) -> float:
-    """What the person wins in one game."""
-    show = person.show
+def _play(
+    game: Game,
+    player: Opponent,
+    policy: Opponent,
+    own: int,
+    rng: Rng,
+    show: Callable[[str], None],
+) -> float:
+    """What the player wins in one game."""
+    players = [player if s == own else policy for s in range(game.num_players)]
+    is_watched = not isinstance(player, Person)
 
     def tell(before: State, actions: np.ndarray, after: State) -> None:
         for seat in np.flatnonzero(game.moves(before)[0]).tolist():
-            if seat != own and game.is_board_game:  # elsewhere it may be a secret
+            # To who plays, moves may be a secret where something is hidden
+            if is_watched or (seat != own and game.is_board_game):
                 name = game.action_name(before, 0, seat, int(actions[0, seat]))
-                show(f"{policy.name} plays {name}")
-        if not game.moves(after).any():
+                show(f"{players[seat].name} plays {name}")
+        if is_watched or not game.moves(after).any():
             show(f"\n{game.describe(after, 0)}")
 
-    players = [person if s == own else policy for s in range(game.num_players)]
     won = float(play_games(game, players, 1, rng, on_move=tell)[0, own])
-    result = "You win" if won > 0 else "You lose" if won < 0 else "A draw"
-    show(f"{result}." if abs(won) in (0, 1) else f"{result} {abs(won):g}.")
+    result = "a draw" if won == 0 else f"{player.name}: {'won' if won > 0 else 'lost'}"
+    show(result if abs(won) in (0, 1) else f"{result} {abs(won):g}")
     return won

@@ -16,7 +16,7 @@ from alf_lite.games.board_games import ConnectFour, LineGame, Nim, TicTacToe
 from alf_lite.games.catalogue import create_game
 from alf_lite.games.opponents import Opponent, PerfectOpponent
 from alf_lite.games.small_games import KuhnPoker, rock_paper_scissors
-from alf_lite.tools.human_player import Person, play_series
+from alf_lite.tools.game_player import Person, play_series
 
 CONF = """
 create_environment.env_ctor = @BattleEnvironment
@@ -52,6 +52,7 @@ def series(game, typed, num_games=1, policy=None, **options):
             raise EOFError from None
 
     person = Person(ask, shown.append)
+    options["show"] = shown.append
     records = play_series(game, person, policy or First(), num_games, **options)
     return records, "\n".join(shown)
 
@@ -66,7 +67,7 @@ def test_a_game_of_tic_tac_toe():
     for wrong in ("x", "4", "9"):
         assert f"{wrong!r} is not one of the legal moves." in shown
     assert "first plays 1" in shown
-    assert "You win.\nYou against first  seat 0: won 1, drawn 0, lost 0" in shown
+    assert "you: won\nyou against first  seat 0: won 1, drawn 0, lost 0" in shown
     assert "o o .\nx x x\n. . ." in shown
 
 
@@ -74,7 +75,7 @@ def test_seats_in_turn_until_one_has_had_enough():
     typed = ["4", "3", "5", "8", "7", "q", "4"]
     records, shown = series(TicTacToe(), typed, 5)
     assert records == (("first", 0, 1, 0, 0, 1.0), ("first", 1, 0, 0, 1, -1.0))
-    assert "Game 2: you have seat 1 of 2" in shown
+    assert "game 2: you in seat 1 of 2, against first" in shown
     assert "You are o." in shown
     assert "does not count" in shown
 
@@ -83,13 +84,13 @@ def test_seats_in_turn_until_one_has_had_enough():
 def test_the_end_of_input_ends_it(typed):
     records, shown = series(TicTacToe(), typed, 5)
     assert records == ()
-    assert "Game 2" not in shown
+    assert "game 2" not in shown
 
 
 def test_columns_and_large_boards_are_numbered():
     _, shown = series(ConnectFour(), ["3", "3", "3", "3"], seat=0)
     assert "0 1 2 3 4 5 6\n. . . . . . ." in shown
-    assert "You win." in shown
+    assert "you: won" in shown
     _, shown = series(LineGame(4, 4, 3), ["q"], seat=1)
     assert " x  1  2  3" in shown
     assert "12 13 14 15" in shown
@@ -133,6 +134,15 @@ def test_games_of_open_spiel(name, seen):
     assert seen in shown.lower()
 
 
+def test_whoever_watches_sees_all(capsys):
+    records = play_series(KuhnPoker(), First(), First(), 2, seed=1)
+    said = capsys.readouterr().out
+    assert said.count("first plays pass") == 4
+    assert said.count("cards: ") == 4
+    assert [record[:2] for record in records] == [("first", 0), ("first", 1)]
+    assert sum(record.outcome for record in records) in (-2, 0, 2)
+
+
 def test_there_is_no_such_seat():
     with pytest.raises(ConfigError, match="seat must be from 0 to 1 in TicTacToe"):
         series(TicTacToe(), [], seat=2)
@@ -153,14 +163,17 @@ def test_the_program_reads_what_is_typed(run, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.StringIO("99\n" + "q\n"))
     assert play.main([f"--root_dir={run}", "--human", "--seat=0"]) == 0
     said = capsys.readouterr().out
-    assert "Nim(1, 2, 4) against run" in said
+    assert "Nim(1, 2, 4), game 1: you in seat 0 of 2, against run" in said
     assert "'99' is not one of the legal moves." in said
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--seat=1"], "--seat needs --human"),
+        (["--seat=1"], "--seat needs --human or --against"),
+        (["--human", "--against=random"], "exclude each other"),
+        (["--against=random", "--record_file=a.gif"], "exclude each other"),
+        (["--against=randm"], "Did you mean 'random'"),
         (["--human", "--render"], "exclude each other"),
         (["--human", "--json"], "exclude each other"),
         (["--human", "--seat=7"], "seat must be from 0 to 1"),
@@ -169,6 +182,19 @@ def test_the_program_reads_what_is_typed(run, monkeypatch, capsys):
 def test_flags_that_do_not_fit(run, arguments, message, capsys):
     assert play.main([f"--root_dir={run}", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_games_of_others_are_shown(run, capsys):
+    arguments = [f"--root_dir={run}", "--against=perfect", "--num_episodes=1"]
+    assert play.main([*arguments, "--seat=0"]) == 0
+    said = capsys.readouterr().out
+    # Who begins wins, if they know how to
+    assert "perfect plays take 1 of pile 3" in said
+    assert "piles: 0, 0, 0\nperfect: won\nperfect against run  seat 0: won 1" in said
+    assert play.main([f"--root_dir={run}", "--num_episodes=2"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[1].endswith("seat 0 against random")
+    assert said[2].endswith("seat 1 against random")
 
 
 def test_an_arena_knows_the_game_of_a_run(run, capsys):
