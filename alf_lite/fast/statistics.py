@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from alf_lite.algorithms.parts import transitions
+from alf_lite import nest
 from alf_lite.data_structures import StepType
 from alf_lite.fast import Pullback, by_numpy, may_use_numpy, torch_body
 from alf_lite.replay_buffers.packed_windows import PackedWindows
-from alf_lite.replay_buffers.row_layout import PackedSteps
+from alf_lite.replay_buffers.row_layout import PackedSteps, RowLayout
 from alf_lite.utils import losses
 from alf_lite.utils.compiled_loops import compiled
 
@@ -122,85 +122,114 @@ def pair(algorithm: Any, windows: PackedWindows) -> PackedSteps:
     if n == 1:
         pairs = windows.steps()
         pairs.array(_SUMS[1])[:, 1] *= gamma
+        windows.step_types = pairs.array(_STEP_TYPE).T
         return pairs
-    followers = _sums_of_loop(windows, n, gamma) or _sums_of(windows, n, gamma)
-    *sums, next_rows, end_rows = followers
-    pairs = windows.pairs(end_rows)
-    pairs.copy_from(np.s_[:, 1], _ACTION, windows.stored, next_rows)
-    for path, values in zip(_SUMS, sums, strict=True):
-        pairs.array(path)[:, 1] = values
+    pairs = _pairs_of_loop(windows, n, gamma)
+    if pairs is not None:
+        return pairs
+    rows = np.ascontiguousarray(windows.rows.T)  # [T, B]
+    reward, discount, step_types = (
+        windows.stored.array(path)[rows] for path in (*_SUMS, _STEP_TYPE)
+    )
+    windows.step_types = step_types
+    rewards = reward[:, None] if reward.ndim == 2 else reward.swapaxes(1, 2)
+    sums, products, num_steps = _n_step_sums(rewards, discount, step_types, n, gamma)
+    pairs = windows.pairs(np.take_along_axis(rows, num_steps, 0)[0])
+    pairs.copy_from(np.s_[:, 1], _ACTION, windows.stored, rows[1])
+    pairs.array(_SUMS[0])[:, 1] = sums[0, 0] if reward.ndim == 2 else sums[0].T
+    pairs.array(_SUMS[1])[:, 1] = products[0]
     return pairs
 
 
-def _sums_of(windows: PackedWindows, n: int, gamma: float) -> tuple[np.ndarray, ...]:
-    """G, Γ, the rows of s_{t+1} and those of s_{t+m}, each [N, ...]."""
-    reward, discount, step_type = windows.part(np.s_[:], (*_SUMS, _STEP_TYPE))
-    *sums, num_steps = transitions._sums(reward, discount, step_type, n, gamma)
-    ends = np.take_along_axis(windows.rows, num_steps.numpy(), 1)
-    return *(x.numpy()[:, 0] for x in sums), windows.rows[:, 1], ends[:, 0]
-
-
-def _sums_of_loop(
-    windows: PackedWindows, n: int, gamma: float
-) -> tuple[np.ndarray, ...] | None:
+def _pairs_of_loop(windows: PackedWindows, n: int, gamma: float) -> PackedSteps | None:
     """The same; None where there is no compiled loop, or none for such rewards."""
-    loop = compiled(_n_step_loop, _N_STEP_LOOP)
-    fields = [windows.stored.array(path) for path in (*_SUMS, _STEP_TYPE)]
-    if loop is None or fields[0].ndim > 1 or [x.dtype for x in fields] != _SUMMED:
+    loop = compiled(_pair_loop, _PAIR_LOOP)
+    places = None if loop is None else _places(windows.layout)
+    if loop is None or places is None:
         return None
-    first_rows = windows.first_rows
-    sums = np.empty((2, len(first_rows)), np.float32)
-    rows = np.empty((2, len(first_rows)), np.int64)
-    loop(*fields, first_rows, windows.max_length, n, np.float32(gamma), sums, rows)
-    return *sums, *rows
+    first_rows, layout = windows.first_rows, windows.layout
+    pairs = np.empty((len(first_rows), 2 * layout.row_bytes), np.uint8)
+    windows.step_types = np.empty((n + 1, len(first_rows)), np.int32)
+    ring = first_rows, windows.max_length
+    results = pairs, windows.step_types
+    loop(windows.stored_bytes, *ring, n, np.float32(gamma), *places, *results)
+    return layout.packed(pairs)
 
 
-_SUMMED = [np.float32, np.float32, np.int32]
-_N_STEP_LOOP = "void(f4[:], f4[:], i4[:], i8[::1], i8, i8, f4, f4[:, ::1], i8[:, ::1])"
+@functools.lru_cache(maxsize=8)
+def _places(layout: RowLayout) -> tuple[np.ndarray, np.ndarray] | None:
+    """Where the loop finds numbers and actions in a row; None if it knows no such."""
+    numbers = [layout.leaves[layout.select(path)] for path in (*_SUMS, _STEP_TYPE)]
+    if [(x.shape, x.dtype) for x in numbers] != _SUMMED:
+        return None
+    actions = [layout.leaves[i] for i in nest.flatten(layout.select(_ACTION))]
+    spans = [(x.offset, x.offset + x.num_bytes) for x in actions]
+    return np.array([x.offset // 4 for x in numbers]), np.array(spans)
 
 
-def _n_step_loop(
-    rewards: np.ndarray,
-    discounts: np.ndarray,
-    step_types: np.ndarray,
+_SUMMED = [((), dtype) for dtype in (torch.float32, torch.float32, torch.int32)]
+_PAIR_LOOP = (
+    "void(u1[:, ::1], i8[::1], i8, i8, f4, i8[::1], i8[:, ::1], u1[:, ::1], i4[:, ::1])"
+)
+
+
+def _pair_loop(
+    stored: np.ndarray,
     first_rows: np.ndarray,
     max_length: int,
     n: int,
     gamma: np.float32,
-    sums: np.ndarray,
-    rows: np.ndarray,
+    numbers: np.ndarray,
+    actions: np.ndarray,
+    pairs: np.ndarray,
+    step_types: np.ndarray,
 ) -> None:
-    """As :func:`n_step_sums`, of windows that begin in rows [N] of rings.
+    """Puts together a step and what it bootstraps from; the sums as ``_n_step_sums``.
 
     Args:
-        rewards: of all rows that are stored, as the next two.
-        discounts: likewise.
-        step_types: likewise.
-        first_rows: [N].
+        stored: [num_rows, row_bytes] uint8, of rings.
+        first_rows: [B], where windows begin.
         max_length: the rows of a ring.
         n: of the n-step return.
         gamma: γ.
-        sums: [2, N], filled with G and Γ.
-        rows: [2, N], filled with the rows of s_{t+1} and s_{t+m}.
+        numbers: where reward, discount and step type are in a row, in four bytes.
+        actions: [K, 2], begin and end of what is taken from s_{t+1}, in bytes.
+        pairs: [B, 2 * row_bytes] uint8, filled with s_t and s_{t+m}, which has the
+            reward G and the discount Γ.
+        step_types: [n + 1, B], filled with those of the windows.
     """
     one, zero = np.float32(1), np.float32(0)
+    floats, types, results = (
+        stored.view(np.float32),
+        stored.view(np.int32),
+        pairs.view(np.float32),
+    )
+    width = stored.shape[1]
     for i in range(len(first_rows)):
         first = first_rows[i]
         ring = first // max_length * max_length
         total, product, num_steps, row = zero, one, 0, 0
         for k in range(n, 0, -1):
             row = ring + (first - ring + k) % max_length
-            goes_on = step_types[row] != _LAST
-            discount = discounts[row] * gamma
+            step_types[k, i] = types[row, numbers[2]]
+            goes_on = step_types[k, i] != _LAST
+            discount = floats[row, numbers[1]] * gamma
             factor = discount if goes_on else zero
-            total = total * factor + rewards[row]
+            total = total * factor + floats[row, numbers[0]]
             product = product * factor + (discount - factor)
             num_steps = 1 + num_steps if goes_on else 1
-        if step_types[first] == _LAST:
+        step_types[0, i] = types[first, numbers[2]]
+        if step_types[0, i] == _LAST:
             num_steps = 0
-        sums[0, i], sums[1, i] = total, product
-        rows[0, i] = row  # of k = 1
-        rows[1, i] = ring + (first - ring + num_steps) % max_length
+        end = ring + (first - ring + num_steps) % max_length
+        for k in range(width):
+            pairs[i, k] = stored[first, k]
+            pairs[i, width + k] = stored[end, k]
+        for span in actions:
+            for k in range(span[0], span[1]):
+                pairs[i, width + k] = stored[row, k]
+        results[i, width // 4 + numbers[0]] = total
+        results[i, width // 4 + numbers[1]] = product
 
 
 def n_step_sums(
@@ -216,23 +245,38 @@ def n_step_sums(
     is_constant = not (reward.requires_grad or discount.requires_grad)
     if not (is_constant and reward.is_cpu and reward.dtype == torch.float32):
         return NotImplemented
-    length, num_rows = step_type.shape[1], step_type.shape[1] - n
     rewards = reward.numpy().T  # [T, B] or [D, T, B]
     rewards = rewards[:, None] if reward.ndim == 2 else rewards.swapaxes(0, 1)
-    shape = length, rewards.shape[1] + 2, step_type.shape[0]
-    terms, factors = np.empty(shape, np.float32), np.empty(shape, np.float32)
-    goes_on = np.not_equal(step_type.numpy().T, _LAST, out=factors[:, -1])
-    discounts = np.multiply(discount.numpy().T, gamma, out=terms[:, -2])
+    sums, products, num_steps = _n_step_sums(
+        rewards, discount.numpy().T, step_type.numpy().T, n, gamma
+    )
+    returns = sums[:, 0].T if reward.ndim == 2 else sums.transpose(2, 0, 1)
+    results = returns, products.T, num_steps.T
+    return tuple(map(torch.from_numpy, results))  # type: ignore[return-value]
+
+
+def _n_step_sums(
+    rewards: np.ndarray,
+    discounts: np.ndarray,
+    step_types: np.ndarray,
+    n: int,
+    gamma: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """G [T-n, D, B], Γ and m [T-n, B], of [T, D, B] and [T, B]."""
+    length, num_windows = step_types.shape
+    num_rows = length - n
+    shape = length, rewards.shape[1] + 2, num_windows
+    terms, factors = np.empty(shape, rewards.dtype), np.empty(shape, rewards.dtype)
+    goes_on = np.not_equal(step_types, _LAST, out=factors[:, -1])
+    discounts = np.multiply(discounts, gamma, out=terms[:, -2])
     factors[:, :-1] = (discounts * goes_on)[:, None]
     discounts -= factors[:, -2]
     terms[:, :-2] = rewards
     terms[:, -1] = 1.0
-    sums = np.zeros((num_rows, *shape[1:]), np.float32)  # [T-n, D + 2, B]
+    sums = np.zeros((num_rows, *shape[1:]), rewards.dtype)  # [T-n, D + 2, B]
     sums[:, -2] = 1.0
     for k in range(n, 0, -1):
         sums *= factors[k : k + num_rows]
         sums += terms[k : k + num_rows]
     num_steps = sums[:, -1] * goes_on[:num_rows]
-    returns = sums[:, 0].T if reward.ndim == 2 else sums[:, :-2].transpose(2, 0, 1)
-    results = returns, sums[:, -2].T, num_steps.T.astype(np.int64)
-    return tuple(map(torch.from_numpy, results))  # type: ignore[return-value]
+    return sums[:, :-2], sums[:, -2], num_steps.astype(np.int64)

@@ -8,11 +8,12 @@ import numpy as np
 
 from alf_lite.replay_buffers.sum_tree import (
     SHIFT,
+    Drawn,
     SumTree,
     last_of_each,
     nothing_to_find,
 )
-from alf_lite.replay_buffers.window_sampler import draw_in_strata
+from alf_lite.replay_buffers.window_sampler import draw_random
 from alf_lite.utils.compiled_loops import compiled, has_compiler
 
 
@@ -71,30 +72,44 @@ class CompiledSumTree(SumTree):
     def remove(self, rows: np.ndarray) -> None:
         self.set(rows, np.zeros(len(rows)))
 
-    def draw(self, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-        inside, order = draw_in_strata(batch_size)
-        return self._find_all(inside, order, 1.0, self.total / max(1, batch_size))
+    def draw(self, batch_size: int, ends: np.ndarray, max_length: int) -> Drawn:
+        random, shuffled = draw_random(batch_size)
+        scale = self.total / max(1, batch_size)
+        return self._find_all(random, shuffled, 1.0, scale, ends, max_length)
 
     def find(self, masses: np.ndarray) -> np.ndarray:
-        return self._find_all(masses, np.arange(len(masses)))[0]
+        num_rows, order = len(self._units), np.arange(len(masses))
+        one_ring = np.array([num_rows])
+        masses = np.append(masses, 0.0)
+        return self._find_all(masses, order, 0.0, 1.0, one_ring, num_rows).rows
 
     def _find_all(
         self,
         masses: np.ndarray,
-        order: np.ndarray,
-        step: float = 0.0,
-        scale: float = 1.0,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Rows and weights [N]; for the arguments, see :func:`_find`."""
+        shuffled: np.ndarray,
+        step: float,
+        scale: float,
+        ends: np.ndarray,
+        max_length: int,
+    ) -> Drawn:
+        """See :func:`_find`."""
         if not self._sums.item(-1):
             raise nothing_to_find()
-        rows, weights = np.empty(len(masses), np.int64), np.empty(len(masses))
+        places, weights = (
+            np.empty((3, len(masses) - 1), np.int64),
+            np.empty(len(masses) - 1),
+        )
         tree = self._sums, self._starts, self._unit
-        self._find(*tree, masses, step, scale, order, rows, weights)
-        return rows, weights
+        self._find(
+            *tree, masses, step, scale, shuffled, ends, max_length, places, weights
+        )
+        return Drawn(places[0], places[1], places[2], weights)
 
 
-_FIND = "void(f8[::1], i8[::1], f8, f8[::1], f8, f8, i8[::1], i8[::1], f8[::1])"
+_FIND = (
+    "void(f8[::1], i8[::1], f8, f8[::1], f8, f8, i8[::1], i8[::1], i8, i8[:, ::1], "
+    "f8[::1])"
+)
 _SET = (
     "Tuple((f8, f8, i8, f8, i8))"
     "(f8[::1], i8[::1], i8[::1], f8[::1], f8, f8, f8, i8, f8, i8)"
@@ -108,38 +123,56 @@ def _find(
     masses: np.ndarray,
     step: float,
     scale: float,
-    order: np.ndarray,
-    rows: np.ndarray,
+    shuffled: np.ndarray,
+    ends: np.ndarray,
+    max_length: int,
+    places: np.ndarray,
     weights: np.ndarray,
 ) -> None:
-    """Fills ``rows`` and ``weights`` [N].
+    """Fills ``places`` [3, N] and ``weights`` [N] of what :class:`Drawn` holds.
 
     Args:
         sums: the entries of all levels, bottom up; the last one is the sum of all.
         starts: where each level begins among them, and where the sum of all is.
         unit: of the entries.
-        masses: [N]; (masses_i + step · i) · scale is found, see :meth:`SumTree.find`.
+        masses: [N + 1]; (masses_i + step · i) · scale is found, see
+            :meth:`SumTree.find`. The last one says where the order begins.
         step: see above.
         scale: likewise.
-        order: [N], that of what they find.
-        rows: what they find.
+        shuffled: [N or more], the order of what is found.
+        ends: see :meth:`SumTree.draw`.
+        max_length: likewise.
+        places: environments, positions and rows.
         weights: of these rows.
     """
-    found = np.empty(len(masses), np.int64)  # sorted, as masses are: read in order
-    for i in range(len(masses)):
+    size = len(weights)
+    found = np.empty(size, np.int64)
+    rests = np.empty(size)
+    for i in range(size):
         mass = (masses[i] + step * i) * scale
-        rest = min(np.floor(mass / unit), sums[-1] - 1.0)
-        entry = 0
-        for start in starts[-2::-1]:
-            entry = start + (entry << SHIFT)
-            while rest >= sums[entry]:  # not of all in the block: they sum up to more
-                rest -= sums[entry]
-                entry += 1
-            entry -= start
-        found[i] = entry
-    for i in range(len(order)):
-        rows[i] = found[order[i]]
-        weights[i] = sums[rows[i]] * unit
+        rests[i] = min(np.floor(mass / unit), sums[-1] - 1.0)
+        found[i] = 0
+    for start in starts[-2::-1]:
+        # Level by level, and without a branch: reading then waits for nothing.
+        for i in range(size):
+            first = found[i] << SHIFT
+            total, before, column = 0.0, 0.0, 0
+            for k in range(1 << SHIFT):
+                total += sums[start + first + k]
+                is_left = total <= rests[i]  # not of all: they sum up to more
+                before = total if is_left else before
+                column += is_left
+            rests[i] -= before
+            found[i] = first + column
+    turn = int(masses[size] * size)
+    for i in range(size):
+        row = found[shuffled[turn + i]]
+        env_id = row // max_length
+        newest = ends[env_id] - 1
+        places[0, i] = env_id
+        places[1, i] = newest - (newest - row) % max_length
+        places[2, i] = row
+        weights[i] = sums[row] * unit
 
 
 def _set(

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 
 from alf_lite.replay_buffers.ring_storage import RingStorage
-from alf_lite.replay_buffers.row_layout import PackedSteps
-
-Nest = Any
+from alf_lite.replay_buffers.row_layout import PackedSteps, RowLayout
 
 
 class PackedWindows:
@@ -43,19 +40,30 @@ class PackedWindows:
         """Where the steps are stored, [B, T]."""
         return self._storage.window_rows(self._env_ids, self.first_rows, self.length)
 
+    @functools.cached_property
+    def step_types(self) -> np.ndarray:
+        """[T, B]; may be set by who has read them."""
+        return self.stored.array("time_step.step_type")[self.rows].T
+
     @property
     def stored(self) -> PackedSteps:
         """All that is stored, [num_rows]."""
         return self._storage.steps
 
     @property
+    def stored_bytes(self) -> np.ndarray:
+        """The same, [num_rows, row_bytes] uint8."""
+        return self._storage.bytes
+
+    @property
+    def layout(self) -> RowLayout:
+        """Of a row."""
+        return self._storage.layout
+
+    @property
     def max_length(self) -> int:
         """The rows of an environment, which stand side by side."""
         return self._storage.max_length
-
-    def part(self, index: Any, fields: tuple[str, ...]) -> tuple[Nest, ...]:
-        """As :meth:`PackedSteps.part`; copies, and reads nothing else."""
-        return self.stored.part(self.rows[index], fields)
 
     def steps(self) -> PackedSteps:
         """Copies of all steps, [B, T]."""

@@ -346,20 +346,13 @@ class ReplayBuffer(StoredSteps):
             ValueError: if sampling is not prioritized or a priority is invalid. With
                 ``PriorityOptions.on_device`` a later call says the latter.
         """
-        shapes = env_ids.shape, positions.shape, priorities.shape
-        if not shapes[0] == shapes[1] == shapes[2] or env_ids.ndim != 1:
-            raise ValueError(
-                "update_priority: expected three tensors [B], got shapes "
-                "{}, {} and {}".format(*map(tuple, shapes))
-            )
         self._storage.flush()
         if not self._sampler.is_on_device:
-            self._sampler.update_priorities(
-                to_env_ids(env_ids, self.num_environments),
-                to_indices(positions),
-                to_array(priorities).astype(np.float64),
-            )
+            numbers = to_indices(env_ids), to_indices(positions), to_array(priorities)
+            _check_shapes(*numbers)
+            self._sampler.update_priorities(*numbers)
         else:
+            _check_shapes(env_ids, positions, priorities)
             if env_ids.is_cpu:
                 to_env_ids(env_ids, self.num_environments)
             tensors = env_ids, positions, priorities.detach()
@@ -459,6 +452,15 @@ class ReplayBuffer(StoredSteps):
 def _to_tensor(numbers: np.ndarray | Tensor) -> Tensor:
     """Without a copy; ``torch.as_tensor`` takes three times as long."""
     return numbers if isinstance(numbers, Tensor) else torch.from_numpy(numbers)
+
+
+def _check_shapes(env_ids: Any, positions: Any, priorities: Any) -> None:
+    shapes = env_ids.shape, positions.shape, priorities.shape
+    if not shapes[0] == shapes[1] == shapes[2] or len(shapes[0]) != 1:
+        raise ValueError(
+            "update_priority: expected three tensors [B], got shapes "
+            "{}, {} and {}".format(*map(tuple, shapes))
+        )
 
 
 def _first_dim(batch: Nest) -> int:

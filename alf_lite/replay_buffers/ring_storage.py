@@ -116,6 +116,11 @@ class RingStorage:
         """All rows as they are; of a storage on the CPU."""
         return self.layout.packed(self._whole_rows)
 
+    @functools.cached_property
+    def bytes(self) -> np.ndarray:
+        """All rows [E * max_length, row_bytes] uint8; of a storage on the CPU."""
+        return self.rows.numpy()
+
     @property
     def num_bytes(self) -> int:
         return self.rows.numel()

@@ -6,6 +6,8 @@ import numpy as np
 
 from alf_lite.replay_buffers.compiled_sum_tree import make_sum_tree
 from alf_lite.replay_buffers.ring_storage import RingStorage
+from alf_lite.replay_buffers.stored_steps import to_env_ids
+from alf_lite.replay_buffers.sum_tree import Drawn, locate
 from alf_lite.replay_buffers.window_sampler import PositionRanges
 from alf_lite.utils.compiled_loops import compiled
 
@@ -87,14 +89,11 @@ class SamplingWeights:
 
     def locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The environments and positions of stored rows."""
-        max_length, loop = self._storage.max_length, compiled(_locate, _LOCATE)
-        if loop is not None:
-            places = np.empty((2, len(rows)), np.int64)
-            loop(np.ascontiguousarray(rows), self._storage.end, max_length, places)
-            return places[0], places[1]
-        env_ids = rows // max_length
-        newest = self._storage.end.take(env_ids) - 1
-        return env_ids, newest - (newest - rows) % max_length
+        return locate(rows, self._storage.end, self._storage.max_length)
+
+    def draw(self, batch_size: int) -> Drawn:
+        """Steps in proportion to their weights."""
+        return self.tree.draw(batch_size, self._storage.end, self._storage.max_length)
 
     def update(
         self, env_ids: np.ndarray, positions: np.ndarray, weights: np.ndarray
@@ -107,6 +106,7 @@ class SamplingWeights:
         if rows is not None:
             self.tree.set(rows, weights)
             return
+        to_env_ids(env_ids, self._storage.num_environments)  # raises
         rows = self._storage.row_indices(env_ids, positions)
         drawable = self._starts.have(env_ids, positions)
         if self._has_dropped or np.count_nonzero(drawable) < len(rows):
@@ -125,9 +125,10 @@ class SamplingWeights:
         if loop is None or self._has_dropped:
             return None
         rows = np.empty(len(env_ids), np.int64)
-        places = np.ascontiguousarray(env_ids), np.ascontiguousarray(positions)
+        if not (env_ids.flags.c_contiguous and positions.flags.c_contiguous):
+            env_ids, positions = env_ids.copy(), positions.copy()
         ranges = self._starts.first, self._starts.last, self._storage.max_length
-        return rows if loop(*places, *ranges, rows) else None
+        return rows if loop(env_ids, positions, *ranges, rows) else None
 
     def live_rows(self) -> np.ndarray:
         """The rows of all steps that can be drawn."""
@@ -199,19 +200,7 @@ def _joined(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.concatenate((first, second)) if len(first) else second
 
 
-_LOCATE = "void(i8[::1], i8[::1], i8, i8[:, ::1])"
 _FIND_ROWS = "b1(i8[::1], i8[::1], i8[::1], i8[::1], i8, i8[::1])"
-
-
-def _locate(
-    rows: np.ndarray, end: np.ndarray, max_length: int, places: np.ndarray
-) -> None:
-    """Fills ``places`` [2, N] with environments and positions of ``rows`` [N]."""
-    for i in range(len(rows)):
-        env_id = rows[i] // max_length
-        newest = end[env_id] - 1
-        places[0, i] = env_id
-        places[1, i] = newest - (newest - rows[i]) % max_length
 
 
 def _find_rows(
@@ -225,6 +214,8 @@ def _find_rows(
     """Fills ``rows`` [N]; whether all positions are in [first, last) of theirs."""
     for i in range(len(env_ids)):
         env_id, position = env_ids[i], positions[i]
+        if env_id < 0 or env_id >= len(first):
+            return False
         if position < first[env_id] or position >= last[env_id]:
             return False
         rows[i] = env_id * max_length + position % max_length

@@ -104,7 +104,9 @@ def to_array(numbers: Tensor | np.ndarray) -> np.ndarray:
     """On the CPU, without a gradient: ``numpy(force=True)`` takes ten times as long."""
     if not isinstance(numbers, Tensor):
         return numbers
-    return (numbers if numbers.is_cpu else numbers.cpu()).detach().numpy()
+    if numbers.requires_grad:
+        numbers = numbers.detach()
+    return (numbers if numbers.is_cpu else numbers.cpu()).numpy()
 
 
 def to_indices(numbers: Tensor | np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,24 @@ _MANTISSA_BITS = 53
 
 # blocks @ _UP_TO are the sums of the entries up to each entry of a block.
 _UP_TO = np.triu(np.ones((_BLOCK_SIZE, _BLOCK_SIZE)))
+
+
+class Drawn(NamedTuple):
+    """Rows that were drawn, and where they are: [B] each."""
+
+    env_ids: np.ndarray
+    positions: np.ndarray
+    rows: np.ndarray
+    weights: np.ndarray
+
+
+def locate(
+    rows: np.ndarray, ends: np.ndarray, max_length: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Environments and positions of rows in rings; for the arguments see ``draw``."""
+    env_ids = rows // max_length
+    newest = ends.take(env_ids) - 1
+    return env_ids, newest - (newest - rows) % max_length
 
 
 class SumTree:
@@ -141,17 +159,22 @@ class SumTree:
         for extreme in (self._maximum, self._minimum):
             extreme.forget()
 
-    def draw(self, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows in proportion to their weights, shuffled, and the weights: [batch_size].
+    def draw(self, batch_size: int, ends: np.ndarray, max_length: int) -> Drawn:
+        """Draws rows in proportion to their weights, shuffled.
 
         One from each of as many equal parts of the running sum of weights.
+
+        Args:
+            batch_size: B.
+            ends: [E], the position after the newest one of each ring.
+            max_length: the rows of a ring.
 
         Raises:
             ValueError: if all weights are zero.
         """
         masses, order = draw_stratified(self.total, batch_size)
         rows = self.find(masses).take(order)
-        return rows, self.get(rows)
+        return Drawn(*locate(rows, ends, max_length), rows, self.get(rows))
 
     def find(self, masses: np.ndarray) -> np.ndarray:
         """The rows in whose part of the running sum of weights ``masses`` [N] fall.

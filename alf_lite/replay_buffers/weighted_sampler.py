@@ -101,6 +101,8 @@ class WeightedSampler(UniformSampler):
         self._synced_with = (-1, -1)
         self._iteration = iteration
         self._is_scan_due = False
+        is_simple = not options.has_limits and not options.recent_data_ratio
+        self._is_by_priority_alone = is_simple and priority is not None
 
     def draw(self, batch_size: int, batch_length: int) -> WindowStarts:
         starts = self._get_starts(batch_length)
@@ -109,6 +111,8 @@ class WeightedSampler(UniformSampler):
                 f"none of the {starts.size} windows can be drawn: all were used "
                 "max_use times, are older than max_staleness or have priority 0"
             )
+        if self._is_by_priority_alone:
+            return self._draw_by_priority_alone(batch_size)
         if self._options.max_use is None:
             drawn = self._draw_some(starts, batch_size)
             if self._limits is not None:
@@ -154,7 +158,7 @@ class WeightedSampler(UniformSampler):
         if self._priority is None:
             super().update_priorities(env_ids, positions, priorities)
         else:
-            weights = self._priority.weights(priorities)
+            weights = self._priority.weights(priorities.astype(np.float64))
             self.sync()
             self._weights.update(env_ids, positions, weights)
 
@@ -243,6 +247,16 @@ class WeightedSampler(UniformSampler):
             batch_size -= len(drawn.rows)
         return rounds[0] if len(rounds) == 1 else _joined(rounds)
 
+    def _draw_by_priority_alone(self, batch_size: int) -> WindowStarts:
+        """As :meth:`draw`, where nothing but the priorities counts."""
+        assert self._priority is not None
+        env_ids, positions, rows, weights = self._weights.draw(batch_size)
+        mean_weight = self._weights.tree.total / self._weights.num_live
+        corrections = self._priority.importance_weights(
+            weights, mean_weight, self._least_weight()
+        )
+        return WindowStarts(env_ids, positions, rows, corrections)
+
     def _draw_some(self, starts: PositionRanges, batch_size: int) -> _Drawn:
         if self._priority is None:
             return self._draw_equally(batch_size)
@@ -258,7 +272,7 @@ class WeightedSampler(UniformSampler):
         """Draws in proportion to the weights, the newest ones first if so asked."""
         num_recent = self._num_recent(starts, batch_size)
         total = self._weights.tree.total
-        rows, weights = self._weights.tree.draw(batch_size - num_recent)
+        *_, rows, weights = self._weights.draw(batch_size - num_recent)
         mean_weight = total / self._weights.num_live
         if not num_recent:
             return _Drawn(rows, weights, mean_weight, self._least_weight())

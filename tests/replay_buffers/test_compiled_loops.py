@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alf_lite import nest
 from alf_lite.data_structures import Experience, StepType, TimeStep
 from alf_lite.fast import statistics
 from alf_lite.replay_buffers import compiled_sum_tree, sampling_weights
@@ -73,7 +74,7 @@ def test_trees_hold_and_find_the_same(loops, num_rows, updates, asks_minimum):
         drawn = []
         for tree in trees:
             torch.manual_seed(0)
-            drawn.append(tree.draw(30))
+            drawn.append(np.stack(tree.draw(30, np.array([num_rows]), num_rows)))
         assert np.array_equal(*drawn)
 
 
@@ -85,7 +86,7 @@ def test_too_large_a_weight_is_refused_and_changes_nothing(loops):
     assert (tree.total, tree.maximum) == (2.0, 2.0)
     tree.clear()
     with pytest.raises(ValueError, match="nothing to find"):
-        tree.draw(3)
+        tree.draw(3, np.array([5]), 5)
 
 
 def filled_buffer() -> ReplayBuffer:
@@ -120,13 +121,11 @@ def test_buffers_draw_the_same_and_sum_up_the_same(loops, numpy_alone, n):
         for i in range(6):
             windows, info = buffer.get_packed_batch(8, n + 1)
             algorithm = SimpleAlgorithm(n)
-            sums = statistics._sums_of_loop(windows, n, algorithm._gamma)
-            assert (sums is None) != is_loop
+            by_loop = statistics._pairs_of_loop(windows, n, algorithm._gamma)
+            assert (by_loop is None) != is_loop
             pairs = statistics.pair(algorithm, windows)
-            drawn += [*info[:3], *pairs.part(np.s_[:], ("time_step.reward",))]
-            drawn += pairs.part(
-                np.s_[:], ("time_step.discount", "time_step.observation")
-            )
+            drawn += [*info[:3], torch.tensor(windows.step_types)]
+            drawn += nest.flatten(pairs.part(np.s_[:], ("time_step",)))
             # Of two priorities for one step the last one stays; some are gone.
             positions = info.positions - (i == 4) * 10
             buffer.update_priority(info.env_ids, positions, torch.rand(8))
@@ -148,13 +147,12 @@ class SimpleAlgorithm:
 def test_a_step_of_type_last_is_its_own_end(loops):
     buffer = filled_buffer()
     windows, _ = buffer.get_packed_batch(30, 3)
-    first, _ = (
-        windows.part(np.s_[:, column], ("time_step.step_type",))[0] for column in (0, 1)
-    )
-    *_, ends = statistics._sums_of_loop(windows, 2, 0.9)
-    is_last = (first == StepType.LAST).numpy()
+    first = windows.stored.array("time_step.step_type")[windows.first_rows]
+    pairs = statistics._pairs_of_loop(windows, 2, 0.9)
+    (observation,) = pairs.part(np.s_[:], ("time_step.observation",))
+    is_last = torch.from_numpy(first == StepType.LAST)
     assert is_last.any()
-    assert np.array_equal(ends == windows.first_rows, is_last)
+    assert torch.equal((observation[:, 0] == observation[:, 1]).all(1), is_last)
 
 
 def test_loops_are_off_with_all_that_is_fast(monkeypatch):

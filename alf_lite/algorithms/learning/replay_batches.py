@@ -45,8 +45,6 @@ from alf_lite.utils.ranks import ranks
 
 Nest = Any
 
-_STEP_TYPE = "time_step.step_type"
-
 
 class ReplayBatches:
     """Draws the batches of updates, and notes the priorities that these give them.
@@ -181,11 +179,7 @@ class ReplayBatches:
         windows, info = buffer.get_packed_batch(size * num_updates, length)
         self._monitor.draw([(True, info)], length)
         pairs = pairing(windows)
-        if length == 2:  # they are all steps, which were just read
-            step_type = pairs.array(_STEP_TYPE)
-        else:
-            step_type = windows.stored.array(_STEP_TYPE)[windows.rows]
-        is_valid = np.not_equal(step_type.T, int(StepType.LAST), order="C")
+        is_valid = np.not_equal(windows.step_types, int(StepType.LAST), order="C")
         valid = torch.from_numpy(is_valid)
         if num_updates == 1:
             yield paired_batch(pairs, valid, info)
