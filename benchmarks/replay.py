@@ -94,11 +94,8 @@ def alf_lite(kind: str, capacity: int) -> Iterator[Workload]:
             nest.map_structure(lambda leaf: leaf.sample(outer_dims), spec)
         )
 
-    def sample_and_update(n: int = 0) -> None:
-        if n:
-            info = _alf_lite_transitions(buffer, n)
-        else:
-            _, info = buffer.get_batch(Sizes.batch, 1)
+    def sample_and_update(draw: Callable[[], Any]) -> None:
+        _, info = draw()
         buffer.update_priority(info.env_ids, info.positions, torch.rand(Sizes.batch))
 
     if kind == "add":
@@ -109,8 +106,10 @@ def alf_lite(kind: str, capacity: int) -> Iterator[Workload]:
     for _ in range(-(-buffer.max_length // 50)):
         buffer.add_batch(unroll, time_major=True)
     if prioritized:
-        name = f"{kind}_{Sizes.batch}"
-        yield name, 1, partial(sample_and_update, 5 * (kind == "n_step"))
+        draw = partial(buffer.get_batch, Sizes.batch, 1)
+        if kind == "n_step":
+            draw = _alf_lite_transitions(buffer, 5)
+        yield f"{kind}_{Sizes.batch}", 1, partial(sample_and_update, draw)
         return
     sizes = {
         "sample": {f"sample_{Sizes.batch}": (Sizes.batch, 1)},
@@ -124,18 +123,23 @@ def alf_lite(kind: str, capacity: int) -> Iterator[Workload]:
         yield name, 1, partial(buffer.get_batch, size, length)
 
 
-def _alf_lite_transitions(buffer: Any, n: int) -> Any:
+def _alf_lite_transitions(buffer: Any, n: int) -> Callable[[], Any]:
     """Draws transitions as ``alf_lite.algorithms.learning.replay_batches`` does."""
     import numpy as np
 
     from alf_lite.fast import statistics
 
+    algorithm = SimpleNamespace(_n_step=n, _gamma=0.99)
     later = ("prev_action", "reward", "discount", "observation")
-    windows, info = buffer.get_packed_batch(Sizes.batch, n + 1)
-    pairs = statistics.pair(SimpleNamespace(_n_step=n, _gamma=0.99), windows)
-    pairs.part(np.s_[:, 0], ("time_step",))
-    pairs.part(np.s_[:, 1], tuple(f"time_step.{name}" for name in later))
-    return info
+    later = tuple(f"time_step.{name}" for name in later)
+
+    def draw() -> Any:
+        windows, info = buffer.get_packed_batch(Sizes.batch, n + 1)
+        pairs = statistics.pair(algorithm, windows)
+        steps = pairs.part(np.s_[:, 0], ("time_step",))
+        return (steps, pairs.part(np.s_[:, 1], later)), info
+
+    return draw
 
 
 def _alf_lite_adds(

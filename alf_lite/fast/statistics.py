@@ -199,37 +199,41 @@ def _pair_loop(
         step_types: [n + 1, B], filled with those of the windows.
     """
     one, zero = np.float32(1), np.float32(0)
-    floats, types, results = (
-        stored.view(np.float32),
-        stored.view(np.int32),
-        pairs.view(np.float32),
-    )
-    width = stored.shape[1]
+    words, floats = stored.view(np.int32), stored.view(np.float32)
+    pair_words, pair_floats = pairs.view(np.int32), pairs.view(np.float32)
+    reward, discount, step_type = numbers
+    width = words.shape[1]
+    for i in range(len(first_rows)):  # without a branch: reading waits for nothing
+        first = first_rows[i]
+        ring_end = (first // max_length + 1) * max_length
+        for k in range(n + 1):
+            row = first + k
+            row -= max_length if row >= ring_end else 0
+            step_types[k, i] = words[row, step_type]
+        for k in range(width):
+            pair_words[i, k] = words[first, k]
     for i in range(len(first_rows)):
         first = first_rows[i]
-        ring = first // max_length * max_length
+        ring_end = (first // max_length + 1) * max_length
         total, product, num_steps, row = zero, one, 0, 0
         for k in range(n, 0, -1):
-            row = ring + (first - ring + k) % max_length
-            step_types[k, i] = types[row, numbers[2]]
+            row = first + k
+            row -= max_length if row >= ring_end else 0
             goes_on = step_types[k, i] != _LAST
-            discount = floats[row, numbers[1]] * gamma
-            factor = discount if goes_on else zero
-            total = total * factor + floats[row, numbers[0]]
-            product = product * factor + (discount - factor)
+            gamma_k = floats[row, discount] * gamma
+            factor = gamma_k if goes_on else zero
+            total = total * factor + floats[row, reward]
+            product = product * factor + (gamma_k - factor)
             num_steps = 1 + num_steps if goes_on else 1
-        step_types[0, i] = types[first, numbers[2]]
-        if step_types[0, i] == _LAST:
-            num_steps = 0
-        end = ring + (first - ring + num_steps) % max_length
+        end = first + (num_steps if step_types[0, i] != _LAST else 0)
+        end -= max_length if end >= ring_end else 0
         for k in range(width):
-            pairs[i, k] = stored[first, k]
-            pairs[i, width + k] = stored[end, k]
+            pair_words[i, width + k] = words[end, k]
         for span in actions:
             for k in range(span[0], span[1]):
-                pairs[i, width + k] = stored[row, k]
-        results[i, width // 4 + numbers[0]] = total
-        results[i, width // 4 + numbers[1]] = product
+                pairs[i, 4 * width + k] = stored[row, k]
+        pair_floats[i, width + reward] = total
+        pair_floats[i, width + discount] = product
 
 
 def n_step_sums(

@@ -204,7 +204,8 @@ class RowLayout:
             fields: paths such as ``time_step.observation``.
         """
         names, changed, structure = self.part(fields)
-        tensors = [torch.from_numpy(arrays[name][index]) for name in names]
+        rows = arrays[index]
+        tensors = [torch.from_numpy(rows[name]) for name in names]
         for i, dtype in changed:
             tensors[i] = tensors[i].view(dtype)
         nests: Any = structure.unflatten(tensors)

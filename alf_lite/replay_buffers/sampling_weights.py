@@ -102,10 +102,6 @@ class SamplingWeights:
 
         Steps that are no longer stored or were dropped are left out.
         """
-        rows = self._drawable_rows(env_ids, positions)
-        if rows is not None:
-            self.tree.set(rows, weights)
-            return
         to_env_ids(env_ids, self._storage.num_environments)  # raises
         rows = self._storage.row_indices(env_ids, positions)
         drawable = self._starts.have(env_ids, positions)
@@ -117,10 +113,13 @@ class SamplingWeights:
             rows, weights = rows[drawable], weights[drawable]
         self.tree.set(rows, weights)
 
-    def _drawable_rows(
-        self, env_ids: np.ndarray, positions: np.ndarray
+    def rows_of_valid(
+        self, env_ids: np.ndarray, positions: np.ndarray, priorities: np.ndarray
     ) -> np.ndarray | None:
-        """The rows [N] of these steps, if all can be drawn, and a loop finds it out."""
+        """The rows [N] of these steps; None unless a loop finds that all is valid.
+
+        That is, all of them can be drawn, and priorities are finite and not negative.
+        """
         loop = compiled(_find_rows, _FIND_ROWS)
         if loop is None or self._has_dropped:
             return None
@@ -128,7 +127,7 @@ class SamplingWeights:
         if not (env_ids.flags.c_contiguous and positions.flags.c_contiguous):
             env_ids, positions = env_ids.copy(), positions.copy()
         ranges = self._starts.first, self._starts.last, self._storage.max_length
-        return rows if loop(env_ids, positions, *ranges, rows) else None
+        return rows if loop(env_ids, positions, priorities, *ranges, rows) else None
 
     def live_rows(self) -> np.ndarray:
         """The rows of all steps that can be drawn."""
@@ -200,21 +199,25 @@ def _joined(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.concatenate((first, second)) if len(first) else second
 
 
-_FIND_ROWS = "b1(i8[::1], i8[::1], i8[::1], i8[::1], i8, i8[::1])"
+_FIND_ROWS = "b1(i8[::1], i8[::1], f8[::1], i8[::1], i8[::1], i8, i8[::1])"
 
 
 def _find_rows(
     env_ids: np.ndarray,
     positions: np.ndarray,
+    priorities: np.ndarray,
     first: np.ndarray,
     last: np.ndarray,
     max_length: int,
     rows: np.ndarray,
 ) -> bool:
-    """Fills ``rows`` [N]; whether all positions are in [first, last) of theirs."""
+    """Fills ``rows`` [N]; whether all positions are in [first, last) of theirs.
+
+    And whether all ``priorities`` are finite and not negative.
+    """
     for i in range(len(env_ids)):
         env_id, position = env_ids[i], positions[i]
-        if env_id < 0 or env_id >= len(first):
+        if not 0 <= env_id < len(first) or not 0.0 <= priorities[i] < np.inf:
             return False
         if position < first[env_id] or position >= last[env_id]:
             return False

@@ -158,8 +158,13 @@ class WeightedSampler(UniformSampler):
         if self._priority is None:
             super().update_priorities(env_ids, positions, priorities)
         else:
-            weights = self._priority.weights(priorities.astype(np.float64))
+            priorities = priorities.astype(np.float64)
             self.sync()
+            rows = self._weights.rows_of_valid(env_ids, positions, priorities)
+            if rows is not None:
+                self._weights.tree.set(rows, self._priority.powers(priorities))
+                return
+            weights = self._priority.weights(priorities)
             self._weights.update(env_ids, positions, weights)
 
     def set_iteration(self, iteration: int) -> None:
