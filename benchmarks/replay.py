@@ -32,6 +32,7 @@ one core, as ``duel.py`` does; ``alf_lite@../before`` is another checkout:
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -96,7 +97,9 @@ def alf_lite(kind: str, capacity: int) -> Iterator[Workload]:
 
     def sample_and_update(draw: Callable[[], Any]) -> None:
         _, info = draw()
-        buffer.update_priority(info.env_ids, info.positions, torch.rand(Sizes.batch))
+        buffer.update_priority(info.env_ids, info.positions, next(priorities))
+
+    priorities = itertools.cycle(torch.rand(1000, Sizes.batch).unbind())
 
     if kind == "add":
         yield from _alf_lite_adds(make, steps)

@@ -6,6 +6,7 @@ buffer and yields workloads. It yields nothing where its library has no such thi
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -102,8 +103,9 @@ def cpprb(kind: str, capacity: int) -> Iterator[Workload]:
 
     def sample_and_update() -> None:
         drawn = sample(beta=0.4)
-        priorities = _rng.random(Sizes.batch)
-        buffer.update_priorities(drawn["indexes"].numpy(), priorities)
+        buffer.update_priorities(drawn["indexes"].numpy(), next(priorities))
+
+    priorities = itertools.cycle(_rng.random((1000, Sizes.batch), dtype=np.float32))
 
     if kind == "add":
         for num_envs in (1, 8, 64):
@@ -158,8 +160,9 @@ def tianshou(kind: str, capacity: int) -> Iterator[Workload]:
 
     def sample_and_update() -> None:
         _, indices = buffer.sample(Sizes.batch)
-        buffer.update_weight(indices, _rng.random(Sizes.batch))
+        buffer.update_weight(indices, next(priorities))
 
+    priorities = itertools.cycle(_rng.random((1000, Sizes.batch), dtype=np.float32))
     sample = partial(buffer.sample, Sizes.batch)
     yield (
         f"{kind}_{Sizes.batch}",

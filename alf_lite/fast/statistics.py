@@ -129,13 +129,13 @@ def pair(algorithm: Any, windows: PackedWindows) -> PackedSteps:
         return pairs
     rows = np.ascontiguousarray(windows.rows.T)  # [T, B]
     reward, discount, step_types = (
-        windows.stored.array(path)[rows] for path in (*_SUMS, _STEP_TYPE)
+        windows.storage.steps.array(path)[rows] for path in (*_SUMS, _STEP_TYPE)
     )
     windows.step_types = step_types
     rewards = reward[:, None] if reward.ndim == 2 else reward.swapaxes(1, 2)
     sums, products, num_steps = _n_step_sums(rewards, discount, step_types, n, gamma)
     pairs = windows.pairs(np.take_along_axis(rows, num_steps, 0)[0])
-    pairs.copy_from(np.s_[:, 1], _ACTION, windows.stored, rows[1])
+    pairs.copy_from(np.s_[:, 1], _ACTION, windows.storage.steps, rows[1])
     pairs.array(_SUMS[0])[:, 1] = sums[0, 0] if reward.ndim == 2 else sums[0].T
     pairs.array(_SUMS[1])[:, 1] = products[0]
     return pairs
@@ -144,16 +144,15 @@ def pair(algorithm: Any, windows: PackedWindows) -> PackedSteps:
 def _pairs_of_loop(windows: PackedWindows, n: int, gamma: float) -> PackedSteps | None:
     """The same; None where there is no compiled loop, or none for such rewards."""
     loop = compiled(_pair_loop, _PAIR_LOOP)
-    places = None if loop is None else _places(windows.layout)
+    storage, rows = windows.storage, windows.first_rows
+    places = None if loop is None else _places(storage.layout)
     if loop is None or places is None:
         return None
-    first_rows, layout = windows.first_rows, windows.layout
-    pairs = np.empty((len(first_rows), 2 * layout.row_bytes), np.uint8)
-    windows.step_types = np.empty((n + 1, len(first_rows)), np.int32)
-    ring = first_rows, windows.max_length
-    results = pairs, windows.step_types
-    loop(windows.stored_bytes, *ring, n, np.float32(gamma), *places, *results)
-    return layout.packed(pairs)
+    pairs = np.empty((len(rows), 2 * storage.layout.row_bytes), np.uint8)
+    step_types = windows.step_types = np.empty((n + 1, len(rows)), np.int32)
+    ring = storage.bytes, rows, storage.max_length
+    loop(*ring, n, np.float32(gamma), *places, pairs, step_types)
+    return storage.layout.packed(pairs)
 
 
 @functools.lru_cache(maxsize=8)
@@ -163,8 +162,8 @@ def _places(layout: RowLayout) -> tuple[np.ndarray, np.ndarray] | None:
     if [(x.shape, x.dtype) for x in numbers] != _SUMMED:
         return None
     actions = [layout.leaves[i] for i in nest.flatten(layout.select(_ACTION))]
-    spans = [(x.offset, x.offset + x.num_bytes) for x in actions]
-    return np.array([x.offset // 4 for x in numbers]), np.array(spans)
+    spans = [(x.offset, x.offset + x.num_bytes) for x in actions] or [(0, 0)]
+    return np.array([x.offset // 4 for x in numbers]), np.array(spans, np.int64)
 
 
 _SUMMED = [((), dtype) for dtype in (torch.float32, torch.float32, torch.int32)]

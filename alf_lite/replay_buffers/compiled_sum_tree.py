@@ -74,35 +74,31 @@ class CompiledSumTree(SumTree):
 
     def draw(self, batch_size: int, ends: np.ndarray, max_length: int) -> Drawn:
         random, shuffled = draw_random(batch_size)
-        scale = self.total / max(1, batch_size)
-        return self._find_all(random, shuffled, 1.0, scale, ends, max_length)
+        return self._find_all(random, shuffled, 1.0, batch_size, ends, max_length)
 
     def find(self, masses: np.ndarray) -> np.ndarray:
-        num_rows, order = len(self._units), np.arange(len(masses))
-        one_ring = np.array([num_rows])
-        masses = np.append(masses, 0.0)
-        return self._find_all(masses, order, 0.0, 1.0, one_ring, num_rows).rows
+        size, num_rows = len(masses), len(self._units)
+        one_ring = np.arange(size), 0.0, size, np.array([num_rows]), num_rows
+        return self._find_all(np.append(masses, 0.0), *one_ring).rows
 
     def _find_all(
         self,
         masses: np.ndarray,
         shuffled: np.ndarray,
         step: float,
-        scale: float,
+        size: int,
         ends: np.ndarray,
         max_length: int,
     ) -> Drawn:
         """See :func:`_find`."""
-        if not self._sums.item(-1):
+        total = self._sums.item(-1)
+        if not total:
             raise nothing_to_find()
-        places, weights = (
-            np.empty((3, len(masses) - 1), np.int64),
-            np.empty(len(masses) - 1),
-        )
+        scale = total * self._unit / max(1, size) if step else 1.0
         tree = self._sums, self._starts, self._unit
-        self._find(
-            *tree, masses, step, scale, shuffled, ends, max_length, places, weights
-        )
+        places, weights = np.empty((3, size), np.int64), np.empty(size)
+        ring = shuffled, ends, max_length
+        self._find(*tree, masses, step, scale, *ring, places, weights)
         return Drawn(places[0], places[1], places[2], weights)
 
 

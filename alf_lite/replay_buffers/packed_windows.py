@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from alf_lite.replay_buffers.ring_storage import RingStorage
-from alf_lite.replay_buffers.row_layout import PackedSteps, RowLayout
+from alf_lite.replay_buffers.row_layout import PackedSteps
 
 
 class PackedWindows:
@@ -21,6 +21,10 @@ class PackedWindows:
         env_ids: [B].
         first_rows: [B], where they begin.
         length: T.
+
+    Attributes:
+        storage: likewise.
+        first_rows: likewise.
     """
 
     def __init__(
@@ -30,47 +34,27 @@ class PackedWindows:
         first_rows: np.ndarray,
         length: int,
     ) -> None:
-        self._storage = storage
+        self.storage = storage
         self._env_ids = env_ids
         self.first_rows = first_rows
-        self.length = length
+        self._length = length
 
     @functools.cached_property
     def rows(self) -> np.ndarray:
         """Where the steps are stored, [B, T]."""
-        return self._storage.window_rows(self._env_ids, self.first_rows, self.length)
+        return self.storage.window_rows(self._env_ids, self.first_rows, self._length)
 
     @functools.cached_property
     def step_types(self) -> np.ndarray:
         """[T, B]; may be set by who has read them."""
-        return self.stored.array("time_step.step_type")[self.rows].T
-
-    @property
-    def stored(self) -> PackedSteps:
-        """All that is stored, [num_rows]."""
-        return self._storage.steps
-
-    @property
-    def stored_bytes(self) -> np.ndarray:
-        """The same, [num_rows, row_bytes] uint8."""
-        return self._storage.bytes
-
-    @property
-    def layout(self) -> RowLayout:
-        """Of a row."""
-        return self._storage.layout
-
-    @property
-    def max_length(self) -> int:
-        """The rows of an environment, which stand side by side."""
-        return self._storage.max_length
+        return self.storage.steps.array("time_step.step_type")[self.rows].T
 
     def steps(self) -> PackedSteps:
         """Copies of all steps, [B, T]."""
-        return self._storage.packed(self.rows)
+        return self.storage.packed(self.rows)
 
     def pairs(self, end_rows: np.ndarray) -> PackedSteps:
         """Copies of the first steps and of others, in the rows ``end_rows``: [B, 2]."""
         places = np.empty((len(end_rows), 2), np.int64)
         places[:, 0], places[:, 1] = self.first_rows, end_rows
-        return self._storage.packed(places)
+        return self.storage.packed(places)

@@ -208,6 +208,8 @@ class RowLayout:
         tensors = [torch.from_numpy(rows[name]) for name in names]
         for i, dtype in changed:
             tensors[i] = tensors[i].view(dtype)
+        if structure.num_nodes == len(tensors) + 1:  # a tuple: most of the time
+            return tuple(tensors)
         nests: Any = structure.unflatten(tensors)
         return nests
 

@@ -26,6 +26,7 @@ class SamplingWeights:
 
     Attributes:
         tree: the weights of the steps that can be drawn.
+        num_live: how many steps can be drawn.
     """
 
     def __init__(self, storage: RingStorage) -> None:
@@ -38,12 +39,7 @@ class SamplingWeights:
         empty = np.zeros(storage.num_environments, np.int64)
         self._starts = PositionRanges(empty, empty)  # those in the tree
         self._known_end = empty.copy()  # steps before have a weight
-        self._num_live = 0
-
-    @property
-    def num_live(self) -> int:
-        """How many steps can be drawn."""
-        return self._num_live
+        self.num_live = 0
 
     def sync(
         self, starts: PositionRanges, initial_weight: float | None = None
@@ -65,7 +61,7 @@ class SamplingWeights:
             storage.rows_between(np.maximum(before.first, starts.last), before.last),
         )
         if len(left):
-            self._num_live -= self._count_live(left)
+            self.num_live -= self._count_live(left)
             self._waiting[left] = tree.get(left)
             tree.remove(left)
         # Only now: what is new may be in the place of what left.
@@ -83,7 +79,7 @@ class SamplingWeights:
             storage.rows_between(np.maximum(before.last, starts.first), starts.last),
         )
         if len(entered):
-            self._num_live += self._count_live(entered)
+            self.num_live += self._count_live(entered)
             tree.set(entered, self._waiting[entered])
         return new
 
@@ -145,7 +141,7 @@ class SamplingWeights:
         self._waiting[rows] = 0.0
         drawable = rows[self._starts.have(*self.locate(rows))]
         self.tree.remove(drawable)
-        self._num_live -= len(drawable)
+        self.num_live -= len(drawable)
 
     def step_arrays(self) -> dict[str, np.ndarray]:
         """Weight and fate of the step in each row; the weights after ``export``."""
@@ -171,7 +167,7 @@ class SamplingWeights:
         begin = storage.begin.copy()
         self._starts = PositionRanges(begin, begin)
         self._known_end = storage.end.copy()
-        self._num_live = 0
+        self.num_live = 0
         self._has_dropped = bool(self._dropped.any())
 
     def check_valid(self) -> None:
@@ -183,7 +179,7 @@ class SamplingWeights:
         weights = self.tree.get(np.arange(len(drawable)))
         assert (weights[~drawable | self._dropped] == 0).all(), "a weight too many"
         num_live = np.count_nonzero(drawable & ~self._dropped)
-        assert self._num_live == num_live, (self._num_live, num_live)
+        assert self.num_live == num_live, (self.num_live, num_live)
         assert self._has_dropped or not self._dropped.any(), "a dropped step"
 
     def _count_live(self, rows: np.ndarray) -> int:

@@ -118,7 +118,7 @@ def to_indices(numbers: Tensor | np.ndarray) -> np.ndarray:
     array = to_array(numbers)
     if array.dtype.kind != "i":
         raise TypeError(f"expected a tensor of integers, got {numbers.dtype}")
-    return array.astype(np.int64, copy=False)
+    return array if array.dtype == np.int64 else array.astype(np.int64)
 
 
 def to_env_ids(env_ids: Tensor | np.ndarray, num_environments: int) -> np.ndarray:

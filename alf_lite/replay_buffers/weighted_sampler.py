@@ -112,7 +112,9 @@ class WeightedSampler(UniformSampler):
                 "max_use times, are older than max_staleness or have priority 0"
             )
         if self._is_by_priority_alone:
-            return self._draw_by_priority_alone(batch_size)
+            *found, weights = self._weights.draw(batch_size)
+            drawn = self._relative(found[2], weights)
+            return WindowStarts(*found, self._corrections(drawn))
         if self._options.max_use is None:
             drawn = self._draw_some(starts, batch_size)
             if self._limits is not None:
@@ -122,10 +124,7 @@ class WeightedSampler(UniformSampler):
         env_ids, positions = self._weights.locate(drawn.rows)
         if self._priority is None:
             return WindowStarts(env_ids, positions, drawn.rows)
-        corrections = self._priority.importance_weights(
-            drawn.weights, drawn.mean_weight, drawn.least_weight
-        )
-        return WindowStarts(env_ids, positions, drawn.rows, corrections)
+        return WindowStarts(env_ids, positions, drawn.rows, self._corrections(drawn))
 
     def can_draw(self, batch_size: int, batch_length: int, num_batches: int) -> bool:
         num_live = self.num_windows(batch_length)
@@ -252,16 +251,6 @@ class WeightedSampler(UniformSampler):
             batch_size -= len(drawn.rows)
         return rounds[0] if len(rounds) == 1 else _joined(rounds)
 
-    def _draw_by_priority_alone(self, batch_size: int) -> WindowStarts:
-        """As :meth:`draw`, where nothing but the priorities counts."""
-        assert self._priority is not None
-        env_ids, positions, rows, weights = self._weights.draw(batch_size)
-        mean_weight = self._weights.tree.total / self._weights.num_live
-        corrections = self._priority.importance_weights(
-            weights, mean_weight, self._least_weight()
-        )
-        return WindowStarts(env_ids, positions, rows, corrections)
-
     def _draw_some(self, starts: PositionRanges, batch_size: int) -> _Drawn:
         if self._priority is None:
             return self._draw_equally(batch_size)
@@ -276,22 +265,29 @@ class WeightedSampler(UniformSampler):
     def _draw_by_priority(self, starts: PositionRanges, batch_size: int) -> _Drawn:
         """Draws in proportion to the weights, the newest ones first if so asked."""
         num_recent = self._num_recent(starts, batch_size)
-        total = self._weights.tree.total
         *_, rows, weights = self._weights.draw(batch_size - num_recent)
-        mean_weight = total / self._weights.num_live
         if not num_recent:
-            return _Drawn(rows, weights, mean_weight, self._least_weight())
+            return self._relative(rows, weights)
         # The whole batch is a mixture of two ways to draw.
         recent = self._recent(starts)
         newest = self._storage.row_indices(*self._draw_from(recent, num_recent))
         rows = np.concatenate((newest, rows))
         env_ids, positions = self._weights.locate(rows)
-        share = num_recent / batch_size
+        share, total = num_recent / batch_size, self._weights.tree.total
         is_recent = positions >= recent.first[env_ids]
         weights = (1.0 - share) * self._weights.tree.get(rows)
         weights += is_recent * (share * total / recent.size)
         least_weight = (1.0 - share) * self._least_weight() or weights.min()
-        return _Drawn(rows, weights, mean_weight, least_weight)
+        return _Drawn(rows, weights, total / self._weights.num_live, least_weight)
+
+    def _relative(self, rows: np.ndarray, weights: np.ndarray) -> _Drawn:
+        """What was drawn in proportion to the weights of all."""
+        mean_weight = self._weights.tree.total / self._weights.num_live
+        return _Drawn(rows, weights, mean_weight, self._least_weight())
+
+    def _corrections(self, drawn: _Drawn) -> np.ndarray:
+        assert self._priority is not None
+        return self._priority.importance_weights(*drawn[1:])
 
     def _least_weight(self) -> float:
         """That of all that can be drawn, if the importance weights depend on it."""

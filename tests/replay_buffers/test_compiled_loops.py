@@ -147,7 +147,7 @@ class SimpleAlgorithm:
 def test_a_step_of_type_last_is_its_own_end(loops):
     buffer = filled_buffer()
     windows, _ = buffer.get_packed_batch(30, 3)
-    first = windows.stored.array("time_step.step_type")[windows.first_rows]
+    first = windows.storage.steps.array("time_step.step_type")[windows.first_rows]
     pairs = statistics._pairs_of_loop(windows, 2, 0.9)
     (observation,) = pairs.part(np.s_[:], ("time_step.observation",))
     is_last = torch.from_numpy(first == StepType.LAST)
