@@ -109,7 +109,7 @@ def alf_lite(kind: str, capacity: int) -> Iterator[Workload]:
     for _ in range(-(-buffer.max_length // 50)):
         buffer.add_batch(unroll, time_major=True)
     if prioritized:
-        draw = partial(buffer.get_batch, Sizes.batch, 1)
+        draw: Callable[[], Any] = partial(buffer.get_batch, Sizes.batch, 1)
         if kind == "n_step":
             draw = _alf_lite_transitions(buffer, 5)
         yield f"{kind}_{Sizes.batch}", 1, partial(sample_and_update, draw)
@@ -133,8 +133,8 @@ def _alf_lite_transitions(buffer: Any, n: int) -> Callable[[], Any]:
     from alf_lite.fast import statistics
 
     algorithm = SimpleNamespace(_n_step=n, _gamma=0.99)
-    later = ("prev_action", "reward", "discount", "observation")
-    later = tuple(f"time_step.{name}" for name in later)
+    names = ("prev_action", "reward", "discount", "observation")
+    later = tuple(f"time_step.{name}" for name in names)
 
     def draw() -> Any:
         windows, info = buffer.get_packed_batch(Sizes.batch, n + 1)

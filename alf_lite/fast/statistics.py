@@ -124,9 +124,9 @@ def pair(algorithm: Any, windows: PackedWindows) -> PackedSteps:
         pairs.array(_SUMS[1])[:, 1] *= gamma
         windows.step_types = pairs.array(_STEP_TYPE).T
         return pairs
-    pairs = _pairs_of_loop(windows, n, gamma)
-    if pairs is not None:
-        return pairs
+    made = _pairs_of_loop(windows, n, gamma)
+    if made is not None:
+        return made
     rows = np.ascontiguousarray(windows.rows.T)  # [T, B]
     reward, discount, step_types = (
         windows.storage.steps.array(path)[rows] for path in (*_SUMS, _STEP_TYPE)

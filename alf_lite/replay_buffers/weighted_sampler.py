@@ -112,9 +112,9 @@ class WeightedSampler(UniformSampler):
                 "max_use times, are older than max_staleness or have priority 0"
             )
         if self._is_by_priority_alone:
-            *found, weights = self._weights.draw(batch_size)
-            drawn = self._relative(found[2], weights)
-            return WindowStarts(*found, self._corrections(drawn))
+            env_ids, positions, rows, weights = self._weights.draw(batch_size)
+            corrections = self._corrections(self._relative(rows, weights))
+            return WindowStarts(env_ids, positions, rows, corrections)
         if self._options.max_use is None:
             drawn = self._draw_some(starts, batch_size)
             if self._limits is not None:
