@@ -57,7 +57,6 @@ TWINS = {
     "QNetwork.forward": "chains.forward",
     "SquashedActorNetwork.forward": "chains.forward",
     "ValueNetwork.forward": "chains.forward",
-    "ParallelMLP.values": "parallel_chains.values",
     # Distributions
     "Categorical.log_prob_and_entropy": "likelihoods.choice",
     "DiagonalNormal.log_prob_and_entropy": "likelihoods.normal",

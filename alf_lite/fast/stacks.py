@@ -158,8 +158,7 @@ def run(
     Args:
         layers: of one member.
         x: [B, in].
-        key: of memory for all that is made, which is valid until it is given again;
-            None: it is new.
+        key: of memory for all that is made, which is valid until it is given again.
         inputs: where the input of each layer is put.
     """
     num_rows = x.shape[0]
@@ -169,8 +168,6 @@ def run(
         size = transposed.shape[0]
         if size == 1:  # a product of matrices takes four times as long
             x = torch.addmv(bias, x, transposed[0]).unsqueeze(1)
-        elif key is None:
-            x = torch.addmm(bias, x, weight)
         else:
             out = _memory.take((key, i), num_rows, size)
             x = torch.addmm(bias, x, weight, out=out)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from alf_lite.config import configurable
-from alf_lite.fast import is_exactly, quick
+from alf_lite.fast import is_exactly
 from alf_lite.networks.batch_norm import BatchNorm, make_batch_norm
 from alf_lite.networks.encoding_networks import EncodedNetwork
 from alf_lite.networks.initializers import HIDDEN_GAIN, Initializer
@@ -212,7 +212,6 @@ class ParallelMLP(nn.Module):
             return self._output_layer(values)
         return self._output_layer.forward(values)  # as LeanSequential does
 
-    @quick
     def values(self, x: Tensor, more: Tensor | None = None) -> Tensor:
         """As ``forward``, the members last: [B, ...] → [B, n, output_size].
 
