@@ -41,6 +41,10 @@ Pullback = Callable[..., tuple[np.ndarray | None, ...]]
 NumpyFunction = Callable[..., tuple[tuple[np.ndarray, ...], Pullback]]
 
 _DQNS = ("Dqn", "CqlDqn", "MunchausenDqn", "R2d2", "Sarsa")
+_CHAINS = (
+    *("Actor", "ActorDistribution", "Feature", "NormalActor", "Q", "SquashedActor"),
+    "Value",
+)
 _PAIRING = (
     *("Cql", "CqlDqn", "Crossq", "Ddpg", "Dqn", "MunchausenDqn", "Oac", "R2d2", "Redq"),
     *("Sac", "Td3", "Td3Bc"),
@@ -49,14 +53,6 @@ _PAIRING = (
 # room that is loaded when it is first needed. Types have names of their own; those of
 # others have their module before it.
 TWINS = {
-    # Networks: chains of linear layers and activations
-    "ActorDistributionNetwork.forward": "chains.forward",
-    "ActorNetwork.forward": "chains.forward",
-    "FeatureNetwork.forward": "chains.forward",
-    "NormalActorNetwork.forward": "chains.forward",
-    "QNetwork.forward": "chains.forward",
-    "SquashedActorNetwork.forward": "chains.forward",
-    "ValueNetwork.forward": "chains.forward",
     # Distributions
     "Categorical.log_prob_and_entropy": "likelihoods.choice",
     "DiagonalNormal.log_prob_and_entropy": "likelihoods.normal",
@@ -83,6 +79,8 @@ TWINS = {
     # Optimizers, after their first step
     "torch.optim.adam.Adam.step": "adam_step.fused",
     "torch.optim.adamw.AdamW.step": "adam_step.fused",
+    # Networks: chains of linear layers and activations
+    **{f"{x}Network.forward": "chains.forward" for x in _CHAINS},
     # Greedy actions, and transitions of windows that are not taken apart
     **{f"{x}Algorithm.predict_step": "q_learning.predict_step" for x in _DQNS},
     **{f"{x}Algorithm.rollout_step": "q_learning.rollout_step" for x in _DQNS},
@@ -309,6 +307,45 @@ class _ByNumpy(Computation):
     def backward(self, needs: Any, *gradients: Tensor | None) -> list[Tensor | None]:
         found = self._pullback(*[None if g is None else g.numpy() for g in gradients])
         return [None if x is None else torch.from_numpy(x) for x in found]
+
+
+def known_loss(
+    mean: Tensor, parameters: Sequence[Any], gradients: Sequence[Any]
+) -> Tensor:
+    """``mean`` [], with a graph to the parameters that have a gradient, not None.
+
+    Nobody else may keep these, so that the parameters need no copy of them.
+    """
+    pairs = zip(parameters, gradients, strict=True)
+    found = [(p, g) for p, g in pairs if g is not None]
+    computation = _KnownLoss(mean, [g for _, g in found])
+    with torch.enable_grad():
+        loss: Tensor = Node.apply(computation, *[p for p, _ in found])
+    return loss
+
+
+class _KnownLoss(Computation):
+    def __init__(self, mean: Tensor, gradients: list[Tensor]) -> None:
+        self._mean, self._gradients = mean, gradients
+
+    def forward(self, *parameters: Tensor) -> Tensor:
+        return self._mean
+
+    def backward(self, needs: Sequence[bool], gradient: Tensor) -> list[Tensor]:
+        found = self._gradients
+        if _keeps_graph():
+            found = [*map(torch.clone, found)]
+        else:
+            self._gradients = []  # theirs who get them
+        if gradient.item() != 1:
+            torch._foreach_mul_(found, gradient)
+        return found
+
+
+# Whether gradients are asked for again; where torch does not say so, they may be
+_keeps_graph: Callable[[], bool] = getattr(
+    torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True
+)
 
 
 def _differentiable(

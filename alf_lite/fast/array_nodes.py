@@ -34,7 +34,7 @@ _relu_backward = _aten.threshold_backward.grad_input
 _norm_backward = _aten.native_layer_norm_backward.default
 _elu_backward = _aten.elu_backward.default
 _gelu_backward = _aten.gelu_backward.default
-_leaky_relu_backward = _aten.leaky_relu_backward.default
+_leaky_backward = _aten.leaky_relu_backward.default
 
 
 @functools.lru_cache(maxsize=16)
@@ -150,23 +150,21 @@ class Activation(ArrayNode):
     know; keeps x as a tensor then.
     """
 
+    # Whether y, which overwrites x, is all that the gradient needs
+    keeps_output = False
+
     def __init__(self, layer: nn.Module) -> None:
         self._layer: Any = layer
 
-    @property
-    def keeps_output(self) -> bool:
-        """Whether y, which overwrites x, is all that the gradient needs."""
-        return False
-
     def forward(self, x: np.ndarray) -> tuple[np.ndarray, Any]:
         values = torch.from_numpy(x)
-        return _BY_TORCH[type(self._layer)][0](self._layer, values).numpy(), values
+        return self._layer.forward(values.clone()).numpy(), values
 
     def pull_back(
         self, gradient: np.ndarray, kept: Any, needs: Sequence[bool]
     ) -> Gradients:
         if isinstance(kept, Tensor):
-            differentiate = _BY_TORCH[type(self._layer)][1]
+            differentiate = _BACKWARD[type(self._layer)]
             values = torch.from_numpy(gradient)
             return [differentiate(self._layer, values, kept).numpy()]
         gradient *= self.slope(kept)
@@ -184,21 +182,11 @@ class Activation(ArrayNode):
         return self._layer.forward(x)
 
 
-# Of the layer and x; of the layer, the gradient of y, and x. Not its own ``forward``,
-# which may overwrite x.
-_BY_TORCH: dict[type[nn.Module], tuple[Callable[..., Tensor], ...]] = {
-    nn.ELU: (
-        lambda own, x: F.elu(x, own.alpha),
-        lambda own, g, x: _elu_backward(g, own.alpha, 1, 1, False, x),
-    ),
-    nn.GELU: (
-        lambda own, x: F.gelu(x, approximate=own.approximate),
-        lambda own, g, x: _gelu_backward(g, x, approximate=own.approximate),
-    ),
-    nn.LeakyReLU: (
-        lambda own, x: F.leaky_relu(x, own.negative_slope),
-        lambda own, g, x: _leaky_relu_backward(g, x, own.negative_slope, False),
-    ),
+# Of the layer, the gradient of y, and x
+_BACKWARD: dict[type[nn.Module], Callable[..., Tensor]] = {
+    nn.ELU: lambda own, g, x: _elu_backward(g, own.alpha, 1, 1, False, x),
+    nn.GELU: lambda own, g, x: _gelu_backward(g, x, approximate=own.approximate),
+    nn.LeakyReLU: lambda own, g, x: _leaky_backward(g, x, own.negative_slope, False),
 }
 
 
@@ -249,7 +237,7 @@ class Elu(Activation):
     """exp(x) − 1, if it is less than x."""
 
     @property
-    def keeps_output(self) -> bool:
+    def keeps_output(self) -> bool:  # type: ignore[override]
         return self._layer.alpha == 1.0
 
     def forward(self, x: np.ndarray) -> tuple[np.ndarray, Any]:

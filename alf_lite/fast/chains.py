@@ -13,18 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from alf_lite import nest
-from alf_lite.fast import Computation, Node, is_exactly, is_traced, may_make_node
-from alf_lite.fast.array_nodes import (
-    NODES,
-    Activation,
-    ArrayNode,
-    Dueling,
-    Place,
-    in_torch,
-    pull_back,
-    run,
-)
+from alf_lite import fast, nest
+from alf_lite.fast import array_nodes, is_exactly
+from alf_lite.fast.array_nodes import NODES, Activation, ArrayNode, Dueling, Place
 from alf_lite.networks import continuous_projections, lean_layers, projections
 from alf_lite.networks.actor_networks import ActorDistributionNetwork
 from alf_lite.networks.containers import Sequential
@@ -148,7 +139,7 @@ class BuiltChain:
 
     def is_ready(self) -> bool:
         """Whether the layers are as they were; finds where their parameters are now."""
-        if not self._layers or is_traced() or not self._built.are_untouched():
+        if not self._layers or fast.is_traced() or not self._built.are_untouched():
             return False
         # Not by attribute, which nn.Module looks up in Python; any() takes longer.
         for held, name, address, _ in self._memory:
@@ -221,30 +212,47 @@ class NumpyChain(BuiltChain):
 
     def __call__(self, inputs: Any) -> Tensor | None:
         """[B, ...] → [B, output_size]; None: ask torch."""
-        found = self.prepared(inputs)
-        if found is None:
+        x = self.prepared(inputs)
+        if x is None:
             return None
-        x = found.x
         if not torch.is_grad_enabled():
             if x.requires_grad:
                 return None
             with quiet():
-                return torch.from_numpy(found.run())
-        if not may_make_node():
+                return torch.from_numpy(self.run(x))
+        if not fast.may_make_node():
             return None
-        return Node.apply(_Pass(found.nodes), x, *self.parameters())
+        return fast.Node.apply(_Pass(self._nodes), x, *self.parameters())
 
-    def prepared(self, inputs: Any) -> PreparedInput | None:
-        """What inputs [B, ...] are to be run through; None: ask torch."""
+    def prepared(self, inputs: Any) -> Tensor | None:
+        """[B, ...] → [B, n], which can be run through it; None: ask torch."""
         return self.read(inputs) if self.is_ready() else None
 
-    def read(self, inputs: Any) -> PreparedInput | None:
+    def read(self, inputs: Any) -> Tensor | None:
         """As ``prepared``, of a chain that is ready."""
         x = inputs if self._reader is None else self._joined(inputs)
         size = x.shape
         if len(size) != 2 or size[0] > self._max_rows or x.dtype != torch.float32:
             return None
-        return PreparedInput(self._nodes, x) if x.is_cpu else None
+        return x if x.is_cpu else None
+
+    def run(self, x: Tensor, kept: list[Any] | None = None) -> np.ndarray:
+        """[B, output_size] of what was prepared, without a graph; see ``run`` of nodes.
+
+        To be called within :func:`quiet`.
+        """
+        return array_nodes.run(self._nodes, x.detach().numpy(), kept)
+
+    def pull_back(
+        self, gradient: np.ndarray, kept: list[Any], num_rows: int
+    ) -> list[Tensor | None]:
+        """That of each parameter that is trained, from those of the first outputs."""
+        if len(gradient) < num_rows:
+            first, shape = gradient, (num_rows, gradient.shape[1])
+            gradient = np.zeros(shape, np.float32)
+            gradient[: len(first)] = first
+        needs = [p is not None and p.requires_grad for p in self.parameters()]
+        return array_nodes.pull_back(self._nodes, kept, gradient, (False, *needs))[1:]
 
     def _joined(self, inputs: Any) -> Tensor:
         """What the encoder makes of the parts of an observation."""
@@ -268,26 +276,12 @@ class NumpyChain(BuiltChain):
         return {**super().__getstate__(), "_nodes": []}
 
 
-class PreparedInput(NamedTuple):
-    """What a chain is run through now."""
-
-    nodes: list[ArrayNode]
-    x: Tensor  # [B, n]
-
-    def run(self, kept: list[Any] | None = None) -> np.ndarray:
-        """[B, output_size], without a graph; see ``array_nodes.run``.
-
-        To be called by a node of torch's graph, or within :func:`quiet`.
-        """
-        return run(self.nodes, self.x.detach().numpy(), kept)
-
-
 def quiet() -> Any:
     """In which numpy does not warn of what is not finite, as torch does not."""
     return np.errstate(all="ignore")
 
 
-class _Pass(Computation):
+class _Pass(fast.Computation):
     """Of x and of the parameters of all nodes, there and back."""
 
     def __init__(self, nodes: list[ArrayNode]) -> None:
@@ -295,14 +289,18 @@ class _Pass(Computation):
         self._kept: list[Any] = []
 
     def forward(self, x: Tensor, *parameters: Tensor | None) -> Tensor:
-        return torch.from_numpy(run(self._nodes, x.detach().numpy(), self._kept))
+        return torch.from_numpy(
+            array_nodes.run(self._nodes, x.detach().numpy(), self._kept)
+        )
 
     def backward(self, needs: Sequence[bool], gradient: Tensor) -> list[Tensor | None]:
-        to_x, *found = pull_back(self._nodes, self._kept, gradient.numpy(), needs)
+        to_x, *found = array_nodes.pull_back(
+            self._nodes, self._kept, gradient.numpy(), needs
+        )
         return [None if to_x is None else torch.from_numpy(to_x), *found]
 
     def in_torch(self, x: Tensor, *parameters: Tensor | None) -> Tensor:
-        return in_torch(self._nodes, x, iter(parameters))
+        return array_nodes.in_torch(self._nodes, x, iter(parameters))
 
 
 def _is_chain(layers: Sequence[Any]) -> bool:

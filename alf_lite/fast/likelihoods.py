@@ -9,28 +9,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from alf_lite import nest
+from alf_lite import fast, nest
 from alf_lite.distributions.continuous import DiagonalNormal
 from alf_lite.distributions.discrete import Categorical
-from alf_lite.fast import (
-    NumpyFunction,
-    Pullback,
-    by_numpy,
-    is_exactly,
-    may_use_numpy,
-    torch_body,
-)
+from alf_lite.fast import NumpyFunction, Pullback
 from alf_lite.networks.continuous_projections import NormalProjection
 from alf_lite.networks.projections import CategoricalProjection
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
-_in_torch = torch_body(Categorical.log_prob_and_entropy)  # of all distributions
+_in_torch = fast.torch_body(Categorical.log_prob_and_entropy)  # of all distributions
 
 
 def choice(distribution: Categorical, value: Tensor) -> tuple[Tensor, Tensor]:
     """See :meth:`Categorical.log_prob_and_entropy`."""
     logits, index = distribution.logits, distribution._index(value)
-    if index.shape != logits.shape[:-1] or not may_use_numpy(logits):
+    if index.shape != logits.shape[:-1] or not fast.may_use_numpy(logits):
         return NotImplemented
     return _evaluated(distribution, value, NumpyChoice(index))
 
@@ -39,7 +32,7 @@ def normal(distribution: DiagonalNormal, value: Tensor) -> tuple[Tensor, Tensor]
     """See :meth:`DiagonalNormal.log_prob_and_entropy`."""
     loc = distribution.loc
     is_constant = value.shape == loc.shape and not value.requires_grad
-    if not is_constant or not may_use_numpy(loc):
+    if not is_constant or not fast.may_use_numpy(loc):
         return NotImplemented
     function = NumpyNormal(value, distribution.num_event_dims)
     return _evaluated(distribution, value, function)
@@ -51,7 +44,7 @@ def _evaluated(
     def in_torch(*parameters: Tensor) -> Any:
         return _in_torch(nest.pack_sequence_as(distribution, parameters), value)
 
-    log_prob, entropy = by_numpy(function, in_torch, *nest.flatten(distribution))
+    log_prob, entropy = fast.by_numpy(function, in_torch, *nest.flatten(distribution))
     return log_prob, entropy
 
 
@@ -69,7 +62,7 @@ def likelihood_of(
 
     Of N categories, those are ruled out that are not ``allowed`` [·, N].
     """
-    if is_exactly(head, CategoricalProjection):
+    if fast.is_exactly(head, CategoricalProjection):
         index = action.long()
         if allowed is not None:
             allowed = allowed[: len(index)]
@@ -78,7 +71,7 @@ def likelihood_of(
         )
     if (
         allowed is not None
-        or not is_exactly(head, NormalProjection)
+        or not fast.is_exactly(head, NormalProjection)
         or action.dtype != torch.float32
     ):
         return None

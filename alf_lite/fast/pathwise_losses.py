@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from alf_lite.algorithms.parts.temperature import Temperature, Temperatures
 from alf_lite.algorithms.sac_algorithm import SacAlgorithm, SacLossInfo
 from alf_lite.data_structures import Field, LossInfo
 from alf_lite.distributions.action_vectors import BoxActions, Entropies
-from alf_lite.fast import Computation, Node, is_exactly, may_make_node
+from alf_lite.fast import is_exactly, known_loss, may_make_node
 from alf_lite.fast.chains import quiet
 from alf_lite.fast.stacks import Stack, pull_back, run, stack_of
 from alf_lite.networks.actor_networks import ActorNetwork, SquashedActorNetwork
@@ -39,10 +39,6 @@ from alf_lite.utils.schedulers import is_zero
 
 _CONSTANT = 0.5 * math.log(2 * math.pi) + 2 * math.log(2)
 _Result = tuple[LossInfo, Any] | None
-# Whether gradients are asked for again; where torch does not say so, they may be
-_keeps_graph: Callable[[], bool] = getattr(
-    torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True
-)
 
 
 def of_sac(algorithm: SacAlgorithm, batch: TrainingBatch) -> _Result:
@@ -262,9 +258,7 @@ class _Task:
 
     def result(self, loss: Tensor, parts: Callable[[Tensor], Any]) -> _Result:
         """Of the loss [B], with its parts given the mean of the critics' values."""
-        computation = _Known(loss.dot(self.share), self._gradients)
-        with torch.enable_grad():
-            mean = Node.apply(computation, *self._parameters)
+        mean = known_loss(loss.dot(self.share), self._parameters, self._gradients)
         errors = self._errors
         algorithm, num_critics = self._algorithm, len(errors)
         extra = diagnostic(lambda: parts(self._next + sum(errors) / num_critics))
@@ -283,26 +277,6 @@ def _tanh_(x: Tensor) -> Tensor:
 def _timed(x: Any) -> Any:
     """[B] → [1, B]."""
     return x.unsqueeze(0) if isinstance(x, Tensor) else x
-
-
-class _Known(Computation):
-    """A mean loss [] whose gradients were computed with it."""
-
-    def __init__(self, mean: Tensor, gradients: list[Tensor]) -> None:
-        self._mean, self._gradients = mean, gradients
-
-    def forward(self, *parameters: Tensor) -> Tensor:
-        return self._mean
-
-    def backward(self, needs: Sequence[bool], gradient: Tensor) -> list[Tensor]:
-        found = self._gradients
-        if _keeps_graph():
-            found = [*map(torch.clone, found)]
-        else:
-            self._gradients = []  # theirs who get them
-        if gradient.item() != 1:
-            torch._foreach_mul_(found, gradient)
-        return found
 
 
 class _Sample:

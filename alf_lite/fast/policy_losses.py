@@ -8,14 +8,14 @@ gives what the networks, the distribution and the loss give, to the bit.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from alf_lite import nest
+from alf_lite import fast, nest
 from alf_lite.algorithms.actor_critic_algorithm import ActorCriticAlgorithm
 from alf_lite.algorithms.learning.batch_loss import looked_at
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
@@ -28,19 +28,9 @@ from alf_lite.algorithms.parts.policy_gradient import (
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
 from alf_lite.data_structures import LossInfo
 from alf_lite.distributions.action_masks import ActionMask
-from alf_lite.fast import (
-    Computation,
-    Node,
-    Pullback,
-    by_numpy,
-    is_exactly,
-    may_make_node,
-    may_use_numpy,
-    torch_body,
-)
-from alf_lite.fast.array_nodes import pull_back
-from alf_lite.fast.chains import NumpyChain, PreparedInput, chain_of
-from alf_lite.fast.likelihoods import Likelihood, likelihood_of
+from alf_lite.fast import Pullback, is_exactly
+from alf_lite.fast.chains import NumpyChain, chain_of, quiet
+from alf_lite.fast.likelihoods import likelihood_of
 from alf_lite.fast.statistics import numpy_mean
 from alf_lite.networks import actor_networks
 from alf_lite.networks.lean_layers import has_hooks
@@ -59,11 +49,11 @@ def of_steps(
 ) -> tuple[Any, ...]:
     """See the ``__call__`` of the two loss parts."""
     is_small = log_prob.shape == more[0].shape == value.shape
-    if not is_small or not may_use_numpy(log_prob):
+    if not is_small or not fast.may_use_numpy(log_prob):
         return NotImplemented
     quick = NumpyClippedLoss if isinstance(part, ClippedLoss) else NumpyLoss
-    function, body = quick(part, *more), torch_body(type(part).__call__)
-    (loss,) = by_numpy(
+    function, body = quick(part, *more), fast.torch_body(type(part).__call__)
+    (loss,) = fast.by_numpy(
         function, lambda *x: body(part, *x, *more)[0], log_prob, value, entropy
     )
     policy_loss, value_loss = (torch.from_numpy(x) for x in function.parts)
@@ -84,15 +74,6 @@ def of_actor_critic(
     if not is_exactly(part, PolicyGradientLoss):
         return None
 
-    mean = _mean_loss(
-        algorithm,
-        nest.map_structure(_flatten, inputs.observation),
-        nest.map_structure(lambda t: t[:-1].flatten(0, 1), info.action),
-        batch.valid[:-1].reshape(-1),
-    )
-    if mean is None:
-        return None
-
     def loss_of(log_prob: Tensor, value: Tensor) -> NumpyLoss:
         estimate = algorithm._estimate(
             info._replace(
@@ -107,7 +88,14 @@ def of_actor_critic(
             part, estimate.advantage.reshape(-1), estimate.value_target.reshape(-1)
         )
 
-    return looked_at(algorithm, batch, mean.of(loss_of))
+    mean = _mean_loss(
+        algorithm,
+        nest.map_structure(_flatten, inputs.observation),
+        nest.map_structure(lambda t: t[:-1].flatten(0, 1), info.action),
+        batch.valid[:-1].reshape(-1),
+        loss_of,
+    )
+    return None if mean is None else looked_at(algorithm, batch, mean)
 
 
 def of_ppo(
@@ -123,11 +111,11 @@ def of_ppo(
     # Of a reward of several dimensions
     if info.old_value.ndim > 1 or not is_exactly(part, ClippedLoss):
         return None
-    mean = _mean_loss(algorithm, inputs.observation, info.action, batch.valid[0])
-    if mean is None:
-        return None
-    loss = NumpyClippedLoss(part, algorithm._advantage_of(info), info)
-    return looked_at(algorithm, batch, mean.of(lambda *_: loss))
+    mean = _mean_loss(
+        *(algorithm, inputs.observation, info.action, batch.valid[0]),
+        lambda *_: NumpyClippedLoss(part, algorithm._advantage_of(info), info),
+    )
+    return None if mean is None else looked_at(algorithm, batch, mean)
 
 
 def computes_loss_of(algorithm: Any) -> bool:
@@ -232,31 +220,54 @@ class NumpyClippedLoss(NumpyLoss):
 
 
 def _mean_loss(
-    algorithm: ActorCriticAlgorithm, observation: Any, action: Any, valid: Tensor
-) -> _MeanLoss | None:
-    """The mean loss over the valid steps, as one node of torch's graph.
+    algorithm: ActorCriticAlgorithm,
+    observation: Any,
+    action: Any,
+    valid: Tensor,
+    loss_of: Callable[[Tensor, Tensor], NumpyLoss],
+) -> Tensor | None:
+    """The mean loss [] over the valid steps, whose gradients are known.
 
     Args:
         algorithm: whose policy and value network have no memory.
         observation: [N, ...].
         action: [M, ...], of the first M of them; the others only have a value.
         valid: [M] bool.
+        loss_of: the loss [M] that log π [M] and V [N] lead to.
 
     Returns:
         None if it cannot be computed so.
     """
     chains = _chains_of(algorithm)
-    if chains is None or not may_make_node():
+    if chains is None or not fast.may_make_node():
         return None
     observation, allowed = algorithm._policy.mask.split(observation)
-    policy, value = (chain.prepared(observation) for chain in chains)
-    if policy is None or value is None or not may_use_numpy(policy.x):
+    policy, value = chains
+    x, y = (chain.prepared(observation) for chain in chains)
+    if x is None or y is None or not fast.may_use_numpy(x):
         return None
     likelihood = likelihood_of(algorithm._policy.network._head, action, allowed)
     if likelihood is None:
         return None
-    parameters = [parameter for chain in chains for parameter in chain.parameters()]
-    return _MeanLoss(policy, value, parameters, likelihood, valid)
+    num_steps, num_rows, inputs = len(valid), len(x), likelihood.inputs
+    kept: tuple[list[Any], list[Any]] = [], []
+    with torch.no_grad(), quiet():
+        outputs, values = policy.run(x, kept[0]), value.run(y, kept[1]).reshape(-1)
+        (log_prob, entropy), to_outputs = likelihood.function(
+            outputs[:num_steps], *[each.detach().numpy() for each in inputs]
+        )
+        numpy_loss = loss_of(torch.from_numpy(log_prob), torch.from_numpy(values))
+        (loss,), to_parts = numpy_loss(log_prob, values[:num_steps], entropy)
+        (mean,), to_loss = numpy_mean(loss, valid.numpy())
+        to_log_prob, to_value, to_entropy = to_parts(*to_loss(np.float32(1)))
+        to_output, *to_inputs = to_outputs(to_log_prob, to_entropy)
+        gradients = [
+            *[torch.from_numpy(g) for g in to_inputs],
+            *policy.pull_back(to_output, kept[0], num_rows),
+            *value.pull_back(to_value[:, None], kept[1], num_rows),
+        ]
+    parameters = [*inputs, *policy.parameters(), *value.parameters()]
+    return fast.known_loss(torch.from_numpy(mean), parameters, gradients)
 
 
 def _chains_of(
@@ -278,70 +289,3 @@ def _chains_of(
     ):
         return None
     return chain_of(network), chain_of(value_network)
-
-
-class _MeanLoss(Computation):
-    """From the inputs of the likelihood and the parameters of both networks."""
-
-    def __init__(
-        self,
-        policy: PreparedInput,
-        value: PreparedInput,
-        parameters: list[Tensor | None],
-        likelihood: Likelihood,
-        valid: Tensor,
-    ) -> None:
-        self._policy, self._value = policy, value
-        self._parameters = parameters
-        self._kept: tuple[list[Any], list[Any]] = [], []  # of both
-        self._likelihood = likelihood
-        self._valid = valid
-        self._loss_of: Callable[[Tensor, Tensor], NumpyLoss]
-
-    def of(self, loss_of: Callable[[Tensor, Tensor], NumpyLoss]) -> Tensor:
-        """The mean [], of the loss [M] that log π [M] and V [N] lead to."""
-        self._loss_of = loss_of
-        return Node.apply(self, *self._likelihood.inputs, *self._parameters)
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        num_steps = self._valid.shape[0]
-        outputs = self._policy.run(self._kept[0])
-        values = self._value.run(self._kept[1])
-        likelihood = self._likelihood
-        (log_prob, entropy), self._to_outputs = likelihood.function(
-            outputs[:num_steps], *[x.detach().numpy() for x in likelihood.inputs]
-        )
-        value = values.reshape(-1)
-        numpy_loss = self._loss_of(torch.from_numpy(log_prob), torch.from_numpy(value))
-        (loss,), self._to_parts = numpy_loss(log_prob, value[:num_steps], entropy)
-        (mean,), self._to_loss = numpy_mean(loss, self._valid.numpy())
-        return torch.from_numpy(mean)
-
-    def backward(self, needs: Sequence[bool], gradient: Tensor) -> list[Tensor | None]:
-        to_loss = self._to_loss(gradient.numpy())
-        to_log_prob, to_value, to_entropy = self._to_parts(*to_loss)
-        to_output, *found = self._to_outputs(to_log_prob, to_entropy)
-        assert to_output is not None
-        assert to_value is not None
-        needs = needs[len(found) :]
-        own = sum(len(node.parameters) for node in self._policy.nodes)
-        return [
-            *[None if x is None else torch.from_numpy(x) for x in found],
-            *_pull_back(self._policy, self._kept[0], to_output, needs[:own]),
-            *_pull_back(self._value, self._kept[1], to_value[:, None], needs[own:]),
-        ]
-
-
-def _pull_back(
-    network: PreparedInput,
-    kept: list[Any],
-    gradient: np.ndarray,
-    needs: Sequence[bool],
-) -> list[Tensor | None]:
-    """The gradients of the parameters, from that of the first of the outputs."""
-    num_rows, num_steps = network.x.shape[0], len(gradient)
-    if num_steps < num_rows:
-        padded = np.zeros((num_rows, gradient.shape[1]), np.float32)
-        padded[:num_steps] = gradient
-        gradient = padded
-    return pull_back(network.nodes, kept, gradient, (False, *needs))[1:]

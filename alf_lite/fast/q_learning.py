@@ -8,7 +8,6 @@ losses give, to the bit, and the random numbers are the same, drawn in the same 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from alf_lite.algorithms.parts.return_heads import (
     ExpectedReturnHead,
     RescaledReturnHead,
 )
-from alf_lite.algorithms.parts.transitions import Transition
 from alf_lite.data_structures import AlgStep, LossInfo, TimeStep
 from alf_lite.distributions.action_masks import ActionMask
 from alf_lite.distributions.action_vectors import DiscreteActions
@@ -31,9 +29,8 @@ from alf_lite.distributions.exploration import (
     EpsilonGreedy,
     random_index,
 )
-from alf_lite.fast import Computation, Node, is_exactly, may_make_node, may_use_numpy
-from alf_lite.fast.array_nodes import pull_back
-from alf_lite.fast.chains import PreparedInput, chain_of, quiet
+from alf_lite.fast import is_exactly, known_loss, may_make_node, may_use_numpy
+from alf_lite.fast.chains import chain_of, quiet
 from alf_lite.fast.statistics import numpy_mean
 from alf_lite.networks.lean_layers import has_hooks
 from alf_lite.networks.value_networks import QNetwork
@@ -119,7 +116,7 @@ def _act(
         values = network(observation)[0].detach().flatten(1).numpy()
     else:
         with quiet():
-            values = prepared.run()
+            values = chain.run(prepared)
     best = _best(values, allowed)
     if explores is not False:
         random = draw(shape, num_values, allowed)
@@ -143,9 +140,9 @@ def _best(values: np.ndarray, allowed: Tensor | None) -> np.ndarray:
 
 
 def _mean_td_loss(
-    algorithm: DqnAlgorithm, observation: Any, transition: Transition, valid: Tensor
+    algorithm: DqnAlgorithm, observation: Any, transition: Any, valid: Tensor
 ) -> Tensor | None:
-    """The mean loss [] over the valid transitions, one node of torch's graph.
+    """The mean loss [] over the valid transitions, whose gradients are known.
 
     Args:
         algorithm: of one action [B].
@@ -155,69 +152,41 @@ def _mean_td_loss(
     """
     head: Any = algorithm._return_model
     network = algorithm._q_network
-    target_network = algorithm._target_q_network
-    for each in (network, target_network):
+    target = algorithm._target_q_network
+    for each in (network, target):
         if not is_exactly(each, QNetwork) or has_hooks(each):
             return None
     if not is_exactly(head, ExpectedReturnHead) or head._loss_fn is not None:
         return None
-    mask, chain = algorithm._mask, chain_of(network)
+    mask, chain, target_chain = algorithm._mask, chain_of(network), chain_of(target)
     next_observation, allowed = mask.split(transition.next_observation)
     now = chain.prepared(mask.remaining(observation))
-    then = chain_of(target_network).prepared(next_observation)
+    then = target_chain.prepared(next_observation)
     if now is None or then is None or not may_use_numpy(transition.reward):
         return None
     if not may_make_node():
         return None
-    computation = _MeanTdLoss(
-        now, then, transition, allowed, valid, head._huber_delta, algorithm._double
-    )
-    return Node.apply(computation, *chain.parameters())
-
-
-class _MeanTdLoss(Computation):
-    """From the parameters of the Q-network."""
-
-    def __init__(
-        self,
-        now: PreparedInput,
-        then: PreparedInput,
-        transition: Transition,
-        allowed: Tensor | None,
-        valid: Tensor,
-        delta: float | None,
-        is_double: bool,
-    ) -> None:
-        """Of the Q-network now, and the target network then; what is allowed there."""
-        self._now, self._then = now, then
-        self._kept: list[Any] = []
-        self._transition, self._allowed, self._valid = transition, allowed, valid
-        self._delta, self._is_double = delta, is_double
-
-    def forward(self, *parameters: Tensor | None) -> Tensor:
-        transition: Any = self._transition
-        next_q = chooser = self._then.run()
-        if self._is_double:
-            chooser = self._then._replace(nodes=self._now.nodes).run()
-        if self._is_double or self._allowed is not None:
-            best = _best(chooser, self._allowed)
+    with torch.no_grad(), quiet():
+        next_q = chooser = target_chain.run(then)
+        if algorithm._double:
+            chooser = chain.run(then)
+        if algorithm._double or allowed is not None:
+            best = _best(chooser, allowed)
             next_value = next_q.reshape(-1).take(_places(best, next_q))
         else:  # column by column, faster than the maximum over few of them
             next_value = functools.reduce(np.maximum, next_q.T)
-        target = transition.discount.numpy() * next_value
-        target += transition.reward.numpy()
-        self._q = self._now.run(self._kept)
-        self._taken = _places(transition.action.numpy(), self._q)
-        value = self._q.reshape(-1).take(self._taken)
-        loss, self._slope = _loss_and_slope(value, target, self._delta)
-        (mean,), self._to_loss = numpy_mean(loss, self._valid.numpy())
-        return torch.from_numpy(mean)
-
-    def backward(self, needs: Sequence[bool], gradient: Tensor) -> list[Tensor | None]:
-        (share,) = self._to_loss(gradient.numpy())
-        to_q = np.zeros(self._q.shape, np.float32)
-        to_q.reshape(-1)[self._taken] = self._slope * share
-        return pull_back(self._now.nodes, self._kept, to_q, (False, *needs))[1:]
+        td_target = transition.discount.numpy() * next_value
+        td_target += transition.reward.numpy()
+        kept: list[Any] = []
+        q = chain.run(now, kept)
+        taken = _places(transition.action.numpy(), q)
+        value = q.reshape(-1).take(taken)
+        loss, slope = _loss_and_slope(value, td_target, head._huber_delta)
+        (mean,), to_loss = numpy_mean(loss, valid.numpy())
+        to_q = np.zeros(q.shape, np.float32)
+        to_q.reshape(-1)[taken] = slope * to_loss(np.float32(1))[0]
+        gradients = chain.pull_back(to_q, kept, len(q))
+    return known_loss(torch.from_numpy(mean), chain.parameters(), gradients)
 
 
 def _places(index: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+from alf_lite import fast
 from alf_lite.algorithms.ddpg_algorithm import DdpgAlgorithm
 from alf_lite.algorithms.learning.batch_loss import LossFunction
 from alf_lite.algorithms.learning.training_batches import TrainingBatch
@@ -21,7 +22,6 @@ from alf_lite.algorithms.sac_algorithm import SacAlgorithm
 from alf_lite.algorithms.td3_algorithm import Td3Algorithm
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
-from alf_lite.fast import pathwise_losses
 from alf_lite.networks.actor_networks import (
     ActorDistributionNetwork,
     ActorNetwork,
@@ -207,7 +207,7 @@ def test_gradients_are_nobody_elses_and_given_again_if_the_graph_is_kept(
     tells, monkeypatch
 ):
     if not tells:  # as of a torch that does not say whether the graph is kept
-        monkeypatch.setattr(pathwise_losses, "_keeps_graph", lambda: True)
+        monkeypatch.setattr(fast, "_keeps_graph", lambda: True)
     algorithm = build(SacAlgorithm)
     parameters = trained(algorithm)
     loss = algorithm.quick_loss(a_batch(algorithm))[0].loss
