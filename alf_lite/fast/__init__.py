@@ -248,7 +248,7 @@ class Computation:
 
     def in_torch(self, *inputs: Any) -> Any:
         """As ``forward``, with a graph: for gradients of gradients."""
-        raise RuntimeError("the gradient of a mean loss has no gradient of its own")
+        raise NotImplementedError
 
 
 class Node(torch.autograd.Function):
@@ -318,28 +318,33 @@ def known_loss(
     """
     pairs = zip(parameters, gradients, strict=True)
     found = [(p, g) for p, g in pairs if g is not None]
-    computation = _KnownLoss(mean, [g for _, g in found])
+    known = mean, [g for _, g in found]
     with torch.enable_grad():
-        loss: Tensor = Node.apply(computation, *[p for p, _ in found])
+        loss: Tensor = _KnownLoss.apply(known, *[p for p, _ in found])
     return loss
 
 
-class _KnownLoss(Computation):
-    def __init__(self, mean: Tensor, gradients: list[Tensor]) -> None:
-        self._mean, self._gradients = mean, gradients
+class _KnownLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, known: tuple[Tensor, list[Tensor]], *parameters: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(*parameters)  # notices when they are changed
+        mean, ctx.gradients = known
+        return mean
 
-    def forward(self, *parameters: Tensor) -> Tensor:
-        return self._mean
-
-    def backward(self, needs: Sequence[bool], gradient: Tensor) -> list[Tensor]:
-        found = self._gradients
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("the gradient of a mean loss has no gradient of its own")
+        found = ctx.gradients if ctx.saved_tensors else []
         if _keeps_graph():
             found = [*map(torch.clone, found)]
         else:
-            self._gradients = []  # theirs who get them
+            ctx.gradients = []  # theirs who get them
         if gradient.item() != 1:
             torch._foreach_mul_(found, gradient)
-        return found
+        return None, *found
 
 
 # Whether gradients are asked for again; where torch does not say so, they may be
