@@ -50,6 +50,7 @@ from alf_lite.games.opponents import (
     RandomOpponent as _RandomOpponent,
     choose_rows as choose_rows,
 )
+from alf_lite.games.parallel_game import ParallelGame as ParallelGame
 from alf_lite.games.payoff import (
     Payoff as Payoff,
     Ratings as Ratings,
@@ -57,13 +58,11 @@ from alf_lite.games.payoff import (
     prioritized as prioritized,
 )
 from alf_lite.games.pettingzoo import (
-    PettingZooGame as PettingZooGame,
-    ZooState as ZooState,
-)
-from alf_lite.games.side import (
     AgentSpaces as AgentSpaces,
-    Side as Side,
-    SideState as SideState,
+    PettingZooGame as PettingZooGame,
+    Position as Position,
+    ZooGame as ZooGame,
+    ZooState as ZooState,
 )
 from alf_lite.games.small_games import (
     KuhnPoker as KuhnPoker,
@@ -72,7 +71,7 @@ from alf_lite.games.small_games import (
     MatrixState as MatrixState,
     rock_paper_scissors as rock_paper_scissors,
 )
-from alf_lite.tensor_specs import TensorSpec
+from alf_lite.tensor_specs import NestedTensorSpec
 from collections.abc import Sequence
 
 class RandomOpponent(_RandomOpponent):
@@ -96,8 +95,10 @@ class BattleEnvironment(_BattleEnvironment):
         seat: int | None = None,
         num_random_moves: int = 0,
         max_episode_steps: int | None = None,
-        env_info_spec: dict[str, TensorSpec],
+        num_learners: int = 1,
+        env_info_spec: NestedTensorSpec,
         discount: float = 1.0,
+        name: str | None = None,
         seed: int | None = None,
     ) -> None: ...
 
@@ -109,7 +110,9 @@ class BothSeatsEnvironment(_BothSeatsEnvironment):
         *,
         num_random_moves: int = 0,
         max_episode_steps: int | None = None,
-        env_info_spec: dict[str, TensorSpec],
+        num_learners: int = 1,
+        env_info_spec: NestedTensorSpec,
         discount: float = 1.0,
+        name: str | None = None,
         seed: int | None = None,
     ) -> None: ...

@@ -10,7 +10,7 @@ import numpy as np
 from alf_lite.config import configurable
 from alf_lite.data_structures import TimeStep
 from alf_lite.errors import ConfigError
-from alf_lite.games.game import Game, copy_rows
+from alf_lite.games.game import Game
 from alf_lite.games.game_environment import GameEnvironment
 from alf_lite.games.opponent_pool import Opponents
 from alf_lite.games.opponents import Opponent
@@ -66,73 +66,20 @@ class BattleEnvironment(GameEnvironment):
             )
         self._opponents = Opponents(self, opponents, num_snapshots, self.game)
         self._fixed_seat = seat
-        self._seats = np.zeros(num_environments, np.int64)
-        self._opponent_ids = np.zeros(num_environments, np.int64)
-
-    def bind(self, algorithm: Any) -> None:
-        self._opponents.bind(algorithm, self.game.num_players)
 
     def reset(self, seed: int | None = None) -> TimeStep:
-        self._seats[...] = self._rows - 1  # the one before that of the first game
+        self._seats[:, 0] = self._rows - 1  # the one before that of the first game
         return super().reset(seed)
 
-    def _choosing_seats(self) -> np.ndarray:
-        return self._seats
-
     def _begin(self, rows: np.ndarray) -> None:
-        super()._begin(rows)
         following = (self._seats[rows] + 1) % self.game.num_players
         self._seats[rows] = following if self._fixed_seat is None else self._fixed_seat
-        self._opponents.choose(self._opponent_ids, rows, self._rng)
-        self._let_opponents_move(rows)
+        super()._begin(rows)
 
-    def _take(self, rows: np.ndarray, action: np.ndarray) -> np.ndarray:
-        self._move(rows, action)
-        self._let_opponents_move(rows)
-        won = self.game.returns(copy_rows(self._games, rows))
-        return won[np.arange(len(rows)), self._seats[rows]]
-
-    def _let_opponents_move(self, rows: np.ndarray) -> None:
-        """Until it is the algorithm's turn, or the game is over."""
-        while len(rows):
-            moves = self.game.moves(copy_rows(self._games, rows))
-            is_own = moves[np.arange(len(rows)), self._seats[rows]]
-            rows = rows[moves.any(1) & ~is_own]
-            if len(rows):
-                self._move(rows, np.zeros(len(rows), np.int64))
-
-    def _move(self, rows: np.ndarray, action: np.ndarray) -> None:
-        """One move of all who choose now; ``action`` [N] is the algorithm's."""
-        games, seats = copy_rows(self._games, rows), self._seats[rows]
-        moves = self.game.moves(games)
-        actions = np.zeros(moves.shape, np.int64)
-        actions[np.arange(len(rows)), seats] = action
-        for seat in range(self.game.num_players):
-            acts = np.flatnonzero(moves[:, seat] & (seats != seat))
-            actions[acts, seat] = self._opponents.act(
-                *(self._opponent_ids, rows[acts], copy_rows(games, acts)),
-                *(np.full(len(acts), seat), self._rng),
-            )
-        self._play(rows, actions)
-
-    def _env_info(self, has_begun: np.ndarray) -> dict[str, np.ndarray]:
-        won = self.game.returns(self._games)[self._rows, self._seats]
+    def _env_info(self, has_begun: np.ndarray) -> dict[str, Any]:
+        won = self.game.returns(self._games)[self._rows, self._seats[:, 0]]
         return {
             "outcome": np.where(has_begun, 0, won),
             "seat": self._seats,
             "opponent": self._opponent_ids,
         }
-
-    def _own_arrays(self) -> Sequence[np.ndarray]:
-        return self._seats, self._opponent_ids
-
-    def episode_state(self) -> dict[str, Any] | None:
-        state = super().episode_state()
-        if state is not None:
-            state["opponents"] = self._opponents.state()
-        return state
-
-    def restore_episodes(self, state: dict[str, Any], seed: int) -> dict[int, str]:
-        reasons = super().restore_episodes(state, seed)
-        self._opponents.restore(state["opponents"])
-        return reasons

@@ -69,6 +69,17 @@ class Game(abc.ABC):
     def returns(self, state: State) -> np.ndarray:
         """[N, P] float32: what the seats have won where the game is over, else 0."""
 
+    def paid(self, state: State) -> np.ndarray:
+        """[N, P] float32: what the last move has won; all of it at the end."""
+        return self.returns(state)
+
+    def ended(self, state: State) -> np.ndarray:
+        """[N, P] bool: for whom it is over by the rules, and was not cut."""
+        return np.repeat(~self.moves(state).any(1, keepdims=True), self.num_players, 1)
+
+    def release(self, state: State) -> None:  # noqa: B027 - few hold anything
+        """Says that these games will not be looked at any more."""
+
     @functools.cached_property
     def policy_space(self) -> spaces.Dict:
         """Of :meth:`policy_input` of one seat."""

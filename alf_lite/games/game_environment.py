@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,23 +21,28 @@ from alf_lite.errors import CheckpointError, ConfigError, EnvError
 from alf_lite.games.catalogue import create_game
 from alf_lite.games.game import MASK_KEY, Game, State, copy_rows, with_rows
 from alf_lite.games.matches import after_random_moves
-from alf_lite.tensor_specs import TensorSpec
+from alf_lite.games.opponent_pool import Opponents
+from alf_lite.tensor_specs import NestedTensorSpec, TensorSpec
 
 
 class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
-    """B games side by side; what they have in common, whoever chooses.
+    """G games side by side, of each of which L seats are rows: game · L + learner.
 
-    An observation is ``{"action_mask": [A], "observation": ...}``, of the seat that is
-    to choose. An episode is a game.
+    An observation is what ``Game.policy_input`` tells of the seat that is to choose. An
+    episode is a game; a seat that is out before the game ends has LAST rows until then,
+    with discount 0 and any action. What is left of the seats is played by ``opponents``
+    inside of ``step``, until a learner has to choose or the game is over.
 
     Args:
-        num_environments: B.
+        num_environments: B = G · L.
         game: a :class:`Game`, or the name of one that :func:`create_game` knows.
         num_random_moves: a game begins with up to so many moves that nobody has chosen,
             so that policies see more than what they have made of the opening.
         max_episode_steps: a game that takes longer is cut; None: there is no need to.
+        num_learners: L.
         env_info_spec: of ``TimeStep.env_info``.
         discount: while a game goes on.
+        name: for messages; None: by the game.
         seed: of the first reset, if that gets none.
 
     Raises:
@@ -54,12 +58,14 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
         *,
         num_random_moves: int = 0,
         max_episode_steps: int | None = None,
-        env_info_spec: dict[str, TensorSpec],
+        num_learners: int = 1,
+        env_info_spec: NestedTensorSpec,
         discount: float = 1.0,
+        name: str | None = None,
         seed: int | None = None,
     ) -> None:
         self.game = game = create_game(game)
-        name = f"{type(self).__name__}({game.name})"
+        name = name or f"{type(self).__name__}({game.name})"
         for option, value, least in (
             ("num_environments", num_environments, 1),
             ("num_random_moves", num_random_moves, 0),
@@ -69,6 +75,12 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
                 raise ConfigError(
                     f"{name}: {option} must be a number from {least} on, got {value!r}"
                 )
+        if num_environments % num_learners:
+            raise ConfigError(
+                f"{name} has {num_learners} agents that learn, and each is a row: "
+                f"num_parallel_environments must be a multiple of that, got "
+                f"{num_environments}"
+            )
         observation_space = game.policy_space
         action_space = spaces.Discrete(game.num_actions)
         super().__init__(
@@ -85,39 +97,29 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
         self._discount = discount
         self._seed = seed
         self._rng = np.random.default_rng(seed)
-        # [B]: the number of the row; of moves; whether the game is over or was cut
-        self._rows = np.arange(num_environments)
-        self._num_moves = np.zeros(num_environments, np.int64)
-        self._has_ended = np.zeros(num_environments, bool)
-        self._games: State
+        self._env_id = torch.arange(num_environments, dtype=torch.int32)
+        self._games: State = None
+        self._rows = np.arange(num_environments // num_learners)  # [G] numbers of games
+        self._num_moves = np.zeros(len(self._rows), np.int64)  # [G]
+        # [G, L]: which seats the rows are, and those whose next step is not their move
+        self._seats = np.tile(np.arange(num_learners), (len(self._rows), 1))
+        self._is_last = np.zeros(self._seats.shape, bool)
+        self._opponents: Opponents | None = None
+        self._opponent_ids = np.zeros(len(self._rows), np.int64)  # [G]
 
     # What a subclass says
 
     @abc.abstractmethod
+    def _env_info(self, has_begun: np.ndarray) -> dict[str, Any]:
+        """[G] or [G, L] of the next step; [G] bool says where it is a FIRST one."""
+
     def _choosing_seats(self) -> np.ndarray:
         """[B]: for which seat the next action is."""
+        return self._seats.ravel()
 
-    @abc.abstractmethod
-    def _take(self, rows: np.ndarray, action: np.ndarray) -> np.ndarray:
-        """Plays on until somebody has to choose again or the game is over.
-
-        Args:
-            rows: [N], of games that go on.
-            action: [N], for the seats that choose.
-
-        Returns:
-            [N], what the action has won.
-        """
-
-    def _begin(self, rows: np.ndarray) -> None:
-        """New games in some rows, up to where somebody has to choose."""
-        games = self._opening(len(rows))
-        self._games = with_rows(self._games, rows, games)
-        self._num_moves[rows] = 0
-
-    @abc.abstractmethod
-    def _env_info(self, has_begun: np.ndarray) -> dict[str, np.ndarray]:
-        """Of the step that comes next; [B] bool says where it is a FIRST one."""
+    def bind(self, algorithm: Any) -> None:
+        if self._opponents is not None:
+            self._opponents.bind(algorithm)
 
     # Stepping
 
@@ -126,71 +128,40 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
             seed = self._seed
         if seed is not None:
             self._rng = np.random.default_rng(vector_seed(seed))
-        self._games = self.game.initial(self.batch_size, self._rng)
-        self._has_ended[:] = False
         self._begin(self._rows)
-        nothing = np.zeros(self.batch_size, np.float32)
-        every = np.ones(self.batch_size, bool)
-        return self._arrive(every, nothing, torch.zeros(self.batch_size).long())
+        nothing = np.zeros(self._seats.shape, np.float32)
+        is_new = np.ones(len(self._rows), bool)
+        return self._arrive(is_new, nothing, torch.zeros(self.batch_size).long())
 
     def step(self, action: Tensor) -> TimeStep:
         if self._current is None:
             raise RuntimeError(f"{self.name}: call reset() first")
         nest.assert_same_structure(self.action_spec, action)
         check_action("action", action, torch.Size((self.batch_size,)), True)
-        has_begun = self._has_ended.copy()
-        rows = np.flatnonzero(~has_begun)
-        chosen = action.numpy(force=True)[rows]
-        self._check_legal(rows, chosen, self._legal_now[rows])
-        reward = np.zeros(self.batch_size, np.float32)
+        chosen = action.numpy(force=True).reshape(self._seats.shape)
+        self._check_legal(chosen.ravel())
+        has_begun = self._is_last.all(1)
+        rows, new = np.flatnonzero(~has_begun), np.flatnonzero(has_begun)
+        paid = np.zeros((len(self._rows), self.game.num_players), np.float32)
         self._num_moves[rows] += 1
         if len(rows):
-            reward[rows] = self._take(rows, chosen)
-        new = np.flatnonzero(has_begun)
+            self._move(rows, chosen[rows], paid)
+            self._let_opponents_move(rows, paid)
+        reward = np.take_along_axis(paid, self._seats, 1)
         if len(new):
             self._begin(new)
         return self._arrive(has_begun, reward, action)
 
-    def _arrive(
-        self, has_begun: np.ndarray, reward: np.ndarray, action: Tensor
-    ) -> TimeStep:
-        """The time step to which all rows have come."""
-        is_over = ~self.game.moves(self._games).any(1)
-        self._has_ended = is_over | (self._num_moves >= self._max_length)
-        step_type = np.full(self.batch_size, StepType.MID, np.int32)
-        step_type[self._has_ended] = StepType.LAST
-        step_type[has_begun] = StepType.FIRST
-        discount = np.full(self.batch_size, self._discount, np.float32)
-        discount[is_over] = 0
-        discount[has_begun] = 1
-        seats = self._choosing_seats()
-        seen = self.game.policy_input(self._games, seats)
-        self._legal_now = legal = seen[MASK_KEY].astype(bool)
-        if not (legal.any(1) | self._has_ended).all():
-            row = int((legal.any(1) | self._has_ended).argmin())
-            raise EnvError(
-                f"{self.name}: seat {seats[row]} has to move in environment {row}, and "
-                f"no action is legal:\n{self.game.describe(self._games, row)}"
-            )
-        is_new = torch.from_numpy(has_begun)
-        self._current = TimeStep(
-            step_type=torch.from_numpy(step_type),
-            reward=torch.from_numpy(reward),
-            discount=torch.from_numpy(discount),
-            observation={key: torch.from_numpy(value) for key, value in seen.items()},
-            prev_action=action.detach().cpu().long().masked_fill(is_new, 0),
-            env_id=torch.from_numpy(self._rows.astype(np.int32)),
-            env_info={
-                key: torch.from_numpy(np.asarray(value, np.float32))
-                for key, value in self._env_info(has_begun).items()
-            },
-        )
-        return self._current
-
-    def _play(self, rows: np.ndarray, actions: np.ndarray) -> None:
-        """One move [N, P] in some games."""
-        games = self.game.play(copy_rows(self._games, rows), actions, self._rng)
-        self._games = with_rows(self._games, rows, games)
+    def _begin(self, rows: np.ndarray) -> None:
+        """New games in some rows, up to where a learner has to choose."""
+        if self._games is not None:
+            self.game.release(copy_rows(self._games, rows))
+        games, is_all = self._opening(len(rows)), len(rows) == len(self._rows)
+        self._games = games if is_all else with_rows(self._games, rows, games)
+        self._num_moves[rows] = 0
+        if self._opponents is not None:
+            self._opponents.choose(self._opponent_ids, rows, self._rng)
+            self._let_opponents_move(rows, np.zeros((len(self._rows), 0)))
 
     def _opening(self, number: int) -> State:
         """Games that begin, after moves that nobody has chosen; none is over."""
@@ -200,56 +171,153 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
         wanted = self._rng.integers(0, self._num_random_moves + 1, number)
         return after_random_moves(self.game, games, wanted, self._rng)
 
-    def _check_legal(
-        self, rows: np.ndarray, chosen: np.ndarray, legal: np.ndarray
-    ) -> None:
+    def _let_opponents_move(self, rows: np.ndarray, paid: np.ndarray) -> None:
+        """Until a learner has to choose, or the game is over."""
+        while self._opponents is not None and len(rows):
+            moves = self.game.moves(copy_rows(self._games, rows))
+            is_own = np.take_along_axis(moves, self._seats[rows], 1).any(1)
+            rows = rows[moves.any(1) & ~is_own]
+            if len(rows):
+                self._move(rows, np.zeros((len(rows), self._seats.shape[1]), int), paid)
+
+    def _move(self, rows: np.ndarray, chosen: np.ndarray, paid: np.ndarray) -> None:
+        """One move of all who choose now.
+
+        Args:
+            rows: [N] of games that go on.
+            chosen: [N, L], of those who learn.
+            paid: [G, P], to which is added what it has won.
+        """
+        games, seats = copy_rows(self._games, rows), self._seats[rows]
+        actions = np.zeros((len(rows), self.game.num_players), np.int64)
+        if self._opponents is not None:
+            others = self.game.moves(games).copy()
+            np.put_along_axis(others, seats, False, 1)
+            row, seat = np.nonzero(others)
+            if len(row):
+                actions[row, seat] = self._opponents.act(
+                    self._opponent_ids,
+                    rows[row],
+                    copy_rows(games, row),
+                    seat,
+                    self._rng,
+                )
+        np.put_along_axis(actions, seats, chosen, 1)
+        games = self.game.play(games, actions, self._rng)
+        if paid.size:
+            paid[rows] += self.game.paid(games)
+        self._games = with_rows(self._games, rows, games)
+
+    def _arrive(
+        self, has_begun: np.ndarray, reward: np.ndarray, action: Tensor
+    ) -> TimeStep:
+        """The time step to which all games [G] have come, with rewards [G, L]."""
+        game, shape = self.game, self._seats.shape
+        self._seats[...] = self._choosing_seats().reshape(shape)
+        is_out = ~np.take_along_axis(game.moves(self._games), self._seats, 1)
+        self._is_last = is_out | (self._num_moves >= self._max_length)[:, None]
+        step_type = np.where(self._is_last, StepType.LAST, StepType.MID)
+        step_type[has_begun] = StepType.FIRST
+        has_ended = np.take_along_axis(game.ended(self._games), self._seats, 1)
+        discount = np.where(
+            has_ended, 0, np.where(has_begun[:, None], 1, self._discount)
+        )
+        seats, games = self._seats.ravel(), self._games
+        if shape[1] > 1:
+            games = copy_rows(games, self._rows.repeat(shape[1]))
+        seen = game.policy_input(games, seats)
+        mask = seen.get(MASK_KEY, np.ones((self.batch_size, game.num_actions)))
+        self._legal_now = legal = mask.astype(bool)
+        is_stuck = ~legal.any(1) & ~self._is_last.ravel()
+        if is_stuck.any():
+            row = int(is_stuck.argmax())
+            raise EnvError(
+                f"{self.name}: seat {seats[row]} has to move in environment {row}, and "
+                f"no action is legal:\n{game.describe(games, row)}"
+            )
+        is_new = torch.from_numpy(has_begun.repeat(shape[1]))
+
+        def to_rows(values: Any) -> Tensor:
+            spread = np.reshape(values, (len(self._rows), -1)) + np.zeros(shape)
+            return torch.from_numpy(spread.astype(np.float32).ravel())
+
+        self._current = TimeStep(
+            step_type=torch.from_numpy(step_type.astype(np.int32).ravel()),
+            reward=to_rows(reward),
+            discount=to_rows(discount),
+            observation={key: torch.from_numpy(value) for key, value in seen.items()},
+            prev_action=action.detach().cpu().long().masked_fill(is_new, 0),
+            env_id=self._env_id,
+            env_info=nest.map_structure(to_rows, self._env_info(has_begun)),
+        )
+        return self._current
+
+    def _check_legal(self, chosen: np.ndarray) -> None:
         is_wrong = (chosen < 0) | (chosen >= self.game.num_actions)
-        is_wrong |= ~legal[np.arange(len(rows)), np.where(is_wrong, 0, chosen)]
+        rows = np.arange(self.batch_size)
+        is_wrong |= ~self._legal_now[rows, np.where(is_wrong, 0, chosen)]
+        is_wrong &= ~self._is_last.ravel()
         if is_wrong.any():
             i = int(is_wrong.argmax())
             raise EnvError(
-                f"{self.name}: action {chosen[i]} is illegal in environment {rows[i]}, "
-                f"legal are {np.flatnonzero(legal[i]).tolist()}.\nSet the algorithm's "
-                f'action_mask_key = "{MASK_KEY}".'
+                f"{self.name}: action {chosen[i]} is illegal in environment {i}, "
+                f"legal are {np.flatnonzero(self._legal_now[i]).tolist()}.\nSet the "
+                f'algorithm\'s action_mask_key = "{MASK_KEY}".'
             )
 
     # Resuming
 
+    @property
+    def _kind(self) -> str:
+        return f"{self.name}, {self.batch_size} rows"
+
     def episode_state(self) -> dict[str, Any] | None:
         if self._current is None:
             return None
-        arrays = [self._num_moves, self._has_ended, *self._own_arrays()]
+        arrays = [*self._arrays(), *self.game.pack(self._games)]
         return {
-            "game": self.name,
-            "games": [torch.from_numpy(x.copy()) for x in self.game.pack(self._games)],
+            "game": self._kind,
             "arrays": [torch.from_numpy(array.copy()) for array in arrays],
             "time_step": [leaf.clone() for leaf in nest.flatten(self._current)],
             "generator": self._rng.bit_generator.state,
+            "opponents": self._opponents and self._opponents.state(),
         }
 
     def restore_episodes(self, state: dict[str, Any], seed: int) -> dict[int, str]:
         like = self.reset(seed)
-        own = [self._num_moves, self._has_ended, *self._own_arrays()]
-        saved = [array.numpy() for array in state.get("arrays", ())]
-        if state.get("game") != self.name or [len(array) for array in saved] != [
-            self.batch_size for _ in own
-        ]:
+        if state.get("game") != self._kind:
             raise CheckpointError(
-                f"{self.name}: the open games are of {state.get('game')}, or there is "
-                "another number of them"
+                f"{self.name}: the open games are of {state.get('game')}, and here are "
+                f"{self.batch_size} rows"
             )
-        for array, value in zip(own, saved, strict=True):
+        saved: TimeStep = nest.pack_sequence_as(like, state["time_step"])
+        arrays = [array.numpy().copy() for array in state["arrays"]]
+        own = self._arrays()
+        for array, value in zip(own, arrays, strict=False):
             array[...] = value
-        self._games = self.game.unpack([x.numpy().copy() for x in state["games"]])
-        self._rng.bit_generator.state = state["generator"]
-        leaves = [leaf.clone() for leaf in state["time_step"]]
-        self._current = nest.pack_sequence_as(like, leaves)
-        self._legal_now = self.game.legal(self._games, self._choosing_seats())
-        return {}
+        if self._opponents is not None:
+            self._opponents.restore(state["opponents"])
+        self.game.release(self._games)
+        self._games = self.game.unpack(arrays[len(own) :])
+        has_begun = saved.is_first().numpy().reshape(self._seats.shape).all(1)
+        reward = saved.reward.numpy().reshape(self._seats.shape)
+        replayed = self._arrive(has_begun, reward, saved.prev_action)
+        is_other = np.zeros(self.batch_size, bool)
+        for one, other in zip(*map(nest.flatten, (replayed, saved)), strict=True):
+            is_other |= (one != other).reshape(self.batch_size, -1).any(1).numpy()
+        is_new = is_other.reshape(self._seats.shape).any(1)
+        if not is_new.any():
+            self._rng.bit_generator.state = state["generator"]
+            return {}
+        self._begin(np.flatnonzero(is_new))
+        reward = np.where(is_new[:, None], 0, reward)
+        self._arrive(has_begun | is_new, reward, saved.prev_action)
+        rows = np.flatnonzero(is_new.repeat(self._seats.shape[1])).tolist()
+        return dict.fromkeys(rows, "the replay came to another step")
 
-    def _own_arrays(self) -> Sequence[np.ndarray]:
-        """What a subclass remembers of the games that go on, [B] each."""
-        return ()
+    def _arrays(self) -> list[np.ndarray]:
+        """What is remembered of the games that go on."""
+        return [self._num_moves, self._seats, self._opponent_ids]
 
 
 @configurable
@@ -294,12 +362,6 @@ class BothSeatsEnvironment(GameEnvironment):
 
     def _choosing_seats(self) -> np.ndarray:
         return self.game.moves(self._games).argmax(1)
-
-    def _take(self, rows: np.ndarray, action: np.ndarray) -> np.ndarray:
-        mover = self._choosing_seats()[rows]
-        self._play(rows, np.repeat(action[:, None], 2, 1))
-        won = self.game.returns(copy_rows(self._games, rows))
-        return won[np.arange(len(rows)), mover]
 
     def _env_info(self, has_begun: np.ndarray) -> dict[str, np.ndarray]:
         won = self.game.returns(self._games)[:, 0]

@@ -290,7 +290,7 @@ class Snapshots:
             opponent = self._spare.pop()
             opponent.name = name
             return opponent
-        with random_state.preserved():
+        with torch.inference_mode(False), random_state.preserved():
             algorithm = self._build(env=self._env, config=self._config, is_eval=True)
         algorithm.eval()
         policy = TrainedPolicy(algorithm, self._env, is_live=False)
@@ -308,13 +308,19 @@ class Opponents:
         bots: opponents that stay as they are.
         num_snapshots: how many snapshots there are at most.
         game: which they play.
+        num_seats: of the learner, by which a league counts; None: those of the game.
 
     Raises:
         ConfigError: if there is none, or one cannot play the game.
     """
 
     def __init__(
-        self, env: Environment, bots: Sequence[Opponent], num_snapshots: int, game: Game
+        self,
+        env: Environment,
+        bots: Sequence[Opponent],
+        num_snapshots: int,
+        game: Game,
+        num_seats: int | None = None,
     ) -> None:
         if not bots and not num_snapshots:
             raise ConfigError(
@@ -329,16 +335,21 @@ class Opponents:
         self._bots = list(bots)
         self._num_snapshots = num_snapshots
         self._game = game
+        self._num_seats = num_seats or game.num_players
         self.snapshots: Snapshots | None = None
         self._memories: dict[tuple[int, int], Memory] = {}  # (opponent, seat) → [B]
 
-    def bind(self, algorithm: Any, num_seats: int) -> None:
+    def bind(self, algorithm: Any) -> None:
         """Makes the pool of an algorithm, see :meth:`Environment.bind`."""
         if self._num_snapshots:
             opposition = self._env.opposition
             assert opposition is not None, self._env.name
             self.snapshots = Snapshots(
-                algorithm, self._env, self._num_snapshots, opposition.bots, num_seats
+                algorithm,
+                self._env,
+                self._num_snapshots,
+                opposition.bots,
+                self._num_seats,
             )
 
     def choose(self, ids: np.ndarray, rows: Any, rng: Rng) -> None:
@@ -400,9 +411,9 @@ class Opponents:
             rng: whatever is left to chance is drawn from it.
         """
         actions = np.zeros(len(rows), np.int64)
-        players = np.stack([ids[rows], seats], 1)
-        for i, seat in np.unique(players, axis=0).tolist():
-            own = np.flatnonzero((players == (i, seat)).all(1))
+        players = np.stack([seats, ids[rows]], 1)
+        for seat, i in np.unique(players, axis=0).tolist():
+            own = np.flatnonzero((players == (seat, i)).all(1))
             actions[own] = choose_rows(
                 *(self[i], self._game, copy_rows(state, own), seats[own], rng),
                 *(self._memories[i, seat], rows[own]),

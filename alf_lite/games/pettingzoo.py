@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -11,8 +12,7 @@ from gymnasium import spaces
 
 from alf_lite.config import configurable
 from alf_lite.errors import ConfigError, EnvError, did_you_mean, missing_extra
-from alf_lite.games.game import Game, Rng, objects
-from alf_lite.games.side import AgentSpaces
+from alf_lite.games.game import MASK_KEY, Game, Rng, objects
 
 _NAMESPACE = "classic/"
 _BOARD_GAMES = ("tictactoe", "connect_four", "chess", "go_")
@@ -21,18 +21,124 @@ _BOARD_GAMES = ("tictactoe", "connect_four", "chess", "go_")
 class ZooState(NamedTuple):
     """N games; a position is never changed."""
 
-    positions: np.ndarray  # [N] of _Position
+    positions: np.ndarray  # [N] of Position
+
+
+@dataclasses.dataclass
+class Position:
+    """One game after some actions; arrays [P] and lists are by seat."""
+
+    env: Any  # that stands here; None if it has gone on
+    seed: int
+    actions: tuple[tuple[int, ...], ...]  # [P] of each move
+    moves: np.ndarray  # bool
+    legal: Sequence[np.ndarray]  # [A] bool each, nothing where the seat does not move
+    seen: Sequence[np.ndarray]
+    won: np.ndarray  # so far
+    # Where all move at once:
+    paid: Any = None  # float32, by the last move
+    ended: Any = None  # bool, by the rules
+    whole: Any = None  # the state that an environment tells
+
+
+class ZooGame(Game):
+    """Games of PettingZoo; seats are its agents.
+
+    A game is a seed and the actions since, from which it can be played again: copies of
+    PettingZoo's environments lose their state.
+
+    Args:
+        make: makes an environment.
+        max_length: in so many moves every game is over.
+    """
+
+    def __init__(self, make: Callable[[], Any], max_length: int) -> None:
+        self._make = make
+        self._envs = [make()]
+        env = self._envs[0]
+        self.agents: list[Any] = list(env.possible_agents)
+        metadata = getattr(env, "metadata", {})
+        self.name = str(metadata.get("name", type(env).__name__))
+        self.num_players = len(self.agents)
+        self.max_length = max_length
+
+    @abc.abstractmethod
+    def _begin(self, seed: int) -> Position:
+        """A game that begins."""
+
+    @abc.abstractmethod
+    def _step(self, env: Any, before: Position, chosen: tuple[int, ...]) -> Position:
+        """The game after one move, which is made in ``env``."""
+
+    def initial(self, number: int, rng: Rng) -> ZooState:
+        seeds = rng.integers(2**31, size=number).tolist()
+        return ZooState(objects([self._begin(seed) for seed in seeds]))
+
+    def moves(self, state: ZooState) -> np.ndarray:
+        return self._by_seat(state, "moves", bool)
+
+    def play(self, state: ZooState, actions: np.ndarray, rng: Rng) -> ZooState:
+        pairs = zip(state.positions, map(tuple, actions.tolist()), strict=True)
+        return ZooState(objects([self._after(one, chosen) for one, chosen in pairs]))
+
+    def legal(self, state: ZooState, seats: np.ndarray) -> np.ndarray:
+        legal = [one.legal[s] for one, s in zip(state.positions, seats, strict=True)]
+        return np.array(legal, bool).reshape(-1, self.num_actions)
+
+    def observe(self, state: ZooState, seats: np.ndarray) -> np.ndarray:
+        seen = [one.seen[s] for one, s in zip(state.positions, seats, strict=True)]
+        space = self.observation_space
+        return np.array(seen, space.dtype).reshape(-1, *space.shape)
+
+    def returns(self, state: ZooState) -> np.ndarray:
+        is_over = ~self.moves(state).any(1, keepdims=True)
+        return (self._by_seat(state, "won", float) * is_over).astype(np.float32)
+
+    def _by_seat(self, state: ZooState, name: str, dtype: Any) -> np.ndarray:
+        values = [getattr(one, name) for one in state.positions]
+        return np.array(values, dtype).reshape(-1, self.num_players)
+
+    def pack(self, state: ZooState) -> list[np.ndarray]:
+        """[N] seeds, and [N, L, P] actions with -1 behind them."""
+        games = [one.actions for one in state.positions]
+        length = max(map(len, games), default=0)
+        packed = np.full((len(games), length, self.num_players), -1)
+        for row, actions in zip(packed, games, strict=True):
+            row[: len(actions)] = np.reshape(actions, (-1, self.num_players))
+        return [np.array([one.seed for one in state.positions], np.int64), packed]
+
+    def unpack(self, arrays: Sequence[np.ndarray]) -> ZooState:
+        games = [
+            self._replayed(int(seed), [a for a in map(tuple, row) if max(a) >= 0])
+            for seed, row in zip(arrays[0], arrays[1].tolist(), strict=True)
+        ]
+        return ZooState(objects(games))
+
+    def _after(self, position: Position, chosen: tuple[int, ...]) -> Position:
+        if position.env is None:  # it has gone on from there
+            position = self._replayed(position.seed, position.actions)
+        env, position.env = position.env, None
+        after = self._step(env, position, chosen)
+        if not np.isfinite(after.won).all():
+            raise EnvError(
+                f"{self.name}: a reward is not finite, the seats won {after.won}"
+            )
+        return after
+
+    def _replayed(self, seed: int, actions: Sequence[tuple[int, ...]]) -> Position:
+        position = self._begin(seed)
+        for chosen in actions:
+            position = self._after(position, chosen)
+        return position
 
 
 @configurable
-class PettingZooGame(Game):
+class PettingZooGame(ZooGame):
     """An AEC game of PettingZoo (Terry et al. 2021, arXiv:2009.14471).
 
-    Seats are ``possible_agents``. A game is a seed and the actions since, from which it
-    can be played again: copies of PettingZoo's environments lose their state. What a
-    seat wins on the way is paid at the end, the sum of the rewards that ``last()`` has
-    told it. One that has died moves no more. Without a mask, in the observation or the
-    info, all actions are legal.
+    What a seat wins on the way is paid at the end, the sum of the rewards that
+    ``last()`` has told it. One that has died moves no more. Without a mask, in the
+    observation or the info, all actions are legal.
 
     Args:
         game: a name such as ``"tictactoe_v3"``, of PettingZoo's classic games, or what
@@ -54,118 +160,88 @@ class PettingZooGame(Game):
         is_board_game: bool | None = None,
         max_length: int = 1000,
     ) -> None:
-        self._make = make = _maker(game) if isinstance(game, str) else game
-        env = make()
-        self._agents: list[Any] = list(env.possible_agents)
-        name = str(env.metadata.get("name", type(env).__name__))
-        self.name = f"pettingzoo/{name}"
-        self.num_players = len(self._agents)
-        self.max_length = max_length
-        self._spaces = AgentSpaces(env, self._agents, self.name)
+        super().__init__(_maker(game) if isinstance(game, str) else game, max_length)
+        if is_board_game is None:
+            is_board_game = self.num_players == 2 and self.name.startswith(_BOARD_GAMES)
+        self.is_board_game = is_board_game
+        self.name = f"pettingzoo/{self.name}"
+        self._spaces = AgentSpaces(self._envs[0], self.agents, self.name)
         own = self._spaces.own
         low, high = own.low.astype(np.float32), own.high.astype(np.float32)
         self.observation_space = spaces.Box(low, high, own.shape)
-        self.num_actions = int(self._spaces.action.n)
-        if is_board_game is None:
-            is_board_game = self.num_players == 2 and name.startswith(_BOARD_GAMES)
-        self.is_board_game = is_board_game
+        self.num_actions = self._spaces.num_actions
 
-    def initial(self, number: int, rng: Rng) -> ZooState:
-        seeds = rng.integers(2**31, size=number).tolist()
-        return ZooState(objects([self._begin(seed) for seed in seeds]))
-
-    def moves(self, state: ZooState) -> np.ndarray:
-        movers = np.array([one.mover for one in state.positions], np.int64)
-        return movers[:, None] == np.arange(self.num_players)
-
-    def play(self, state: ZooState, actions: np.ndarray, rng: Rng) -> ZooState:
-        pairs = zip(state.positions, actions.tolist(), strict=True)
-        after = [self._after(one, row[one.mover]) for one, row in pairs]
-        return ZooState(objects(after))
-
-    def legal(self, state: ZooState, seats: np.ndarray) -> np.ndarray:
-        pairs = zip(state.positions, seats, strict=True)
-        legal = [one.legal & (one.mover == seat) for one, seat in pairs]
-        return np.array(legal, bool).reshape(-1, self.num_actions)
-
-    def observe(self, state: ZooState, seats: np.ndarray) -> np.ndarray:
-        pairs = zip(state.positions, seats, strict=True)
-        seen = [one.seen[seat] for one, seat in pairs]
-        return np.array(seen, np.float32).reshape(-1, *self.observation_space.shape)
-
-    def returns(self, state: ZooState) -> np.ndarray:
-        won = [one.won * (one.mover < 0) for one in state.positions]
-        return np.array(won, np.float32).reshape(-1, self.num_players)
-
-    def pack(self, state: ZooState) -> list[np.ndarray]:
-        """[N] seeds, and [N, L] actions with -1 behind them."""
-        histories = [one.actions for one in state.positions]
-        packed = np.full((len(histories), max(map(len, histories), default=0)), -1)
-        for row, actions in zip(packed, histories, strict=True):
-            row[: len(actions)] = actions
-        return [np.array([one.seed for one in state.positions], np.int64), packed]
-
-    def unpack(self, arrays: Sequence[np.ndarray]) -> ZooState:
-        games = zip(*arrays, strict=True)
-        played = [self._replayed(int(s), a[a >= 0].tolist()) for s, a in games]
-        return ZooState(objects(played))
-
-    # One game
-
-    def _begin(self, seed: int) -> _Position:
+    def _begin(self, seed: int) -> Position:
         env = self._make()
         env.reset(seed=seed)
         return self._arrive(env, seed, (), np.zeros(self.num_players))
 
-    def _after(self, position: _Position, action: int) -> _Position:
-        if position.env is None:  # it has gone on from there
-            position = self._replayed(position.seed, position.actions)
-        env, position.env = position.env, None
-        env.step(action)
-        actions = (*position.actions, action)
-        return self._arrive(env, position.seed, actions, position.won.copy())
+    def _step(self, env: Any, before: Position, chosen: tuple[int, ...]) -> Position:
+        env.step(chosen[int(before.moves.argmax())])
+        actions = (*before.actions, chosen)
+        return self._arrive(env, before.seed, actions, before.won.copy())
 
-    def _replayed(self, seed: int, actions: Sequence[int]) -> _Position:
-        position = self._begin(seed)
-        for action in actions:
-            position = self._after(position, action)
-        return position
-
-    def _arrive(
-        self, env: Any, seed: int, actions: tuple[int, ...], won: np.ndarray
-    ) -> _Position:
+    def _arrive(self, env: Any, seed: int, actions: Any, won: np.ndarray) -> Position:
         """Up to the next one that moves, or the end; the dead take their last rewards.
 
         ``last()`` tells what an agent has won since its last action, and the agents
         that die are told in any order, often the loser first.
         """
-        mover, legal = -1, np.zeros(self.num_actions, bool)
-        while env.agents and mover < 0:
+        legal = np.zeros((self.num_players, self.num_actions), bool)
+        while env.agents and not legal.any():
             seen, reward, terminated, truncated, info = env.last()
-            seat = self._agents.index(env.agent_selection)
+            seat = self.agents.index(env.agent_selection)
             won[seat] += reward
             if terminated or truncated:
                 env.step(None)
                 continue
-            mover, mask = seat, self._spaces.read(seen, info)[1]
-            legal = ~legal if mask is None else mask.astype(bool)
-        if not np.isfinite(won).all():
-            raise EnvError(f"{self.name}: a reward is not finite, the seats won {won}")
-        seen = [self._spaces.read(env.observe(a), None)[0] for a in self._agents]
-        return _Position(env, seed, actions, mover, legal, won, seen)
+            mask = self._spaces.read(seen, info)[1]
+            legal[seat] = True if mask is None else mask
+        read = [self._spaces.read(env.observe(a), None)[0] for a in self.agents]
+        return Position(env, seed, actions, legal.any(1), legal, read, won)
 
 
-@dataclasses.dataclass
-class _Position:
-    """One game after some actions."""
+class AgentSpaces:
+    """What agents that are alike observe and do, and how to read it.
 
-    env: Any  # that stands here; None if it has gone on
-    seed: int
-    actions: tuple[int, ...]
-    mover: int  # -1: the game is over
-    legal: np.ndarray  # [A] bool
-    won: np.ndarray  # [P], as far as the seats have been told
-    seen: list[np.ndarray]  # by seat
+    Args:
+        env: of PettingZoo.
+        agents: of ``env``.
+        name: for messages.
+
+    Raises:
+        ConfigError: if two agents differ, or a space is of another kind.
+    """
+
+    def __init__(self, env: Any, agents: Sequence[Any], name: str) -> None:
+        seen = [env.observation_space(agent) for agent in agents]
+        chosen = [env.action_space(agent) for agent in agents]
+        if any(x != seen[0] for x in seen) or any(x != chosen[0] for x in chosen):
+            raise ConfigError(
+                f"{name}: its agents have different spaces, {seen} and {chosen}. One "
+                "policy is for all: pad observations and actions to the largest ones."
+            )
+        own, action = seen[0], chosen[0]
+        if isinstance(own, spaces.Dict) and "observation" in own.spaces:
+            own = own["observation"]
+        self._num_values = int(own.n) if isinstance(own, spaces.Discrete) else 0
+        if self._num_values:
+            own = spaces.Box(0.0, 1.0, (self._num_values,))
+        if not isinstance(own, spaces.Box) or not isinstance(action, spaces.Discrete):
+            raise ConfigError(
+                f"{name}: agents need a Box or Discrete of observations and a Discrete "
+                f"of actions, got {own} and {action}"
+            )
+        self.own, self.action, self.num_actions = own, action, int(action.n)
+
+    def read(self, seen: Any, info: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        """What one agent observes, and its mask, which is in ``seen`` or ``info``."""
+        mask = (info or {}).get(MASK_KEY)
+        if isinstance(seen, dict):
+            seen, mask = seen["observation"], seen.get(MASK_KEY, mask)
+        if self._num_values:
+            seen = np.arange(self._num_values) == seen
+        return np.array(seen), None if mask is None else np.array(mask)
 
 
 def _maker(name: str) -> Callable[[], Any]:

@@ -98,6 +98,10 @@ class TestFolded(EnvironmentContract):
         return FoldedEnvironment(num_environments, lambda: Walkers(lengths), seed=seed)
 
 
+def seeds_of(env) -> list[int]:
+    return [one.seed for one in env._games.positions]
+
+
 def random_actions(rows: int, number: int) -> torch.Tensor:
     return torch.randint(3, (number, rows), generator=torch.Generator().manual_seed(0))
 
@@ -106,7 +110,7 @@ def test_rows_are_the_agents_of_single_games():
     env = FoldedEnvironment(6, lambda: Walkers((4, 4)), seed=0)
     first = env.reset(3)
     games = [Walkers((4, 4)) for _ in range(3)]
-    seen = [g.reset(seed=s)[0] for g, s in zip(games, env._seeds, strict=True)]
+    seen = [g.reset(seed=s)[0] for g, s in zip(games, seeds_of(env), strict=True)]
     assert torch.equal(first.observation["agent"], torch.eye(2).repeat(3, 1))
     for action in random_actions(6, 30):
         for i, one in enumerate(seen):
@@ -119,7 +123,7 @@ def test_rows_are_the_agents_of_single_games():
         for i, game in enumerate(games):
             rows = slice(2 * i, 2 * i + 2)
             if not game.agents:
-                seen[i] = game.reset(seed=env._seeds[i])[0]
+                seen[i] = game.reset(seed=seeds_of(env)[i])[0]
                 assert (step.step_type[rows] == StepType.FIRST).all()
                 continue
             chosen = dict(zip(game.agents, action[rows].tolist(), strict=True))
@@ -286,14 +290,14 @@ ONE, TWO = "walker_0", ["walker_1", "walker_2"]
 
 
 class Right(Opponent):
-    """Notes what it sees, and goes to the right as whoever is odd."""
+    """Notes what it sees, and goes to the right as the last of three."""
 
     def __init__(self):
         self.seen = []
 
     def act(self, game, state, seats, rng):
         self.seen.append((game.policy_input(state, seats), seats))
-        return np.where(seats == 1, 2, 1)
+        return np.where((seats == 2) & (game.num_learners == 1), 2, 1)
 
 
 def test_one_side_learns_and_the_other_is_played():
@@ -308,13 +312,13 @@ def test_one_side_learns_and_the_other_is_played():
     first = env.reset()
     assert torch.equal(first.observation["agent"], torch.eye(2).repeat(2, 1))
     games = [Chase((4, 6, 3), sizes=(5, 2, 2)) for _ in range(2)]
-    before = [g.reset(seed=s)[0] for g, s in zip(games, env._seeds, strict=True)]
+    before = [g.reset(seed=s)[0] for g, s in zip(games, seeds_of(env), strict=True)]
     won = np.zeros((2, 3))
     for t, action in enumerate(random_actions(4, 6)):
         step = env.step(action)
         if t < 4:  # the other side is out after four steps
             seen, seats = right.seen[t]
-            assert seats.tolist() == [0, 0]
+            assert seats.tolist() == [2, 2]
             assert np.array_equal(seen["own"], [one[ONE] for one in before])
             assert np.array_equal(seen["team"], seen["own"])
         for i, game in enumerate(games):
@@ -347,12 +351,13 @@ def test_each_agent_of_the_other_side_has_its_own_action():
         2, lambda: Chase(masks="info"), learners=[ONE], opponents=[Right()], seed=0
     )
     first = env.reset()
-    step = env.step(torch.tensor([1, 1]))
+    step = env.step(torch.tensor([2, 0]))
     won = step.env_info["returns"]
     games = [Chase() for _ in range(2)]
-    places = [g.reset(seed=s)[0] for g, s in zip(games, env._seeds, strict=True)]
-    for agent, move in ((ONE, 0), ("walker_1", 0), ("walker_2", 1)):
-        expected = [float(place[agent][0]) + move for place in places]
+    places = [g.reset(seed=s)[0] for g, s in zip(games, seeds_of(env), strict=True)]
+    for agent, moves in ((ONE, (1, -1)), ("walker_1", (0, 0)), ("walker_2", (1, 1))):
+        pairs = zip(places, moves, strict=True)
+        expected = [float(place[agent][0]) + move for place, move in pairs]
         assert won[agent].tolist() == pytest.approx(expected)
     assert first.observation["action_mask"].tolist() == [[1, 0, 1]] * 2
 
@@ -411,22 +416,14 @@ def test_a_policy_of_the_other_side_is_an_opponent():
     )
     env.reset()
     env.step(torch.tensor([1, 1]))
-    state = env._others_see
-    expected = [
-        int(
-            policy.predict(
-                {"own": state.own[i, a : a + 1], "agent": state.agent[i, a : a + 1]},
-                True,
-            )[0]
-        )
-        for i in range(2)
-        for a in range(2)
-    ]
+    expected = []
+    for game in env._games.positions:
+        for agent in (0, 1):
+            own, who = game.seen[1 + agent], np.eye(2, dtype=np.float32)[agent]
+            expected.append(int(policy.predict({"own": own, "agent": who}, True)))
     env.step(torch.tensor([1, 1]))
-    assert [one[-1][1:].tolist() for one in env._actions] == [
-        expected[:2],
-        expected[2:],
-    ]
+    played = [game.actions[-1][1:] for game in env._games.positions]
+    assert played == [tuple(expected[:2]), tuple(expected[2:])]
     with pytest.raises(ConfigError, match="two was trained on"):
         FoldedEnvironment(2, Chase, learners=TWO, opponents=[opponent])
 

@@ -326,10 +326,10 @@ class TestMemory:
         snapshot, seen = env._opponents.snapshots[0], 0
         begun = snapshot.begin(1, env._rng)
         for _ in range(30):
-            legal = torch.from_numpy(env.game.legal(env._games, env._seats))
+            legal = torch.from_numpy(env.game.legal(env._games, env._choosing_seats()))
             step = env.step(torch.multinomial(legal.float() + 1e-9, 1)[:, 0])
             # Of a game that has begun, the other one has the second move
-            is_new = step.is_first().numpy() & (env._seats == 0)
+            is_new = step.is_first().numpy() & (env._choosing_seats() == 0)
             for row in np.flatnonzero(is_new & (env._opponent_ids == 1)):
                 kept = [array[[row]] for array in env._opponents._memories[1, 1]]
                 assert all(map(np.array_equal, begun, kept))

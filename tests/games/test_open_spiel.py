@@ -102,7 +102,9 @@ def test_the_seed_of_an_environment_fixes_the_search():
         env.reset()
         return [
             env.step(
-                torch.from_numpy(env.game.legal(env._games, env._seats).argmax(1))
+                torch.from_numpy(
+                    env.game.legal(env._games, env._choosing_seats()).argmax(1)
+                )
             ).observation["observation"]
             for _ in range(12)
         ]
