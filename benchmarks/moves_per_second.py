@@ -1,20 +1,31 @@
-"""Random moves per CPU second: our games, those of others, and folded rows.
+"""How fast games are, by CPU seconds.
 
-python -m benchmarks.moves_per_second
+Random moves of our games, those of others, and folded rows; with ``battles``, rows that
+PPO acts on and learns from, alone and against snapshots of itself.
+
+python -m benchmarks.moves_per_second [battles]
 """
 
 from __future__ import annotations
 
+import functools
 import statistics
 import sys
 import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 
+from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.config import TrainerConfig
+from alf_lite.games.battle_environment import BattleEnvironment
 from alf_lite.games.catalogue import create_game
 from alf_lite.games.folded_environment import FoldedEnvironment
-from alf_lite.games.game import copy_rows, random_legal
+from alf_lite.games.game import MASK_KEY, copy_rows, random_legal
+from alf_lite.games.game_environment import BothSeatsEnvironment, GameEnvironment
+from alf_lite.games.opponents import RandomOpponent
 
 GAMES = (
     *("tic_tac_toe", "open_spiel/tic_tac_toe", "pettingzoo/tictactoe_v3"),
@@ -51,10 +62,65 @@ def folded_rows_per_second(rows: int = 48) -> float:
     return steps * rows / (time.process_time() - start)
 
 
+def ppo_rows_per_second(
+    make: Callable[[], GameEnvironment], num_snapshots: int = 0
+) -> Callable[[], float]:
+    """Of PPO that acts and learns, with all snapshots of its pool in play."""
+    env = make()
+    config = TrainerConfig(
+        num_iterations=1000,
+        unroll_length=16,
+        epochs=4,
+        mini_batch_length=1,
+        mini_batch_size=256,
+        random_seed=0,
+    )
+    algorithm: Any = PPOAlgorithm(env=env, config=config, action_mask_key=MASK_KEY)
+    if num_snapshots:
+        pool = algorithm.opponent_pool
+        for slot in range(num_snapshots):
+            pool.put(slot, slot, pool.tensors_of(0))
+        pool.weights[:] = 1.0
+    algorithm.train_iter()
+
+    def measure() -> float:
+        rows, start = 0, time.process_time()
+        while time.process_time() - start < 1.0:
+            algorithm.train_iter()
+            rows += config.unroll_length * env.batch_size
+        return rows / (time.process_time() - start)
+
+    return measure
+
+
 def main() -> None:
-    """Medians of five turns, with the lowest and the highest."""
+    """What the arguments say: games, or battles."""
+    torch.set_num_threads(1)
+    if sys.argv[1:] == ["battles"]:
+        show(battles())
+        return
     measures = {name: lambda name=name: moves_per_second(name) for name in GAMES}
     measures["folded simple_spread, rows"] = folded_rows_per_second
+    show(measures)
+
+
+def battles(game: str = "tic_tac_toe", rows: int = 64) -> dict[str, Callable]:
+    """PPO without opponents, against random moves, and against snapshots of itself."""
+    both = functools.partial(BothSeatsEnvironment, rows, game, seed=0)
+    battle = functools.partial(BattleEnvironment, rows, game, seed=0)
+    bots = functools.partial(battle, opponents=[RandomOpponent()])
+    measures = {
+        "PPO, both seats, rows": ppo_rows_per_second(both),
+        "PPO, random opponent, rows": ppo_rows_per_second(bots),
+    }
+    for number in (1, 4, 16):
+        own = functools.partial(battle, num_snapshots=number)
+        measures[f"PPO, {number} snapshots, rows"] = ppo_rows_per_second(own, number)
+    return measures
+
+
+def show(measures: Mapping[str, Callable[[], float]]) -> None:
+    """Medians of five turns, with the lowest and the highest."""
     found: dict[str, list[float]] = {name: [] for name in measures}
     for _ in range(5):
         for name, measure in measures.items():

@@ -196,6 +196,10 @@ def check_module_state(module: nn.Module, state_dict: Any, what: str) -> None:
         if _describe(expected, key) != _describe(state_dict, key)
     ]
     if differences:
+        for name, part in module.named_modules():
+            explain = getattr(part, "explain_misfit", None)  # of settings, in a line
+            if explain and (reason := explain(state_dict, f"{name}.")):
+                raise CheckpointError(f"{what}: {reason}")
         raise CheckpointError(
             f"{what} does not fit {type(module).__name__}: {len(differences)} of "
             f"{len(expected)} entries differ\n{_table(differences)}\n"

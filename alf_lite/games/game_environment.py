@@ -140,7 +140,7 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
         check_action("action", action, torch.Size((self.batch_size,)), True)
         chosen = action.numpy(force=True).reshape(self._seats.shape)
         self._check_legal(chosen.ravel())
-        has_begun = self._is_last.all(1)
+        has_begun = np.all(self._is_last, axis=1)
         rows, new = np.flatnonzero(~has_begun), np.flatnonzero(has_begun)
         paid = np.zeros((len(self._rows), self.game.num_players), np.float32)
         self._num_moves[rows] += 1
@@ -299,13 +299,13 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
             self._opponents.restore(state["opponents"])
         self.game.release(self._games)
         self._games = self.game.unpack(arrays[len(own) :])
-        has_begun = saved.is_first().numpy().reshape(self._seats.shape).all(1)
+        has_begun = np.all(saved.is_first().numpy().reshape(self._seats.shape), axis=1)
         reward = saved.reward.numpy().reshape(self._seats.shape)
         replayed = self._arrive(has_begun, reward, saved.prev_action)
         is_other = np.zeros(self.batch_size, bool)
         for one, other in zip(*map(nest.flatten, (replayed, saved)), strict=True):
             is_other |= (one != other).reshape(self.batch_size, -1).any(1).numpy()
-        is_new = is_other.reshape(self._seats.shape).any(1)
+        is_new = np.any(is_other.reshape(self._seats.shape), axis=1)
         if not is_new.any():
             self._rng.bit_generator.state = state["generator"]
             return {}

@@ -23,6 +23,7 @@ from alf_lite.environments.specs_only_environment import (
 from alf_lite.errors import ConfigError, EnvError
 from alf_lite.games.game import MASK_KEY, Game, Rng, State, copy_rows
 from alf_lite.games.opponents import Memory, Opponent, choose_rows
+from alf_lite.policies.exported_policy import ExportedPolicy
 from alf_lite.policies.run_policy import load_policy_checkpoint
 from alf_lite.policies.trained_policy import load_policy
 from alf_lite.runs.training_state import ALGORITHM, part_of
@@ -69,9 +70,11 @@ class PolicyOpponent(Opponent):
     ) -> tuple[np.ndarray, Memory]:
         seen = game.policy_input(state, seats)
         seen = {key: seen[key] for key in self.policy.observation_space.spaces}
-        if not self.policy.remembers:
+        seed = 0 if self._deterministic else int(rng.integers(2**63))
+        with random_state.torch_seeded(seed, self.policy.algorithm.device):
+            if self.policy.remembers:
+                return self.policy.predict_with(seen, memory, self._deterministic)
             return np.asarray(self.policy.predict(seen, self._deterministic)), memory
-        return self.policy.predict_with(seen, memory, self._deterministic)
 
     def probabilities(self, seen: np.ndarray, legal: np.ndarray) -> np.ndarray:
         """[N, A], of observations and legal actions, as :class:`GameTree` asks."""
@@ -106,6 +109,48 @@ class RunOpponent(PolicyOpponent):
         if checkpoint != "latest":
             name += f"@{checkpoint}"
         super().__init__(policy, name, deterministic=deterministic)
+
+
+@configurable
+class ExportedOpponent(Opponent):
+    """A policy that was exported, see docs/export.md; it needs no code of its run.
+
+    Args:
+        directory: that ``alf_lite export`` has written; only one that you trust.
+
+    Raises:
+        ConfigError: if it holds no exported policy.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.name = Path(directory).name
+        self._policy = ExportedPolicy(directory)
+
+    def check_game(self, game: Game) -> None:
+        seen = {
+            "/".join(port["path"]): tuple(port["shape"][1:])
+            for port in self._policy.inputs
+            if port["role"] == "observation"
+        }
+        known = {key: space.shape for key, space in game.policy_space.spaces.items()}
+        action, *others = self._policy.actions
+        top = game.num_actions - 1
+        fits = (action["minimum"], action["maximum"]) == (0, top) and not others
+        if not seen.items() <= known.items() or not fits:
+            raise ConfigError(
+                f"{self.name} was trained on {seen} with actions up to "
+                f"{action['maximum']}, and {game.name} has {known} and up to {top}"
+            )
+
+    def begin(self, number: int, rng: Rng) -> Memory:
+        return self._policy.new_memory(number)
+
+    def choose(
+        self, game: Game, state: State, seats: np.ndarray, rng: Rng, memory: Memory
+    ) -> tuple[np.ndarray, Memory]:
+        seen = game.policy_input(state, seats)
+        (actions,), memory = self._policy.predict_with(seen, memory, rng)
+        return actions, memory
 
 
 def snapshots_of(
@@ -187,6 +232,23 @@ class OpponentPool(nn.Module):
         for i, name in enumerate(self.names):
             self.get_buffer(f"tensor_{i}")[slot] = tensors[name]
         self.ids[slot] = number
+
+    def explain_misfit(self, state: Mapping[str, Any], prefix: str) -> str | None:
+        """Why the pool of a checkpoint does not fit, if it is of another size."""
+        size = len(state.get(f"{prefix}ids", ()))
+        if size != len(self.ids):
+            return (
+                f"num_snapshots was {size} and is {len(self.ids)}: set it back to "
+                f"{size}, or begin in another root_dir"
+            )
+        num_bots = len(state.get(f"{prefix}weights", ())) - size
+        number = len(self.bot_names)
+        if num_bots != number:
+            return (
+                f"there were {num_bots} opponents beside the snapshots and now there "
+                f"are {number}: name the same ones, or begin in another root_dir"
+            )
+        return None
 
     def tensors_of(self, slot: int) -> dict[str, Tensor]:
         """By name, of the pool's memory."""

@@ -102,9 +102,8 @@ class ParallelGame(ZooGame):
                 else one.whole
                 for one in state.positions
             ]
-            seen["team"] = np.array(team, np.float32).reshape(
-                -1, *self.policy_space["team"].shape
-            )
+            shape: Any = self.policy_space["team"].shape
+            seen["team"] = np.array(team, np.float32).reshape(-1, *shape)
         if MASK_KEY in self.policy_space.spaces:
             seen[MASK_KEY] = self.legal(state, seats).astype(np.int8)
         return seen

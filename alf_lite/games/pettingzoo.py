@@ -198,7 +198,8 @@ class PettingZooGame(ZooGame):
             mask = self._spaces.read(seen, info)[1]
             legal[seat] = True if mask is None else mask
         read = [self._spaces.read(env.observe(a), None)[0] for a in self.agents]
-        return Position(env, seed, actions, legal.any(1), legal, read, won)
+        moves = np.any(legal, axis=1)
+        return Position(env, seed, actions, moves, list(legal), read, won)
 
 
 class AgentSpaces:

@@ -222,7 +222,7 @@ class EnvironmentContract:
     # What the tests are made of
 
     @contextmanager
-    def _open(self, seed: int = 0) -> Iterator[Environment]:
+    def _open(self, seed: int = 0) -> Iterator[Any]:
         env = self.make(self.num_environments, seed)
         try:
             assert env.batch_size == self.num_environments, env.batch_size

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -142,24 +141,9 @@ class GameContract:
 
 
 class GameEnvironmentContract(EnvironmentContract):
-    """An environment of games: actions are legal ones, and open games are resumed.
-
-    Policies draw from torch's generator, which is seeded before all that they do.
-    """
-
-    @contextmanager
-    def _open(self, seed: int = 0) -> Iterator[Any]:
-        torch.manual_seed(0)
-        with super()._open(seed) as env:
-            torch.manual_seed(0)
-            yield env
-
-    def _iterate(self, env: Any, seed: int | None = None) -> Iterator[TimeStep]:
-        torch.manual_seed(0)
-        return super()._iterate(env, seed)
+    """An environment of games: actions are legal ones, and open games are resumed."""
 
     def _action(self, env: Any, t: int) -> Tensor:
-        torch.manual_seed(t)
         if env._current is None:
             return torch.zeros(env.batch_size, dtype=torch.int64)
         legal = env.game.legal(env._games, env._choosing_seats())

@@ -16,7 +16,7 @@ from alf_lite.games.catalogue import create_game
 from alf_lite.games.game import Game
 from alf_lite.games.matches import game_of_run, play_games
 from alf_lite.games.open_spiel import MctsOpponent
-from alf_lite.games.opponent_pool import RunOpponent, snapshots_of
+from alf_lite.games.opponent_pool import ExportedOpponent, RunOpponent, snapshots_of
 from alf_lite.games.opponents import (
     AverageOpponent,
     OnePlyOpponent,
@@ -25,6 +25,7 @@ from alf_lite.games.opponents import (
     RandomOpponent,
 )
 from alf_lite.games.payoff import Ratings, bradley_terry
+from alf_lite.policies.exported_policy import SPECS_FILE
 from alf_lite.runs.directory import RunDirectory
 from alf_lite.tools import pictures
 from alf_lite.utils.game_results import distinct_names
@@ -111,7 +112,7 @@ def _game(name: str | None, players: Sequence[str]) -> Game:
 
 
 def players_of(text: str, *, sampled: bool = False) -> Sequence[Opponent]:
-    """A bot by its name, or what a run has learned, by its directory.
+    """A bot by its name, or a run or an exported policy by its directory.
 
     ``RUN`` is the policy, ``RUN@STEP`` that of an earlier checkpoint, ``average:RUN``
     draws one of its snapshots for each game, ``snapshots:RUN`` are all of them, and
@@ -137,6 +138,8 @@ def players_of(text: str, *, sampled: bool = False) -> Sequence[Opponent]:
         return [
             RunOpponent(name, step, deterministic=not sampled) for step in sorted(steps)
         ]
+    if (Path(text) / SPECS_FILE).is_file():
+        return [ExportedOpponent(text)]
     run, _, step = text.rpartition("@")
     if step.isdecimal() and Path(run).is_dir():
         return [RunOpponent(run, int(step), deterministic=not sampled)]
@@ -145,7 +148,8 @@ def players_of(text: str, *, sampled: bool = False) -> Sequence[Opponent]:
     raise ConfigError(
         f"there is no run {text!r}, and no such bot.{did_you_mean(text, _BOTS)} "
         f"Bots are {', '.join(_BOTS)} and {_MCTS}NUMBER; of a run there are RUN, "
-        f"RUN@STEP, {_CHECKPOINTS}RUN, {_AVERAGE}RUN and {_SNAPSHOTS}RUN."
+        f"RUN@STEP, {_CHECKPOINTS}RUN, {_AVERAGE}RUN and {_SNAPSHOTS}RUN, of an "
+        "export its directory."
     )
 
 

@@ -17,6 +17,7 @@ from alf_lite.data_structures import StepType, TimeStep
 from alf_lite.environments.environment import Environment
 from alf_lite.environments.space_specs import RecordedLeaf, RecordedValues
 from alf_lite.environments.space_tree import SpaceTree
+from alf_lite.policies.exported_policy import read_graph
 from alf_lite.tools.policy_graph import NoiseFrom, PolicyGraph, Port
 from alf_lite.utils import random_state
 
@@ -109,7 +110,7 @@ def compare(graph: PolicyGraph, path: Path, watched: Watched) -> Comparison:
 
     In a batch as the run's policy acted in, and with one environment alone.
     """
-    call = _read_onnx(path) if path.suffix == ".onnx" else _read_torch(path)
+    call = read_graph(path)
     ports = [port for port in graph.outputs if port.role == "action"]
     largest, worst, num_actions, num_ties = 0.0, ports[0].name, 0, 0
     for rows in (slice(None), slice(0, 1)):
@@ -173,29 +174,6 @@ def _replay(
             array.astype(leaf.dtype)
             for leaf, array in zip(watched.actions, outputs[:num_actions], strict=True)
         ]
-
-
-def _read_onnx(path: Path) -> Any:
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    names = {value.name for value in session.get_inputs()}
-
-    def call(inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-        return session.run(None, {k: v for k, v in inputs.items() if k in names})
-
-    return call
-
-
-def _read_torch(path: Path) -> Any:
-    module = torch.export.load(path).module()
-
-    def call(inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-        tensors = [torch.from_numpy(np.array(array)) for array in inputs.values()]
-        with torch.no_grad():
-            return [output.numpy() for output in module(*tensors)]
-
-    return call
 
 
 def _ties(

@@ -29,13 +29,13 @@ from alf_lite.environments.space_specs import RecordedValues
 from alf_lite.environments.specs_only_environment import from_saved_spaces, saved_spaces
 from alf_lite.errors import ConfigError, ExportError, did_you_mean, needs_extra
 from alf_lite.policies import run_policy
+from alf_lite.policies.exported_policy import SPECS_FILE
 from alf_lite.policies.trained_policy import build_to_predict, directory_of
 from alf_lite.tools.policy_check import Comparison, compare, watch
 from alf_lite.tools.policy_graph import PolicyGraph, Port
 
 _FORMATS = {"onnx": ("onnx",), "torch": ("torch",), "both": ("onnx", "torch")}
 _FILES = {"onnx": "policy.onnx", "torch": "policy.pt2"}
-SPECS_FILE = "policy.json"
 _SCHEMA = 1
 
 

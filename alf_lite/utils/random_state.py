@@ -162,3 +162,20 @@ def preserved() -> Iterator[None]:
         yield
     finally:
         set_state(state)
+
+
+@contextlib.contextmanager
+def torch_seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """In which torch draws by a seed on the CPU and on ``device``, and only there."""
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        generators.append(torch.cuda.default_generators[index])
+    states = [generator.get_state() for generator in generators]
+    try:
+        for generator in generators:
+            generator.manual_seed(seed)
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)

@@ -389,9 +389,7 @@ def test_snapshots_play_the_other_side_and_open_games_are_resumed():
     other = PPOAlgorithm(env=again, config=config)
     other.load_state_dict(algorithm.state_dict())
     assert again.restore_episodes(state, 7) == {}
-    torch.manual_seed(0)
     steps = [env.step(action) for action in random_actions(6, 20)]
-    torch.manual_seed(0)
     for step, action in zip(steps, random_actions(6, 20), strict=True):
         same = again.step(action)
         for a, b in zip(nest.flatten(step), nest.flatten(same), strict=True):

@@ -11,12 +11,13 @@ import torch
 import alf_lite
 from alf_lite.algorithms.dqn_algorithm import DqnAlgorithm
 from alf_lite.algorithms.ppo_algorithm import PPOAlgorithm
+from alf_lite.checkpoints import data
 from alf_lite.config import TrainerConfig
 from alf_lite.environments.creation import create_environment
-from alf_lite.errors import ConfigError, EnvError
+from alf_lite.errors import CheckpointError, ConfigError, EnvError
 from alf_lite.games.battle_environment import BattleEnvironment
 from alf_lite.games.board_games import TicTacToe
-from alf_lite.games.game import copy_rows
+from alf_lite.games.game import copy_rows, random_legal
 from alf_lite.games.game_environment import BothSeatsEnvironment
 from alf_lite.games.league import League
 from alf_lite.games.matches import play_games
@@ -373,3 +374,35 @@ def test_a_league_without_opponents_is_refused(tmp_path):
     create = functools.partial(create_environment, env_ctor=BothSeatsEnvironment)
     with pytest.raises(ConfigError, match="League: the environment has no snapshots"):
         Trainer(config, tmp_path, create_env=create, hooks=[League()]).train()
+
+
+def test_snapshots_draw_from_the_generator_of_their_games():
+    def steps(torch_seed):
+        torch.manual_seed(torch_seed)
+        env = make_environment(opponents=[], num_snapshots=2)
+        make_algorithm(env)
+        env.reset(3)
+        before, found = torch.get_rng_state(), []
+        draws = np.random.default_rng(0)
+        for _ in range(20):
+            legal = env.game.legal(env._games, env._choosing_seats())
+            found.append(env.step(torch.from_numpy(random_legal(legal, draws))))
+        assert torch.equal(torch.get_rng_state(), before)
+        return torch.stack([step.observation["observation"] for step in found])
+
+    assert torch.equal(steps(0), steps(1))
+
+
+def test_a_pool_of_another_size_is_told_in_a_line():
+    one, other, bot = (
+        make_algorithm(make_environment(**options))
+        for options in ({}, {"num_snapshots": 3}, {"opponents": [RandomOpponent()] * 2})
+    )
+    load = functools.partial(data.load_module_state, state_dict=one.state_dict())
+    with pytest.raises(
+        CheckpointError, match=r"^it: num_snapshots was 2 and is 3: .*$"
+    ):
+        load(other, what="it")
+    with pytest.raises(CheckpointError, match=r"^it: there were 1 opponents .* are 2"):
+        load(bot, what="it")
+    load(one, what="it")
