@@ -129,6 +129,7 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
         if seed is not None:
             self._rng = np.random.default_rng(vector_seed(seed))
         self._begin(self._rows)
+        self._let_opponents_move()
         nothing = np.zeros(self._seats.shape, np.float32)
         is_new = np.ones(len(self._rows), bool)
         return self._arrive(is_new, nothing, torch.zeros(self.batch_size).long())
@@ -146,14 +147,15 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
         self._num_moves[rows] += 1
         if len(rows):
             self._move(rows, chosen[rows], paid)
-            self._let_opponents_move(rows, paid)
-        reward = np.take_along_axis(paid, self._seats, 1)
         if len(new):
             self._begin(new)
+        self._let_opponents_move(paid)
+        paid[new] = 0
+        reward = np.take_along_axis(paid, self._seats, 1)
         return self._arrive(has_begun, reward, action)
 
     def _begin(self, rows: np.ndarray) -> None:
-        """New games in some rows, up to where a learner has to choose."""
+        """New games in some rows."""
         if self._games is not None:
             self.game.release(copy_rows(self._games, rows))
         games, is_all = self._opening(len(rows)), len(rows) == len(self._rows)
@@ -161,7 +163,6 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
         self._num_moves[rows] = 0
         if self._opponents is not None:
             self._opponents.choose(self._opponent_ids, rows, self._rng)
-            self._let_opponents_move(rows, np.zeros((len(self._rows), 0)))
 
     def _opening(self, number: int) -> State:
         """Games that begin, after moves that nobody has chosen; none is over."""
@@ -171,22 +172,25 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
         wanted = self._rng.integers(0, self._num_random_moves + 1, number)
         return after_random_moves(self.game, games, wanted, self._rng)
 
-    def _let_opponents_move(self, rows: np.ndarray, paid: np.ndarray) -> None:
-        """Until a learner has to choose, or the game is over."""
+    def _let_opponents_move(self, paid: np.ndarray | None = None) -> None:
+        """In all games, until a learner has to choose or the game is over."""
+        rows = self._rows
         while self._opponents is not None and len(rows):
             moves = self.game.moves(copy_rows(self._games, rows))
             is_own = np.take_along_axis(moves, self._seats[rows], 1).any(1)
             rows = rows[moves.any(1) & ~is_own]
             if len(rows):
-                self._move(rows, np.zeros((len(rows), self._seats.shape[1]), int), paid)
+                self._move(rows, np.zeros_like(self._seats[rows]), paid)
 
-    def _move(self, rows: np.ndarray, chosen: np.ndarray, paid: np.ndarray) -> None:
+    def _move(
+        self, rows: np.ndarray, chosen: np.ndarray, paid: np.ndarray | None
+    ) -> None:
         """One move of all who choose now.
 
         Args:
             rows: [N] of games that go on.
             chosen: [N, L], of those who learn.
-            paid: [G, P], to which is added what it has won.
+            paid: [G, P], to which is added what it has won; None: nobody asks.
         """
         games, seats = copy_rows(self._games, rows), self._seats[rows]
         actions = np.zeros((len(rows), self.game.num_players), np.int64)
@@ -204,7 +208,7 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
                 )
         np.put_along_axis(actions, seats, chosen, 1)
         games = self.game.play(games, actions, self._rng)
-        if paid.size:
+        if paid is not None:
             paid[rows] += self.game.paid(games)
         self._games = with_rows(self._games, rows, games)
 
@@ -310,6 +314,7 @@ class GameEnvironment(EnvironmentWithSpecs, abc.ABC):
             self._rng.bit_generator.state = state["generator"]
             return {}
         self._begin(np.flatnonzero(is_new))
+        self._let_opponents_move()
         reward = np.where(is_new[:, None], 0, reward)
         self._arrive(has_begun | is_new, reward, saved.prev_action)
         rows = np.flatnonzero(is_new.repeat(self._seats.shape[1])).tolist()

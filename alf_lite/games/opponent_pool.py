@@ -399,7 +399,7 @@ class Opponents:
         self._game = game
         self._num_seats = num_seats or game.num_players
         self.snapshots: Snapshots | None = None
-        self._memories: dict[tuple[int, int], Memory] = {}  # (opponent, seat) → [B]
+        self._memories: dict[int, Memory] = {}  # by opponent: [B · P], row · P + seat
 
     def bind(self, algorithm: Any) -> None:
         """Makes the pool of an algorithm, see :meth:`Environment.bind`."""
@@ -435,19 +435,20 @@ class Opponents:
         playing = set(ids.tolist())
         if snapshots is not None:
             snapshots.keep(i - num_bots for i in playing)
-        kept = self._memories.items()
-        self._memories = {key: value for key, value in kept if key[0] in playing}
+        self._memories = {i: self._memories[i] for i in playing & {*self._memories}}
         for i in np.unique(chosen).tolist():
             self._begin_memory(i, len(ids), np.asarray(rows)[chosen == i], rng)
 
     def _begin_memory(self, i: int, num_rows: int, rows: np.ndarray, rng: Rng) -> None:
         """Of new games [N] in these rows, in every seat."""
-        for seat in range(self._game.num_players):
-            begun = self[i].begin(len(rows), rng)
-            if (i, seat) not in self._memories:
-                self._memories[i, seat] = [x[:1].repeat(num_rows, 0) for x in begun]
-            for array, new in zip(self._memories[i, seat], begun, strict=True):
-                array[rows] = new
+        num_seats = self._game.num_players
+        begun = self[i].begin(len(rows) * num_seats, rng)
+        if i not in self._memories:
+            size = num_rows * num_seats
+            self._memories[i] = [x[:1].repeat(size, 0) for x in begun]
+        places = (rows[:, None] * num_seats + np.arange(num_seats)).ravel()
+        for array, new in zip(self._memories[i], begun, strict=True):
+            array[places] = new
 
     def __getitem__(self, i: int) -> Opponent:
         """The one with this number, which plays."""
@@ -473,12 +474,12 @@ class Opponents:
             rng: whatever is left to chance is drawn from it.
         """
         actions = np.zeros(len(rows), np.int64)
-        players = np.stack([seats, ids[rows]], 1)
-        for seat, i in np.unique(players, axis=0).tolist():
-            own = np.flatnonzero((players == (seat, i)).all(1))
+        players, places = ids[rows], rows * self._game.num_players + seats
+        for i in np.unique(players).tolist():
+            own = np.flatnonzero(players == i)
             actions[own] = choose_rows(
                 *(self[i], self._game, copy_rows(state, own), seats[own], rng),
-                *(self._memories[i, seat], rows[own]),
+                *(self._memories[i], places[own]),
             )
         return actions
 
@@ -487,8 +488,8 @@ class Opponents:
         return {
             "snapshots": {} if self.snapshots is None else self.snapshots.state(),
             "memories": {
-                f"{opponent}/{seat}": [torch.from_numpy(x.copy()) for x in memory]
-                for (opponent, seat), memory in self._memories.items()
+                str(i): [torch.from_numpy(x.copy()) for x in memory]
+                for i, memory in self._memories.items()
             },
         }
 
@@ -496,7 +497,5 @@ class Opponents:
         """Has those of ``state`` play again."""
         if self.snapshots is not None:
             self.snapshots.restore(state["snapshots"])
-        self._memories = {}
-        for name, memory in state["memories"].items():
-            opponent, _, seat = name.partition("/")
-            self._memories[int(opponent), int(seat)] = [x.numpy() for x in memory]
+        kept = state["memories"].items()
+        self._memories = {int(i): [x.numpy() for x in memory] for i, memory in kept}

@@ -332,7 +332,7 @@ class TestMemory:
             # Of a game that has begun, the other one has the second move
             is_new = step.is_first().numpy() & (env._choosing_seats() == 0)
             for row in np.flatnonzero(is_new & (env._opponent_ids == 1)):
-                kept = [array[[row]] for array in env._opponents._memories[1, 1]]
+                kept = [array[[2 * row + 1]] for array in env._opponents._memories[1]]
                 assert all(map(np.array_equal, begun, kept))
                 seen += 1
         assert seen
