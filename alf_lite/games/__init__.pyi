@@ -35,6 +35,7 @@ from alf_lite.games.open_spiel import (
     SpielState as SpielState,
 )
 from alf_lite.games.opponent_pool import (
+    ExportedOpponent as ExportedOpponent,
     OpponentPool as OpponentPool,
     Opponents as Opponents,
     PolicyOpponent as PolicyOpponent,
