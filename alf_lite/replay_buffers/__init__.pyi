@@ -64,8 +64,10 @@ from alf_lite.replay_buffers.stored_steps import (
     to_stored_steps as to_stored_steps,
 )
 from alf_lite.replay_buffers.sum_tree import (
+    Drawn as Drawn,
     SumTree as SumTree,
     last_of_each as last_of_each,
+    locate as locate,
     nothing_to_find as nothing_to_find,
 )
 from alf_lite.replay_buffers.weighted_sampler import (
@@ -81,6 +83,7 @@ from alf_lite.replay_buffers.window_sampler import (
     check_size as check_size,
     draw_in_strata as draw_in_strata,
     draw_others as draw_others,
+    draw_random as draw_random,
     draw_stratified as draw_stratified,
     draw_with_replacement as draw_with_replacement,
     draw_without_replacement as draw_without_replacement,
