@@ -261,6 +261,8 @@ def _mean_loss(
         (mean,), to_loss = numpy_mean(loss, valid.numpy())
         to_log_prob, to_value, to_entropy = to_parts(*to_loss(np.float32(1)))
         to_output, *to_inputs = to_outputs(to_log_prob, to_entropy)
+        assert to_output is not None
+        assert to_value is not None
         gradients = [
             *[torch.from_numpy(g) for g in to_inputs],
             *policy.pull_back(to_output, kept[0], num_rows),
