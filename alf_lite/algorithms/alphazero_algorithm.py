@@ -56,7 +56,7 @@ class SearchResult(NamedTuple):
     """What is stored of a search, and what the network is fitted to."""
 
     policy: Tensor  # [B, A] π'
-    value: Tensor  # [B] of the root; in training z
+    value: Tensor  # [B] Σ π' Q; in training z
 
 
 class AlphaZeroInfo(NamedTuple):
@@ -97,6 +97,8 @@ class AlphaZeroAlgorithm(OffPolicyAlgorithm):
     )
 
     _rollout_temperature = Coefficient()
+    _cells: Tensor  # [S, cells], of the symmetries of the game
+    _moves: Tensor  # [S, A]
 
     def __init__(
         self,
@@ -147,6 +149,9 @@ class AlphaZeroAlgorithm(OffPolicyAlgorithm):
         self._has_temperature = rollout_temperature is not None
         set_coefficients(self, _rollout_temperature=rollout_temperature or 1.0)
         self._network = network_ctor(spec, TensorSpec((game.num_actions + 1,)))
+        cells, actions = map(np.stack, zip(*game.symmetries(), strict=True))
+        self.register_buffer("_cells", torch.from_numpy(cells), persistent=False)
+        self.register_buffer("_moves", torch.from_numpy(actions), persistent=False)
         if not nest.is_empty(self._network.state_spec):
             raise ConfigError(f"{self._name}: its network must not have a memory")
 
@@ -160,14 +165,17 @@ class AlphaZeroAlgorithm(OffPolicyAlgorithm):
     # Acting
 
     def predict_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
-        """The best action of a search without noise; ε of them are drawn by π'."""
+        """The best action of a search without noise; ε of them are drawn by π'.
+
+        Its info is what the search has found.
+        """
         found = self._find(inputs.observation, with_noise=False)
         action = torch.from_numpy(found.action)
         if self.predict_epsilon > 0:
             policy = torch.from_numpy(found.action_weights)
             is_drawn = torch.rand(len(action)) < self.predict_epsilon
             action = torch.where(is_drawn, _draw(policy), action)
-        return AlgStep(output=self._as_action(inputs, action), state=state)
+        return AlgStep(self._as_action(inputs, action), state, info=found)
 
     def rollout_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
         """Searches with noise, and stores what the search found."""
@@ -178,7 +186,7 @@ class AlphaZeroAlgorithm(OffPolicyAlgorithm):
             action = _draw(policy ** (1 / self._rollout_temperature))
         device = inputs.reward.device
         info = SearchResult(
-            policy.to(device), torch.from_numpy(found.value.copy()).to(device)
+            policy.to(device), torch.from_numpy(found.policy_value).to(device)
         )
         return AlgStep(output=self._as_action(inputs, action), state=state, info=info)
 
@@ -222,12 +230,28 @@ class AlphaZeroAlgorithm(OffPolicyAlgorithm):
     ) -> AlgStep:
         """What the network says of replayed positions."""
         observation, mask = self._mask.split(inputs.observation)
+        observation, mask, target = self._turned(observation, mask, rollout_info)
         outputs, _ = self._network(observation)
         logits, value = outputs[..., :-1], outputs[..., -1].tanh()
         if mask is not None:
             logits = torch.where(mask, logits, -1e9)
-        info = AlphaZeroInfo(logits, value, rollout_info, inputs.step_type)
+        info = AlphaZeroInfo(logits, value, target, inputs.step_type)
         return AlgStep(state=state, info=info)
+
+    def _turned(
+        self, observation: Nest, mask: Tensor | None, target: SearchResult
+    ) -> tuple[Nest, Tensor | None, SearchResult]:
+        """Every row [B, ...] in one of the symmetries of the game, drawn evenly."""
+        shape = target.value.shape
+        which = torch.randint(len(self._cells), shape, device=self._cells.device)
+        cells, actions = self._cells[which], self._moves[which]
+
+        def turn(board: Tensor) -> Tensor:
+            return board.reshape(cells.shape).gather(-1, cells).view(board.shape)
+
+        mask = None if mask is None else mask.gather(-1, actions)
+        target = target._replace(policy=target.policy.gather(-1, actions))
+        return nest.map_structure(turn, observation), mask, target
 
     def calc_loss(self, info: AlphaZeroInfo) -> LossInfo:
         """−Σ_a π'(a) log p(a) + c (z − v)², [T-n, B]."""

@@ -118,6 +118,16 @@ class LineGame(Game):
             winner[discs[:, self._lines].all(2).any(1)] = seat
         return LineState(cells.astype(np.int8), (cells > 0).sum(1), winner)
 
+    def symmetries(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        board = np.arange(self.max_length).reshape(self._shape)
+        boards = [np.rot90(b, k) for b in (board, board[:, ::-1]) for k in range(4)]
+        if self._falls:
+            boards = [board, board[:, ::-1]]
+        cells = [b.ravel() for b in boards if b.shape == self._shape]
+        # The second plane is behind the first
+        seen = [np.concatenate([c, self.max_length + c]) for c in cells]
+        return list(zip(seen, [c[: self.num_actions] for c in cells], strict=True))
+
     def describe(self, state: LineState, row: int) -> str:
         disc = state.cells[row].astype(int)
         marks = np.where(disc == 0, ".", np.where(disc % 2 == 1, "x", "o"))

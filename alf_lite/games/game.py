@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -106,6 +107,16 @@ class Game(abc.ABC):
             f"{self.name}: what a seat sees does not tell the state of the game, with "
             "which a search begins. Take tic-tac-toe, Connect-4, Nim or a LineGame."
         )
+
+    def symmetries(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Turned and mirrored boards, in which what is turned is worth as much.
+
+        Returns:
+            of each: the elements of what a seat sees, flattened, in their new order;
+            and the actions in theirs. The first one leaves all as it is.
+        """
+        size = math.prod(self.observation_space.shape)
+        return [(np.arange(size), np.arange(self.num_actions))]
 
     def pack(self, state: State) -> list[np.ndarray]:
         """Numbers that say all, for a checkpoint."""

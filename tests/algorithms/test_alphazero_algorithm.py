@@ -118,6 +118,35 @@ def test_the_best_action_is_drawn_only_in_training():
     assert len(set(np.asarray(sampled).tolist())) > 1
 
 
+def test_boards_are_trained_in_all_symmetries():
+    # A policy that is the own discs themselves stays so, whatever is turned
+    algorithm = alphazero(TicTacToe(), n_step=2)
+    torch.manual_seed(0)
+    board = torch.zeros(200, 2, 3, 3)
+    board[:, 0] = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    board[:, 1, 1, 0] = 1
+    empty = (board.sum(1) == 0).flatten(1)
+    target = SearchResult(board[:, 0].flatten(1), torch.zeros(200))
+    seen, mask, target = algorithm._turned({"observation": board}, empty, target)
+    board = seen["observation"]
+    assert torch.equal(target.policy, board[:, 0].flatten(1))
+    assert torch.equal(mask, (board.sum(1) == 0).flatten(1))
+    assert len(board.unique(dim=0)) == 8
+
+
+class KnownSearch(TreeSearch):
+    def run(self, root, step, legal=None, noise=None):
+        found = super().run(root, step, legal, noise)
+        known = np.full_like(found.value, 0.7)
+        return found._replace(value=-known, policy_value=known)
+
+
+def test_values_are_fitted_to_those_of_the_improved_policy():
+    algorithm = alphazero(search=KnownSearch(8))
+    step = algorithm.rollout_step(algorithm.env.reset(), ())
+    np.testing.assert_allclose(step.info.value, 0.7)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [

@@ -146,3 +146,42 @@ def test_what_one_seat_wins_the_other_loses(game):
     won = play_games(game, [random, random], 200, draws)
     assert won.any()
     assert (won.sum(1) == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("game", "number"),
+    [
+        (TicTacToe(), 8),
+        (ConnectFour(), 2),
+        (LineGame(3, 4, 3), 4),
+        (LineGame(5, 5, 4, falls=True), 2),
+        (Nim((1, 2, 4)), 1),
+    ],
+    ids=lambda game: getattr(game, "name", game),
+)
+def test_a_move_on_a_turned_board_is_the_turned_move(game, number):
+    symmetries = game.symmetries()
+    assert len({tuple(seen) for seen, _ in symmetries}) == number
+    states, random = game.initial(50, rng()), rng(1)
+    for _ in range(4):
+        movers = game.moves(states).argmax(1)
+        legal = game.legal(states, movers)
+        seen = game.observe(states, movers).reshape(50, -1)
+        actions = random_legal(legal, random)
+        after = game.play(states, np.stack([actions] * 2, 1), random)
+        for cells, moves in symmetries:
+            shape = game.observation_space.shape
+            turned = game.state_of(seen[:, cells].reshape(-1, *shape))
+            seats = game.moves(turned).argmax(1)
+            np.testing.assert_array_equal(game.legal(turned, seats), legal[:, moves])
+            same = np.argsort(moves)[actions]  # the turned action
+            then = game.play(turned, np.stack([same] * 2, 1), random)
+            np.testing.assert_array_equal(
+                game.observe(then, 1 - seats).reshape(50, -1),
+                game.observe(after, 1 - movers).reshape(50, -1)[:, cells],
+            )
+            won = game.returns(after)[np.arange(50), movers]
+            np.testing.assert_array_equal(game.returns(then)[np.arange(50), seats], won)
+        if not game.moves(after).any(1).all():
+            break
+        states = after

@@ -80,7 +80,8 @@ class Found(NamedTuple):
     action_weights: Array  # [B, A], the improved policy: the target of a policy loss
     visits: Array  # [B, A] int64, of the actions of the root
     q: Array  # [B, A], 0 where there was no visit
-    value: Array  # [B], of the root
+    value: Array  # [B], of the root: the mean of what all simulations have found
+    policy_value: Array  # [B], Σ π' Q: what a value should be fitted to
     tree: Tree
 
 
@@ -160,13 +161,14 @@ class TreeSearch:
         tree = trees.result()
         _check_model(tree)
         at_root = trees.nodes(trees.roots)
-        action, weights = self._selection.decide(at_root, plan)
+        decision = self._selection.decide(at_root, plan)
         return Found(
-            action=action,
-            action_weights=weights,
+            action=decision.action,
+            action_weights=decision.policy,
             visits=_as_int(at_root.visits),
             q=at_root.q,
             value=at_root.value[:, 0],
+            policy_value=decision.value,
             tree=tree,
         )
 

@@ -44,6 +44,14 @@ class RootPlan(NamedTuple):
     considered: Array | None  # [B, num_simulations], see GumbelSelection
 
 
+class Decision(NamedTuple):
+    """What comes of a search at its roots."""
+
+    action: Array  # [B] the best one
+    policy: Array  # [B, A] the improved policy π'
+    value: Array  # [B] Σ_a π'(a) Q(a)
+
+
 class Selection(abc.ABC):
     """Which action a simulation tries, and which one is the best in the end.
 
@@ -70,8 +78,8 @@ class Selection(abc.ABC):
         """[M] actions of the next simulation that comes by."""
 
     @abc.abstractmethod
-    def decide(self, nodes: Nodes, plan: RootPlan) -> tuple[Array, Array]:
-        """The best action [B], and the improved policy [B, A]."""
+    def decide(self, nodes: Nodes, plan: RootPlan) -> Decision:
+        """What is best, in the end."""
 
     @abc.abstractmethod
     def draw_noise(self, logits: Array) -> Array:
@@ -145,12 +153,13 @@ class GumbelSelection(Selection):
         share = nodes.visits / (1 + nodes.visits.sum(-1, keepdims=True))
         return (policy - share).argmax(-1)
 
-    def decide(self, nodes: Nodes, plan: RootPlan) -> tuple[Array, Array]:
+    def decide(self, nodes: Nodes, plan: RootPlan) -> Decision:
         xp = module_of(nodes.logits)
         sigma = self._sigma(nodes)
         most = xp.amax(nodes.visits, axis=-1, keepdims=True)
         action = self._best_considered(nodes, plan, most, sigma)
-        return action, _softmax(nodes.logits + sigma)
+        policy = _softmax(nodes.logits + sigma)
+        return Decision(action, policy, (policy * self._completed_q(nodes)).sum(-1))
 
     def draw_noise(self, logits: Array) -> Array:
         noise = torch.empty(tuple(logits.shape)).exponential_().log().neg()
@@ -170,7 +179,14 @@ class GumbelSelection(Selection):
 
     def _sigma(self, nodes: Nodes) -> Array:
         """[M, A]: σ of the completed Q."""
-        xp = module_of(nodes.q)
+        q = self._completed_q(nodes)
+        if self._rescale_values:
+            q = _rescaled(q, q)
+        most = module_of(q).amax(nodes.visits, axis=-1, keepdims=True)
+        return (self._maxvisit_init + most) * self._value_scale * q
+
+    def _completed_q(self, nodes: Nodes) -> Array:
+        """[M, A]: Q, and what stands for it where there was no visit."""
         is_visited = nodes.visits > 0
         value = nodes.raw_value
         if self._use_mixed_value:
@@ -179,11 +195,7 @@ class GumbelSelection(Selection):
             num_visits = nodes.visits.sum(-1, keepdims=True)
             mean_q = (prior / total * nodes.q).sum(-1, keepdims=True)
             value = (value + num_visits * mean_q) / (num_visits + 1)
-        q = xp.where(is_visited, nodes.q, value)
-        if self._rescale_values:
-            q = _rescaled(q, q)
-        most = xp.amax(nodes.visits, axis=-1, keepdims=True)
-        return (self._maxvisit_init + most) * self._value_scale * q
+        return module_of(nodes.q).where(is_visited, nodes.q, value)
 
 
 @configurable
@@ -249,9 +261,10 @@ class PuctSelection(Selection):
         is_legal = nodes.logits > _RULED_OUT
         return module_of(score).where(is_legal, score, -math.inf).argmax(-1)
 
-    def decide(self, nodes: Nodes, plan: RootPlan) -> tuple[Array, Array]:
-        total = nodes.visits.sum(-1, keepdims=True)
-        return nodes.visits.argmax(-1), nodes.visits / total
+    def decide(self, nodes: Nodes, plan: RootPlan) -> Decision:
+        policy = nodes.visits / nodes.visits.sum(-1, keepdims=True)
+        action = nodes.visits.argmax(-1)
+        return Decision(action, policy, (policy * nodes.q).sum(-1))
 
     def draw_noise(self, logits: Array) -> Array:
         alpha = torch.full(tuple(logits.shape), self._alpha)

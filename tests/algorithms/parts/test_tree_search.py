@@ -210,6 +210,31 @@ def test_the_improved_policy_is_one():
     np.testing.assert_array_equal(found.action, (found.action_weights).argmax(1))
 
 
+def naive_policy_value(found: Found, select: str, row: int) -> float:
+    """Σ π' Q, with the mixed value where nothing was tried."""
+    visits, q = np.asarray(found.visits)[row], np.asarray(found.q)[row]
+    if select == "puct":
+        return sum(n * value for n, value in zip(visits, q, strict=True)) / 20
+    tree = found.tree
+    prior = np.exp(np.asarray(tree.logits)[row, 0].astype(float))
+    prior /= prior.sum()
+    tried = [a for a in range(len(q)) if visits[a]]
+    mean_q = sum(prior[a] * q[a] for a in tried) / sum(prior[a] for a in tried)
+    mixed = (np.asarray(tree.raw_value)[row, 0] + 20 * mean_q) / 21
+    policy = np.asarray(found.action_weights)[row]
+    return sum(p * (q[a] if visits[a] else mixed) for a, p in enumerate(policy))
+
+
+@pytest.mark.parametrize("select", ["gumbel", "puct"])
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_the_value_of_the_improved_policy(library, select):
+    model = Tables(random_tables(np.random.default_rng(6), 30, 25), library)
+    found = search(model, np.arange(8), select)
+    assert (np.asarray(found.visits) == 0).any(1).all()
+    expected = [naive_policy_value(found, select, row) for row in range(8)]
+    np.testing.assert_allclose(np.asarray(found.policy_value), expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("select", ["gumbel", "puct"])
 def test_a_discount_of_0_ends_the_influence(select):
     rng = np.random.default_rng(3)
