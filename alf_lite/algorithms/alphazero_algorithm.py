@@ -169,34 +169,25 @@ class AlphaZeroAlgorithm(OffPolicyAlgorithm):
 
         Its info is what the search has found.
         """
-        found = self._find(inputs.observation, with_noise=False)
-        action = torch.from_numpy(found.action)
-        if self.predict_epsilon > 0:
-            policy = torch.from_numpy(found.action_weights)
-            is_drawn = torch.rand(len(action)) < self.predict_epsilon
-            action = torch.where(is_drawn, _draw(policy), action)
+        found = self._find(inputs, with_noise=False)
+        action = found.choose(self.predict_epsilon)
         return AlgStep(self._as_action(inputs, action), state, info=found)
 
     def rollout_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
         """Searches with noise, and stores what the search found."""
-        found = self._find(inputs.observation, with_noise=True)
+        found = self._find(inputs, with_noise=True)
         policy = torch.from_numpy(found.action_weights)
-        action = torch.from_numpy(found.action)
+        action = found.choose()
         if self._has_temperature:
-            action = _draw(policy ** (1 / self._rollout_temperature))
-        device = inputs.reward.device
-        info = SearchResult(
-            policy.to(device), torch.from_numpy(found.policy_value).to(device)
-        )
-        return AlgStep(output=self._as_action(inputs, action), state=state, info=info)
+            weights = policy ** (1 / self._rollout_temperature)
+            action = torch.multinomial(weights, 1).squeeze(-1)
+        value = torch.from_numpy(found.policy_value)
+        info = SearchResult(*(t.to(inputs.reward.device) for t in (policy, value)))
+        return AlgStep(self._as_action(inputs, action), state, info=info)
 
-    def _find(self, observation: Nest, *, with_noise: bool) -> Found:
-        remaining, mask = self._mask.split(observation)
-        (board,) = nest.flatten(remaining)
-        root = self._model.root(board.numpy(force=True))
-        noise = self._search.draw_noise(root.logits) if with_noise else None
-        legal = None if mask is None else mask.numpy(force=True)
-        return self._search.run(root, self._model.step, legal, noise)
+    def _find(self, inputs: TimeStep, *, with_noise: bool) -> Found:
+        observation, mask = self._mask.split(inputs.observation)
+        return self._search.find(self._model, observation, mask, with_noise=with_noise)
 
     def _as_action(self, inputs: TimeStep, action: Tensor) -> Nest:
         return self._actions.to_action(action.to(inputs.reward.device).unsqueeze(-1))
@@ -269,8 +260,3 @@ class AlphaZeroAlgorithm(OffPolicyAlgorithm):
             extra=diagnostic(extra),
             priority=self.priority_of(error, info.step_type),
         )
-
-
-def _draw(weights: Tensor) -> Tensor:
-    """[B], drawn by weights [B, A]."""
-    return torch.multinomial(weights, 1).squeeze(-1)

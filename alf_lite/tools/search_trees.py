@@ -29,7 +29,7 @@ from alf_lite.tools import pictures
 _CONNECT = {"tee": "├─ ", "last": "└─ ", "bar": "│  ", "none": "   "}
 
 
-class Branch(NamedTuple):
+class TreeBranch(NamedTuple):
     """A node of a tree as it is shown, with the action that leads to it.
 
     Values are those of who moves at the root, whoever moves at the node.
@@ -39,7 +39,7 @@ class Branch(NamedTuple):
     visits: int
     prior: float  # of the action
     value: float  # Q of the action; of the root the mean of all simulations
-    branches: tuple[Branch, ...]  # the most visited first
+    branches: tuple[TreeBranch, ...]  # the most visited first
     num_left_out: int  # of its actions that were tried
 
 
@@ -150,7 +150,7 @@ def _position(env: Environment, time_step: TimeStep) -> str:
     return env.game.describe(env.game.state_of(board), 0)
 
 
-def branches_of(found: Found, num_levels: int, num_branches: int) -> Branch:
+def branches_of(found: Found, num_levels: int, num_branches: int) -> TreeBranch:
     """The part of the tree that is shown.
 
     Args:
@@ -164,7 +164,7 @@ def branches_of(found: Found, num_levels: int, num_branches: int) -> Branch:
         for leaf in (tree.children, tree.visits, tree.q, tree.logits, tree.discount)
     )
 
-    def at(node: int, sign: float, level: int) -> tuple[tuple[Branch, ...], int]:
+    def at(node: int, sign: float, level: int) -> tuple[tuple[TreeBranch, ...], int]:
         tried = np.flatnonzero(visits[node])
         order = tried[np.argsort(-visits[node][tried], kind="stable")]
         priors = _softmax(logits[node])
@@ -174,11 +174,11 @@ def branches_of(found: Found, num_levels: int, num_branches: int) -> Branch:
             turned = sign * (-1 if discount[edge] < 0 else 1)
             below = at(children[edge], turned, level + 1)
             numbers = int(visits[edge]), float(priors[action]), float(sign * q[edge])
-            shown.append(Branch(int(action), *numbers, *below))
+            shown.append(TreeBranch(int(action), *numbers, *below))
         return tuple(shown), len(tried) - len(shown)
 
     value = float(np.asarray(found.value)[0])
-    return Branch(-1, int(visits[0].sum()), 1.0, value, *at(0, 1, 0))
+    return TreeBranch(-1, int(visits[0].sum()), 1.0, value, *at(0, 1, 0))
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
@@ -199,7 +199,7 @@ def text(searched: Searched, num_levels: int, num_branches: int) -> str:
     width = 3 * num_levels + 6
     lines.append(f"{'action':<{width}}  visits  prior      Q  improved policy")
 
-    def add(branch: Branch, begin: str, level: int) -> None:
+    def add(branch: TreeBranch, begin: str, level: int) -> None:
         for i, child in enumerate(branch.branches):
             is_last = i == len(branch.branches) - 1
             corner = _CONNECT["last" if is_last else "tee"] if level else ""
@@ -235,30 +235,29 @@ def draw(
     num_rows = _num_leaves(root)
     height = max(3.0, 0.36 * num_rows)
     with pictures.picture(file, 1, 2, (4.6, height)) as (figure, (tree, bars)):
-        tree.get_gridspec().set_width_ratios([2.6, 1])
+        columns = tree.get_gridspec()
+        assert columns is not None
+        columns.set_width_ratios([2.6, 1])
         _draw_tree(tree, root, int(searched.found.action[0]), num_levels)
         _draw_bars(bars, searched)
         figure.suptitle(searched.title, fontsize=11)
         if searched.position:
-            tree.text(
-                *(0.0, 1.0, searched.position),
-                **{"family": "monospace", "size": 7, "va": "top"},
-                transform=tree.transAxes,
-            )
+            font: Any = {"family": "monospace", "size": 7, "va": "top"}
+            tree.text(0, 1, searched.position, transform=tree.transAxes, **font)
 
 
-def _num_leaves(branch: Branch) -> int:
+def _num_leaves(branch: TreeBranch) -> int:
     return sum(map(_num_leaves, branch.branches)) or 1
 
 
-def _draw_tree(axes: Any, root: Branch, best: int, num_levels: int) -> None:
+def _draw_tree(axes: Any, root: TreeBranch, best: int, num_levels: int) -> None:
     from matplotlib import colormaps
 
     colour: Callable[[float], Any] = colormaps["RdBu"]
     largest = max(1e-6, *map(abs, _values(root)))
     next_row = 0.0
 
-    def place(branch: Branch, level: int) -> float:
+    def place(branch: TreeBranch, level: int) -> float:
         """Draws what is below first; returns the row of the branch."""
         nonlocal next_row
         rows = [place(child, level + 1) for child in branch.branches]
@@ -313,7 +312,7 @@ def _draw_tree(axes: Any, root: Branch, best: int, num_levels: int) -> None:
     )
 
 
-def _values(branch: Branch) -> list[float]:
+def _values(branch: TreeBranch) -> list[float]:
     return [branch.value, *(v for child in branch.branches for v in _values(child))]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from alf_lite.algorithms.parts.tree_search import Root, Step, TreeSearch
-from alf_lite.bin import tree
+from alf_lite.bin import search_tree
 from alf_lite.tools import search_trees
 from alf_lite.tools.search_trees import Searched, branches_of
 
@@ -87,7 +87,7 @@ def run(tmp_path_factory):
 
 
 def test_the_search_of_a_run_after_some_moves(run, capsys):
-    assert tree.main([run, "4", "0", "--steps=1", "--levels=1"]) == 0
+    assert search_tree.main([run, "4", "0", "--steps=1", "--levels=1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "8 simulations" in lines[0]
     board = "".join(lines[1:4]).replace(" ", "")
@@ -108,11 +108,11 @@ def test_the_search_of_a_run_after_some_moves(run, capsys):
     ],
 )
 def test_what_cannot_be_shown_is_refused(run, flags, message, capsys):
-    assert tree.main([run, *flags]) == 2
+    assert search_tree.main([run, *flags]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_other_algorithms_do_not_search(trained, capsys):
     run = trained
-    assert tree.main([f"--root_dir={run}"]) == 2
+    assert search_tree.main([f"--root_dir={run}"]) == 2
     assert "does not search in a tree" in capsys.readouterr().err

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
+from torch import Tensor
 
 from alf_lite import nest
 from alf_lite.algorithms.parts.tree_search import Root, Step
@@ -64,10 +65,12 @@ class SimulatorModel:
         self._game, self._evaluate, self._gamma = game, evaluate, gamma
         self._rng = np.random.default_rng(0)  # for games that want one
 
-    def root(self, observation: np.ndarray) -> Root:
-        """Searches begin at what the seats that move see, [B, ...]."""
-        logits, value = self._evaluate(observation)
-        return Root(logits, value, self._game.state_of(observation))
+    def root(self, observation: Any) -> Root:
+        """Searches begin at what the seats that move see, one leaf [B, ...]."""
+        (board,) = nest.flatten(observation)
+        board = board.numpy(force=True) if isinstance(board, Tensor) else board
+        logits, value = self._evaluate(board)
+        return Root(logits, value, self._game.state_of(board))
 
     def step(self, state: State, action: np.ndarray) -> tuple[Step, State]:
         """One move [B]. ``state`` [B, ...] is not used any more.

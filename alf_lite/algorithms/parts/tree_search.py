@@ -15,7 +15,7 @@ comes next: γ, 0 where the episode terminates, -γ where the other player is to
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -58,6 +58,16 @@ class Step(NamedTuple):
 StepFn = Callable[[Nest, Array], tuple[Step, Nest]]
 
 
+class SearchModel(Protocol):
+    """What is searched in."""
+
+    def root(self, observation: Nest) -> Root:
+        """Where searches begin, of observations [B, ...]."""
+
+    def step(self, state: Nest, action: Array) -> tuple[Step, Nest]:
+        """What actions [B] lead to, and the next states."""
+
+
 class Tree(NamedTuple):
     """B trees of N nodes, node 0 is the root; the i-th simulation adds node i."""
 
@@ -83,6 +93,16 @@ class Found(NamedTuple):
     value: Array  # [B], of the root: the mean of what all simulations have found
     policy_value: Array  # [B], Σ π' Q: what a value should be fitted to
     tree: Tree
+
+    def choose(self, epsilon: float = 0.0) -> Tensor:
+        """The best actions [B]; a share ε of them is drawn by the improved policy."""
+        action = torch.as_tensor(self.action)
+        if epsilon <= 0:
+            return action
+        weights = torch.as_tensor(self.action_weights)
+        drawn = torch.multinomial(weights, 1).squeeze(-1)
+        is_drawn = torch.rand(len(action), device=action.device) < epsilon
+        return torch.where(is_drawn, drawn, action)
 
 
 @configurable
@@ -127,6 +147,29 @@ class TreeSearch:
     def draw_noise(self, logits: Array) -> Array:
         """Noise [B, A] for :meth:`run` in training, from torch's CPU generator."""
         return self._selection.draw_noise(logits)
+
+    def find(
+        self,
+        model: SearchModel,
+        observation: Nest,
+        mask: Tensor | None,
+        *,
+        with_noise: bool,
+    ) -> Found:
+        """Searches from observations [B, ...].
+
+        Args:
+            model: to search in.
+            observation: for the model.
+            mask: [B, A] bool, the legal actions; None allows all.
+            with_noise: as it is drawn in training.
+        """
+        root = model.root(observation)
+        noise = self.draw_noise(root.logits) if with_noise else None
+        legal: Array | None = mask
+        if mask is not None and not isinstance(root.logits, Tensor):
+            legal = mask.numpy(force=True)
+        return self.run(root, model.step, legal, noise)
 
     def run(
         self,

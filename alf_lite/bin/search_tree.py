@@ -1,4 +1,4 @@
-"""Shows a search of a trained policy: ``alf_lite tree --root_dir=runs/az``."""
+"""Shows a search of a trained policy: ``alf_lite search_tree --root_dir=runs/az``."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def show_tree(values: FlagValues) -> int:
 
 
 PROGRAM = Program(
-    name="tree",
+    name="search_tree",
     summary="Shows the tree of a search of AlphaZero or MuZero, as text or a picture.",
     examples=(
         "--root_dir=runs/az --output=tree.png",
