@@ -194,17 +194,23 @@ class TreeSearch:
         legal = None if legal is None else (legal > 0)
         plan = self._selection.plan(root.logits, legal, noise, self.num_simulations)
         trees = _Trees(root, plan.logits, self.num_simulations)
+        at_root = trees.nodes(trees.roots)
+        score = self._selection.score(at_root)
+        num_roots = len(score)
         with np.errstate(invalid="ignore"):  # what is not finite is said below
             for simulation in range(self.num_simulations):
-                nodes = trees.nodes(trees.roots)
-                action = self._selection.at_root(nodes, plan, simulation)
+                action = self._selection.at_root(at_root, score, plan, simulation)
                 path = trees.descend(action, self._max_depth)
                 changed = trees.expand(path, simulation, step)
-                trees.best[changed] = self._selection.below(trees.nodes(changed))
+                nodes = trees.nodes(changed)
+                score = self._selection.score(nodes)
+                trees.best[changed] = self._selection.below(nodes, score)
+                # Those of the roots come first
+                at_root = Nodes(*[array[:num_roots] for array in nodes])
+                score = score[:num_roots]
         tree = trees.result()
         _check_model(tree)
-        at_root = trees.nodes(trees.roots)
-        decision = self._selection.decide(at_root, plan)
+        decision = self._selection.decide(at_root, score, plan)
         return Found(
             action=decision.action,
             action_weights=decision.policy,
@@ -303,7 +309,7 @@ class _Trees:
         """Adds what ``step`` says at the end of the path, and backs it up.
 
         Returns:
-            [M], the nodes below the root that have changed.
+            [M], the nodes that have changed, the roots before all others.
         """
         xp = self._xp
         state = nest.map_structure(lambda x: _take(x, path.last_node), self._state)
@@ -333,7 +339,7 @@ class _Trees:
         self._edge_q[edges] = (
             self._edge_reward[edges] + self._edge_discount[edges] * next_value
         )
-        return xp.concatenate([nodes[len(self.roots) :], leaf])
+        return xp.concatenate([nodes, leaf])
 
     def result(self) -> Tree:
         """Everything, without the spare node."""

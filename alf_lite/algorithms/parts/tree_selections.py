@@ -70,15 +70,21 @@ class Selection(abc.ABC):
         """Applies mask and noise to the prior of the roots."""
 
     @abc.abstractmethod
-    def at_root(self, nodes: Nodes, plan: RootPlan, simulation: int) -> Array:
+    def score(self, nodes: Nodes) -> Array:
+        """[M, A], what is known of the actions of nodes; for those that follow."""
+
+    @abc.abstractmethod
+    def at_root(
+        self, nodes: Nodes, score: Array, plan: RootPlan, simulation: int
+    ) -> Array:
         """[B] actions of one simulation, from 0 on."""
 
     @abc.abstractmethod
-    def below(self, nodes: Nodes) -> Array:
+    def below(self, nodes: Nodes, score: Array) -> Array:
         """[M] actions of the next simulation that comes by."""
 
     @abc.abstractmethod
-    def decide(self, nodes: Nodes, plan: RootPlan) -> Decision:
+    def decide(self, nodes: Nodes, score: Array, plan: RootPlan) -> Decision:
         """What is best, in the end."""
 
     @abc.abstractmethod
@@ -143,22 +149,22 @@ class GumbelSelection(Selection):
         noise = xp.zeros_like(logits) if noise is None else noise
         return RootPlan(logits, legal, noise, considered)
 
-    def at_root(self, nodes: Nodes, plan: RootPlan, simulation: int) -> Array:
+    def at_root(
+        self, nodes: Nodes, score: Array, plan: RootPlan, simulation: int
+    ) -> Array:
         assert plan.considered is not None
         considered = plan.considered[:, simulation, None]
-        return self._best_considered(nodes, plan, considered, self._sigma(nodes))
+        return self._best_considered(nodes, plan, considered, score)
 
-    def below(self, nodes: Nodes) -> Array:
-        policy = _softmax(nodes.logits + self._sigma(nodes))
+    def below(self, nodes: Nodes, score: Array) -> Array:
+        policy = _softmax(nodes.logits + score)
         share = nodes.visits / (1 + nodes.visits.sum(-1, keepdims=True))
         return (policy - share).argmax(-1)
 
-    def decide(self, nodes: Nodes, plan: RootPlan) -> Decision:
-        xp = module_of(nodes.logits)
-        sigma = self._sigma(nodes)
-        most = xp.amax(nodes.visits, axis=-1, keepdims=True)
-        action = self._best_considered(nodes, plan, most, sigma)
-        policy = _softmax(nodes.logits + sigma)
+    def decide(self, nodes: Nodes, score: Array, plan: RootPlan) -> Decision:
+        most = module_of(score).amax(nodes.visits, axis=-1, keepdims=True)
+        action = self._best_considered(nodes, plan, most, score)
+        policy = _softmax(nodes.logits + score)
         return Decision(action, policy, (policy * self._completed_q(nodes)).sum(-1))
 
     def draw_noise(self, logits: Array) -> Array:
@@ -177,8 +183,8 @@ class GumbelSelection(Selection):
             score = xp.where(plan.legal, score, -math.inf)
         return score.argmax(-1)
 
-    def _sigma(self, nodes: Nodes) -> Array:
-        """[M, A]: σ of the completed Q."""
+    def score(self, nodes: Nodes) -> Array:
+        """σ of the completed Q."""
         q = self._completed_q(nodes)
         if self._rescale_values:
             q = _rescaled(q, q)
@@ -253,15 +259,16 @@ class PuctSelection(Selection):
             logits = _mask(module_of(logits).log(prior.clip(min=_TINY)), legal)
         return RootPlan(logits, legal, noise, None)
 
-    def at_root(self, nodes: Nodes, plan: RootPlan, simulation: int) -> Array:
-        return self.below(nodes)
+    def at_root(
+        self, nodes: Nodes, score: Array, plan: RootPlan, simulation: int
+    ) -> Array:
+        return self.below(nodes, score)
 
-    def below(self, nodes: Nodes) -> Array:
-        score = self._score(nodes)
+    def below(self, nodes: Nodes, score: Array) -> Array:
         is_legal = nodes.logits > _RULED_OUT
         return module_of(score).where(is_legal, score, -math.inf).argmax(-1)
 
-    def decide(self, nodes: Nodes, plan: RootPlan) -> Decision:
+    def decide(self, nodes: Nodes, score: Array, plan: RootPlan) -> Decision:
         policy = nodes.visits / nodes.visits.sum(-1, keepdims=True)
         action = nodes.visits.argmax(-1)
         return Decision(action, policy, (policy * nodes.q).sum(-1))
@@ -270,7 +277,7 @@ class PuctSelection(Selection):
         alpha = torch.full(tuple(logits.shape), self._alpha)
         return like(logits, torch._sample_dirichlet(alpha).numpy())
 
-    def _score(self, nodes: Nodes) -> Array:
+    def score(self, nodes: Nodes) -> Array:
         xp = module_of(nodes.q)
         is_visited = nodes.visits > 0
         if self._value_range is None:
