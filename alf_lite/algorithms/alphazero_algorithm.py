@@ -9,7 +9,7 @@ that is better than p. It is what the network learns, and how the game ends:
 
     ℓ = −Σ_a π'(a) log p(a) + c (z − v)²
 
-z is n-step: what the next n moves win, and behind them the value that the search found
+z is n-step: what the next n moves win, and behind them Σ_a π'(a) Q(a) of the search
 there. With n as long as a game it is the result, as in the paper. The discount of the
 environment is -1, because a move later it is the value of the other seat.
 
@@ -18,8 +18,7 @@ Differences from the paper:
 1. Gumbel's search with sequential halving by default, so that some 16 simulations
    suffice; ``select="puct"`` is the paper's. The policy learned is then
    softmax(l + σ(Q)) of all actions in place of the shares of visits.
-2. Steps come from a replay buffer, evenly; the paper draws from the newest games, and
-   uses boards in all their symmetries.
+2. Steps come from a replay buffer, evenly; the paper draws from the newest games.
 3. No weight decay unless the optimizer has it.
 4. The position is told from the observation of who moves, and has no history.
 """

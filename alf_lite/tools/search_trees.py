@@ -144,10 +144,14 @@ def _check_action(action: int, found: Found, index: int) -> None:
 
 
 def _position(env: Environment, time_step: TimeStep) -> str:
+    """The board of a game, if what a seat sees tells it."""
     if not isinstance(env, GameEnvironment):
         return ""
     board = time_step.observation["observation"].numpy(force=True)
-    return env.game.describe(env.game.state_of(board), 0)
+    try:
+        return env.game.describe(env.game.state_of(board), 0)
+    except ConfigError:
+        return ""
 
 
 def branches_of(found: Found, num_levels: int, num_branches: int) -> TreeBranch:

@@ -10,6 +10,7 @@ import torch
 
 from alf_lite.algorithms.alphazero_algorithm import AlphaZeroAlgorithm, SearchResult
 from alf_lite.algorithms.parts.tree_search import TreeSearch
+from alf_lite.bin import train
 from alf_lite.config import TrainerConfig
 from alf_lite.data_structures import BatchInfo, StepType, TimeStep
 from alf_lite.errors import ConfigError
@@ -169,6 +170,34 @@ def test_values_are_fitted_to_those_of_the_improved_policy():
 def test_what_makes_no_sense_is_refused(change, error, message):
     with pytest.raises(error, match=message):
         alphazero(**{"env": BothSeatsEnvironment(4, NIM), **change})
+
+
+CONF = """
+create_environment.env_ctor = @BothSeatsEnvironment
+create_environment.num_parallel_environments = 4
+BothSeatsEnvironment.game = "nim"
+TrainerConfig:
+  algorithm_ctor = @AlphaZeroAlgorithm
+  num_iterations = 4
+  unroll_length = 8
+  num_updates_per_train_iter = 2
+  mini_batch_length = 6
+  mini_batch_size = 16
+  initial_collect_steps = 0
+  async_unroll = True
+  num_unroll_workers = 1
+AlphaZeroAlgorithm.game = @Nim()
+AlphaZeroAlgorithm.n_step = 5
+TreeSearch.num_simulations = 4
+"""
+
+
+@pytest.mark.slow
+def test_workers_search_too(tmp_path, capfd):
+    (tmp_path / "nim.gin").write_text(CONF)
+    flags = [f"--conf={tmp_path / 'nim.gin'}", f"--root_dir={tmp_path / 'run'}"]
+    assert train.main(flags) == 0
+    assert "8 updates" in capfd.readouterr().err
 
 
 def test_a_network_that_diverged_is_an_error():
