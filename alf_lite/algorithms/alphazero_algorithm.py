@@ -106,6 +106,7 @@ class AlphaZeroAlgorithm(OffPolicyAlgorithm):
         *,
         game: Rules,
         search: TreeSearch | None = None,
+        predict_search: TreeSearch | None = None,
         network_ctor: Callable[..., Network] = ValueNetwork,
         value_loss_weight: float = 1.0,
         rollout_temperature: Scheduled | None = None,
@@ -118,6 +119,8 @@ class AlphaZeroAlgorithm(OffPolicyAlgorithm):
             action_spec: of one discrete action.
             game: in whose rules it searches, that of the environment: ``@TicTacToe()``.
             search: of every move; None: :class:`TreeSearch` as it is or is bound.
+            predict_search: of every move of ``predict_step``, where more simulations
+                may be had than in training; None: ``search``.
             network_ctor: called as ``ctor(observation_spec, TensorSpec((A + 1,)))``;
                 the outputs are the logits of the actions, and v before a tanh.
             value_loss_weight: c.
@@ -144,6 +147,7 @@ class AlphaZeroAlgorithm(OffPolicyAlgorithm):
                 f"observation {spec} and the action {action_spec}: give both one game"
             )
         self._search = TreeSearch() if search is None else search
+        self._predict_search = predict_search or self._search
         self._value_loss_weight = value_loss_weight
         self._has_temperature = rollout_temperature is not None
         set_coefficients(self, _rollout_temperature=rollout_temperature or 1.0)
@@ -168,13 +172,13 @@ class AlphaZeroAlgorithm(OffPolicyAlgorithm):
 
         Its info is what the search has found.
         """
-        found = self._find(inputs, with_noise=False)
+        found = self._find(self._predict_search, inputs, with_noise=False)
         action = found.choose(self.predict_epsilon)
         return AlgStep(self._as_action(inputs, action), state, info=found)
 
     def rollout_step(self, inputs: TimeStep, state: Nest) -> AlgStep:
         """Searches with noise, and stores what the search found."""
-        found = self._find(inputs, with_noise=True)
+        found = self._find(self._search, inputs, with_noise=True)
         policy = torch.from_numpy(found.action_weights)
         action = found.choose()
         if self._has_temperature:
@@ -184,9 +188,9 @@ class AlphaZeroAlgorithm(OffPolicyAlgorithm):
         info = SearchResult(*(t.to(inputs.reward.device) for t in (policy, value)))
         return AlgStep(self._as_action(inputs, action), state, info=info)
 
-    def _find(self, inputs: TimeStep, *, with_noise: bool) -> Found:
+    def _find(self, search: TreeSearch, inputs: TimeStep, *, with_noise: bool) -> Found:
         observation, mask = self._mask.split(inputs.observation)
-        return self._search.find(self._model, observation, mask, with_noise=with_noise)
+        return search.find(self._model, observation, mask, with_noise=with_noise)
 
     def _as_action(self, inputs: TimeStep, action: Tensor) -> Nest:
         return self._actions.to_action(action.to(inputs.reward.device).unsqueeze(-1))

@@ -73,7 +73,7 @@ PROGRAM = Program(
     examples=(
         "--root_dir=runs/az --output=tree.png",
         "--root_dir=runs/az 3 2 --levels=4",
-        "--root_dir=runs/az --gin_param='TreeSearch.num_simulations = 200'",
+        "--root_dir=runs/az --gin_param='predict/TreeSearch.num_simulations = 500'",
     ),
     flags=FLAGS,
     run=show_tree,

@@ -135,6 +135,12 @@ def test_boards_are_trained_in_all_symmetries():
     assert len(board.unique(dim=0)) == 8
 
 
+def test_predict_may_search_longer():
+    algorithm = alphazero(search=TreeSearch(4), predict_search=TreeSearch(12))
+    step = algorithm.predict_step(algorithm.env.reset(), ())
+    assert (step.info.visits.sum(1) == 12).all()
+
+
 class KnownSearch(TreeSearch):
     def run(self, root, step, legal=None, noise=None):
         found = super().run(root, step, legal, noise)
